@@ -1,0 +1,102 @@
+"""Every failure that reaches a user: what is wrong, where, expected and got, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class QrunError(Exception):
+    """Base of all errors qrun raises on purpose.
+
+    code, name:  stable identifier and readable name, e.g. ``QR003`` and ``input-mismatch``.
+    message:     one sentence with the user's own words in it.
+    where:       places from outer to inner: file, node, tensor.
+    facts:       (label, value) pairs, at most about four.
+    why:         the rule, in one sentence, where it helps.
+    fixes:       what to type, at most two.
+    """
+
+    exit_code: ClassVar[int] = 70
+
+    def __init__(
+        self,
+        code: str,
+        name: str,
+        message: str,
+        *,
+        where: Sequence[str] = (),
+        facts: Sequence[tuple[str, str]] = (),
+        why: str = "",
+        fixes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+        self.message = message
+        self.where = tuple(where)
+        self.facts = tuple(facts)
+        self.why = why
+        self.fixes = tuple(fixes)
+
+    def __str__(self) -> str:
+        lines = [f"{self.code} {self.name}: {self.message}"]
+        if self.where:
+            lines.append("  --> " + "  ".join(self.where))
+        width = max((len(label) for label, _ in self.facts), default=0)
+        lines += [f"   |  {label:<{width}} {value}" for label, value in self.facts]
+        if self.why:
+            lines.append(f"   =  why: {self.why}")
+        lines += [f"   =  fix: {fix}" for fix in self.fixes]
+        return "\n".join(lines)
+
+
+class CallError(QrunError):
+    """The call is wrong: no such file, a missing input, a wrong type or shape (exit code 2)."""
+
+    exit_code = 2
+
+
+class ModelError(QrunError):
+    """The model cannot be read: not ONNX, cut off, contradictory, external data missing (exit code 3)."""
+
+    exit_code = 3
+
+
+class UnsupportedError(QrunError):
+    """The model is fine, but qrun cannot run it: operator, opset or type (exit code 4)."""
+
+    exit_code = 4
+
+
+class RunError(QrunError):
+    """The run failed: a node refused its values, or the memory limit was reached (exit code 5)."""
+
+    exit_code = 5
+
+
+class MemoryLimitError(RunError):
+    """A tensor would exceed the memory limit."""
+
+
+class OperatorError(RunError):
+    """A kernel refuses its inputs or attributes.
+
+    param: name of the operator's input or attribute, as in the specification; the session adds node and tensor names.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str = "",
+        expected: str = "",
+        got: str = "",
+        why: str = "",
+        fix: str = "",
+        code: str = "QR202",
+        name: str = "node-refused",
+    ) -> None:
+        facts = [(label, value) for label, value in (("expected", expected), ("got", got)) if value]
+        super().__init__(code, name, message, facts=facts, why=why, fixes=[fix] if fix else [])
+        self.param = param

@@ -1,0 +1,157 @@
+"""Bytes, path or ModelProto to Model. Raises ModelError or UnsupportedError, never anything else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+import onnx.inliner
+from google.protobuf.message import DecodeError
+
+from qrun.errors import CallError, ModelError, UnsupportedError
+from qrun.ir import schema
+from qrun.ir.diagnose import not_a_model
+from qrun.ir.graph import Scope, build_graph
+from qrun.ir.model import Model
+from qrun.ir.tensors import External
+
+KNOWN = f"ai.onnx {schema.OPSETS[0]}-{schema.OPSETS[-1]}, com.microsoft 1"
+
+
+def load(model: str | Path | bytes | onnx.ModelProto) -> Model:
+    """Read a model, resolve its operators' versions and order its nodes.
+
+    model: a path (external data is looked for beside it), the bytes of a file, or an onnx.ModelProto.
+
+    Raises CallError if there is no such file, ModelError if it cannot be read or contradicts itself,
+    UnsupportedError if it uses an opset or feature that qrun does not read.
+    """
+    if isinstance(model, onnx.ModelProto):
+        return _build(model, None, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"")
+    if isinstance(model, bytes):
+        return _build(parse(model, "the model"), None, model)
+    path = Path(model)
+    data = read_file(path)
+    return _build(parse(data, path.name), path, data)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a model file; CallError if there is none."""
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or str(error)
+        near = sorted(p.name for p in path.parent.glob("*.onnx"))[:4] if path.parent.is_dir() else []
+        fixes = [f"models in that folder: {', '.join(near)}"] if near else ["check the path"]
+        raise CallError(
+            "QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes
+        ) from None
+
+
+def parse(data: bytes, label: str) -> onnx.ModelProto:
+    """The ModelProto in `data`; a ModelError that says what the bytes are instead."""
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, RuntimeError, ValueError):
+        raise not_a_model(data, label) from None
+    if not proto.HasField("graph"):
+        raise not_a_model(data, label)
+    return proto
+
+
+def _build(proto: onnx.ModelProto, path: Path | None, data: bytes) -> Model:
+    label = path.name if path else "the model"
+    opsets = _opsets(proto, label)
+    proto = _inlined(proto, opsets, label)
+    external = External(path.parent if path else None)
+    graph = build_graph(proto.graph, Scope(opsets, external, label))
+    return Model(
+        name=proto.graph.name,
+        opsets=opsets,
+        path=path,
+        ir_version=proto.ir_version,
+        producer=f"{proto.producer_name} {proto.producer_version}".strip(),
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest() if data else "",
+        external_files=tuple(sorted(external.files)),
+        **graph,
+    )
+
+
+def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for entry in proto.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if found.get(domain, entry.version) != entry.version:
+            raise ModelError(
+                "QR106",
+                "opset",
+                f"{label} imports domain {domain or 'ai.onnx'!r} twice",
+                where=[label],
+                facts=[("got", f"versions {found[domain]} and {entry.version}")],
+                fixes=["keep one opset_import entry for each domain"],
+            )
+        found[domain] = entry.version
+    if "" in found and found[""] not in schema.OPSETS:
+        raise UnsupportedError(
+            "QR106",
+            "opset",
+            f"{label} uses ai.onnx opset {found['']}",
+            where=[label],
+            facts=[("expected", f"opset {schema.OPSETS[0]} to {schema.OPSETS[-1]}"), ("got", str(found[""]))],
+            fixes=["onnx.version_converter.convert_version(model, 21) rewrites most models"],
+        )
+    return found
+
+
+def _inlined(proto: onnx.ModelProto, opsets: dict[str, int], label: str) -> onnx.ModelProto:
+    """Model-local functions replaced by their bodies."""
+    if not proto.functions:
+        return proto
+    calls = {
+        (f.domain, f.name): {(n.domain, n.op_type) for n in _all_nodes(f.node)} for f in proto.functions
+    }
+    _refuse_recursion(calls, label)
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except Exception as error:
+        raise ModelError(
+            "QR107",
+            "function",
+            "a model-local function cannot be inlined",
+            where=[label],
+            facts=[("got", str(error).splitlines()[0][:200] if str(error) else type(error).__name__)],
+            fixes=["onnx.inliner.inline_local_functions(model) shows the same error"],
+        ) from None
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from _all_nodes(attribute.g.node)
+            for graph in attribute.graphs:
+                yield from _all_nodes(graph.node)
+
+
+def _refuse_recursion(calls: dict[tuple[str, str], set[tuple[str, str]]], label: str) -> None:
+    pending = {key: {c for c in called if c in calls} for key, called in calls.items()}
+    while pending:
+        ready = [key for key, called in pending.items() if not called]
+        if not ready:
+            names = ", ".join(sorted(name for _, name in pending))
+            raise ModelError(
+                "QR107",
+                "function",
+                "model-local functions call each other in a circle",
+                where=[label],
+                facts=[("functions", names)],
+                why="ONNX IR: functions must not be recursive.",
+            )
+        for key in ready:
+            del pending[key]
+        for called in pending.values():
+            called.difference_update(ready)

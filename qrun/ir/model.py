@@ -1,0 +1,132 @@
+"""What a loaded model is: plain frozen data, free of protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from qrun.ir.types import shape_text, type_name
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Attribute: TypeAlias = "int | float | str | bytes | tuple[Any, ...] | Array | Model"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A named value of the graph: element type and shape; None stands for unknown.
+
+    A dimension is a number, a symbol such as ``"N"``, or None.
+    `kind` is ``tensor``, or ``sequence``, ``optional``, ``map``, ``sparse_tensor``, which qrun cannot run.
+    """
+
+    name: str
+    dtype: np.dtype | None
+    shape: tuple[int | str | None, ...] | None
+    kind: str = "tensor"
+
+    def __str__(self) -> str:
+        if self.kind != "tensor":
+            return self.kind
+        return f"{type_name(self.dtype)} {shape_text(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator of the graph.
+
+    index:    place in execution order; the ``#`` of every table and message.
+    domain:   ``""`` for ai.onnx.
+    version:  the operator's since_version that the model's opset selects (the opset itself if the operator is unknown).
+    inputs, outputs: tensor names; ``""`` is an omitted one.
+    """
+
+    index: int
+    name: str
+    domain: str
+    op_type: str
+    version: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The node's name, or ``Op_index`` as onnxruntime calls unnamed nodes."""
+        return self.name or f"{self.op_type}_{self.index}"
+
+    @property
+    def op(self) -> str:
+        """The operator with its domain unless that is ai.onnx."""
+        return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
+
+    @property
+    def subgraphs(self) -> Iterator[Model]:
+        for value in self.attributes.values():
+            if isinstance(value, Model):
+                yield value
+            elif isinstance(value, tuple):
+                yield from (item for item in value if isinstance(item, Model))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A graph ready to plan: nodes in an order in which every input is defined before it is used.
+
+    inputs:     graph inputs that must be fed; `defaults` names those that have an initializer and may be fed.
+    constants:  initializers by name, read-only arrays (memory-mapped when external).
+    opsets:     domain (``""`` for ai.onnx) to imported version.
+    types:      what the file states about inputs, outputs and intermediate values.
+    was_sorted: the file had its nodes in a valid order.
+    file_order: for each node, its position in the file.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    constants: Mapping[str, Array]
+    opsets: Mapping[str, int]
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+    defaults: tuple[TensorType, ...] = ()
+    path: Path | None = None
+    ir_version: int = 0
+    producer: str = ""
+    size: int = 0
+    sha256: str = ""
+    was_sorted: bool = True
+    external_files: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return self.path.name if self.path else (self.name or "model")
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """Tensor name to the node that makes it."""
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """Tensor name to the nodes of this graph that read it, subgraphs not included."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                if name:
+                    found.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    def constant(self, name: str) -> Array | None:
+        """The value of an initializer or of a Constant node's output, or None if it is known only when running."""
+        if name in self.constants:
+            return None if any(value.name == name for value in self.defaults) else self.constants[name]
+        node = self.producers.get(name)
+        if node is not None and node.op_type == "Constant" and not node.domain:
+            value = node.attributes.get("value")
+            if isinstance(value, np.ndarray):
+                return value
+        return None

@@ -1,0 +1,215 @@
+"""TensorProto to a read-only numpy array, checked against its own claims; external data is memory-mapped."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qrun.errors import ModelError
+from qrun.ir.types import DTYPES, PACKED_BITS, shape_text, type_name
+
+_FIELDS: dict[int, str] = {
+    **dict.fromkeys((1, 14), "float_data"),
+    **dict.fromkeys((2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28), "int32_data"),
+    7: "int64_data",
+    **dict.fromkeys((11, 15), "double_data"),
+    **dict.fromkeys((12, 13), "uint64_data"),
+    8: "string_data",
+}
+
+
+class External:
+    """Opens the external files of one model: only inside `folder`, each mapped once.
+
+    Source: ONNX IR, "External Tensor Data".
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder.resolve() if folder else None
+        self.files: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
+
+    def open(self, location: str, tensor: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        if location in self.files:
+            return self.files[location]
+        if self.folder is None:
+            raise _external(tensor, location, "the model did not come from a file, so there is no folder to look in")
+        path = self._inside(location, tensor)
+        try:
+            size = path.stat().st_size
+            if not path.is_file():
+                raise _external(tensor, location, "not a regular file")
+            data = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
+        except OSError as error:
+            raise _external(
+                tensor,
+                location,
+                error.strerror or str(error),
+                fix=f"copy {location} next to the model",
+            ) from None
+        self.files[location] = data
+        return data
+
+    def _inside(self, location: str, tensor: str) -> Path:
+        assert self.folder is not None
+        parts = location.replace("\\", "/").split("/")
+        escapes = location.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\0" in location
+        try:
+            path = self.folder if escapes or not location else (self.folder / location).resolve()
+        except (OSError, RuntimeError, ValueError):
+            escapes, path = True, self.folder
+        if escapes or path == self.folder or not path.is_relative_to(self.folder):
+            raise _external(
+                tensor,
+                location,
+                "it points outside the model's folder",
+                why="ONNX IR: external data stays below the folder of the model; no absolute path, no '..', no link out.",
+            )
+        return path
+
+
+def _external(tensor: str, location: str, got: str, *, why: str = "", fix: str = "") -> ModelError:
+    return ModelError(
+        "QR104",
+        "external-data",
+        f"the data of tensor {tensor!r} cannot be read",
+        where=[f"tensor {tensor}"],
+        facts=[("file", repr(location)[1:-1]), ("got", got)],
+        why=why,
+        fixes=[fix] if fix else [],
+    )
+
+
+def bad_tensor(tensor: str, expected: str, got: str) -> ModelError:
+    return ModelError(
+        "QR103",
+        "bad-tensor",
+        f"tensor {tensor!r} contradicts itself",
+        where=[f"tensor {tensor}"],
+        facts=[("expected", expected), ("got", got)],
+        fixes=["export the model again; the file is damaged or was written by hand"],
+    )
+
+
+def stored_bytes(number: int, count: int) -> int:
+    """Bytes that `count` elements of ONNX type `number` take in raw or external data."""
+    bits = PACKED_BITS.get(number)
+    return count * DTYPES[number].itemsize if bits is None else -(-count * bits // 8)
+
+
+def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> np.ndarray[Any, np.dtype[Any]]:
+    """The tensor as a read-only array of its own element type, one element per array item.
+
+    Raises ModelError if dims, type and data contradict each other or external data cannot be read.
+    """
+    name = tensor.name or where or "(unnamed)"
+    number = tensor.data_type
+    if number not in DTYPES:
+        raise bad_tensor(name, "an element type of onnx.TensorProto.DataType", str(number))
+    dims = tuple(tensor.dims)
+    if any(d < 0 for d in dims):
+        raise bad_tensor(name, "dims of 0 or more", shape_text(dims))
+    count = math.prod(dims)
+    if len(dims) > 64:
+        raise bad_tensor(name, "at most 64 dims", str(len(dims)))
+    if number == 8:
+        array: np.ndarray[Any, np.dtype[Any]] = _strings(tensor, name, count)
+    elif tensor.data_location == onnx.TensorProto.EXTERNAL:
+        array = _decode(number, _mapped(tensor, external, name, stored_bytes(number, count)), count)
+    elif tensor.HasField("raw_data"):
+        raw = np.frombuffer(tensor.raw_data, np.uint8)
+        _expect(name, dims, number, "bytes", stored_bytes(number, count), raw.size)
+        array = _decode(number, raw, count)
+    else:
+        array = _typed(tensor, name, dims, number, count)
+    array = array.reshape(dims)
+    array.flags.writeable = False
+    return array
+
+
+def _expect(name: str, dims: tuple[int, ...], number: int, unit: str, wanted: int, got: int) -> None:
+    if wanted != got:
+        claim = f"{wanted} {unit} for {type_name(DTYPES[number])} {shape_text(dims)}"
+        raise bad_tensor(name, claim, f"{got} {unit}")
+
+
+def _strings(tensor: onnx.TensorProto, name: str, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    _expect(name, tuple(tensor.dims), 8, "strings", count, len(tensor.string_data))
+    array = np.empty(count, object)
+    array[:] = [item.decode("utf-8", "replace") for item in tensor.string_data]
+    return array
+
+
+def _mapped(
+    tensor: onnx.TensorProto, external: External, name: str, nbytes: int
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    info = {entry.key: entry.value for entry in tensor.external_data}
+    location = info.get("location", "")
+    data = external.open(location, name)
+    try:
+        offset = int(info.get("offset") or 0)
+        length = int(info.get("length") or nbytes)
+    except ValueError:
+        raise bad_tensor(name, "whole numbers for offset and length", str(info)) from None
+    if length != nbytes:
+        raise bad_tensor(name, f"length {nbytes} in external_data", str(length))
+    if offset < 0 or offset + length > data.size:
+        raise ModelError(
+            "QR104",
+            "external-data",
+            f"{location} is shorter than the model says",
+            where=[f"tensor {name}"],
+            facts=[
+                ("file", f"{location}, {data.size} bytes"),
+                ("expected", f"bytes {offset} to {offset + length}"),
+            ],
+            fixes=[f"copy {location} again; it belongs next to the model"],
+        )
+    return data[offset : offset + length]
+
+
+def _decode(number: int, raw: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    bits = PACKED_BITS.get(number)
+    if bits is None:
+        dtype = DTYPES[number]
+        if number == 9:
+            return np.asarray(raw != 0)
+        if raw.ctypes.data % dtype.alignment or not isinstance(raw, np.memmap):
+            raw = raw.copy()
+        little = raw.view(dtype.newbyteorder("<") if dtype.isbuiltin == 1 else dtype)
+        return little if little.dtype == dtype else little.astype(dtype)
+    return _unpack(np.asarray(raw), bits, count).view(np.uint8).astype(np.uint8).view(DTYPES[number])
+
+
+def _unpack(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Elements of `bits` bits, first element in the lowest bits, sign-extended by the dtype itself."""
+    if bits == 6:
+        stream = np.unpackbits(raw, bitorder="little")[: count * 6].reshape(count, 6)
+        return np.packbits(stream, axis=1, bitorder="little").reshape(count)
+    per = 8 // bits
+    shifts = np.arange(per, dtype=np.uint8) * np.uint8(bits)
+    fields = (raw[:, None] >> shifts) & np.uint8((1 << bits) - 1)
+    return fields.reshape(-1)[:count]
+
+
+def _typed(
+    tensor: onnx.TensorProto, name: str, dims: tuple[int, ...], number: int, count: int
+) -> np.ndarray[Any, np.dtype[Any]]:
+    values = getattr(tensor, _FIELDS[number])
+    dtype = DTYPES[number]
+    if number in PACKED_BITS:
+        nbytes = stored_bytes(number, count)
+        _expect(name, dims, number, "packed bytes", nbytes, len(values))
+        return _decode(number, np.array(values, np.int64).astype(np.uint8), count)
+    if number in (14, 15):
+        _expect(name, dims, number, "numbers", 2 * count, len(values))
+        return np.array(values, np.float64).view(np.complex128).astype(dtype)
+    _expect(name, dims, number, "numbers", count, len(values))
+    if number in (10, 16):
+        return np.array(values, np.int64).astype(np.uint16).view(dtype)
+    if number in (17, 18, 19, 20, 24):
+        return np.array(values, np.int64).astype(np.uint8).view(dtype)
+    return np.array(values, np.int64 if number in (2, 3, 4, 5, 6, 9) else None).astype(dtype)

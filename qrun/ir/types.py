@@ -1,0 +1,66 @@
+"""Element types: ONNX numbers, numpy dtypes (low-bit ones from ml_dtypes) and their ONNX names."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+_TABLE: tuple[tuple[int, str, type], ...] = (
+    (1, "float", np.float32),
+    (2, "uint8", np.uint8),
+    (3, "int8", np.int8),
+    (4, "uint16", np.uint16),
+    (5, "int16", np.int16),
+    (6, "int32", np.int32),
+    (7, "int64", np.int64),
+    (8, "string", np.object_),
+    (9, "bool", np.bool_),
+    (10, "float16", np.float16),
+    (11, "double", np.float64),
+    (12, "uint32", np.uint32),
+    (13, "uint64", np.uint64),
+    (14, "complex64", np.complex64),
+    (15, "complex128", np.complex128),
+    (16, "bfloat16", ml_dtypes.bfloat16),
+    (17, "float8e4m3fn", ml_dtypes.float8_e4m3fn),
+    (18, "float8e4m3fnuz", ml_dtypes.float8_e4m3fnuz),
+    (19, "float8e5m2", ml_dtypes.float8_e5m2),
+    (20, "float8e5m2fnuz", ml_dtypes.float8_e5m2fnuz),
+    (21, "uint4", ml_dtypes.uint4),
+    (22, "int4", ml_dtypes.int4),
+    (23, "float4e2m1", ml_dtypes.float4_e2m1fn),
+    (24, "float8e8m0", ml_dtypes.float8_e8m0fnu),
+    (25, "uint2", ml_dtypes.uint2),
+    (26, "int2", ml_dtypes.int2),
+    (27, "float6e2m3", ml_dtypes.float6_e2m3fn),
+    (28, "float6e3m2", ml_dtypes.float6_e3m2fn),
+)
+
+DTYPES: dict[int, np.dtype] = {number: np.dtype(t) for number, _, t in _TABLE}
+NUMBERS: dict[np.dtype, int] = {dtype: number for number, dtype in DTYPES.items()}
+ONNX_NAMES: dict[np.dtype, str] = {np.dtype(t): name for _, name, t in _TABLE}
+BY_ONNX_NAME: dict[str, np.dtype] = {name: np.dtype(t) for _, name, t in _TABLE}
+PACKED_BITS: dict[int, int] = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2, 27: 6, 28: 6}
+"""Element types stored with fewer than 8 bits an element."""
+
+
+def type_name(dtype: np.dtype | None) -> str:
+    """The name people know: ``float32``, ``uint8``, ``int4``, ``float8e4m3fn``."""
+    if dtype is None:
+        return "?"
+    name = ONNX_NAMES.get(dtype, str(dtype))
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
+    """``[1,3,N]``; ``scalar`` for rank 0; ``?`` when the rank is unknown."""
+    if shape is None:
+        return "?"
+    if not shape:
+        return "scalar"
+    return "[" + ",".join("?" if d is None else str(d) for d in shape) + "]"
+
+
+def describe(array: np.ndarray) -> str:
+    """``float32 [1,3,224,224]``."""
+    return f"{type_name(array.dtype)} {shape_text(array.shape)}"

@@ -1,0 +1,94 @@
+"""The memory guard: how much a run may use, and the account of what it uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from qrun.errors import MemoryLimitError
+
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+         "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40,
+         "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+
+
+def human(nbytes: int) -> str:
+    """A byte count for people: ``20.3 GiB``."""
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < 1024 or unit == "PiB":
+            return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError
+
+
+def parse_size(text: str) -> int:
+    """``8GiB``, ``500 MB``, ``1e9`` or ``4096`` in bytes; ValueError if it is none of these."""
+    text = text.strip().lower()
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
+    unit = text[len(number) :].strip()
+    size = float(number) * UNITS[unit] if unit in UNITS and number else math.nan
+    if not 0 < size < 2**62:
+        raise ValueError(text)
+    return int(size)
+
+
+def available() -> int | None:
+    """Bytes of memory that this process can still take, or None if the system does not tell."""
+    found: list[int] = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(int(line.split()[1]) * 1024)
+    except (OSError, ValueError, IndexError):
+        pass
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+        except (OSError, ValueError):
+            continue
+    return max(min(found), 0) if found else None
+
+
+class Budget:
+    """What a run may hold at once, in bytes, and what it holds now.
+
+    `limit` None means no limit. `claim` is called by a kernel before it makes a tensor that its
+    inputs do not bound, so that a small hostile model cannot take the machine down.
+    """
+
+    __slots__ = ("limit", "live", "peak")
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self.live = 0
+        self.peak = 0
+
+    def hold(self, nbytes: int) -> None:
+        self.live += nbytes
+        self.peak = max(self.peak, self.live)
+
+    def release(self, nbytes: int) -> None:
+        self.live -= nbytes
+
+    def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
+        """Raise MemoryLimitError if a tensor of this shape would pass the limit."""
+        nbytes = math.prod(int(n) for n in shape) * itemsize
+        limit = self.limit if self.limit is not None else 2**47
+        if self.live + nbytes > limit:
+            dims = ",".join(str(n) for n in shape)
+            raise MemoryLimitError(
+                "QR010",
+                "memory-limit",
+                "this run needs more memory than allowed",
+                facts=[
+                    ("largest", f"{what} [{dims}], {human(nbytes)}"),
+                    ("run needs", f"{human(self.live + nbytes)} at this node"),
+                    ("allowed", human(limit)),
+                ],
+                fixes=[f"--max-memory {math.ceil((self.live + nbytes) * 1.25 / 2**30)}GiB to try anyway"],
+            )

@@ -1,0 +1,63 @@
+"""What a kernel may know besides its inputs: arithmetic, outputs asked for, memory, and a place for observations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from qrun.memory import Budget
+
+Arith = Literal["exact", "ort", "onnx-ref"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Something a kernel saw in its values that a rule may report.
+
+    kind:  accumulator-wrap, nan-quantized, saturated, bad-scale, ...
+    param: the operator's input or output it concerns, by the specification's name.
+    count, total: elements concerned, of how many.
+    first: index of the first one, if it is worth naming.
+    """
+
+    kind: str
+    param: str
+    count: int
+    total: int
+    first: tuple[int, ...] = ()
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Context:
+    """Handed to kernels that declare ``ctx``.
+
+    arith:     how quotients of scales are rounded (numerics: exact, or as onnxruntime or onnx.reference do).
+    version:   the operator's schema version on this node.
+    outputs:   how many outputs the node names; `wants` tells whether one is used.
+    observing: False while profiling: observations cost time.
+    """
+
+    arith: Arith = "exact"
+    version: int = 2**31
+    outputs: int = 1
+    wanted: tuple[bool, ...] = (True,)
+    observing: bool = True
+    budget: Budget = field(default_factory=Budget)
+    observations: list[Observation] = field(default_factory=list)
+
+    def wants(self, place: int) -> bool:
+        return place < len(self.wanted) and self.wanted[place]
+
+    def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
+        """Call before making a tensor that the inputs' sizes do not bound. Raises MemoryLimitError."""
+        self.budget.claim(shape, itemsize, what)
+
+    def observe(
+        self, kind: str, param: str, count: int, total: int, first: Sequence[int] = (), detail: str = ""
+    ) -> None:
+        if count and self.observing:
+            self.observations.append(
+                Observation(kind, param, count, total, tuple(int(i) for i in first), detail)
+            )

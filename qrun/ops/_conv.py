@@ -1,0 +1,113 @@
+"""Integer convolution as matrix products over image columns, block by block so that no large intermediate is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context
+from qrun.ops._gemm import Weights, add_bias, centred, magnitude, wrap32
+from qrun.ops._op import Shape, refuse
+from qrun.ops._quantize import per_channel, same_type, scalar
+from qrun.ops._window import Window, padded, patches, window
+
+COLUMN_ELEMENTS = 1 << 21
+
+
+def conv_window(
+    x: Array,
+    w: Array,
+    group: int,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    auto_pad: str,
+) -> Window:
+    """Check x [N,C,spatial] against w [M,C/group,kernel] and place the window.
+
+    Refuses rank < 3, different ranks, channels that do not fit the groups, and kernel_shape unlike w's.
+    """
+    if x.ndim < 3 or w.ndim != x.ndim:
+        raise refuse(
+            "x and w do not fit together",
+            "w",
+            f"x [N,C,spatial...] and w [M,C/group,kernel...] of one rank of 3 or more, w of rank {max(x.ndim, 3)}",
+            f"x {shape_text(x.shape)}, w {shape_text(w.shape)}",
+        )
+    if group < 1 or x.shape[1] != w.shape[1] * group or w.shape[0] % group:
+        raise refuse(
+            "channels do not fit the groups",
+            "w",
+            f"w [M,C/group,...] with C = {x.shape[1]}, group = {group} and M a multiple of group",
+            f"w {shape_text(w.shape)}",
+            fix="check group and the layout of x: channels are axis 1",
+            code="QR207",
+            name="group-mismatch",
+        )
+    if kernel_shape and tuple(kernel_shape) != w.shape[2:]:
+        raise refuse(
+            "kernel_shape differs from w",
+            "kernel_shape",
+            shape_text(w.shape[2:]),
+            shape_text(tuple(kernel_shape)),
+            fix="remove kernel_shape; w gives it",
+            code="QR204",
+            name="bad-attribute",
+        )
+    return window(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+
+
+def accumulate(
+    x: Array,
+    w: Array,
+    x_zero_point: Array | None,
+    w_zero_point: Array | None,
+    bias: Array | None,
+    win: Window,
+    group: int,
+    ctx: Context,
+) -> Iterator[tuple[tuple[Any, ...], Array]]:
+    """Yield (index into y [N,group,M/group,out...], int32 sums) for blocks of output rows.
+
+    The sums are exact integers in float32 or float64, wrapped to int32 like the specification's accumulator.
+    """
+    m = w.shape[0] // group
+    k = w[0].size if w.shape[0] else 0
+    zero = None if w_zero_point is None else w_zero_point.reshape(-1, *(1,) * (w.ndim - 1))
+    weights = Weights(centred(w, zero).reshape(group, m, k), magnitude(x.dtype, x_zero_point))
+    addend = None if bias is None else bias.reshape(group, m, 1)
+    source = centred(padded(x, win, 0 if x_zero_point is None else x_zero_point, ctx), x_zero_point)
+    columns = group * k * int(np.prod(win.out[1:], dtype=np.int64))
+    rows = max(1, min(win.out[0], COLUMN_ELEMENTS // max(columns, 1)))
+    ctx.claim((columns, rows), 4, "convolution columns")
+    for n in range(x.shape[0]):
+        image = source[n]
+        for first in range(0, win.out[0], rows):
+            last = min(first + rows, win.out[0])
+            view = patches(image, win, first, last)
+            acc = weights.times(view.reshape(group, k, -1))
+            acc, bound = add_bias(acc, addend, weights.bound)
+            acc = wrap32(acc, bound, ctx, "y")
+            yield (n, slice(None), slice(None), slice(first, last)), acc.reshape(group, m, last - first, *win.out[1:])
+
+
+def conv_params(
+    x: Array, w: Array, x_zero_point: Array | None, w_zero_point: Array | None, op_type: str
+) -> tuple[Array | None, Array | None]:
+    """The zero points of x (scalar) and w (scalar or one per output channel), checked."""
+    same_type(x_zero_point, x.dtype, "x_zero_point", "x")
+    same_type(w_zero_point, w.dtype, "w_zero_point", "w")
+    return (
+        scalar(x_zero_point, "x_zero_point", op_type),
+        per_channel(w_zero_point, "w_zero_point", w.shape[0] if w.ndim else 0, op_type),
+    )
+
+
+def conv_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any], w: int = 1) -> int:
+    """Multiply-adds of a convolution: each output element sums one kernel of one group."""
+    return int(np.prod(outputs[0], dtype=np.int64)) * int(np.prod(inputs[w][1:], dtype=np.int64))

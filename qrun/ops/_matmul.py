@@ -1,0 +1,105 @@
+"""Integer matrix products of numpy.matmul's shapes, with the zero-point and scale forms of the quantized operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context
+from qrun.ops._gemm import Weights, add_bias, centred, magnitude, wrap32
+from qrun.ops._op import Shape, refuse
+
+
+def check_matmul(a: Array, b: Array, names: tuple[str, str] = ("A", "B")) -> None:
+    """Refuse shapes that numpy.matmul refuses."""
+    ok = a.ndim >= 1 and b.ndim >= 1 and a.shape[-1] == b.shape[-2 if b.ndim > 1 else 0]
+    if ok:
+        try:
+            np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        except ValueError:
+            ok = False
+    if not ok:
+        raise refuse(
+            f"{names[0]} and {names[1]} cannot be multiplied",
+            names[1],
+            f"[...,K,N] for {names[0]} [...,M,K], leading axes that broadcast",
+            f"{names[0]} {shape_text(a.shape)}, {names[1]} {shape_text(b.shape)}",
+            code="QR208",
+            name="shape-mismatch",
+        )
+
+
+def row_param(array: Array | None, name: str, a: Array, op_type: str) -> Array | None:
+    """A parameter of the left operand [...,M,K]: scalar, [M] if it is 2-D, or [...,M,1]; returned to broadcast."""
+    return _param(array, name, a, -2, op_type)
+
+
+def column_param(array: Array | None, name: str, b: Array, op_type: str) -> Array | None:
+    """A parameter of the right operand [...,K,N]: scalar, [N] if it is 2-D, or [...,1,N]; returned to broadcast."""
+    return _param(array, name, b, -1, op_type)
+
+
+def _param(array: Array | None, name: str, matrix: Array, axis: int, op_type: str) -> Array | None:
+    if array is None:
+        return None
+    if array.ndim <= 1 and array.size == 1:
+        return array.reshape(())
+    kind = "row" if axis == -2 else "column"
+    length = matrix.shape[axis] if matrix.ndim > 1 else 1
+    full = list(matrix.shape)
+    if matrix.ndim > 1:
+        full[-1 if axis == -2 else -2] = 1
+    if array.ndim == 1 and matrix.ndim == 2 and array.shape[0] == length:
+        return array.reshape(-1, 1) if axis == -2 else array
+    fits = array.ndim == matrix.ndim > 1 and all(p in (1, n) for p, n in zip(array.shape[:-2], full[:-2], strict=True))
+    if fits and list(array.shape[-2:]) == full[-2:]:
+        return array
+    inner = matrix.shape[-2] if axis == -1 and matrix.ndim > 1 else -1
+    why = f"{op_type}: one value per {kind}, or a scalar."
+    if array.ndim == 1 and array.shape[0] == inner:
+        why = f"{op_type}'s text says K elements for b; that is a slip for N, one per column."
+    zero = "zero_point" in name
+    raise refuse(
+        f"{name} has shape {shape_text(array.shape)}",
+        name,
+        f"a scalar{f', [{length}]' if matrix.ndim == 2 else ''} or {shape_text(tuple(full))} (one per {kind})",
+        array,
+        why=why,
+        code="QR302" if zero else "QR301",
+        name="zero-point-shape" if zero else "scale-shape",
+    )
+
+
+def integer_matmul(
+    a: Array, b: Array, a_zero: Array | None, b_zero: Array | None, ctx: Context, bias: Array | None = None
+) -> Array:
+    """sum over k of (a - a_zero) * (b - b_zero) [+ bias], at least 2-D [..., M, N], wrapped to int32.
+
+    Exact integers in float32 or float64. 1-D operands become a row and a column.
+    """
+    left = a[None, :] if a.ndim == 1 else a
+    right = b[:, None] if b.ndim == 1 else b
+    lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    shape = (*lead, left.shape[-2], right.shape[-1])
+    ctx.claim(shape, 8, "accumulator")
+    weights = Weights(np.swapaxes(centred(right, b_zero), -1, -2), magnitude(a.dtype, a_zero))
+    acc = np.swapaxes(weights.times(np.swapaxes(centred(left, a_zero), -1, -2)), -1, -2)
+    acc, bound = add_bias(acc, bias, weights.bound)
+    return wrap32(acc, bound, ctx, "y")
+
+
+def matmul_shape(acc: Array, a: Array, b: Array) -> Array:
+    """Drop the axes that 1-D operands had been given."""
+    if b.ndim == 1:
+        acc = acc[..., 0]
+    if a.ndim == 1:
+        acc = acc[..., 0, :] if b.ndim > 1 else acc[..., 0]
+    return acc
+
+
+def matmul_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    return int(np.prod(outputs[0], dtype=np.int64)) * (inputs[0][-1] if inputs[0] else 0)

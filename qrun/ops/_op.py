@@ -1,0 +1,236 @@
+"""The declaration of an operator: one Python function whose signature is the schema and whose body is the reference kernel."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
+
+import numpy as np
+
+from qrun.errors import OperatorError
+from qrun.ir import Array, Attribute, Node
+from qrun.ir.schema import Formal, Schema, schema
+from qrun.ir.types import BY_ONNX_NAME, shape_text
+from qrun.ops._context import Context
+
+Shape = tuple[int, ...]
+Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
+Kernel = Callable[..., Any]
+Types = Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """An input of the operator: the specification's name, and whether it may be omitted or repeats."""
+
+    name: str
+    optional: bool
+    variadic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeSpec:
+    """An attribute: its Python type (int, float, str, ndarray, or tuple of one) and whether it must be given."""
+
+    name: str
+    kind: type
+    item: type | None
+    required: bool
+
+    @property
+    def text(self) -> str:
+        names = {np.ndarray: "a tensor", int: "an int", float: "a float", str: "a string"}
+        if self.kind is tuple:
+            return f"a list of {names[self.item or int].split()[-1]}s"
+        return names.get(self.kind, self.kind.__name__)
+
+    def fits(self, value: Attribute) -> bool:
+        if self.kind is tuple:
+            return isinstance(value, tuple) and all(isinstance(v, self.item or int) for v in value)
+        return isinstance(value, self.kind)
+
+
+class OpDef:
+    """A declared operator. Calling it runs the reference kernel: numpy arrays in, one array or a tuple out.
+
+    domain, op_type, since: what it implements: every schema version from `since` up to the next declaration.
+    types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}.
+    cost:  (input shapes, output shapes, attributes) to multiply-adds.
+    """
+
+    def __init__(self, domain: str, op_type: str, since: int, reference: Kernel, types: Types, cost: Cost) -> None:
+        self.domain = domain
+        self.op_type = op_type
+        self.since = since
+        self.reference = reference
+        self.types = types
+        self.cost = cost
+        self.__doc__ = reference.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.reference(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<op {self.domain + '::' if self.domain else ''}{self.op_type} since {self.since}>"
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.reference, eval_str=True)
+
+    @cached_property
+    def takes_context(self) -> bool:
+        return "ctx" in self.signature.parameters
+
+    @cached_property
+    def inputs(self) -> tuple[Param, ...]:
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        return tuple(
+            Param(p.name, p.default is not inspect.Parameter.empty, p.kind is inspect.Parameter.VAR_POSITIONAL)
+            for p in self.signature.parameters.values()
+            if p.kind in kinds
+        )
+
+    @cached_property
+    def attributes(self) -> Mapping[str, AttributeSpec]:
+        found = {}
+        for p in self.signature.parameters.values():
+            if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name != "ctx":
+                kinds = get_args(p.annotation) if isinstance(p.annotation, UnionType) else (p.annotation,)
+                kind = next(k for k in kinds if k is not NoneType)
+                item = get_args(kind)[0] if get_origin(kind) is tuple else None
+                required = p.default is inspect.Parameter.empty
+                name = p.name.removesuffix("_") if p.name.endswith("_") else p.name
+                found[name] = AttributeSpec(name, get_origin(kind) or kind, item, required)
+        return found
+
+    def param(self, place: int) -> str:
+        """The specification's name of input number `place`."""
+        if place < len(self.inputs) and not self.inputs[place].variadic:
+            return self.inputs[place].name
+        return f"{self.inputs[-1].name}[{place - len(self.inputs) + 1}]" if self.inputs else str(place)
+
+    def formals(self, version: int) -> tuple[Formal, ...]:
+        """Allowed types of the inputs: from onnx.defs, or as declared."""
+        known: Schema | None = schema(self.domain, self.op_type, version)
+        if known is not None:
+            return known.inputs
+        variables = {
+            name: (variable, frozenset(BY_ONNX_NAME[t] for t in allowed.split()))
+            for variable, (allowed, names) in self.types.items()
+            for name in names.split()
+        }
+        return tuple(
+            Formal(
+                p.name,
+                *variables.get(p.name, ("", None)),
+                "Variadic" if p.variadic else "Optional" if p.optional else "Single",
+            )
+            for p in self.inputs
+        )
+
+    def bind(self, node: Node) -> dict[str, Any]:
+        """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""
+        self._check_inputs(node)
+        kwargs: dict[str, Any] = {}
+        for name, value in node.attributes.items():
+            spec = self.attributes.get(name)
+            if spec is None:
+                known = ", ".join(self.attributes) or "none"
+                raise OperatorError(
+                    f"{node.op_type} has no attribute {name!r}",
+                    expected=f"one of: {known}",
+                    got=name,
+                    why=f"{node.op}-{node.version} does not define it.",
+                    code="QR204",
+                    name="bad-attribute",
+                )
+            if not spec.fits(value):
+                raise OperatorError(
+                    f"attribute {name!r} has the wrong type",
+                    expected=spec.text,
+                    got=repr(value)[:60],
+                    code="QR204",
+                    name="bad-attribute",
+                )
+            kwargs[name if name in self.signature.parameters else name + "_"] = value
+        missing = [s.name for s in self.attributes.values() if s.required and s.name not in node.attributes]
+        if missing:
+            raise OperatorError(
+                f"attribute {missing[0]!r} is missing",
+                expected=f"{missing[0]}, {self.attributes[missing[0]].text}",
+                got="nothing",
+                code="QR204",
+                name="bad-attribute",
+            )
+        return kwargs
+
+    def _check_inputs(self, node: Node) -> None:
+        variadic = bool(self.inputs) and self.inputs[-1].variadic
+        if len(node.inputs) > len(self.inputs) and not variadic:
+            raise OperatorError(
+                f"{node.op_type} has {len(node.inputs)} inputs",
+                expected=f"at most {len(self.inputs)}: {', '.join(p.name for p in self.inputs)}",
+                got=str(len(node.inputs)),
+                code="QR205",
+                name="input-count",
+            )
+        for place, p in enumerate(self.inputs):
+            given = place < len(node.inputs) and bool(node.inputs[place])
+            if not given and not p.optional and not p.variadic:
+                raise OperatorError(
+                    f"input {p.name!r} is missing",
+                    expected=f"input {place}, {p.name}; it is not optional in {node.op}-{node.version}",
+                    got="nothing",
+                    code="QR205",
+                    name="input-count",
+                )
+
+
+REGISTRY: dict[tuple[str, str], list[OpDef]] = {}
+
+
+def no_cost(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    return 0
+
+
+def op(
+    op_type: str, *, since: int, domain: str = "", types: Types | None = None, cost: Cost = no_cost
+) -> Callable[[Kernel], OpDef]:
+    """Declare an operator. Positional parameters are the inputs in order (``= None``: optional, ``*xs``: variadic),
+    keyword-only parameters are the attributes with their defaults, and an optional ``ctx`` receives the Context."""
+
+    def register(reference: Kernel) -> OpDef:
+        definition = OpDef(domain, op_type, since, reference, types or {}, cost)
+        versions = REGISTRY.setdefault((domain, op_type), [])
+        versions.append(definition)
+        versions.sort(key=lambda d: d.since)
+        return definition
+
+    return register
+
+
+def find(domain: str, op_type: str, version: int) -> OpDef | None:
+    """The declaration that covers this operator version, or None."""
+    best = None
+    for definition in REGISTRY.get((domain, op_type), ()):
+        if definition.since <= version:
+            best = definition
+    return best
+
+
+def elements(shape: Shape) -> int:
+    return math.prod(shape)
+
+
+def refuse(message: str, param: str = "", expected: str = "", got: Any = "", **more: str) -> OperatorError:
+    """The error of a kernel that refuses `param`; `got` may be an array, whose shape is then shown."""
+    text = shape_text(got.shape) if isinstance(got, np.ndarray) else str(got)
+    return OperatorError(message, param=param, expected=expected, got=text, **more)
+
+
+__all__ = ["REGISTRY", "Array", "Context", "Cost", "OpDef", "find", "op", "refuse"]

@@ -1,0 +1,210 @@
+"""From real values to quantized ones: round, add the zero point, saturate; and the checks of scales and zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text, type_name
+from qrun.ops._context import Context
+from qrun.ops._exact import Floats, Pair, nearest, two_product
+from qrun.ops._op import refuse
+
+BLOCK = 1 << 16
+_INTEGERS = {np.dtype(t): (int(ml_dtypes.iinfo(t).min), int(ml_dtypes.iinfo(t).max))
+             for t in (np.uint8, np.int8, np.uint16, np.int16, np.int32,
+                       ml_dtypes.uint4, ml_dtypes.int4, ml_dtypes.uint2, ml_dtypes.int2)}  # fmt: skip
+
+
+def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Smallest and largest value of a quantized integer type."""
+    return _INTEGERS[dtype]
+
+
+def is_integer(dtype: np.dtype[Any]) -> bool:
+    return dtype in _INTEGERS
+
+
+def scalar(array: Array | None, name: str, op_type: str) -> Array | None:
+    """A per-tensor parameter: rank 0 or shape [1], returned as rank 0."""
+    if array is None:
+        return None
+    if array.ndim > 1 or array.size != 1:
+        raise refuse(
+            f"{name} has shape {shape_text(array.shape)}",
+            name,
+            "a scalar or [1] (one for the tensor)",
+            array,
+            why=f"{op_type}: {name} is per tensor.",
+            code="QR302" if "zero_point" in name else "QR301",
+            name="zero-point-shape" if "zero_point" in name else "scale-shape",
+        )
+    return array.reshape(())
+
+
+def per_channel(array: Array | None, name: str, channels: int, op_type: str) -> Array | None:
+    """A scalar, [1], or one element for each of `channels`; returned as rank 0 or [channels]."""
+    if array is None:
+        return None
+    if array.ndim > 1 or array.size not in (1, channels) or (array.ndim == 0 and array.size != 1):
+        raise refuse(
+            f"{name} has shape {shape_text(array.shape)}",
+            name,
+            f"a scalar, or [{channels}] (one per output channel)",
+            array,
+            why=f"{op_type}: a 1-D {name} has as many elements as output channels.",
+            fix="export one value per output channel, or a single one",
+            code="QR302" if "zero_point" in name else "QR301",
+            name="zero-point-shape" if "zero_point" in name else "scale-shape",
+        )
+    return array.reshape(()) if array.size == 1 and channels != 1 else array.reshape(-1)
+
+
+def same_type(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor: str) -> None:
+    """The zero point must have the element type of the tensor it belongs to."""
+    if zero_point is not None and zero_point.dtype != dtype:
+        raise refuse(
+            f"{name} is {type_name(zero_point.dtype)}, but {tensor} is {type_name(dtype)}",
+            name,
+            type_name(dtype),
+            type_name(zero_point.dtype),
+            why="a zero point has the type of its tensor.",
+            code="QR303",
+            name="zero-point-type",
+        )
+
+
+def note_scale(ctx: Context, scale: Array, name: str) -> None:
+    """Observe scales that are not positive and finite; they follow IEEE 754."""
+    if ctx.observing:
+        with np.errstate(invalid="ignore"):
+            bad = ~(np.isfinite(scale) & (scale > 0))
+        if bad.any():
+            where = np.unravel_index(int(np.argmax(bad)), scale.shape)
+            ctx.observe("bad-scale", name, int(bad.sum()), scale.size, where, f"{float(scale[where])!r}")
+
+
+def requantize(
+    acc: Array,
+    factors: tuple[Array, ...],
+    y_scale: Array,
+    zero_point: Array,
+    ctx: Context,
+    out: Array | None = None,
+) -> Array:
+    """saturate(RNE(acc * factor * ... / y_scale) + zero_point), the type that of `zero_point`.
+
+    acc:     exact integers below 2**31 in magnitude, float32 or float64.
+    factors: one or two scales that broadcast to acc; y_scale, zero_point: scalars.
+    out:     where to write, or None.
+
+    In exact arithmetic the result is the correctly rounded real value, whatever the scales; in ``ort`` it is that
+    of onnxruntime's float32 product (core/mlas/lib/quantize.cpp), in ``onnx-ref`` that of onnx.reference.
+    """
+    if out is None:
+        out = np.empty(acc.shape, zero_point.dtype)
+    if not acc.size:
+        return out
+    if acc.ndim == 0:
+        requantize(acc.reshape(1), factors, y_scale, zero_point, ctx, out.reshape(1))
+        return out
+    multiplier = _multiplier(factors, y_scale, ctx)
+    step = max(1, BLOCK // max(1, acc.size // acc.shape[0]))
+    for start in range(0, acc.shape[0], step):
+        rows = slice(start, start + step)
+        part = acc[rows]
+        scale = _rows(multiplier, rows, acc.ndim)
+        if ctx.arith == "exact":
+            parts = tuple(_rows(f, rows, acc.ndim) for f in factors)
+            rounded = _exact_block(part, scale, parts, y_scale, zero_point)
+            store(rounded, zero_point, out[rows], ctx)
+        elif ctx.arith == "ort":
+            with np.errstate(all="ignore"):
+                store(np.rint(part.astype(np.float32) * scale), zero_point, out[rows], ctx)
+        else:
+            with np.errstate(all="ignore"):
+                value = part.astype(np.float64) * scale + float(zero_point)
+            store(np.rint(value) - float(zero_point), zero_point, out[rows], ctx)
+    return out
+
+
+def _rows(array: Array, rows: slice, ndim: int) -> Array:
+    return array[rows] if array.ndim == ndim and array.shape[0] != 1 else array
+
+
+def _multiplier(factors: tuple[Array, ...], y_scale: Array, ctx: Context) -> Array:
+    with np.errstate(all="ignore"):
+        if ctx.arith == "exact":
+            product = np.asarray(factors[0], np.float64)
+            for f in factors[1:]:
+                product = product * np.asarray(f, np.float64)
+            return np.asarray(product / np.asarray(y_scale, np.float64))
+        single = np.asarray(factors[0], np.float32)
+        for f in factors[1:]:
+            single = single * np.asarray(f, np.float32)
+        return np.asarray(single / np.asarray(y_scale, np.float32))
+
+
+def _exact_block(acc: Array, multiplier: Array, factors: tuple[Array, ...], y_scale: Array, zero_point: Array) -> Array:
+    low, high = limits(zero_point.dtype)
+    reach = float(high - low + 2)
+    with np.errstate(all="ignore"):
+        if acc.dtype == np.float32:
+            single = multiplier.astype(np.float32)
+            if _is_normal(single):
+                multiplier = single
+            else:
+                acc = acc.astype(np.float64)
+        estimate = acc * multiplier
+        rounded = np.rint(estimate)
+        np.subtract(estimate, rounded, out=estimate)
+        np.abs(estimate, out=estimate)
+        near = estimate >= 0.5 - reach * 8 * float(np.finfo(estimate.dtype).eps)
+        if near.any():
+            settled = _settle(acc, factors, y_scale, near, np.abs(rounded) <= reach)
+            rounded[settled[0]] = settled[1]
+    return rounded
+
+
+def _is_normal(values: Array) -> bool:
+    size = np.abs(values)
+    return bool(np.all((size >= np.finfo(np.float32).tiny) & (size <= np.finfo(np.float32).max)))
+
+
+def _settle(
+    acc: Array, factors: tuple[Array, ...], y_scale: Array, near: Array, inside: Array
+) -> tuple[Any, Floats]:
+    where = np.nonzero(near & inside)
+    num = Pair(acc[where].astype(np.float64), np.zeros(len(where[0])))
+    product = np.ones(len(where[0]))
+    for f in factors:
+        product = product * np.broadcast_to(np.asarray(f, np.float64), acc.shape)[where]
+    num = two_product(num.hi, product)
+    return where, nearest(num, np.full(num.hi.shape, float(y_scale)))
+
+
+def store(rounded: Array, zero_point: Array, out: Array, ctx: Context, name: str = "y") -> None:
+    """Add the zero point, saturate and write; NaN becomes the smallest value. Observes NaN and saturation."""
+    low, high = limits(out.dtype)
+    zero = int(zero_point)
+    if ctx.observing:
+        clipped = int(np.count_nonzero(rounded > high - zero)) + int(np.count_nonzero(rounded < low - zero))
+        ctx.observe("saturated", name, clipped, rounded.size)
+    missing = np.isnan(rounded)
+    if missing.any():
+        first = np.unravel_index(int(np.argmax(missing)), rounded.shape)
+        ctx.observe("nan-quantized", name, int(missing.sum()), rounded.size, [int(i) for i in first])
+        rounded[missing] = low - zero
+    np.clip(rounded, low - zero, high - zero, out=rounded)
+    np.add(rounded, zero, out=rounded)
+    out[...] = rounded.astype(np.int32).astype(out.dtype) if out.dtype.kind == "V" else rounded
+
+
+def table_lookup(x: Array, function: Callable[[Array], Array]) -> Array:
+    """Apply an elementwise function of an 8-bit tensor through its 256 values."""
+    codes = np.arange(256, dtype=np.uint8).view(x.dtype)
+    return np.asarray(function(codes)[x.view(np.uint8)])

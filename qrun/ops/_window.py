@@ -1,0 +1,173 @@
+"""Geometry of sliding windows: convolutions and pools of any rank.
+
+Source: ONNX Conv, MaxPool and QLinearConv pages (auto_pad, pads, strides, dilations, ceil_mode).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context
+from qrun.ops._op import refuse
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One sliding window. All tuples have one entry per spatial axis."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    out: tuple[int, ...]
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Size of the dilated kernel."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Every output element sees exactly the input element at its own place."""
+        ones = all(k == 1 for k in self.kernel) and all(s == 1 for s in self.strides)
+        return ones and not any(self.begin) and not any(self.end)
+
+
+def _axes(values: Sequence[int] | None, rank: int, name: str, default: int, least: int) -> tuple[int, ...]:
+    if not values:
+        return (default,) * rank
+    if len(values) != rank or any(v < least or v > INT32_MAX for v in values):
+        raise refuse(
+            f"{name} does not fit",
+            name,
+            f"{rank} numbers of at least {least}",
+            shape_text(tuple(values)),
+            code="QR204",
+            name="bad-attribute",
+        )
+    return tuple(values)
+
+
+def window(
+    size: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    auto_pad: str = "NOTSET",
+    *,
+    ceil_mode: bool = False,
+    empty_ok: bool = False,
+) -> Window:
+    """The window over an input of spatial `size`.
+
+    Refuses what the pages forbid: wrong lengths, non-positive strides or dilations, negative pads, pads together with
+    auto_pad, and a dilated kernel larger than the padded input (unless `empty_ok`).
+    """
+    rank = len(size)
+    if len(kernel) != rank or any(k < 1 or k > INT32_MAX for k in kernel):
+        raise refuse(
+            "kernel_shape does not fit",
+            "kernel_shape",
+            f"{rank} positive numbers",
+            shape_text(tuple(kernel)),
+            code="QR204",
+            name="bad-attribute",
+        )
+    step = _axes(strides, rank, "strides", 1, 1)
+    dilation = _axes(dilations, rank, "dilations", 1, 1)
+    extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    begin, end = _padding(size, extent, step, pads, auto_pad)
+    out: list[int] = []
+    for n, e, s, b, f in zip(size, extent, step, begin, end, strict=True):
+        room = n + b + f - e
+        if room < 0 and not empty_ok:
+            raise refuse(
+                "the kernel is larger than the padded input",
+                "kernel_shape",
+                f"at most {n + b + f} along this axis",
+                f"{e} (dilated)",
+                fix="check pads, dilations and the input's size",
+                code="QR206",
+                name="kernel-too-large",
+            )
+        count = (-(-room // s) if ceil_mode else room // s) + 1
+        if ceil_mode and (count - 1) * s >= n + b:
+            count -= 1
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            count = -(-n // s)
+        out.append(max(count, 0))
+    return Window(tuple(kernel), step, dilation, tuple(begin), tuple(end), tuple(out))
+
+
+def _padding(
+    size: Sequence[int], extent: Sequence[int], step: Sequence[int], pads: Sequence[int] | None, auto_pad: str
+) -> tuple[list[int], list[int]]:
+    rank = len(size)
+    if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise refuse(
+            f"auto_pad is {auto_pad!r}",
+            "auto_pad",
+            "NOTSET, SAME_UPPER, SAME_LOWER or VALID",
+            auto_pad,
+            code="QR204",
+            name="bad-attribute",
+        )
+    if pads and auto_pad != "NOTSET":
+        raise refuse(
+            "pads and auto_pad are both given",
+            "pads",
+            "one of them",
+            f"pads {shape_text(tuple(pads))}, auto_pad {auto_pad}",
+            why="the two cannot be used simultaneously.",
+            fix="remove auto_pad, or remove pads",
+            code="QR204",
+            name="bad-attribute",
+        )
+    if auto_pad in ("NOTSET", "VALID"):
+        both = _axes(pads, 2 * rank, "pads", 0, 0)
+        return list(both[:rank]), list(both[rank:])
+    total = [max((-(-n // s) - 1) * s + e - n, 0) for n, s, e in zip(size, step, extent, strict=True)]
+    small, large = [t // 2 for t in total], [t - t // 2 for t in total]
+    return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+
+
+def padded(x: Array, win: Window, fill: Any, ctx: Context) -> Array:
+    """x [..., spatial] with `fill` around it, also as far as ceil_mode reaches past the end pads."""
+    rank = len(win.kernel)
+    lead, size = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
+    reach = [(o - 1) * s + e if o else 0 for o, s, e in zip(win.out, win.strides, win.extent, strict=True)]
+    full = [max(b + n, r) for b, n, r in zip(win.begin, size, reach, strict=True)]
+    if list(size) == full and not any(win.begin):
+        return x
+    ctx.claim((*lead, *full), x.itemsize, "padded input")
+    result = np.full((*lead, *full), fill, x.dtype)
+    inner = tuple(slice(b, b + n) for b, n in zip(win.begin, size, strict=True))
+    result[(..., *inner)] = x
+    return result
+
+
+def patches(x: Array, win: Window, first: int = 0, last: int | None = None) -> Array:
+    """A read-only view of a padded x [..., spatial] as [..., kernel..., out...].
+
+    first, last: only these positions of the first output axis.
+    """
+    rank = len(win.kernel)
+    out = ((last if last is not None else win.out[0]) - first, *win.out[1:])
+    lead = x.ndim - rank
+    spatial = x.strides[lead:]
+    taps = tuple(d * st if k > 1 else 0 for d, st, k in zip(win.dilations, spatial, win.kernel, strict=True))
+    steps = tuple(s * st if o > 1 else 0 for s, st, o in zip(win.strides, spatial, win.out, strict=True))
+    origin = x[(slice(None),) * lead + (slice(first * win.strides[0], None),)] if first else x
+    return np.lib.stride_tricks.as_strided(
+        origin, x.shape[:lead] + win.kernel + out, x.strides[:lead] + taps + steps, writeable=False
+    )

@@ -1,0 +1,38 @@
+"""MatMulInteger."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._context import Context
+from qrun.ops._matmul import check_matmul, column_param, integer_matmul, matmul_macs, matmul_shape, row_param
+from qrun.ops._op import op
+from qrun.ops._quantize import same_type
+
+
+@op("MatMulInteger", since=10, cost=matmul_macs)
+def matmul_integer(
+    A: Array,
+    B: Array,
+    a_zero_point: Array | None = None,
+    b_zero_point: Array | None = None,
+    *,
+    ctx: Context | None = None,
+) -> Array:
+    """Integer matrix product, shapes as numpy.matmul, int32 result.
+
+    A [...,M,K], B [...,K,N], each int8 or uint8; a_zero_point scalar, [M] for 2-D A, or [...,M,1];
+    b_zero_point scalar, [N] for 2-D B, or [...,1,N].
+
+        Y = sum over k of (A - a_zero_point) * (B - b_zero_point)            int32, wrapping
+
+    Exact. Source: ONNX operators, MatMulInteger-10.
+    """
+    ctx = ctx or Context()
+    check_matmul(A, B)
+    same_type(a_zero_point, A.dtype, "a_zero_point", "A")
+    same_type(b_zero_point, B.dtype, "b_zero_point", "B")
+    az = row_param(a_zero_point, "a_zero_point", A, "MatMulInteger")
+    bz = column_param(b_zero_point, "b_zero_point", B, "MatMulInteger")
+    return np.asarray(matmul_shape(integer_matmul(A, B, az, bz, ctx), A, B)).astype(np.int32)

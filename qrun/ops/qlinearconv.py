@@ -1,0 +1,140 @@
+"""QLinearConv of ai.onnx and com.microsoft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._context import Context
+from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
+from qrun.ops._op import Shape, op, refuse
+from qrun.ops._quantize import note_scale, per_channel, requantize, same_type, scalar
+
+_EIGHT = "int8 uint8"
+
+
+def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    return conv_macs(inputs, outputs, attributes, w=3)
+
+
+@op("QLinearConv", since=10, cost=_macs)
+def qlinear_conv(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    w: Array,
+    w_scale: Array,
+    w_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    B: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] = (),
+    group: int = 1,
+    kernel_shape: tuple[int, ...] = (),
+    pads: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> Array:
+    """Convolution of quantized tensors.
+
+    x [N,C,spatial...], w [M,C/group,kernel...], each int8 or uint8; B int32 [M], whose scale is x_scale * w_scale.
+    x and y parameters are scalars; w_scale and w_zero_point scalars or [M]. Output: y_zero_point's type.
+
+        acc = sum (x - x_zero_point) * (w - w_zero_point) + B        int32, wrapping; padding counts as real 0
+        y   = saturate(RNE(acc * x_scale * w_scale / y_scale) + y_zero_point)
+
+    Exact: the quotient is rounded once, as a real number.
+    Raises OperatorError for shapes, types and geometry that the page forbids.
+    Source: ONNX operators, QLinearConv-10.
+    """
+    ctx = ctx or Context()
+    xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "QLinearConv-10")
+    win = conv_window(x, w, group, kernel_shape, strides, dilations, pads, auto_pad)
+    channels = w.shape[0]
+    xs = scalar(x_scale, "x_scale", "QLinearConv-10")
+    ws = per_channel(w_scale, "w_scale", channels, "QLinearConv-10")
+    ys = scalar(y_scale, "y_scale", "QLinearConv-10")
+    yz = scalar(y_zero_point, "y_zero_point", "QLinearConv-10")
+    if B is not None and B.shape != (channels,):
+        raise refuse(
+            "the bias has the wrong shape",
+            "B",
+            f"[{channels}] (one per output channel)",
+            B,
+            why="QLinearConv-10: B is a 1-D tensor of M elements.",
+            code="QR305",
+            name="bias-shape",
+        )
+    assert xs is not None
+    assert ws is not None
+    assert ys is not None
+    assert yz is not None
+    for name, scale in (("x_scale", xs), ("w_scale", ws), ("y_scale", ys)):
+        note_scale(ctx, scale, name)
+    ctx.claim((x.shape[0], channels, *win.out), 1)
+    y = np.empty((x.shape[0], group, channels // group, *win.out), yz.dtype)
+    lanes = (group, channels // group, *(1,) * len(win.out))
+    factors = (xs, ws.reshape(lanes) if ws.ndim else ws)
+    for index, acc in accumulate(x, w, xz, wz, B, win, group, ctx):
+        if group == 1:
+            requantize(acc[0], (xs, factors[1][0] if ws.ndim else ws), ys, yz, ctx, y[index][0])
+        else:
+            requantize(acc, factors, ys, yz, ctx, y[index])
+    return y.reshape(x.shape[0], channels, *win.out)
+
+
+@op(
+    "QLinearConv",
+    since=1,
+    domain="com.microsoft",
+    cost=_macs,
+    types={
+        "T1": (_EIGHT, "x x_zero_point"),
+        "T2": (_EIGHT, "w w_zero_point"),
+        "T3": (_EIGHT, "y_zero_point"),
+        "T4": ("int32", "B"),
+        "TS": ("float", "x_scale w_scale y_scale"),
+    },
+)
+def ms_qlinear_conv(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    w: Array,
+    w_scale: Array,
+    w_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    B: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    channels_last: int = 0,
+    dilations: tuple[int, ...] = (),
+    group: int = 1,
+    kernel_shape: tuple[int, ...] = (),
+    pads: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> Array:
+    """QLinearConv; with channels_last, x and y are [N,spatial...,C] while w stays [M,C/group,kernel...].
+
+    Source: onnxruntime ContribOperators, com.microsoft.QLinearConv.
+    """
+    geometry: dict[str, Any] = {
+        "auto_pad": auto_pad,
+        "dilations": dilations,
+        "group": group,
+        "kernel_shape": kernel_shape,
+        "pads": pads,
+        "strides": strides,
+        "ctx": ctx,
+    }
+    if channels_last and x.ndim > 2:
+        x = np.moveaxis(x, -1, 1)
+    y = qlinear_conv(x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B, **geometry)
+    return np.ascontiguousarray(np.moveaxis(y, 1, -1)) if channels_last else y

@@ -1,0 +1,147 @@
+"""Model to Plan: which kernel runs each node, bound once, and when each value is no longer needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qrun.errors import CallError, OperatorError, UnsupportedError
+from qrun.ir import Model, Node
+from qrun.ir.schema import DOMAINS, Formal
+from qrun.ops import OpDef, find
+
+BACKENDS = ("reference",)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node ready to run.
+
+    kwargs: the node's attributes as the kernel takes them.
+    frees:  names of the values that no later step reads.
+    why:    why this backend runs it.
+    """
+
+    node: Node
+    definition: OpDef
+    kwargs: Mapping[str, Any]
+    formals: tuple[Formal, ...]
+    frees: tuple[str, ...]
+    backend: str = "reference"
+    why: str = ""
+    accepted: set[tuple[np.dtype[Any] | None, ...]] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a model in order, and the names that are kept to the end."""
+
+    model: Model
+    steps: tuple[Step, ...]
+    keep: tuple[str, ...]
+
+
+def plan(model: Model, keep: Iterable[str] = ()) -> Plan:
+    """Bind every node to its kernel.
+
+    keep: names of tensors to keep; the model's outputs if empty.
+    Raises UnsupportedError naming all operators without a kernel, OperatorError where attributes or inputs do not
+    fit, CallError for a name the graph does not have.
+    """
+    kept = tuple(dict.fromkeys(keep)) or tuple(v.name for v in model.outputs)
+    known = _known(model)
+    for name in kept:
+        if name not in known:
+            raise _unknown_tensor(model, name, known)
+    _refuse_unsupported(model)
+    last = _last_use(model, kept)
+    steps = []
+    for node in model.nodes:
+        definition = find(node.domain, node.op_type, node.version)
+        assert definition is not None
+        try:
+            kwargs = definition.bind(node)
+        except OperatorError as error:
+            raise located(error, model, node, definition) from None
+        steps.append(Step(node, definition, kwargs, definition.formals(node.version), last.get(node.index, ())))
+    return Plan(model, tuple(steps), kept)
+
+
+def _known(model: Model) -> set[str]:
+    names = {v.name for v in (*model.inputs, *model.defaults)} | set(model.constants)
+    return names | {name for node in model.nodes for name in node.outputs if name}
+
+
+def _unknown_tensor(model: Model, name: str, known: set[str]) -> CallError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 3, 0.6)
+    return CallError(
+        "QR006",
+        "unknown-tensor",
+        f"the model has no tensor {name!r}",
+        where=[model.label],
+        facts=[("got", name)],
+        fixes=[f"did you mean {near[0]} ?"] if near else ["qrun inspect MODEL --nodes lists the tensors"],
+    )
+
+
+def _last_use(model: Model, kept: Iterable[str]) -> dict[int, tuple[str, ...]]:
+    last: dict[str, int] = {}
+    for node in model.nodes:
+        for name in (*node.inputs, *node.outputs):
+            if name:
+                last[name] = node.index
+    for name in kept:
+        last.pop(name, None)
+    frees: dict[int, list[str]] = {}
+    for name, index in last.items():
+        if name not in model.constants:
+            frees.setdefault(index, []).append(name)
+    return {index: tuple(names) for index, names in frees.items()}
+
+
+def _refuse_unsupported(model: Model) -> None:
+    missing: dict[str, list[Node]] = {}
+    for node in model.nodes:
+        if find(node.domain, node.op_type, node.version) is None:
+            missing.setdefault(node.op, []).append(node)
+    if not missing:
+        return
+    count = len(missing)
+    facts = [
+        (op, f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, first {nodes[0].label}")
+        for op, nodes in list(missing.items())[:4]
+    ]
+    if count > 4:
+        facts.append(("and", f"{count - 4} more operators"))
+    foreign = [node for nodes in missing.values() for node in nodes if node.domain not in DOMAINS]
+    raise UnsupportedError(
+        "QR201",
+        "unsupported-op",
+        f"qrun cannot run {count} operator{'s' if count > 1 else ''} of this model",
+        where=[model.label, f"opset {model.opsets.get('', '?')}"],
+        facts=facts,
+        why=f"domain {foreign[0].domain!r} is not one that qrun knows." if foreign else "",
+        fixes=["--backend ort runs the model with ONNX Runtime", "qrun ops lists what runs"],
+    )
+
+
+def located(error: OperatorError, model: Model, node: Node, definition: OpDef | None = None) -> OperatorError:
+    """The same error with file, node and tensor in it."""
+    where = [model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"]
+    names = [p.name for p in definition.inputs] if definition else []
+    if error.param in names:
+        place = names.index(error.param)
+        tensor = node.inputs[place] if place < len(node.inputs) else ""
+        where.append(f"tensor {tensor} (input {place}, {error.param})" if tensor else f"input {place}, {error.param}")
+    elif error.param:
+        where.append(f"attribute {error.param}" if error.param in node.attributes else error.param)
+    located_error = OperatorError(
+        error.message, param=error.param, code=error.code, name=error.name, why=error.why
+    )
+    located_error.where, located_error.facts, located_error.fixes = tuple(where), error.facts, error.fixes
+    return located_error
