@@ -116,8 +116,10 @@ def _transposition(value: TensorType, array: Array) -> tuple[int, ...]:
     for axes in ((0, 3, 1, 2), (0, 2, 3, 1), (0, 2, 1), (0, 4, 1, 2, 3), (1, 0)):
         if len(axes) == array.ndim:
             moved = [array.shape[a] for a in axes]
-            if moved != list(array.shape) and all(
-                not isinstance(want, int) or want == got for want, got in zip(value.shape, moved, strict=True)
-            ) and any(isinstance(w, int) and w != g for w, g in zip(value.shape, array.shape, strict=True)):
+            if (
+                moved != list(array.shape)
+                and all(not isinstance(want, int) or want == got for want, got in zip(value.shape, moved, strict=True))
+                and any(isinstance(w, int) and w != g for w, g in zip(value.shape, array.shape, strict=True))
+            ):
                 return axes
     return ()

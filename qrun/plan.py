@@ -140,8 +140,6 @@ def located(error: OperatorError, model: Model, node: Node, definition: OpDef | 
         where.append(f"tensor {tensor} (input {place}, {error.param})" if tensor else f"input {place}, {error.param}")
     elif error.param:
         where.append(f"attribute {error.param}" if error.param in node.attributes else error.param)
-    located_error = OperatorError(
-        error.message, param=error.param, code=error.code, name=error.name, why=error.why
-    )
+    located_error = OperatorError(error.message, param=error.param, code=error.code, name=error.name, why=error.why)
     located_error.where, located_error.facts, located_error.fixes = tuple(where), error.facts, error.fixes
     return located_error

@@ -31,9 +31,7 @@ class Profile:
     last: RunResult
 
 
-def measure(
-    run: Callable[[], RunResult], model: Model, runs: int | None, warmup: int, seconds: float
-) -> Profile:
+def measure(run: Callable[[], RunResult], model: Model, runs: int | None, warmup: int, seconds: float) -> Profile:
     """Call `run` `warmup` times, then `runs` times, or as often as fits in `seconds` (5 to 1000)."""
     before = [run().duration_ns for _ in range(warmup)]
     results: list[Sequence[int]] = []
@@ -44,7 +42,11 @@ def measure(
         totals.append(result.duration_ns)
         results.append([event.duration_ns for event in result.events])
         spent = perf_counter_ns() - begin
-        if len(totals) >= runs if runs is not None else len(totals) >= 5 and (spent > seconds * 1e9 or len(totals) >= 1000):
+        if (
+            len(totals) >= runs
+            if runs is not None
+            else len(totals) >= 5 and (spent > seconds * 1e9 or len(totals) >= 1000)
+        ):
             break
     node_ns = np.array(results, np.int64).reshape(len(results), -1).T
     return Profile(model, tuple(before), tuple(totals), node_ns, result)

@@ -22,6 +22,8 @@ from qrun.profiling import Profile, measure
 if TYPE_CHECKING:
     import onnx
 
+__all__ = ["NodeEvent", "Profile", "RunResult", "Session", "TensorInfo", "execute"]
+
 ARITHMETICS = ("exact", "ort", "onnx-ref")
 
 
@@ -171,9 +173,7 @@ def _run_step(
 ) -> NodeEvent:
     node = step.node
     args = [values[name] if name else None for name in node.inputs]
-    ctx = Context(
-        arith, node.version, len(node.outputs), tuple(bool(name) for name in node.outputs), observe, budget
-    )
+    ctx = Context(arith, node.version, len(node.outputs), tuple(bool(name) for name in node.outputs), observe, budget)
     kwargs = {**step.kwargs, "ctx": ctx} if step.definition.takes_context else step.kwargs
     start = perf_counter_ns()
     try:
@@ -197,9 +197,7 @@ def _run_step(
     inputs = tuple(
         TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.inputs, args, strict=True) if a is not None
     )
-    outputs = tuple(
-        TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.outputs, made, strict=False) if name
-    )
+    outputs = tuple(TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.outputs, made, strict=False) if name)
     return NodeEvent(
         node.index, start, duration, inputs, outputs, _macs(step, args, made), step.backend, tuple(ctx.observations)
     )
@@ -249,9 +247,7 @@ def _check_types(step: Step, args: Sequence[Array | None]) -> None:
 
 def _failed(error: Exception, model: Model, step: Step, args: Sequence[Array | None]) -> QrunError:
     node = step.node
-    shown = ", ".join(
-        f"{step.definition.param(i)} {describe(a)}" for i, a in enumerate(args) if a is not None
-    )
+    shown = ", ".join(f"{step.definition.param(i)} {describe(a)}" for i, a in enumerate(args) if a is not None)
     return RunError(
         "QR210",
         "node-failed",

@@ -111,9 +111,7 @@ def _inlined(proto: onnx.ModelProto, opsets: dict[str, int], label: str) -> onnx
     """Model-local functions replaced by their bodies."""
     if not proto.functions:
         return proto
-    calls = {
-        (f.domain, f.name): {(n.domain, n.op_type) for n in _all_nodes(f.node)} for f in proto.functions
-    }
+    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in _all_nodes(f.node)} for f in proto.functions}
     _refuse_recursion(calls, label)
     try:
         return onnx.inliner.inline_local_functions(proto)

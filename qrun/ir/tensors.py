@@ -192,7 +192,7 @@ def _unpack(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any,
     per = 8 // bits
     shifts = np.arange(per, dtype=np.uint8) * np.uint8(bits)
     fields = (raw[:, None] >> shifts) & np.uint8((1 << bits) - 1)
-    return fields.reshape(-1)[:count]
+    return np.asarray(fields.reshape(-1)[:count], np.uint8)
 
 
 def _typed(

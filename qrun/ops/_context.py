@@ -58,6 +58,4 @@ class Context:
         self, kind: str, param: str, count: int, total: int, first: Sequence[int] = (), detail: str = ""
     ) -> None:
         if count and self.observing:
-            self.observations.append(
-                Observation(kind, param, count, total, tuple(int(i) for i in first), detail)
-            )
+            self.observations.append(Observation(kind, param, count, total, tuple(int(i) for i in first), detail))

@@ -43,9 +43,9 @@ class Weights:
         other: centred codes [..., K, N], float32.
         """
         if self.dtype is np.float64:
-            return np.matmul(self.values, other.astype(np.float64))
+            return np.asarray(np.matmul(self.values, other.astype(np.float64)))
         if len(self.chunks) == 1:
-            return np.matmul(self.values, other)
+            return np.asarray(np.matmul(self.values, other))
         total: Array | None = None
         for c in self.chunks:
             part = np.matmul(self.values[..., c], other[..., c, :])

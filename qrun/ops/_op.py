@@ -119,19 +119,14 @@ class OpDef:
         known: Schema | None = schema(self.domain, self.op_type, version)
         if known is not None:
             return known.inputs
-        variables = {
-            name: (variable, frozenset(BY_ONNX_NAME[t] for t in allowed.split()))
-            for variable, (allowed, names) in self.types.items()
-            for name in names.split()
-        }
-        return tuple(
-            Formal(
-                p.name,
-                *variables.get(p.name, ("", None)),
-                "Variadic" if p.variadic else "Optional" if p.optional else "Single",
+        found = []
+        for p in self.inputs:
+            variable, allowed = next(
+                ((v, types) for v, (types, names) in self.types.items() if p.name in names.split()), ("", "")
             )
-            for p in self.inputs
-        )
+            dtypes = frozenset(BY_ONNX_NAME[t] for t in allowed.split()) or None
+            found.append(Formal(p.name, variable, dtypes, "Variadic" if p.variadic else "Optional"))
+        return tuple(found)
 
     def bind(self, node: Node) -> dict[str, Any]:
         """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""

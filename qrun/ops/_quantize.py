@@ -15,7 +15,8 @@ from qrun.ops._exact import Floats, Pair, nearest, two_product
 from qrun.ops._op import refuse
 
 BLOCK = 1 << 16
-_INTEGERS = {np.dtype(t): (int(ml_dtypes.iinfo(t).min), int(ml_dtypes.iinfo(t).max))
+_iinfo: Callable[[Any], Any] = ml_dtypes.iinfo
+_INTEGERS = {np.dtype(t): (int(_iinfo(t).min), int(_iinfo(t).max))
              for t in (np.uint8, np.int8, np.uint16, np.int16, np.int32,
                        ml_dtypes.uint4, ml_dtypes.int4, ml_dtypes.uint2, ml_dtypes.int2)}  # fmt: skip
 
@@ -84,7 +85,7 @@ def note_scale(ctx: Context, scale: Array, name: str) -> None:
         with np.errstate(invalid="ignore"):
             bad = ~(np.isfinite(scale) & (scale > 0))
         if bad.any():
-            where = np.unravel_index(int(np.argmax(bad)), scale.shape)
+            where = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), scale.shape))
             ctx.observe("bad-scale", name, int(bad.sum()), scale.size, where, f"{float(scale[where])!r}")
 
 
@@ -167,7 +168,7 @@ def _exact_block(acc: Array, multiplier: Array, factors: tuple[Array, ...], y_sc
         if near.any():
             settled = _settle(acc, factors, y_scale, near, np.abs(rounded) <= reach)
             rounded[settled[0]] = settled[1]
-    return rounded
+    return np.asarray(rounded)
 
 
 def _is_normal(values: Array) -> bool:
@@ -175,9 +176,7 @@ def _is_normal(values: Array) -> bool:
     return bool(np.all((size >= np.finfo(np.float32).tiny) & (size <= np.finfo(np.float32).max)))
 
 
-def _settle(
-    acc: Array, factors: tuple[Array, ...], y_scale: Array, near: Array, inside: Array
-) -> tuple[Any, Floats]:
+def _settle(acc: Array, factors: tuple[Array, ...], y_scale: Array, near: Array, inside: Array) -> tuple[Any, Floats]:
     where = np.nonzero(near & inside)
     num = Pair(acc[where].astype(np.float64), np.zeros(len(where[0])))
     product = np.ones(len(where[0]))

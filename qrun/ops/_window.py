@@ -151,8 +151,8 @@ def padded(x: Array, win: Window, fill: Any, ctx: Context) -> Array:
         return x
     ctx.claim((*lead, *full), x.itemsize, "padded input")
     result = np.full((*lead, *full), fill, x.dtype)
-    inner = tuple(slice(b, b + n) for b, n in zip(win.begin, size, strict=True))
-    result[(..., *inner)] = x
+    inner: tuple[slice, ...] = tuple(slice(b, b + n) for b, n in zip(win.begin, size, strict=True))
+    result[(slice(None),) * len(lead) + inner] = x
     return result
 
 

@@ -11,7 +11,7 @@ from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
 from qrun.ops._op import Shape, op, refuse
-from qrun.ops._quantize import note_scale, per_channel, requantize, same_type, scalar
+from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
 
 _EIGHT = "int8 uint8"
 

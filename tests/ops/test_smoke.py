@@ -1,5 +1,4 @@
 import numpy as np
-
 from support import assert_equal, node_model, run_ort, run_qrun
 
 

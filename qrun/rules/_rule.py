@@ -1,0 +1,86 @@
+"""A conformance rule: one generator over a Model, or over a Model and its RunResult, that yields Findings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from qrun.ir import Model, Node
+from qrun.session import RunResult
+
+Level = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing a rule found.
+
+    rule, name, level: of the rule, e.g. QR301, scale-shape, error.
+    message:  one line with the facts in it, e.g. "w_scale has shape [3], expected scalar or [16]".
+    node:     the node's label; index: its place, or None; op: operator with domain and version.
+    tensor:   the tensor's name and which input or output it is.
+    """
+
+    message: str
+    node: str = ""
+    index: int | None = None
+    op: str = ""
+    tensor: str = ""
+    expected: str = ""
+    got: str = ""
+    why: str = ""
+    fix: str = ""
+    rule: str = ""
+    name: str = ""
+    level: Level = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A declared rule. `runs` tells that it needs a RunResult."""
+
+    id: str
+    name: str
+    level: Level
+    since: str
+    spec: str
+    function: Callable[..., Iterator[Finding]]
+    runs: bool
+
+    @property
+    def doc(self) -> str:
+        return inspect.cleandoc(self.function.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        return self.doc.split("\n\n")[0]
+
+    def find(self, model: Model, result: RunResult | None) -> Iterator[Finding]:
+        if self.runs and result is None:
+            return
+        found = self.function(model, result) if self.runs else self.function(model)
+        for finding in found:
+            yield replace(finding, rule=self.id, name=self.name, level=self.level)
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(id: str, name: str, *, level: Level, since: str, spec: str) -> Callable[[Callable[..., Any]], Rule]:
+    """Declare a rule over ``(model)`` or ``(model, result)``. The docstring has a summary, ``Why is this bad?``,
+    ``Bad`` and ``Good``, the last two holding models in ONNX text form."""
+
+    def register(function: Callable[..., Iterator[Finding]]) -> Rule:
+        if id in RULES:
+            raise ValueError(f"rule {id} is declared twice")
+        RULES[id] = Rule(id, name, level, since, spec, function, len(inspect.signature(function).parameters) > 1)
+        return RULES[id]
+
+    return register
+
+
+def at(node: Node) -> dict[str, Any]:
+    """The Finding fields that say where: ``Finding("...", **at(node))``."""
+    return {"node": node.label, "index": node.index, "op": f"{node.op}-{node.version}"}
