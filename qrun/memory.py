@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from qrun.errors import MemoryLimitError
 
@@ -54,26 +55,43 @@ def available() -> int | None:
     return max(min(found), 0) if found else None
 
 
+def _owner(array: Any) -> Any:
+    """The array that owns the memory which `array` views."""
+    while isinstance(array.base, type(array)):
+        array = array.base
+    return array
+
+
 class Budget:
     """What a run may hold at once, in bytes, and what it holds now.
 
-    `limit` None means no limit. `claim` is called by a kernel before it makes a tensor that its
-    inputs do not bound, so that a small hostile model cannot take the machine down.
+    `limit` None means no limit. `hold` and `release` count each buffer once, however many arrays view it.
+    `claim` is called by a kernel before it makes a tensor that its inputs do not bound, so that a small hostile
+    model cannot take the machine down.
     """
 
-    __slots__ = ("limit", "live", "peak")
+    __slots__ = ("_views", "limit", "live", "peak")
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
         self.live = 0
         self.peak = 0
+        self._views: dict[int, int] = {}
 
-    def hold(self, nbytes: int) -> None:
-        self.live += nbytes
-        self.peak = max(self.peak, self.live)
+    def hold(self, array: Any) -> None:
+        owner = _owner(array)
+        views = self._views.get(id(owner), 0)
+        self._views[id(owner)] = views + 1
+        if not views:
+            self.live += owner.nbytes
+            self.peak = max(self.peak, self.live)
 
-    def release(self, nbytes: int) -> None:
-        self.live -= nbytes
+    def release(self, array: Any) -> None:
+        owner = _owner(array)
+        self._views[id(owner)] -= 1
+        if not self._views[id(owner)]:
+            del self._views[id(owner)]
+            self.live -= owner.nbytes
 
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
         """Raise MemoryLimitError if a tensor of this shape would pass the limit."""

@@ -155,7 +155,7 @@ def execute(
     model = plan.model
     values: dict[str, Array] = {**model.constants, **feeds}
     for array in feeds.values():
-        budget.hold(array.nbytes)
+        budget.hold(array)
     events = []
     begin = perf_counter_ns()
     for step in plan.steps:
@@ -163,7 +163,7 @@ def execute(
         for name in step.frees:
             freed = values.pop(name, None)
             if freed is not None:
-                budget.release(freed.nbytes)
+                budget.release(freed)
     outputs = {name: values[name] for name in plan.keep}
     return RunResult(outputs, tuple(events), perf_counter_ns() - begin, budget.peak)
 
@@ -193,7 +193,7 @@ def _run_step(
     for name, array in zip(node.outputs, made, strict=False):
         if name:
             values[name] = array
-            budget.hold(array.nbytes)
+            budget.hold(array)
     inputs = tuple(
         TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.inputs, args, strict=True) if a is not None
     )

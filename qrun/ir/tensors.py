@@ -200,7 +200,7 @@ def _typed(
 ) -> np.ndarray[Any, np.dtype[Any]]:
     values = getattr(tensor, _FIELDS[number])
     dtype = DTYPES[number]
-    if number in PACKED_BITS:
+    if PACKED_BITS.get(number, 6) < 6:
         nbytes = stored_bytes(number, count)
         _expect(name, dims, number, "packed bytes", nbytes, len(values))
         return _decode(number, np.array(values, np.int64).astype(np.uint8), count)
@@ -210,6 +210,7 @@ def _typed(
     _expect(name, dims, number, "numbers", count, len(values))
     if number in (10, 16):
         return np.array(values, np.int64).astype(np.uint16).view(dtype)
-    if number in (17, 18, 19, 20, 24):
-        return np.array(values, np.int64).astype(np.uint8).view(dtype)
+    if number in (17, 18, 19, 20, 24, 27, 28):
+        mask = 63 if number in (27, 28) else 255
+        return (np.array(values, np.int64) & mask).astype(np.uint8).view(dtype)
     return np.array(values, np.int64 if number in (2, 3, 4, 5, 6, 9) else None).astype(dtype)

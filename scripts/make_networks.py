@@ -1,0 +1,238 @@
+"""Build real network graphs with random weights, quantize them, and write them to a folder.
+
+    python scripts/make_networks.py DIR [NAME ...]
+
+The graphs come from the onnx wheel (backend/test/data/light: the shapes of the trained networks, without their
+weights), MobileNetV2 from this file. Weights are random with a fixed seed and scaled so that activations keep their
+size through all layers. onnxruntime's static quantizer makes NAME-qop.onnx (QLinearConv, ...) and NAME-qdq.onnx from
+each; NAME-x.npy is an input. Needs the `dev` extra. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper, version_converter
+
+OPSET = 17
+IR_VERSION = 8
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+NAMES = ("squeezenet", "resnet50", "shufflenet", "mobilenetv2", "inception_v1", "densenet121")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(NAMES)} (all)")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name in options.names or NAMES:
+        for path in make(name, options.folder):
+            print(path)
+
+
+def make(name: str, folder: Path, size: int = 224, formats: Sequence[str] = ("qop", "qdq")) -> list[Path]:
+    """Write NAME-float.onnx, NAME-x.npy and a quantized model for each of `formats`; returns the quantized paths."""
+    model = float_network(name, size)
+    onnx.checker.check_model(model)
+    onnx.save(model, folder / f"{name}-float.onnx")
+    np.save(folder / f"{name}-x.npy", image(name, size, 0))
+    paths = []
+    for kind in formats:
+        path = folder / f"{name}-{kind}.onnx"
+        onnx.save(quantized(model, kind, [image(name, size, i) for i in (1, 2)]), path)
+        paths.append(path)
+    return paths
+
+
+def image(name: str, size: int, index: int) -> np.ndarray:
+    """A random image with structure at several scales, [1,3,size,size], about zero mean and unit variance."""
+    rng = np.random.default_rng([zlib.crc32(name.encode()), index])
+    total = np.zeros((1, 3, size, size))
+    for cells in (4, 16, size):
+        places = np.arange(size) * cells // size
+        total += rng.standard_normal((1, 3, cells, cells))[:, :, places][:, :, :, places]
+    return (total / np.sqrt(3)).astype(np.float32)
+
+
+def float_network(name: str, size: int = 224) -> onnx.ModelProto:
+    """The network with random weights, BatchNormalization folded into convolutions, at opset 17."""
+    model = mobilenet_v2() if name == "mobilenetv2" else onnx.load(LIGHT / f"light_{name}.onnx")
+    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "ConstantOfShape":
+            constants[node.output[0]] = np.zeros(constants[node.input[0]], np.float32)
+    nodes = [n for n in model.graph.node if n.op_type != "ConstantOfShape"]
+    randomize(nodes, constants, np.random.default_rng(zlib.crc32(name.encode())))
+    nodes = fold(simplify(nodes, model.graph), constants)
+    used = {i for n in nodes for i in n.input}
+    data = next(v for v in model.graph.input if v.name in used and v.name not in constants)
+    for axis in (2, 3):
+        data.type.tensor_type.shape.dim[axis].dim_value = size
+    outputs = [helper.make_tensor_value_info(v.name, TensorProto.FLOAT, None) for v in model.graph.output]
+    tensors = [numpy_helper.from_array(a, n) for n, a in constants.items() if n in used]
+    graph = helper.make_graph(nodes, name, [data], outputs, tensors)
+    opset = model.opset_import[0].version
+    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="qrun")
+    built.ir_version = IR_VERSION
+    if opset != OPSET:
+        built = version_converter.convert_version(built, OPSET)
+    return onnx.shape_inference.infer_shapes(built)
+
+
+def randomize(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray], rng: np.random.Generator) -> None:
+    """Fill the weights: He initialisation, and normalizations that halve a residual branch."""
+    summed = {i for n in nodes if n.op_type in ("Sum", "Add") for i in n.input}
+    for node in nodes:
+        if node.op_type in ("Conv", "Gemm"):
+            shape = constants[node.input[1]].shape
+            fan_in = int(np.prod(shape[1:]))
+            gain = np.sqrt(2 / fan_in) * (0.5 if node.output[0] in summed else 1.0)
+            constants[node.input[1]] = (rng.standard_normal(shape) * gain).astype(np.float32)
+            if len(node.input) > 2:
+                constants[node.input[2]] = rng.normal(0, 0.05, constants[node.input[2]].shape).astype(np.float32)
+        elif node.op_type == "BatchNormalization":
+            size = constants[node.input[1]].shape
+            low, high = (0.3, 0.5) if node.output[0] in summed else (0.7, 1.3)
+            values = (rng.uniform(low, high, size), rng.normal(0, 0.1, size))
+            for place, value in enumerate((*values, rng.normal(0, 0.1, size), rng.uniform(0.7, 1.4, size)), 1):
+                constants[node.input[place]] = value.astype(np.float32)
+        elif node.op_type == "Unsqueeze":
+            low, high = (0.8, 1.2) if node.input[0].endswith("_w_0") or "scale" in node.input[0] else (-0.1, 0.1)
+            constants[node.input[0]] = rng.uniform(low, high, constants[node.input[0]].shape).astype(np.float32)
+
+
+def simplify(nodes: Sequence[onnx.NodeProto], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Without Dropout, and with Add for a Sum of two, which is what exporters write and the quantizer knows."""
+    renamed: dict[str, str] = {}
+    kept = []
+    for node in nodes:
+        for place, name in enumerate(node.input):
+            node.input[place] = renamed.get(name, name)
+        if node.op_type == "Dropout":
+            renamed[node.output[0]] = node.input[0]
+            continue
+        if node.op_type == "Sum" and len(node.input) == 2:
+            node.op_type = "Add"
+        if not node.name:
+            node.name = f"{node.op_type}_{len(kept)}"
+        kept.append(node)
+    return kept
+
+
+def fold(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray]) -> list[onnx.NodeProto]:
+    """Fold each BatchNormalization that alone follows a Conv into its weights and bias."""
+    made = {n.output[0]: n for n in nodes}
+    readers: dict[str, int] = {}
+    for node in nodes:
+        for name in node.input:
+            readers[name] = readers.get(name, 0) + 1
+    kept = list(nodes)
+    for node in nodes:
+        conv = made.get(node.input[0])
+        if node.op_type != "BatchNormalization" or conv is None or conv.op_type != "Conv":
+            continue
+        if readers[conv.output[0]] != 1:
+            continue
+        epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+        gamma, beta, mean, variance = (constants[i].astype(np.float64) for i in node.input[1:5])
+        factor = gamma / np.sqrt(variance + epsilon)
+        bias = constants[conv.input[2]] if len(conv.input) > 2 else np.zeros(len(gamma))
+        weight = constants[conv.input[1]]
+        lanes = (-1, *(1,) * (weight.ndim - 1))
+        names = [conv.input[0], f"{conv.output[0]}_w_folded", f"{conv.output[0]}_b_folded"]
+        constants[names[1]] = (weight * factor.reshape(lanes)).astype(np.float32)
+        constants[names[2]] = ((bias - mean) * factor + beta).astype(np.float32)
+        del conv.input[:]
+        conv.input.extend(names)
+        conv.output[0] = node.output[0]
+        kept.remove(node)
+    return kept
+
+
+def quantized(model: onnx.ModelProto, kind: str, images: Sequence[np.ndarray], per_channel: bool = True) -> onnx.ModelProto:
+    """The model through onnxruntime's static quantizer: uint8 activations, int8 weights. kind: qop or qdq."""
+    from onnxruntime import quantization
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.feeds: Iterator[dict[str, np.ndarray]] = iter([{model.graph.input[0].name: x} for x in images])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.feeds, None)
+
+    form = quantization.QuantFormat.QOperator if kind == "qop" else quantization.QuantFormat.QDQ
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as temporary:
+        source, target = Path(temporary) / "in.onnx", Path(temporary) / "out.onnx"
+        onnx.save(model, source)
+        quantization.quantize_static(
+            source,
+            target,
+            Reader(),
+            quant_format=form,
+            per_channel=per_channel,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+        made = onnx.load(target)
+    logging.disable(logging.NOTSET)
+    return clean(made)
+
+
+def clean(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Without what depends on the machine or version that made it."""
+    model.producer_name, model.producer_version, model.doc_string = "qrun", "", ""
+    model.ir_version = IR_VERSION
+    del model.metadata_props[:]
+    return model
+
+
+def mobilenet_v2(width: float = 1.0, classes: int = 1000) -> onnx.ModelProto:
+    """MobileNetV2 (Sandler et al. 2018) with placeholder weights."""
+    nodes: list[onnx.NodeProto] = []
+    tensors: list[onnx.TensorProto] = [numpy_helper.from_array(np.float32(v), n) for n, v in (("zero", 0), ("six", 6))]
+
+    def add(op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
+        nodes.append(helper.make_node(op_type, inputs, [f"t{len(nodes)}"], **attributes))
+        return nodes[-1].output[0]
+
+    def weight(*shape: int) -> str:
+        tensors.append(numpy_helper.from_array(np.zeros(shape, np.float32), f"w{len(tensors)}"))
+        return tensors[-1].name
+
+    def conv(x: str, cin: int, cout: int, kernel: int, stride: int = 1, group: int = 1, clip: bool = True) -> str:
+        half = kernel // 2
+        inputs = [x, weight(cout, cin // group, kernel, kernel), weight(cout)]
+        y = add("Conv", inputs, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[half] * 4, group=group)
+        return add("Clip", [y, "zero", "six"]) if clip else y
+
+    channels = int(32 * width)
+    x = conv("x", 3, channels, 3, 2)
+    for expand, out, repeat, stride in (
+        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+    ):  # fmt: skip
+        for index in range(repeat):
+            step, cout, hidden = stride if index == 0 else 1, int(out * width), channels * expand
+            y = conv(x, channels, hidden, 1) if expand > 1 else x
+            y = conv(conv(y, hidden, hidden, 3, step, hidden), hidden, cout, 1, clip=False)
+            x = add("Add", [x, y]) if step == 1 and cout == channels else y
+            channels = cout
+    x = add("Flatten", [add("GlobalAveragePool", [conv(x, channels, 1280, 1)])])
+    nodes.append(helper.make_node("Gemm", [x, weight(classes, 1280), weight(classes)], ["logits"], transB=1))
+    source = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 224, 224])
+    sink = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, classes])
+    graph = helper.make_graph(nodes, "mobilenetv2", [source], [sink], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""Loading: what is read, in which order, and what is refused with which words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.ir.schema import MS
+
+
+def value(name: str, shape: list[int | str] | None, elem: int = TensorProto.UINT8) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, elem, shape)
+
+
+def model_of(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    initializers: list[onnx.TensorProto] | None = None,
+    opsets: list[tuple[str, int]] | None = None,
+    **kwargs: object,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers or [])
+    imports = [helper.make_opsetid(d, v) for d, v in opsets or [("", 21)]]
+    model = helper.make_model(graph, opset_imports=imports, **kwargs)
+    model.ir_version = 10
+    return model
+
+
+def identity_chain(order: list[int]) -> onnx.ModelProto:
+    nodes = [helper.make_node("Identity", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(4)]
+    return model_of([nodes[i] for i in order], [value("t0", [2])], [value("t4", [2])])
+
+
+def refused(model: onnx.ModelProto | bytes | str | Path) -> qrun.QrunError:
+    with pytest.raises(qrun.QrunError) as caught:
+        qrun.load(model)
+    return caught.value
+
+
+def test_unsorted_nodes_run_in_order() -> None:
+    loaded = qrun.load(identity_chain([2, 0, 3, 1]))
+    assert [n.name for n in loaded.nodes] == ["n0", "n1", "n2", "n3"]
+    assert not loaded.was_sorted
+    assert qrun.load(identity_chain([0, 1, 2, 3])).was_sorted
+
+
+def test_unnamed_nodes_get_a_label() -> None:
+    model = model_of([helper.make_node("Identity", ["a"], ["b"])], [value("a", [1])], [value("b", [1])])
+    assert qrun.load(model).nodes[0].label == "Identity_0"
+
+
+def test_initializer_with_graph_input_is_a_default_that_can_be_fed() -> None:
+    model = model_of(
+        [helper.make_node("ConvInteger", ["x", "w"], ["y"])],
+        [value("x", [1, 1, 2]), value("w", [1, 1, 1])],
+        [value("y", None, TensorProto.INT32)],
+        [numpy_helper.from_array(np.full((1, 1, 1), 3, np.uint8), "w")],
+    )
+    session = qrun.Session(model)
+    assert [v.name for v in session.inputs] == ["x"]
+    x = np.array([[[1, 2]]], np.uint8)
+    assert session.run({"x": x})["y"].tolist() == [[[3, 6]]]
+    assert session.run({"x": x, "w": np.full((1, 1, 1), 5, np.uint8)})["y"].tolist() == [[[5, 10]]]
+
+
+def test_any_tensor_of_the_graph_may_be_asked_for() -> None:
+    session = qrun.Session(identity_chain([0, 1, 2, 3]))
+    x = np.array([1, 2], np.uint8)
+    assert list(session.run({"t0": x}, ["t2", "t0"])) == ["t2", "t0"]
+    with pytest.raises(qrun.CallError, match="no tensor 't9'"):
+        session.run({"t0": x}, ["t9"])
+
+
+def test_model_local_functions_are_inlined() -> None:
+    body = [helper.make_node("Identity", ["p"], ["q"])]
+    function = helper.make_function("local", "Twice", ["p"], ["q"], body, [helper.make_opsetid("", 21)])
+    nodes = [helper.make_node("Twice", ["a"], ["b"], domain="local")]
+    model = model_of(nodes, [value("a", [1])], [value("b", [1])], opsets=[("", 21), ("local", 1)], functions=[function])
+    assert [n.op_type for n in qrun.load(model).nodes] == ["Identity"]
+
+
+def test_recursive_functions_are_refused() -> None:
+    functions = [
+        helper.make_function("local", a, ["p"], ["q"], [helper.make_node(b, ["p"], ["q"], domain="local")],
+                             [helper.make_opsetid("local", 1)])
+        for a, b in (("F", "G"), ("G", "F"))
+    ]  # fmt: skip
+    nodes = [helper.make_node("F", ["a"], ["b"], domain="local")]
+    model = model_of(nodes, [value("a", [1])], [value("b", [1])], opsets=[("", 21), ("local", 1)], functions=functions)
+    assert refused(model).code == "QR107"
+
+
+def test_subgraphs_are_nested_models() -> None:
+    branch = helper.make_graph([helper.make_node("Identity", ["x"], ["inner"])], "b", [], [value("inner", [1])])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    model = model_of([node], [value("c", [], TensorProto.BOOL), value("x", [1])], [value("y", [1])])
+    inner = qrun.load(model).nodes[0].attributes["then_branch"]
+    assert isinstance(inner, qrun.Model)
+    assert inner.nodes[0].op_type == "Identity"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "code", "words"),
+    [
+        (lambda m: m.graph.node[1].input.__setitem__(0, "nowhere"), "QR102", "'nowhere' is read but never made"),
+        (lambda m: m.graph.node[1].output.__setitem__(0, "t1"), "QR102", "made twice"),
+        (lambda m: m.graph.node[0].input.__setitem__(0, "t4"), "QR102", "circle"),
+        (lambda m: m.graph.output[0].__setattr__("name", "gone"), "QR102", "made by no node"),
+        (lambda m: m.graph.node[0].__setattr__("domain", "com.acme"), "QR105", "com.acme"),
+        (lambda m: m.opset_import[0].__setattr__("version", 6), "QR106", "opset 6"),
+        (lambda m: m.opset_import[0].__setattr__("version", 99), "QR106", "opset 99"),
+        (lambda m: m.opset_import.append(helper.make_opsetid("ai.onnx", 13)), "QR106", "twice"),
+        (lambda m: m.graph.sparse_initializer.add(), "QR203", "sparse"),
+        (lambda m: m.graph.node[0].attribute.append(onnx.AttributeProto(name="z")), "QR102", "no type"),
+    ],
+)  # fmt: skip
+def test_contradictory_graphs_are_refused(break_it, code: str, words: str) -> None:
+    model = identity_chain([0, 1, 2, 3])
+    break_it(model)
+    error = refused(model)
+    assert error.code == code
+    assert words in str(error)
+    assert error.exit_code in (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab\nsize 24536789\n", "Git LFS pointer"),
+        (b"<!DOCTYPE html><html>", "HTML"),
+        (b"\x93NUMPY\x01\x00", ".npy array"),
+        (b"PK\x03\x04rest", "zip"),
+        (b"\xff" * 40, "not an ONNX model"),
+    ],
+)
+def test_other_files_are_named(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    error = refused(path)
+    assert (error.code, error.exit_code) == ("QR101", 3)
+    assert words in str(error)
+    assert error.fixes
+
+
+def test_a_cut_file_says_where() -> None:
+    weights = numpy_helper.from_array(np.zeros((64, 64), np.float32), "w")
+    model = model_of([helper.make_node("Identity", ["w"], ["y"])], [], [value("y", None, TensorProto.FLOAT)], [weights])
+    data = model.SerializeToString()
+    error = refused(data[:5000])
+    assert "ends in the middle of a field" in str(error)
+    assert "cut at byte 5000" in str(error)
+    assert f"needed   {len(data)} bytes" in str(error) or "needed" in str(error)
+
+
+def external_model(folder: Path, location: str, **info: object) -> Path:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for key, item in {"location": location, **info}.items():
+        tensor.external_data.add(key=key, value=str(item))
+    model = model_of([helper.make_node("Identity", ["w"], ["y"])], [], [value("y", None, TensorProto.FLOAT)], [tensor])
+    path = folder / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_external_data_is_mapped(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "w.bin").write_bytes(b"\0" * 8 + np.arange(4, dtype="<f4").tobytes())
+    loaded = qrun.load(external_model(tmp_path, "sub/w.bin", offset=8, length=16))
+    assert loaded.constants["w"].tolist() == [0, 1, 2, 3]
+    assert loaded.external_files == ("sub/w.bin",)
+    base = loaded.constants["w"]
+    while base.base is not None and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "a/../../w.bin", "C:\\w.bin", "", ".", "link/w.bin"])
+def test_external_data_stays_inside_the_folder(tmp_path: Path, location: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for folder in (tmp_path, outside):
+        (folder / "w.bin").write_bytes(bytes(16))
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    try:
+        (inside / "link").symlink_to(outside, target_is_directory=True)
+    except OSError:
+        pytest.skip("this system does not let tests make links")
+    error = refused(external_model(inside, location))
+    assert (error.code, error.exit_code) == ("QR104", 3)
+
+
+@pytest.mark.parametrize(
+    ("info", "code"),
+    [({"offset": 12}, "QR104"), ({"offset": -4}, "QR104"), ({"length": 8}, "QR103"), ({"offset": "x"}, "QR103")],
+)
+def test_external_data_claims_are_checked(tmp_path: Path, info: dict[str, object], code: str) -> None:
+    (tmp_path / "w.bin").write_bytes(bytes(20))
+    assert refused(external_model(tmp_path, "w.bin", **info)).code == code
+
+
+def test_missing_external_file_is_named(tmp_path: Path) -> None:
+    error = refused(external_model(tmp_path, "gone.bin"))
+    assert error.code == "QR104"
+    assert "gone.bin" in str(error)
+
+
+@pytest.mark.skipif(os.environ.get("CI") == "true", reason="writes a sparse file of 3 GiB")
+def test_external_data_above_2_gib(tmp_path: Path) -> None:
+    count = 3 * 2**28
+    with open(tmp_path / "w.bin", "wb") as file:
+        file.truncate(4 * count)
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[count], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    shape = [helper.make_node("Shape", ["w"], ["y"])]
+    model = model_of(shape, [], [value("y", None, TensorProto.INT64)], [tensor])
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    assert qrun.load(tmp_path / "m.onnx").constants["w"].shape == (count,)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [np.float32, np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64, np.bool_, np.float16, np.float64, np.uint32,
+     np.uint64, np.complex64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz,
+     ml_dtypes.float8_e5m2, ml_dtypes.float8_e5m2fnuz, ml_dtypes.uint4, ml_dtypes.int4, ml_dtypes.float4_e2m1fn,
+     ml_dtypes.float8_e8m0fnu, ml_dtypes.uint2, ml_dtypes.int2, ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn],
+)  # fmt: skip
+@pytest.mark.parametrize("count", [0, 1, 5])
+@pytest.mark.parametrize("raw", [True, False])
+def test_every_element_type_is_read(dtype: type, count: int, raw: bool) -> None:
+    numbers = np.array([1, 2, 1, 0.5 if dtype is ml_dtypes.float8_e8m0fnu else 0, 1][:count])
+    array = numbers.astype(dtype) if np.dtype(dtype).kind == "V" else (numbers % 2).astype(dtype)
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    if raw:
+        tensor = numpy_helper.from_array(array, "w")
+    else:
+        try:
+            tensor = helper.make_tensor("w", number, array.shape, array)
+        except (ValueError, TypeError, KeyError) as error:
+            pytest.skip(f"onnx.helper cannot write this type as fields: {error}")
+    out = onnx.ValueInfoProto(name="w")
+    got = qrun.load(model_of([], [], [out], [tensor])).constants["w"]
+    assert got.dtype == array.dtype
+    assert got.tobytes() == array.tobytes()
+    assert not got.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("dims", "raw", "dtype"),
+    [([3], bytes(8), 1), ([10**12], b"", 1), ([-1], b"", 1), ([2], bytes(2), 21), ([1], b"\0", 99), ([1] * 70, bytes(4), 1)],
+)
+def test_tensors_that_contradict_themselves(dims: list[int], raw: bytes, dtype: int) -> None:
+    tensor = TensorProto(name="w", dims=dims, raw_data=raw)
+    tensor.data_type = dtype
+    error = refused(model_of([], [], [onnx.ValueInfoProto(name="w")], [tensor]))
+    assert error.code == "QR103"
+    assert "expected" in str(error)
+
+
+def test_constant_nodes_count_as_constants() -> None:
+    node = helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(np.float32([1, 2])))
+    loaded = qrun.load(model_of([node], [], [value("k", [2], TensorProto.FLOAT)]))
+    constant = loaded.constant("k")
+    assert constant is not None
+    assert constant.tolist() == [1, 2]
+
+
+def test_omitted_optional_inputs_and_com_microsoft() -> None:
+    nodes = [helper.make_node("ConvInteger", ["x", "w", "", "z"], ["y"])]
+    model = model_of(
+        nodes,
+        [value("x", [1, 1, 2]), value("w", [1, 1, 1]), value("z", [])],
+        [value("y", None, TensorProto.INT32)],
+        opsets=[("ai.onnx", 10), (MS, 1)],
+    )
+    feeds = {"x": np.array([[[1, 2]]], np.uint8), "w": np.array([[[3]]], np.uint8), "z": np.uint8(1)}
+    assert qrun.Session(model).run(feeds)["y"].tolist() == [[[2, 4]]]
+
+
+def test_no_such_file_lists_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "near.onnx").write_bytes(b"")
+    error = refused(tmp_path / "neer.onnx")
+    assert (error.code, error.exit_code) == ("QR004", 2)
+    assert "near.onnx" in str(error)
+    assert refused(tmp_path).exit_code == 2

@@ -1,0 +1,154 @@
+"""Damaged models: bytes flipped, cut, inserted, and fields set to hostile values. Deterministic for a seed.
+
+``python tests/mutator.py ROUNDS [SEED]`` runs the command on each and reports what it answered.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, Message
+
+MODELS = Path(__file__).resolve().parent.parent / "models"
+NUMBERS = [0, 1, -1, 2, 3, 7, 64, 255, 256, 65537, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)]
+FLOATS = [0.0, -0.0, 1e-45, 1e38, -1.0, float("inf"), float("nan"), 0.5, 1e9]
+
+
+def seeds() -> list[bytes]:
+    """The committed models below 200 kB."""
+    return [p.read_bytes() for p in sorted(MODELS.rglob("*.onnx")) if p.stat().st_size < 200_000]
+
+
+def flip(data: bytes, rng: random.Random) -> bytes:
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 5, 20))):
+        out[rng.randrange(len(out))] = rng.randrange(256)
+    return bytes(out)
+
+
+def cut(data: bytes, rng: random.Random) -> bytes:
+    return data[: rng.randrange(len(data))]
+
+
+def splice(data: bytes, rng: random.Random) -> bytes:
+    a, b, at = sorted(rng.randrange(len(data)) for _ in range(3))
+    return data[:a] + data[at:] + data[a:b] if rng.random() < 0.5 else data[:b] + data[a:]
+
+
+def _leaves(message: Message) -> Iterator[tuple[Message, object]]:
+    for descriptor, value in message.ListFields():
+        yield message, descriptor
+        if descriptor.type == descriptor.TYPE_MESSAGE:
+            for item in value if descriptor.is_repeated else [value]:
+                yield from _leaves(item)
+
+
+def fields(data: bytes, rng: random.Random) -> bytes:
+    """Set one to four fields of the parsed model to another value, or swap, drop or repeat list items."""
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        return data
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        leaves = list(_leaves(model))
+        message, descriptor = rng.choice(leaves)
+        _change(message, descriptor, rng)
+    return model.SerializeToString()
+
+
+def _change(message: Message, descriptor: object, rng: random.Random) -> None:
+    name, kind = descriptor.name, descriptor.type
+    if descriptor.is_repeated:
+        items = getattr(message, name)
+        at, other = rng.randrange(len(items)), rng.randrange(len(items))
+        action = rng.randrange(4)
+        if action == 0:
+            del items[at]
+        elif action == 1 and kind == descriptor.TYPE_MESSAGE:
+            items.add().CopyFrom(items[at])
+        elif action == 2 and kind == descriptor.TYPE_MESSAGE:
+            copy = type(items[at])()
+            copy.CopyFrom(items[at])
+            items[at].CopyFrom(items[other])
+            items[other].CopyFrom(copy)
+        elif kind != descriptor.TYPE_MESSAGE:
+            items[at] = _other(items[other], kind, descriptor, rng)
+        return
+    if kind == descriptor.TYPE_MESSAGE:
+        if rng.random() < 0.3:
+            message.ClearField(name)
+        return
+    try:
+        setattr(message, name, _other(getattr(message, name), kind, descriptor, rng))
+    except (ValueError, TypeError):
+        message.ClearField(name)
+
+
+def _other(value: object, kind: int, descriptor: object, rng: random.Random) -> object:
+    if kind in (descriptor.TYPE_FLOAT, descriptor.TYPE_DOUBLE):
+        return rng.choice(FLOATS)
+    if kind == descriptor.TYPE_STRING:
+        return rng.choice(["", "x", "y", "ai.onnx", "com.microsoft", "Conv", "Reshape", "NOTSET", "\0", "[/a]", str(value) + "'"])
+    if kind == descriptor.TYPE_BYTES:
+        raw = bytes(value)
+        return rng.choice([b"", raw[: len(raw) // 2], raw + b"\xff", bytes(len(raw)), b"\xff" * len(raw)])
+    if kind == descriptor.TYPE_ENUM:
+        return rng.randrange(0, 30)
+    number = rng.choice([*NUMBERS, int(value) + 1, int(value) - 1, rng.randrange(30)])
+    return max(-(2**31), min(2**31 - 1, number)) if kind == descriptor.TYPE_INT32 else number
+
+
+def mutants(rounds: int, seed: int) -> Iterator[tuple[int, bytes]]:
+    """(number, bytes) of damaged models."""
+    bases = seeds()
+    for number in range(rounds):
+        rng = random.Random(f"{seed}/{number}")
+        change = rng.choice([flip, cut, splice, fields, fields, fields, fields])
+        yield number, change(rng.choice(bases), rng)
+
+
+def main() -> int:
+    import contextlib
+    import io
+
+    from qrun.cli import main as qrun_main
+
+    rounds, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    codes: Counter[int] = Counter()
+    slowest, bad = 0.0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.onnx"
+        for number, data in mutants(rounds, seed):
+            path.write_bytes(data)
+            out, err = io.StringIO(), io.StringIO()
+            start = time.perf_counter()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = qrun_main([str(path), "--max-memory", "1GiB"])
+            spent = time.perf_counter() - start
+            slowest = max(slowest, spent)
+            codes[code] += 1
+            if code not in (0, 2, 3, 4, 5) or "Traceback" in err.getvalue() or spent > 10:
+                bad += 1
+                keep = Path(tempfile.gettempdir()) / f"qrun-mutant-{seed}-{number}.onnx"
+                keep.write_bytes(data)
+                print(f"mutant {seed}/{number}: exit {code} in {spent:.1f} s, kept as {keep}\n{err.getvalue()[:600]}")
+    try:
+        import resource
+
+        print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    except ImportError:
+        pass
+    print(f"{rounds} mutants, seed {seed}: exit codes {dict(sorted(codes.items()))}, slowest {slowest:.2f} s, {bad} bad")
+    return bad > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

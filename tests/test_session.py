@@ -1,0 +1,161 @@
+"""The Python API: what a session takes, returns and refuses."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import qrun
+from support import node_model
+
+
+def conv_model(**attributes: object):
+    x = np.arange(9, dtype=np.uint8).reshape(1, 1, 3, 3)
+    w = np.ones((1, 1, 2, 2), np.uint8)
+    return node_model("ConvInteger", [x, w], attributes, opset=10, outputs=[np.int32])
+
+
+def test_path_bytes_and_proto_give_the_same(tmp_path: Path) -> None:
+    model, feeds = conv_model()
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    forms = (model, model.SerializeToString(), path, str(path), qrun.load(path))
+    results = [qrun.Session(form).run(feeds)["y0"].tolist() for form in forms]
+    assert results == [[[[[8, 12], [20, 24]]]]] * 5
+
+
+def test_inputs_and_outputs_are_typed() -> None:
+    session = qrun.Session(conv_model()[0])
+    assert [(v.name, str(v)) for v in session.inputs] == [("i0", "uint8 [1,1,3,3]"), ("i1", "uint8 [1,1,2,2]")]
+    assert [v.name for v in session.outputs] == ["y0"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (lambda f: f.pop("i1"), "QR001", "-i i1=FILE"),
+        (lambda f: f.__setitem__("i_1", f.pop("i1")), "QR002", "did you mean -i i1="),
+        (lambda f: f.__setitem__("i0", f["i0"].astype(np.float64)), "QR003", "float64 is not converted silently"),
+        (lambda f: f.__setitem__("i0", f["i0"][0]), "QR003", "x[None]"),
+        (lambda f: f.__setitem__("i0", f["i0"][..., :2]), "QR003", "uint8 [1,1,3,2]"),
+    ],
+)
+def test_feeds_that_do_not_fit(change, code: str, words: str) -> None:
+    model, feeds = conv_model()
+    change(feeds)
+    with pytest.raises(qrun.CallError) as caught:
+        qrun.Session(model).run(feeds)
+    assert caught.value.code == code
+    assert words in str(caught.value)
+
+
+def test_a_symbol_has_one_value() -> None:
+    node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
+    infos = [helper.make_tensor_value_info(n, TensorProto.UINT8, ["N", "N"]) for n in ("a", "b")]
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, None)
+    model = helper.make_model(helper.make_graph([node], "g", infos, [y]), opset_imports=[helper.make_opsetid("", 10)])
+    session = qrun.Session(model)
+    assert session.run({"a": np.ones((2, 2), np.uint8), "b": np.ones((2, 2), np.uint8)})["y"].tolist() == [[2, 2]] * 2
+    with pytest.raises(qrun.CallError, match="N = 2 as in a"):
+        session.run({"a": np.ones((2, 2), np.uint8), "b": np.ones((3, 3), np.uint8)})
+
+
+def test_an_unsupported_operator_names_all_of_them() -> None:
+    nodes = [helper.make_node(op, ["x"], [f"y{i}"]) for i, op in enumerate(["NonZero", "Unique", "NonZero"])]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    outs = [helper.make_tensor_value_info(f"y{i}", TensorProto.INT64, None) for i in range(3)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], outs), opset_imports=[helper.make_opsetid("", 21)])
+    with pytest.raises(qrun.UnsupportedError) as caught:
+        qrun.Session(model)
+    text = str(caught.value)
+    assert caught.value.exit_code == 4
+    assert "cannot run 2 operators" in text
+    assert "NonZero 2 nodes, first NonZero_0" in text
+    assert "Unique  1 node, first Unique_1" in text
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({"group": 2.5}, "expected an int"),
+        ({"strides": [1]}, "2 numbers of at least 1"),
+        ({"strides": [0, 1]}, "2 numbers of at least 1"),
+        ({"pads": [-1, 0, 0, 0]}, "4 numbers of at least 0"),
+        ({"pads": [0, 0, 0, 0], "auto_pad": "SAME_UPPER"}, "cannot be used simultaneously"),
+        ({"auto_pad": "ROUND"}, "NOTSET, SAME_UPPER, SAME_LOWER or VALID"),
+        ({"dilations": [3, 1]}, "larger than the padded input"),
+        ({"kernel_shape": [3, 3]}, "kernel_shape differs from w"),
+        ({"group": 2}, "channels do not fit the groups"),
+        ({"unheard": 1}, "no attribute 'unheard'"),
+    ],
+)
+def test_a_refusal_names_node_and_facts(attributes: dict[str, object], words: str) -> None:
+    model, feeds = conv_model(**attributes)
+    with pytest.raises(qrun.RunError) as caught:
+        qrun.Session(model).run(feeds)
+    text = str(caught.value)
+    assert words in text
+    assert "node 0 n (ConvInteger-10)" in text
+
+
+def test_types_are_checked_against_the_operator() -> None:
+    model, feeds = node_model("ConvInteger", [np.zeros((1, 1, 1), np.int16), np.ones((1, 1, 1), np.uint8)], opset=10,
+                              outputs=[np.int32])  # fmt: skip
+    with pytest.raises(qrun.OperatorError) as caught:
+        qrun.Session(model).run(feeds)
+    assert caught.value.code == "QR203"
+    assert "tensor i0 (input 0, x)" in str(caught.value)
+    assert "expected int8, uint8" in str(caught.value)
+
+
+@pytest.mark.parametrize("option", [{"backend": "gpu"}, {"arith": "fast"}])
+def test_unknown_options(option: dict[str, str]) -> None:
+    with pytest.raises(qrun.CallError, match="does not exist"):
+        qrun.Session(conv_model()[0], **option)
+
+
+def test_events_describe_every_node() -> None:
+    model, feeds = conv_model()
+    result = qrun.Session(model).execute(feeds)
+    (event,) = result.events
+    assert event.macs == 4 * 4
+    assert event.duration_ns > 0
+    assert [(t.name, t.dtype, t.shape) for t in event.outputs] == [("y0", np.dtype(np.int32), (1, 1, 2, 2))]
+    assert result.peak_bytes >= 9 + 4 + 16
+
+
+def test_profile_counts_runs() -> None:
+    model, feeds = conv_model()
+    profile = qrun.Session(model).profile(feeds, runs=7, warmup=2)
+    assert profile.node_ns.shape == (1, 7)
+    assert (len(profile.run_ns), len(profile.warmup_ns)) == (7, 2)
+
+
+def test_inputs_are_never_written() -> None:
+    model, feeds = conv_model()
+    for array in feeds.values():
+        array.flags.writeable = False
+    qrun.Session(model).run(feeds)
+
+
+def test_a_session_is_safe_to_share_between_threads() -> None:
+    session = qrun.Session(conv_model()[0])
+    feeds = [{"i0": np.full((1, 1, 3, 3), k, np.uint8), "i1": np.ones((1, 1, 2, 2), np.uint8)} for k in range(64)]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda f: session.run(f)["y0"], feeds))
+    assert [int(r[0, 0, 0, 0]) for r in results] == [4 * k for k in range(64)]
+
+
+def test_every_error_derives_from_qrun_error() -> None:
+    for kind in (qrun.CallError, qrun.ModelError, qrun.UnsupportedError, qrun.RunError, qrun.OperatorError):
+        assert issubclass(kind, qrun.QrunError)
+    assert [k.exit_code for k in (qrun.CallError, qrun.ModelError, qrun.UnsupportedError, qrun.RunError)] == [2, 3, 4, 5]
+
+
+def test_public_names_exist() -> None:
+    for name in qrun.__all__:
+        assert getattr(qrun, name) is not None
