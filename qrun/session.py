@@ -56,12 +56,16 @@ class NodeEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors."""
+    """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors.
+
+    start_ns: on the clock of the events' start_ns.
+    """
 
     outputs: Mapping[str, Array]
     events: tuple[NodeEvent, ...]
     duration_ns: int
     peak_bytes: int
+    start_ns: int = 0
 
 
 class Session:
@@ -165,7 +169,7 @@ def execute(
             if freed is not None:
                 budget.release(freed)
     outputs = {name: values[name] for name in plan.keep}
-    return RunResult(outputs, tuple(events), perf_counter_ns() - begin, budget.peak)
+    return RunResult(outputs, tuple(events), perf_counter_ns() - begin, budget.peak, begin)
 
 
 def _run_step(
@@ -186,6 +190,9 @@ def _run_step(
         raise
     except (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError) as error:
         raise _failed(error, model, step, args) from error
+    except Exception as error:
+        error.add_note(f"on node {node.index} {node.label} ({node.op}-{node.version})")
+        raise
     duration = perf_counter_ns() - start
     made = result if isinstance(result, tuple) else (result,)
     if len(made) < sum(1 for name in node.outputs if name):

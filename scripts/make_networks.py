@@ -11,19 +11,17 @@ each; NAME-x.npy is an input. Needs the `dev` extra. Nothing is downloaded.
 from __future__ import annotations
 
 import argparse
-import logging
-import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from _quantizer import IR_VERSION, static
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
 OPSET = 17
-IR_VERSION = 8
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 NAMES = ("squeezenet", "resnet50", "shufflenet", "mobilenetv2", "inception_v1", "densenet121")
 
@@ -48,7 +46,7 @@ def make(name: str, folder: Path, size: int = 224, formats: Sequence[str] = ("qo
     paths = []
     for kind in formats:
         path = folder / f"{name}-{kind}.onnx"
-        onnx.save(quantized(model, kind, [image(name, size, i) for i in (1, 2)]), path)
+        onnx.save(static(model, kind, [image(name, size, i) for i in (1, 2)]), path)
         paths.append(path)
     return paths
 
@@ -67,12 +65,9 @@ def float_network(name: str, size: int = 224) -> onnx.ModelProto:
     """The network with random weights, BatchNormalization folded into convolutions, at opset 17."""
     model = mobilenet_v2() if name == "mobilenetv2" else onnx.load(LIGHT / f"light_{name}.onnx")
     constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "ConstantOfShape":
-            constants[node.output[0]] = np.zeros(constants[node.input[0]], np.float32)
-    nodes = [n for n in model.graph.node if n.op_type != "ConstantOfShape"]
+    nodes = simplify(model.graph.node, constants)
     randomize(nodes, constants, np.random.default_rng(zlib.crc32(name.encode())))
-    nodes = fold(simplify(nodes, model.graph), constants)
+    nodes = fold(nodes, constants)
     used = {i for n in nodes for i in n.input}
     data = next(v for v in model.graph.input if v.name in used and v.name not in constants)
     for axis in (2, 3):
@@ -88,44 +83,53 @@ def float_network(name: str, size: int = 224) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(built)
 
 
-def randomize(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray], rng: np.random.Generator) -> None:
-    """Fill the weights: He initialisation, and normalizations that halve a residual branch."""
-    summed = {i for n in nodes if n.op_type in ("Sum", "Add") for i in n.input}
-    for node in nodes:
-        if node.op_type in ("Conv", "Gemm"):
-            shape = constants[node.input[1]].shape
-            fan_in = int(np.prod(shape[1:]))
-            gain = np.sqrt(2 / fan_in) * (0.5 if node.output[0] in summed else 1.0)
-            constants[node.input[1]] = (rng.standard_normal(shape) * gain).astype(np.float32)
-            if len(node.input) > 2:
-                constants[node.input[2]] = rng.normal(0, 0.05, constants[node.input[2]].shape).astype(np.float32)
-        elif node.op_type == "BatchNormalization":
-            size = constants[node.input[1]].shape
-            low, high = (0.3, 0.5) if node.output[0] in summed else (0.7, 1.3)
-            values = (rng.uniform(low, high, size), rng.normal(0, 0.1, size))
-            for place, value in enumerate((*values, rng.normal(0, 0.1, size), rng.uniform(0.7, 1.4, size)), 1):
-                constants[node.input[place]] = value.astype(np.float32)
-        elif node.op_type == "Unsqueeze":
-            low, high = (0.8, 1.2) if node.input[0].endswith("_w_0") or "scale" in node.input[0] else (-0.1, 0.1)
-            constants[node.input[0]] = rng.uniform(low, high, constants[node.input[0]].shape).astype(np.float32)
-
-
-def simplify(nodes: Sequence[onnx.NodeProto], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Without Dropout, and with Add for a Sum of two, which is what exporters write and the quantizer knows."""
+def simplify(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray]) -> list[onnx.NodeProto]:
+    """Constants evaluated, no Dropout, and Add for a Sum of two, which is what exporters write and the quantizer knows."""
     renamed: dict[str, str] = {}
     kept = []
     for node in nodes:
         for place, name in enumerate(node.input):
             node.input[place] = renamed.get(name, name)
-        if node.op_type == "Dropout":
+        if node.op_type == "ConstantOfShape":
+            constants[node.output[0]] = np.zeros(constants[node.input[0]], np.float32)
+        elif node.op_type == "Reshape" and node.input[0] in constants:
+            constants[node.output[0]] = constants[node.input[0]].reshape(constants[node.input[1]])
+        elif node.op_type == "Dropout":
             renamed[node.output[0]] = node.input[0]
-            continue
-        if node.op_type == "Sum" and len(node.input) == 2:
-            node.op_type = "Add"
-        if not node.name:
+        else:
+            node.op_type = "Add" if node.op_type == "Sum" and len(node.input) == 2 else node.op_type
             node.name = f"{node.op_type}_{len(kept)}"
-        kept.append(node)
+            kept.append(node)
     return kept
+
+
+def randomize(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray], rng: np.random.Generator) -> None:
+    """Fill the weights so that a layer's output is about as large as its input, a residual branch half as large."""
+    readers = {i: n for n in nodes for i in n.input}
+    summed = {i for n in nodes if n.op_type in ("Sum", "Add") for i in n.input}
+    rectified = {n.input[0] for n in nodes if n.op_type in ("Relu", "Clip")}
+    for node in nodes:
+        if node.op_type in ("Conv", "Gemm"):
+            shape = constants[node.input[1]].shape
+            after = readers.get(node.output[0])
+            name = after.output[0] if after is not None and after.op_type == "BatchNormalization" else node.output[0]
+            gain = np.sqrt((2 if name in rectified else 1) / int(np.prod(shape[1:]))) * (0.5 if name in summed else 1)
+            constants[node.input[1]] = (rng.standard_normal(shape) * gain).astype(np.float32)
+            if len(node.input) > 2:
+                constants[node.input[2]] = rng.normal(0, 0.05, constants[node.input[2]].shape).astype(np.float32)
+        elif node.op_type == "BatchNormalization":
+            size = constants[node.input[1]].shape
+            drawn = (
+                rng.uniform(0.7, 1.3, size),
+                rng.normal(0, 0.1, size),
+                rng.normal(0, 0.1, size),
+                rng.uniform(0.7, 1.4, size),
+            )
+            constants.update({n: v.astype(np.float32) for n, v in zip(node.input[1:5], drawn, strict=True)})
+        elif node.op_type == "Unsqueeze":
+            middle = 1.0 if readers[node.output[0]].op_type == "Mul" else 0.0
+            drawn_one = rng.normal(middle, 0.1, constants[node.input[0]].shape)
+            constants[node.input[0]] = drawn_one.astype(np.float32)
 
 
 def fold(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray]) -> list[onnx.NodeProto]:
@@ -156,44 +160,6 @@ def fold(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray]) -> l
         conv.output[0] = node.output[0]
         kept.remove(node)
     return kept
-
-
-def quantized(model: onnx.ModelProto, kind: str, images: Sequence[np.ndarray], per_channel: bool = True) -> onnx.ModelProto:
-    """The model through onnxruntime's static quantizer: uint8 activations, int8 weights. kind: qop or qdq."""
-    from onnxruntime import quantization
-
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.feeds: Iterator[dict[str, np.ndarray]] = iter([{model.graph.input[0].name: x} for x in images])
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(self.feeds, None)
-
-    form = quantization.QuantFormat.QOperator if kind == "qop" else quantization.QuantFormat.QDQ
-    logging.disable(logging.WARNING)
-    with tempfile.TemporaryDirectory() as temporary:
-        source, target = Path(temporary) / "in.onnx", Path(temporary) / "out.onnx"
-        onnx.save(model, source)
-        quantization.quantize_static(
-            source,
-            target,
-            Reader(),
-            quant_format=form,
-            per_channel=per_channel,
-            activation_type=quantization.QuantType.QUInt8,
-            weight_type=quantization.QuantType.QInt8,
-        )
-        made = onnx.load(target)
-    logging.disable(logging.NOTSET)
-    return clean(made)
-
-
-def clean(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Without what depends on the machine or version that made it."""
-    model.producer_name, model.producer_version, model.doc_string = "qrun", "", ""
-    model.ir_version = IR_VERSION
-    del model.metadata_props[:]
-    return model
 
 
 def mobilenet_v2(width: float = 1.0, classes: int = 1000) -> onnx.ModelProto:

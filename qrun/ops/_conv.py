@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,35 +28,38 @@ def conv_window(
     dilations: Sequence[int],
     pads: Sequence[int],
     auto_pad: str,
+    names: tuple[str, str] = ("x", "w"),
 ) -> Window:
     """Check x [N,C,spatial] against w [M,C/group,kernel] and place the window.
 
+    names: the specification's names of x and w.
     Refuses rank < 3, different ranks, channels that do not fit the groups, and kernel_shape unlike w's.
     """
+    xn, wn = names
     if x.ndim < 3 or w.ndim != x.ndim:
         raise refuse(
-            "x and w do not fit together",
-            "w",
-            f"x [N,C,spatial...] and w [M,C/group,kernel...] of one rank of 3 or more, w of rank {max(x.ndim, 3)}",
-            f"x {shape_text(x.shape)}, w {shape_text(w.shape)}",
+            f"{xn} and {wn} do not fit together",
+            wn,
+            f"{xn} [N,C,spatial...], {wn} [M,C/group,kernel...] of one rank of 3 or more; {wn} of rank {max(x.ndim, 3)}",
+            f"{xn} {shape_text(x.shape)}, {wn} {shape_text(w.shape)}",
         )
     if group < 1 or x.shape[1] != w.shape[1] * group or w.shape[0] % group:
         raise refuse(
             "channels do not fit the groups",
-            "w",
-            f"w [M,C/group,...] with C = {x.shape[1]}, group = {group} and M a multiple of group",
-            f"w {shape_text(w.shape)}",
-            fix="check group and the layout of x: channels are axis 1",
+            wn,
+            f"{wn} [M,C/group,...] with C = {x.shape[1]}, group = {group} and M a multiple of group",
+            f"{wn} {shape_text(w.shape)}",
+            fix=f"check group and the layout of {xn}: channels are axis 1",
             code="QR207",
             name="group-mismatch",
         )
     if kernel_shape and tuple(kernel_shape) != w.shape[2:]:
         raise refuse(
-            "kernel_shape differs from w",
+            f"kernel_shape differs from {wn}",
             "kernel_shape",
             shape_text(w.shape[2:]),
             shape_text(tuple(kernel_shape)),
-            fix="remove kernel_shape; w gives it",
+            fix=f"remove kernel_shape; {wn} gives it",
             code="QR204",
             name="bad-attribute",
         )
@@ -77,12 +81,16 @@ def accumulate(
     The sums are exact integers in float32 or float64, wrapped to int32 like the specification's accumulator.
     """
     m = w.shape[0] // group
-    k = w[0].size if w.shape[0] else 0
+    k = math.prod(w.shape[1:])
     zero = None if w_zero_point is None else w_zero_point.reshape(-1, *(1,) * (w.ndim - 1))
     weights = Weights(centred(w, zero).reshape(group, m, k), magnitude(x.dtype, x_zero_point))
     addend = None if bias is None else bias.reshape(group, m, 1)
+    if any(win.begin) or any(win.end):
+        sides = zip(win.begin, x.shape[2:], win.end, strict=True)
+        ctx.claim((*x.shape[:2], *(sum(s) for s in sides)), 5, "padded input")
     source = centred(padded(x, win, 0 if x_zero_point is None else x_zero_point, ctx), x_zero_point)
-    columns = group * k * int(np.prod(win.out[1:], dtype=np.int64))
+    places = math.prod(win.out[1:])
+    columns = group * k * places
     rows = max(1, min(win.out[0], COLUMN_ELEMENTS // max(columns, 1)))
     ctx.claim((columns, rows), 4, "convolution columns")
     for n in range(x.shape[0]):
@@ -90,7 +98,7 @@ def accumulate(
         for first in range(0, win.out[0], rows):
             last = min(first + rows, win.out[0])
             view = patches(image, win, first, last)
-            acc = weights.times(view.reshape(group, k, -1))
+            acc = weights.times(view.reshape(group, k, (last - first) * places))
             acc, bound = add_bias(acc, addend, weights.bound)
             acc = wrap32(acc, bound, ctx, "y")
             yield (n, slice(None), slice(None), slice(first, last)), acc.reshape(group, m, last - first, *win.out[1:])

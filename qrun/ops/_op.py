@@ -90,7 +90,11 @@ class OpDef:
     def inputs(self) -> tuple[Param, ...]:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         return tuple(
-            Param(p.name, p.default is not inspect.Parameter.empty, p.kind is inspect.Parameter.VAR_POSITIONAL)
+            Param(
+                p.name,
+                p.default is not inspect.Parameter.empty or NoneType in get_args(p.annotation),
+                p.kind is inspect.Parameter.VAR_POSITIONAL,
+            )
             for p in self.signature.parameters.values()
             if p.kind in kinds
         )
@@ -196,8 +200,9 @@ def no_cost(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mappi
 def op(
     op_type: str, *, since: int, domain: str = "", types: Types | None = None, cost: Cost = no_cost
 ) -> Callable[[Kernel], OpDef]:
-    """Declare an operator. Positional parameters are the inputs in order (``= None``: optional, ``*xs``: variadic),
-    keyword-only parameters are the attributes with their defaults, and an optional ``ctx`` receives the Context."""
+    """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
+    ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, and an optional ``ctx`` receives
+    the Context."""
 
     def register(reference: Kernel) -> OpDef:
         definition = OpDef(domain, op_type, since, reference, types or {}, cost)

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
-from qrun.ops._exact import Floats, Pair, nearest, two_product
+from qrun.ops._exact import Floats, Pair, nearest, scale_pair, two_product
 from qrun.ops._op import refuse
 
 BLOCK = 1 << 16
@@ -100,7 +100,7 @@ def requantize(
     """saturate(RNE(acc * factor * ... / y_scale) + zero_point), the type that of `zero_point`.
 
     acc:     exact integers below 2**31 in magnitude, float32 or float64.
-    factors: one or two scales that broadcast to acc; y_scale, zero_point: scalars.
+    factors: one to three scales that broadcast to acc; y_scale, zero_point: scalars.
     out:     where to write, or None.
 
     In exact arithmetic the result is the correctly rounded real value, whatever the scales; in ``ort`` it is that
@@ -180,18 +180,25 @@ def _settle(acc: Array, factors: tuple[Array, ...], y_scale: Array, near: Array,
     where = np.nonzero(near & inside)
     num = Pair(acc[where].astype(np.float64), np.zeros(len(where[0])))
     product = np.ones(len(where[0]))
-    for f in factors:
+    for f in factors[:2]:
         product = product * np.broadcast_to(np.asarray(f, np.float64), acc.shape)[where]
     num = two_product(num.hi, product)
+    for f in factors[2:]:
+        num = scale_pair(num, np.broadcast_to(np.asarray(f, np.float64), acc.shape)[where])
     return where, nearest(num, np.full(num.hi.shape, float(y_scale)))
 
 
 def store(rounded: Array, zero_point: Array, out: Array, ctx: Context, name: str = "y") -> None:
-    """Add the zero point, saturate and write; NaN becomes the smallest value. Observes NaN and saturation."""
+    """Add the zero point, saturate and write; NaN becomes the smallest value. Observes NaN and saturation.
+
+    Values below a zero point at the smallest code do not count as saturated: that is a Relu folded into the range.
+    """
     low, high = limits(out.dtype)
     zero = int(zero_point)
     if ctx.observing:
-        clipped = int(np.count_nonzero(rounded > high - zero)) + int(np.count_nonzero(rounded < low - zero))
+        clipped = int(np.count_nonzero(rounded > high - zero))
+        if zero > low:
+            clipped += int(np.count_nonzero(rounded < low - zero))
         ctx.observe("saturated", name, clipped, rounded.size)
     missing = np.isnan(rounded)
     if missing.any():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
+from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
 from qrun.ops._op import Shape, op, refuse
@@ -76,6 +77,9 @@ def qlinear_conv(
     assert yz is not None
     for name, scale in (("x_scale", xs), ("w_scale", ws), ("y_scale", ys)):
         note_scale(ctx, scale, name)
+    if wz is not None and wz.shape != ws.shape:
+        detail = f"w_scale {shape_text(ws.shape)}, w_zero_point {shape_text(wz.shape)}"
+        ctx.observe("mixed-granularity", "w_zero_point", 1, 1, (), detail)
     ctx.claim((x.shape[0], channels, *win.out), 1)
     y = np.empty((x.shape[0], group, channels // group, *win.out), yz.dtype)
     lanes = (group, channels // group, *(1,) * len(win.out))

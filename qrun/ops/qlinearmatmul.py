@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from qrun.ir import Array
+from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
+from qrun.ops._exact import Pair, scale_pair, two_product
 from qrun.ops._matmul import check_matmul, column_param, integer_matmul, matmul_macs, matmul_shape, row_param
-from qrun.ops._op import op
-from qrun.ops._quantize import note_scale, requantize, same_type, scalar
+from qrun.ops._narrow import FLOAT8, narrow
+from qrun.ops._op import op, refuse
+from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
 
 _NAME = "QLinearMatMul"
 
@@ -28,13 +31,16 @@ def qlinear_matmul(
 ) -> Array:
     """Matrix product of quantized tensors, shapes as numpy.matmul.
 
-    a [...,M,K], b [...,K,N], each int8 or uint8. a's parameters: scalar, [M] for 2-D a, or [...,M,1]; b's: scalar,
-    [N] for 2-D b, or [...,1,N]; y's: scalars. Scales float32, float16 or bfloat16. Output: y_zero_point's type.
+    a [...,M,K], b [...,K,N], each int8, uint8 or (21) float8. a's parameters: scalar, [M] for 2-D a, or [...,M,1];
+    b's: scalar, [N] for 2-D b, or [...,1,N]; y's: scalars. Scales float32, float16 or bfloat16. Output:
+    y_zero_point's type.
 
-        acc = sum over k of (a - a_zero_point) * (b - b_zero_point)          int32, wrapping
+        acc = sum over k of (a - a_zero_point) * (b - b_zero_point)          int32, wrapping; real for float8
         y   = saturate(RNE(acc * a_scale * b_scale / y_scale) + y_zero_point)
 
-    Exact: the scales multiply as real numbers and the quotient is rounded once.
+    Exact: the scales multiply as real numbers and the quotient is rounded once. float8: products are exact and
+    summed in float64, so the sum is exact while its terms span 53 bits (always, for e4m3 and K below 2**17); y of
+    float8 is rounded once to the nearest, ties to even, and saturates; float8 zero points must be 0.
     Source: ONNX operators, QLinearMatMul-21.
     """
     ctx = ctx or Context()
@@ -47,11 +53,73 @@ def qlinear_matmul(
     scale_b = column_param(b_scale, "b_scale", b, _NAME)
     ys = scalar(y_scale, "y_scale", _NAME)
     yz = scalar(y_zero_point, "y_zero_point", _NAME)
+    assert az is not None
+    assert bz is not None
     assert scale_a is not None
     assert scale_b is not None
     assert ys is not None
     assert yz is not None
     for name, scale in (("a_scale", scale_a), ("b_scale", scale_b), ("y_scale", ys)):
         note_scale(ctx, scale, name)
-    acc = integer_matmul(a, b, az, bz, ctx)
-    return np.asarray(matmul_shape(requantize(acc, (scale_a, scale_b), ys, yz, ctx), a, b))
+    for name, scale, zero in (("a_zero_point", scale_a, az), ("b_zero_point", scale_b, bz)):
+        if scale.shape != zero.shape:
+            detail = f"scale {shape_text(scale.shape)}, zero point {shape_text(zero.shape)}"
+            ctx.observe("mixed-granularity", name, 1, 1, (), detail)
+    if FLOAT8 & {a.dtype, b.dtype, yz.dtype}:
+        for name, zero in (("a_zero_point", az), ("b_zero_point", bz), ("y_zero_point", yz)):
+            _refuse_zero_point(zero, name)
+        y = _real_quotient(_real_matmul(a, az, b, bz, ctx), scale_a, scale_b, ys, yz, ctx)
+    else:
+        y = requantize(integer_matmul(a, b, az, bz, ctx), (scale_a, scale_b), ys, yz, ctx)
+    return np.asarray(matmul_shape(y, a, b))
+
+
+def _refuse_zero_point(zero: Array, name: str) -> None:
+    if zero.dtype in FLOAT8 and not bool(np.all(zero.astype(np.float32) == 0)):
+        raise refuse(
+            f"{name} of {type_name(zero.dtype)} is not 0",
+            name,
+            "0",
+            str(zero.astype(np.float32).reshape(-1)[0]),
+            why="the zero point of float8 is not used.",
+            fix="use a zero point of 0",
+        )
+
+
+def _real_matmul(a: Array, a_zero: Array, b: Array, b_zero: Array, ctx: Context) -> Array:
+    left = a.astype(np.float64) - a_zero.astype(np.float64)
+    right = b.astype(np.float64) - b_zero.astype(np.float64)
+    left = left[None, :] if a.ndim == 1 else left
+    right = right[:, None] if b.ndim == 1 else right
+    lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    ctx.claim((*lead, left.shape[-2], right.shape[-1]), 48, "accumulator")
+    with np.errstate(all="ignore"):
+        return np.asarray(np.matmul(left, right))
+
+
+def _real_quotient(
+    acc: Array, a_scale: Array, b_scale: Array, y_scale: Array, zero_point: Array, ctx: Context
+) -> Array:
+    """acc * a_scale * b_scale / y_scale rounded once to the type of zero_point, which is added if an integer.
+
+    The float32 nearest to the quotient is compared with it exactly and moved to its side, by less than what
+    separates it from any tie.
+    """
+    first, second, den = (np.asarray(s, np.float64) for s in (a_scale, b_scale, y_scale))
+    with np.errstate(all="ignore"):
+        guess = (acc * (first * second) / den).astype(np.float32).astype(np.float64)
+        num = scale_pair(two_product(acc, first), second)
+        bound = two_product(guess, den)
+        above = _compare(num, bound) * np.sign(den)
+        moved = np.nextafter(guess, np.where(above > 0, np.inf, -np.inf))
+        quotient = np.where((above == 0) | np.isnan(above) | ~np.isfinite(guess), guess, moved)
+        out = np.empty(acc.shape, zero_point.dtype)
+        if zero_point.dtype in FLOAT8:
+            out[...] = narrow(quotient, zero_point.dtype)
+        elif out.size:
+            store(np.rint(quotient), zero_point, out, ctx)
+    return out
+
+
+def _compare(a: Pair, b: Pair) -> Array:
+    return np.asarray(np.where(a.hi == b.hi, np.sign(a.lo - b.lo), np.sign(a.hi - b.hi)))

@@ -39,7 +39,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A declared rule. `runs` tells that it needs a RunResult."""
+    """A declared rule. `runs` tells that it needs a RunResult.
+
+    fix: what usually helps; given to findings that name no fix of their own.
+    applies: the operators concerned, where the rule is about some only.
+    """
 
     id: str
     name: str
@@ -48,6 +52,8 @@ class Rule:
     spec: str
     function: Callable[..., Iterator[Finding]]
     runs: bool
+    fix: str = ""
+    applies: tuple[str, ...] = ()
 
     @property
     def doc(self) -> str:
@@ -57,25 +63,41 @@ class Rule:
     def summary(self) -> str:
         return self.doc.split("\n\n")[0]
 
+    @property
+    def sections(self) -> dict[str, str]:
+        """The text under each fixed heading: ``Why is this bad?``, ``Bad``, ``Good``."""
+        found: dict[str, list[str]] = {}
+        heading = ""
+        for line in self.doc.splitlines():
+            if line in HEADINGS:
+                heading = line
+            elif heading:
+                found.setdefault(heading, []).append(line)
+        return {heading: inspect.cleandoc("\n".join(["", *lines])).strip() for heading, lines in found.items()}
+
     def find(self, model: Model, result: RunResult | None) -> Iterator[Finding]:
         if self.runs and result is None:
             return
         found = self.function(model, result) if self.runs else self.function(model)
         for finding in found:
-            yield replace(finding, rule=self.id, name=self.name, level=self.level)
+            yield replace(finding, rule=self.id, name=self.name, level=self.level, fix=finding.fix or self.fix)
 
 
 RULES: dict[str, Rule] = {}
+HEADINGS = ("Why is this bad?", "Bad", "Good")
 
 
-def rule(id: str, name: str, *, level: Level, since: str, spec: str) -> Callable[[Callable[..., Any]], Rule]:
+def rule(
+    id: str, name: str, *, level: Level, since: str, spec: str, fix: str = "", applies: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Rule]:
     """Declare a rule over ``(model)`` or ``(model, result)``. The docstring has a summary, ``Why is this bad?``,
     ``Bad`` and ``Good``, the last two holding models in ONNX text form."""
 
     def register(function: Callable[..., Iterator[Finding]]) -> Rule:
         if id in RULES:
             raise ValueError(f"rule {id} is declared twice")
-        RULES[id] = Rule(id, name, level, since, spec, function, len(inspect.signature(function).parameters) > 1)
+        runs = len(inspect.signature(function).parameters) > 1
+        RULES[id] = Rule(id, name, level, since, spec, function, runs, fix, applies)
         return RULES[id]
 
     return register

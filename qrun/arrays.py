@@ -1,0 +1,270 @@
+"""Arrays in files: .npy and .npz read without trusting their headers, and written whole or not at all.
+
+Format: numpy.lib.format, versions 1 to 3. Pickled objects are never loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+import os
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from qrun.errors import CallError
+from qrun.ir import Array
+from qrun.ir.types import NUMBERS, shape_text, type_name
+from qrun.memory import Budget, human
+
+NPY = b"\x93NUMPY"
+ZIP = b"PK"
+MAX_HEADER = 10_000
+CHUNK = 1 << 24
+
+
+def bad_file(source: str, got: str, expected: str = "", *, fix: str = "", why: str = "") -> CallError:
+    facts = [(label, value) for label, value in (("expected", expected), ("got", got)) if value]
+    return CallError(
+        "QR007",
+        "input-file",
+        f"cannot read an array from {source}",
+        where=[source],
+        facts=facts,
+        why=why,
+        fixes=[fix] if fix else [],
+    )
+
+
+def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
+    """An input file that cannot be opened; names the files beside it that can."""
+    from difflib import get_close_matches
+
+    path = Path(path)
+    reason = getattr(error, "strerror", None) or str(error)
+    try:
+        beside = [p.name for p in path.parent.iterdir() if p.suffix in (".npy", ".npz", ".pb") or p.is_dir()]
+    except (OSError, ValueError):
+        beside = []
+    near = get_close_matches(path.name, beside, 1, 0.6) or sorted(n for n in beside if n.endswith((".npy", ".npz")))[:1]
+    fixes = [f"did you mean {path.parent / near[0]} ?"] if near else ["check the path"]
+    return CallError(
+        "QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes
+    )  # fmt: skip
+
+
+def read_npy(path: Path, budget: Budget) -> Array:
+    """The array of a .npy file."""
+    try:
+        with open(path, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            regular = path.is_file()
+            array = read_array(stream, str(path), budget, size if regular else None)
+            if regular and stream.read(1):
+                raise bad_file(str(path), f"{size - stream.tell() + 1} more bytes after the array", "one array",
+                               fix="several arrays go through -i name=FILE each, or one .npz")  # fmt: skip
+            return array
+    except (OSError, ValueError) as error:
+        raise no_such_file(path, error) from None
+
+
+def read_npz(source: str, stream: IO[bytes], budget: Budget) -> dict[str, Array]:
+    """The arrays of a .npz file by key."""
+    found: dict[str, Array] = {}
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            for info in archive.infolist():
+                key = info.filename.removesuffix(".npy")
+                if key in found:
+                    raise bad_file(source, f"{key!r} twice", "every array once")
+                with archive.open(info) as member:
+                    found[key] = read_array(member, f"{source}[{key}]", budget, info.file_size)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError, OSError) as error:
+        raise bad_file(source, str(error) or type(error).__name__, "an .npz file", fix="write it again with np.savez") from None
+    except Exception as error:
+        if type(error).__module__ in ("zlib", "lzma", "_bz2"):
+            raise bad_file(source, str(error), "an .npz file", fix="write it again with np.savez") from None
+        raise
+    return found
+
+
+def read_stream(stream: IO[bytes], source: str, budget: Budget) -> dict[str, Array] | list[Array]:
+    """One .npz, or one or more .npy after each other, by the first bytes."""
+    start = stream.read(len(NPY))
+    if start.startswith(ZIP):
+        rest = bytearray(start)
+        while block := stream.read(CHUNK):
+            rest += block
+            budget.claim((len(rest),), 1, source)
+        return read_npz(source, io.BytesIO(bytes(rest)), budget)
+    arrays = []
+    while start:
+        arrays.append(read_array(stream, source, budget, None, start))
+        budget.hold(arrays[-1].nbytes)
+        start = stream.read(len(NPY))
+    if not arrays:
+        raise bad_file(source, "nothing", "a .npy or .npz file")
+    return arrays
+
+
+def read_array(stream: IO[bytes], source: str, budget: Budget, size: int | None, start: bytes = b"") -> Array:
+    """One array from a stream.
+
+    size:  bytes that the stream holds, if known; the header's claim is compared with it before anything is allocated.
+    start: bytes already taken from the stream.
+    Raises CallError for anything that is not a whole array of numbers, MemoryLimitError above the budget.
+    """
+    dtype, shape, fortran, used = _header(stream, source, start)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if size is not None and nbytes > size - used:
+        raise bad_file(
+            source,
+            f"{max(size - used, 0)} bytes after the header",
+            f"{nbytes} bytes for {dtype} {shape_text(shape)}",
+            fix="the file is cut off or damaged: write it again",
+        )
+    budget.claim(shape, dtype.itemsize, source)
+    data = _exactly(stream, nbytes, source, f"{dtype} {shape_text(shape)}")
+    try:
+        array: Array = np.frombuffer(data, dtype, math.prod(shape))
+        array = array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+    except ValueError as error:
+        raise bad_file(source, f"shape {shape_text(shape)}: {error}", "a shape that numpy can hold") from None
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+
+def _header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+    magic = start + stream.read(8 - len(start))
+    if magic[:6] != NPY[: len(magic)]:
+        raise bad_file(source, _looks(magic), "a .npy file", fix="write it with np.save")
+    if len(magic) < 8 or magic[6] not in (1, 2, 3):
+        raise bad_file(source, f"version {magic[6]}" if len(magic) > 6 else f"{len(magic)} bytes", "a .npy file, version 1 to 3")
+    digits = 2 if magic[6] == 1 else 4
+    raw = stream.read(digits)
+    length = int.from_bytes(raw, "little")
+    if length > MAX_HEADER:
+        raise bad_file(source, f"a header of {length} bytes", f"at most {MAX_HEADER}")
+    text = stream.read(length)
+    if len(raw) < digits or len(text) < length:
+        raise bad_file(source, "a file that ends inside its header", "a .npy file", fix="write it again with np.save")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fields = ast.literal_eval(text.decode("latin1" if magic[6] < 3 else "utf-8").strip())
+        descr, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
+        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > 64:
+            raise ValueError(f"shape {shape!r}")
+        if not isinstance(descr, str):
+            raise bad_file(source, "records with named fields", "an array of one element type")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dtype = np.dtype(descr)
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        raise bad_file(source, f"a damaged header: {error}"[:200], "a .npy file", fix="write it again with np.save") from None
+    if dtype.hasobject:
+        raise bad_file(
+            source,
+            "pickled Python objects",
+            "an array of numbers",
+            why="pickles run code when loaded, so qrun never loads them.",
+            fix="np.save(path, np.array(x, dtype=np.float32)): object arrays come from ragged lists or None",
+        )
+    if dtype.kind not in "biufcUV" or dtype.names or dtype.subdtype or not dtype.itemsize:
+        raise bad_file(source, f"elements of type {dtype}", "numbers, booleans or text")
+    return dtype, shape, bool(fortran), 8 + digits + length
+
+
+def _looks(start: bytes) -> str:
+    for magic, kind in ((ZIP, "a zip archive; .npz files end in .npz"), (b"\x80", "a pickle"), (b"", "")):
+        if magic and start.startswith(magic):
+            return kind
+    return f"a file that starts with {start!r}" if start else "an empty file"
+
+
+def _exactly(stream: IO[bytes], nbytes: int, source: str, what: str) -> bytes | bytearray:
+    data = stream.read(min(nbytes, CHUNK))
+    if len(data) == nbytes:
+        return data
+    whole = bytearray(data)
+    while len(whole) < nbytes:
+        block = stream.read(min(nbytes - len(whole), CHUNK))
+        if not block:
+            raise bad_file(source, f"{len(whole)} bytes", f"{nbytes} bytes for {what}",
+                           fix="the file is cut off: write it again")  # fmt: skip
+        whole += block
+    return whole
+
+
+def storable(array: Array) -> tuple[Array, str]:
+    """The array as .npy can hold it, and what was done to it ("" if nothing).
+
+    2- and 4-bit integers become int8 or uint8; bfloat16 and the 8-bit and smaller floats their bit patterns.
+    """
+    if array.dtype == object:
+        return array.astype(str), ""
+    if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
+        return array, ""
+    name = type_name(array.dtype)
+    if name in ("int4", "int2"):
+        return array.astype(np.int8), f"{name} as int8"
+    if name in ("uint4", "uint2"):
+        return array.astype(np.uint8), f"{name} as uint8"
+    bits = np.dtype(f"uint{8 * array.dtype.itemsize}")
+    return np.ascontiguousarray(array).view(bits), f"{name} as {bits} bit patterns"
+
+
+def restored(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
+    """The inverse of `storable`: the array as `dtype`, and what was done; unchanged if that is not its stored form."""
+    if array.dtype == dtype:
+        return array, ""
+    if dtype == object and array.dtype.kind == "U":
+        return array.astype(object), ""
+    if dtype not in NUMBERS or dtype.isbuiltin == 1:
+        return array, ""
+    name = type_name(dtype)
+    if array.dtype == np.dtype(f"V{dtype.itemsize}"):
+        return array.view(dtype), f"the file does not say its type; read as {name}"
+    if name in ("int4", "int2", "uint4", "uint2"):
+        stored = np.int8 if name.startswith("i") else np.uint8
+        import ml_dtypes
+
+        limits = ml_dtypes.iinfo(dtype)
+        if array.dtype == stored and (not array.size or limits.min <= array.min() and array.max() <= limits.max):
+            return array.astype(dtype), f"{array.dtype} read as {name}"
+        return array, ""
+    bits = np.dtype(f"uint{8 * dtype.itemsize}")
+    if array.dtype == bits:
+        return np.ascontiguousarray(array).view(dtype), f"{bits} read as {name} bit patterns"
+    return array, ""
+
+
+def write_npy(stream: IO[bytes], array: Array) -> None:
+    """One array in .npy format; `storable` types only."""
+    np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
+
+
+def write_npz(stream: IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Arrays by name, uncompressed, the same bytes for the same arrays."""
+    with zipfile.ZipFile(stream, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                write_npy(member, array)
+
+
+def numbered(folder: Path, kind: str) -> Iterator[Path]:
+    """``input_0.pb``, ``input_1.pb``, ... of a test_data_set folder, in order, until one is missing."""
+    place = 0
+    while (path := folder / f"{kind}_{place}.pb").exists():
+        yield path
+        place += 1
+
+
+__all__ = [
+    "NPY", "bad_file", "human", "no_such_file", "numbered", "read_array", "read_npy", "read_npz", "read_stream",
+    "restored", "storable", "write_npy", "write_npz",
+]  # fmt: skip

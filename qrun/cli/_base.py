@@ -1,0 +1,172 @@
+"""What every command is made of: grouped help with the examples first, shared options, and the two streams.
+
+A command module defines ``command`` with `define` and the option decorators of this module; the function receives
+``out``, an `Out`, besides its own parameters, and returns an exit code or None.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from qrun.report.screen import Out
+
+Function = Callable[..., Any]
+WIDTH = 80
+
+
+@dataclass
+class Call:
+    """One call of the program, shared between a command and `main`, which prints what went wrong."""
+
+    argv: list[str] = field(default_factory=list)
+    command: str = "run"
+    json: bool = False
+    verbose: int = 0
+    color: str = "auto"
+
+
+class Option(click.Option):
+    """An option that says under which heading of the help it stands."""
+
+    def __init__(self, *args: Any, group: str = "General", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
+class Argument(click.Argument):
+    """An argument with a line of help."""
+
+    def __init__(self, *args: Any, about: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.about = about
+
+
+class Command(click.Command):
+    """Help in the order: usage, one sentence, examples, arguments, options by heading."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), notes: str = "", **kwargs: Any) -> None:
+        kwargs.setdefault("context_settings", {})
+        kwargs["context_settings"] = {"help_option_names": ["-h", "--help"], **kwargs["context_settings"]}
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+        self.notes = notes
+
+    def get_help(self, ctx: click.Context) -> str:
+        formatter = click.HelpFormatter(width=help_width(), max_width=WIDTH)
+        self.format_help(ctx, formatter)
+        return formatter.getvalue().rstrip("\n")
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.help = "Show this message and exit."
+        return option
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples:
+                    formatter.write(f"  {line}\n")
+        arguments = [p for p in self.params if isinstance(p, Argument) and p.about]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl([(p.make_metavar(ctx), p.about) for p in arguments])
+        headings: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = None if isinstance(param, Argument) else param.get_help_record(ctx)
+            if record is not None:
+                headings.setdefault(getattr(param, "group", "General"), []).append(record)
+        for heading, records in sorted(headings.items(), key=lambda item: item[0] == "General"):
+            with formatter.section(heading):
+                formatter.write_dl(records, col_max=28)
+        if self.notes:
+            formatter.write_paragraph()
+            formatter.write_text(self.notes)
+
+
+def help_width() -> int:
+    from shutil import get_terminal_size
+
+    return max(40, min(WIDTH, get_terminal_size((WIDTH, 24)).columns))
+
+
+def define(name: str, *, examples: Sequence[str] = (), notes: str = "", **options: Any) -> Callable[[Function], Command]:
+    """Make a Command of a function; its docstring's first line is the short help."""
+
+    def decorate(function: Function) -> Command:
+        made = click.command(name, cls=Command, examples=examples, notes=notes, **options)(function)
+        assert isinstance(made, Command)
+        return made
+
+    return decorate
+
+
+def option(*names: str, group: str, **kwargs: Any) -> Callable[[Function], Function]:
+    """``click.option`` under a heading of the help."""
+    return click.option(*names, cls=Option, group=group, **kwargs)
+
+
+def argument(*names: str, about: str, **kwargs: Any) -> Callable[[Function], Function]:
+    """``click.argument`` with a line of help."""
+    return click.argument(*names, cls=Argument, about=about, **kwargs)
+
+
+def stacked(*decorators: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Several decorators as one; the help shows them in this order."""
+
+    def decorate(function: Function) -> Function:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+model_argument = argument("model", about="An .onnx file, or - for stdin.")
+
+
+def format_options(*formats: str) -> Callable[[Function], Function]:
+    """``--format`` with these choices, the first being the default, and ``--json``. Parameter: ``format``."""
+    return stacked(
+        option("--format", type=click.Choice(formats), default=formats[0], show_default=True, group="Output",
+               help="What to print."),
+        option("--json", "format", flag_value="json", group="Output", help="Same as --format json."),
+    )  # fmt: skip
+
+
+def general_options(*, config: bool = False) -> Callable[[Function], Function]:
+    """``-q``, ``-v``, ``--color`` (and ``--config``); the function receives them as ``out``, an `Out`."""
+    options = [
+        option("-q", "--quiet", is_flag=True, group="General", help="Print the result only."),
+        option("-v", "--verbose", count=True, group="General", help="More detail; -vv adds tracebacks."),
+        option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
+               group="General", help="NO_COLOR and FORCE_COLOR are honoured too."),
+    ]  # fmt: skip
+    if config:
+        from qrun.cli._config import config_option
+
+        options.append(config_option)
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def with_out(*args: Any, quiet: bool, verbose: int, color: str, **kwargs: Any) -> Any:
+            from qrun.report.screen import Out
+
+            call = click.get_current_context().ensure_object(Call)
+            call.verbose, call.color = verbose, color
+            out: Out = Out.open(color=color, quiet=quiet, verbose=verbose)
+            for note in click.get_current_context().meta.get("qrun.notes", ()):
+                out.note(note)
+            return function(*args, out=out, **kwargs)
+
+        return stacked(*options)(with_out)
+
+    return decorate

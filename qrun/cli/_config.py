@@ -1,0 +1,152 @@
+"""``[tool.qrun]`` of the nearest pyproject.toml: defaults for options, below the command line and the environment."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qrun.cli._base import Option, option
+from qrun.errors import CallError
+
+FORBIDDEN = {"inputs", "output", "trace", "config", "help"}
+"""Options that read or write files: a project file must not choose them."""
+
+
+def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if ctx.resilient_parsing or value == "none":
+        return value
+    path = Path(value) if value else _nearest(Path.cwd())
+    if path is None:
+        return None
+    table = _table(path, required=value is not None)
+    if not table:
+        return value
+    defaults = _defaults(ctx, table, path)
+    if defaults:
+        ctx.default_map = {**(ctx.default_map or {}), **defaults}
+        names = ", ".join(sorted(key.replace("_", "-") for key in defaults))
+        ctx.meta.setdefault("qrun.notes", []).append(f"{names} from [tool.qrun] in {path}")
+    return value
+
+
+config_option = option(
+    "--config",
+    metavar="FILE",
+    group="General",
+    envvar="QRUN_CONFIG",
+    show_envvar=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_load,
+    help="Read this instead of [tool.qrun] in pyproject.toml; 'none' for no file.",
+)
+
+
+def _nearest(folder: Path) -> Path | None:
+    for parent in (folder, *folder.parents):
+        if (parent / "pyproject.toml").is_file():
+            return parent / "pyproject.toml"
+    return None
+
+
+def _table(path: Path, required: bool) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        text = path.read_bytes()
+        if not required and b"qrun" not in text:
+            return {}
+        found = tomllib.loads(text.decode()).get("tool", {}).get("qrun", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError) as error:
+        raise CallError(
+            "QR009",
+            "config",
+            f"cannot read {str(path)!r} as a TOML file",
+            where=[str(path)],
+            facts=[("got", str(getattr(error, "strerror", None) or error))],
+            fixes=["--config none ignores the file"],
+        ) from None
+    if not isinstance(found, dict):
+        raise _unknown("tool.qrun", "a table", ["[tool.qrun]"], path)
+    return found
+
+
+def _defaults(ctx: click.Context, table: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The keys of the table that are options of this command; CallError for a key that is none of any command."""
+    from qrun.cli._group import COMMANDS
+
+    own = _options(ctx)
+    command = ctx.info_name or ""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            if key not in COMMANDS:
+                raise _unknown(key, "a table", list(COMMANDS), path)
+            if key != command:
+                continue
+            for inner, setting in value.items():
+                if inner not in own:
+                    raise _unknown(f"{key}.{inner}", "an option", list(own), path)
+                found[_parameter(own[inner])] = _value(own[inner], inner, setting, path)
+        elif key in own:
+            found.setdefault(_parameter(own[key]), _value(own[key], key, value, path))
+        else:
+            raise _unknown(key, "an option", list(own), path)
+    return found
+
+
+def _options(ctx: click.Context) -> dict[str, Option]:
+    return {
+        name[2:]: param
+        for param in ctx.command.params
+        if isinstance(param, Option)
+        for name in (*param.opts, *param.secondary_opts)
+        if name.startswith("--") and name[2:] not in FORBIDDEN
+    }
+
+
+def _parameter(option: Option) -> str:
+    assert option.name is not None
+    return option.name
+
+
+def _value(option: Option, key: str, value: Any, path: Path) -> Any:
+    """A TOML value as click takes it from a file; CallError if its kind does not fit the option."""
+    if option.multiple:
+        items = value if isinstance(value, list) else [value]
+        if all(isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in items):
+            return [str(item) for item in items]
+    elif option.is_flag:
+        if isinstance(value, bool) and isinstance(option.flag_value, str):
+            return option.flag_value if value else None
+        if isinstance(value, bool):
+            return value
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        return str(value)
+    raise CallError(
+        "QR009",
+        "config",
+        f"{key} has a value of the wrong kind",
+        where=[str(path), f"[tool.qrun] {key}"],
+        facts=[("expected", "true or false" if option.is_flag else "a list of strings" if option.multiple else "a string or a number"),
+               ("got", repr(value)[:60])],
+        fixes=["--config none ignores the file"],
+    )  # fmt: skip
+
+
+def _unknown(key: str, what: str, known: list[str], path: Path) -> CallError:
+    name = key.rpartition(".")[2]
+    near = get_close_matches(name, known, 1, 0.6)
+    why = "files to read or write are named on the command line only." if name in FORBIDDEN else ""
+    return CallError(
+        "QR009",
+        "config",
+        f"[tool.qrun] has {key!r}, which is not {what} that can stand there",
+        where=[str(path), f"[tool.qrun] {key}"],
+        facts=[("known", ", ".join(known))],
+        why=why,
+        fixes=[f"did you mean {near[0]} ?"] if near else ["--config none ignores the file"],
+    )

@@ -1,0 +1,129 @@
+"""``qrun``: commands by name, loaded when used; a first word that cannot be a command is a model to run."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from qrun.cli._base import Command, help_width
+
+COMMANDS = {
+    "run": ("qrun.cli.run:command", "Run a model: outputs, time per node, spec checks."),
+    "profile": ("qrun.cli.profile:command", "Measure time per node over many runs."),
+    "inspect": ("qrun.cli.inspect:command", "Show inputs, outputs, operators and quantization of a model."),
+    "ops": ("qrun.cli.ops:command", "List supported operators, versions and types."),
+    "explain": ("qrun.cli.explain:command", "Explain a rule, an operator or a topic, offline."),
+}
+
+USAGE = """\
+qrun - run, check and profile quantized ONNX models
+
+Usage:
+  qrun MODEL [OPTIONS]    run a model (short for qrun run MODEL)
+  qrun COMMAND [OPTIONS]
+
+Examples:
+  qrun m.onnx --inputs x.npy          outputs, time per node, spec checks
+  qrun m.onnx -i x.npy -o out.npz     save the outputs
+  qrun profile m.onnx --trace t.json  time per node; trace opens in Perfetto
+  qrun inspect m.onnx                 what is in a model
+"""
+
+CLOSING = "qrun COMMAND -h for one command; qrun explain inputs|exit-codes|config|json for the formats."
+
+
+def is_model(word: str) -> bool:
+    """Can this first word not be a command? It has a dot or a slash, is ``-``, or is an option of ``run``."""
+    if word.startswith("-"):
+        return word not in ("-h", "--help", "-V", "--version")
+    return any(sign in word for sign in "./\\")
+
+
+class Group(click.Group):
+    """Commands from COMMANDS; the default one by the shape of the first word."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "help":
+            return help_command
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name][0].split(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and is_model(args[0]):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word != "help" and word not in COMMANDS and not ctx.resilient_parsing:
+            message = f"No such command {word!r}."
+            if Path(word).exists():
+                message += f" To run the file of that name: qrun ./{word}"
+            else:
+                near = get_close_matches(word, COMMANDS, 1)
+                message += f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(COMMANDS)}."
+            raise click.UsageError(message, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def get_help(self, ctx: click.Context) -> str:
+        formatter = click.HelpFormatter(width=help_width(), max_width=80)
+        formatter.write(USAGE)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+        with formatter.section("Options"):
+            formatter.write_dl([("-V, --version", "Show the version and exit."), ("-h, --help", "Show this message and exit.")])
+        formatter.write_paragraph()
+        formatter.write_text(CLOSING)
+        return formatter.getvalue().rstrip("\n")
+
+
+def versions() -> str:
+    """qrun, Python and the packages it stands on, one a line."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    from qrun import __version__
+
+    lines = [f"qrun {__version__}", f"Python {platform.python_version()}"]
+    for package in ("onnx", "numpy", "onnxruntime"):
+        try:
+            lines.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            lines.append(f"{package} not installed")
+    return "\n".join(lines)
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(versions())
+        ctx.exit()
+
+
+@click.command("qrun", cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-V", "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version)
+def group() -> None:
+    """Run, check and profile quantized ONNX models."""
+
+
+@click.command("help", cls=Command, hidden=True)
+@click.argument("name", required=False)
+@click.pass_context
+def help_command(ctx: click.Context, name: str | None) -> None:
+    """Show the help of qrun or of a command."""
+    assert ctx.parent is not None
+    if name is None:
+        click.echo(ctx.parent.get_help())
+        return
+    _, command, _ = group.resolve_command(ctx.parent, [name])
+    assert command is not None
+    click.echo(command.get_help(click.Context(command, info_name=name, parent=ctx.parent)))

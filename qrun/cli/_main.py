@@ -1,0 +1,176 @@
+"""The entry point: run the command, print what went wrong in one style, and give every kind of end its own exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from qrun.cli._base import Call
+from qrun.errors import QrunError, RunError
+
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+BUG = 70
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 yes, 1 no, 2 call, 3 model, 4 unsupported, 5 run, 70 bug, 130 Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    call = Call(argv=arguments, json=wants_json(arguments), command=_command(arguments))
+    try:
+        code = _run(call)
+        _flush()
+        return code
+    except BrokenPipeError:
+        _silence()
+        return CLOSED_PIPE
+    except OSError as error:
+        return _stdout_failed(error)
+
+
+def _run(call: Call) -> int:
+    import click
+
+    from qrun.cli._group import group
+
+    try:
+        result = group.main(call.argv, prog_name="qrun", standalone_mode=False, obj=call)
+        return result if isinstance(result, int) else 0
+    except QrunError as error:
+        return _fail(call, error)
+    except click.ClickException as error:
+        _show_usage(error)
+        _print_json(call, {"code": "usage", "name": "usage", "message": error.format_message()}, error.exit_code)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted")
+        _print_json(call, {"code": "interrupted", "name": "interrupted", "message": "interrupted"}, INTERRUPTED)
+        return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _bug(call, error)
+    except MemoryError as error:
+        return _fail(call, _out_of_memory(error))
+    except Exception as error:
+        return _bug(call, error)
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Is JSON asked for, however wrong the rest of the call may be?"""
+    words = list(arguments)
+    if "--" in words:
+        words = words[: words.index("--")]
+    pairs = zip(words, words[1:], strict=False)
+    return "--json" in words or "--format=json" in words or any(pair == ("--format", "json") for pair in pairs)
+
+
+def _command(arguments: Sequence[str]) -> str:
+    from qrun.cli._group import COMMANDS
+
+    return arguments[0] if arguments and arguments[0] in COMMANDS else "run"
+
+
+def _fail(call: Call, error: QrunError) -> int:
+    from qrun.report.message import print_error
+    from qrun.report.screen import Screen
+
+    print_error(Screen.of(sys.stderr, call.color), error)
+    if call.verbose > 1:
+        _traceback(error)
+    _print_json(call, error_fields(error), error.exit_code)
+    return error.exit_code
+
+
+def error_fields(error: QrunError) -> dict[str, object]:
+    return {
+        "code": error.code,
+        "name": error.name,
+        "message": error.message,
+        "where": list(error.where),
+        "facts": [{"label": label, "value": value} for label, value in error.facts],
+        "why": error.why,
+        "fixes": list(error.fixes),
+    }
+
+
+def _print_json(call: Call, error: dict[str, object], code: int) -> None:
+    if call.json:
+        from qrun.report.json import failure
+
+        sys.stdout.write(failure(call.command, call.argv, error, code) + "\n")
+
+
+def _show_usage(error: object) -> None:
+    import click
+
+    assert isinstance(error, click.ClickException)
+    error.show(file=sys.stderr)
+
+
+def _out_of_memory(error: MemoryError) -> RunError:
+    return RunError(
+        "QR010",
+        "memory-limit",
+        "the machine has no memory left for this run",
+        facts=[("got", str(error) or "MemoryError")],
+        fixes=["--shape with smaller sizes, or --max-memory SIZE to stop earlier"],
+    )
+
+
+def _bug(call: Call, error: Exception) -> int:
+    from qrun.cli._crash import place, write_report
+    from qrun.report.message import print_message
+    from qrun.report.screen import Screen
+
+    notes = getattr(error, "__notes__", [])
+    at = f" {notes[0]}" if notes else ""
+    message = f"qrun failed{at}; this is a bug in qrun"
+    report = write_report(call.argv, error)
+    fixes = [f"please report it with the file {report}" if report else "please report it with the traceback of -vv"]
+    if call.verbose < 2:
+        fixes.append("-vv prints the traceback")
+    where = [f"{type(error).__name__} in {place(error)}", *([str(error)] if str(error) else [])]
+    print_message(Screen.of(sys.stderr, call.color), "error", "", "internal", message, where=where, fixes=fixes)
+    if call.verbose > 1:
+        _traceback(error)
+    _print_json(call, {"code": "internal", "name": "internal", "message": message, "where": where, "fixes": fixes}, BUG)
+    return BUG
+
+
+def _traceback(error: BaseException) -> None:
+    import traceback
+
+    _say("".join(traceback.format_exception(error)).rstrip())
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        encoding = sys.stderr.encoding or "utf-8"
+        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def _stdout_failed(error: OSError) -> int:
+    """stdout took no more: a full disk, or a descriptor that is not open for writing."""
+    from qrun.errors import CallError
+
+    _silence()
+    call = Call()
+    return _fail(call, CallError("QR008", "cannot-write", f"cannot write to stdout: {error.strerror or error}"))
+
+
+def _silence() -> None:
+    """Nothing more to stdout, so that Python's own flush at the end does not complain."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        pass

@@ -1,0 +1,49 @@
+"""The scale and zero point that DynamicQuantizeLinear-11 derives from its input."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._context import Arith
+from qrun.ops._op import refuse
+
+_F32 = np.float32
+
+
+def dynamic_parameters(x: Array, arith: Arith = "exact") -> tuple[Array, Array]:
+    """Scale (float32, rank 0) and zero point (uint8, rank 0) for quantizing x, float32 of any shape, to uint8.
+
+        top = max(0, max x), bottom = min(0, min x)
+        scale = (top - bottom) / 255                      zero_point = RNE(clip(0 - bottom / scale, 0, 255))
+
+    Every step is one float32 operation, as in the function body of DynamicQuantizeLinear-11. Where it divides 0 by 0
+    (x empty, all zeros, or so small that the scale is 0): scale 1 and zero point 0; ``onnx-ref`` says scale 1/255
+    for all zeros. NaN and -inf in x are refused, since they leave no number as zero point; ``ort`` skips NaN.
+    """
+    if not x.size:
+        return np.array(1, _F32), np.array(0, np.uint8)
+    with np.errstate(all="ignore"):
+        smallest, largest = (np.fmin.reduce, np.fmax.reduce) if arith == "ort" else (np.min, np.max)
+        bottom, top = _F32(smallest(x, axis=None)), _F32(largest(x, axis=None))
+        if np.isnan(bottom) and arith == "ort":
+            bottom = top = _F32(0)
+        if np.isnan(bottom) or (bottom == -np.inf and arith != "ort"):
+            raise refuse(
+                f"x holds {'NaN' if np.isnan(bottom) else '-inf'}",
+                "x",
+                "numbers",
+                str(bottom),
+                why="DynamicQuantizeLinear-11 derives the zero point from min x; it would be NaN.",
+                fix="find the node that makes it",
+                code="QR202",
+                name="node-refused",
+            )
+        bottom, top = min(_F32(0), bottom), max(_F32(0), top)
+        scale = (top - bottom) / _F32(255)
+        if not scale:
+            unit = _F32(1) / _F32(255) if arith == "onnx-ref" and top == bottom else _F32(1)
+            return np.array(unit, _F32), np.array(0, np.uint8)
+        zero = _F32(0) - bottom / scale
+        zero = _F32(255) if np.isnan(zero) else np.rint(np.clip(zero, _F32(0), _F32(255)))
+    return np.array(scale, _F32), np.array(zero, np.uint8)

@@ -1,0 +1,166 @@
+"""Shared by the floating-point operators: wide arithmetic rounded once, broadcasting, axes, sliding windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context
+from qrun.ops._op import Shape, refuse
+
+State = tuple[Array, ...]
+_finfo: Callable[[Any], Any] = ml_dtypes.finfo
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def is_integer(dtype: np.dtype[Any]) -> bool:
+    """int8 ... uint64 (not the low-bit integers)."""
+    return dtype.kind in "iu"
+
+
+def bounds(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Smallest and largest finite value of an integer or floating-point type, as that type."""
+    info = np.iinfo(dtype) if is_integer(dtype) else _finfo(dtype)
+    return dtype.type(info.min), dtype.type(info.max)
+
+
+def single(value: float) -> float:
+    """An attribute's value: ONNX stores float attributes as float32."""
+    with np.errstate(all="ignore"):
+        return float(np.float32(value))
+
+
+def widen(x: Array) -> Array:
+    """x in float64, exactly for every type up to 32 bits; x itself if it is float64."""
+    return np.asarray(x, np.float64)
+
+
+def narrow(x: Any, dtype: np.dtype[Any]) -> Array:
+    """float64 values rounded once to a floating-point type: nearest, ties to even, overflow to infinity."""
+    wide = np.asarray(x, np.float64)
+    with np.errstate(all="ignore"):
+        if dtype != _BFLOAT16:
+            return wide.astype(dtype, copy=False)
+        single = wide.astype(np.float32)
+        back = single.astype(np.float64)
+        bits = np.array(single).view(np.uint32)
+        bits -= np.abs(back) > np.abs(wide)
+        bits |= (back != wide) & (wide == wide)
+        return bits.view(np.float32).astype(dtype)
+
+
+def unary(function: Callable[[Array], Any], x: Array) -> Array:
+    """function in float64 on every element, rounded once to x's type."""
+    with np.errstate(all="ignore"):
+        return narrow(function(widen(x)), x.dtype)
+
+
+def broadcast(ctx: Context, arrays: Sequence[Array], names: Sequence[str], itemsize: int = 0) -> Shape:
+    """The common shape of numpy's broadcasting, claimed as an output; refuses shapes that do not broadcast."""
+    shape: Shape = ()
+    for place, array in enumerate(arrays):
+        try:
+            shape = np.broadcast_shapes(shape, array.shape)
+        except ValueError:
+            raise refuse(
+                "the inputs' shapes do not broadcast",
+                names[place],
+                f"a shape that broadcasts with {shape_text(shape)}",
+                array,
+                why="axes are matched from the last; each pair must be equal, or one of them 1.",
+                code="QR208",
+                name="shape-mismatch",
+            ) from None
+    ctx.claim(shape, itemsize or max((a.itemsize for a in arrays), default=1))
+    return shape
+
+
+def axis_in(axis: int, rank: int, name: str = "axis") -> int:
+    """The axis counted from the front; refuses one outside [-rank, rank-1]."""
+    if not -rank <= axis < rank:
+        raise refuse(
+            f"{name} {axis} does not exist",
+            name,
+            f"-{rank} to {rank - 1}, for a tensor of rank {rank}" if rank else "a tensor of rank 1 or more",
+            str(axis) if rank else "a scalar",
+            code="QR204",
+            name="bad-attribute",
+        )
+    return axis % rank
+
+
+def axes_in(axes: Sequence[int], rank: int, name: str = "axes") -> tuple[int, ...]:
+    """The axes counted from the front, each at most once."""
+    found = tuple(axis_in(a, rank, name) for a in axes)
+    if len(set(found)) != len(found):
+        raise refuse(
+            "an axis is named twice",
+            name,
+            "each axis once",
+            shape_text(tuple(axes)),
+            code="QR204",
+            name="bad-attribute",
+        )
+    return found
+
+
+def slide(
+    state: State,
+    axis: int,
+    taps: int,
+    dilation: int,
+    stride: int,
+    out: int,
+    combine: Callable[[State, State], State],
+) -> State:
+    """Combine `taps` elements along an axis, `dilation` apart, from each of `out` places `stride` apart.
+
+    state:   arrays of one rank that belong together; the axis must be long enough.
+    combine: associative; its first operand lies before the second. Called about log2(taps) times.
+    """
+
+    def cut(source: State, start: int, step: int, count: int) -> State:
+        part = slice(start, start + (count - 1) * step + 1, step)
+        return tuple(a[(slice(None),) * axis + (part,)] for a in source)
+
+    total: State | None = None
+    if taps <= min(4 * stride, 64):
+        for tap in range(taps):
+            part = cut(state, tap * dilation, stride, out)
+            total = part if total is None else combine(total, part)
+    else:
+        run, width, start = state, 1, 0
+        while width <= taps:
+            if taps & width:
+                part = cut(run, start * dilation, stride, out)
+                total = part if total is None else combine(total, part)
+                start += width
+            length = run[0].shape[axis] - width * dilation
+            width *= 2
+            if width <= taps:
+                run = combine(cut(run, 0, 1, length), cut(run, width // 2 * dilation, 1, length))
+    assert total is not None
+    return total
+
+
+def product(a: Array, b: Array) -> Array:
+    """numpy.matmul(a, b): float64 for floating point; integers of a's type, wrapping."""
+    if is_integer(a.dtype):
+        reach = _magnitude(a) * _magnitude(b) * (a.shape[-1] if a.ndim else 1)
+        if reach >= 2**53:
+            return np.asarray(np.matmul(a, b))
+        return product(widen(a), widen(b)).astype(np.int64).astype(a.dtype)
+    with np.errstate(all="ignore"):
+        if b.ndim == 2 and a.ndim > 2 and a.size and b.size:
+            flat = np.matmul(widen(a).reshape(-1, a.shape[-1]), widen(b))
+            return np.asarray(flat.reshape(*a.shape[:-1], b.shape[1]))
+        return np.asarray(np.matmul(widen(a), widen(b)))
+
+
+def _magnitude(x: Array) -> int:
+    return max(abs(int(x.min())), abs(int(x.max()))) if x.size else 0

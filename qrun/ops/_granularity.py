@@ -1,0 +1,194 @@
+"""Per-tensor, per-axis and blocked parameters: which one a scale is, and views of the tensor that it broadcasts to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qrun.errors import OperatorError
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._op import Shape, refuse
+from qrun.ops._quantize import BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """How a scale covers a tensor of `shape`, seen as [outer, steps, block, inner].
+
+    kind: ``per-tensor``, ``per-axis`` or ``blocked``; axis: non-negative, 0 per tensor; block: 1 unless blocked.
+    """
+
+    kind: str
+    shape: Shape
+    axis: int = 0
+    block: int = 1
+
+    def views(self, x: Array, y: Array, scale: Array, zero: Array | None) -> Iterator[tuple[Array, ...]]:
+        """Yield 4-D views (x, y, scale, zero) that broadcast together, each small enough to stay in cache.
+
+        x, y: C-contiguous, of the tensor's shape. zero: as scale; a missing one yields scale again in its place.
+        """
+        if not x.size:
+            return
+        parts: list[tuple[Array, ...]]
+        if self.kind == "per-tensor":
+            whole = (1, 1, 1, x.size)
+            parts = [(x.reshape(whole), y.reshape(whole), scale.reshape(1, 1, 1, 1), _as(zero, scale, (1, 1, 1, 1)))]
+        else:
+            parts = list(self._parts(x, y, scale, zero))
+        for part in parts:
+            yield from _cut(part, 0)
+
+    def _parts(self, x: Array, y: Array, scale: Array, zero: Array | None) -> Iterator[tuple[Array, ...]]:
+        outer, inner = math.prod(self.shape[: self.axis]), math.prod(self.shape[self.axis + 1 :])
+        length = self.shape[self.axis]
+        if self.kind == "per-axis":
+            grid = (outer, length, 1, inner)
+            lanes = (1, length, 1, 1)
+            yield x.reshape(grid), y.reshape(grid), scale.reshape(lanes), _as(zero, scale, lanes)
+            return
+        block = min(self.block, length)
+        whole = length // block
+        lanes = (outer, -(-length // block), 1, inner)
+        steps, zeros = scale.reshape(lanes), _as(zero, scale, lanes)
+        flat_x, flat_y = x.reshape(outer, length, inner), y.reshape(outer, length, inner)
+        for first, last, size in ((0, whole, block), (whole, lanes[1], length - whole * block)):
+            if last > first:
+                span = slice(first * block, first * block + (last - first) * size)
+                grid = (outer, last - first, size, inner)
+                yield (
+                    flat_x[:, span].reshape(grid),
+                    _split_axis(flat_y[:, span], grid),
+                    steps[:, first:last],
+                    zeros[:, first:last],
+                )
+
+
+def _as(zero: Array | None, scale: Array, shape: Shape) -> Array:
+    return (scale if zero is None else zero).reshape(shape)
+
+
+def _split_axis(y: Array, grid: Shape) -> Array:
+    """y [outer, steps * block, inner] as a view [outer, steps, block, inner]."""
+    view = y.view()
+    view.shape = grid
+    return view
+
+
+def _cut(parts: tuple[Array, ...], axis: int) -> Iterator[tuple[Array, ...]]:
+    x = parts[0]
+    if x.size <= BLOCK or axis == 4:
+        yield parts
+        return
+    length = x.shape[axis]
+    step = max(1, BLOCK * length // x.size)
+    for first in range(0, length, step):
+        rows = (slice(None),) * axis + (slice(first, first + step),)
+        cut = tuple(p if p.shape[axis] == 1 else p[rows] for p in parts)
+        if step > 1:
+            yield cut
+        else:
+            yield from _cut(cut, axis + 1)
+
+
+def grain(
+    x: Array, scale: Array, zero: Array | None, axis: int | None, block_size: int, op: str, names: tuple[str, str]
+) -> Grain:
+    """Which granularity the shape of `scale` selects; refuses what does not fit x.
+
+    axis:  None if the operator is per tensor only. names: of the scale and the zero point.
+    Source: ONNX operators, QuantizeLinear-21 (granularity, axis, block_size).
+    """
+    found = _grain(x, scale, axis, block_size, op, names[0])
+    both_single = scale.size == 1 and zero is not None and zero.size == 1 and zero.ndim <= 1
+    if zero is not None and zero.shape != scale.shape and not both_single:
+        raise refuse(
+            f"{names[1]} has shape {shape_text(zero.shape)}, {names[0]} {shape_text(scale.shape)}",
+            names[1],
+            f"{shape_text(scale.shape)}, as {names[0]}",
+            zero,
+            why=f"{op}: scale and zero point have the same shape.",
+            code="QR302",
+            name="zero-point-shape",
+        )
+    return found
+
+
+def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, name: str) -> Grain:
+    if block_size:
+        return _blocked(x, scale, axis or 0, block_size, op, name)
+    if scale.size == 1 and scale.ndim <= 1:
+        return Grain("per-tensor", x.shape)
+    if axis is None:
+        raise _bad_scale(name, "a scalar or [1]", scale, f"{op} is per tensor; per-axis scales came with opset 13.")
+    if scale.ndim != 1:
+        why = f"{op}: a scale of rank {scale.ndim} means blocked quantization, which needs block_size."
+        raise _bad_scale(name, "a scalar or a 1-D tensor", scale, why)
+    place = _axis(x, axis, op)
+    if scale.shape[0] != x.shape[place]:
+        want = f"a scalar or [{x.shape[place]}] (the length of axis {place} of x {shape_text(x.shape)})"
+        raise _bad_scale(name, want, scale, f"{op}: one value per slice along axis.")
+    return Grain("per-axis", x.shape, place)
+
+
+def _axis(x: Array, axis: int, op: str) -> int:
+    if not -x.ndim <= axis < x.ndim:
+        raise refuse(
+            f"axis {axis} is out of range for a rank-{x.ndim} x",
+            "axis",
+            f"{-x.ndim} to {x.ndim - 1}" if x.ndim else "a scalar scale: x has no axes",
+            str(axis),
+            why=f"{op}: axis is 1 unless given." if axis == 1 else "",
+            fix="write axis=0" if x.ndim == 1 else "",
+            code="QR204",
+            name="bad-attribute",
+        )
+    return axis % x.ndim
+
+
+def _blocked(x: Array, scale: Array, axis: int, block_size: int, op: str, name: str) -> Grain:
+    if block_size < 0:
+        raise _bad_block("a positive number, or 0 for none", block_size, op)
+    if scale.ndim != x.ndim or not x.ndim:
+        why = f"{op}: with block_size, the scale has x's rank."
+        raise _bad_scale(name, f"rank {x.ndim}, x is {shape_text(x.shape)}", scale, why)
+    place = _axis(x, axis, op)
+    length, steps = x.shape[place], scale.shape[place]
+    others = all(n == s for i, (n, s) in enumerate(zip(x.shape, scale.shape, strict=True)) if i != place)
+    if others and steps == -(-length // block_size):
+        return Grain("blocked", x.shape, place, block_size)
+    if others and 0 < steps <= length:
+        low = -(-length // steps)
+        high = -(-length // (steps - 1)) - 1 if steps > 1 else None
+        if high is None or low <= high:
+            want = f"{low} or more" if high is None else f"{low} to {high}" if low < high else str(low)
+            raise _bad_block(f"{want} ({length} elements of axis {place} in {steps} blocks)", block_size, op)
+    want_shape = (*x.shape[:place], -(-length // block_size), *x.shape[place + 1 :])
+    why = f"{op}: the scale has x's shape, with axis {place} divided by block_size {block_size}, rounded up."
+    raise _bad_scale(name, shape_text(want_shape), scale, why)
+
+
+def _bad_scale(name: str, expected: str, scale: Array, why: str) -> OperatorError:
+    return refuse(
+        f"{name} has shape {shape_text(scale.shape)}",
+        name,
+        expected,
+        scale,
+        why=why,
+        code="QR301",
+        name="scale-shape",
+    )
+
+
+def _bad_block(expected: str, got: int, op: str) -> OperatorError:
+    return refuse(
+        f"block_size is {got}",
+        "block_size",
+        expected,
+        str(got),
+        why=f"{op}: the scale's shape and block_size must agree.",
+        code="QR204",
+        name="bad-attribute",
+    )

@@ -1,0 +1,78 @@
+"""Single roundings: of real numbers known as an estimate plus an exact form, and of sums kept as two float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._exact import Floats, Pair, nearest, two_product, two_sum
+
+REACH = 257.0
+"""Quotients beyond this saturate every 8-bit type, whatever the zero point."""
+_EPS = float(np.finfo(np.float64).eps)
+Where = tuple[Array, ...]
+
+
+def decide(estimate: Array, exact: Callable[[Where], tuple[Pair, Any]], tolerance: float = 16 * _EPS) -> Floats:
+    """The reals that `estimate` approximates, rounded to nearest, ties to even.
+
+    exact:     numerator and denominator at the places it is given; asked only near ties.
+    tolerance: bound of the estimate's relative error.
+
+    Quotients beyond REACH, infinities and NaN stay as estimated.
+    """
+    with np.errstate(all="ignore"):
+        rounded = np.rint(estimate)
+        near = np.abs(estimate - rounded) >= 0.5 - REACH * tolerance
+        near &= np.abs(rounded) <= REACH
+        if near.any():
+            where = np.nonzero(near)
+            num, den = exact(where)
+            rounded[where] = nearest(num, np.broadcast_to(np.asarray(den, np.float64), num.hi.shape))
+    return np.asarray(rounded)
+
+
+def odd(number: Pair) -> Floats:
+    """hi + lo rounded to odd: rounding the result again, to fewer than 52 bits, rounds the sum once.
+
+    Source: Boldo & Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd".
+    """
+    hi = np.array(number.hi, np.float64, ndmin=1)
+    lo = np.broadcast_to(np.asarray(number.lo), hi.shape)
+    bits = hi.view(np.int64)
+    inexact = (lo != 0) & np.isfinite(hi) & np.isfinite(lo) & (bits & 1 == 0)
+    away = (lo > 0) == (hi > 0)
+    bits += np.where(inexact, np.where(away, 1, -1), 0)
+    return np.asarray(hi.reshape(np.shape(number.hi)))
+
+
+def fma32(a: Any, b: Any, c: Any) -> Array:
+    """float32(a * b + c) with one rounding, of float32 operands."""
+    with np.errstate(all="ignore"):
+        total = two_sum(np.asarray(a, np.float64) * np.asarray(b, np.float64), np.asarray(c, np.float64))
+        return odd(total).astype(np.float32)
+
+
+def scaled(acc: Array, factor: Array, bias: Array | None, dtype: np.dtype[Any]) -> Array:
+    """acc * factor + bias rounded once to `dtype` (float32 or float16).
+
+    acc:    integers below 2**31 in magnitude; factor: at most 48 significant bits; bias: float32 or None.
+    """
+    with np.errstate(all="ignore"):
+        acc = acc.astype(np.float64)
+        number = two_product(acc, factor)
+        if bias is not None:
+            number = _plus(number, bias.astype(np.float64))
+        plain = acc * factor if bias is None else acc * factor + bias.astype(np.float64)
+        return np.where(np.isfinite(plain), odd(number), plain).astype(dtype)
+
+
+def _plus(number: Pair, addend: Floats) -> Pair:
+    """number + addend as float64 and a remainder of which only the sign counts."""
+    s, e = two_sum(number.hi, addend)
+    u, v = two_sum(e, number.lo)
+    top, rest = two_sum(s, u)
+    return Pair(top, np.where(rest != 0, rest, v))

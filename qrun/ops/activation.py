@@ -1,0 +1,105 @@
+"""Elementwise functions of one tensor: Relu, LeakyRelu, Clip, Sigmoid, HardSigmoid, HardSwish, Tanh, Exp, Sqrt."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._float import bounds, is_integer, narrow, single, unary
+from qrun.ops._op import op, refuse
+
+FLOAT_MAX = 3.4028234663852886e38
+
+
+@op("Relu", since=6)
+def relu(X: Array) -> Array:
+    """max(X, 0), exact; NaN stays NaN. Signed integers since version 14. Source: ONNX operators, Relu-14."""
+    return np.asarray(np.maximum(X, X.dtype.type(0)))
+
+
+@op("LeakyRelu", since=6)
+def leaky_relu(X: Array, *, alpha: float = 0.01) -> Array:
+    """X where X >= 0, else alpha * X, correctly rounded. Source: ONNX operators, LeakyRelu-16."""
+    slope = single(alpha)
+    if X.dtype == np.float32:
+        with np.errstate(all="ignore"):
+            return np.where(X < 0, np.float32(slope) * X, X)
+    return unary(lambda x: np.where(x < 0, slope * x, x), X)
+
+
+@op("Clip", since=6)
+def clip_6(input: Array, *, min_: float = -FLOAT_MAX, max_: float = FLOAT_MAX) -> Array:
+    """min(max_, max(input, min_)), exact; the limits default to those of float32, whatever the type; NaN stays NaN.
+
+    Source: ONNX operators, Clip-6.
+    """
+    low, high = (narrow(single(limit), input.dtype) for limit in (min_, max_))
+    return np.asarray(np.minimum(high, np.maximum(input, low)))
+
+
+@op("Clip", since=11)
+def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Array:
+    """min(max, max(input, min)), exact: `max` everywhere if min > max. min and max are scalars of input's type.
+
+    Integers since version 12. Omitted limits are the type's smallest and largest finite value, so infinities become
+    finite; NaN stays NaN. Raises OperatorError for a limit that is not a scalar.
+    Source: ONNX operators, Clip-13.
+    """
+    for name, limit in (("min", min), ("max", max)):
+        if limit is not None and (limit.size != 1 or limit.ndim > 1):
+            raise refuse(f"{name} is not a scalar", name, "a scalar", limit, code="QR208", name="shape-mismatch")
+    if is_integer(input.dtype) and min is None and max is None:
+        return input
+    lowest, highest = bounds(input.dtype)
+    low = lowest if min is None else min.reshape(())
+    high = highest if max is None else max.reshape(())
+    return np.asarray(np.minimum(high, np.maximum(input, low)))
+
+
+@op("Sigmoid", since=6)
+def sigmoid(X: Array) -> Array:
+    """1 / (1 + exp(-X)), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Sigmoid-13."""
+
+    def stable(x: Array) -> Array:
+        e = np.exp(-np.abs(x))
+        return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e))
+
+    return unary(stable, X)
+
+
+@op("HardSigmoid", since=6)
+def hard_sigmoid(X: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
+    """max(0, min(1, alpha * X + beta)), in float64 and rounded once; float64 stays float64; NaN stays NaN.
+
+    Source: ONNX operators, HardSigmoid-22.
+    """
+    a, b = single(alpha), single(beta)
+    return unary(lambda x: np.maximum(0.0, np.minimum(1.0, a * x + b)), X)
+
+
+@op("HardSwish", since=14)
+def hard_swish(X: Array) -> Array:
+    """X * max(0, min(1, X / 6 + 1/2)), in float64 and rounded once; float64 stays float64; NaN at -inf and NaN.
+
+    Source: ONNX operators, HardSwish-22.
+    """
+    return unary(lambda x: x * np.maximum(0.0, np.minimum(1.0, x / 6.0 + 0.5)), X)
+
+
+@op("Tanh", since=6)
+def tanh(input: Array) -> Array:
+    """tanh(input), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Tanh-13."""
+    return unary(np.tanh, input)
+
+
+@op("Exp", since=6)
+def exp(input: Array) -> Array:
+    """e ** input, in float64 and rounded once; float64 stays float64. Source: ONNX operators, Exp-13."""
+    return unary(np.exp, input)
+
+
+@op("Sqrt", since=6)
+def sqrt(X: Array) -> Array:
+    """The square root, correctly rounded; NaN below 0. Source: ONNX operators, Sqrt-13."""
+    with np.errstate(all="ignore"):
+        return np.asarray(np.sqrt(X))

@@ -1,0 +1,47 @@
+"""Concat."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text, type_name
+from qrun.ops._context import Context
+from qrun.ops._float import axis_in
+from qrun.ops._op import op, refuse
+from qrun.ops._shape import claim
+
+
+@op("Concat", since=4)
+def concat(*inputs: Array, axis: int, ctx: Context | None = None) -> Array:
+    """Join tensors along `axis`; their other dimensions are equal. Source: ONNX operators, Concat-13.
+
+    Refuses other ranks, dimensions or types, and inputs that are omitted.
+    """
+    ctx = ctx or Context()
+    if not inputs or any(x is None for x in inputs):
+        raise refuse(
+            "an input is missing", "inputs", "one or more tensors", "nothing", code="QR205", name="input-count"
+        )
+    first = inputs[0]
+    place = axis_in(axis, first.ndim)
+    for number, x in enumerate(inputs[1:], 2):
+        fits = x.ndim == first.ndim and all(
+            a == b for i, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)) if i != place
+        )
+        if not fits or x.dtype != first.dtype:
+            wanted = [*first.shape]
+            if wanted and x.ndim == first.ndim:
+                wanted[place] = x.shape[place]
+            raise refuse(
+                f"inputs[{number}] does not fit inputs[1]",
+                f"inputs[{number}]",
+                f"{type_name(first.dtype)} {shape_text(tuple(wanted))}",
+                f"{type_name(x.dtype)} {shape_text(x.shape)}",
+                why=f"Concat: all dimensions except axis {axis} are equal.",
+                code="QR208",
+                name="shape-mismatch",
+            )
+    length = sum(x.shape[place] for x in inputs)
+    claim(ctx, (*first.shape[:place], length, *first.shape[place + 1 :]), first.dtype, "inputs")
+    return np.concatenate(inputs, axis=place)

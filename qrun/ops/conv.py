@@ -1,0 +1,76 @@
+"""Conv."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._context import Context
+from qrun.ops._conv import conv_macs, conv_window
+from qrun.ops._float import narrow
+from qrun.ops._op import op, refuse
+from qrun.ops._window import Window, padded, patches
+
+COLUMN_ELEMENTS = 1 << 19
+
+
+@op("Conv", since=1, cost=conv_macs)
+def conv(
+    X: Array,
+    W: Array,
+    B: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] = (),
+    group: int = 1,
+    kernel_shape: tuple[int, ...] = (),
+    pads: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> Array:
+    """Convolution: X [N,C,spatial...], W [M,C/group,kernel...], B [M], floating point of one type.
+
+        Y[n,m,o] = sum over c, k of X[n,c,o*stride + k*dilation - pad] * W[m,c,k] + B[m]      padding counts as 0
+
+    Products and sums are in float64 and rounded once to X's type; float64 stays float64.
+    Raises OperatorError for shapes and geometry that the page forbids.
+    Source: ONNX operators, Conv-22.
+    """
+    ctx = ctx or Context()
+    win = conv_window(X, W, group, kernel_shape, strides, dilations, pads, auto_pad, names=("X", "W"))
+    channels = W.shape[0]
+    if B is not None and B.shape != (channels,):
+        raise refuse(
+            "the bias has the wrong shape",
+            "B",
+            f"[{channels}] (one per output channel)",
+            B,
+            code="QR305",
+            name="bias-shape",
+        )
+    ctx.claim((X.shape[0], channels, *win.out), X.itemsize)
+    y = np.empty((X.shape[0], group, channels // group, *win.out), X.dtype)
+    with np.errstate(all="ignore"):
+        if y.size:
+            _convolve(X, W, B, win, y, ctx)
+    return y.reshape(X.shape[0], channels, *win.out)
+
+
+def _convolve(x: Array, w: Array, bias: Array | None, win: Window, y: Array, ctx: Context) -> None:
+    """Fill y [N,group,M/group,out...], some output rows at a time."""
+    group, m = y.shape[1:3]
+    k = w[0].size
+    weights = w.reshape(group, m, k).astype(np.float64)
+    addend = None if bias is None else bias.reshape(group, m, 1).astype(np.float64)
+    source = padded(x, win, 0, ctx)
+    width = int(np.prod(win.out[1:], dtype=np.int64))
+    rows = max(1, min(win.out[0], COLUMN_ELEMENTS // max(group * (k + m) * width, 1)))
+    ctx.claim((group * (k + m), rows, width), 8, "convolution columns")
+    for n in range(x.shape[0]):
+        for first in range(0, win.out[0], rows):
+            last = min(first + rows, win.out[0])
+            columns = np.array(patches(source[n], win, first, last), np.float64, order="C")
+            acc = np.matmul(weights, columns.reshape(group, k, (last - first) * width))
+            if addend is not None:
+                acc += addend
+            y[n, :, :, first:last] = narrow(acc, y.dtype).reshape(group, m, last - first, *win.out[1:])

@@ -1,0 +1,187 @@
+"""DequantizeLinear of ai.onnx and com.microsoft."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.schema import OPSETS, schema
+from qrun.ir.types import DTYPES, type_name
+from qrun.ops._context import Context
+from qrun.ops._granularity import grain
+from qrun.ops._narrow import is_narrow
+from qrun.ops._op import op, refuse
+from qrun.ops._quantize import BLOCK, note_scale, same_type
+
+_OP = "DequantizeLinear"
+_NAMES = ("x_scale", "x_zero_point")
+_F32 = np.dtype(np.float32)
+
+
+@op(_OP, since=10)
+def dequantize_linear_10(
+    x: Array, x_scale: Array, x_zero_point: Array | None = None, *, ctx: Context | None = None
+) -> Array:
+    """Per-tensor dequantization; see `dequantize_linear`. Source: ONNX operators, DequantizeLinear-10."""
+    return _dequantize(x, x_scale, x_zero_point, None, ctx)
+
+
+@op(_OP, since=13)
+def dequantize_linear_13(
+    x: Array, x_scale: Array, x_zero_point: Array | None = None, *, axis: int = 1, ctx: Context | None = None
+) -> Array:
+    """Per-tensor or per-axis; see `dequantize_linear`. Source: ONNX operators, DequantizeLinear-13 and 19."""
+    return _dequantize(x, x_scale, x_zero_point, axis, ctx)
+
+
+@op(_OP, since=21)
+def dequantize_linear_21(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    ctx: Context | None = None,
+) -> Array:
+    """As 19, with blocked scales, 16-bit and 4-bit integers. Source: ONNX operators, DequantizeLinear-21."""
+    return _dequantize(x, x_scale, x_zero_point, axis, ctx, block_size)
+
+
+@op(_OP, since=23)
+def dequantize_linear(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    ctx: Context | None = None,
+) -> Array:
+    """Dequantize a tensor of any shape.
+
+    x 8-, 16-, 4- or 2-bit integers, int32, float8, float6 or float4; x_scale scalar, [n] along axis, or x's shape
+    with axis divided by block_size; x_zero_point of x's type and x_scale's shape. y: output_dtype, else x_scale's type.
+
+        y = (x - x_zero_point) * x_scale
+
+    The difference is exact, then float32; the product is float32; then it is converted to y's type. (The page asks
+    for a product in y's type, which in float16 would overflow where no implementation does.) Zero points of float8,
+    float6 and float4 must be 0.
+
+    Raises OperatorError for shapes, types and attributes that the page forbids.
+    Source: ONNX operators, DequantizeLinear-28.
+    """
+    return _dequantize(x, x_scale, x_zero_point, axis, ctx, block_size, output_dtype)
+
+
+@op(
+    _OP,
+    since=1,
+    domain="com.microsoft",
+    types={
+        "T1": ("int8 uint8 int16 uint16 int32 int4 uint4", "x x_zero_point"),
+        "T2": ("float16 float", "x_scale"),
+    },
+)
+def ms_dequantize_linear(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None = None,
+    *,
+    axis: int | None = None,
+    ctx: Context | None = None,
+) -> Array:
+    """DequantizeLinear-13 for more types. A 1-D x_scale without axis means axis 1, as in onnxruntime; this is observed.
+
+    Source: onnxruntime ContribOperators, com.microsoft.DequantizeLinear.
+    """
+    ctx = ctx or Context()
+    if axis is None and x_scale.size != 1:
+        ctx.observe("axis-assumed", "x_scale", 1, 1, (), "axis is missing; 1 is assumed")
+    return _dequantize(x, x_scale, x_zero_point, 1 if axis is None else axis, ctx)
+
+
+def _dequantize(
+    x: Array,
+    scale: Array,
+    zero: Array | None,
+    axis: int | None,
+    ctx: Context | None,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Array:
+    ctx = ctx or Context()
+    target = _output_type(scale.dtype, output_dtype, ctx)
+    same_type(zero, x.dtype, "x_zero_point", "x")
+    form = grain(x, scale, zero, axis, block_size, f"{_OP}-{ctx.version if ctx.version < 99 else OPSETS[-1]}", _NAMES)
+    if zero is not None and is_narrow(x.dtype):
+        _refuse_zero_point(zero)
+        zero = None
+    note_scale(ctx, scale, "x_scale")
+    ctx.claim(x.shape, target.itemsize)
+    y = np.empty(x.shape, target)
+    buffer = np.empty(0 if target == _F32 else min(BLOCK, x.size), _F32)
+    zero = None if zero is None or not zero.any() else zero
+    with np.errstate(all="ignore"):
+        for part, out, s, z in form.views(np.ascontiguousarray(x).reshape(x.shape), y, scale.astype(_F32), zero):
+            product = out if target == _F32 else buffer[: part.size].reshape(part.shape)
+            np.multiply(_difference(part, None if zero is None else z), s, out=product)
+            if product is not out:
+                out[...] = product.astype(target)
+    return y
+
+
+def _difference(x: Array, zero: Array | None) -> Array:
+    """x - zero rounded once to float32."""
+    if x.dtype == np.int32:
+        return np.asarray((x if zero is None else x.astype(np.int64) - zero).astype(_F32))
+    values = x.astype(_F32) if x.dtype.kind != "V" else _table(x.dtype)[x.view(np.uint8)]
+    if zero is not None:
+        values -= zero.astype(_F32)
+    return values
+
+
+@cache
+def _table(dtype: np.dtype[Any]) -> Array:
+    """float32 of every byte of an 8-bit or narrower type."""
+    return np.arange(256, dtype=np.uint8).view(dtype).astype(_F32)
+
+
+def _output_type(scale: np.dtype[Any], output_dtype: int, ctx: Context) -> np.dtype[Any]:
+    given = DTYPES.get(output_dtype) if output_dtype else scale
+    known = schema("", _OP, min(ctx.version, OPSETS[-1]))
+    allowed = known.outputs[0].types if known else None
+    if given is None or (allowed is not None and given not in allowed):
+        missing = not output_dtype
+        raise refuse(
+            f"y cannot be {type_name(given)}" if given is not None else f"output_dtype {output_dtype} is not a type",
+            "x_scale" if missing else "output_dtype",
+            f"output_dtype, one of {_names(allowed)}" if missing else _names(allowed),
+            type_name(given) if given is not None else str(output_dtype),
+            why=f"{_OP}: without output_dtype, y has x_scale's type." if missing else "",
+            code="QR204",
+            name="bad-attribute",
+        )
+    return given
+
+
+def _names(types: frozenset[np.dtype[Any]] | None) -> str:
+    return ", ".join(sorted(type_name(t) for t in types or ()))
+
+
+def _refuse_zero_point(zero: Array) -> None:
+    bad = ~(zero.astype(_F32) == 0)
+    if bad.any():
+        raise refuse(
+            f"x_zero_point of {type_name(zero.dtype)} is not 0",
+            "x_zero_point",
+            "0",
+            str(zero.reshape(-1)[int(np.argmax(bad))]),
+            why="the zero point of float8, float6 and float4 is not used.",
+            fix="use a zero point of 0",
+        )

@@ -1,0 +1,44 @@
+"""DynamicQuantizeLinear."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._context import Context
+from qrun.ops._dynamic import dynamic_parameters
+from qrun.ops._op import op
+from qrun.ops._quantize import BLOCK, note_scale
+
+
+@op("DynamicQuantizeLinear", since=11)
+def dynamic_quantize_linear(x: Array, *, ctx: Context | None = None) -> tuple[Array, Array, Array]:
+    """Quantize float32 x to uint8 with parameters from its own range: y, y_scale (rank 0), y_zero_point (rank 0).
+
+        y_scale = (max(0, max x) - min(0, min x)) / 255       y_zero_point = RNE(clip(0 - min(0, min x) / y_scale))
+        y = saturate(RNE(x / y_scale) + y_zero_point)
+
+    Exact: each step is one float32 operation, as the page's function body says. An empty x or one of zeros only,
+    where the body divides 0 by 0, gives scale 1 and zero point 0. NaN and -inf are refused.
+    Source: ONNX operators, DynamicQuantizeLinear-11.
+    """
+    ctx = ctx or Context()
+    scale, zero = dynamic_parameters(x, ctx.arith)
+    note_scale(ctx, scale, "y_scale")
+    y = np.empty(x.shape, np.uint8)
+    source, target = np.ascontiguousarray(x).reshape(-1), y.reshape(-1)
+    buffer = np.empty(min(BLOCK, x.size), np.float32)
+    bottom, top = -float(zero), 255 - float(zero)
+    with np.errstate(all="ignore"):
+        for first in range(0, x.size, BLOCK):
+            q = buffer[: min(BLOCK, x.size - first)]
+            np.divide(source[first : first + BLOCK], scale, out=q)
+            np.rint(q, out=q)
+            np.clip(q, bottom, top, out=q)
+            if math.isnan(np.dot(q, q)):
+                q[np.isnan(q)] = bottom
+            np.subtract(q, bottom, out=q)
+            np.copyto(target[first : first + BLOCK], q, casting="unsafe")
+    return y, scale, zero

@@ -1,0 +1,103 @@
+"""Gemm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context
+from qrun.ops._float import is_integer, narrow, product, single, widen
+from qrun.ops._op import Shape, op, refuse
+
+
+def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    return int(np.prod(outputs[0], dtype=np.int64)) * inputs[0][0 if attributes.get("transA") else 1]
+
+
+@op("Gemm", since=7, cost=_macs)
+def gemm_7(
+    A: Array,
+    B: Array,
+    C: Array,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    ctx: Context | None = None,
+) -> Array:
+    """alpha * A' @ B' + beta * C, as Gemm-11; C is required. Source: ONNX operators, Gemm-7 and Gemm-9."""
+    return _gemm(A, B, C, alpha, beta, transA, transB, ctx or Context())
+
+
+@op("Gemm", since=11, cost=_macs)
+def gemm(
+    A: Array,
+    B: Array,
+    C: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    ctx: Context | None = None,
+) -> Array:
+    """Y = alpha * A' @ B' + beta * C, where A' [M,K] is A or its transpose, B' [K,N] likewise; C broadcasts to [M,N].
+
+    All of one type. Floating point is computed in float64 and rounded once; float64 stays float64. Integers wrap; a
+    product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times NaN is NaN.
+    Raises OperatorError for shapes that do not fit.
+    Source: ONNX operators, Gemm-13.
+    """
+    return _gemm(A, B, C, alpha, beta, transA, transB, ctx or Context())
+
+
+def _gemm(
+    a: Array, b: Array, c: Array | None, alpha: float, beta: float, trans_a: int, trans_b: int, ctx: Context
+) -> Array:
+    for name, matrix in (("A", a), ("B", b)):
+        if matrix.ndim != 2:
+            raise refuse(f"{name} is not a matrix", name, "rank 2", matrix, code="QR208", name="shape-mismatch")
+    left, right = a.T if trans_a else a, b.T if trans_b else b
+    if left.shape[1] != right.shape[0]:
+        raise refuse(
+            "A and B cannot be multiplied",
+            "B",
+            f"K = {left.shape[1]} rows after transposition, as A has columns",
+            f"A' {shape_text(left.shape)}, B' {shape_text(right.shape)}",
+            fix="check transA and transB",
+            code="QR208",
+            name="shape-mismatch",
+        )
+    shape = (left.shape[0], right.shape[1])
+    if c is not None and (c.ndim > 2 or any(n not in (1, s) for n, s in zip(c.shape[::-1], shape[::-1], strict=False))):
+        raise refuse(
+            "C does not broadcast to the product",
+            "C",
+            f"a shape that broadcasts to {shape_text(shape)}",
+            c,
+            code="QR208",
+            name="shape-mismatch",
+        )
+    ctx.claim(shape, 8)
+    alpha, beta = single(alpha), single(beta)
+    y = product(left, right)
+    with np.errstate(all="ignore"):
+        if is_integer(a.dtype):
+            total = _times(y, alpha)
+            return total if c is None else np.asarray(total + _times(c, beta))
+        if alpha != 1:
+            y = y * alpha
+        return narrow(y if c is None else y + widen(c) * beta, a.dtype)
+
+
+def _times(x: Array, factor: float) -> Array:
+    if factor == 1:
+        return x
+    if abs(factor) < 2**31 and factor == int(factor):
+        return np.asarray((x.astype(np.int64) * int(factor)).astype(x.dtype))
+    return np.trunc(widen(x) * factor).astype(np.int64).astype(x.dtype)

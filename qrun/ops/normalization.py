@@ -1,0 +1,220 @@
+"""BatchNormalization, LRN and Dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context
+from qrun.ops._float import State, narrow, single, slide, widen
+from qrun.ops._op import op, refuse
+
+
+@op("BatchNormalization", since=7)
+def batch_normalization_7(
+    X: Array,
+    scale: Array,
+    B: Array,
+    mean: Array,
+    var: Array,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
+    ctx: Context | None = None,
+) -> State:
+    """BatchNormalization-9; with spatial = 0 every element [C,spatial...] has parameters and statistics of its own.
+
+    Source: ONNX operators, BatchNormalization-7.
+    """
+    return _training_by_outputs(X, (scale, B, mean, var), epsilon, momentum, bool(spatial), ctx or Context())
+
+
+@op("BatchNormalization", since=9)
+def batch_normalization_9(
+    X: Array,
+    scale: Array,
+    B: Array,
+    mean: Array,
+    var: Array,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    ctx: Context | None = None,
+) -> State:
+    """BatchNormalization-15, in training mode when more outputs than Y are used: mean and var, the running statistics,
+    saved_mean and saved_var, those of this batch. Source: ONNX operators, BatchNormalization-9.
+    """
+    return _training_by_outputs(X, (scale, B, mean, var), epsilon, momentum, True, ctx or Context())
+
+
+@op("BatchNormalization", since=14)
+def batch_normalization(
+    X: Array,
+    scale: Array,
+    B: Array,
+    input_mean: Array,
+    input_var: Array,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+    ctx: Context | None = None,
+) -> State:
+    """Y = (X - mean) / sqrt(var + epsilon) * scale + B, per channel.
+
+    X [N,C,spatial...] or [N], which has one channel; scale, B, input_mean, input_var [C], floating point.
+    Otherwise mean and var are the inputs; in training mode those of the batch (population variance), and
+    running = input * momentum + current * (1 - momentum) for both are further outputs.
+    In float64 and rounded once to X's type, statistics to that of input_mean; float64 stays float64.
+    Raises OperatorError for parameters that are not [C], and for further outputs outside training mode.
+    Source: ONNX operators, BatchNormalization-15.
+    """
+    ctx = ctx or Context()
+    further = any(ctx.wanted[1:])
+    if further and not training_mode:
+        raise refuse(
+            "running statistics are asked for outside training mode",
+            "training_mode",
+            "1, or Y as the only output",
+            f"{training_mode} and {ctx.outputs} outputs",
+            why="BatchNormalization-15: when training_mode is 0, extra outputs are invalid.",
+            code="QR204",
+            name="bad-attribute",
+        )
+    made = _normalize(X, (scale, B, input_mean, input_var), epsilon, momentum, True, bool(training_mode), ctx)
+    return made[: 3 if further else 1]
+
+
+def _training_by_outputs(
+    x: Array, params: Sequence[Array], epsilon: float, momentum: float, spatial: bool, ctx: Context
+) -> State:
+    training = any(ctx.wanted[1:])
+    made = _normalize(x, params, epsilon, momentum, spatial, training, ctx, ("mean", "var"))
+    return made if training else made[:1]
+
+
+def _normalize(
+    x: Array,
+    params: Sequence[Array],
+    epsilon: float,
+    momentum: float,
+    spatial: bool,
+    training: bool,
+    ctx: Context,
+    statistics: tuple[str, str] = ("input_mean", "input_var"),
+) -> State:
+    """Y, running mean, running variance, mean and variance of the batch (those only in training mode)."""
+    features = x.shape[1:] if not spatial else x.shape[1:2] if x.ndim > 1 else (1,)
+    for name, value in zip(("scale", "B", *statistics), params, strict=True):
+        if value.shape != features:
+            raise refuse(
+                f"{name} does not fit X",
+                name,
+                f"{shape_text(features)} for X {shape_text(x.shape)}",
+                value,
+                code="QR208",
+                name="shape-mismatch",
+            )
+    ctx.claim(x.shape, 8)
+    shape = features if not spatial or x.ndim < 2 else (*features, *(1,) * (x.ndim - 2))
+    scale, bias, mean, var = (widen(p).reshape(shape) for p in params)
+    with np.errstate(all="ignore"):
+        further: State = ()
+        if training:
+            axes = (0, *(range(2, x.ndim) if spatial else ()))
+            count = np.float64(math.prod(x.shape[a] for a in axes))
+            keep, kind = single(momentum), params[2].dtype
+            current_mean = np.sum(x, axis=axes, dtype=np.float64, keepdims=True) / count
+            current_var = np.sum(np.square(widen(x) - current_mean), axis=axes, keepdims=True) / count
+            pairs = ((mean, current_mean), (var, current_var))
+            running = [old * keep + new.reshape(shape) * (1 - keep) for old, new in pairs]
+            mean, var = current_mean.reshape(shape), current_var.reshape(shape)
+            further = tuple(narrow(v.reshape(features), kind) for v in (*running, mean, var))
+        y = np.subtract(x, mean, dtype=np.float64)
+        y *= scale / np.sqrt(var + single(epsilon))
+        y += bias
+    return narrow(y, x.dtype), *further
+
+
+@op("LRN", since=1)
+def lrn(
+    X: Array,
+    *,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    bias: float = 1.0,
+    size: int,
+    ctx: Context | None = None,
+) -> Array:
+    """Y[n,c] = X[n,c] / (bias + alpha / size * sum over i of X[n,i]**2) ** beta
+
+    X [N,C,spatial...], floating point; i runs over the `size` channels from c - floor((size-1)/2) to
+    c + ceil((size-1)/2) that exist. In float64 and rounded once to X's type; float64 stays float64.
+    Raises OperatorError for a size below 1 and for rank 1 or less.
+    Source: ONNX operators, LRN-13.
+    """
+    if X.ndim < 2:
+        raise refuse("X has no channels", "X", "[N,C,spatial...]", X, code="QR208", name="shape-mismatch")
+    if size < 1:
+        raise refuse("size is not positive", "size", "1 or more", str(size), code="QR204", name="bad-attribute")
+    if not X.size:
+        return X
+    channels = X.shape[1]
+    before, after = min((size - 1) // 2, channels - 1), min(size // 2, channels - 1)
+    ctx = ctx or Context()
+    ctx.claim((X.shape[0], channels + before + after, *X.shape[2:]), 16, "squares")
+    with np.errstate(all="ignore"):
+        wide = widen(X)
+        pads = [(0, 0)] * X.ndim
+        pads[1] = (before, after)
+        squares = np.pad(np.square(wide), pads)
+        total = slide((squares,), 1, before + after + 1, 1, 1, channels, lambda a, b: (a[0] + b[0],))[0]
+        return narrow(wide / (single(bias) + single(alpha) / size * total) ** single(beta), X.dtype)
+
+
+@op("Dropout", since=7)
+def dropout_7(data: Array, *, ratio: float = 0.5, ctx: Context | None = None) -> State:
+    """data unchanged, as in inference; mask of ones: of data's type in version 7, bool from version 10 on.
+
+    Source: ONNX operators, Dropout-7 and Dropout-10.
+    """
+    ctx = ctx or Context()
+    if not ctx.wants(1):
+        return (data,)
+    return data, np.ones(data.shape, data.dtype if ctx.version < 10 else np.bool_)
+
+
+@op("Dropout", since=12)
+def dropout(
+    data: Array,
+    ratio: Array | None = None,
+    training_mode: Array | None = None,
+    *,
+    seed: int | None = None,
+    ctx: Context | None = None,
+) -> State:
+    """data unchanged and a mask of True, unless training_mode is true and ratio is not 0.
+
+    Then mask = (uniform [0, 1) >= ratio) and output = data * mask / (1 - ratio), in float64 and rounded once. The page
+    leaves the generator open; this is numpy's MT19937 from `seed`, or from 0, so a run repeats.
+    Raises OperatorError for a ratio outside [0, 1), and for ratio or training_mode that are not scalars.
+    Source: ONNX operators, Dropout-22.
+    """
+    ctx = ctx or Context()
+    for name, value in (("ratio", ratio), ("training_mode", training_mode)):
+        if value is not None and (value.size != 1 or value.ndim > 1):
+            raise refuse(f"{name} is not a scalar", name, "a scalar", value, code="QR208", name="shape-mismatch")
+    rate = 0.5 if ratio is None else float(ratio.reshape(()))
+    if training_mode is None or not bool(training_mode.reshape(())) or rate == 0:
+        return (data, np.ones(data.shape, np.bool_)) if ctx.wants(1) else (data,)
+    if not 0 <= rate < 1:
+        raise refuse("ratio is out of range", "ratio", "0 <= ratio < 1", str(rate))
+    ctx.claim(data.shape, 17)
+    mask = np.asarray(np.random.RandomState((seed or 0) % 2**32).uniform(0, 1, data.shape) >= rate)
+    with np.errstate(all="ignore"):
+        return narrow(widen(data) * mask / (1 - rate), data.dtype), mask

@@ -1,0 +1,131 @@
+"""Pad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context
+from qrun.ops._float import axes_in
+from qrun.ops._op import OperatorError, op, refuse
+from qrun.ops._shape import claim, ints, same_length
+
+_WRAP_SINCE = 19
+
+
+@op("Pad", since=2)
+def pad_2(
+    data: Array, *, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0, ctx: Context | None = None
+) -> Array:
+    """Pad-18 with pads and a float value as attributes. Source: ONNX operators, Pad-2."""
+    with np.errstate(all="ignore"):
+        fill = np.array(value, np.float32).astype(data.dtype)
+    return _pad(data, pads, fill, None, mode, ctx or Context())
+
+
+@op("Pad", since=11)
+def pad_11(
+    data: Array,
+    pads: Array,
+    constant_value: Array | None = None,
+    *,
+    mode: str = "constant",
+    ctx: Context | None = None,
+) -> Array:
+    """Pad-18 of all axes. Source: ONNX operators, Pad-13."""
+    return _pad(data, ints(pads, "pads"), constant_value, None, mode, ctx or Context())
+
+
+@op("Pad", since=18)
+def pad(
+    data: Array,
+    pads: Array,
+    constant_value: Array | None = None,
+    axes: Array | None = None,
+    *,
+    mode: str = "constant",
+    ctx: Context | None = None,
+) -> Array:
+    """Add elements before and after the given axes, or remove them where pads are negative.
+
+    pads: [begin of each axis ..., end of each axis ...], 1-D int64; axes: 1-D, all if omitted.
+    mode: constant (constant_value, else 0, "" or False), reflect (without the edge), edge, wrap (since 19).
+
+    Modes other than constant first remove, then copy from what remains; a pad longer than that reflects or wraps
+    repeatedly, as numpy.pad does. Refuses a negative output size, and copies of an empty axis.
+    Source: ONNX operators, Pad-25.
+    """
+    places = None if axes is None else ints(axes, "axes")
+    return _pad(data, ints(pads, "pads"), constant_value, places, mode, ctx or Context())
+
+
+def _pad(
+    data: Array, pads: Sequence[int], constant: Array | None, axes: Sequence[int] | None, mode: str, ctx: Context
+) -> Array:
+    modes = ("constant", "reflect", "edge", "wrap")[: 4 if ctx.version >= _WRAP_SINCE else 3]
+    if mode not in modes:
+        raise refuse(f"mode {mode!r} does not exist", "mode", ", ".join(modes), mode, code="QR204", name="bad-attribute")
+    places = axes_in(range(data.ndim) if axes is None else axes, data.ndim)
+    same_length(pads, 2 * len(places), "pads", "Pad: a begin and an end for each axis.")
+    begin, end = [0] * data.ndim, [0] * data.ndim
+    for number, place in enumerate(places):
+        begin[place], end[place] = pads[number], pads[number + len(places)]
+    sizes = list(zip(data.shape, begin, end, strict=True))
+    shape = [n + b + e for n, b, e in sizes]
+    if any(n < 0 for n in shape):
+        raise _refused("pads remove more than there is", "dimensions of 0 or more", shape_text(tuple(shape)))
+    claim(ctx, shape, data.dtype, "pads")
+    if mode == "constant":
+        made = np.empty(shape, data.dtype)
+        made[...] = _fill(constant, data.dtype)
+        inside = [(max(0, b), max(0, b, min(n + b, n + b + e))) for n, b, e in sizes]
+        made[tuple(slice(i, j) for i, j in inside)] = data[
+            tuple(slice(i - b, j - b) for (i, j), b in zip(inside, begin, strict=True))
+        ]
+        return made
+    for axis, (n, b, e) in enumerate(sizes):
+        if b or e:
+            ctx.claim((n + b + e,), 8)
+            data = np.take(data, _source(mode, n, b, e, axis), axis=axis)
+    return data
+
+
+def _refused(message: str, expected: str, got: str) -> OperatorError:
+    return refuse(message, "pads", expected, got, code="QR208", name="shape-mismatch")
+
+
+def _source(mode: str, length: int, begin: int, end: int, axis: int) -> Array:
+    """For each place of the padded axis, the place of the axis it copies."""
+    first = max(0, -begin)
+    length -= first + max(0, -end)
+    if length < 0 or (not length and max(begin, end) > 0):
+        raise _refused(f"axis {axis} has nothing to {mode}", "a rest of 1 or more", f"{begin} and {end}")
+    place = np.arange(-max(0, begin), length + max(0, end), dtype=np.int64)
+    if mode == "edge":
+        place = np.clip(place, 0, length - 1)
+    elif mode == "wrap":
+        place %= max(1, length)
+    else:
+        turn = max(1, 2 * (length - 1))
+        place %= turn
+        place = np.minimum(place, turn - place)
+    return place + first
+
+
+def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
+    if value is None:
+        return "" if dtype == np.object_ else np.zeros((), dtype)
+    if value.size != 1 or value.ndim > 1:
+        raise refuse(
+            f"constant_value has shape {shape_text(value.shape)}",
+            "constant_value",
+            "a scalar",
+            value,
+            code="QR208",
+            name="shape-mismatch",
+        )
+    return value.reshape(())

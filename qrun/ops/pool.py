@@ -1,0 +1,254 @@
+"""MaxPool, AveragePool, GlobalAveragePool, and NhwcMaxPool of com.microsoft."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._context import Context
+from qrun.ops._float import State, is_integer, narrow, slide, widen
+from qrun.ops._op import op, refuse
+from qrun.ops._window import Window, padded, window
+
+
+@op("MaxPool", since=1)
+def max_pool_1(
+    X: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> Array:
+    """MaxPool-10 without dilations, ceil_mode and Indices. Source: ONNX operators, MaxPool-1."""
+    win = _window(X, kernel_shape, strides, (), pads, auto_pad, 0)
+    return _max(X, win, 0, False, ctx or Context())[0]
+
+
+@op("MaxPool", since=8)
+def max_pool_8(
+    X: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] = (),
+    storage_order: int = 0,
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> State:
+    """MaxPool-10 without dilations and ceil_mode. Source: ONNX operators, MaxPool-8."""
+    ctx = ctx or Context()
+    win = _window(X, kernel_shape, strides, (), pads, auto_pad, 0)
+    return _max(X, win, storage_order, ctx.wants(1), ctx)
+
+
+@op("MaxPool", since=10)
+def max_pool(
+    X: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: tuple[int, ...] = (),
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] = (),
+    storage_order: int = 0,
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> State:
+    """The largest element of each window: Y, and optionally Indices, int64.
+
+    X [N,C,spatial...], floating point; int8 and uint8 since version 12. Padding never counts: a window that holds
+    nothing else gives -inf or the type's smallest value. A NaN in the window gives NaN.
+    Indices: place of the first largest element in the flattened X, whose planes are row-major (storage_order 0) or
+    column-major (1); -1 where the window holds only padding.
+    Exact. Raises OperatorError for geometry that the page forbids.
+    Source: ONNX operators, MaxPool-22.
+    """
+    ctx = ctx or Context()
+    win = _window(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    return _max(X, win, storage_order, ctx.wants(1), ctx)
+
+
+@op("NhwcMaxPool", since=1, domain="com.microsoft", types={"T": ("int8 uint8", "x")})
+def nhwc_max_pool(
+    x: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: tuple[int, ...] = (),
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> Array:
+    """MaxPool of x [N,spatial...,C], int8 or uint8; y has the same layout. Exact.
+
+    Source: onnxruntime ContribOperators, com.microsoft.NhwcMaxPool.
+    """
+    planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x
+    win = _window(planes, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, "x", "[N,spatial...,C]")
+    return np.ascontiguousarray(np.moveaxis(_max(planes, win, 0, False, ctx or Context())[0], 1, -1))
+
+
+@op("AveragePool", since=7)
+def average_pool_7(
+    X: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    count_include_pad: int = 0,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> Array:
+    """AveragePool-19 without dilations and ceil_mode. Source: ONNX operators, AveragePool-7."""
+    win = _window(X, kernel_shape, strides, (), pads, auto_pad, 0)
+    return _average(X, win, count_include_pad, ctx or Context())
+
+
+@op("AveragePool", since=10)
+def average_pool_10(
+    X: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> Array:
+    """AveragePool-19 without dilations. Source: ONNX operators, AveragePool-10 and AveragePool-11."""
+    win = _window(X, kernel_shape, strides, (), pads, auto_pad, ceil_mode)
+    return _average(X, win, count_include_pad, ctx or Context())
+
+
+@op("AveragePool", since=19)
+def average_pool(
+    X: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: tuple[int, ...] = (),
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> Array:
+    """The mean of each window. X [N,C,spatial...], floating point.
+
+    The sum, in which padding is 0, is divided by the number of elements inside X, or with count_include_pad inside X
+    and its pads; what ceil_mode adds beyond the end pads never counts. A window without elements gives 0.
+    In float64 and rounded once to X's type; float64 stays float64.
+    Raises OperatorError for geometry that the page forbids.
+    Source: ONNX operators, AveragePool-22.
+    """
+    win = _window(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    return _average(X, win, count_include_pad, ctx or Context())
+
+
+@op("GlobalAveragePool", since=1)
+def global_average_pool(X: Array) -> Array:
+    """The mean over all spatial axes: X [N,C,spatial...] to [N,C,1...]. NaN over no elements.
+
+    In float64 and rounded once to X's type; float64 stays float64.
+    Source: ONNX operators, GlobalAveragePool-22.
+    """
+    _check_rank(X, 2, "X", "[N,C,spatial...]")
+    axes = tuple(range(2, X.ndim))
+    with np.errstate(all="ignore"):
+        total = np.sum(X, axis=axes, dtype=np.float64, keepdims=True)
+        return narrow(total / np.float64(math.prod(X.shape[2:])), X.dtype)
+
+
+def _check_rank(x: Array, least: int, name: str, layout: str) -> None:
+    if x.ndim < least:
+        raise refuse(f"{name} has no spatial axes", name, layout, x, code="QR208", name="shape-mismatch")
+
+
+def _window(
+    x: Array,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    auto_pad: str,
+    ceil_mode: int,
+    name: str = "X",
+    layout: str = "[N,C,spatial...]",
+) -> Window:
+    _check_rank(x, 3, name, layout)
+    return window(x.shape[2:], kernel, strides, dilations, pads, auto_pad, ceil_mode=bool(ceil_mode))
+
+
+def _max(x: Array, win: Window, storage_order: int, indices: bool, ctx: Context) -> State:
+    shape = (*x.shape[:2], *win.out)
+    ctx.claim(shape, x.itemsize)
+    if not math.prod(shape):
+        return (np.empty(shape, x.dtype), np.empty(shape, np.int64))[: 1 + indices]
+    fill = np.iinfo(x.dtype).min if is_integer(x.dtype) else -np.inf
+    state: State = (padded(x, win, fill, ctx),)
+    if indices:
+        ctx.claim(state[0].shape, 8, "indices")
+        plane = math.prod(x.shape[2:])
+        places = np.arange(plane, dtype=np.int64).reshape(1, 1, *x.shape[2:][:: -1 if storage_order else 1])
+        if storage_order:
+            places = places.transpose(0, 1, *range(x.ndim - 1, 1, -1))
+        state = (state[0], padded(places, win, -1, ctx))
+    with np.errstate(all="ignore"):
+        state = _slide_all(state, win, _first_larger if indices else _larger)
+    if not indices:
+        return (np.array(state[0]),)
+    planes = np.arange(math.prod(x.shape[:2]), dtype=np.int64).reshape(*x.shape[:2], *(1,) * len(win.out)) * plane
+    return np.array(state[0]), np.where(state[1] < 0, np.int64(-1), state[1] + planes)
+
+
+def _slide_all(state: State, win: Window, combine: Callable[[State, State], State]) -> State:
+    lead = state[0].ndim - len(win.kernel)
+    for axis in reversed(range(len(win.kernel))):
+        state = slide(
+            state, lead + axis, win.kernel[axis], win.dilations[axis], win.strides[axis], win.out[axis], combine
+        )
+    return state
+
+
+def _larger(a: State, b: State) -> State:
+    return (np.maximum(a[0], b[0]),)
+
+
+def _first_larger(a: State, b: State) -> State:
+    """The larger value with its place; the first of equals, but never padding (place -1) before an element."""
+    better = (b[0] > a[0]) | ((b[0] != b[0]) & (a[0] == a[0])) | ((a[1] < 0) & (b[1] >= 0))
+    return np.where(better, b[0], a[0]), np.where(better, b[1], a[1])
+
+
+def _plus(a: State, b: State) -> State:
+    return (a[0] + b[0],)
+
+
+def _average(x: Array, win: Window, include_pad: int, ctx: Context) -> Array:
+    shape = (*x.shape[:2], *win.out)
+    ctx.claim(shape, 8)
+    if not math.prod(shape):
+        return np.empty(shape, x.dtype)
+    source = padded(x, win, 0, ctx)
+    ctx.claim(source.shape, 16, "sums")
+    counts = [_counts(n, win, axis, bool(include_pad)) for axis, n in enumerate(x.shape[2:])]
+    with np.errstate(all="ignore"):
+        total = _slide_all((widen(source),), win, _plus)[0]
+        return narrow(total / np.maximum(reduce(np.multiply.outer, counts), 1), x.dtype)
+
+
+def _counts(size: int, win: Window, axis: int, include_pad: bool) -> Array:
+    """How many taps of each window along one axis lie inside the input, or inside the input and its pads."""
+    start = np.arange(win.out[axis], dtype=np.int64) * win.strides[axis] - win.begin[axis]
+    low, high = (-win.begin[axis], size + win.end[axis]) if include_pad else (0, size)
+    step, taps = win.dilations[axis], win.kernel[axis]
+    before, until = (np.clip(-((start - limit) // step), 0, taps) for limit in (low, high))
+    return np.asarray(until - before)

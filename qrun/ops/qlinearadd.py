@@ -1,0 +1,82 @@
+"""QLinearAdd of com.microsoft."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._codes import Rounded, binary, common_shape, scale_param, single, zero_param
+from qrun.ops._context import Context
+from qrun.ops._exact import two_sum
+from qrun.ops._op import Shape, op
+from qrun.ops._rounding import decide, fma32
+
+_NAME = "QLinearAdd"
+
+
+@op(
+    _NAME,
+    since=1,
+    domain="com.microsoft",
+    types={
+        "T": ("int8 uint8", "A A_zero_point B B_zero_point C_zero_point"),
+        "float": ("float", "A_scale B_scale C_scale"),
+    },
+)
+def qlinear_add(
+    A: Array,
+    A_scale: Array,
+    A_zero_point: Array | None,
+    B: Array,
+    B_scale: Array,
+    B_zero_point: Array | None,
+    C_scale: Array,
+    C_zero_point: Array | None = None,
+    *,
+    ctx: Context | None = None,
+) -> Array:
+    """Sum of two quantized tensors that broadcast, all of one 8-bit type; scales and zero points are scalars or [1].
+
+        C = saturate(RNE((A_scale * (A - A_zero_point) + B_scale * (B - B_zero_point)) / C_scale) + C_zero_point)
+
+    Exact: the quotient is rounded once, as a real number, and before the zero point is added.
+    ``ort``: a chain of float32 multiply-adds that ends with the zero point, rounded after it, as on x86 with FMA;
+    values beyond int32 saturate instead of wrapping. onnx.reference has no such operator: ``onnx-ref`` is exact.
+    Source: onnxruntime ContribOperators, com.microsoft.QLinearAdd.
+    """
+    ctx = ctx or Context()
+    shape = common_shape(_NAME, A=A, B=B)
+    sa, sb, sc = (
+        scale_param(s, n, _NAME, ctx) for s, n in ((A_scale, "A_scale"), (B_scale, "B_scale"), (C_scale, "C_scale"))
+    )
+    za = zero_param(A_zero_point, A.dtype, "A_zero_point", "A", _NAME)
+    zb = zero_param(B_zero_point, B.dtype, "B_zero_point", "B", _NAME)
+    zc = zero_param(C_zero_point, A.dtype, "C_zero_point", "C", _NAME)
+    order = _scalar_side(A.shape, B.shape)
+
+    def exact(a: Array, b: Array) -> Rounded:
+        with np.errstate(all="ignore"):
+            left, right = np.broadcast_arrays((a - float(za)) * sa, (b - float(zb)) * sb)
+            return decide((left + right) / sc, lambda at: (two_sum(left[at], right[at]), sc))
+
+    def ort(a: Array, b: Array) -> Rounded:
+        with np.errstate(all="ignore"):
+            ac, bc = single(sa) / single(sc), single(sb) / single(sc)
+            if order == "a":
+                a, b, ac, bc = b, a, bc, ac
+                fixed = single(zc) - fma32(ac, single(zb), bc * single(za))
+            else:
+                fixed = single(zc) - fma32(ac, single(za), bc * single(zb))
+            total = fma32(a, ac, fma32(b, bc, fixed))
+        return np.rint(total).astype(np.float64) - float(zc)
+
+    return binary(A, B, shape, ort if ctx.arith == "ort" else exact, zc, ctx, "C")
+
+
+def _scalar_side(a: Shape, b: Shape) -> str:
+    """Which operand onnxruntime folds into the constant: the one that is a scalar for each inner loop ("a"), else B."""
+    pairs = list(zip(reversed(a), reversed(b), strict=False))
+    if not a or not b:
+        pairs = [((a or (1,))[-1], (b or (1,))[-1])]
+    inner = next((p for p in pairs if p != (1, 1)), (1, 1))
+    return "a" if inner[0] == 1 != inner[1] else "b"

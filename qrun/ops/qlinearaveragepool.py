@@ -1,0 +1,132 @@
+"""QLinearAveragePool of com.microsoft."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._codes import scale_param, single, zero_param
+from qrun.ops._context import Context
+from qrun.ops._op import op
+from qrun.ops._pooling import Spans, channel_layout, counts, pooled, spans, window_sums
+from qrun.ops._quantize import store
+from qrun.ops._window import Window, window
+
+_NAME = "QLinearAveragePool"
+_BLOCK = 1 << 20
+
+
+@op(
+    _NAME,
+    since=1,
+    domain="com.microsoft",
+    types={"T": ("int8 uint8", "X x_zero_point y_zero_point"), "float": ("float", "x_scale y_scale")},
+)
+def qlinear_average_pool(
+    X: Array,
+    x_scale: Array,
+    x_zero_point: Array | None,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    channels_last: int = 0,
+    count_include_pad: int = 0,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> Array:
+    """Mean over sliding windows of a quantized tensor [N,C,spatial...], or [N,spatial...,C] if channels_last.
+
+    int8 or uint8 with scalar parameters. n counts the positions of the window inside the input, or with
+    count_include_pad those inside the padded input, as in AveragePool; outside, the real value is 0.
+
+        Y = saturate(RNE(x_scale * sum (X - x_zero_point) / (y_scale * n)) + y_zero_point)
+
+    Exact: the sum is an integer, the quotient is rounded once, as a real number, and before the zero point is added.
+    Of no positions it is NaN.
+    ``ort``: float32 sum, mean and quotient, the zero point added before rounding; count_include_pad divides by the
+    whole kernel even where ceil_mode makes it reach past the padding. onnx.reference has no such operator:
+    ``onnx-ref`` is exact.
+    Raises OperatorError for geometry that AveragePool's page forbids.
+    Source: onnxruntime ContribOperators, com.microsoft.QLinearAveragePool; ONNX operators, AveragePool-22.
+    """
+    ctx = ctx or Context()
+    axes = channel_layout(X, bool(channels_last), _NAME)
+    size = tuple(X.shape[a] for a in axes)
+    win = window(size, kernel_shape, strides, None, pads, auto_pad, ceil_mode=bool(ceil_mode))
+    xs, ys = scale_param(x_scale, "x_scale", _NAME, ctx), scale_param(y_scale, "y_scale", _NAME, ctx)
+    xz = zero_param(x_zero_point, X.dtype, "x_zero_point", "X", _NAME)
+    yz = zero_param(y_zero_point, X.dtype, "y_zero_point", "Y", _NAME)
+    shape = list(X.shape)
+    for axis, length in zip(axes, win.out, strict=True):
+        shape[axis] = length
+    ctx.claim(shape, X.itemsize)
+    y = np.empty(shape, X.dtype)
+    where = spans(size, win)
+    inside = counts(where, axes, X.ndim)
+    divisor = inside
+    if count_include_pad:
+        divisor = np.full(inside.shape, float(math.prod(win.kernel)))
+        if ctx.arith != "ort":
+            divisor = counts(_padded_spans(size, win), axes, X.ndim)
+    for part in _blocks(X.shape, shape, bool(channels_last)):
+        x, out = X[part], y[part]
+        if ctx.arith == "ort":
+            rounded = _ort(x, xz, xs, ys, yz, axes, where, win, divisor)
+        else:
+            acc = window_sums(x, axes, where).astype(np.float64) - inside * float(xz)
+            rounded = pooled(acc, xs, ys, divisor)
+        store(rounded, yz, out, ctx, "Y")
+    return y
+
+
+def _padded_spans(size: tuple[int, ...], win: Window) -> Spans:
+    """As spans, for the input with its padding."""
+    full = tuple(n + b + e for n, b, e in zip(size, win.begin, win.end, strict=True))
+    none = (0,) * len(size)
+    return spans(full, Window(win.kernel, win.strides, win.dilations, none, none, win.out))
+
+
+def _blocks(shape: tuple[int, ...], out: list[int], channels_last: bool) -> list[tuple[slice, ...]]:
+    """Slices of the leading axes (N, and C unless it is last) that keep intermediates small."""
+    lead = 1 if channels_last else 2
+    each = max(1, math.prod(shape[lead:]), math.prod(out[lead:]))
+    if lead == 1 or shape[1] * each <= _BLOCK:
+        step = max(1, _BLOCK // max(1, each * math.prod(shape[1:lead])))
+        return [(slice(i, i + step),) for i in range(0, shape[0], step)]
+    step = max(1, _BLOCK // each)
+    return [(slice(n, n + 1), slice(i, i + step)) for n in range(shape[0]) for i in range(0, shape[1], step)]
+
+
+def _ort(
+    x: Array,
+    xz: Array,
+    xs: Array,
+    ys: Array,
+    yz: Array,
+    axes: tuple[int, ...],
+    where: Spans,
+    win: Window,
+    divisor: Array,
+) -> Array:
+    """The float32 sum in the order of the window's positions, last axis fastest."""
+    with np.errstate(all="ignore"):
+        value = (x.astype(np.float32) - single(xz)) * single(xs)
+        shape = list(x.shape)
+        for axis, length in zip(axes, win.out, strict=True):
+            shape[axis] = length
+        total = np.zeros(shape, np.float32)
+        for tap in product(*(range(_longest(span)) for span in where)):
+            source: tuple[slice | Array, ...] = (slice(None),) * axes[0]
+            picked, target = value, total
+            source, kept = _tap(tap, where, axes)
+            np.add.at(total, kept, value[source]) if False else _add(total, kept, picked[source])
+            del target
+        mean = total / divisor.astype(np.float32)
+        return np.asarray(np.rint(mean / single(ys) + single(yz)).astype(np.float64) - float(yz))

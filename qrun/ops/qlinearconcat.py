@@ -1,0 +1,106 @@
+"""QLinearConcat of com.microsoft."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_param
+from qrun.ops._context import Context
+from qrun.ops._op import op, refuse
+from qrun.ops._quantize import scalar
+
+_NAME = "QLinearConcat"
+_EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
+
+
+@op(
+    _NAME,
+    since=1,
+    domain="com.microsoft",
+    types={"TF": ("float", "Y_scale"), "T8": ("int8 uint8", "Y_zero_point")},
+)
+def qlinear_concat(
+    Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, axis: int, ctx: Context | None = None
+) -> Array:
+    """Quantized tensors requantized and joined along `axis`. inputs: tensor, scale, zero point, tensor, ...
+
+    Each tensor is int8 or uint8 with scalar parameters of its own (an omitted zero point is 0); all have one shape
+    but for `axis`. Output: Y_zero_point's type.
+
+        Y = concatenation of saturate(RNE((x - x_zero_point) * x_scale / Y_scale) + Y_zero_point)
+
+    Exact: the quotient is rounded once, as a real number. ``ort``: float32 product and quotient; equal parameters
+    copy. onnx.reference has no such operator: ``onnx-ref`` is exact.
+    Source: onnxruntime ContribOperators, com.microsoft.QLinearConcat.
+    """
+    ctx = ctx or Context()
+    if not inputs or len(inputs) % 3:
+        raise refuse(
+            f"{_NAME} has {len(inputs)} inputs after Y_zero_point",
+            "inputs",
+            "three for each tensor: tensor, scale, zero point",
+            len(inputs),
+            code="QR205",
+            name="input-count",
+        )
+    ys = scale_param(Y_scale, "Y_scale", _NAME, ctx)
+    yz = scalar(Y_zero_point, "Y_zero_point", _NAME)
+    assert yz is not None
+    tensors = []
+    for place in range(0, len(inputs), 3):
+        x, scale, zero = inputs[place : place + 3]
+        _check_part(place, x, scale)
+        assert x is not None
+        assert scale is not None
+        xs = scale_param(scale, f"inputs[{place + 1}]", _NAME, ctx)
+        xz = zero_param(zero, x.dtype, f"inputs[{place + 2}] (zero_point)", f"inputs[{place}]", _NAME)
+        tensors.append((x, xs, xz))
+    places = _check_shapes([x for x, _, _ in tensors], axis)
+    parts = [
+        unary(x, requantized(all_codes(x.dtype), xz, xs, yz, ys, ctx), yz, ctx, f"inputs[{3 * i}]")
+        for i, (x, xs, xz) in enumerate(tensors)
+    ]
+    return np.concatenate(parts, axis=places)
+
+
+def _check_part(place: int, x: Array | None, scale: Array | None) -> None:
+    if x is None or scale is None or x.dtype not in _EIGHT or scale.dtype != np.float32:
+        got = ", ".join("nothing" if a is None else type_name(a.dtype) for a in (x, scale))
+        raise refuse(
+            f"inputs[{place}] and inputs[{place + 1}] are not a quantized tensor and its scale",
+            "inputs",
+            "int8 or uint8, then float32",
+            got,
+            why=f"{_NAME}: inputs are tensor, scale, zero point, tensor, ...",
+            code="QR203",
+            name="type-not-allowed",
+        )
+
+
+def _check_shapes(tensors: list[Array], axis: int) -> int:
+    rank = tensors[0].ndim
+    if not -rank <= axis < rank:
+        raise refuse(
+            f"axis {axis} is out of range",
+            "axis",
+            f"-{rank} to {rank - 1}, for rank {rank}" if rank else "tensors of rank 1 or more",
+            axis,
+            code="QR204",
+            name="bad-attribute",
+        )
+    place = axis % rank
+    for i, x in enumerate(tensors):
+        if x.ndim != rank or any(
+            a != b for k, (a, b) in enumerate(zip(x.shape, tensors[0].shape, strict=True)) if k != place
+        ):
+            raise refuse(
+                f"inputs[{3 * i}] does not fit inputs[0]",
+                f"inputs[{3 * i}]",
+                f"the shape of inputs[0], {list(tensors[0].shape)}, but for axis {place}",
+                x,
+                code="QR208",
+                name="shape-mismatch",
+            )
+    return place

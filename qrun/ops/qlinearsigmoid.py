@@ -1,0 +1,90 @@
+"""QLinearSigmoid of com.microsoft."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._codes import Rounded, all_codes, scale_param, single, unary, zero_param
+from qrun.ops._context import Context
+from qrun.ops._op import op
+from qrun.ops._rounding import REACH, fma32
+from qrun.ops._transcendental import exp_sum_exceeds
+
+_NAME = "QLinearSigmoid"
+_DOUBT = 1e-9
+_ODD = (4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 2.48287947061529e-01)
+_EVEN = (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03,
+         1.16817656904453e-01, 9.93151921023180e-01)  # fmt: skip
+
+
+@op(
+    _NAME,
+    since=1,
+    domain="com.microsoft",
+    types={"T": ("int8 uint8", "X X_zero_point Y_zero_point"), "float": ("float", "X_scale Y_scale")},
+)
+def qlinear_sigmoid(
+    X: Array,
+    X_scale: Array,
+    X_zero_point: Array | None,
+    Y_scale: Array,
+    Y_zero_point: Array | None = None,
+    *,
+    ctx: Context | None = None,
+) -> Array:
+    """Logistic function of a quantized tensor, int8 or uint8, with scalar parameters.
+
+        Y = saturate(RNE(1 / (1 + exp(-(X - X_zero_point) * X_scale)) / Y_scale) + Y_zero_point)
+
+    Exact: the real value is rounded once; near a tie it is computed with as many digits as it takes.
+    ``ort``: float32 steps and the rational approximation that onnxruntime evaluates with fused multiply-adds on x86.
+    onnx.reference has no such operator: ``onnx-ref`` is exact.
+    Source: onnxruntime ContribOperators, com.microsoft.QLinearSigmoid.
+    """
+    ctx = ctx or Context()
+    xs, ys = scale_param(X_scale, "X_scale", _NAME, ctx), scale_param(Y_scale, "Y_scale", _NAME, ctx)
+    xz = zero_param(X_zero_point, X.dtype, "X_zero_point", "X", _NAME)
+    yz = zero_param(Y_zero_point, X.dtype, "Y_zero_point", "Y", _NAME)
+    centre = all_codes(X.dtype).astype(np.float64) - float(xz)
+    return unary(X, (_ort if ctx.arith == "ort" else _exact)(centre, xs, ys), yz, ctx, "Y")
+
+
+def _exact(centre: Array, xs: Array, ys: Array) -> Rounded:
+    with np.errstate(all="ignore"):
+        estimate = 1 / (1 + np.exp(-(centre * xs))) / ys
+        rounded = np.rint(estimate)
+        doubtful = np.abs(np.abs(estimate - rounded) - 0.5) <= _DOUBT
+        doubtful &= np.abs(rounded) <= REACH
+    for i in np.nonzero(doubtful)[0]:
+        rounded[i] = _nearest(int(centre[i]), float(xs), float(estimate[i]), float(ys))
+    return np.asarray(rounded)
+
+
+def _nearest(centre: int, xs: float, estimate: float, ys: float) -> int:
+    """RNE(1 / (1 + exp(-centre * xs)) / ys), given an estimate near a tie."""
+    below = round(estimate - 0.5)
+    tie = Fraction(2 * below + 1, 2) * Fraction(ys)
+    if not 0 < tie < 1:
+        above = tie <= 0
+    else:
+        side = exp_sum_exceeds({-centre: 1}, xs, 1 / tie - 1)
+        if not side:
+            return below + below % 2
+        above = side < 0
+    return below + (above == (ys > 0))
+
+
+def _ort(centre: Array, xs: Array, ys: Array) -> Rounded:
+    with np.errstate(all="ignore"):
+        v = np.clip(centre.astype(np.float32) * single(xs), np.float32(-18), np.float32(18))
+        square = v * v
+        p, q = np.full_like(v, _ODD[0]), np.full_like(v, _EVEN[0])
+        for c in _ODD[1:]:
+            p = fma32(p, square, np.float32(c))
+        for c in _EVEN[1:]:
+            q = fma32(q, square, np.float32(c))
+        y = np.clip(p * v / q + np.float32(0.5), np.float32(0), np.float32(1))
+        return np.asarray(np.rint(y / single(ys)).astype(np.float64))

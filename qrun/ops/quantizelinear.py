@@ -1,0 +1,288 @@
+"""QuantizeLinear of ai.onnx and com.microsoft."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.schema import OPSETS, schema
+from qrun.ir.types import DTYPES, type_name
+from qrun.ops._context import Context
+from qrun.ops._granularity import grain
+from qrun.ops._narrow import is_narrow, largest, narrow
+from qrun.ops._op import op, refuse
+from qrun.ops._quantize import BLOCK, limits, note_scale, same_type
+
+_OP = "QuantizeLinear"
+_NAMES = ("y_scale", "y_zero_point")
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+_HALF, _BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+_SCALE8 = np.dtype(ml_dtypes.float8_e8m0fnu)
+_PRECISIONS = (_SINGLE, _HALF, _BRAIN, _DOUBLE)
+
+
+@op(_OP, since=10)
+def quantize_linear_10(
+    x: Array, y_scale: Array, y_zero_point: Array | None = None, *, ctx: Context | None = None
+) -> Array:
+    """Per-tensor quantization; see `quantize_linear`. Source: ONNX operators, QuantizeLinear-10."""
+    return _quantize(x, y_scale, y_zero_point, None, ctx)
+
+
+@op(_OP, since=13)
+def quantize_linear_13(
+    x: Array, y_scale: Array, y_zero_point: Array | None = None, *, axis: int = 1, ctx: Context | None = None
+) -> Array:
+    """Per-tensor or per-axis quantization; see `quantize_linear`. Source: ONNX operators, QuantizeLinear-13."""
+    return _quantize(x, y_scale, y_zero_point, axis, ctx)
+
+
+@op(_OP, since=19)
+def quantize_linear_19(
+    x: Array,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    axis: int = 1,
+    saturate: int = 1,
+    ctx: Context | None = None,
+) -> Array:
+    """As 13, with float8 and float16; see `quantize_linear`. Source: ONNX operators, QuantizeLinear-19."""
+    return _quantize(x, y_scale, y_zero_point, axis, ctx, saturate=saturate)
+
+
+@op(_OP, since=21)
+def quantize_linear_21(
+    x: Array,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    saturate: int = 1,
+    ctx: Context | None = None,
+) -> Array:
+    """As 19, with blocked scales, 16-bit and 4-bit integers. Source: ONNX operators, QuantizeLinear-21."""
+    return _quantize(x, y_scale, y_zero_point, axis, ctx, block_size, output_dtype, saturate)
+
+
+@op(_OP, since=23)
+def quantize_linear(
+    x: Array,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+    ctx: Context | None = None,
+) -> Array:
+    """Quantize a tensor of any shape.
+
+    x float32, float16, bfloat16 or int32; y_scale scalar, [n] along axis, or x's shape with axis divided by
+    block_size; y_zero_point of y_scale's shape. y: y_zero_point's type, else output_dtype, else uint8.
+
+        q = x / y_scale                              rounded once to the division type
+        y = saturate(RNE(q) + y_zero_point)          integers
+        y = narrow(q)                                float8, float6, float4: Cast's tables; zero points must be 0
+
+    Division type: `precision`; else y_scale's type. Before opset 23: float32, or the half type that x has. If x or
+    y_scale is int32 or float8e8m0 the quotient is taken as a real number. ``ort`` divides in float32,
+    ``onnx-ref`` in the type numpy promotes to. NaN becomes the smallest integer, or the largest float6 or float4.
+
+    Raises OperatorError for shapes, types and attributes that the page forbids.
+    Source: ONNX operators, QuantizeLinear-28.
+    """
+    return _quantize(x, y_scale, y_zero_point, axis, ctx, block_size, output_dtype, saturate, precision)
+
+
+@op(
+    _OP,
+    since=1,
+    domain="com.microsoft",
+    types={
+        "T1": ("float16 float", "x y_scale"),
+        "T2": ("int8 uint8 int16 uint16 int4 uint4", "y_zero_point"),
+    },
+)
+def ms_quantize_linear(
+    x: Array,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    axis: int | None = None,
+    ctx: Context | None = None,
+) -> Array:
+    """QuantizeLinear-13 for more types. A 1-D y_scale without axis means axis 1, as in onnxruntime; this is observed.
+
+    Source: onnxruntime ContribOperators, com.microsoft.QuantizeLinear.
+    """
+    ctx = ctx or Context()
+    if axis is None and y_scale.size != 1:
+        ctx.observe("axis-assumed", "y_scale", 1, 1, (), "axis is missing; 1 is assumed")
+    return _quantize(x, y_scale, y_zero_point, 1 if axis is None else axis, ctx, contrib=True)
+
+
+def _quantize(
+    x: Array,
+    scale: Array,
+    zero: Array | None,
+    axis: int | None,
+    ctx: Context | None,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    saturate: int = 1,
+    precision: int = 0,
+    contrib: bool = False,
+) -> Array:
+    ctx = ctx or Context()
+    target = output_type(zero, output_dtype, ctx)
+    division = _division(x.dtype, scale.dtype, precision, ctx, contrib)
+    form = grain(x, scale, zero, axis, block_size, f"{_OP}-{ctx.version if ctx.version < 99 else OPSETS[-1]}", _NAMES)
+    if is_narrow(target):
+        _refuse_zero_point(zero, target)
+        zero = None
+    note_scale(ctx, scale, "y_scale")
+    y = np.empty(x.shape, target)
+    counts = _Counts(ctx.observing)
+    buffer = np.empty(min(BLOCK, x.size), _DOUBLE if division == _DOUBLE else _SINGLE)
+    for part, out, s, z in form.views(np.ascontiguousarray(x).reshape(x.shape), y, scale, zero):
+        q = buffer[: part.size].reshape(part.shape)
+        _divide(part, s, division, q)
+        if is_narrow(target):
+            counts.narrow(q, target)
+            out[...] = narrow(q, target, bool(saturate))
+        else:
+            _round(q, None if zero is None else z, out, counts)
+    counts.report(ctx, x)
+    return y
+
+
+def output_type(zero: Array | None, output_dtype: int, ctx: Context) -> np.dtype[Any]:
+    """The type of y: the zero point's, else output_dtype, else uint8; refuses both when they differ."""
+    given = DTYPES.get(output_dtype)
+    known = schema("", _OP, min(ctx.version, OPSETS[-1]))
+    allowed = known.outputs[0].types if known else None
+    if output_dtype and (given is None or (allowed is not None and given not in allowed)):
+        raise refuse(
+            f"output_dtype {output_dtype} is not a type that QuantizeLinear writes",
+            "output_dtype",
+            ", ".join(sorted(type_name(t) for t in allowed or ())),
+            type_name(given) if given is not None else str(output_dtype),
+            code="QR204",
+            name="bad-attribute",
+        )
+    if zero is None:
+        return given if given is not None else np.dtype(np.uint8)
+    if given is not None:
+        same_type(zero, given, "y_zero_point", "output_dtype")
+    return zero.dtype
+
+
+def _division(x: np.dtype[Any], scale: np.dtype[Any], precision: int, ctx: Context, contrib: bool) -> np.dtype[Any]:
+    """The type the quotient is rounded to; float64 stands for the real quotient, which it separates from every tie."""
+    if precision and (precision not in DTYPES or DTYPES[precision] not in _PRECISIONS):
+        raise refuse(
+            f"precision {precision} is not a type to divide in",
+            "precision",
+            ", ".join(type_name(t) for t in _PRECISIONS),
+            type_name(DTYPES[precision]) if precision in DTYPES else str(precision),
+            code="QR204",
+            name="bad-attribute",
+        )
+    if ctx.arith == "ort":
+        return _SINGLE
+    if precision:
+        return DTYPES[precision]
+    if np.dtype(np.int32) in (x, scale) or scale == _SCALE8:
+        return _DOUBLE
+    if ctx.arith == "onnx-ref":
+        return x if x == scale else _SINGLE
+    if ctx.version >= 23 or contrib:
+        return scale
+    return x
+
+
+def _refuse_zero_point(zero: Array | None, target: np.dtype[Any]) -> None:
+    if zero is not None:
+        bad = ~(zero.astype(np.float32) == 0)
+        if bad.any():
+            raise refuse(
+                f"y_zero_point of {type_name(target)} is not 0",
+                "y_zero_point",
+                "0",
+                str(zero.reshape(-1)[int(np.argmax(bad))]),
+                why="implementations ignore or add it; no page says where it would be rounded.",
+                fix="use a zero point of 0",
+            )
+
+
+def _divide(x: Array, scale: Array, division: np.dtype[Any], out: Array) -> None:
+    """x / scale, operands and quotient in the division type, written as float32 (or float64 for that type)."""
+    with np.errstate(all="ignore"):
+        if division == _SINGLE and x.dtype == scale.dtype == _SINGLE:
+            np.divide(x, scale, out=out)
+        elif division in (_SINGLE, _DOUBLE):
+            np.divide(x.astype(division), scale.astype(division), out=out)
+        else:
+            a, b = (v.astype(division).astype(_SINGLE) for v in (x, scale))
+            np.divide(a, b, out=out)
+            out[...] = out.astype(division)
+
+
+def _round(q: Array, zero: Array | None, out: Array, counts: _Counts) -> None:
+    """saturate(RNE(q) + zero) in place; NaN to the smallest value."""
+    low, high = limits(out.dtype)
+    with np.errstate(all="ignore"):
+        np.rint(q, out=q)
+        if zero is not None and zero.size == 1:
+            offset: Any = int(zero.reshape(()))
+        else:
+            offset = 0 if zero is None else zero.astype(np.int32).astype(q.dtype)
+        bottom, top = low - offset, high - offset
+        counts.integers(q, bottom, top)
+        np.clip(q, bottom, top, out=q)
+        flat = q.reshape(-1)
+        if math.isnan(np.dot(flat, flat)):
+            counts.nan(q)
+            np.copyto(q, np.asarray(bottom, q.dtype), where=np.isnan(q))
+        if zero is not None:
+            np.add(q, offset, out=q)
+        if out.dtype.kind == "V":
+            out[...] = q.astype(np.int8).astype(out.dtype)
+        else:
+            np.copyto(out, q, casting="unsafe")
+
+
+class _Counts:
+    """Saturated elements and NaN, over the blocks of one tensor."""
+
+    def __init__(self, observing: bool) -> None:
+        self.observing = observing
+        self.saturated = self.missing = 0
+
+    def integers(self, q: Array, bottom: Any, top: Any) -> None:
+        if self.observing:
+            self.saturated += int(np.count_nonzero(q > top)) + int(np.count_nonzero(q < bottom))
+
+    def nan(self, q: Array) -> None:
+        self.missing += int(np.count_nonzero(np.isnan(q)))
+
+    def narrow(self, q: Array, target: np.dtype[Any]) -> None:
+        if self.observing:
+            self.saturated += int(np.count_nonzero(np.abs(q) > largest(target)))
+            self.missing += int(np.count_nonzero(np.isnan(q)))
+
+    def report(self, ctx: Context, x: Array) -> None:
+        ctx.observe("saturated", "y", self.saturated, x.size)
+        if self.missing and ctx.observing:
+            missing = np.isnan(x)
+            first = np.unravel_index(int(np.argmax(missing)), x.shape) if missing.any() else ()
+            ctx.observe("nan-quantized", "x", self.missing, x.size, [int(i) for i in first])

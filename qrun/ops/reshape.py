@@ -1,0 +1,160 @@
+"""Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Identity: another view of the same elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._float import axes_in
+from qrun.ops._op import Shape, op, refuse
+from qrun.ops._shape import checked, ints
+
+
+@op("Reshape", since=5)
+def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
+    """The elements of `data` in row-major order with another shape; a view where possible.
+
+    shape: 1-D int64. -1, at most once: what is left. 0: data's dimension at that place, or really 0 if allowzero.
+    Refuses shapes of another size, and -1 where a zero-sized tensor leaves it open.
+    Source: ONNX operators, Reshape-25.
+    """
+    wanted = ints(shape, "shape")
+    dims = list(wanted)
+    for place, n in enumerate(wanted):
+        if n < -1:
+            raise _misfit(data, wanted, "dimensions of -1 or more")
+        if n == 0 and not allowzero:
+            if place >= data.ndim:
+                raise _misfit(data, wanted, f"no 0 beyond axis {data.ndim - 1}: 0 copies a dimension of data")
+            dims[place] = data.shape[place]
+    if dims.count(-1) > 1:
+        raise _misfit(data, wanted, "at most one -1")
+    if -1 in dims:
+        if allowzero and 0 in dims:
+            raise _misfit(data, wanted, "not both 0 and -1 when allowzero is 1")
+        rest = math.prod(n for n in dims if n != -1)
+        if not rest or data.size % rest:
+            expected = "no -1: a dimension of 0 leaves it open" if not rest else f"a divisor of {data.size} besides -1"
+            raise _misfit(data, wanted, expected)
+        dims[dims.index(-1)] = data.size // rest
+    if math.prod(dims) != data.size:
+        raise _misfit(data, wanted, f"{data.size} elements, as data {shape_text(data.shape)}")
+    return data.reshape(checked(dims, data.itemsize, "shape"))
+
+
+def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
+    return refuse(
+        f"data {shape_text(data.shape)} does not reshape to {list(shape)}",
+        "shape",
+        expected,
+        str(list(shape)),
+        why="Reshape keeps the number of elements.",
+        code="QR208",
+        name="shape-mismatch",
+    )
+
+
+@op("Flatten", since=1)
+def flatten(input: Array, *, axis: int = 1) -> Array:
+    """The elements of `input` as a matrix [d_0 * ... * d_(axis-1), d_axis * ... * d_(r-1)]; a view where possible.
+
+    axis: -r to r. Source: ONNX operators, Flatten-25.
+    """
+    rank = input.ndim
+    if not -rank <= axis <= rank:
+        raise refuse(
+            f"axis {axis} does not exist", "axis", f"-{rank} to {rank}", axis, code="QR204", name="bad-attribute"
+        )
+    split = axis + rank if axis < 0 else axis
+    dims = (math.prod(input.shape[:split]), math.prod(input.shape[split:]))
+    return input.reshape(checked(dims, input.itemsize, "input"))
+
+
+def _squeeze(data: Array, axes: Sequence[int] | None) -> Array:
+    if axes is None:
+        gone = tuple(place for place, n in enumerate(data.shape) if n == 1)
+    else:
+        gone = axes_in(axes, data.ndim)
+    for place in gone:
+        if data.shape[place] != 1:
+            raise refuse(
+                f"axis {place} has {data.shape[place]} elements",
+                "axes",
+                "axes of length 1",
+                f"axis {place} of {shape_text(data.shape)}",
+                why="Squeeze removes axes of length 1 only.",
+                code="QR208",
+                name="shape-mismatch",
+            )
+    return data.reshape([n for place, n in enumerate(data.shape) if place not in gone])
+
+
+@op("Squeeze", since=1)
+def squeeze_1(data: Array, *, axes: tuple[int, ...] = ()) -> Array:
+    """Remove the given axes, which must have length 1; all such axes if none are given. A view where possible.
+
+    Source: ONNX operators, Squeeze-11.
+    """
+    return _squeeze(data, axes or None)
+
+
+@op("Squeeze", since=13)
+def squeeze(data: Array, axes: Array | None = None) -> Array:
+    """Remove the given axes, which must have length 1; all such axes if `axes` is omitted. A view where possible.
+
+    axes: 1-D int64, -r to r-1, each once; an empty one removes nothing. Source: ONNX operators, Squeeze-25.
+    """
+    return _squeeze(data, None if axes is None else ints(axes, "axes", scalar=True))
+
+
+def _unsqueeze(data: Array, axes: Sequence[int]) -> Array:
+    rank = data.ndim + len(axes)
+    new = set(axes_in(axes, rank))
+    rest = iter(data.shape)
+    dims: Shape = tuple(1 if place in new else next(rest) for place in range(rank))
+    return data.reshape(checked(dims, data.itemsize, "axes"))
+
+
+@op("Unsqueeze", since=1)
+def unsqueeze_1(data: Array, *, axes: tuple[int, ...]) -> Array:
+    """Insert axes of length 1 at the given places of the output. A view where possible.
+
+    Source: ONNX operators, Unsqueeze-11.
+    """
+    return _unsqueeze(data, axes)
+
+
+@op("Unsqueeze", since=13)
+def unsqueeze(data: Array, axes: Array) -> Array:
+    """Insert axes of length 1 at the given places of the output. A view where possible.
+
+    axes: 1-D int64, each once, -r to r-1 where r is the output's rank. Source: ONNX operators, Unsqueeze-25.
+    """
+    return _unsqueeze(data, ints(axes, "axes", scalar=True))
+
+
+@op("Transpose", since=1)
+def transpose(data: Array, *, perm: tuple[int, ...] = ()) -> Array:
+    """Permute the axes: axis i of the output is axis perm[i] of the input; reversed if perm is not given. A view.
+
+    Source: ONNX operators, Transpose-25.
+    """
+    order = perm or tuple(range(data.ndim))[::-1]
+    if sorted(order) != list(range(data.ndim)):
+        raise refuse(
+            "perm is not an order of data's axes",
+            "perm",
+            f"0 to {data.ndim - 1}, each once" if data.ndim else "nothing for a scalar",
+            shape_text(order),
+            code="QR204",
+            name="bad-attribute",
+        )
+    return data.transpose(order)
+
+
+@op("Identity", since=1)
+def identity(input: Array) -> Array:
+    """The input itself. Source: ONNX operators, Identity-25."""
+    return input

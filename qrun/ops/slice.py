@@ -1,0 +1,58 @@
+"""Slice."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+
+from qrun.ir import Array
+from qrun.ops._float import axes_in
+from qrun.ops._op import op, refuse
+from qrun.ops._shape import ints, same_length
+
+
+def _cut(
+    data: Array, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None, steps: Sequence[int] | None
+) -> Array:
+    same_length(ends, len(starts), "ends", "Slice: one end for each start.")
+    if axes is None:
+        axes = range(len(starts))
+        if len(starts) > data.ndim:
+            same_length(starts, data.ndim, "starts", "Slice: at most one start for each axis of data.")
+    same_length(axes, len(starts), "axes", "Slice: one axis for each start.")
+    if steps is None:
+        steps = (1,) * len(starts)
+    same_length(steps, len(starts), "steps", "Slice: one step for each start.")
+    if 0 in steps:
+        raise refuse("a step is 0", "steps", "steps other than 0", list(steps), code="QR204", name="bad-attribute")
+    cuts = [builtins.slice(None)] * data.ndim
+    for axis, start, end, step in zip(axes_in(axes, data.ndim), starts, ends, steps, strict=True):
+        cuts[axis] = builtins.slice(start, end, step)
+    return data[tuple(cuts)]
+
+
+@op("Slice", since=1)
+def slice_1(
+    data: Array, *, starts: tuple[int, ...], ends: tuple[int, ...], axes: tuple[int, ...] | None = None
+) -> Array:
+    """data[start:end] along each of `axes` (0, 1, ... if not given), with Python's clamping. A view.
+
+    Source: ONNX operators, Slice-1.
+    """
+    return _cut(data, starts, ends, axes, None)
+
+
+@op("Slice", since=10)
+def slice(data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
+    """data[start:end:step] along each of `axes` (0, 1, ... if omitted), with Python's clamping. A view.
+
+    starts, ends, axes, steps: 1-D int32 or int64 of one length. Negative starts and ends count from the end.
+    Refuses a step of 0 and axes named twice. Source: ONNX operators, Slice-13.
+    """
+    return _cut(
+        data,
+        ints(starts, "starts"),
+        ints(ends, "ends"),
+        None if axes is None else ints(axes, "axes"),
+        None if steps is None else ints(steps, "steps"),
+    )

@@ -1,0 +1,45 @@
+"""Softmax."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._float import axis_in, narrow
+from qrun.ops._op import op
+
+
+@op("Softmax", since=1)
+def softmax_1(input: Array, *, axis: int = 1) -> Array:
+    """exp(x) / sum(exp(x)) over all axes from `axis` on: the input is taken as a matrix [axes before, axes from axis].
+
+    In float64 and rounded once to the type; float64 stays float64.
+    Raises OperatorError for an axis outside [-r, r-1].
+    Source: ONNX operators, Softmax-1 and Softmax-11.
+    """
+    first = axis_in(axis, input.ndim)
+    matrix = input.reshape(math.prod(input.shape[:first]), math.prod(input.shape[first:]))
+    return _softmax(matrix, 1).reshape(input.shape)
+
+
+@op("Softmax", since=13)
+def softmax(input: Array, *, axis: int = -1) -> Array:
+    """exp(x) / sum(exp(x)) along one axis.
+
+    In float64 and rounded once to the type; float64 stays float64. A row with +inf or NaN, or of -inf alone, gives NaN.
+    Raises OperatorError for an axis outside [-r, r-1].
+    Source: ONNX operators, Softmax-13.
+    """
+    return _softmax(input, axis_in(axis, input.ndim))
+
+
+def _softmax(x: Array, axis: int) -> Array:
+    if not x.size:
+        return x
+    with np.errstate(all="ignore"):
+        e = np.subtract(x, x.max(axis=axis, keepdims=True), dtype=np.float64)
+        np.exp(e, out=e)
+        e /= e.sum(axis=axis, keepdims=True)
+    return narrow(e, x.dtype)

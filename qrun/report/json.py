@@ -1,0 +1,31 @@
+"""JSON reports: one strict document, versioned by ``schema``; NaN and infinities are the strings nan, inf, -inf."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def document(command: str, argv: Sequence[str], body: Mapping[str, Any]) -> str:
+    """The text of one report of `command`."""
+    from qrun import __version__
+
+    head = {"schema": f"qrun/{command}/1.0", "qrun": __version__, "command": ["qrun", *argv]}
+    return json.dumps(strict({**head, **body}), allow_nan=False, ensure_ascii=True)
+
+
+def failure(command: str, argv: Sequence[str], error: Mapping[str, Any], code: int) -> str:
+    return document(command, argv, {"error": error, "exit_code": code})
+
+
+def strict(value: Any) -> Any:
+    """The value with every non-finite float as a string."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if value != value else "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(item) for item in value]
+    return value

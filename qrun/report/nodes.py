@@ -1,0 +1,41 @@
+"""Rows about nodes: what they made, and names that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from qrun.ir.types import shape_text, type_name
+from qrun.report.grid import Grid
+from qrun.report.screen import Screen
+from qrun.session import NodeEvent
+
+
+def output_text(event: NodeEvent) -> str:
+    """Type and shape of what a node made: ``uint8 [1,96,56,56]``."""
+    return ", ".join(f"{type_name(t.dtype)} {shape_text(t.shape)}" for t in event.outputs)
+
+
+def common_prefix(names: Sequence[str]) -> str:
+    """The path that all names start with, up to and with its last slash; every name keeps something."""
+    if len(names) < 2:
+        return ""
+    low, high = min(names), max(names)
+    same = next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    prefix = low[: low[:same].rfind("/") + 1]
+    return prefix if len(prefix) > 1 and all(len(name) > len(prefix) for name in names) else ""
+
+
+def fold_prefix(screen: Screen, grid: Grid, column: int = 1) -> Grid:
+    """The grid with the common path of its node names in the header, if it is too wide for the screen without that."""
+    if screen.width is None:
+        return grid
+    overhead = 3 if screen.terminal else 2
+    if sum(grid.widths()) + overhead * len(grid.columns) < screen.width:
+        return grid
+    prefix = common_prefix([row[column] for row in grid.rows])
+    if not prefix:
+        return grid
+    columns = [replace(c, header=f"{c.header} in {prefix}") if at == column else c for at, c in enumerate(grid.columns)]
+    rows = [[cell[len(prefix) :] if at == column else cell for at, cell in enumerate(row)] for row in grid.rows]
+    return Grid(columns, rows, grid.styles)

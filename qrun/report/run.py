@@ -1,0 +1,217 @@
+"""The report of one run: outputs, time per node, checks; as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qrun.ir import Array, Model
+from qrun.ir.types import shape_text, type_name
+from qrun.report.grid import Column, Grid
+from qrun.report.header import environment, headline, model_fields
+from qrun.report.message import STYLES, print_finding
+from qrun.report.nodes import fold_prefix, output_text
+from qrun.report.screen import Out, Screen
+from qrun.report.stats import listed, stats, values_shown
+from qrun.report.text import duration, number, percent, plural, width_of
+from qrun.rules import RULES, Finding
+from qrun.session import NodeEvent, RunResult
+
+TOP = 3
+WIDE = 110
+JSON_VALUES = 64
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Everything that a report of a run shows.
+
+    sources:  where each input came from, by name.
+    outputs:  the arrays shown: graph outputs, then the tensors asked for with --tensor.
+    findings: None if the checks did not run.
+    backend:  the name asked for; label: the runtime with its version, "" for qrun itself.
+    """
+
+    model: Model
+    feeds: Mapping[str, Array]
+    sources: Mapping[str, str]
+    symbols: Mapping[str, int]
+    result: RunResult
+    findings: Sequence[Finding] | None
+    backend: str
+    arith: str
+    label: str = ""
+
+
+def print_run(out: Out, report: RunReport) -> None:
+    """The text report: header, Outputs, Time, Checks; Outputs only when quiet."""
+    screen = out.result
+    if out.quiet:
+        _outputs(screen, report)
+        return
+    headline(screen, report.model, report.feeds, report.sources, report.symbols, _label(report))
+    screen.line()
+    if report.result.outputs:
+        screen.line(("Outputs", "bold"))
+        _outputs(screen, report)
+        screen.line()
+    _time(screen, report, out.verbose > 0)
+    if report.findings is not None:
+        screen.line()
+        _checks(screen, report, out.verbose > 0)
+
+
+def _label(report: RunReport) -> str:
+    return report.label or (f"arith {report.arith}" if report.arith != "exact" else "")
+
+
+def _outputs(screen: Screen, report: RunReport) -> None:
+    columns = [
+        Column("name", shrink=2), Column("type"), Column("shape", shrink=1), Column("min", right=True),
+        Column("max", right=True), Column("mean", right=True, optional=1), Column("argmax", right=True, optional=2),
+        Column("NaN/Inf", right=True),
+    ]  # fmt: skip
+    rows, styles = [], {}
+    for name, array in report.result.outputs.items():
+        s = stats(array)
+        at = "-" if s.argmax is None else str(s.argmax[0]) if len(s.argmax) == 1 else shape_text(s.argmax)
+        odd = "0" if not s.nan and not s.inf else f"{s.nan}/{s.inf}"
+        if odd != "0":
+            styles[len(rows), 7] = "yellow"
+        rows.append([name, type_name(array.dtype), shape_text(array.shape), number(s.low), number(s.high),
+                     number(s.mean), at, odd])  # fmt: skip
+    screen.grid(Grid(columns, rows, styles))
+    width = max(width_of(screen.clean(name)) for name in report.result.outputs) if report.result.outputs else 0
+    if screen.width is not None:
+        width = min(width, screen.width // 3)
+    for name, array in report.result.outputs.items():
+        shown = screen.clean(name)
+        if screen.width is not None:
+            shown = screen.shorten(shown, width)
+        first = f"  {shown}{' ' * (width - width_of(shown))}  "
+        screen.wrapped(first, " " * (width_of(first) + 1), "[" + ", ".join(values_shown(array)).replace("…,", "…") + "]")
+
+
+def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
+    total = report.result.duration_ns
+    head = ("Time", "bold")
+    if not report.result.events:
+        per_node = "; no nodes" if not report.model.nodes else "; per-node time is not available for this backend yet"
+        screen.line(head, f"  {duration(total)}, one run{per_node}")
+        return
+    screen.line(head, f"  {duration(total)}, one run (qrun profile for statistics)")
+    events = sorted(report.result.events, key=lambda e: -e.duration_ns)
+    if not all_nodes and len(events) > TOP + 2:
+        events = events[:TOP]
+    shown = sum(e.duration_ns for e in events)
+    if all_nodes:
+        events.sort(key=lambda e: e.index)
+    screen.grid(_time_grid(screen, report, events, total))
+    left = len(report.result.events) - len(events)
+    if left:
+        screen.line(f"  {screen.ellipsis} {left} more nodes, {duration(max(total - shown, 0))}")
+
+
+def _time_grid(screen: Screen, report: RunReport, events: Sequence[NodeEvent], total: int) -> Grid:
+    columns = [Column("#", right=True), Column("node", shrink=2), Column("op", shrink=1), Column("time", right=True),
+               Column("share", right=True)]  # fmt: skip
+    nodes = report.model.nodes
+    rows = [
+        [str(e.index), nodes[e.index].label, nodes[e.index].op, duration(e.duration_ns),
+         percent(e.duration_ns / total if total else 0)]
+        for e in events
+    ]  # fmt: skip
+    if screen.width is None or screen.width >= WIDE:
+        columns.append(Column("output", shrink=1, optional=1))
+        rows = [[*row, output_text(e)] for row, e in zip(rows, events, strict=True)]
+    return fold_prefix(screen, Grid(columns, rows))
+
+
+def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
+    findings = [f for f in report.findings or () if verbose or f.level != "note"]
+    counts = {level: sum(f.level == level for f in findings) for level in ("error", "warning", "note")}
+    summary = ", ".join(plural(count, level) for level, count in counts.items() if count) or "nothing found"
+    checked = f"({plural(len(RULES), 'rule')}, {plural(len(report.model.nodes), 'node')})"
+    screen.line(("Checks", "bold"), f"  {summary} {checked}")
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.rule, []).append(finding)
+    if verbose:
+        for finding in findings:
+            print_finding(screen, finding, report.model.label)
+        return
+    for rule, found in groups.items():
+        first = found[0]
+        level = first.level
+        place = "" if first.index is None else f"node {first.index}: "
+        text = f"{place}{first.message}"
+        if len(found) > 1:
+            text += f" (and {len(found) - 1} more)"
+        lead = f"  {rule} {level:<7}  "
+        if screen.width is None or width_of(lead) + width_of(screen.clean(text)) <= screen.width:
+            screen.line("  ", (rule, "bold"), " ", (f"{level:<7}", STYLES[level]), "  ", text)
+        else:
+            screen.wrapped(lead, " " * len(lead), text)
+    if findings:
+        screen.line("  -v shows each with the reason and a fix; qrun explain CODE tells more")
+
+
+def run_fields(report: RunReport, hashes: bool = True) -> dict[str, Any]:
+    """The body of the JSON report."""
+    from hashlib import sha256
+
+    def digest(array: Array) -> str:
+        from numpy import ascontiguousarray
+
+        data = repr(array.tolist()).encode() if array.dtype == object else ascontiguousarray(array).tobytes()
+        return sha256(data).hexdigest()
+
+    model = report.model
+    return {
+        "model": model_fields(model),
+        "environment": {**environment(report.backend, report.label), "arith": report.arith},
+        "inputs": [
+            {"name": name, **_typed(array), "source": report.sources.get(name, ""), "sha256": digest(array)}
+            for name, array in report.feeds.items()
+        ],
+        "symbols": dict(report.symbols),
+        "outputs": [_output_fields(name, array, digest(array)) for name, array in report.result.outputs.items()],
+        "time_ms": report.result.duration_ns / 1e6,
+        "peak_bytes": report.result.peak_bytes,
+        "nodes": [_node_fields(model, event) for event in report.result.events],
+        "findings": None if report.findings is None else [finding_fields(f) for f in report.findings],
+    }
+
+
+def _typed(array: Array) -> dict[str, Any]:
+    return {"type": type_name(array.dtype), "shape": list(array.shape)}
+
+
+def _output_fields(name: str, array: Array, digest: str) -> dict[str, Any]:
+    s = stats(array)
+    return {
+        "name": name, **_typed(array), "min": s.low, "max": s.high, "mean": s.mean, "nan": s.nan, "inf": s.inf,
+        "argmax": None if s.argmax is None else list(s.argmax), "sha256": digest, "values": listed(array, JSON_VALUES),
+    }  # fmt: skip
+
+
+def _node_fields(model: Model, event: NodeEvent) -> dict[str, Any]:
+    node = model.nodes[event.index]
+    return {
+        "index": event.index,
+        "name": node.name,
+        "domain": node.domain or "ai.onnx",
+        "op": node.op_type,
+        "backend": event.backend,
+        "time_ms": event.duration_ns / 1e6,
+        "outputs": [{"name": t.name, "type": type_name(t.dtype), "shape": list(t.shape)} for t in event.outputs],
+    }
+
+
+def finding_fields(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule, "name": finding.name, "level": finding.level, "message": finding.message,
+        "node": finding.node, "index": finding.index, "op": finding.op, "tensor": finding.tensor,
+        "expected": finding.expected, "got": finding.got, "why": finding.why, "fix": finding.fix,
+    }  # fmt: skip

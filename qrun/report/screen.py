@@ -1,0 +1,165 @@
+"""Where reports go: a stream with its width, colours and characters, each judged for itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from qrun.report.grid import Grid, plain_lines, rich_table
+from qrun.report.text import ELLIPSIS, encodable, safe, shorten, width_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Piece = str | tuple[str, str]
+
+
+class Screen:
+    """A stream that takes lines and grids.
+
+    terminal: lines and tables fit the width, tables have lines around them.
+    width:    columns; None: as wide as the text is.
+    color:    styles become escape codes.
+    """
+
+    def __init__(self, stream: IO[str], *, terminal: bool, width: int | None, color: bool) -> None:
+        self.stream = stream
+        self.terminal = terminal
+        self.width = width
+        self.color = color
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+        self.ellipsis = ELLIPSIS if encodable(ELLIPSIS, self.encoding) else "..."
+        self._console: Console | None = None
+
+    @classmethod
+    def of(cls, stream: IO[str] | None, color: str = "auto") -> Screen:
+        """Judge a stream: terminal, width (COLUMNS first), and colour (NO_COLOR, FORCE_COLOR, TERM)."""
+        if stream is None:
+            stream = open(os.devnull, "w", encoding="utf-8")
+        terminal = _is_terminal(stream)
+        return cls(stream, terminal=terminal, width=_width(stream, terminal), color=_color(terminal, color))
+
+    def clean(self, text: str) -> str:
+        return safe(text, self.encoding)
+
+    def shorten(self, text: str, width: int) -> str:
+        return shorten(text, width, self.ellipsis)
+
+    def line(self, *pieces: Piece) -> None:
+        """One line; a piece is a text or a (text, style) pair. Never wrapped: the caller knows where to break."""
+        parts = [(self.clean(p), "") if isinstance(p, str) else (self.clean(p[0]), p[1]) for p in pieces]
+        if not self.color:
+            self.stream.write("".join(text for text, _ in parts).rstrip() + "\n")
+            return
+        from rich.text import Text
+
+        text = Text.assemble(*parts)
+        text.rstrip()
+        self.console.print(text, soft_wrap=True)
+
+    def wrapped(self, first: str, rest: str, text: str) -> None:
+        """A paragraph after `first`, later lines after `rest`; broken at spaces only where there is a width."""
+        text = self.clean(text)
+        if self.width is None:
+            self.line(first + text)
+            return
+        start, line = first, ""
+        for word in text.split(" "):
+            if line and width_of(start) + width_of(line) + 1 + width_of(word) > self.width:
+                self.line(start + line)
+                start, line = rest, word
+            else:
+                line = f"{line} {word}" if line else word
+        self.line(start + line)
+
+    def grid(self, grid: Grid) -> None:
+        grid = Grid([_cleaned(c, self) for c in grid.columns], [[self.clean(c) for c in r] for r in grid.rows], grid.styles)
+        if self.terminal:
+            assert self.width is not None
+            self.console.print(rich_table(grid.fitted(self.width - 1, 3, self.ellipsis)))
+            return
+        if self.width is not None:
+            grid = grid.fitted(self.width, 2, self.ellipsis)
+        for pieces in plain_lines(grid):
+            self.line(*pieces)
+
+    @property
+    def console(self) -> Console:
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(
+                file=self.stream,
+                width=self.width or 10_000,
+                height=100,
+                color_system="auto" if self.color and self.terminal else "standard" if self.color else None,
+                force_terminal=self.color,
+                no_color=not self.color,
+                markup=False,
+                emoji=False,
+                highlight=False,
+            )
+        return self._console
+
+
+def _cleaned(column: Any, screen: Screen) -> Any:
+    from dataclasses import replace
+
+    return replace(column, header=screen.clean(column.header))
+
+
+def _is_terminal(stream: IO[str]) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:
+        return False
+
+
+def _width(stream: IO[str], terminal: bool) -> int | None:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return max(int(columns), 20)
+    if not terminal:
+        return None
+    try:
+        return max(os.get_terminal_size(stream.fileno()).columns or 80, 20)
+    except (OSError, ValueError):
+        return 80
+
+
+def _color(terminal: bool, choice: str) -> bool:
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1":
+        return True
+    if os.environ.get("TTY_COMPATIBLE") == "0" or os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
+        return False
+    return terminal
+
+
+@dataclass
+class Out:
+    """The two streams of a command: the result, and messages beside it."""
+
+    result: Screen
+    messages: Screen
+    quiet: bool = False
+    verbose: int = 0
+
+    @classmethod
+    def open(cls, *, color: str = "auto", quiet: bool = False, verbose: int = 0) -> Out:
+        return cls(Screen.of(sys.stdout, color), Screen.of(sys.stderr, color), quiet, verbose)
+
+    def note(self, text: str) -> None:
+        """A message beside the result; silent with --quiet."""
+        if not self.quiet:
+            self.messages.wrapped("note: ", "      ", text)
+
+    def notes(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.note(text)

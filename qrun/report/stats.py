@@ -1,0 +1,101 @@
+"""What a report says about a tensor: extremes, mean, argmax, NaN and Inf counts, and some values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.report.text import number
+
+SHOWN = 32
+ENDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Of the elements that are not NaN; mean of the finite ones; None where there are none.
+
+    argmax: index of the first maximum, axes of size 1 left out.
+    """
+
+    low: float | int | None = None
+    high: float | int | None = None
+    mean: float | None = None
+    argmax: tuple[int, ...] | None = None
+    nan: int = 0
+    inf: int = 0
+
+
+def stats(array: Array) -> Stats:
+    values = numeric(array)
+    if values is None or not values.size:
+        return Stats()
+    integral = values.dtype.kind in "biu"
+    nan = inf = 0
+    finite = values
+    if not integral:
+        with np.errstate(all="ignore"):
+            total = np.asarray(values.sum(dtype=np.float64))
+        if not np.isfinite(total):
+            nan = int(np.isnan(values).sum())
+            inf = int(np.isinf(values).sum())
+            finite = values[np.isfinite(values)]
+            values = np.where(np.isnan(values), values.dtype.type(-np.inf), values)
+    if nan == values.size:
+        return Stats(nan=nan)
+    low = finite.min() if not inf and not nan else np.fmin.reduce(numeric(array), axis=None)
+    high = values.max()
+    with np.errstate(all="ignore"):
+        mean = float(finite.mean(dtype=np.float64)) if finite.size else None
+    place = np.unravel_index(int(values.argmax()), values.shape)
+    kept = tuple(int(i) for i, size in zip(place, values.shape, strict=True) if size > 1)
+    convert = int if integral else float
+    return Stats(convert(low), convert(high), mean, kept or (0,), nan, inf)
+
+
+def numeric(array: Array) -> Array | None:
+    """The array in a type that numpy computes with; None for text and complex numbers."""
+    if array.dtype == object or array.dtype.kind == "c":
+        return None
+    if array.dtype.isbuiltin == 1:
+        return array
+    return array.astype(np.int8 if type_name(array.dtype).startswith("int") else np.uint8 if "int" in type_name(array.dtype) else np.float32)
+
+
+def values_shown(array: Array) -> list[str]:
+    """All of up to 32 elements, else the first and last three around an ellipsis."""
+    flat = array.reshape(-1)
+    if flat.size <= SHOWN:
+        return [element(v) for v in flat]
+    return [*(element(v) for v in flat[:ENDS]), "…", *(element(v) for v in flat[-ENDS:])]
+
+
+def element(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value)
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value)).lower()
+    if isinstance(value, (complex, np.complexfloating)):
+        return f"{complex(value):.4g}"
+    if isinstance(value, (int, np.integer)):
+        return str(int(value))
+    kind = type_name(np.asarray(value).dtype)
+    return str(int(value)) if "int" in kind else number(float(value))
+
+
+def listed(array: Array, limit: int) -> list[Any] | None:
+    """The elements as nested Python lists, or None if there are more than `limit`."""
+    if array.size > limit:
+        return None
+    values = numeric(array)
+    if values is not None:
+        nested = values.tolist()
+    elif array.dtype == object:
+        nested = np.vectorize(str, otypes=[object])(array).tolist() if array.size else []
+    else:
+        nested = np.stack([array.real, array.imag], -1).tolist()
+    return nested if isinstance(nested, list) else [nested] if array.ndim else nested

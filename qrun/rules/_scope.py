@@ -1,0 +1,158 @@
+"""Walking a model with its subgraphs, and what is known of a tensor without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array, Model, Node
+from qrun.ir.types import DTYPES
+from qrun.rules._parameters import quantizers
+
+Shape = tuple[int | str | None, ...]
+_HOPS = 8
+_QUANTIZE = ("QuantizeLinear", "DequantizeLinear")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """One graph of a model, seen from inside: names are looked up here, then in the graphs around it.
+
+    path:  labels of the nodes around this graph, outermost first; index: place of the outermost one, or None.
+    """
+
+    model: Model
+    outer: Scope | None = None
+    path: tuple[str, ...] = ()
+    index: int | None = None
+
+    def at(self, node: Node) -> dict[str, Any]:
+        """The Finding fields that say where: ``Finding("...", **scope.at(node))``."""
+        index = node.index if self.index is None else self.index
+        return {"node": " > ".join((*self.path, node.label)), "index": index, "op": f"{node.op}-{node.version}"}
+
+    def home(self, name: str) -> Scope | None:
+        """The innermost graph that defines `name`."""
+        model = self.model
+        if name in model.constants or name in model.producers or any(v.name == name for v in model.inputs):
+            return self
+        return self.outer.home(name) if self.outer else None
+
+    def value(self, name: str) -> Array | None:
+        """The stored value of an initializer or Constant, even if a caller may replace it; None if there is none."""
+        home = self.home(name) if name else None
+        if home is None:
+            return None
+        if name in home.model.constants:
+            return home.model.constants[name]
+        return constant_value(home.model.producers[name]) if name in home.model.producers else None
+
+    def producer(self, name: str) -> tuple[Node, Scope] | None:
+        """The node that makes `name`, and its graph."""
+        home = self.home(name) if name else None
+        node = home.model.producers.get(name) if home else None
+        return (node, home) if node is not None and home is not None else None
+
+    def shape(self, name: str) -> Shape | None:
+        """What is known of a tensor's shape: exact for stored tensors, else what the file states."""
+        scope = self
+        for _ in range(_HOPS):
+            home = scope.home(name) if name else None
+            if home is None:
+                return None
+            value = home.value(name)
+            if value is not None:
+                return tuple(value.shape)
+            stated = home.model.types.get(name)
+            if stated is not None and stated.shape is not None:
+                return stated.shape
+            node = home.model.producers.get(name)
+            if node is None or node.op_type not in (*_QUANTIZE, "Identity") or not node.inputs:
+                return None
+            scope, name = home, node.inputs[0]
+        return None
+
+    def dtype(self, name: str, hops: int = _HOPS) -> np.dtype[Any] | None:
+        """What is known of a tensor's element type: stored, stated, or given by the zero point that makes it."""
+        home = self.home(name) if name and hops else None
+        if home is None:
+            return None
+        value = home.value(name)
+        if value is not None:
+            return value.dtype
+        stated = home.model.types.get(name)
+        if stated is not None and stated.dtype is not None:
+            return stated.dtype
+        node = home.model.producers.get(name)
+        return home.made_type(node, hops - 1) if node is not None and name == node.outputs[0] else None
+
+    def made_type(self, node: Node, hops: int = _HOPS) -> np.dtype[Any] | None:
+        """The element type of a node's first output, where the node alone decides it."""
+        if node.op_type in _QUANTIZE:
+            number = node.attributes.get("output_dtype", 0)
+            if isinstance(number, int) and number in DTYPES:
+                return DTYPES[number]
+        if node.op_type == "DequantizeLinear":
+            return self.dtype(node.inputs[1], hops) if len(node.inputs) > 1 else None
+        for q in quantizers(node):
+            if q.is_output and q.zero_point:
+                return self.dtype(q.zero_point.tensor, hops)
+        return np.dtype(np.uint8) if node.op_type == "QuantizeLinear" else None
+
+
+def scopes(model: Model, outer: Scope | None = None, node: Node | None = None) -> Iterator[Scope]:
+    """The model's graph and every graph inside it."""
+    if outer is None or node is None:
+        here = Scope(model)
+    else:
+        index = node.index if outer.index is None else outer.index
+        here = Scope(model, outer, (*outer.path, node.label), index)
+    yield here
+    for inner in model.nodes:
+        for graph in inner.subgraphs:
+            yield from scopes(graph, here, inner)
+
+
+def nodes(model: Model) -> Iterator[tuple[Scope, Node]]:
+    """Every node of the model and of the graphs inside it, with its scope."""
+    for scope in scopes(model):
+        for node in scope.model.nodes:
+            yield scope, node
+
+
+_PLAIN: Mapping[str, type] = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
+
+
+def constant_value(node: Node) -> Array | None:
+    """The value of a Constant node, or None if it is another node or a string or sparse constant."""
+    if node.op_type != "Constant" or node.domain:
+        return None
+    value = node.attributes.get("value")
+    if isinstance(value, np.ndarray):
+        return value
+    for name, dtype in _PLAIN.items():
+        plain = node.attributes.get(name)
+        if isinstance(plain, int | float | tuple):
+            return np.array(plain, dtype)
+    return None
+
+
+def known(shape: Shape | None) -> tuple[int, ...] | None:
+    """The shape if every size is a number, else None."""
+    if shape is None or not all(isinstance(d, int) for d in shape):
+        return None
+    return tuple(d for d in shape if isinstance(d, int))
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """``a, b, c and 4 more``."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,91 @@
+"""QR402 saturated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Model, Node
+from qrun.rules._observed import param_input, seen
+from qrun.rules._parameters import quantizers
+from qrun.rules._rule import Finding, at, rule
+from qrun.rules._scope import Scope
+from qrun.session import RunResult
+
+SHARE = 0.05
+
+
+@rule(
+    "QR402",
+    "saturated",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    fix="calibrate with data like this input, or check its preprocessing (range, mean, layout)",
+)
+def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
+    """More than 5 % of a quantized tensor lies outside the range of its codes.
+
+    Negative values below a zero point at the smallest code are not counted, nor is a range that ends at 6: that is how
+    a Relu or Relu6 is folded into quantization.
+
+    Why is this bad?
+        Everything outside the range becomes the smallest or largest code, so its value is lost. Usual causes are
+        calibration on other data, an input in 0..255 where 0..1 was meant, and a scale that is too small.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (uint8[4] y)
+        <float[4] x = {1.0, 2.0, 3000.0, 4000.0}, float scale = {0.5}, uint8 zero = {0}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (uint8[4] y)
+        <float[4] x = {1.0, 2.0, 3000.0, 4000.0}, float scale = {20.0}, uint8 zero = {0}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+    """
+    for s in seen(model, result, "saturated"):
+        if s.count <= SHARE * s.total or _ends_at_six(model, s.node):
+            continue
+        _, tensor = param_input(s.node, s.param)
+        percent = f"{100 * s.count / s.total:.1f}%"
+        yield Finding(
+            f"{percent} of {tensor.split(' (')[0]} saturates ({s.share})",
+            **at(s.node),
+            tensor=tensor,
+            expected=f"at most {SHARE:.0%} outside the range{_range(model, s.node)}",
+            got=f"{percent}, {s.share}",
+            why=f"{s.node.op}-{s.node.version} saturates: values outside become the smallest or largest code.",
+        )
+
+
+def _ends(model: Model, node: Node) -> tuple[float, float] | None:
+    """The real values of the smallest and largest code of the output, if its parameters are stored scalars."""
+    scope = Scope(model)
+    for q in quantizers(node):
+        scale = scope.value(q.scale.tensor) if q.is_output and q.scale else None
+        zero = scope.value(q.zero_point.tensor) if q.zero_point else None
+        dtype: np.dtype[Any] = zero.dtype if zero is not None else np.dtype(np.uint8)
+        if scale is None or scale.size != 1 or dtype.kind not in "iu" or (zero is not None and zero.size != 1):
+            continue
+        offset = int(zero.reshape(())) if zero is not None else 0
+        step, limits = float(scale.reshape(())), np.iinfo(dtype)
+        return (limits.min - offset) * step, (limits.max - offset) * step
+    return None
+
+
+def _ends_at_six(model: Model, node: Node) -> bool:
+    ends = _ends(model, node)
+    return ends is not None and ends[0] == 0 and abs(ends[1] - 6) < 0.03
+
+
+def _range(model: Model, node: Node) -> str:
+    ends = _ends(model, node)
+    return f" {ends[0]:.4g} to {ends[1]:.4g}" if ends else ""

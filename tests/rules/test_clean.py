@@ -1,0 +1,110 @@
+"""No false alarms: models that a quantizer made, and the cases of the ONNX specification itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.errors import UnsupportedError
+
+SEED = 20261120
+rng = np.random.default_rng(SEED)
+
+
+def float_network() -> onnx.ModelProto:
+    """Conv, Relu, depthwise Conv, pool, Add, Gemm, Softmax."""
+    stored = {
+        "w1": rng.normal(0, 0.3, (8, 3, 3, 3)), "b1": rng.normal(0, 0.1, 8),
+        "w2": rng.normal(0, 0.3, (8, 1, 3, 3)), "b2": rng.normal(0, 0.1, 8),
+        "w3": rng.normal(0, 0.3, (8, 10)), "b3": rng.normal(0, 0.1, 10),
+    }  # fmt: skip
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        node("Relu", ["c1"], ["r1"]),
+        node("Conv", ["r1", "w2", "b2"], ["c2"], pads=[1, 1, 1, 1], group=8),
+        node("Add", ["c2", "r1"], ["a"]),
+        node("GlobalAveragePool", ["a"], ["p"]),
+        node("Flatten", ["p"], ["f"]),
+        node("Gemm", ["f", "w3", "b3"], ["g"]),
+        node("Softmax", ["g"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])],
+        [numpy_helper.from_array(v.astype(np.float32), k) for k, v in stored.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+DATA = [{"x": rng.uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)} for _ in range(4)]
+FORMS = [("QDQ", False, "QUInt8"), ("QDQ", True, "QInt8"), ("QOperator", False, "QUInt8"), ("QOperator", True, "QInt8")]
+
+
+def quantize(folder: Path, form: str, per_channel: bool, activations: str) -> Path:
+    from onnxruntime import quantization as q
+
+    class Reader(q.CalibrationDataReader):
+        def __init__(self) -> None:
+            self.data: Iterator[dict[str, np.ndarray]] = iter(DATA)
+
+        def get_next(self) -> Any:
+            return next(self.data, None)
+
+    source, target = folder / "float.onnx", folder / "quantized.onnx"
+    onnx.save(float_network(), source)
+    logging.disable(logging.WARNING)
+    try:
+        if form == "dynamic":
+            q.quantize_dynamic(source, target, per_channel=per_channel)
+        else:
+            q.quantize_static(
+                source, target, Reader(), quant_format=q.QuantFormat[form], per_channel=per_channel,
+                activation_type=q.QuantType[activations], weight_type=q.QuantType.QInt8,
+            )  # fmt: skip
+    finally:
+        logging.disable(logging.NOTSET)
+    return target
+
+
+@pytest.mark.parametrize(("form", "per_channel", "activations"), [*FORMS, ("dynamic", False, ""), ("dynamic", True, "")])
+def test_quantized_by_onnxruntime(tmp_path: Path, form: str, per_channel: bool, activations: str) -> None:
+    path = quantize(tmp_path, form, per_channel, activations)
+    assert [f for f in qrun.check(path) if f.level != "note"] == []
+    try:
+        session = qrun.Session(path)
+    except UnsupportedError as error:
+        pytest.skip(f"cannot run it yet: {error.facts}")
+    result = session.execute(DATA[0])
+    assert [f for f in qrun.check(session.model, result) if f.level != "note"] == []
+
+
+def test_the_float_network() -> None:
+    assert qrun.check(float_network()) == []
+
+
+QUANTIZED = ("quantizelinear", "qlinear", "integer", "dynamicquantize")
+
+
+def test_node_cases_of_onnx() -> None:
+    """No error on any of ONNX's own cases of quantized operators."""
+    from onnx.backend.test.loader import load_model_tests
+
+    judged, wrong = 0, {}
+    for case in load_model_tests(kind="node"):
+        if any(word in case.name for word in QUANTIZED) and case.model is not None:
+            errors = [f for f in qrun.check(case.model) if f.level == "error"]
+            judged += 1
+            if errors:
+                wrong[case.name] = errors
+    assert not wrong, wrong
+    assert judged > 60
