@@ -19,13 +19,15 @@ import numpy as np
 
 from qrun.errors import CallError
 from qrun.ir import Array
-from qrun.ir.types import NUMBERS, shape_text, type_name
+from qrun.ir.types import NUMBERS, PACKED_BITS, shape_text, type_name
 from qrun.memory import Budget, human
 
 NPY = b"\x93NUMPY"
 ZIP = b"PK"
 MAX_HEADER = 10_000
 CHUNK = 1 << 24
+FLOAT8_E5M2 = ("<f1", "|f1")
+"""What np.save writes for ml_dtypes.float8_e5m2, and np.load does not read."""
 
 
 def bad_file(source: str, got: str, expected: str = "", *, fix: str = "", why: str = "") -> CallError:
@@ -85,7 +87,9 @@ def read_npz(source: str, stream: IO[bytes], budget: Budget) -> dict[str, Array]
                 with archive.open(info) as member:
                     found[key] = read_array(member, f"{source}[{key}]", budget, info.file_size)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError, OSError) as error:
-        raise bad_file(source, str(error) or type(error).__name__, "an .npz file", fix="write it again with np.savez") from None
+        raise bad_file(
+            source, str(error) or type(error).__name__, "an .npz file", fix="write it again with np.savez"
+        ) from None
     except Exception as error:
         if type(error).__module__ in ("zlib", "lzma", "_bz2"):
             raise bad_file(source, str(error), "an .npz file", fix="write it again with np.savez") from None
@@ -105,7 +109,7 @@ def read_stream(stream: IO[bytes], source: str, budget: Budget) -> dict[str, Arr
     arrays = []
     while start:
         arrays.append(read_array(stream, source, budget, None, start))
-        budget.hold(arrays[-1].nbytes)
+        budget.hold(arrays[-1])
         start = stream.read(len(NPY))
     if not arrays:
         raise bad_file(source, "nothing", "a .npy or .npz file")
@@ -143,7 +147,9 @@ def _header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[Any]
     if magic[:6] != NPY[: len(magic)]:
         raise bad_file(source, _looks(magic), "a .npy file", fix="write it with np.save")
     if len(magic) < 8 or magic[6] not in (1, 2, 3):
-        raise bad_file(source, f"version {magic[6]}" if len(magic) > 6 else f"{len(magic)} bytes", "a .npy file, version 1 to 3")
+        raise bad_file(
+            source, f"version {magic[6]}" if len(magic) > 6 else f"{len(magic)} bytes", "a .npy file, version 1 to 3"
+        )
     digits = 2 if magic[6] == 1 else 4
     raw = stream.read(digits)
     length = int.from_bytes(raw, "little")
@@ -163,9 +169,11 @@ def _header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[Any]
             raise bad_file(source, "records with named fields", "an array of one element type")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            dtype = np.dtype(descr)
+            dtype = np.dtype("V1" if descr in FLOAT8_E5M2 else descr)
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
-        raise bad_file(source, f"a damaged header: {error}"[:200], "a .npy file", fix="write it again with np.save") from None
+        raise bad_file(
+            source, f"a damaged header: {error}"[:200], "a .npy file", fix="write it again with np.save"
+        ) from None
     if dtype.hasobject:
         raise bad_file(
             source,
@@ -205,7 +213,7 @@ def storable(array: Array) -> tuple[Array, str]:
 
     2- and 4-bit integers become int8 or uint8; bfloat16 and the 8-bit and smaller floats their bit patterns.
     """
-    if array.dtype == object:
+    if array.dtype.kind == "O":
         return array.astype(str), ""
     if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
         return array, ""
@@ -218,11 +226,18 @@ def storable(array: Array) -> tuple[Array, str]:
     return np.ascontiguousarray(array).view(bits), f"{name} as {bits} bit patterns"
 
 
+def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The smallest and the largest value of an integer type, 2- and 4-bit ones included."""
+    bits = PACKED_BITS.get(NUMBERS[dtype], 8 * dtype.itemsize)
+    low = -(1 << (bits - 1)) if type_name(dtype).startswith("int") else 0
+    return low, low + (1 << bits) - 1
+
+
 def restored(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
     """The inverse of `storable`: the array as `dtype`, and what was done; unchanged if that is not its stored form."""
     if array.dtype == dtype:
         return array, ""
-    if dtype == object and array.dtype.kind == "U":
+    if dtype.kind == "O" and array.dtype.kind == "U":
         return array.astype(object), ""
     if dtype not in NUMBERS or dtype.isbuiltin == 1:
         return array, ""
@@ -231,10 +246,8 @@ def restored(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
         return array.view(dtype), f"the file does not say its type; read as {name}"
     if name in ("int4", "int2", "uint4", "uint2"):
         stored = np.int8 if name.startswith("i") else np.uint8
-        import ml_dtypes
-
-        limits = ml_dtypes.iinfo(dtype)
-        if array.dtype == stored and (not array.size or limits.min <= array.min() and array.max() <= limits.max):
+        low, high = integer_range(dtype)
+        if array.dtype == stored and (not array.size or (low <= array.min() and array.max() <= high)):
             return array.astype(dtype), f"{array.dtype} read as {name}"
         return array, ""
     bits = np.dtype(f"uint{8 * dtype.itemsize}")

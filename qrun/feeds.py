@@ -199,9 +199,7 @@ def _bad_shape(model: Model, spec: str, expected: str, got: str) -> CallError:
     )
 
 
-def _unknown_shape(
-    model: Model, spec: str, symbol: str, name: str, known: list[str], values: list[str]
-) -> CallError:
+def _unknown_shape(model: Model, spec: str, symbol: str, name: str, known: list[str], values: list[str]) -> CallError:
     near = get_close_matches(symbol, known, 1, 0.6) if symbol else get_close_matches(name, values, 1, 0.6)
     rest = spec[len(symbol or name) :]
     return CallError(
@@ -209,7 +207,10 @@ def _unknown_shape(
         "bad-option",
         f"--shape {spec} names neither an input with sizes nor a dimension with a size",
         where=[model.label],
-        facts=[("inputs", ", ".join(values[:12]) or "none"), ("dimensions", ", ".join(known[:12]) or "none have names")],
+        facts=[
+            ("inputs", ", ".join(values[:12]) or "none"),
+            ("dimensions", ", ".join(known[:12]) or "none have names"),
+        ],
         fixes=[f"did you mean --shape {near[0]}{rest} ?"]
         if near
         else ["--shape image:1x3x224x224 for one input, or --shape N=4 for a named dimension"],
@@ -241,7 +242,7 @@ def random_feeds(
             raise _not_random(model, value, f"a {value.kind}" if value.kind != "tensor" else "an unknown element type")
         budget.claim(shape, value.dtype.itemsize, f"input {value.name}")
         made[value.name] = _random(model, value, shape, np.random.default_rng([seed, places[value.name]]))
-        budget.hold(made[value.name].nbytes)
+        budget.hold(made[value.name])
     return made, list(unset)
 
 
@@ -266,9 +267,9 @@ def _random(model: Model, value: TensorType, shape: tuple[int, ...], rng: np.ran
     name = type_name(dtype)
     count = math.prod(shape)
     flat: Array
-    if dtype == object:
+    if dtype.kind == "O":
         raise _not_random(model, value, "text")
-    if dtype == bool:
+    if dtype.kind == "b":
         flat = rng.integers(0, 2, count, np.uint8).astype(bool)
     elif "int" in name:
         bits = PACKED_BITS.get(NUMBERS[dtype], 8 * dtype.itemsize)

@@ -7,21 +7,19 @@ order), a folder with ``input_*.pb``, or ``-``.
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-import numpy as np
-
-from qrun import arrays
+from qrun import arrays, inline
 from qrun.errors import CallError
 from qrun.feeds import check_feeds, fixed_sizes, random_feeds, unknown_input
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.types import describe, type_name
-from qrun.memory import Budget
+from qrun.ir.types import describe
+from qrun.memory import Budget, available
 
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 
@@ -71,18 +69,18 @@ class _Reader:
         name = max((n for n in self.known if spec.startswith(n + "=")), key=len, default=None)
         if name is not None:
             self.named(name, spec[len(name) + 1 :])
-        elif "=" in spec and not Path(spec).exists() and not _is_folder_path(spec):
+        elif "=" in spec and not os.path.exists(spec) and not _is_folder_path(spec):
             wrong, _, rest = spec.partition("=")
             raise unknown_input(self.model, wrong, rest)
         else:
             self.path(spec)
 
     def named(self, name: str, rest: str) -> None:
-        value = _json_value(rest)
-        if value is not _NOT_JSON:
-            array = _from_json(self.model, self.known[name], value, rest)
-            self.feeds.notes.append(f"input {name}: {_cut(rest)} read as {describe(array)}")
-            self.give(name, array, _cut(rest))
+        value = inline.parse(rest)
+        if value is not inline.NOTHING:
+            array = inline.to_array(self.model, self.known[name], value, rest)
+            self.feeds.notes.append(f"input {name}: {inline.cut(rest)} read as {describe(array)}")
+            self.give(name, array, inline.cut(rest))
             return
         found = self.load(rest, self.known[name])
         if isinstance(found, dict):
@@ -112,7 +110,7 @@ class _Reader:
             return arrays.read_stream(self.take_stdin(), "stdin", self.budget)
         if path.suffix.lower() in IMAGES:
             raise _image(spec, value)
-        if path.is_dir():
+        if os.path.isdir(path):
             return self.folder(path)
         if path.suffix == ".pb":
             from qrun.ir.tensorfile import read_tensor
@@ -135,7 +133,9 @@ class _Reader:
         if not files and (any(path.glob("output_*.pb")) or not self.model.inputs):
             return []
         if not files:
-            raise arrays.bad_file(str(path), "no input_0.pb in that folder", "a folder with input_0.pb, input_1.pb, ...")
+            raise arrays.bad_file(
+                str(path), "no input_0.pb in that folder", "a folder with input_0.pb, input_1.pb, ..."
+            )
         return [read_tensor(file)[1] for file in files]
 
     def take_stdin(self) -> IO[bytes]:
@@ -182,7 +182,9 @@ def read_inputs(
     """
     feeds = Feeds()
     stream = stdin if stdin is not None else sys.stdin.buffer if sys.stdin is not None else None
-    reader = _Reader(model, Budget(max_memory), stream, feeds)
+    free = available() if max_memory is None else None
+    budget = Budget(max_memory if free is None else free * 4 // 5)
+    reader = _Reader(model, budget, stream, feeds)
     sizes = fixed_sizes(model, shapes)
     for spec in sorted(specs, key=lambda s: not _has_name(model, s)):
         reader.read(spec)
@@ -212,101 +214,6 @@ def _is_folder_path(spec: str) -> bool:
     return spec.endswith("/") or "/" in spec.partition("=")[0]
 
 
-def _cut(text: str, size: int = 40) -> str:
-    return text if len(text) <= size else text[: size - 3] + "..."
-
-
-_NOT_JSON: Any = object()
-
-
-def _json_value(text: str) -> Any:
-    """The JSON value in the text, or _NOT_JSON if it names a file."""
-    if text == "-" or Path(text).suffix in (".npy", ".npz", ".pb"):
-        return _NOT_JSON
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        return [[]]
-    except ValueError:
-        return _NOT_JSON
-    return _NOT_JSON if isinstance(value, dict) or value is None else value
-
-
-def _from_json(model: Model, value: TensorType, data: Any, text: str) -> Array:
-    """JSON numbers as the input's type: integers into any integer type that holds them, any number into floats."""
-
-    def refuse(got: str, fix: str = "") -> CallError:
-        return CallError(
-            "QR003",
-            "input-mismatch",
-            f"{_cut(text)} does not fit input {value.name!r}",
-            where=[model.label, f"input {value.name}"],
-            facts=[("expected", str(value)), ("got", got)],
-            fixes=[fix] if fix else [],
-        )
-
-    dtype = value.dtype
-    if dtype is None:
-        raise refuse("JSON for an input whose type the model does not state", "give a .npy file")
-    flat: list[Any] = []
-    shape = _json_shape(data, flat)
-    if shape is None:
-        raise refuse("a list with rows of different lengths", "every row needs the same number of elements")
-    kinds = {type(item) for item in flat}
-    name = type_name(dtype)
-    if dtype == object:
-        if kinds - {str}:
-            raise refuse("values that are not text")
-        array = np.empty(len(flat), object)
-        array[:] = flat
-        return array.reshape(shape)
-    if dtype == bool:
-        if kinds - {bool}:
-            raise refuse("values other than true and false")
-        return np.array(flat, bool).reshape(shape)
-    if kinds - {int, float}:
-        raise refuse("values that are not numbers")
-    if "int" in name:
-        low, high = _limits(dtype)
-        wrong = next((v for v in flat if type(v) is not int or not low <= v <= high), None)
-        if wrong is not None:
-            raise refuse(str(wrong), f"{name} holds whole numbers from {low} to {high}")
-        return np.array(flat, np.uint64 if dtype == np.uint64 else np.int64).astype(dtype).reshape(shape)
-    if dtype.kind == "c":
-        raise refuse("JSON, which has no complex numbers", "give a .npy file")
-    try:
-        wide = np.array([float(v) for v in flat], np.float64)
-    except OverflowError:
-        raise refuse("a number beyond float64") from None
-    with np.errstate(all="ignore"):
-        array = wide.astype(dtype)
-        if (np.isfinite(wide) & ~np.isfinite(array.astype(np.float64))).any():
-            raise refuse(f"a number that {name} cannot hold")
-    return array.reshape(shape)
-
-
-def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    import ml_dtypes
-
-    info = ml_dtypes.iinfo(dtype)
-    return int(info.min), int(info.max)
-
-
-def _json_shape(data: Any, flat: list[Any]) -> tuple[int, ...] | None:
-    """The shape of nested lists, their items appended to `flat`; None if ragged."""
-    if not isinstance(data, list):
-        flat.append(data)
-        return ()
-    shapes = {_json_shape(item, flat) for item in data}
-    if not shapes:
-        return (0,)
-    if len(shapes) > 1 or None in shapes:
-        return None
-    (inner,) = shapes
-    assert inner is not None
-    return (len(data), *inner)
-
-
 def _twice(model: Model, name: str, first: str, second: str) -> CallError:
     return CallError(
         "QR005",
@@ -333,7 +240,9 @@ def _unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str
 def _image(spec: str, value: TensorType | None) -> CallError:
     shape = value.shape if value is not None else None
     channels_first = shape is not None and len(shape) == 4 and shape[1] in (1, 3, 4, "C", None)
-    height, width = (shape[2:4] if channels_first else shape[1:3]) if shape is not None and len(shape) == 4 else ("H", "W")
+    height, width = (
+        (shape[2:4] if channels_first else shape[1:3]) if shape is not None and len(shape) == 4 else ("H", "W")
+    )
     size = f"({width if isinstance(width, int) else 224}, {height if isinstance(height, int) else 224})"
     dtype = value.dtype.name if value is not None and value.dtype is not None else "float32"
     layout = ".transpose(2, 0, 1)[None]" if channels_first or shape is None else "[None]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def parse_size(text: str) -> int:
 
 
 def available() -> int | None:
-    """Bytes of memory that this process can still take, or None if the system does not tell."""
+    """Bytes of memory that this process can still take (half of all memory where only that is known), or None."""
     found: list[int] = []
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -52,7 +53,15 @@ def available() -> int | None:
             found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
         except (OSError, ValueError):
             continue
+    if not found and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
     return max(min(found), 0) if found else None
+
+
+def default_limit() -> int:
+    """80 % of what is free; 4 GiB where the system does not tell."""
+    free = available()
+    return 4 * 2**30 if free is None else free * 4 // 5
 
 
 def _owner(array: Any) -> Any:

@@ -13,6 +13,7 @@ from qrun.errors import RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.ir.load import parse, read_file
 from qrun.ir.types import NUMBERS, type_name
+from qrun.profiling import Profile, Progress, measure
 from qrun.session import RunResult
 
 PEERS = ("ort", "onnx-ref")
@@ -69,7 +70,19 @@ class Peer:
             ) from error
         duration = perf_counter_ns() - start
         named = dict(zip(self.outputs, map(np.asarray, arrays), strict=True))
-        return RunResult(named, (), duration, 0)
+        return RunResult(named, (), duration, 0, start)
+
+    def profile(
+        self,
+        feeds: Mapping[str, Array],
+        *,
+        runs: int | None = None,
+        warmup: int = 1,
+        seconds: float = 3.0,
+        progress: Progress | None = None,
+    ) -> Profile:
+        """Run repeatedly; the profile has no samples of nodes."""
+        return measure(lambda: self.execute(feeds), self.model, runs, warmup, seconds, progress)
 
 
 def _proto(model: Model, data: bytes | None, outputs: Sequence[str]) -> onnx.ModelProto:
@@ -88,9 +101,7 @@ def _proto(model: Model, data: bytes | None, outputs: Sequence[str]) -> onnx.Mod
 Runner = Callable[[Mapping[str, Array]], Sequence[Any]]
 
 
-def _ort(
-    model: Model, proto: onnx.ModelProto, outputs: Sequence[str], threads: int | None
-) -> tuple[str, Runner]:
+def _ort(model: Model, proto: onnx.ModelProto, outputs: Sequence[str], threads: int | None) -> tuple[str, Runner]:
     try:
         import onnxruntime as ort
     except ImportError:
@@ -137,9 +148,7 @@ def _value(ort: Any, array: Array) -> Any:
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, NUMBERS[array.dtype])
 
 
-def _reference(
-    model: Model, proto: onnx.ModelProto, outputs: Sequence[str], threads: int | None
-) -> tuple[str, Runner]:
+def _reference(model: Model, proto: onnx.ModelProto, outputs: Sequence[str], threads: int | None) -> tuple[str, Runner]:
     label = f"onnx.reference {onnx.__version__}"
     try:
         from onnx.reference import ReferenceEvaluator

@@ -14,10 +14,10 @@ from qrun.errors import CallError, MemoryLimitError, OperatorError, QrunError, R
 from qrun.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType, load
 from qrun.ir.types import describe, type_name
-from qrun.memory import Budget, available
+from qrun.memory import Budget, default_limit
 from qrun.ops import Arith, Context, Observation
 from qrun.plan import Plan, Step, located, plan
-from qrun.profiling import Profile, measure
+from qrun.profiling import Profile, Progress, measure
 
 if TYPE_CHECKING:
     import onnx
@@ -127,17 +127,20 @@ class Session:
         """
         chosen = self._plan(tuple(outputs or ()))
         values = check_feeds(self.model, feeds)
-        limit = self.max_memory
-        if limit is None:
-            free = available()
-            limit = None if free is None else free * 4 // 5
-        return execute(chosen, values, arith=self.arith, budget=Budget(limit), observe=observe)
+        budget = Budget(default_limit() if self.max_memory is None else self.max_memory)
+        return execute(chosen, values, arith=self.arith, budget=budget, observe=observe)
 
     def profile(
-        self, feeds: Mapping[str, Array], *, runs: int | None = None, warmup: int = 1, seconds: float = 3.0
+        self,
+        feeds: Mapping[str, Array],
+        *,
+        runs: int | None = None,
+        warmup: int = 1,
+        seconds: float = 3.0,
+        progress: Progress | None = None,
     ) -> Profile:
         """Run repeatedly and return all timings. runs: None for as many as fit in `seconds`, 5 to 1000."""
-        return measure(lambda: self.execute(feeds, observe=False), self.model, runs, warmup, seconds)
+        return measure(lambda: self.execute(feeds, observe=False), self.model, runs, warmup, seconds, progress)
 
     def _plan(self, keep: tuple[str, ...]) -> Plan:
         if keep not in self._plans:
@@ -236,7 +239,7 @@ def _check_types(step: Step, args: Sequence[Array | None]) -> None:
                 code="QR203",
                 name="type-not-allowed",
             )
-        if formal.types is None or (formal.option == "Variadic" and step.node.op_type == "QLinearConcat"):
+        if formal.types is None or not formal.homogeneous:
             continue
         other, first = bound.setdefault(formal.variable, (dtype, name))
         if other != dtype:

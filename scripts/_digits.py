@@ -7,6 +7,7 @@ whatever the BLAS library, its threads and its order of summation.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -91,8 +92,8 @@ class Network:
 
     def gradients(self, images: np.ndarray, labels: np.ndarray) -> Arrays:
         """Of the summed cross entropy."""
-        p, v, g = self.p, self.forward(images), {}
-        n = len(images)
+        p, v, n = self.p, self.forward(images), len(images)
+        g: Arrays = {}
         shifted = np.exp(v["logits"] - v["logits"].max(1, keepdims=True))
         d = shifted / shifted.sum(1, keepdims=True)
         d[np.arange(n), labels] -= 1
@@ -161,11 +162,11 @@ def train(epochs: int = 20, batch: int = 32, seed: int = 7) -> Arrays:
 def float_model(parameters: Mapping[str, np.ndarray]) -> onnx.ModelProto:
     """The trained network: images [N,1,8,8] to logits [N,10]."""
 
-    def node(op_type: str, inputs: str, output: str, **attributes: object) -> onnx.NodeProto:
+    def node(op_type: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
         return helper.make_node(op_type, inputs.split(), [output], name=f"{op_type}_{output}", **attributes)
 
-    same = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
-    half = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    same: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    half: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
     nodes = [
         node("Conv", "images conv1.weight conv1.bias", "c1.raw", **same),
         node("Relu", "c1.raw", "c1"),

@@ -29,11 +29,13 @@ def static(
     kind: str,
     images: Sequence[np.ndarray] = (),
     ranges: Mapping[str, tuple[float, float]] | None = None,
+    reduce_range: bool = False,
 ) -> onnx.ModelProto:
     """The model with uint8 activations and int8 weights, one scale per output channel. kind: qop or qdq.
 
     images: calibrated by running the float model; onnxruntime's sums depend on the processor, and so do the scales.
     ranges: or the smallest and largest value of each tensor.
+    reduce_range: 7-bit weights, with which onnxruntime is right on processors without VNNI too.
     """
 
     def run(source: Path, target: Path) -> None:
@@ -48,6 +50,7 @@ def static(
             Reader(model.graph.input[0].name, images),
             quant_format=FORMATS[kind],
             per_channel=True,
+            reduce_range=reduce_range,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
             calibration_cache_path=cache,

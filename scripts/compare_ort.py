@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -32,13 +32,14 @@ from qrun.plan import Step, plan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SAMPLE = 2000
+MARGIN = 256 * 2.0**-22  # four float32 roundings of a quotient up to 256
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """An output that differs.
 
-    step:   largest absolute difference.
+    step:   largest absolute difference; scale: largest absolute value.
     wrong:  differing elements where qrun's is not the correctly rounded value; -1 if the operator has no exact oracle.
     margin: largest distance of an exact quotient to a tie, among (at most SAMPLE) differing elements.
     """
@@ -49,12 +50,16 @@ class Difference:
     count: int
     total: int
     step: float
+    scale: float = float("nan")
+    integer: bool = False
     wrong: int = -1
     margin: float = float("nan")
 
     def __str__(self) -> str:
-        exact = "" if self.wrong < 0 else f"  not correctly rounded: {self.wrong}  from a tie: {self.margin:.2g}"
-        return f"  {self.op:28} {self.label[-40:]:40} {self.count:>8} of {self.total:<9} max {self.step:<8.3g}{exact}"
+        text = f"  {self.op:40} {self.label[-40:]:40} {self.count:>7} of {self.total:<9} max {self.step:<8.3g}"
+        if self.wrong >= 0:
+            text += f" not correctly rounded {self.wrong}, from a tie {self.margin:.2g}"
+        return text if self.integer else f"{text} relative {self.step / self.scale:.1e}"
 
 
 def with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -125,25 +130,28 @@ def one(
 
 
 def differ(label: str, op: str, name: str, ours: Array, theirs: Array) -> Difference | None:
-    """None if type, shape and bits are equal."""
+    """None if type, shape and values are equal; NaN equals NaN, and -0 equals 0."""
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return Difference(label, f"{op} {ours.dtype}{ours.shape} {theirs.dtype}{theirs.shape}", name, -1, ours.size, 0)
     if ours.tobytes() == theirs.tobytes():
         return None
     apart = differing(ours, theirs)
-    step = np.abs(ours[apart].astype(np.float64) - theirs[apart].astype(np.float64)).max(initial=0)
-    return Difference(label, op, name, int(apart.sum()), ours.size, float(step)) if apart.any() else None
+    if not apart.any():
+        return None
+    step = np.abs(ours[apart].astype(np.float64) - theirs[apart].astype(np.float64)).max()
+    scale = float(np.abs(theirs.astype(np.float64)).max())
+    integer = ours.dtype.kind in "iu"
+    return Difference(label, op, name, int(apart.sum()), ours.size, float(step), scale, integer)
 
 
 def differing(ours: Array, theirs: Array) -> Array:
-    """Where values differ; NaN equals NaN, and -0 equals 0."""
     missing = (ours != ours) & (theirs != theirs)
     return np.asarray((ours != theirs) & ~missing)
 
 
 def settle(found: Difference, step: Step, inputs: Sequence[Array | None], ours: Array, theirs: Array) -> Difference:
     """With the exact quotients of the differing elements."""
-    if found.count < 0 or ours.dtype.kind not in "iu":
+    if found.count < 0 or not found.integer:
         return found
     places = np.argwhere(differing(ours, theirs))
     wrong, margin = 0, 0.0
@@ -155,26 +163,42 @@ def settle(found: Difference, step: Step, inputs: Sequence[Array | None], ours: 
             return found
         wrong += int(ours[at]) != _exact_values.nearest(value, zero, ours.dtype)
         margin = max(margin, float(_exact_values.tie_distance(value)))
-    return Difference(found.label, found.op, found.output, found.count, found.total, found.step, wrong, margin)
+    return replace(found, wrong=wrong, margin=margin)
 
 
 def times(model: onnx.ModelProto, feeds: Mapping[str, Array], runs: int) -> tuple[float, float]:
     """Fastest of `runs` interleaved runs in seconds: qrun, onnxruntime (without optimizations)."""
     ours, theirs = qrun.Session(model), onnxruntime_session(model)
+    calls: tuple[Callable[[], object], ...] = (lambda: ours.run(feeds), lambda: theirs.run(None, dict(feeds)))
     best = [float("inf"), float("inf")]
     for _ in range(runs):
-        for place, call in enumerate((lambda: ours.run(feeds), lambda: theirs.run(None, dict(feeds)))):
+        for place, call in enumerate(calls):
             start = perf_counter()
             call()
             best[place] = min(best[place], perf_counter() - start)
     return best[0], best[1]
 
 
+def lines(found: Sequence[Difference], shown: int) -> Iterator[str]:
+    """Integer tensors one by one, float tensors by operator."""
+    exact = [d for d in found if d.integer or d.count < 0]
+    yield from (str(d) for d in exact[:shown])
+    if len(exact) > shown:
+        yield f"  and {len(exact) - shown} more integer tensors"
+    floats = [d for d in found if not d.integer and d.count >= 0]
+    for op in dict.fromkeys(d.op for d in floats):
+        group = [d for d in floats if d.op == op]
+        count, total = sum(d.count for d in group), sum(d.total for d in group)
+        worst = max(d.step / d.scale for d in group)
+        yield f"  {op:40} {f'{len(group)} float tensors':40} {count:>7} of {total:<9} worst relative {worst:.1e}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("x", type=Path, help="the input as .npy")
-    parser.add_argument("--margin", type=float, default=1e-5, help="largest distance from a tie, in LSB (1e-5)")
+    parser.add_argument("--margin", type=float, default=MARGIN, help="largest distance from a tie, in LSB (6e-5)")
+    parser.add_argument("--shown", type=int, default=12, help="integer tensors shown of each comparison (12)")
     parser.add_argument("--time", type=int, default=0, metavar="N", help="also measure N interleaved runs")
     options = parser.parse_args()
     model = onnx.load(options.model)
@@ -191,8 +215,7 @@ def main() -> None:
     ):
         count = sum(max(0, d.count) for d in found)
         print(f"{title}: {len(found)} tensors, {count} elements differ")
-        for difference in found[:40]:
-            print(difference)
+        print(*lines(found, options.shown), sep="\n", end="\n" if found else "")
     if options.time:
         ours, other = times(model, feeds, options.time)
         print(f"time, fastest of {options.time}: qrun {ours * 1e3:.1f} ms, onnxruntime {other * 1e3:.1f} ms")

@@ -99,10 +99,12 @@ def node_files() -> Iterator[tuple[str, bytes]]:
         warnings.simplefilter("ignore")
         cases = {case.name.removeprefix("test_"): case for case in load_model_tests(kind="node")}
     for name in CASES:
-        case = cases[name]
-        yield f"{name}/model.onnx", serialize(oldest(case.model, name))
-        for number, (inputs, outputs) in enumerate(case.data_sets):
-            graph = case.model.graph
+        model, sets = cases[name].model, cases[name].data_sets
+        assert model is not None
+        assert sets is not None
+        yield f"{name}/model.onnx", serialize(oldest(model, name))
+        graph = model.graph
+        for number, (inputs, outputs) in enumerate(sets):
             yield from data_set(
                 name, number, zip(graph.input, inputs, strict=True), zip(graph.output, outputs, strict=True)
             )

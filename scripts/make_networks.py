@@ -37,7 +37,9 @@ def main() -> None:
             print(path)
 
 
-def make(name: str, folder: Path, size: int = 224, formats: Sequence[str] = ("qop", "qdq")) -> list[Path]:
+def make(
+    name: str, folder: Path, size: int = 224, formats: Sequence[str] = ("qop", "qdq"), reduce_range: bool = False
+) -> list[Path]:
     """Write NAME-float.onnx, NAME-x.npy and a quantized model for each of `formats`; returns the quantized paths."""
     model = float_network(name, size)
     onnx.checker.check_model(model)
@@ -46,7 +48,7 @@ def make(name: str, folder: Path, size: int = 224, formats: Sequence[str] = ("qo
     paths = []
     for kind in formats:
         path = folder / f"{name}-{kind}.onnx"
-        onnx.save(static(model, kind, [image(name, size, i) for i in (1, 2)]), path)
+        onnx.save(static(model, kind, [image(name, size, i) for i in (1, 2)], reduce_range=reduce_range), path)
         paths.append(path)
     return paths
 
@@ -58,7 +60,7 @@ def image(name: str, size: int, index: int) -> np.ndarray:
     for cells in (4, 16, size):
         places = np.arange(size) * cells // size
         total += rng.standard_normal((1, 3, cells, cells))[:, :, places][:, :, :, places]
-    return (total / np.sqrt(3)).astype(np.float32)
+    return np.asarray(total / np.sqrt(3), np.float32)
 
 
 def float_network(name: str, size: int = 224) -> onnx.ModelProto:
@@ -86,7 +88,7 @@ def float_network(name: str, size: int = 224) -> onnx.ModelProto:
 def simplify(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray]) -> list[onnx.NodeProto]:
     """Constants evaluated, no Dropout, and Add for a Sum of two, which is what exporters write and the quantizer knows."""
     renamed: dict[str, str] = {}
-    kept = []
+    kept: list[onnx.NodeProto] = []
     for node in nodes:
         for place, name in enumerate(node.input):
             node.input[place] = renamed.get(name, name)
@@ -165,7 +167,9 @@ def fold(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray]) -> l
 def mobilenet_v2(width: float = 1.0, classes: int = 1000) -> onnx.ModelProto:
     """MobileNetV2 (Sandler et al. 2018) with placeholder weights."""
     nodes: list[onnx.NodeProto] = []
-    tensors: list[onnx.TensorProto] = [numpy_helper.from_array(np.float32(v), n) for n, v in (("zero", 0), ("six", 6))]
+    tensors: list[onnx.TensorProto] = [
+        numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("zero", 0), ("six", 6))
+    ]
 
     def add(op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
         nodes.append(helper.make_node(op_type, inputs, [f"t{len(nodes)}"], **attributes))

@@ -16,10 +16,17 @@ def assert_close(got: np.ndarray, want: np.ndarray, message: str = "", rtol: flo
     np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol, err_msg=message)
 
 
-def qrun_node(op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any] | None = None, **options: Any) -> Any:
+def qrun_node(
+    op_type: str,
+    inputs: Sequence[Any],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    max_memory: int | None = None,
+    **options: Any,
+) -> Any:
     """The outputs of qrun for one node (see support.node_model); the first input's type unless `outputs` is given."""
     options.setdefault("outputs", (np.asarray(inputs[0]).dtype,))
-    made = run_qrun(*node_model(op_type, inputs, attributes, **options))
+    made = run_qrun(*node_model(op_type, inputs, attributes, **options), max_memory=max_memory)
     return made[0] if len(made) == 1 else made
 
 

@@ -38,6 +38,11 @@ class Option(click.Option):
         super().__init__(*args, **kwargs)
         self.group = group
 
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        return extra
+
 
 class Argument(click.Argument):
     """An argument with a line of help."""
@@ -98,7 +103,9 @@ def help_width() -> int:
     return max(40, min(WIDTH, get_terminal_size((WIDTH, 24)).columns))
 
 
-def define(name: str, *, examples: Sequence[str] = (), notes: str = "", **options: Any) -> Callable[[Function], Command]:
+def define(
+    name: str, *, examples: Sequence[str] = (), notes: str = "", **options: Any
+) -> Callable[[Function], Command]:
     """Make a Command of a function; its docstring's first line is the short help."""
 
     def decorate(function: Function) -> Command:

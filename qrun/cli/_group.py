@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
 
 import click
 
@@ -63,11 +63,13 @@ class Group(click.Group):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word != "help" and word not in COMMANDS and not ctx.resilient_parsing:
             message = f"No such command {word!r}."
-            if Path(word).exists():
+            if os.path.exists(word):
                 message += f" To run the file of that name: qrun ./{word}"
             else:
                 near = get_close_matches(word, COMMANDS, 1)
@@ -81,7 +83,9 @@ class Group(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
         with formatter.section("Options"):
-            formatter.write_dl([("-V, --version", "Show the version and exit."), ("-h, --help", "Show this message and exit.")])
+            formatter.write_dl(
+                [("-V, --version", "Show the version and exit."), ("-h, --help", "Show this message and exit.")]
+            )
         formatter.write_paragraph()
         formatter.write_text(CLOSING)
         return formatter.getvalue().rstrip("\n")

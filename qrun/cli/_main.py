@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from qrun.cli._base import Call
 from qrun.errors import QrunError, RunError
+
+if TYPE_CHECKING:
+    import click
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141
@@ -35,8 +40,12 @@ def _run(call: Call) -> int:
     from qrun.cli._group import group
 
     try:
-        result = group.main(call.argv, prog_name="qrun", standalone_mode=False, obj=call)
+        _complete_shell(group)
+        with group.make_context("qrun", list(call.argv), obj=call) as context:
+            result = group.invoke(context)
         return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except QrunError as error:
         return _fail(call, error)
     except click.ClickException as error:
@@ -57,6 +66,16 @@ def _run(call: Call) -> int:
         return _fail(call, _out_of_memory(error))
     except Exception as error:
         return _bug(call, error)
+
+
+def _complete_shell(group: click.Group) -> None:
+    """Answer the shell's request for completions, which it makes through the environment, and end."""
+    instruction = os.environ.get("_QRUN_COMPLETE")
+    if instruction:
+        from click.exceptions import Exit
+        from click.shell_completion import shell_complete
+
+        raise Exit(shell_complete(group, {}, "qrun", "_QRUN_COMPLETE", instruction))
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
@@ -170,7 +189,5 @@ def _stdout_failed(error: OSError) -> int:
 
 def _silence() -> None:
     """Nothing more to stdout, so that Python's own flush at the end does not complain."""
-    try:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:
-        reason = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or str(error)
-        near = sorted(p.name for p in path.parent.glob("*.onnx"))[:4] if path.parent.is_dir() else []
+        reason = "it is a folder" if os.path.isdir(path) else getattr(error, "strerror", None) or str(error)
+        near = sorted(p.name for p in path.parent.glob("*.onnx"))[:4] if os.path.isdir(path.parent) else []
         fixes = [f"models in that folder: {', '.join(near)}"] if near else ["check the path"]
         raise CallError(
             "QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes

@@ -19,12 +19,16 @@ DOMAINS = ("", MS)
 
 @dataclass(frozen=True, slots=True)
 class Formal:
-    """An input or output of a schema: name, type variable, allowed types (None: not a plain tensor)."""
+    """An input or output of a schema: name, type variable, allowed types (None: not a plain tensor).
+
+    homogeneous: all tensors of a variadic one have the same type.
+    """
 
     name: str
     variable: str
     types: frozenset[np.dtype[Any]] | None
     option: str
+    homogeneous: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
     def formal(p: Any) -> Formal:
         types = constraints.get(p.type_str, _dtypes([p.type_str]))
-        return Formal(p.name, p.type_str, types, p.option.name)
+        return Formal(p.name, p.type_str, types, p.option.name, p.is_homogeneous)
 
     return Schema(
         raw.since_version,

@@ -42,9 +42,12 @@ def read_tensor(path: Path) -> tuple[str, Array]:
 def tensor_bytes(array: Array, name: str) -> bytes:
     """A serialized TensorProto of the array. Raises CallError for an element type that onnx cannot store."""
     try:
-        if array.dtype == object:
+        if array.dtype.kind == "O":
             return onnx.helper.make_tensor(
-                name, onnx.TensorProto.STRING, array.shape, [str(v).encode() for v in array.ravel()]
+                name,
+                onnx.TensorProto.STRING,
+                array.shape,
+                [str(v).encode() for v in array.ravel()],  # type: ignore[misc]
             ).SerializeToString()
         return onnx.numpy_helper.from_array(np.asarray(array), name).SerializeToString()
     except (ValueError, TypeError, KeyError, DecodeError) as error:

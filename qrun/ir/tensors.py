@@ -180,7 +180,7 @@ def _decode(number: int, raw: np.ndarray[Any, Any], count: int) -> np.ndarray[An
         if raw.ctypes.data % dtype.alignment or not isinstance(raw, np.memmap):
             raw = raw.copy()
         little = raw.view(dtype.newbyteorder("<") if dtype.isbuiltin == 1 else dtype)
-        return little if little.dtype == dtype else little.astype(dtype)
+        return little.view(dtype) if little.dtype == dtype else little.astype(dtype)
     return _unpack(np.asarray(raw), bits, count).view(np.uint8).astype(np.uint8).view(DTYPES[number])
 
 

@@ -137,6 +137,7 @@ def lookup(
 
 def _kinds(rounded: Rounded, zero_point: Array) -> Array:
     low, high = (v - int(zero_point) for v in limits(zero_point.dtype))
-    kinds = ((rounded < low) | (rounded > high)).astype(np.uint8)
+    below = (rounded < low) if low < 0 else False
+    kinds = (below | (rounded > high)).astype(np.uint8)
     kinds[np.isnan(rounded)] = 2
     return kinds

@@ -129,20 +129,21 @@ class OpDef:
                 ((v, types) for v, (types, names) in self.types.items() if p.name in names.split()), ("", "")
             )
             dtypes = frozenset(BY_ONNX_NAME[t] for t in allowed.split()) or None
-            found.append(Formal(p.name, variable, dtypes, "Variadic" if p.variadic else "Optional"))
+            found.append(Formal(p.name, variable, dtypes, "Variadic" if p.variadic else "Optional", bool(variable)))
         return tuple(found)
 
     def bind(self, node: Node) -> dict[str, Any]:
         """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""
         self._check_inputs(node)
         kwargs: dict[str, Any] = {}
+        known = schema(self.domain, self.op_type, node.version)
+        names = [name for name in self.attributes if known is None or name in known.attributes]
         for name, value in node.attributes.items():
             spec = self.attributes.get(name)
-            if spec is None:
-                known = ", ".join(self.attributes) or "none"
+            if spec is None or name not in names:
                 raise OperatorError(
                     f"{node.op_type} has no attribute {name!r}",
-                    expected=f"one of: {known}",
+                    expected=f"one of: {', '.join(names)}" if names else "no attributes",
                     got=name,
                     why=f"{node.op}-{node.version} does not define it.",
                     code="QR204",

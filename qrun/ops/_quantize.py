@@ -144,10 +144,11 @@ def _multiplier(factors: tuple[Array, ...], y_scale: Array, ctx: Context) -> Arr
             for f in factors[1:]:
                 product = product * np.asarray(f, np.float64)
             return np.asarray(product / np.asarray(y_scale, np.float64))
-        single = np.asarray(factors[0], np.float32)
+        dtype = np.dtype(np.float32) if ctx.arith == "ort" else y_scale.dtype
+        single = np.asarray(factors[0], dtype)
         for f in factors[1:]:
-            single = single * np.asarray(f, np.float32)
-        return np.asarray(single / np.asarray(y_scale, np.float32))
+            single = np.asarray(single * np.asarray(f, dtype))
+        return np.asarray(single / np.asarray(y_scale, dtype)).astype(np.float32)
 
 
 def _exact_block(acc: Array, multiplier: Array, factors: tuple[Array, ...], y_scale: Array, zero_point: Array) -> Array:

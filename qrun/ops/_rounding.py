@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._exact import Floats, Pair, nearest, two_product, two_sum
+from qrun.ops._exact import Floats, Pair, nearest, scale_pair, two_product, two_sum
 
 REACH = 257.0
 """Quotients beyond this saturate every 8-bit type, whatever the zero point."""
@@ -56,18 +56,46 @@ def fma32(a: Any, b: Any, c: Any) -> Array:
         return odd(total).astype(np.float32)
 
 
-def scaled(acc: Array, factor: Array, bias: Array | None, dtype: np.dtype[Any]) -> Array:
-    """acc * factor + bias rounded once to `dtype` (float32 or float16).
+def scaled(acc: Array, factors: tuple[Array, ...], bias: Array | None, dtype: np.dtype[Any]) -> Array:
+    """acc * factor * ... + bias, rounded once to `dtype` (float32 or float16).
 
-    acc:    integers below 2**31 in magnitude; factor: at most 48 significant bits; bias: float32 or None.
+    acc: integers below 2**31 in magnitude. factors: two or three float32 numbers. bias: float32, or None.
+    A float64 estimate decides, but near the middle between two neighbours of `dtype`.
     """
+    first, second, *third = (np.asarray(f, np.float64) for f in factors)
     with np.errstate(all="ignore"):
-        acc = acc.astype(np.float64)
-        number = two_product(acc, factor)
+        factor = first * second
+        estimate = np.multiply(acc, factor, dtype=np.float64)
+        for f in third:
+            estimate *= f
+        doubtful = np.zeros(estimate.shape, bool)
+        addend = np.zeros(())
         if bias is not None:
-            number = _plus(number, bias.astype(np.float64))
-        plain = acc * factor if bias is None else acc * factor + bias.astype(np.float64)
-        return np.where(np.isfinite(plain), odd(number), plain).astype(dtype)
+            addend = bias.astype(np.float64)
+            most = np.abs(estimate) / 4
+            estimate += addend
+            doubtful = np.abs(estimate) < most
+        doubtful |= _near_middle(estimate, dtype)
+        result = estimate.astype(dtype)
+        if doubtful.any():
+            at = np.nonzero(doubtful)
+            number = two_product(acc[at].astype(np.float64), np.broadcast_to(factor, acc.shape)[at])
+            for f in third:
+                number = scale_pair(number, np.broadcast_to(f, acc.shape)[at])
+            result[at] = odd(_plus(number, np.broadcast_to(addend, acc.shape)[at])).astype(dtype)
+        return result
+
+
+def _near_middle(values: Floats, dtype: np.dtype[Any]) -> Array:
+    """Finite values within 32 units of float64 of where rounding to `dtype` turns, or subnormal in it."""
+    info = np.finfo(dtype)
+    half = 1 << (51 - info.nmant)
+    low = values.view(np.int64) & (2 * half - 1)
+    low -= half
+    size = np.abs(values)
+    near = np.abs(low) <= 32
+    near |= (size < float(info.smallest_normal)) & (size > 0)
+    return np.asarray(near & (size < np.inf))
 
 
 def _plus(number: Pair, addend: Floats) -> Pair:

@@ -51,9 +51,7 @@ def checked(shape: Sequence[int], itemsize: int, param: str) -> Shape:
     if len(dims) > MAX_RANK:
         raise refuse(f"the output would have {len(dims)} axes", param, f"at most {MAX_RANK} axes", str(len(dims)))
     if math.prod(n for n in dims if n) * itemsize >= 2**63:
-        raise refuse(
-            f"the output would be {shape_text(dims)}", param, "a shape below 2^63 bytes", shape_text(dims)
-        )
+        raise refuse(f"the output would be {shape_text(dims)}", param, "a shape below 2^63 bytes", shape_text(dims))
     return dims
 
 

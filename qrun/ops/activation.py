@@ -14,7 +14,8 @@ FLOAT_MAX = 3.4028234663852886e38
 @op("Relu", since=6)
 def relu(X: Array) -> Array:
     """max(X, 0), exact; NaN stays NaN. Signed integers since version 14. Source: ONNX operators, Relu-14."""
-    return np.asarray(np.maximum(X, X.dtype.type(0)))
+    with np.errstate(all="ignore"):
+        return np.asarray(np.maximum(X, X.dtype.type(0)))
 
 
 @op("LeakyRelu", since=6)
@@ -34,7 +35,7 @@ def clip_6(input: Array, *, min_: float = -FLOAT_MAX, max_: float = FLOAT_MAX) -
     Source: ONNX operators, Clip-6.
     """
     low, high = (narrow(single(limit), input.dtype) for limit in (min_, max_))
-    return np.asarray(np.minimum(high, np.maximum(input, low)))
+    return _between(input, low, high)
 
 
 @op("Clip", since=11)
@@ -53,7 +54,12 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
     lowest, highest = bounds(input.dtype)
     low = lowest if min is None else min.reshape(())
     high = highest if max is None else max.reshape(())
-    return np.asarray(np.minimum(high, np.maximum(input, low)))
+    return _between(input, low, high)
+
+
+def _between(x: Array, low: Array, high: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(np.minimum(high, np.maximum(x, low)))
 
 
 @op("Sigmoid", since=6)

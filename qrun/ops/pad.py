@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._float import axes_in
-from qrun.ops._op import OperatorError, op, refuse
+from qrun.ops._op import op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
 _WRAP_SINCE = 19
@@ -68,7 +69,9 @@ def _pad(
 ) -> Array:
     modes = ("constant", "reflect", "edge", "wrap")[: 4 if ctx.version >= _WRAP_SINCE else 3]
     if mode not in modes:
-        raise refuse(f"mode {mode!r} does not exist", "mode", ", ".join(modes), mode, code="QR204", name="bad-attribute")
+        raise refuse(
+            f"mode {mode!r} does not exist", "mode", ", ".join(modes), mode, code="QR204", name="bad-attribute"
+        )
     places = axes_in(range(data.ndim) if axes is None else axes, data.ndim)
     same_length(pads, 2 * len(places), "pads", "Pad: a begin and an end for each axis.")
     begin, end = [0] * data.ndim, [0] * data.ndim
@@ -89,7 +92,8 @@ def _pad(
         return made
     for axis, (n, b, e) in enumerate(sizes):
         if b or e:
-            ctx.claim((n + b + e,), 8)
+            ctx.claim((n + b + e,), 8, "indices")
+            claim(ctx, (*data.shape[:axis], n + b + e, *data.shape[axis + 1 :]), data.dtype, "pads")
             data = np.take(data, _source(mode, n, b, e, axis), axis=axis)
     return data
 

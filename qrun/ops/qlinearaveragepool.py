@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -67,6 +67,8 @@ def qlinear_average_pool(
     for axis, length in zip(axes, win.out, strict=True):
         shape[axis] = length
     ctx.claim(shape, X.itemsize)
+    ctx.claim((sum(win.out),), 32, "window positions")
+    ctx.claim(win.out, 32, "window sums")
     y = np.empty(shape, X.dtype)
     where = spans(size, win)
     inside = counts(where, axes, X.ndim)
@@ -78,7 +80,7 @@ def qlinear_average_pool(
     for part in _blocks(X.shape, shape, bool(channels_last)):
         x, out = X[part], y[part]
         if ctx.arith == "ort":
-            rounded = _ort(x, xz, xs, ys, yz, axes, where, win, divisor)
+            rounded = _ort(x, xz, xs, ys, yz, axes, where, divisor)
         else:
             acc = window_sums(x, axes, where).astype(np.float64) - inside * float(xz)
             rounded = pooled(acc, xs, ys, divisor)
@@ -105,28 +107,29 @@ def _blocks(shape: tuple[int, ...], out: list[int], channels_last: bool) -> list
 
 
 def _ort(
-    x: Array,
-    xz: Array,
-    xs: Array,
-    ys: Array,
-    yz: Array,
-    axes: tuple[int, ...],
-    where: Spans,
-    win: Window,
-    divisor: Array,
+    x: Array, xz: Array, xs: Array, ys: Array, yz: Array, axes: tuple[int, ...], where: Spans, divisor: Array
 ) -> Array:
-    """The float32 sum in the order of the window's positions, last axis fastest."""
+    """Sum in float32, in the order of the window's positions; then mean, quotient and zero point in float32."""
+    shape = list(x.shape)
+    for axis, (start, _) in zip(axes, where, strict=True):
+        shape[axis] = len(start)
     with np.errstate(all="ignore"):
-        value = (x.astype(np.float32) - single(xz)) * single(xs)
-        shape = list(x.shape)
-        for axis, length in zip(axes, win.out, strict=True):
-            shape[axis] = length
         total = np.zeros(shape, np.float32)
-        for tap in product(*(range(_longest(span)) for span in where)):
-            source: tuple[slice | Array, ...] = (slice(None),) * axes[0]
-            picked, target = value, total
-            source, kept = _tap(tap, where, axes)
-            np.add.at(total, kept, value[source]) if False else _add(total, kept, picked[source])
-            del target
+        for value in _positions((x.astype(np.float32) - single(xz)) * single(xs), axes, where):
+            total += value
         mean = total / divisor.astype(np.float32)
         return np.asarray(np.rint(mean / single(ys) + single(yz)).astype(np.float64) - float(yz))
+
+
+def _positions(value: Array, axes: tuple[int, ...], where: Spans) -> Iterator[Array]:
+    """The first element of every window, then the second, ..., last axis fastest; 0 where a window has no more."""
+    if not axes:
+        yield value
+        return
+    axis, (start, end) = axes[0], where[0]
+    for step in range(int((end - start).max(initial=0))):
+        inside = start + step < end
+        picked = np.take(value, np.minimum(start + step, value.shape[axis] - 1), axis=axis)
+        if not inside.all():
+            picked[(slice(None),) * axis + (~inside,)] = 0
+        yield from _positions(picked, axes[1:], where[1:])

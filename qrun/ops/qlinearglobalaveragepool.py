@@ -49,7 +49,8 @@ def qlinear_global_average_pool(
     yz = zero_param(y_zero_point, X.dtype, "y_zero_point", "Y", _NAME)
     n = math.prod(X.shape[a] for a in axes)
     wide = np.int32 if n < 1 << 23 else np.int64
-    acc = np.sum(X, axis=axes, dtype=wide, keepdims=True).astype(np.float64) - float(n) * float(xz)
+    total = np.asarray(np.sum(X, axis=axes, dtype=wide, keepdims=True))
+    acc = total.astype(np.float64) - float(n) * float(xz)
     y = np.empty(acc.shape, X.dtype)
     if ctx.arith == "ort":
         with np.errstate(all="ignore"):

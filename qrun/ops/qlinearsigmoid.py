@@ -79,12 +79,18 @@ def _nearest(centre: int, xs: float, estimate: float, ys: float) -> int:
 
 def _ort(centre: Array, xs: Array, ys: Array) -> Rounded:
     with np.errstate(all="ignore"):
-        v = np.clip(centre.astype(np.float32) * single(xs), np.float32(-18), np.float32(18))
+        value = logistic32(centre.astype(np.float32) * single(xs))
+        return np.asarray(np.rint(value / single(ys)).astype(np.float64))
+
+
+def logistic32(x: Array) -> Array:
+    """The logistic function of float32 values as onnxruntime computes it on x86 with FMA, bit for bit."""
+    with np.errstate(all="ignore"):
+        v = np.clip(x, np.float32(-18), np.float32(18))
         square = v * v
         p, q = np.full_like(v, _ODD[0]), np.full_like(v, _EVEN[0])
         for c in _ODD[1:]:
             p = fma32(p, square, np.float32(c))
         for c in _EVEN[1:]:
             q = fma32(q, square, np.float32(c))
-        y = np.clip(p * v / q + np.float32(0.5), np.float32(0), np.float32(1))
-        return np.asarray(np.rint(y / single(ys)).astype(np.float64))
+        return np.asarray(np.clip(p * v / q + np.float32(0.5), np.float32(0), np.float32(1)))

@@ -270,7 +270,7 @@ class _Counts:
 
     def integers(self, q: Array, bottom: Any, top: Any) -> None:
         if self.observing:
-            self.saturated += int(np.count_nonzero(q > top)) + int(np.count_nonzero(q < bottom))
+            self.saturated += int(np.count_nonzero(q > top)) + int(np.count_nonzero((q < bottom) & (bottom != 0)))
 
     def nan(self, q: Array) -> None:
         self.missing += int(np.count_nonzero(np.isnan(q)))

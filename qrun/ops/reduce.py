@@ -106,5 +106,6 @@ def _arg_max(data: Array, axis: int, keepdims: int, last: int) -> Array:
     length = data.shape[place]
     if not length:
         raise refuse("the axis has no elements", "data", f"one or more along axis {place}", data)
-    found = np.argmax(np.flip(data, place) if last else data, axis=place, keepdims=bool(keepdims))
+    with np.errstate(all="ignore"):
+        found = np.argmax(np.flip(data, place) if last else data, axis=place, keepdims=bool(keepdims))
     return np.asarray(length - 1 - found if last else found, np.int64)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._float import axis_in
-from qrun.ops._op import OperatorError, op, refuse
+from qrun.ops._op import op, refuse
 from qrun.ops._shape import ints
 
 

@@ -107,7 +107,9 @@ def markdown_lines(grid: Grid) -> list[str]:
 
 def _code(row: Sequence[str], grid: Grid) -> list[str]:
     """Names as code, so that no character of theirs is markup."""
-    return [f"`{c.replace('`', ' ')}`" if column.shrink and c else c for c, column in zip(row, grid.columns, strict=True)]
+    return [
+        f"`{c.replace('`', ' ')}`" if column.shrink and c else c for c, column in zip(row, grid.columns, strict=True)
+    ]
 
 
 def rich_table(grid: Grid) -> Table:

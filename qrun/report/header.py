@@ -11,7 +11,16 @@ from qrun.ir.types import describe, type_name
 from qrun.report.screen import Screen
 from qrun.report.text import file_size, plural, width_of
 
-QOPERATOR = ("QLinear", "QGemm", "QAttention", "MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul", "QMoE", "MatMulNBits")
+QOPERATOR = (
+    "QLinear",
+    "QGemm",
+    "QAttention",
+    "MatMulInteger",
+    "ConvInteger",
+    "DynamicQuantizeMatMul",
+    "QMoE",
+    "MatMulNBits",
+)
 INPUTS_SHOWN = 3
 
 

@@ -72,7 +72,8 @@ def _outputs(screen: Screen, report: RunReport) -> None:
         Column("max", right=True), Column("mean", right=True, optional=1), Column("argmax", right=True, optional=2),
         Column("NaN/Inf", right=True),
     ]  # fmt: skip
-    rows, styles = [], {}
+    rows: list[list[str]] = []
+    styles: dict[tuple[int, int], str] = {}
     for name, array in report.result.outputs.items():
         s = stats(array)
         at = "-" if s.argmax is None else str(s.argmax[0]) if len(s.argmax) == 1 else shape_text(s.argmax)
@@ -90,7 +91,9 @@ def _outputs(screen: Screen, report: RunReport) -> None:
         if screen.width is not None:
             shown = screen.shorten(shown, width)
         first = f"  {shown}{' ' * (width - width_of(shown))}  "
-        screen.wrapped(first, " " * (width_of(first) + 1), "[" + ", ".join(values_shown(array)).replace("…,", "…") + "]")
+        screen.wrapped(
+            first, " " * (width_of(first) + 1), "[" + ", ".join(values_shown(array)).replace("…,", "…") + "]"
+        )
 
 
 def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
@@ -164,7 +167,7 @@ def run_fields(report: RunReport, hashes: bool = True) -> dict[str, Any]:
     def digest(array: Array) -> str:
         from numpy import ascontiguousarray
 
-        data = repr(array.tolist()).encode() if array.dtype == object else ascontiguousarray(array).tobytes()
+        data = repr(array.tolist()).encode() if array.dtype.kind == "O" else ascontiguousarray(array).tobytes()
         return sha256(data).hexdigest()
 
     model = report.model

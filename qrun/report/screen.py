@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable
@@ -38,7 +39,7 @@ class Screen:
     def of(cls, stream: IO[str] | None, color: str = "auto") -> Screen:
         """Judge a stream: terminal, width (COLUMNS first), and colour (NO_COLOR, FORCE_COLOR, TERM)."""
         if stream is None:
-            stream = open(os.devnull, "w", encoding="utf-8")
+            stream = io.StringIO()
         terminal = _is_terminal(stream)
         return cls(stream, terminal=terminal, width=_width(stream, terminal), color=_color(terminal, color))
 
@@ -47,6 +48,10 @@ class Screen:
 
     def shorten(self, text: str, width: int) -> str:
         return shorten(text, width, self.ellipsis)
+
+    def write(self, text: str) -> None:
+        """A text as it is, such as JSON, and the end of its line."""
+        self.stream.write(text + "\n")
 
     def line(self, *pieces: Piece) -> None:
         """One line; a piece is a text or a (text, style) pair. Never wrapped: the caller knows where to break."""
@@ -76,7 +81,9 @@ class Screen:
         self.line(start + line)
 
     def grid(self, grid: Grid) -> None:
-        grid = Grid([_cleaned(c, self) for c in grid.columns], [[self.clean(c) for c in r] for r in grid.rows], grid.styles)
+        grid = Grid(
+            [_cleaned(c, self) for c in grid.columns], [[self.clean(c) for c in r] for r in grid.rows], grid.styles
+        )
         if self.terminal:
             assert self.width is not None
             self.console.print(rich_table(grid.fitted(self.width - 1, 3, self.ellipsis)))

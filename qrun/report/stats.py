@@ -34,36 +34,36 @@ def stats(array: Array) -> Stats:
     values = numeric(array)
     if values is None or not values.size:
         return Stats()
-    integral = values.dtype.kind in "biu"
-    nan = inf = 0
-    finite = values
-    if not integral:
-        with np.errstate(all="ignore"):
-            total = np.asarray(values.sum(dtype=np.float64))
-        if not np.isfinite(total):
-            nan = int(np.isnan(values).sum())
-            inf = int(np.isinf(values).sum())
-            finite = values[np.isfinite(values)]
-            values = np.where(np.isnan(values), values.dtype.type(-np.inf), values)
+    if values.dtype.kind in "biu":
+        return Stats(int(values.min()), int(values.max()), float(values.mean(dtype=np.float64)), _place(values))
+    with np.errstate(all="ignore"):
+        total = float(values.sum(dtype=np.float64))
+    if np.isfinite(total):
+        return Stats(float(values.min()), float(values.max()), total / values.size, _place(values))
+    odd = np.isnan(values)
+    nan, inf = int(odd.sum()), int(np.isinf(values).sum())
     if nan == values.size:
         return Stats(nan=nan)
-    low = finite.min() if not inf and not nan else np.fmin.reduce(numeric(array), axis=None)
-    high = values.max()
     with np.errstate(all="ignore"):
+        finite = values[np.isfinite(values)]
         mean = float(finite.mean(dtype=np.float64)) if finite.size else None
+    lowest = np.where(odd, values.dtype.type(-np.inf), values)
+    return Stats(float(np.nanmin(values)), float(lowest.max()), mean, _place(lowest), nan, inf)
+
+
+def _place(values: Array) -> tuple[int, ...]:
     place = np.unravel_index(int(values.argmax()), values.shape)
-    kept = tuple(int(i) for i, size in zip(place, values.shape, strict=True) if size > 1)
-    convert = int if integral else float
-    return Stats(convert(low), convert(high), mean, kept or (0,), nan, inf)
+    return tuple(int(i) for i, size in zip(place, values.shape, strict=True) if size > 1) or (0,)
 
 
 def numeric(array: Array) -> Array | None:
     """The array in a type that numpy computes with; None for text and complex numbers."""
-    if array.dtype == object or array.dtype.kind == "c":
+    if array.dtype.kind in "Oc":
         return None
     if array.dtype.isbuiltin == 1:
         return array
-    return array.astype(np.int8 if type_name(array.dtype).startswith("int") else np.uint8 if "int" in type_name(array.dtype) else np.float32)
+    name = type_name(array.dtype)
+    return array.astype(np.int8 if name.startswith("int") else np.uint8 if "int" in name else np.float32)
 
 
 def values_shown(array: Array) -> list[str]:
@@ -94,7 +94,7 @@ def listed(array: Array, limit: int) -> list[Any] | None:
     values = numeric(array)
     if values is not None:
         nested = values.tolist()
-    elif array.dtype == object:
+    elif array.dtype.kind == "O":
         nested = np.vectorize(str, otypes=[object])(array).tolist() if array.size else []
     else:
         nested = np.stack([array.real, array.imag], -1).tolist()

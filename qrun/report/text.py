@@ -9,6 +9,7 @@ ELLIPSIS = "…"
 TWINS = {"…": "...", "█": "#", "±": "+/-"}
 """Symbols that reports use, and what replaces them where the encoding has none."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
+SINGLE = EIGHTHS + ELLIPSIS
 
 
 def safe(text: str, encoding: str = "utf-8") -> str:
@@ -42,7 +43,7 @@ def _escape(char: str) -> str:
 
 def width_of(text: str) -> int:
     """Columns that the text takes on a terminal."""
-    if text.isascii():
+    if text.isascii() or all(c < "\u0300" or c in SINGLE for c in text):
         return len(text)
     from rich.cells import cell_len
 
@@ -50,9 +51,15 @@ def width_of(text: str) -> int:
 
 
 def shorten(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
-    """At most `width` columns; the end of a name tells more than its start, and a whole path part more than a half."""
+    """At most `width` columns. Of a path the first part and as many last parts as fit; else the end of the text."""
     if width_of(text) <= width:
         return text
+    start = 1 if text.startswith("/") else 0
+    head, *parts = text[start:].split("/")
+    for kept in range(1, len(parts)):
+        shown = f"{text[:start]}{head}/{ellipsis}/{'/'.join(parts[kept:])}"
+        if width_of(shown) <= width:
+            return shown
     room = width - width_of(ellipsis)
     if room <= 0:
         return ellipsis[: max(width, 0)]

@@ -140,8 +140,18 @@ def expected_bias(scope: Scope, node: Node, bias: Bias) -> str:
     if not isinstance(size, int):
         return ""
     if bias.form == "gemm":
-        fits = len(got) <= 2 and (not got or got[-1] in (1, size))
+        fits = len(got) <= 2 and (not got or got[-1] in (1, size)) and _fits_rows(scope, node, got)
     else:
         fits = got == (size,)
     unit = _UNITS[bias.form]
     return "" if fits else f"[{size}]: one per {unit} of {bias.weight.tensor} {shape_text(weight)}"
+
+
+def _fits_rows(scope: Scope, node: Node, got: tuple[int, ...]) -> bool:
+    """A 2-D bias of a Gemm has one row, or as many as the product."""
+    a = scope.shape(node.inputs[0])
+    if len(got) < 2 or a is None or len(a) != 2:
+        return True
+    turned = node.attributes.get("transA", 0)
+    rows = a[1 if isinstance(turned, int) and turned else 0]
+    return not isinstance(rows, int) or got[0] in (1, rows)

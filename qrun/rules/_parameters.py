@@ -118,7 +118,7 @@ TABLE: dict[tuple[str, str], Signature] = {
     ),
     (MS, "MatMulIntegerToFloat"): Signature(
         "A B a_scale b_scale a_zero_point b_zero_point bias",
-        ("A a_scale a_zero_point row", "B b_scale b_zero_point column"),
+        ("A a_scale a_zero_point tensor", "B b_scale b_zero_point column"),
         bias="bias B column",
         float_bias=True,
     ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from qrun.ir import Array, Model, Node
+from qrun.ir.schema import schema
 from qrun.ir.types import DTYPES
 from qrun.rules._parameters import quantizers
 
@@ -75,32 +77,58 @@ class Scope:
             scope, name = home, node.inputs[0]
         return None
 
-    def dtype(self, name: str, hops: int = _HOPS) -> np.dtype[Any] | None:
-        """What is known of a tensor's element type: stored, stated, or given by the zero point that makes it."""
-        home = self.home(name) if name and hops else None
-        if home is None:
-            return None
-        value = home.value(name)
-        if value is not None:
-            return value.dtype
-        stated = home.model.types.get(name)
-        if stated is not None and stated.dtype is not None:
-            return stated.dtype
-        node = home.model.producers.get(name)
-        return home.made_type(node, hops - 1) if node is not None and name == node.outputs[0] else None
+    def dtype(self, name: str) -> np.dtype[Any] | None:
+        """What is known of a tensor's element type: stored, stated, or given by the operator that makes it."""
+        home = self.home(name) if name else None
+        return home.dtypes.get(name) if home else None
 
-    def made_type(self, node: Node, hops: int = _HOPS) -> np.dtype[Any] | None:
-        """The element type of a node's first output, where the node alone decides it."""
-        if node.op_type in _QUANTIZE:
-            number = node.attributes.get("output_dtype", 0)
-            if isinstance(number, int) and number in DTYPES:
-                return DTYPES[number]
-        if node.op_type == "DequantizeLinear":
-            return self.dtype(node.inputs[1], hops) if len(node.inputs) > 1 else None
-        for q in quantizers(node):
-            if q.is_output and q.zero_point:
-                return self.dtype(q.zero_point.tensor, hops)
-        return np.dtype(np.uint8) if node.op_type == "QuantizeLinear" else None
+    @cached_property
+    def dtypes(self) -> Mapping[str, np.dtype[Any]]:
+        """Element types of this graph's tensors, as far as they are known; one pass in execution order."""
+        found = {v.name: v.dtype for v in self.model.types.values() if v.dtype is not None}
+        found |= {name: array.dtype for name, array in self.model.constants.items()}
+
+        def dtype(name: str) -> np.dtype[Any] | None:
+            return found.get(name) or (self.outer.dtype(name) if self.outer and name else None)
+
+        for node in self.model.nodes:
+            for place, name in enumerate(node.outputs):
+                made = None if not name or name in found else _made_type(node, place, dtype)
+                if made is not None:
+                    found[name] = made
+        return found
+
+
+_Types = Callable[[str], np.dtype[Any] | None]
+
+
+def _made_type(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
+    """The element type of a node's output: by its attributes, its zero point, or the type variables of its schema."""
+    value = constant_value(node)
+    if value is not None:
+        return value.dtype
+    number = node.attributes.get("to" if node.op_type == "Cast" else "output_dtype", 0)
+    if isinstance(number, int) and number in DTYPES:
+        return DTYPES[number]
+    for q in quantizers(node):
+        if q.is_output and place == 0 and q.zero_point:
+            return dtype(q.zero_point.tensor)
+    if node.op_type == "QuantizeLinear":
+        return np.dtype(np.uint8)
+    return _by_schema(node, place, dtype)
+
+
+def _by_schema(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
+    known_schema = schema(node.domain, node.op_type, node.version)
+    if known_schema is None or not known_schema.outputs or any(node.subgraphs):
+        return None
+    out = known_schema.outputs[min(place, len(known_schema.outputs) - 1)]
+    if out.types is None:
+        return None
+    for formal, name in zip(known_schema.inputs, node.inputs, strict=False):
+        if formal.variable == out.variable and name:
+            return dtype(name)
+    return next(iter(out.types)) if len(out.types) == 1 else None
 
 
 def scopes(model: Model, outer: Scope | None = None, node: Node | None = None) -> Iterator[Scope]:

@@ -24,8 +24,8 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
     """The model uses an operator that qrun cannot run. One finding for each operator.
 
     Why is this bad?
-        The model may be fine: every node is still checked against its specification, but qrun run cannot execute it.
-        An operator of an unknown domain cannot be checked either.
+        The model may be fine: every node is still checked against its specification, but qrun run stops with this
+        code and exit code 4. An operator of an unknown domain cannot be checked either.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13, "com.acme" : 1]>

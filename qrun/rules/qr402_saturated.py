@@ -28,8 +28,8 @@ SHARE = 0.05
 def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
     """More than 5 % of a quantized tensor lies outside the range of its codes.
 
-    Negative values below a zero point at the smallest code are not counted, nor is a range that ends at 6: that is how
-    a Relu or Relu6 is folded into quantization.
+    Not reported where it may be a Relu or Relu6 folded into quantization: values below a zero point at the smallest
+    code, and a range that ends at 6.
 
     Why is this bad?
         Everything outside the range becomes the smallest or largest code, so its value is lost. Usual causes are
@@ -52,7 +52,7 @@ def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
         }
     """
     for s in seen(model, result, "saturated"):
-        if s.count <= SHARE * s.total or _ends_at_six(model, s.node):
+        if s.count <= SHARE * s.total or _folded(model, s.node):
             continue
         _, tensor = param_input(s.node, s.param)
         percent = f"{100 * s.count / s.total:.1f}%"
@@ -81,9 +81,17 @@ def _ends(model: Model, node: Node) -> tuple[float, float] | None:
     return None
 
 
-def _ends_at_six(model: Model, node: Node) -> bool:
+def _folded(model: Model, node: Node) -> bool:
+    """May a Relu or Relu6 be folded into this node's range?
+
+    QuantizeLinear counts both ends together, so one whose zero point is the smallest code and whose x another node
+    makes is not judged at all; other operators do not count values below such a zero point.
+    """
     ends = _ends(model, node)
-    return ends is not None and ends[0] == 0 and abs(ends[1] - 6) < 0.03
+    if ends is None or ends[0] != 0:
+        return False
+    made = node.op_type == "QuantizeLinear" and node.inputs[0] in model.producers
+    return made or abs(ends[1] - 6) < 0.03
 
 
 def _range(model: Model, node: Node) -> str:

@@ -34,7 +34,7 @@ def cases(seed: int, count: int):
         dilations = tuple(int(n) for n in rng.integers(1, 3, rank))
         auto_pad = str(rng.choice(["NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]))
         pads = tuple(int(n) for n in rng.integers(0, 4, 2 * rank))
-        g = dict(strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+        g = {"strides": strides, "dilations": dilations, "pads": pads, "auto_pad": auto_pad}
         begin, end, out = geometry(size, kernel, ceil_mode=False, **g)
         room = [n + b + e - (k - 1) * d for n, b, e, k, d in zip(size, begin, end, kernel, dilations, strict=True)]
         if min(room) < 1 or min(out) < 1:
@@ -45,7 +45,7 @@ def cases(seed: int, count: int):
         w = rng.integers(-9, 10, (m, c // group, *kernel)).astype(F)
         bias = rng.integers(-9, 10, m).astype(F) if rng.integers(0, 2) else None
         made += 1
-        onnx = dict(strides=strides, dilations=dilations, auto_pad=auto_pad, group=group)
+        onnx = {"strides": strides, "dilations": dilations, "auto_pad": auto_pad, "group": group}
         if auto_pad == "NOTSET":
             onnx["pads"] = pads
         if rng.integers(0, 2):
@@ -82,16 +82,16 @@ def test_random_values_within_float32() -> None:
     rng = np.random.default_rng(6)
     for c, m, group in ((16, 24, 1), (32, 32, 32), (24, 12, 4)):
         x, w = rng.standard_normal((2, c, 15, 13)).astype(F), rng.standard_normal((m, c // group, 3, 3)).astype(F)
-        peer.check("Conv", [x, w], dict(group=group, pads=[1] * 4), opset=13, message=f"group {group}", atol=1e-5)
+        peer.check("Conv", [x, w], {"group": group, "pads": [1] * 4}, opset=13, message=f"group {group}", atol=1e-5)
         t = rng.standard_normal((c, m // group, 3, 3)).astype(F)
-        peer.check("ConvTranspose", [x, t], dict(group=group, strides=[2, 2]), message=f"T {group}", atol=1e-5)
+        peer.check("ConvTranspose", [x, t], {"group": group, "strides": [2, 2]}, message=f"T {group}", atol=1e-5)
     peer.finish(1)
 
 
 def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(9)
     x, w = rng.standard_normal((2, 4, 11, 7)).astype(F), rng.standard_normal((6, 2, 3, 2)).astype(F)
-    attributes = dict(group=2, strides=(2, 1), pads=(1, 0, 2, 1))
+    attributes = {"group": 2, "strides": (2, 1), "pads": (1, 0, 2, 1)}
     whole = conv(x, w, **attributes)
     monkeypatch.setattr(conv_module, "COLUMN_ELEMENTS", 1)
     assert_close(conv(x, w, **attributes), whole, "one row at a time", rtol=1e-7, atol=0)
@@ -119,7 +119,7 @@ def transposed(seed: int, count: int):
         bias = rng.integers(-9, 10, m * group).astype(F) if rng.integers(0, 2) else None
         extra = tuple(int(rng.integers(0, max(s, d))) for s, d in zip(strides, dilations, strict=True))
         full = [s * (n - 1) + (k - 1) * d + 1 for s, n, k, d in zip(strides, size, kernel, dilations, strict=True)]
-        yield rng, x, w, bias, dict(strides=strides, dilations=dilations, group=group), extra, full
+        yield rng, x, w, bias, {"strides": strides, "dilations": dilations, "group": group}, extra, full
 
 
 @pytest.mark.parametrize("opset", [7, 11, 22])
@@ -134,10 +134,10 @@ def test_conv_transpose_equals_the_specification_and_onnxruntime(opset: int) -> 
             out = [f + e - p - q for f, e, p, q in zip(full, extra, pads[:rank], pads[rank:], strict=True)]
             if min(out) < 1:
                 continue
-            onnx |= dict(pads=pads, output_padding=extra)
+            onnx |= {"pads": pads, "output_padding": extra}
             begin = tuple(pads[:rank])
         elif kind == 1:
-            onnx |= dict(output_padding=extra, auto_pad="VALID")
+            onnx |= {"output_padding": extra, "auto_pad": "VALID"}
             out = [f + e for f, e in zip(full, extra, strict=True)]
         else:
             auto_pad = ["NOTSET", "SAME_UPPER", "SAME_LOWER"][number // 4 % 3]
@@ -163,7 +163,7 @@ def test_conv_transpose_equals_the_specification_and_onnxruntime(opset: int) -> 
 
 def test_conv_transpose_by_hand() -> None:
     x, w = np.ones((1, 1, 3), F), np.array([[[1, 10, 100]]], F)
-    two = dict(strides=[2])
+    two = {"strides": [2]}
     whole = [1, 10, 101, 10, 101, 10, 100]
     assert qrun_node("ConvTranspose", [x, w], two).tolist() == [[whole]]
     assert qrun_node("ConvTranspose", [x, w], {**two, "output_padding": [1]}).tolist() == [[[*whole, 0]]]
@@ -172,7 +172,7 @@ def test_conv_transpose_by_hand() -> None:
     assert upper.tolist() == [[whole[:6]]]
     assert lower.tolist() == [[whole[1:]]]
     # a kernel shorter than the stride: SAME still means stride * size
-    short = qrun_node("ConvTranspose", [x, w[..., :1]], dict(strides=[3], auto_pad="SAME_UPPER"))
+    short = qrun_node("ConvTranspose", [x, w[..., :1]], {"strides": [3], "auto_pad": "SAME_UPPER"})
     assert short.tolist() == [[[1, 0, 0, 1, 0, 0, 1, 0, 0]]]
     # a bias reaches the places that no product does
     biased = qrun_node("ConvTranspose", [x, w, np.array([5], F)], {**two, "output_padding": [1]})
@@ -209,7 +209,7 @@ def test_multiply_adds() -> None:
         ("Conv", w, 6 * 6 * 6 * 2 * 9),
         ("ConvTranspose", np.zeros((4, 3, 3, 3), F), 4 * 64 * 3 * 9),
     ):
-        model, feeds = node_model(op_type, [x, weights], dict(group=2))
+        model, feeds = node_model(op_type, [x, weights], {"group": 2})
         assert Session(model).execute(feeds).events[0].macs == want
 
 
@@ -218,16 +218,16 @@ def test_multiply_adds() -> None:
     [
         ("Conv", [(1, 2, 5), (3, 1, 2)], {}, "groups"),
         ("Conv", [(1, 2), (3, 2)], {}, "X and W"),
-        ("Conv", [(1, 2, 5), (3, 2, 2)], dict(group=0), "groups"),
+        ("Conv", [(1, 2, 5), (3, 2, 2)], {"group": 0}, "groups"),
         ("Conv", [(1, 2, 5), (3, 2, 2), (1,)], {}, "bias"),
-        ("Conv", [(1, 2, 5), (3, 2, 2)], dict(kernel_shape=[3]), "kernel_shape"),
-        ("Conv", [(1, 2, 5), (3, 2, 2)], dict(dilations=[7]), "larger"),
+        ("Conv", [(1, 2, 5), (3, 2, 2)], {"kernel_shape": [3]}, "kernel_shape"),
+        ("Conv", [(1, 2, 5), (3, 2, 2)], {"dilations": [7]}, "larger"),
         ("ConvTranspose", [(1, 2, 5), (3, 2, 2)], {}, "groups"),
         ("ConvTranspose", [(1, 2, 5), (2, 2)], {}, "X and W"),
         ("ConvTranspose", [(1, 2, 5), (2, 3, 2), (2,)], {}, "bias"),
-        ("ConvTranspose", [(1, 2, 5), (2, 3, 2)], dict(output_padding=[1]), "output_padding"),
-        ("ConvTranspose", [(1, 2, 5), (2, 3, 2)], dict(output_shape=[1, 3, 6]), "output_shape"),
-        ("ConvTranspose", [(1, 2, 5), (2, 3, 2)], dict(output_shape=[-4]), "output_shape"),
+        ("ConvTranspose", [(1, 2, 5), (2, 3, 2)], {"output_padding": [1]}, "output_padding"),
+        ("ConvTranspose", [(1, 2, 5), (2, 3, 2)], {"output_shape": [1, 3, 6]}, "output_shape"),
+        ("ConvTranspose", [(1, 2, 5), (2, 3, 2)], {"output_shape": [-4]}, "output_shape"),
         ("ConvTranspose", [(1, 2, 5), (2, 3, 0)], {}, "kernel_shape"),
     ],
 )

@@ -38,7 +38,9 @@ def geometry(
     return begin, end, out
 
 
-def places(at: Index, kernel: Index, strides: Index, dilations: Index, begin: list[int]) -> Iterator[tuple[Index, Index]]:
+def places(
+    at: Index, kernel: Index, strides: Index, dilations: Index, begin: list[int]
+) -> Iterator[tuple[Index, Index]]:
     """(tap, place in the unpadded input) of one window in row-major order."""
     for tap in product(*map(range, kernel)):
         yield (
@@ -62,7 +64,9 @@ def conv(x: np.ndarray, w: np.ndarray, b: np.ndarray | None, group: int, **g: An
             for tap, place in places(at, kernel, g["strides"], g["dilations"], begin):
                 if inside(place, size):
                     for c in range(per):
-                        total += Fraction(float(x[(n, m // share * per + c, *place)])) * Fraction(float(w[(m, c, *tap)]))
+                        total += Fraction(float(x[(n, m // share * per + c, *place)])) * Fraction(
+                            float(w[(m, c, *tap)])
+                        )
             y[(n, m, *at)] = float(total)
     return y
 

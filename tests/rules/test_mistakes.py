@@ -42,7 +42,7 @@ def only(model: onnx.ModelProto, rule: str) -> Finding:
 def test_the_right_model_has_no_findings() -> None:
     assert qrun.check(conv()) == []
     assert qrun.check(conv(w_scale=F32(0.01), w_zero_point=I8(0))) == []
-    assert qrun.check(conv(w_zero_point=I8(0))) == []
+    assert [f.rule for f in qrun.check(conv(w_zero_point=I8(0)))] == ["QR307"]
     assert qrun.check(conv(x_scale=np.array([0.02], F32))) == []
 
 
@@ -145,9 +145,7 @@ def test_nan_input_at_run_time(count: int) -> None:
 
 
 def test_nan_from_a_bad_scale_is_reported_once() -> None:
-    model, feeds = node_model(
-        "QuantizeLinear", [np.zeros(4, F32), F32(np.nan), U8(0)], outputs=[U8], constants=[1, 2]
-    )
+    model, feeds = node_model("QuantizeLinear", [np.zeros(4, F32), F32(np.nan), U8(0)], outputs=[U8], constants=[1, 2])
     found = qrun.check(model, qrun.Session(model).execute(feeds))
     assert [f.rule for f in found] == ["QR306"], found
 
@@ -179,7 +177,7 @@ def test_legal_b_scales_of_qlinearmatmul(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(), (1,), (2, 1, 5), (1, 1, 5)], ids=str)
 def test_legal_b_scales_of_batched_qlinearmatmul(shape: tuple[int, ...]) -> None:
-    assert qrun.check(matmul((2, 4, 3), (2, 3, 5), b_scale=np.ones(shape, F32))) == []
+    assert qrun.check(matmul((2, 4, 3), (2, 3, 5), b_scale=np.ones(shape, F32), b_zero_point=np.zeros(shape, I8))) == []
 
 
 def test_k_long_b_scale_is_explained() -> None:
@@ -189,7 +187,7 @@ def test_k_long_b_scale_is_explained() -> None:
 
 
 def test_row_parameters() -> None:
-    assert qrun.check(matmul((2, 3), (3, 5), a_scale=np.ones(2, F32), a_zero_point=np.zeros((2, 1), U8))) == []
+    assert qrun.check(matmul((2, 3), (3, 5), a_scale=np.ones((2, 1), F32), a_zero_point=np.zeros((2, 1), U8))) == []
     assert only(matmul((2, 3), (3, 5), a_zero_point=np.zeros(3, U8)), "QR302").got == "[3]"
     assert only(matmul((2, 3), (3, 5), y_scale=np.ones(5, F32)), "QR301").expected == "scalar: one for y0"
 
@@ -197,7 +195,17 @@ def test_row_parameters() -> None:
 @pytest.mark.parametrize("turned", [0, 1])
 def test_qgemm_columns_follow_trans_b(turned: int) -> None:
     b = np.ones((5, 3) if turned else (3, 5), I8)
-    values = [np.zeros((2, 3), U8), F32(1), U8(0), b, np.ones(5, F32), np.zeros(5, I8), np.zeros(5, np.int32), F32(1), U8(0)]
+    values = [
+        np.zeros((2, 3), U8),
+        F32(1),
+        U8(0),
+        b,
+        np.ones(5, F32),
+        np.zeros(5, I8),
+        np.zeros(5, np.int32),
+        F32(1),
+        U8(0),
+    ]
     good, _ = node_model("QGemm", values, {"transB": turned}, domain=MS, outputs=[U8], constants=range(1, 9))
     assert [f for f in qrun.check(good) if f.level != "note"] == []
     bad, _ = node_model("QGemm", values, {"transB": 1 - turned}, domain=MS, outputs=[U8], constants=range(1, 9))
@@ -238,7 +246,7 @@ def test_operators_that_qrun_lacks_are_still_checked() -> None:
     model, _ = node_model("Bernoulli", [np.zeros(2, np.int8)], {"sead": 1}, opset=21)
     found = qrun.check(model)
     assert {f.rule for f in found} >= {"QR203", "QR204"}, found
-    assert [f for f in found if f.rule == "QR204"][0].got == "sead"
+    assert next(f for f in found if f.rule == "QR204").got == "sead"
 
 
 def test_inputs_of_different_types() -> None:
@@ -289,3 +297,33 @@ def test_long_chains_do_not_recurse() -> None:
         [numpy_helper.from_array(np.ones(4, F32), "s")],
     )  # fmt: skip
     qrun.check(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+
+
+def saturating(zero: int, made: bool) -> list[Finding]:
+    """Findings on quantizing [-1, -2, 1000, 2000] to uint8 at scale 0.5, as an input or as another node's output."""
+    x = np.array([-1, -2, 1000, 2000], F32)
+    model, feeds = node_model("QuantizeLinear", [x, F32(0.5), U8(zero)], outputs=[U8], constants=[1, 2])
+    if made:
+        model.graph.node[0].input[0] = "t"
+        model.graph.node.insert(0, helper.make_node("Identity", ["i0"], ["t"]))
+    return qrun.check(model, qrun.Session(model).execute(feeds))
+
+
+@pytest.mark.parametrize(("zero", "made", "found"), [(128, False, 1), (128, True, 1), (0, False, 1), (0, True, 0)])
+def test_saturation_but_no_folded_relu(zero: int, made: bool, found: int) -> None:
+    assert [f.rule for f in saturating(zero, made)] == ["QR402"] * found
+
+
+def requantized(zero: int, scale: float) -> list[Finding]:
+    """Findings on QLinearConv of real values -4 to 7."""
+    x = np.arange(-4, 8).astype(I8).reshape(1, 1, 3, 4)
+    values = [x, F32(1), I8(0), np.ones((1, 1, 1, 1), I8), F32(1), I8(0), F32(scale), U8(zero)]
+    model, feeds = node_model("QLinearConv", values, opset=13, outputs=[U8], constants=range(1, 8))
+    return qrun.check(model, qrun.Session(model).execute(feeds))
+
+
+def test_folded_relu_and_relu6_of_qlinearconv() -> None:
+    assert requantized(0, 0.1) == []
+    assert requantized(0, 6 / 255) == []
+    assert [f.rule for f in requantized(0, 5 / 255)] == ["QR402"]
+    assert [f.rule for f in requantized(128, 0.02)] == ["QR402"]

@@ -1,0 +1,87 @@
+"""What run and profile do before they run: read the model, its inputs, and make the backend ready."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from qrun.cli._options import read_model
+from qrun.errors import CallError
+
+if TYPE_CHECKING:
+    from qrun.inputs import Feeds
+    from qrun.ir import Model
+    from qrun.peers import Peer
+    from qrun.report.screen import Out
+    from qrun.session import Session
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model, its feeds and the backend that will run it. load_ns: reading the file; plan_ns: preparing the backend."""
+
+    model: Model
+    feeds: Feeds
+    extra: tuple[str, ...]
+    session: Session | Peer
+    label: str
+    load_ns: int
+    plan_ns: int
+
+
+def prepare(options: Mapping[str, Any], out: Out) -> Ready:
+    """Model, feeds and backend from the options; notes go to stderr."""
+    from qrun.inputs import read_inputs
+    from qrun.ir import load
+    from qrun.outputs import check_target, match_tensors
+
+    _import_backend(options["backend"])
+    source = read_model(options["model"], options["inputs"])
+    start = perf_counter_ns()
+    model = load(source)
+    loaded = perf_counter_ns()
+    extra = match_tensors(model, options.get("tensor", ()))
+    names = [*(v.name for v in model.outputs), *extra]
+    if options.get("output"):
+        check_target(options["output"], names, stdout_taken=options["format"] == "json")
+    begin = perf_counter_ns()
+    session, label = _session(model, source, names, options)
+    planned = perf_counter_ns()
+    feeds = read_inputs(
+        model,
+        options["inputs"],
+        shapes=options["shape"],
+        random=options["random"],
+        seed=options["seed"],
+        max_memory=options["max_memory"],
+    )
+    for note in feeds.notes:
+        out.note(note)
+    return Ready(model, feeds, extra, session, label, loaded - start, planned - begin)
+
+
+def _import_backend(backend: str) -> None:
+    """So that the load time is the model's, not Python's."""
+    from importlib import import_module
+
+    import_module("qrun.session" if backend == "reference" else "qrun.peers")
+
+
+def _session(
+    model: Model, source: str | bytes, names: list[str], options: Mapping[str, Any]
+) -> tuple[Session | Peer, str]:
+    if options["backend"] == "reference":
+        from qrun.session import Session
+
+        return Session(model, arith=options["arith"], threads=options["threads"], max_memory=options["max_memory"]), ""
+    from qrun.peers import Peer
+
+    if options["arith"] != "exact":
+        raise CallError("QR005", "bad-option", "--arith is for --backend reference; another runtime has its own arithmetic",
+                        facts=[("got", f"--arith {options['arith']} --backend {options['backend']}")],
+                        fixes=["leave one of them out"])  # fmt: skip
+    data = source if isinstance(source, bytes) else None
+    peer = Peer(model, options["backend"], data=data, outputs=names, threads=options["threads"])
+    return peer, peer.label

@@ -1,0 +1,66 @@
+"""Options that run and profile share."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from qrun.cli._base import option, stacked
+from qrun.memory import parse_size
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """``8GiB``, ``500MB`` or a number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else parse_size(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a size such as 8GiB, 500MB or 4096.", param, ctx)
+
+
+input_options = stacked(
+    option("-i", "--inputs", metavar="SPEC", multiple=True, group="Inputs",
+           help="An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "
+                "Repeatable."),
+    option("--random", is_flag=True, group="Inputs", help="Fill inputs that were not given with random data."),
+    option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="INTEGER", default=0, show_default=True, group="Inputs",
+           help="Seed for random inputs."),
+    option("--shape", metavar="SPEC", multiple=True, group="Inputs",
+           help="Fix dynamic sizes: image:1x3x224x224 for one input, or N=4 for a named dimension. Repeatable."),
+)  # fmt: skip
+
+run_options = stacked(
+    option("-b", "--backend", type=click.Choice(["reference", "ort", "onnx-ref"]), default="reference",
+           show_default=True, group="Run", help="Which runtime executes the model."),
+    option("--arith", type=click.Choice(["exact", "ort", "onnx-ref"]), default="exact", show_default=True, group="Run",
+           help="Requantization: the correctly rounded value, or as another runtime rounds."),
+    option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run",
+           help="Threads, for backends that have their own."),
+    option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,
+           show_default="80% of free", group="Run", help="Stop before a tensor would take more, e.g. 8GiB."),
+)  # fmt: skip
+
+trace_option = option("--trace", metavar="FILE", group="Output",
+                      help="Save a timeline (Chrome trace, ONNX Runtime layout).")  # fmt: skip
+
+
+def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:
+    """What ``qrun.load`` takes: the path, or the bytes of stdin for ``-``. CallError if stdin cannot serve."""
+    import sys
+
+    from qrun.errors import CallError
+
+    if model != "-":
+        return os.fspath(model)
+    if "-" in inputs or any(spec.endswith("=-") for spec in inputs):
+        raise CallError("QR005", "bad-option", "only one - may read stdin", facts=[("got", "MODEL - and -i -")],
+                        fixes=["write one of them to a file first"])  # fmt: skip
+    if sys.stdin is None or sys.stdin.isatty():
+        raise CallError("QR005", "bad-option", "- reads the model from stdin, but stdin is a terminal",
+                        fixes=["qrun - < model.onnx"])  # fmt: skip
+    return sys.stdin.buffer.read()

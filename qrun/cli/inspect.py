@@ -1,0 +1,58 @@
+"""``qrun inspect``: what is in a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from qrun.cli._base import Call, define, format_options, general_options, model_argument, option
+from qrun.cli._options import read_model
+
+if TYPE_CHECKING:
+    from qrun.report.screen import Out
+
+
+@define(
+    "inspect",
+    examples=[
+        "qrun inspect m.onnx",
+        "qrun inspect m.onnx --nodes | grep conv",
+        "qrun inspect m.onnx -t '*_scale'",
+    ],
+)
+@model_argument
+@option("--nodes", is_flag=True, group="Output", help="List every node with types and shapes.")
+@option(
+    "-t",
+    "--tensor",
+    metavar="PATTERN",
+    multiple=True,
+    group="Output",
+    help="Show stored tensors whose name matches. Repeatable.",
+)
+@format_options("text", "json")
+@general_options()
+@click.pass_context
+def command(ctx: click.Context, out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:  # fmt: skip
+    """Show inputs, outputs, operators and quantization of a model."""
+    from qrun.ir import load
+    from qrun.report.inspect import inspect_fields, match_stored, print_nodes, print_overview, print_tensors
+    from qrun.report.modelfacts import ModelFacts
+
+    facts = ModelFacts(load(read_model(model, ())))
+    tensors = match_stored(facts, tensor) if tensor else None
+    if format == "json":
+        from qrun.report.json import document
+
+        body = {**inspect_fields(facts, nodes, tensors), "exit_code": 0}
+        out.result.write(document("inspect", ctx.ensure_object(Call).argv, body))
+        return
+    if not nodes and tensors is None:
+        print_overview(out.result, facts)
+    if nodes:
+        print_nodes(out.result, facts.model)
+    if tensors is not None:
+        if nodes:
+            out.result.line()
+        print_tensors(out.result, tensors)

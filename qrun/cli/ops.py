@@ -1,0 +1,40 @@
+"""``qrun ops``: what qrun runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from qrun.cli._base import Call, argument, define, format_options, general_options
+
+if TYPE_CHECKING:
+    from qrun.report.screen import Out
+
+
+@define(
+    "ops",
+    examples=["qrun ops", "qrun ops QLinear", "qrun ops --json"],
+    notes="Types: u8 uint8, i8 int8, f32 float32, bf16 bfloat16, f8 the float8 types. Exit code 1 if NAME fits nothing.",
+)
+@argument("name", about="Only operators with this in their name.", required=False)
+@format_options("text", "json")
+@general_options()
+@click.pass_context
+def command(ctx: click.Context, out: Out, name: str | None, format: str) -> int:
+    """List supported operators, versions and types."""
+    from qrun.report.ops import matching, ops_fields, print_ops, supported, why_missing
+
+    known = supported()
+    shown = matching(known, name) if name else known
+    code = 0 if shown else 1
+    if not shown:
+        out.messages.wrapped("", "  ", why_missing(known, name or ""))
+    if format == "json":
+        from qrun.report.json import document
+
+        fields = {**ops_fields(shown, len(known)), "exit_code": code}
+        out.result.write(document("ops", ctx.ensure_object(Call).argv, fields))
+    else:
+        print_ops(out.result, shown, len(known))
+    return code

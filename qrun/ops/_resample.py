@@ -1,0 +1,216 @@
+"""Resampling axis by axis: where each output element looks, at what weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.errors import OperatorError
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.ops._context import Context
+from qrun.ops._float import bounds, narrow
+from qrun.ops._op import refuse
+from qrun.ops._shape import claim
+
+TRANSFORMS = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+NEAREST_MODES: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    mode: str = "nearest"
+    transform: str = "half_pixel"
+    nearest: str = "round_prefer_floor"
+    cubic_a: float = -0.75
+    exclude: bool = False
+    outside: float = 0.0
+    antialias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis to resample: lengths, the scale (its exact value where it is a quotient), region of interest."""
+
+    axis: int
+    length: int
+    out: int
+    scale: float
+    start: float = 0.0
+    end: float = 1.0
+    exact: tuple[int, int] | None = None
+    """Numerator and denominator of the scale."""
+
+
+def coordinates(axis: Axis, transform: str, real: type[np.floating]) -> Array:
+    """The place in the input, as a real number, of every output element; computed in `real`.
+
+    Source: ONNX operators, Resize-19, coordinate_transformation_mode.
+    """
+    x = np.arange(axis.out, dtype=real)
+    n, out = real(axis.length), real(axis.out)
+    if transform == "align_corners":
+        return np.asarray(x * (n - 1) / (out - 1) if axis.out > 1 else x * 0)
+    if transform == "tf_crop_and_resize":
+        start, end = real(axis.start), real(axis.end)
+        if axis.out > 1:
+            return np.asarray(start * (n - 1) + x * (end - start) * (n - 1) / (out - 1))
+        return np.asarray(x * 0 + real(0.5) * (start + end) * (n - 1))
+    if transform == "pytorch_half_pixel" and axis.out == 1:
+        return x * 0
+    half = real(0 if transform == "asymmetric" else 0.5)
+    place = x + half
+    if axis.exact and real is np.float64:
+        place = place * real(axis.exact[1]) / real(axis.exact[0])
+    else:
+        place = place / real(axis.scale)
+    if transform in ("asymmetric", "tf_half_pixel_for_nn"):
+        return np.asarray(place)
+    if transform == "half_pixel_symmetric":
+        adjustment = out / (real(axis.scale) * n)
+        place = place + n / 2 * (1 - adjustment)
+    return np.asarray(place - half)
+
+
+def cubic(t: Array, a: float) -> Array:
+    """Keys' kernel with coefficient `a`; 0 beyond 2."""
+    t = np.abs(t)
+    inner = ((a + 2) * t - (a + 3)) * t * t + 1
+    outer = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+    return np.where(t <= 1, inner, np.where(t < 2, outer, 0.0))
+
+
+def linear(t: Array, a: float) -> Array:
+    return np.asarray(np.maximum(0.0, 1 - np.abs(t)))
+
+
+def footprint(axis: Axis, reach: int, antialias: bool) -> int:
+    """How many input elements on each side an output element sees."""
+    shrink = min(1.0, axis.scale) if antialias else 1.0
+    return math.ceil(reach / shrink)
+
+
+def taps(
+    place: Array,
+    axis: Axis,
+    kernel: Callable[[Array, float], Array],
+    each: int,
+    a: float,
+    antialias: bool,
+    exclude: bool,
+) -> tuple[Array, Array]:
+    """Indices and weights, both [out, 2 * each]; elements outside repeat the edge, or with `exclude` count nothing."""
+    base = np.floor(place)
+    offsets = np.arange(1 - each, each + 1)
+    index = base[:, None].astype(np.int64) + offsets
+    shrink = min(1.0, axis.scale) if antialias else 1.0
+    weight = kernel((offsets - (place - base)[:, None]) * shrink, a).astype(np.float64)
+    if exclude:
+        weight[(index < 0) | (index >= axis.length)] = 0
+    if exclude or antialias:
+        total = weight.sum(1, keepdims=True)
+        weight = np.divide(weight, total, out=np.zeros_like(weight), where=total != 0)
+    return np.clip(index, 0, axis.length - 1), weight
+
+
+def resample(x: Array, axes: Sequence[Axis], options: Options, ctx: Context) -> Array:
+    shape = list(x.shape)
+    for axis in axes:
+        shape[axis.axis] = axis.out
+        if axis.out and not axis.length:
+            raise misfit("X", f"axis {axis.axis} has no elements to resample", "an axis of 1 or more", x)
+    itemsize = x.dtype.itemsize if options.mode == "nearest" else 8
+    claim(ctx, shape, np.dtype(f"V{itemsize}"), "X")
+    if 0 in shape:
+        return np.empty(shape, x.dtype)
+    if options.mode != "nearest" and (x.dtype in (np.bool_, np.object_)):
+        raise refuse(
+            f"X is {type_name(x.dtype)}, which has no averages", "X", "numbers, or mode nearest", type_name(x.dtype)
+        )
+    y = x if options.mode == "nearest" else x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+    outside: list[tuple[int, Array]] = []
+    for axis in axes:
+        ctx.claim((axis.out,), 8, "coordinates")
+        place = coordinates(axis, options.transform, np.float32 if ctx.arith == "ort" else np.float64)
+        if options.transform == "tf_crop_and_resize":
+            outside.append((axis.axis, (place < 0) | (place > axis.length - 1)))
+        size = (*y.shape[: axis.axis], axis.out, *y.shape[axis.axis + 1 :])
+        claim(ctx, size, y.dtype, "X")
+        y = _one_axis(y, axis, place, options, ctx)
+    y = _rounded(y, x.dtype, ctx) if options.mode != "nearest" else y
+    return _extrapolated(y, outside, options.outside) if outside else y
+
+
+def _one_axis(y: Array, axis: Axis, place: Array, options: Options, ctx: Context) -> Array:
+    still = axis.out == axis.length and np.array_equal(place, np.arange(axis.out))
+    if still and not (options.antialias and axis.scale < 1):
+        return y
+    place = np.clip(place, -(2.0**33), 2.0**33)
+    if options.mode == "nearest":
+        index = np.clip(NEAREST_MODES[options.nearest](place), 0, axis.length - 1).astype(np.int64)
+        return np.take(y, index, axis=axis.axis)
+    kernel, reach = (linear, 1) if options.mode == "linear" else (cubic, 2)
+    each = footprint(axis, reach, options.antialias)
+    ctx.claim((axis.out, 2 * each, 4), 8, "weights")
+    index, weight = taps(place, axis, kernel, each, options.cubic_a, options.antialias, options.exclude)
+    total = np.zeros((*y.shape[: axis.axis], axis.out, *y.shape[axis.axis + 1 :]), y.dtype)
+    along = (-1,) + (1,) * (y.ndim - axis.axis - 1)
+    with np.errstate(all="ignore"):
+        if 2 * each <= 4 * axis.out:
+            for tap in range(2 * each):
+                if weight[:, tap].any():
+                    total += np.take(y, index[:, tap], axis=axis.axis) * weight[:, tap].reshape(along)
+        else:
+            for row in range(axis.out):
+                used = np.flatnonzero(weight[row])
+                part = np.take(y, index[row, used], axis=axis.axis) * weight[row, used].reshape(along)
+                total[(slice(None),) * axis.axis + (row,)] = part.sum(axis.axis)
+    return total
+
+
+def _rounded(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
+    if dtype.kind == "c":
+        return y.astype(dtype)
+    if dtype.kind not in "iu":
+        return narrow(y, dtype)
+    with np.errstate(all="ignore"):
+        whole = np.trunc(y) if ctx.arith == "ort" else np.rint(y)
+        low, high = (int(b) for b in bounds(dtype))
+        inside = (whole >= low) & (whole < float(high + 1))
+        made = np.where(inside, whole, 0).astype(dtype)
+    made[whole >= float(high + 1)] = high
+    made[whole < low] = low
+    return made
+
+
+def _extrapolated(y: Array, outside: Sequence[tuple[int, Array]], value: float) -> Array:
+    masks = [mask.reshape((-1,) + (1,) * (y.ndim - axis - 1)) for axis, mask in outside if mask.any()]
+    if not masks:
+        return y
+    y = np.array(y)
+    with np.errstate(all="ignore"):
+        fill = str(value) if y.dtype == np.object_ else np.array(value, np.float64).astype(y.dtype)
+    for mask in masks:
+        y[np.broadcast_to(mask, y.shape)] = fill
+    return y
+
+
+def misfit(param: str, message: str, expected: str, got: Any) -> OperatorError:
+    return refuse(message, param, expected, got, code="QR208", name="shape-mismatch")

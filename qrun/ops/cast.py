@@ -1,0 +1,69 @@
+"""Cast, CastLike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.schema import OPSETS, schema
+from qrun.ir.types import DTYPES, type_name
+from qrun.ops._cast import ROUND_MODES, convert
+from qrun.ops._context import Context
+from qrun.ops._op import op, refuse
+
+
+@op("Cast", since=6)
+def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ctx: Context | None = None) -> Array:
+    """The elements of `input` as ONNX element type number `to`; any shape. The same array if it has that type.
+
+    float to float:     rounded once to nearest, ties to even; overflow to infinity in float16, bfloat16 and wider.
+    float8:             out of range as the tables say, by `saturate`. float4, float6: saturate; NaN becomes the largest.
+    float8e8m0:         a power of two by `round_mode`, `saturate` at both ends; negative numbers become NaN.
+    float to integer:   toward zero. Out of range and NaN are undefined; here as x86 converts: the smallest int32
+                        (int64 for int64), whose low bits are kept for narrower types, and 0 for unsigned types
+                        above their range. Observed as ``undefined-cast``.
+    integer to integer: the low bits. To bool: not zero, and NaN is True.
+    to string:          plain digits, as few as give the value back; NaN, INF, -INF. bool: 1 and 0.
+    from string:        decimal or scientific notation, inf and nan in any case; toward zero for integers.
+
+    Refuses a type that this version of Cast does not have, and strings that are not numbers or exceed 64 bits.
+    Source: ONNX operators, Cast-28.
+    """
+    ctx = ctx or Context()
+    known = schema("", "Cast", min(ctx.version, OPSETS[-1]))
+    allowed = (known.outputs[0].types if known else None) or frozenset(DTYPES.values())
+    dtype = DTYPES.get(to)
+    if dtype is None or dtype not in allowed:
+        raise refuse(
+            f"Cast-{known.version if known else ctx.version} does not cast to type {to}",
+            "to",
+            ", ".join(f"{number} {type_name(t)}" for number, t in DTYPES.items() if t in allowed),
+            f"{to} {type_name(dtype)}" if dtype else to,
+            code="QR203",
+            name="type-not-allowed",
+        )
+    return convert(input, dtype, bool(saturate), _mode(round_mode), ctx)
+
+
+@op("CastLike", since=15)
+def cast_like(
+    input: Array, target_type: Array, *, saturate: int = 1, round_mode: str = "up", ctx: Context | None = None
+) -> Array:
+    """The elements of `input` as the element type of `target_type`, as Cast does.
+
+    Source: ONNX operators, CastLike-25.
+    """
+    return convert(input, np.dtype(target_type.dtype), bool(saturate), _mode(round_mode), ctx or Context())
+
+
+def _mode(round_mode: str) -> str:
+    if round_mode not in ROUND_MODES:
+        raise refuse(
+            f"round_mode {round_mode!r} does not exist",
+            "round_mode",
+            ", ".join(ROUND_MODES),
+            round_mode,
+            code="QR204",
+            name="bad-attribute",
+        )
+    return round_mode

@@ -1,0 +1,54 @@
+"""DynamicQuantizeMatMul of com.microsoft."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._context import Context
+from qrun.ops._dynamic import dynamic_parameters
+from qrun.ops._matmul import check_matmul, matmul_macs
+from qrun.ops._op import op
+from qrun.ops._quantize import store
+from qrun.ops._tofloat import float_matmul
+
+_NAME = "DynamicQuantizeMatMul"
+
+
+@op(
+    _NAME,
+    since=1,
+    domain="com.microsoft",
+    cost=matmul_macs,
+    types={"T1": ("float", "A b_scale bias"), "T2": ("int8 uint8", "B b_zero_point")},
+)
+def dynamic_quantize_matmul(
+    A: Array,
+    B: Array,
+    b_scale: Array,
+    b_zero_point: Array | None = None,
+    bias: Array | None = None,
+    *,
+    ctx: Context | None = None,
+) -> Array:
+    """Product of a float32 tensor, quantized to uint8 on the fly, with a quantized one; shapes as numpy.matmul.
+
+    A [...,M,K] float32; B [...,K,N] int8 or uint8; b's parameters scalars, [N] for 2-D B, or [...,1,N]; bias [N].
+
+        a, a_scale, a_zero_point = DynamicQuantizeLinear(A)
+        acc = sum over k of (a - a_zero_point) * (B - b_zero_point)            int32, wrapping
+        Y   = acc * a_scale * b_scale + bias
+
+    Exact: a as DynamicQuantizeLinear-11 says, in float32 steps; then the real value is rounded once to float32.
+    ``ort``: float32(acc) * float32(a_scale * b_scale) + bias, each step rounded to float32. onnx.reference has no such
+    operator: ``onnx-ref`` is exact.
+    Source: onnxruntime ContribOperators, com.microsoft.DynamicQuantizeMatMul; ONNX operators, DynamicQuantizeLinear-11.
+    """
+    ctx = ctx or Context()
+    check_matmul(A, B)
+    scale, zero = dynamic_parameters(A, "ort" if ctx.arith == "ort" else "exact")
+    codes = np.empty(A.shape, np.uint8)
+    with np.errstate(all="ignore"):
+        quotient = np.asarray(A / scale)
+        store(np.rint(quotient, out=quotient), zero, codes, Context(observing=False))
+    return float_matmul(codes, scale, zero, B, b_scale, b_zero_point, bias, _NAME, ctx)

@@ -1,0 +1,133 @@
+"""QGemm of com.microsoft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context
+from qrun.ops._matmul import column_param, integer_matmul
+from qrun.ops._op import Shape, op, refuse
+from qrun.ops._quantize import note_scale, requantize, same_type, scalar
+from qrun.ops._rounding import scaled
+
+_NAME = "QGemm"
+
+
+def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    k = inputs[0][0 if attributes.get("transA") else 1]
+    return int(np.prod(outputs[0], dtype=np.int64)) * k
+
+
+@op(
+    _NAME,
+    since=1,
+    domain="com.microsoft",
+    cost=_macs,
+    types={
+        "TA": ("int8 uint8", "A a_zero_point"),
+        "TB": ("int8 uint8", "B b_zero_point"),
+        "TC": ("int32", "C"),
+        "TYZ": ("int8 uint8", "y_zero_point"),
+        "T": ("float", "a_scale b_scale y_scale"),
+    },
+)
+def qgemm(
+    A: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    B: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    C: Array | None = None,
+    y_scale: Array | None = None,
+    y_zero_point: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    ctx: Context | None = None,
+) -> Array:
+    """Matrix product of quantized matrices plus an int32 bias.
+
+    A [M,K] ([K,M] if transA), B [K,N] ([N,K] if transB), each int8 or uint8; C int32, broadcasting to [M,N], of scale
+    alpha * a_scale * b_scale. a's and y's parameters are scalars, b's scalars or [N]; alpha is a float32 number.
+
+        acc = sum over k of (A - a_zero_point) * (B - b_zero_point) + C            int32, wrapping
+        y   = saturate(RNE(alpha * a_scale * b_scale * acc / y_scale) + y_zero_point)
+        y   = alpha * a_scale * b_scale * acc, float32, if y_zero_point or both are absent
+
+    Exact: one rounding of the real value, to an integer or to float32. ``ort``: float32 multiplier and product.
+    onnx.reference has no such operator: ``onnx-ref`` is exact.
+    Source: onnxruntime ContribOperators, com.microsoft.QGemm.
+    """
+    ctx = ctx or Context()
+    a, b = _operands(A, B, transA, transB)
+    _check_bias(C, (a.shape[0], b.shape[1]))
+    same_type(a_zero_point, A.dtype, "a_zero_point", "A")
+    same_type(b_zero_point, B.dtype, "b_zero_point", "B")
+    bz = column_param(b_zero_point, "b_zero_point", b, _NAME)
+    bs = column_param(b_scale, "b_scale", b, _NAME)
+    sa, za = scalar(a_scale, "a_scale", _NAME), scalar(a_zero_point, "a_zero_point", _NAME)
+    ys, yz = scalar(y_scale, "y_scale", _NAME), scalar(y_zero_point, "y_zero_point", _NAME)
+    if yz is not None and ys is None:
+        raise refuse(
+            "y_zero_point is given without y_scale",
+            "y_scale",
+            "both, or neither for a float32 result",
+            "nothing",
+            code="QR205",
+            name="input-count",
+        )
+    assert sa is not None
+    assert bs is not None
+    for name, scale in (("a_scale", sa), ("b_scale", bs), ("y_scale", ys)):
+        if scale is not None:
+            note_scale(ctx, scale, name)
+    acc = integer_matmul(a, b, za, bz, ctx, bias=C)
+    with np.errstate(all="ignore"):
+        slope = np.float32(alpha)
+    factors = (sa, bs) if slope == 1 else (np.asarray(slope), sa, bs)
+    if yz is not None:
+        assert ys is not None
+        return requantize(acc, factors, ys, yz, ctx)
+    if ctx.arith != "ort":
+        return scaled(acc, factors, None, np.dtype(np.float32))
+    with np.errstate(all="ignore"):
+        return np.asarray(acc.astype(np.float32) * (slope * sa * bs))
+
+
+def _operands(a: Array, b: Array, trans_a: int, trans_b: int) -> tuple[Array, Array]:
+    if a.ndim == b.ndim == 2:
+        left, right = (a.T if trans_a else a), (b.T if trans_b else b)
+        if left.shape[1] == right.shape[0]:
+            return left, right
+    raise refuse(
+        "A and B cannot be multiplied",
+        "B",
+        f"A {'[K,M]' if trans_a else '[M,K]'} and B {'[N,K]' if trans_b else '[K,N]'}, matrices with one K",
+        f"A {shape_text(a.shape)}, B {shape_text(b.shape)}",
+        fix="check transA and transB",
+        code="QR208",
+        name="shape-mismatch",
+    )
+
+
+def _check_bias(bias: Array | None, shape: tuple[int, int]) -> None:
+    if bias is None:
+        return
+    padded = (1,) * (2 - bias.ndim) + bias.shape
+    if bias.ndim > 2 or any(n not in (1, full) for n, full in zip(padded, shape, strict=True)):
+        raise refuse(
+            "C does not broadcast to the product",
+            "C",
+            f"a shape that broadcasts to {shape_text(shape)}",
+            bias,
+            why=f"{_NAME}: C is unidirectionally broadcastable to (M, N).",
+            code="QR305",
+            name="bias-shape",
+        )

@@ -1,0 +1,139 @@
+"""QLinearSoftmax of com.microsoft."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._codes import Rounded, scale_param, single, zero_param
+from qrun.ops._context import Context
+from qrun.ops._exact import Pair
+from qrun.ops._op import op, refuse
+from qrun.ops._quantize import store
+from qrun.ops._rounding import REACH, decide
+from qrun.ops._transcendental import exp_sum_exceeds
+
+_NAME = "QLinearSoftmax"
+_BLOCK = 1 << 18
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@op(
+    _NAME,
+    since=1,
+    domain="com.microsoft",
+    types={"T": ("int8 uint8", "X x_zero_point y_zero_point"), "float": ("float", "X_scale y_scale")},
+)
+def qlinear_softmax(
+    X: Array,
+    X_scale: Array,
+    x_zero_point: Array | None,
+    y_scale: Array,
+    y_zero_point: Array,
+    *,
+    axis: int = -1,
+    opset: int,
+    ctx: Context | None = None,
+) -> Array:
+    """Softmax of a quantized tensor, int8 or uint8, with scalar parameters.
+
+    opset: that of the Softmax meant: from 13 on over one axis, before over all axes from `axis` on.
+    x_zero_point cancels out.
+
+        Y = saturate(RNE(exp(X_scale * X) / sum exp(X_scale * X) / y_scale) + y_zero_point)
+
+    Exact: the real value is rounded once; near a tie it is computed with as many digits as it takes.
+    ``ort``: a float32 table of exponentials, float32 sum in order, and floor(1 / y_scale) as multiplier, as
+    onnxruntime does, but where its product overflows (a short axis, small y_scale) the quotient is formed first.
+    onnx.reference has no such operator: ``onnx-ref`` is exact.
+    Source: onnxruntime ContribOperators, com.microsoft.QLinearSoftmax; ONNX operators, Softmax-11 and -13.
+    """
+    ctx = ctx or Context()
+    place = _axis(X, axis)
+    xs, ys = scale_param(X_scale, "X_scale", _NAME, ctx), scale_param(y_scale, "y_scale", _NAME, ctx)
+    zero_param(x_zero_point, X.dtype, "x_zero_point", "X", _NAME)
+    yz = zero_param(y_zero_point, X.dtype, "y_zero_point", "Y", _NAME)
+    moved = X if opset < 13 else np.moveaxis(X, place, -1)
+    length = math.prod(X.shape[place:]) if opset < 13 else X.shape[place]
+    if not X.size:
+        return np.empty(X.shape, X.dtype)
+    rows = moved.reshape(-1, length)
+    y = np.empty(rows.shape, X.dtype)
+    step = max(1, _BLOCK // length)
+    function = _ort if ctx.arith == "ort" else _exact
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        store(function(rows[part], float(xs), ys), yz, y[part], ctx, "Y")
+    return np.ascontiguousarray(y.reshape(X.shape) if opset < 13 else np.moveaxis(y.reshape(moved.shape), -1, place))
+
+
+def _axis(x: Array, axis: int) -> int:
+    if not -x.ndim <= axis < x.ndim:
+        raise refuse(
+            f"axis {axis} is out of range",
+            "axis",
+            f"-{x.ndim} to {x.ndim - 1}, for rank {x.ndim}" if x.ndim else "X of rank 1 or more",
+            axis,
+            code="QR204",
+            name="bad-attribute",
+        )
+    return axis % x.ndim
+
+
+def _exact(rows: Array, xs: float, ys: Array) -> Rounded:
+    if not math.isfinite(xs):
+        return np.full(rows.shape, np.nan)
+    length = rows.shape[1]
+    codes = rows.astype(np.int16)
+    below = np.abs(codes - (codes.max if xs >= 0 else codes.min)(axis=1, keepdims=True))
+    with np.errstate(all="ignore"):
+        weight = np.exp(-abs(xs) * np.arange(256.0))[below]
+        estimate = weight / weight.sum(axis=1, keepdims=True) / ys
+        rounded = np.rint(estimate)
+        doubtful = np.abs(np.abs(estimate - rounded) - 0.5) <= (length + 32) * REACH * _EPS
+        doubtful &= np.abs(rounded) <= REACH
+        even = decide(np.full(1, 1 / (ys * length)), lambda at: (Pair(np.ones(1), np.zeros(1)), ys * length))
+    flat = (below == 0).all(axis=1) | (xs == 0)
+    rounded[flat] = even
+    doubtful[flat] = False
+    known: dict[bytes, int] = {}
+    for i in np.nonzero(doubtful.any(axis=1))[0]:
+        present, first, counts = np.unique(codes[i], return_index=True, return_counts=True)
+        for code, at in zip(present, first, strict=True):
+            if doubtful[i, at]:
+                distance = present - code
+                key = np.concatenate([distance, counts, [np.rint(estimate[i, at] - 0.5)]]).tobytes()
+                if key not in known:
+                    terms = dict(zip(distance.tolist(), counts.tolist(), strict=True))
+                    known[key] = _nearest(terms, xs, float(estimate[i, at]), float(ys))
+                rounded[i, codes[i] == code] = known[key]
+    return np.asarray(rounded)
+
+
+def _nearest(terms: dict[int, int], xs: float, estimate: float, ys: float) -> int:
+    """RNE(1 / (ys * sum of terms[k] * exp(k * xs))), given an estimate near a tie."""
+    below = round(estimate - 0.5)
+    tie = Fraction(2 * below + 1, 2)
+    side = exp_sum_exceeds(terms, xs, 1 / (tie * Fraction(ys)))
+    if not side:
+        return below + below % 2
+    return below + ((side < 0) == (ys > 0))
+
+
+def _ort(rows: Array, xs: float, ys: Array) -> Rounded:
+    if not 0 < xs < math.inf:
+        return _exact(rows, xs, ys)
+    codes = rows.astype(np.int16)
+    with np.errstate(all="ignore"):
+        room = float(np.log(np.finfo(np.float32).max / np.float32(rows.shape[1])))
+        shift = max(0.0, room - 5) / xs
+        table = np.array([math.exp((i - 255 + shift) * xs) for i in range(256)]).astype(np.float32)
+        weight = table[255 + codes - codes.max(axis=1, keepdims=True)]
+        total = np.add.accumulate(weight, axis=1)[:, -1:]
+        levels = np.floor(np.float32(1) / single(ys))
+        product = weight * levels
+        quotient = np.where(np.isfinite(product), product / total, weight / total * levels)
+        return np.asarray(np.rint(quotient).astype(np.float64))

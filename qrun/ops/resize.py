@@ -1,0 +1,226 @@
+"""Resize, Upsample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context
+from qrun.ops._float import axes_in
+from qrun.ops._op import op, refuse
+from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, Axis, Options, misfit, resample
+from qrun.ops._shape import ints, same_length
+
+_POLICIES = ("stretch", "not_larger", "not_smaller")
+_ROI_LIMIT = 2.0**20
+
+
+@op("Upsample", since=7)
+def upsample_7(X: Array, *, scales: tuple[float, ...], mode: str = "nearest", ctx: Context | None = None) -> Array:
+    """Resize-10 with scales of 1 or more as an attribute. Source: ONNX operators, Upsample-7."""
+    return _upsample(X, np.array(scales, np.float64).astype(np.float32), mode, ctx or Context())
+
+
+@op("Upsample", since=9)
+def upsample_9(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context | None = None) -> Array:
+    """Resize-10 with scales of 1 or more. Source: ONNX operators, Upsample-9; it ended with opset 9."""
+    if ctx is not None and ctx.version >= 10:
+        raise refuse(
+            "Upsample ended with opset 9", "X", "Resize, in opset 10 and later", f"Upsample in opset {ctx.version}"
+        )
+    return _upsample(X, scales, mode, ctx or Context())
+
+
+def _upsample(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
+    if bool((scales < 1).any()):
+        raise refuse("a scale is below 1", "scales", "scales of 1 or more", scales.reshape(-1).tolist())
+    return _resize_10(x, scales, mode, ctx)
+
+
+@op("Resize", since=10)
+def resize_10(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context | None = None) -> Array:
+    """Resample by `scales`, one for each axis: element i comes from i / scale, floored (nearest) or linear.
+
+    Source: ONNX operators, Resize-10.
+    """
+    return _resize_10(X, scales, mode, ctx or Context())
+
+
+def _resize_10(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
+    _one_of("mode", mode, ("nearest", "linear"))
+    options = Options(mode, "asymmetric", "floor")
+    return resample(x, _by_scales(x, scales, range(x.ndim), None, options, ctx), options, ctx)
+
+
+@op("Resize", since=11)
+def resize_11(
+    X: Array,
+    roi: Array,
+    scales: Array,
+    sizes: Array | None = None,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+    ctx: Context | None = None,
+) -> Array:
+    """Resize-19 of all axes; an empty roi or scales stands for an omitted one. Source: ONNX operators, Resize-11."""
+    options = _options(
+        mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, exclude_outside, extrapolation_value, 0
+    )
+    return _resize(X, roi, scales, sizes, None, "stretch", options, ctx or Context())
+
+
+@op("Resize", since=13)
+def resize(
+    X: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    antialias: int = 0,
+    axes: tuple[int, ...] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+    ctx: Context | None = None,
+) -> Array:
+    """Resample the given axes (all by default) by `scales` or to `sizes`: nearest, linear or cubic, axis by axis.
+
+    Output length: sizes as the policy adapts them, or floor(length * (end - start) * scale) in float32 as
+    onnx.shape_inference computes it. roi: [starts ..., ends ...], for tf_crop_and_resize.
+    A scale that is the float32 nearest to output / input length stands for that quotient itself.
+
+    Exact decisions: coordinates are computed in float64 (``--arith ort``: float32). Sums are float64, rounded once
+    to X's type; integers are rounded to nearest, ties to even, and saturate (``ort``: cut off).
+    Source: ONNX operators, Resize-19.
+    """
+    options = _options(
+        mode,
+        coordinate_transformation_mode,
+        nearest_mode,
+        cubic_coeff_a,
+        exclude_outside,
+        extrapolation_value,
+        antialias,
+    )
+    return _resize(X, roi, scales, sizes, axes, keep_aspect_ratio_policy, options, ctx or Context())
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise refuse(
+            f"{name} {value!r} does not exist", name, ", ".join(allowed), value, code="QR204", name="bad-attribute"
+        )
+
+
+def _options(
+    mode: str, transform: str, nearest: str, cubic_a: float, exclude: int, outside: float, antialias: int
+) -> Options:
+    _one_of("mode", mode, ("nearest", "linear", "cubic"))
+    _one_of("coordinate_transformation_mode", transform, TRANSFORMS)
+    _one_of("nearest_mode", nearest, tuple(NEAREST_MODES))
+    return Options(mode, transform, nearest, cubic_a, bool(exclude), outside, bool(antialias))
+
+
+def _resize(
+    x: Array,
+    roi: Array | None,
+    scales: Array | None,
+    sizes: Array | None,
+    axes: tuple[int, ...] | None,
+    policy: str,
+    options: Options,
+    ctx: Context,
+) -> Array:
+    _one_of("keep_aspect_ratio_policy", policy, _POLICIES)
+    by_scales = scales is not None and scales.size > 0
+    by_sizes = sizes is not None and sizes.size > 0
+    places = axes_in(range(x.ndim) if axes is None else axes, x.ndim)
+    if by_scales == by_sizes:
+        if not by_scales and not places:
+            return x
+        raise refuse("either scales or sizes is given", "scales", "one of them", "both" if by_scales else "neither")
+    region = _region(roi, len(places)) if options.transform == "tf_crop_and_resize" else None
+    if by_scales:
+        assert scales is not None
+        found = _by_scales(x, scales, places, region, options, ctx)
+    else:
+        assert sizes is not None
+        found = _by_sizes(x, ints(sizes, "sizes"), places, region, policy)
+    return resample(x, found, options, ctx)
+
+
+def _region(roi: Array | None, count: int) -> list[tuple[float, float]]:
+    values = [] if roi is None else [float(v) for v in roi.astype(np.float64).reshape(-1)]
+    same_length(values, 2 * count, "roi", "tf_crop_and_resize needs a start and an end for each axis.")
+    if not all(abs(v) < _ROI_LIMIT for v in values):
+        raise refuse("roi is out of range", "roi", "numbers around 0 to 1", values)
+    return list(zip(values[:count], values[count:], strict=True))
+
+
+def _by_scales(
+    x: Array,
+    scales: Array,
+    places: Sequence[int],
+    region: list[tuple[float, float]] | None,
+    options: Options,
+    ctx: Context,
+) -> list[Axis]:
+    values = [float(v) for v in scales.reshape(-1)[: 2 * x.ndim + 1]]
+    if scales.ndim != 1 or len(values) != len(places):
+        raise misfit("scales", f"scales has shape {shape_text(scales.shape)}", f"[{len(places)}]", scales)
+    found = []
+    for number, (place, scale) in enumerate(zip(places, values, strict=True)):
+        if not (scale > 0 and math.isfinite(scale)):
+            raise refuse("a scale is not positive and finite", "scales", "numbers above 0", values)
+        length = x.shape[place]
+        start, end = region[number] if region else (0.0, 1.0)
+        with np.errstate(all="ignore"):
+            real = np.float32(scale) * np.float32(end - start) * np.float32(length)
+        if not np.isfinite(real) or real < 0:
+            raise refuse(
+                "the output length is not a size", "scales", "a length of 0 or more", f"{real} on axis {place}"
+            )
+        out = int(real)
+        ratio = (out, length) if length and out and np.float32(out / length) == np.float32(scale) else None
+        found.append(Axis(place, length, out, scale, start, end, ratio))
+    return found
+
+
+def _by_sizes(
+    x: Array, sizes: Sequence[int], places: Sequence[int], region: list[tuple[float, float]] | None, policy: str
+) -> list[Axis]:
+    same_length(sizes, len(places), "sizes", "Resize: one size for each axis.")
+    if any(n < 0 for n in sizes):
+        raise refuse("a size is negative", "sizes", "sizes of 0 or more", list(sizes))
+    lengths = [x.shape[p] for p in places]
+    if policy == "stretch":
+        ratios = list(zip(sizes, lengths, strict=True))
+        outs = list(sizes)
+    else:
+        if not all(lengths):
+            raise misfit("X", f"{policy} has no aspect ratio to keep", "axes of 1 or more", x)
+        choose = min if policy == "not_larger" else max
+        up, down = choose(zip(sizes, lengths, strict=True), key=lambda r: Fraction(*r))
+        ratios = [(up, down)] * len(places)
+        outs = [(2 * up * n + down) // (2 * down) for n in lengths]
+    found = []
+    for number, place in enumerate(places):
+        start, end = region[number] if region else (0.0, 1.0)
+        up, down = ratios[number]
+        scale = up / down if down else 1.0
+        found.append(Axis(place, x.shape[place], outs[number], scale, start, end, (up, down) if up and down else None))
+    return found

@@ -1,0 +1,97 @@
+"""Codes of messages that are not rules, and the topics of ``qrun explain``."""
+
+from __future__ import annotations
+
+CODES: dict[str, tuple[str, str]] = {
+    "QR001": ("missing-input", "The model has an input that was not given. Give all of them with -i, or fill the missing ones with --random."),
+    "QR002": ("unknown-input", "A name given with -i is not an input of the model. qrun inspect MODEL lists the inputs."),
+    "QR003": ("input-mismatch", "An array does not have the element type or the shape of its input. Arrays are never converted in silence; the message shows what would fit, such as a transposition from NHWC to NCHW."),
+    "QR004": ("no-such-file", "A file cannot be opened, or a folder was given where a file is needed."),
+    "QR005": ("bad-option", "The value of an option, or two options together, make no sense."),
+    "QR006": ("unknown-tensor", "A name or pattern fits no tensor of the model. qrun inspect MODEL --nodes lists the tensors."),
+    "QR007": ("input-file", "A file of inputs cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is no TensorProto, an image. Pickles are never loaded."),
+    "QR008": ("cannot-write", "The result cannot be written where it should go."),
+    "QR009": ("config", "[tool.qrun] in pyproject.toml has an unknown key or a value of the wrong kind; qrun explain config lists what can stand there."),
+    "QR010": ("memory-limit", "The run would hold more memory than allowed: 80 % of what is free, or --max-memory. Make the batch smaller with --shape, or raise the limit."),
+    "QR011": ("backend-failed", "The other runtime that was asked for with --backend failed while it ran the model. Its own message is shown."),
+    "QR012": ("backend-missing", "--backend ort needs onnxruntime, which is not installed."),
+    "QR013": ("backend-refused", "The other runtime that was asked for with --backend does not load the model. Its own message is shown."),
+    "QR101": ("not-a-model", "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which."),
+    "QR102": ("invalid-graph", "The graph contradicts itself: a tensor made twice or never, nodes that wait for each other in a circle."),
+    "QR103": ("bad-tensor", "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, or the type does not exist."),
+    "QR104": ("external-data", "The data of a tensor are kept in another file that is missing, too short, or outside the model's folder."),
+    "QR105": ("unknown-domain", "A node uses a domain that the model does not import. Every node's domain needs an opset_import entry."),
+    "QR106": ("opset", "The model imports an opset that qrun does not read, or one domain twice."),
+    "QR107": ("function", "A model-local function cannot be put in the place of its calls, for example because it calls itself."),
+    "QR202": ("node-refused", "An operator refuses its inputs for a reason that has no code of its own."),
+    "QR206": ("kernel-too-large", "The window of a convolution or pool, with its dilations, is larger than the padded input."),
+    "QR207": ("group-mismatch", "The channels of a convolution do not fit its groups: x has C channels, w has C / group of them, and the output channels are a multiple of group."),
+    "QR208": ("shape-mismatch", "The shapes of the inputs do not go together."),
+    "QR209": ("index-range", "An index points outside the axis that it selects from."),
+    "QR210": ("node-failed", "The computation of a node failed on these values or shapes."),
+}  # fmt: skip
+"""Code to name and explanation."""
+
+GROUPS = {
+    "QR0": "the call: inputs, options, limits",
+    "QR1": "file and graph",
+    "QR2": "operators and types",
+    "QR3": "scales, zero points and bias",
+    "QR4": "values at run time",
+    "QR5": "recorded vectors",
+}
+
+TOPICS = {
+    "inputs": """\
+-i, --inputs takes any of these, and can be repeated:
+
+  x.npy                   the next input in graph order
+  name=x.npy              this input; name may hold any sign, also = and :
+  all.npz                 keys are input names
+  name=[[1,2,3]]          JSON, cast to the type of the input
+  x.pb                    a TensorProto, the next input in graph order
+  test_data_set_0/        a folder with input_0.pb, input_1.pb ...
+  -                       stdin: .npy or .npz
+
+Types must be those of the model, and shapes must fit it; nothing is converted in silence. A dynamic size such as N gets
+one value for all inputs. Without any -i, all inputs are random with --seed (default 0); with some of them, the others
+need --random. --shape image:1x3x224x224 or --shape N=4 fixes dynamic sizes of random inputs; one that is not fixed is 1.
+
+Random data: floats uniform in [-1,1), 8-bit and smaller integers over their full range, other integers 0 or 1.
+
+Pickled arrays are never loaded.""",
+    "exit-codes": """\
+    0  done, and the answer is yes
+    1  done, and the answer is no: a finding at or above --fail-on
+    2  the call is wrong: unknown option, no such file, missing input
+    3  the model cannot be read: not ONNX, cut off, external data missing
+    4  the model is fine, but qrun cannot run it: operator, opset or type
+    5  the run failed: memory limit, or a node failed on these values
+   70  a bug in qrun
+  130  interrupted with Ctrl-C
+  141  the reader of stdout went away""",
+    "config": """\
+Options can have defaults in [tool.qrun] of the nearest pyproject.toml, upwards from the current folder:
+
+  [tool.qrun]
+  max-memory = "8GiB"
+
+  [tool.qrun.run]
+  fail-on = "warning"
+
+Keys are the names of options. Keys directly in [tool.qrun] hold for every command that has the option. An unknown key is
+an error. Options that name files to read or write (inputs, output, trace) cannot be set there.
+
+Order: command line, environment (QRUN_MAX_MEMORY), file, default. What comes from the file is said on stderr.
+--config FILE reads another file, --config none reads none.""",
+    "json": """\
+--json (or --format json) prints one JSON document on stdout, also when the command fails.
+
+  schema       qrun/COMMAND/MAJOR.MINOR; a new minor version only adds keys
+  qrun         the version of qrun
+  command      the command line
+  exit_code    as of the process; qrun explain exit-codes
+  error        code, name, message, where, facts, why, fixes; only on failure
+
+Ignore keys that you do not know. Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf". Large tensors are not in the document: -o saves them.""",
+}

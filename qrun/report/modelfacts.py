@@ -1,0 +1,238 @@
+"""What can be said of a model without running it: sizes, quantization, operators, and whether qrun can run it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from qrun.errors import QrunError
+from qrun.ir import Array, Model, Node
+from qrun.ir.schema import DOMAINS
+from qrun.ir.types import type_name
+from qrun.ops import find
+from qrun.ops._op import no_cost
+from qrun.plan import plan
+from qrun.rules._parameters import Quantizer, quantizers
+from qrun.rules._scope import Scope, constant_value, nodes, scopes
+
+DYNAMIC = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
+INTEGER = ("MatMulInteger", "ConvInteger", "MatMulIntegerToFloat")
+FORMS = {"tensor": "per tensor", "channel": "per channel", "row": "per row", "column": "per column",
+         "gemm": "per column", "axis": "per channel"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OperatorFacts:
+    """One operator of a model: how often, which versions, input types, bytes of stored inputs, and support.
+
+    support: ``yes``, or why not.
+    """
+
+    op: str
+    nodes: int
+    versions: tuple[int, ...]
+    inputs: tuple[str, ...]
+    weights: int
+    support: str
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Facts of one model; each is computed when asked for."""
+
+    model: Model
+
+    @cached_property
+    def node_count(self) -> int:
+        return sum(1 for _ in nodes(self.model))
+
+    @cached_property
+    def stored(self) -> Mapping[str, Array]:
+        """Initializers and Constant nodes by name; those of inner graphs as ``node > name``."""
+        found: dict[str, Array] = {}
+        for scope in scopes(self.model):
+            prefix = "".join(f"{label} > " for label in scope.path)
+            found |= {prefix + name: array for name, array in scope.model.constants.items()}
+            for node in scope.model.nodes:
+                value = constant_value(node)
+                if value is not None and node.outputs:
+                    found[prefix + node.outputs[0]] = value
+        return found
+
+    @cached_property
+    def parameters(self) -> int:
+        return sum(array.size for array in self.stored.values())
+
+    @cached_property
+    def macs(self) -> int | None:
+        """Multiply-adds with every size symbol of the inputs taken as 1, or None if they are not known."""
+        return None if self.uncounted else sum(macs or 0 for macs in self._node_macs)
+
+    @cached_property
+    def uncounted(self) -> str:
+        """Why `macs` is None; "" if it is known."""
+        for (scope, node), macs in zip(nodes(self.model), self._node_macs, strict=True):
+            if macs is None and find(node.domain, node.op_type, node.version) is None:
+                return f"no cost is known for {node.op}"
+            if macs is None:
+                unknown = [
+                    n for n in (*node.inputs, *node.outputs) if n and _sizes(scope, n, set(self.symbols)) is None
+                ]
+                return (
+                    f"the shape of {unknown[0]} is not stated"
+                    if unknown
+                    else f"{node.label} has shapes that do not fit"
+                )
+        return ""
+
+    @cached_property
+    def _node_macs(self) -> tuple[int | None, ...]:
+        symbols = set(self.symbols)
+        return tuple(_node_macs(scope, node, symbols) for scope, node in nodes(self.model))
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The size symbols of the inputs."""
+        return tuple(dict.fromkeys(d for v in self.model.inputs for d in v.shape or () if isinstance(d, str)))
+
+    @cached_property
+    def form(self) -> str:
+        """``QOperator``, ``QDQ``, ``dynamic``, ``weight only``, several of them, or ``float``."""
+        found: dict[str, None] = {}
+        ops = {node.op_type for _, node in nodes(self.model)}
+        dynamic = ops.intersection(DYNAMIC)
+        if any(op.startswith("QLinear") or op == "QGemm" for op in ops):
+            found["QOperator"] = None
+        if dynamic or (ops.intersection(INTEGER) and "QOperator" not in found):
+            found["dynamic" if dynamic else "integer"] = None
+        if "MatMulNBits" in ops:
+            found["weight only"] = None
+        if "DequantizeLinear" in ops and any(self._weights_of("DequantizeLinear")):
+            found["QDQ" if ops.intersection(("QuantizeLinear", *dynamic)) else "weight only"] = None
+        elif not found and ops.intersection(("QuantizeLinear", "DequantizeLinear")):
+            found["QDQ"] = None
+        return ", ".join(found) or "float"
+
+    def _weights_of(self, op_type: str) -> Iterator[str]:
+        """Stored tensors, biases left out, that nodes of this operator dequantize."""
+        for scope, node in nodes(self.model):
+            value = scope.value(node.inputs[0]) if node.op_type == op_type and node.inputs else None
+            if value is not None and value.dtype != np.int32:
+                yield node.inputs[0]
+
+    @cached_property
+    def quantized(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Activations and weights as ``uint8 per tensor``, the most frequent first."""
+        activations: Counter[str] = Counter()
+        weights: Counter[str] = Counter()
+        for scope, node in nodes(self.model):
+            for q in quantizers(node):
+                dtype = scope.dtype(q.tensor.tensor)
+                if dtype is None or dtype == np.int32 or dtype.kind == "f":
+                    continue
+                stored = not q.is_output and scope.value(q.tensor.tensor) is not None
+                (weights if stored else activations)[f"{type_name(dtype)} {_granularity(scope, node, q)}".strip()] += 1
+            if node.op_type == "DynamicQuantizeLinear":
+                activations["uint8 per tensor"] += 1
+            if node.op_type == "MatMulNBits":
+                bits, block = (node.attributes.get(name) for name in ("bits", "block_size"))
+                weights[f"{bits or 4!r}-bit in blocks of {block!r}"] += 1
+        return _ranked(activations), _ranked(weights)
+
+    @cached_property
+    def operators(self) -> tuple[OperatorFacts, ...]:
+        groups: dict[str, list[tuple[Scope, Node]]] = {}
+        for scope, node in nodes(self.model):
+            groups.setdefault(node.op, []).append((scope, node))
+        facts = [_operator(op, members) for op, members in groups.items()]
+        return tuple(sorted(facts, key=lambda f: (f.support == "yes", -f.nodes, f.op)))
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why qrun cannot run the model; "" if it can."""
+        missing = [f.op for f in self.operators if f.support != "yes"]
+        if missing:
+            return f"{len(missing)} operator{'s' if len(missing) > 1 else ''} missing: {', '.join(missing)}"
+        odd = next((v for v in self.model.inputs if v.kind != "tensor"), None)
+        if odd is not None:
+            return f"input {odd.name} is a {odd.kind}"
+        try:
+            plan(self.model)
+        except QrunError as error:
+            place = f", {error.where[1]}" if len(error.where) > 1 else ""
+            return f"{error.message} ({error.code}{place})"
+        return ""
+
+
+def _ranked(found: Counter[str]) -> tuple[str, ...]:
+    """The most frequent first; a type of unknown granularity only where nothing better is known of it."""
+    return tuple(k for k, _ in found.most_common() if " " in k or not any(o.startswith(f"{k} ") for o in found))
+
+
+def _granularity(scope: Scope, node: Node, q: Quantizer) -> str:
+    slot = q.scale or q.zero_point
+    shape = scope.shape(slot.tensor) if slot else None
+    block = node.attributes.get("block_size", 0)
+    if isinstance(block, int) and block > 0:
+        return f"in blocks of {block}"
+    if slot is not None and shape is None:
+        return "per tensor" if q.form == "tensor" else ""
+    return "per tensor" if not shape or shape == (1,) else FORMS[q.form]
+
+
+def _operator(op: str, members: list[tuple[Scope, Node]]) -> OperatorFacts:
+    types: Counter[str] = Counter()
+    weights: dict[tuple[int, str], int] = {}
+    for scope, node in members:
+        types[_input_types(scope, node)] += 1
+        for name in node.inputs:
+            home = scope.home(name) if name else None
+            value = home.value(name) if home else None
+            if home is not None and value is not None and value.size > 1:
+                weights[id(home.model), name] = value.nbytes
+    node = members[0][1]
+    support = "yes"
+    if find(node.domain, node.op_type, node.version) is None:
+        support = "no" if node.domain in DOMAINS else "no, unknown domain"
+    versions = tuple(sorted({n.version for _, n in members}))
+    return OperatorFacts(op, len(members), versions, tuple(t for t, _ in types.most_common() if t),
+                         sum(weights.values()), support)  # fmt: skip
+
+
+def _input_types(scope: Scope, node: Node) -> str:
+    """Types of the inputs that hold data: ``uint8 x int8`` for a product, else those of the first one."""
+    owners = [q.tensor.tensor for q in quantizers(node) if not q.is_output] or list(node.inputs[:1])
+    found = [scope.dtype(name) for name in owners if name]
+    if not found or None in found:
+        return "?" if found else ""
+    names = [type_name(dtype) for dtype in found]
+    return " x ".join(names) if len(names) <= 2 else ", ".join(dict.fromkeys(names))
+
+
+def _node_macs(scope: Scope, node: Node, symbols: set[str]) -> int | None:
+    definition = find(node.domain, node.op_type, node.version)
+    if definition is None:
+        return None
+    if definition.cost is no_cost:
+        return 0
+    inputs = [_sizes(scope, name, symbols) if name else () for name in node.inputs]
+    outputs = [_sizes(scope, name, symbols) for name in node.outputs if name]
+    if None in inputs or None in outputs:
+        return None
+    known: Any = definition.cost
+    try:
+        return int(known(inputs, outputs, definition.bind(node)))
+    except (QrunError, IndexError, ValueError, TypeError, KeyError, ZeroDivisionError):
+        return None
+
+
+def _sizes(scope: Scope, name: str, symbols: set[str]) -> tuple[int, ...] | None:
+    shape = scope.shape(name)
+    if shape is None or any(d is None or (isinstance(d, str) and d not in symbols) for d in shape):
+        return None
+    return tuple(d if isinstance(d, int) else 1 for d in shape)

@@ -1,0 +1,183 @@
+"""The report of ``qrun ops``: operators, their versions and types; as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from qrun.ir.schema import OPSETS, schema
+from qrun.ir.types import type_name
+from qrun.ops import REGISTRY, OpDef, find
+from qrun.report.grid import Column, Grid
+from qrun.report.screen import Screen
+from qrun.rules import RULES
+from qrun.rules._parameters import TABLE
+
+FAMILIES = (("u", "uint"), ("i", "int"), ("bf", "bfloat"), ("f", "float"), ("c", "complex"))
+NUMERIC = frozenset(map(np.dtype, "BHIQbhiqefd"))
+
+
+@dataclass(frozen=True)
+class Supported:
+    """An operator of the registry.
+
+    versions: the schema versions that its declarations cover, oldest first; definition: of the newest.
+    inputs:   (names that share a type, allowed types), those that hold data, at the newest version.
+    """
+
+    domain: str
+    op_type: str
+    versions: tuple[int, ...]
+    definition: OpDef
+    inputs: tuple[tuple[tuple[str, ...], frozenset[np.dtype[Any]] | None], ...]
+    limits: str
+
+    @property
+    def op(self) -> str:
+        return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
+
+    @property
+    def types(self) -> str:
+        """``x u8/i8, w u8/i8``."""
+        return ", ".join(f"{' '.join(names)} {compact(types)}".strip() for names, types in self.inputs)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that are about this operator."""
+        return tuple(rule.id for rule in RULES.values() if self.op in rule.applies)
+
+
+def supported() -> tuple[Supported, ...]:
+    """Everything that qrun runs, ai.onnx first, by name."""
+    return tuple(_supported(domain, op_type) for domain, op_type in sorted(REGISTRY))
+
+
+def matching(known: Iterable[Supported], name: str) -> tuple[Supported, ...]:
+    """Those whose name contains `name`, in any case."""
+    return tuple(s for s in known if name.lower() in s.op.lower())
+
+
+def _supported(domain: str, op_type: str) -> Supported:
+    definition = REGISTRY[domain, op_type][-1]
+    versions = _versions(domain, op_type)
+    text = definition.__doc__ or ""
+    limits = next((line.strip()[8:] for line in text.splitlines() if line.strip().startswith("Limits: ")), "")
+    inputs = _inputs(definition, versions[-1]) if versions else ()
+    return Supported(domain, op_type, versions, definition, inputs, limits.rstrip("."))
+
+
+def _versions(domain: str, op_type: str) -> tuple[int, ...]:
+    found = {known.version for opset in OPSETS if (known := schema(domain, op_type, opset)) is not None}
+    return tuple(sorted(v for v in found if find(domain, op_type, v))) or tuple(
+        d.since for d in REGISTRY[domain, op_type]
+    )
+
+
+def _inputs(definition: OpDef, version: int) -> tuple[tuple[tuple[str, ...], frozenset[np.dtype[Any]] | None], ...]:
+    """Inputs that hold data, and outputs whose zero point gives their type; those of one type variable together."""
+    formals = {f.name: f for f in definition.formals(version)}
+    data = dict(formals)
+    signature = TABLE.get((definition.domain, definition.op_type))
+    for row in signature.quantized if signature else ():
+        tensor, scale, zero_point, _ = row.split()
+        data.pop(scale, None)
+        data.pop(zero_point, None)
+        if tensor == ">" and zero_point in formals:
+            data[zero_point.split("_")[0]] = formals[zero_point]
+    if signature:
+        data.pop(signature.bias.partition(" ")[0] if not signature.float_bias else "", None)
+    groups: dict[str, list[str]] = {}
+    for name, f in data.items():
+        groups.setdefault(f.variable or name, []).append(name)
+    return tuple((tuple(names), data[names[0]].types) for names in groups.values())
+
+
+def compact(types: frozenset[np.dtype[Any]] | None) -> str:
+    """``u8/i8``; ``f8`` for all float8 types, ``numeric`` for all usual numbers, ``any`` with text or bool."""
+    if types is None:
+        return ""
+    if types >= NUMERIC:
+        return "any" if np.dtype(object) in types or np.dtype(bool) in types else "numeric"
+    return "/".join(dict.fromkeys(short(t) for t in sorted(types, key=_rank)))
+
+
+def short(dtype: np.dtype[Any]) -> str:
+    """``u8``, ``f16``, ``bf16``, ``f8``, ``bool``, ``str``."""
+    name = type_name(dtype)
+    for letter, family in FAMILIES:
+        if name.startswith(family):
+            digits = name.removeprefix(family)
+            return letter + (digits.split("e")[0] if not digits.isdigit() else digits)
+    return {"string": "str"}.get(name, name)
+
+
+def _rank(dtype: np.dtype[Any]) -> tuple[int, int, str]:
+    text = short(dtype)
+    letters = text.rstrip("0123456789")
+    order = ["u", "i", "f", "bf"]
+    return (order.index(letters) if letters in order else 9, int(text[len(letters) :] or 0), type_name(dtype))
+
+
+def print_ops(screen: Screen, shown: Sequence[Supported], total: int) -> None:
+    """The table, then how many of how many."""
+    columns = [Column("operator"), Column("versions", shrink=2), Column("types", shrink=3),
+               Column("checked by", optional=1)]  # fmt: skip
+    rows = [[s.op, ", ".join(map(str, s.versions)), s.types or "-", ranges(s.rules) or "-"] for s in shown]
+    if any(s.limits for s in shown):
+        columns.append(Column("limits", shrink=1, optional=2))
+        rows = [[*row, s.limits or "-"] for row, s in zip(rows, shown, strict=True)]
+    if shown:
+        screen.grid(Grid(columns, rows))
+    screen.line(f"{len(shown)} of {total} operators")
+
+
+def ranges(codes: Sequence[str]) -> str:
+    """``QR301-QR303, QR305``."""
+    runs: list[list[str]] = []
+    for code in codes:
+        if runs and int(code[2:]) == int(runs[-1][-1][2:]) + 1:
+            runs[-1].append(code)
+        else:
+            runs.append([code])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def why_missing(known: Sequence[Supported], name: str) -> str:
+    """One sentence on an operator that is not in the registry: known to ONNX or not, and near names."""
+    plain = name.rpartition("::")[2]
+    near = near_operators(known, name)
+    hint = f"; did you mean {' or '.join(near)} ?" if near else ""
+    if schema("", plain, OPSETS[-1]) is not None:
+        return f"{plain} is an ai.onnx operator that qrun does not run{hint}"
+    return f"no operator has {name!r} in its name{hint}"
+
+
+def near_operators(known: Sequence[Supported], name: str) -> list[str]:
+    """Operators with names like this one, whatever its case and domain."""
+    names = {s.op_type.lower(): s.op_type for s in known}
+    return [names[n] for n in get_close_matches(name.rpartition("::")[2].lower(), names, 3, 0.7)]
+
+
+def ops_fields(shown: Sequence[Supported], total: int) -> dict[str, Any]:
+    """The report for programs."""
+    return {
+        "operators": [
+            {
+                "op": s.op_type,
+                "domain": s.domain or "ai.onnx",
+                "versions": list(s.versions),
+                "inputs": [
+                    {"names": list(names), "types": sorted(map(type_name, types)) if types else None}
+                    for names, types in s.inputs
+                ],
+                "rules": list(s.rules),
+                "limits": s.limits or None,
+            }
+            for s in shown
+        ],
+        "total": total,
+    }

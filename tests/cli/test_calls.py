@@ -1,0 +1,213 @@
+"""How commands are called: default command, help, version, configuration, start-up."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_support import ROOT, call, deep_model, npy, process, save, sum_model
+
+from qrun.cli._group import COMMANDS, is_model
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    save(deep_model(3), folder / "m.onnx")
+    npy(folder / "x.npy", np.zeros((1, 3, 8, 8), np.uint8))
+
+
+def available() -> list[str]:
+    return [
+        name
+        for name, (home, _) in COMMANDS.items()
+        if (ROOT / (home.partition(":")[0].replace(".", "/") + ".py")).exists()
+    ]
+
+
+def test_a_path_runs(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    save(sum_model(), folder / "sub" / "plain")
+    for words in (["m.onnx"], ["./m.onnx"], [str(folder / "m.onnx")], ["sub/plain"], ["-i", "x.npy", "m.onnx"], ["run", "m.onnx"],
+                  ["--json", "m.onnx"]):  # fmt: skip
+        assert call(*words).code == 0, words
+    assert call("-", stdin=(folder / "m.onnx").read_bytes()).code == 0
+
+
+def test_commands_are_plain_words() -> None:
+    for name in COMMANDS:
+        assert re.fullmatch("[a-z]+", name)
+        assert not is_model(name)
+
+
+def test_plain_named_file(folder: Path) -> None:
+    save(sum_model(), folder / "model")
+    ended = call("model")
+    assert ended.code == 2
+    assert "qrun ./model" in ended.err
+    assert call("./model").code == 0
+
+
+def test_spelling_help() -> None:
+    ended = call("profil", "m.onnx")
+    assert ended.code == 2
+    assert "Did you mean 'profile'?" in ended.err
+    assert "--inputs" in call("m.onnx", "--input", "x.npy").err
+    assert call("m.onnx", "--jso").code == 2, "options must not be abbreviated"
+
+
+def test_help_fits_80_columns() -> None:
+    for words in ([], *([name] for name in available())):
+        for flag in ("-h", "--help"):
+            ended = call(*words, flag)
+            assert ended.code == 0
+            lines = ended.out.splitlines()
+            assert max(map(len, lines)) <= 80, [line for line in lines if len(line) > 80]
+        assert call("help", *words).out == ended.out
+    assert call("help", "nonsense").code == 2
+    page = call("run", "-h").out
+    assert page.index("Examples:") < page.index("Arguments:") < page.index("Inputs:") < page.index("General:")
+
+
+def test_help_examples_parse() -> None:
+    """Every example in the help is a call that the parser accepts."""
+    import shlex
+
+    from qrun.cli._group import Group, group
+
+    assert isinstance(group, Group)
+    for name in ("run", "profile"):
+        command = group.get_command(None, name)  # type: ignore[arg-type]
+        for example in command.examples:  # type: ignore[union-attr]
+            words = shlex.split(re.sub("#.*|> .*", "", example))[1:]
+            words = words[1:] if words[0] == name else words
+            command.make_context(name, words, resilient_parsing=True)  # type: ignore[union-attr]
+
+
+def test_no_arguments_show_the_help() -> None:
+    ended = call()
+    assert ended.code == 2
+    assert "qrun MODEL [OPTIONS]" in ended.err
+
+
+def test_version() -> None:
+    for flag in ("-V", "--version"):
+        lines = call(flag).out.splitlines()
+        assert lines[0].startswith("qrun ")
+        assert [line.split()[0] for line in lines] == ["qrun", "Python", "onnx", "numpy", "onnxruntime"]
+
+
+def test_options_may_stand_anywhere() -> None:
+    assert (
+        call("m.onnx", "-q", "-i", "x.npy").out
+        == call("-q", "-i", "x.npy", "m.onnx").out
+        == call("run", "-i", "x.npy", "m.onnx", "-q").out
+    )
+
+
+def test_config_file(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[tool.qrun]\nmax-memory = "100B"\n[tool.qrun.profile]\nruns = 2\n')
+    ended = call("m.onnx")
+    assert ended.code == 5
+    assert "max-memory from [tool.qrun]" in ended.err
+    assert call("m.onnx", "--max-memory", "1GiB").code == 0
+    assert call("m.onnx", env={"QRUN_MAX_MEMORY": "1GiB"}).code == 0
+    assert call("m.onnx", "--config", "none").code == 0
+    assert call("m.onnx", env={"QRUN_CONFIG": "none"}).code == 0
+    (folder / "other.toml").write_text("[tool.qrun.run]\nseed = 7\njson = true\nshape = ['N=2']\n")
+    ended = call("m.onnx", "--config", "other.toml")
+    assert ended.code == 0, ended.err
+    assert ended.json["inputs"][0]["source"] == "random, seed 7"
+    assert ended.json["inputs"][0]["shape"][0] == 2
+    (folder / "sub").mkdir()
+    (folder / "sub" / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert process("../m.onnx", cwd=folder / "sub").code == 0, "the nearest file counts, others are not read"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[tool.qrun]\nmax-memori = 1", "did you mean max-memory"),
+        ("[tool.qrun.rnu]\nseed = 1", "did you mean run"),
+        ("[tool.qrun.run]\nsede = 1", "did you mean seed"),
+        ("[tool.qrun.run]\noutput = 'x.npz'", "command line only"),
+        ("[tool.qrun]\ninputs = 'x.npy'", "command line only"),
+        ("[tool.qrun]\nmax-memory = true", "wrong kind"),
+        ("[tool.qrun]\nmax-memory = [1]", "wrong kind"),
+        ("[tool.qrun.run]\nquiet = 'yes'", "wrong kind"),
+        ("[tool]\nqrun = 1", "a table"),
+        ("tool = 1\n# qrun", "TOML"),
+        ("[tool.qrun", "TOML"),
+    ],
+)
+def test_bad_config(folder: Path, text: str, words: str) -> None:
+    (folder / "pyproject.toml").write_text(text)
+    ended = call("m.onnx", "--json")
+    assert ended.code == 2, ended.err
+    assert words in ended.err
+    assert ended.json["error"]["code"] == "QR009"
+
+
+def test_bad_values_in_config(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[tool.qrun]\nmax-memory = "lots"\n')
+    assert call("m.onnx").code == 2
+    assert call("m.onnx", "--config", "missing.toml").code == 2
+
+
+def test_help_imports_nothing_heavy() -> None:
+    for words in (["--help"], ["-V"], ["run", "--help"], ["profile", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "qrun", *words],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=60,
+        )
+        loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+        assert "click" in loaded
+        assert not loaded & {"numpy", "onnx", "onnxruntime", "rich", "ml_dtypes", "google", "pygments"}, words
+
+
+def test_a_run_off_a_terminal_needs_no_rich(folder: Path) -> None:
+    probe = (
+        "import sys; from qrun.cli import main; code = main(['m.onnx', '-i', 'x.npy']);"
+        "bad = {'pygments', 'markdown_it', 'rich', 'onnxruntime'} & set(sys.modules); sys.exit(code or repr(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=folder, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_start_up_is_quick() -> None:
+    """Beside Python's own start: the best of several, so that a busy machine does not count."""
+
+    def best(words: list[str]) -> float:
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, *words], capture_output=True, cwd=ROOT, timeout=60, check=True)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert best(["-m", "qrun", "--help"]) - best(["-c", "pass"]) < 0.15
+
+
+def test_module_and_scripts() -> None:
+    import tomllib
+
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"qrun": "qrun.cli:main", "onnx-qrun": "qrun.cli:main"}
+    assert process("-V", cwd=ROOT).code == 0
+
+
+def test_completion(folder: Path) -> None:
+    def complete(words: str, at: int) -> str:
+        env = {"_QRUN_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+        return process(cwd=folder, env=env).out
+
+    assert "plain,profile" in complete("qrun pro", 1)
+    assert "plain,--trace" in complete("qrun m.onnx --tr", 2)
+    assert "_qrun_completion" in process(env={"_QRUN_COMPLETE": "bash_source"}, cwd=folder).out

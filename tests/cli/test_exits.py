@@ -1,0 +1,243 @@
+"""Every exit code, on every kind of end; JSON stays one document; nothing shows a traceback unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_support import (
+    ROOT,
+    call,
+    conv_model,
+    deep_model,
+    make_model,
+    npy,
+    quantize_model,
+    save,
+    sum_model,
+    value,
+)
+from onnx import TensorProto, helper
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    save(deep_model(3), folder / "m.onnx")
+    npy(folder / "x.npy", np.zeros((1, 3, 8, 8), np.uint8))
+
+
+def failures(folder: Path) -> dict[str, tuple[int, list[str]]]:
+    save(conv_model(w_scale=np.ones(3, np.float32)), folder / "bad.onnx")
+    odd = helper.make_node("MaxPoolX", ["x"], ["y"], domain="com.acme", name="pool")
+    floats = value("x", TensorProto.FLOAT, (1,)), value("y", TensorProto.FLOAT, (1,))
+    save(make_model([odd], floats[:1], floats[1:], domains=["com.acme"]), folder / "custom.onnx")
+    (folder / "text.onnx").write_text("<html>")
+    return {
+        "no such model": (2, ["nothing.onnx"]),
+        "missing input": (2, ["m.onnx", "-i", "nothing.npy"]),
+        "unknown option": (2, ["m.onnx", "--nonsense"]),
+        "bad choice": (2, ["m.onnx", "--backend", "none"]),
+        "bad size": (2, ["m.onnx", "--max-memory", "much"]),
+        "not a model": (3, ["text.onnx"]),
+        "custom operator": (4, ["custom.onnx"]),
+        "refused by a node": (5, ["bad.onnx"]),
+        "memory": (5, ["m.onnx", "--max-memory", "100"]),
+    }
+
+
+def test_codes_in_text_and_json(folder: Path) -> None:
+    for name, (code, words) in failures(folder).items():
+        text = call(*words)
+        assert text.code == code, (name, text.err)
+        assert text.out == "", name
+        assert "Traceback" not in text.err, name
+        for flag in (["--json"], ["--format", "json"], ["--format=json"]):
+            ended = call(*words, *flag)
+            assert ended.code == code, name
+            document = ended.json
+            assert document["schema"] == "qrun/run/1.0"
+            assert document["exit_code"] == code
+            assert document["error"]["message"], name
+            assert ended.err, name
+        assert call("profile", *words, "--json").json["schema"] == "qrun/profile/1.0"
+
+
+def test_success_and_findings(folder: Path) -> None:
+    assert call("m.onnx", "-i", "x.npy").code == 0
+    save(quantize_model(), folder / "q.onnx")
+    nan = ["q.onnx", "-i", "x=[NaN, 1]"]
+    ended = call(*nan, "--json")
+    assert [f["rule"] for f in ended.json["findings"]] == ["QR401"]
+    assert ended.json["exit_code"] == ended.code == 0
+    assert call(*nan, "--fail-on", "error").code == 0
+    assert call(*nan, "--fail-on", "warning", "-q").code == 1
+    assert call(*nan, "--fail-on", "warning", "--json").json["exit_code"] == 1
+
+
+def test_a_bug_leaves_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("boom \x1b[31m")
+
+    monkeypatch.setattr("qrun.session._run_step", fail)
+    ended = call("m.onnx", "--json")
+    assert ended.code == 70
+    assert ended.json["error"]["code"] == "internal"
+    assert "this is a bug in qrun" in ended.err
+    assert "ZeroDivisionError in qrun/session.py" in ended.err
+    assert "Traceback" not in ended.err
+    assert "\x1b" not in ended.err
+    report = next(folder.glob("qrun-crash-*.txt"))
+    assert report.name in ended.err
+    assert "Traceback" in report.read_text()
+    assert "qrun m.onnx --json" in report.read_text()
+    assert "Traceback" in call("m.onnx", "-vv").err
+
+
+def test_a_kernel_bug_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    import qrun.session
+
+    def fail(*_: object) -> None:
+        raise TypeError("no")
+
+    monkeypatch.setattr(qrun.session, "_check_types", fail)
+    ended = call("m.onnx")
+    assert ended.code == 70
+    assert "qrun failed on node 0 /features/features.0/" in ended.err
+
+
+def test_report_goes_to_the_temporary_folder_if_need_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qrun.cli import _crash
+
+    (folder / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder / "tmp"))
+    monkeypatch.setattr(_crash, "Path", lambda *a: Path(*a) if a else folder / "missing")
+    assert _crash.write_report(["m.onnx"], ValueError("x")).startswith(str(folder / "tmp"))
+
+
+def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    monkeypatch.setattr("qrun.inputs.read_inputs", fail)
+    ended = call("m.onnx", "--json")
+    assert ended.code == 5
+    assert ended.json["error"]["code"] == "QR010"
+
+
+def test_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("qrun.inputs.read_inputs", stop)
+    ended = call("m.onnx", "--json")
+    assert ended.code == 130
+    assert ended.json["exit_code"] == 130
+    assert "interrupted" in ended.err
+
+
+def test_ctrl_c_in_a_real_profile(folder: Path) -> None:
+    command = [sys.executable, "-m", "qrun", "profile", "m.onnx", "-n", "1000000"]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as running:
+        time.sleep(1.5)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+    assert running.returncode == 130, err
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    if "interrupted after" in err:
+        assert "of 1000000 runs" in err
+        assert "Whole model" in out
+
+
+def test_closed_pipe_is_quiet(folder: Path) -> None:
+    command = f"{sys.executable} -m qrun m.onnx -i x.npy -t '*' -v; echo $? >&2"
+    done = subprocess.run(
+        ["bash", "-c", f"({command}) | true"], capture_output=True, text=True, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60,
+    )  # fmt: skip
+    assert done.stderr.strip().splitlines()[-1] == "141", done.stderr
+    assert "Error" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_disk(folder: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "qrun", "-V"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "cannot write to stdout: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(folder: Path, closed: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m qrun m.onnx {closed}"], capture_output=True, text=True, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_backends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(conv_model(), folder / "conv.onnx")
+    mine = call("conv.onnx", "-i", "x.npy", "--json").json["outputs"]
+    pytest.importorskip("onnxruntime")
+    for backend in ("ort", "onnx-ref"):
+        ended = call("conv.onnx", "-i", "x.npy", "--backend", backend, "--json")
+        assert ended.code == 0, ended.err
+        assert ended.json["environment"]["backend"] == backend
+        assert ended.json["outputs"] == mine, backend
+        assert ended.json["nodes"] == []
+        text = call("conv.onnx", "-i", "x.npy", "--backend", backend)
+        assert "per-node time is not available for this backend yet" in text.out
+    assert (
+        call("m.onnx", "-i", "x.npy", "-b", "ort", "-t", "*features.0*", "--json")
+        .json["outputs"][1]["name"]
+        .startswith("/f")
+    )
+    assert call("conv.onnx", "-b", "ort", "--arith", "ort").code == 2
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    ended = call("conv.onnx", "-i", "x.npy", "--backend", "ort", "--json")
+    assert ended.code == 4
+    assert "pip install 'onnx-qrun[ort]'" in ended.err
+    profile = call("profile", "conv.onnx", "-b", "onnx-ref", "-n", "2")
+    assert profile.code == 0
+    assert "per-node time is not available" in profile.out
+
+
+def test_backend_that_fails(folder: Path) -> None:
+    save(conv_model(w_scale=np.ones(3, np.float32)), folder / "bad.onnx")
+    ended = call("bad.onnx", "-b", "onnx-ref", "--json")
+    assert ended.code in (4, 5)
+    assert ended.json["error"]["code"] in ("QR011", "QR013")
+
+
+def test_arith_is_passed_on(folder: Path) -> None:
+    save(sum_model(), folder / "s.onnx")
+    for arith in ("exact", "ort", "onnx-ref"):
+        assert call("s.onnx", "--arith", arith, "--json").json["environment"]["arith"] == arith
+
+
+def test_json_is_strict(folder: Path) -> None:
+    save(sum_model(["x"], TensorProto.FLOAT, (4,)), folder / "s.onnx")
+    document = call("s.onnx", "-i", "x=[NaN, Infinity, -Infinity, 1]", "--json").json
+    output = document["outputs"][0]
+    assert output["values"] == ["nan", "inf", "-inf", 1.0]
+    assert (output["nan"], output["inf"], output["min"], output["max"], output["mean"]) == (1, 2, "-inf", "inf", 1.0)
+    assert json.dumps(document, allow_nan=False)

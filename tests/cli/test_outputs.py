@@ -1,0 +1,192 @@
+"""--output, --tensor and --trace: what is written, that it reads back, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cli_support import call, conv_model, deep_model, make_model, npy, npy_bytes, process, save, sum_model, value
+from onnx import TensorProto, helper
+
+X = np.random.default_rng(0).integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    save(deep_model(3), folder / "deep.onnx")
+    save(sum_model(), folder / "sum.onnx")
+    npy(folder / "x.npy", X)
+
+
+def test_npz_npy_and_folder_hold_the_same(folder: Path) -> None:
+    for target in ("out.npz", "out.npy", "out/"):
+        assert call("deep.onnx", "-i", "x.npy", "-o", target).code == 0
+    wanted = np.load(folder / "out.npy")
+    with np.load(folder / "out.npz") as arrays:
+        assert list(arrays) == ["logits"]
+        assert np.array_equal(arrays["logits"], wanted)
+    tensor = onnx.load_tensor(folder / "out" / "output_0.pb")
+    assert tensor.name == "logits"
+    assert np.array_equal(onnx.numpy_helper.to_array(tensor), wanted)
+    assert np.array_equal(onnx.numpy_helper.to_array(onnx.load_tensor(folder / "out" / "input_0.pb")), X)
+    again = call("deep.onnx", "-i", "out", "--json")
+    assert again.json["outputs"] == call("deep.onnx", "-i", "x.npy", "--json").json["outputs"]
+
+
+def test_same_bytes_each_time(folder: Path) -> None:
+    for name in ("a.npz", "b.npz"):
+        call("deep.onnx", "-i", "x.npy", "-o", name)
+    assert (folder / "a.npz").read_bytes() == (folder / "b.npz").read_bytes()
+
+
+def test_stdout_takes_npy_and_nothing_else(folder: Path) -> None:
+    ended = call("deep.onnx", "-i", "x.npy", "-o", "-")
+    assert ended.code == 0
+    stream = io.BytesIO(ended.raw)
+    assert np.load(stream).shape == (1, 3, 8, 8)
+    assert stream.read() == b""
+    many = call("deep.onnx", "-i", "x.npy", "-o", "-", "-t", "*features.0*")
+    stream = io.BytesIO(many.raw)
+    assert np.load(stream).shape == np.load(stream).shape
+    assert stream.read() == b""
+    ended = call("deep.onnx", "-i", "x.npy", "-o", "-", "--json")
+    assert ended.code == 2
+    assert "both JSON and tensors" in ended.err
+
+
+def test_a_chain_of_processes(folder: Path) -> None:
+    first = process("deep.onnx", "-i", "-", "-o", "-", stdin=npy_bytes(X), cwd=folder)
+    second = process("deep.onnx", "-i", "-", "--json", stdin=first.raw, cwd=folder)
+    assert second.code == 0, second.err
+    assert second.json["inputs"][0]["source"] == "stdin"
+
+
+def test_tensors_by_pattern(folder: Path) -> None:
+    ended = call("deep.onnx", "-i", "x.npy", "-t", "*features.1*", "-o", "t.npz", "--json")
+    names = [o["name"] for o in ended.json["outputs"]]
+    assert names == ["logits", "/features/features.1/conv/conv.1/conv.0/Conv_output_0_quantized"]
+    with np.load(folder / "t.npz") as arrays:
+        assert sorted(arrays) == sorted(names)
+    assert call("deep.onnx", "-i", "x.npy", "-t", "*features.1*", "-o", "t/").code == 0
+    assert onnx.load_tensor(folder / "t" / "tensor_0.pb").name == names[1]
+    stored = call("deep.onnx", "-i", "x.npy", "-t", "w", "--json")
+    assert [o["name"] for o in stored.json["outputs"]] == ["logits", "w"]
+
+
+def test_a_name_with_brackets_is_no_pattern(folder: Path) -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["a[0]"]), helper.make_node("Identity", ["a[0]"], ["y"])]
+    model = make_model(nodes, [value("x", TensorProto.FLOAT, (1,))], [value("y", TensorProto.FLOAT, (1,))])
+    save(model, folder / "odd.onnx")
+    assert [o["name"] for o in call("odd.onnx", "-t", "a[0]", "--json").json["outputs"]] == ["y", "a[0]"]
+
+
+def test_no_match_names_near_ones() -> None:
+    ended = call("deep.onnx", "-i", "x.npy", "-t", "logit_", "--json")
+    assert ended.code == 2
+    assert ended.json["error"]["code"] == "QR006"
+    assert "did you mean logits" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "words"),
+    [
+        ("missing/out.npz", "QR008", "'missing' does not exist"),
+        ("x.npy/out.npz", "QR008", "is not a folder"),
+        ("out.txt", "QR005", "suffix"),
+        ("out", "QR005", "suffix"),
+        ("x.npy/", "QR008", "a file of that name"),
+    ],
+)
+def test_bad_targets_are_refused_before_the_run(target: str, code: str, words: str) -> None:
+    ended = call("deep.onnx", "-i", "x.npy", "-o", target, "--json")
+    assert ended.code == 2
+    assert ended.json["error"]["code"] == code
+    assert words in ended.err
+
+
+def test_one_array_only_for_npy() -> None:
+    ended = call("deep.onnx", "-i", "x.npy", "-o", "out.npy", "-t", "*features.1*")
+    assert ended.code == 2
+    assert "-o out.npz" in ended.err
+
+
+def test_failed_run_leaves_the_old_file(folder: Path) -> None:
+    save(conv_model(w_scale=np.ones(3, np.float32)), folder / "bad.onnx")
+    (folder / "out.npz").write_text("precious")
+    assert call("bad.onnx", "-o", "out.npz").code == 5
+    assert (folder / "out.npz").read_text() == "precious"
+    assert not list(folder.glob(".out*"))
+
+
+def test_stale_vectors_are_not_mixed_in(folder: Path) -> None:
+    (folder / "out").mkdir()
+    for place in range(2):
+        (folder / "out" / f"output_{place}.pb").write_bytes(b"")
+    ended = call("deep.onnx", "-i", "x.npy", "-o", "out")
+    assert ended.code == 2
+    assert "more outputs than this run has" in ended.err
+
+
+def test_modes_and_links(folder: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        call("deep.onnx", "-i", "x.npy", "-o", "new.npz")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((folder / "new.npz").stat().st_mode) == 0o640
+    (folder / "real.npz").write_text("")
+    (folder / "link.npz").symlink_to("real.npz")
+    call("deep.onnx", "-i", "x.npy", "-o", "link.npz")
+    assert (folder / "link.npz").is_symlink()
+    assert (folder / "real.npz").stat().st_size > 100
+    assert call("deep.onnx", "-i", "x.npy", "--trace", os.devnull).code == 0
+    assert call("deep.onnx", "-i", "x.npy", "--trace", "no/t.json").code == 2
+
+
+def test_trace_has_the_layout_of_onnxruntime(folder: Path) -> None:
+    assert call("deep.onnx", "-i", "x.npy", "--trace", "t.json").code == 0
+    check_trace(json.loads((folder / "t.json").read_text()), 3)
+    assert call("profile", "deep.onnx", "-i", "x.npy", "-n", "2", "--trace", "p.json").code == 0
+    check_trace(json.loads((folder / "p.json").read_text()), 3)
+
+
+def check_trace(events: list[dict[str, object]], nodes: int) -> None:
+    assert isinstance(events, list)
+    assert [e["name"] for e in events[:3]] == ["model_loading_uri", "session_initialization", "model_run"]
+    assert len(events) == 3 + nodes
+    run = events[2]
+    for event in events:
+        assert event["cat"] in ("Session", "Node")
+        assert event["ph"] == "X"
+        assert type(event["ts"]) is type(event["dur"]) is type(event["pid"]) is int
+        if event["cat"] == "Node":
+            args = event["args"]
+            assert event["name"].endswith("_kernel_time")
+            assert args["provider"] == "CPUExecutionProvider"
+            assert args["op_name"] == "QLinearConv"
+            assert args["output_type_shape"] == [{"uint8": [1, 3, 8, 8]}]
+            assert args["input_type_shape"][1] == {"float": []}
+            assert (args["parameter_size"], args["activation_size"], args["output_size"]) == ("24", "192", "192")
+            assert run["ts"] <= event["ts"] <= event["ts"] + event["dur"] <= run["ts"] + run["dur"] + 2
+
+
+def test_trace_is_read_by_onnxruntime(folder: Path) -> None:
+    processor = pytest.importorskip("onnxruntime.transformers.profile_result_processor")
+    call("deep.onnx", "-i", "x.npy", "--trace", "t.json")
+    events = processor.load_profile_json(str(folder / "t.json"))
+    lines = "\n".join(processor.parse_node_results(events, kernel_time_only=False, threshold=0))
+    assert "/features/features.0/conv/conv.0/conv.0/Conv_quant" in lines
+    assert "QLinearConv" in lines
+
+
+def test_unwritable_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    ended = call("deep.onnx", "-i", "x.npy", "-o", "out.npz")
+    assert ended.code == 2
+    assert "not writable" in ended.err

@@ -1,0 +1,250 @@
+"""What reaches eyes: widths, colours, encodings and odd names, on terminals and off them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cli_support import ROOT, call, conv_model, deep_model, make_model, npy, save, sum_model, value
+from onnx import TensorProto, helper
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    save(deep_model(), folder / "deep.onnx")
+    npy(folder / "x.npy", np.zeros((1, 3, 8, 8), np.uint8))
+
+
+def terminal(*arguments: str, width: int = 80, only: str = "both", **env: str) -> str:
+    """What a terminal of this width shows of ``qrun ARGUMENTS``. only: the stream that is the terminal."""
+    host, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    drop = ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE")
+    clean = {key: v for key, v in os.environ.items() if key not in drop}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "qrun", *arguments], stdin=side,
+        stdout=side if only != "err" else subprocess.DEVNULL, stderr=side if only != "out" else subprocess.DEVNULL,
+        env={**clean, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **env},
+    )  # fmt: skip
+    os.close(side)
+    seen = b""
+    while True:
+        try:
+            block = os.read(host, 65536)
+        except OSError:
+            break
+        if not block:
+            break
+        seen += block
+    running.wait(60)
+    os.close(host)
+    return seen.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_terminal_fits(width: int, command: str) -> None:
+    more = ["-n", "3"] if command == "profile" else ["-v"]
+    shown = ESCAPE.sub("", terminal(command, "deep.onnx", "-i", "x.npy", *more, width=width, only="out"))
+    from rich.cells import cell_len
+
+    assert "╭" in shown
+    for line in shown.splitlines():
+        assert cell_len(line) <= width, line
+    rows = [line for line in shown.splitlines() if "Conv_quant" in line]
+    assert rows
+    assert all(("uint8 [1,3,8,8]" in row) == (width == 120) for row in rows)
+    if width == 80:
+        assert "node in /features/" in shown
+        assert "│ features.1/conv/conv.1/conv.0/Conv_quant " in shown or command == "profile"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_columns_in_a_pipe(width: int, command: str) -> None:
+    more = ["-n", "3"] if command == "profile" else ["-v"]
+    shown = call(command, "deep.onnx", "-i", "x.npy", *more, env={"COLUMNS": str(width)}).out
+    assert "╭" not in shown
+    for line in shown.splitlines():
+        assert len(line) <= max(width, 60), line
+
+
+def test_pipe_is_whole() -> None:
+    for words in (["-v"], []):
+        shown = call("deep.onnx", "-i", "x.npy", *words).out
+        assert "\x1b" not in shown
+        assert not re.search("[╭│─]", shown)
+        rows = [line for line in shown.splitlines() if "Conv_quant" in line]
+        assert all("…" not in line and "/features/features." in line for line in rows)
+        assert len(rows) >= 3
+    assert len({line.index("QLinearConv") for line in rows}) == 1
+
+
+def test_colour_rules() -> None:
+    words = ("deep.onnx", "-i", "x.npy")
+
+    def coloured(*more: str, **env: str) -> bool:
+        return "\x1b[" in call(*words, *more, env=env).out
+
+    assert not coloured()
+    assert not coloured("--color", "never", FORCE_COLOR="1")
+    assert coloured("--color", "always")
+    assert coloured("--color", "always", NO_COLOR="1")
+    assert coloured(FORCE_COLOR="1")
+    assert not coloured(FORCE_COLOR="1", NO_COLOR="1")
+    assert not coloured(NO_COLOR="1")
+    assert "\x1b[" in terminal(*words)
+    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        shown = terminal(*words, **env)
+        assert "\x1b" not in shown
+        assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in terminal(*words, "--color", "never")
+    forced = call(*words, "--color", "always").out
+    assert ESCAPE.sub("", forced).splitlines()[2:6] == call(*words).out.splitlines()[2:6]
+
+
+def test_forced_colour_brings_no_cursor_codes() -> None:
+    ended = call("profile", "deep.onnx", "-n", "3", env={"FORCE_COLOR": "1"})
+    assert "\r" not in ended.err
+    assert not re.search(r"\x1b\[[0-9;?]*[A-HJKSTfhlsu]", ended.out + ended.err)
+
+
+def test_progress_only_on_a_terminal() -> None:
+    assert "\r" in terminal("profile", "deep.onnx", "-n", "3000", only="err").replace("\n", "")
+    assert "runs" not in terminal("profile", "deep.onnx", "-n", "300", "-q", only="err")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
+def test_poor_encodings(folder: Path, encoding: str) -> None:
+    save(sum_model(["ünï\N{GRINNING FACE}"], TensorProto.FLOAT, (40,)), folder / "s.onnx")
+    for words in (
+        ["s.onnx"],
+        ["profile", "s.onnx", "-n", "3"],
+        ["profile", "s.onnx", "-n", "3", "--format", "markdown"],
+    ):
+        ended = call(*words, encoding=encoding)
+        assert ended.code == 0, ended.err
+        if encoding == "ascii":
+            assert ended.raw.isascii()
+            assert "\\U0001f600" in ended.out + ended.err
+    if encoding == "ascii":
+        assert "..." in call("s.onnx", encoding=encoding).out
+        assert "##" in call("profile", "s.onnx", "-n", "3", encoding=encoding).out
+        assert (
+            "\\u"
+            not in call("profile", "s.onnx", "-n", "3", "--format", "markdown", encoding=encoding).out.split("mean")[1]
+        )
+
+
+def test_ascii_terminal() -> None:
+    shown = terminal("deep.onnx", "-i", "x.npy", PYTHONIOENCODING="ascii")
+    assert shown.isascii()
+    assert "+--" in shown
+
+
+NAMES = {
+    "close tag": "[/a]", "markup": "model[0]/[bold]x", "emoji code": ":x:", "colon": "input:0", "equals": "a=b",
+    "space": " two  words ", "long": "n" * 300, "long path": "/" + "/".join(["part"] * 80), "newline": "a\nb\r\nc",
+    "escape": "\x1b[31mred\x1b[2J\x07", "bell and null-like": "\x01\x08\x7f\x9b31m", "bidi": "a\u202eb\u2066c", "emoji": "\N{GRINNING FACE}" * 3,
+    "wide": "漢字" * 30, "joiner": "a\u200db\ufeff", "separator": "a\u2028b\u2029c", "combining": "e\u0301" * 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_odd_names_are_shown_safely(folder: Path, kind: str) -> None:
+    name = NAMES[kind]
+    model = conv_model(name, image=f"{name}.in", output=f"{name}.out")
+    save(model, folder / "odd.onnx")
+    plain = call("odd.onnx", "-v")
+    wide = call("odd.onnx", env={"COLUMNS": "80", "FORCE_COLOR": "1"})
+    for ended in (
+        plain,
+        call("profile", "odd.onnx", "-n", "2"),
+        wide,
+        call("profile", "odd.onnx", "-n", "2", "--format", "markdown"),
+    ):
+        assert ended.code == 0, ended.err
+        text = ESCAPE.sub("", ended.out + ended.err)
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\u2066-\u2069\u200d\ufeff]", text), (
+            kind
+        )
+    outputs = [line for line in plain.out.splitlines() if "uint8" in line and ".out" in line]
+    assert len(outputs) >= 1
+    if kind in ("close tag", "markup", "emoji code", "colon", "equals", "long", "long path", "emoji", "wide"):
+        assert f"{name}.out" in plain.out
+        assert f" {name} " in plain.out
+    assert call("odd.onnx", "--json").json["outputs"][0]["name"] == f"{name}.out"
+    ended = call("odd.onnx", "-i", f"{name}.i=x.npy", "--json")
+    assert ended.code == 2
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", ended.err), kind
+
+
+@pytest.mark.parametrize("kind", ["markup", "long path", "wide", "escape", "emoji"])
+def test_odd_names_on_a_terminal(folder: Path, kind: str) -> None:
+    from rich.cells import cell_len
+
+    save(conv_model(NAMES[kind]), folder / "odd.onnx")
+    shown = terminal("odd.onnx", NO_COLOR="1", only="out")
+    assert "\x1b" not in shown
+    assert all(cell_len(line) <= 80 for line in shown.splitlines()), shown
+
+
+def test_file_name_with_escape_codes(folder: Path) -> None:
+    for name in ("\x1b[31mred.onnx", "new\nline.onnx"):
+        save(sum_model(), folder / name)
+        for ended in (call(name), call(name + ".missing"), call(name, "-i", name)):
+            assert not re.search("[\x00-\x09\x0b-\x1f]", ended.out + ended.err)
+
+
+def test_statistics_and_values(folder: Path) -> None:
+    save(sum_model(["x"], TensorProto.FLOAT, (1, None)), folder / "s.onnx")
+    npy(folder / "v.npy", np.array([[np.nan, -6.41234, 17.03, np.inf, 0.5]], np.float32))
+    out = call("s.onnx", "-i", "v.npy", "-q").out.splitlines()
+    assert out[0].split() == ["name", "type", "shape", "min", "max", "mean", "argmax", "NaN/Inf"]
+    assert out[1].split() == ["y", "float32", "[1,5]", "-6.412", "inf", "3.706", "3", "1/1"]
+    assert out[2].strip() == "y  [nan, -6.412, 17.03, inf, 0.5]"
+    npy(folder / "v.npy", np.arange(33, dtype=np.float32)[None])
+    assert call("s.onnx", "-i", "v.npy", "-q").out.splitlines()[2].strip() == "y  [0, 1, 2, … 30, 31, 32]"
+    npy(folder / "v.npy", np.zeros((1, 0), np.float32))
+    out = call("s.onnx", "-i", "v.npy", "-q").out.splitlines()
+    assert out[1].split() == ["y", "float32", "[1,0]", "-", "-", "-", "-", "0"]
+
+
+def test_model_without_nodes_or_inputs(folder: Path) -> None:
+    save(
+        make_model([], [value("x", TensorProto.FLOAT, (1,))], [value("x", TensorProto.FLOAT, (1,))]),
+        folder / "empty.onnx",
+    )
+    ended = call("empty.onnx", "-i", "x=[1]")
+    assert ended.code == 0, ended.err
+    constant = helper.make_node("Constant", [], ["y"], value=onnx.numpy_helper.from_array(np.array([1, 2], np.int64)))
+    save(make_model([constant], [], [value("y", TensorProto.INT64, None)]), folder / "constant.onnx")
+    ended = call("constant.onnx", "--json")
+    assert ended.json["outputs"][0]["values"] == [1, 2]
+    assert "random" not in ended.err
+    assert call("constant.onnx", "-i", "x.npy").code == 2
+    assert call("profile", "constant.onnx", "-n", "2").code == 0
+
+
+def test_checks_section(folder: Path) -> None:
+    save(conv_model(x_scale=np.float32(0)), folder / "zero.onnx")
+    npy(folder / "x.npy", np.zeros((1, 3, 8, 8), np.uint8))
+    short = call("zero.onnx", "-i", "x.npy", "--backend", "onnx-ref").out
+    assert re.search(r"Checks  .*1 (error|warning)", short)
+    assert "QR306" in short
+    long = call("zero.onnx", "-i", "x.npy", "--backend", "onnx-ref", "-v").out
+    assert "  --> zero.onnx  node 0 /stem/conv (QLinearConv-10)" in long
+    assert "   =  fix: " in long
+    assert "Checks" not in call("zero.onnx", "-i", "x.npy", "--backend", "onnx-ref", "-q").out

@@ -1,0 +1,206 @@
+"""qrun inspect: facts, tables, nodes, stored tensors, JSON; on models that qrun cannot run, too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from qrun.cli import main
+from qrun.ir import load
+from qrun.report.modelfacts import ModelFacts
+
+CONV = """
+<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1], producer_name: "maker", producer_version: "1.2">
+main (uint8[N,1,4,4] x) => (uint8[N,2,4,4] y)
+<float s = {0.5}, uint8 z = {128}, int8[2,1,1,1] w = {-3, 4}, float[2] ws = {0.5, 0.25}, int8[2] wz = {0, 0},
+ uint8[N,2,4,4] t, float[40] long = {LONG}>
+{
+    [first] t = QLinearConv(x, s, z, w, ws, wz, s, z)
+    y = com.microsoft.QLinearAdd(t, s, z, t, s, z, s, z)
+}
+""".replace("LONG", ", ".join(map(str, range(40))))
+QDQ = """
+<ir_version: 10, opset_import: ["" : 21]>
+main (float[2,4] x) => (float[2,3] y)
+<float s = {0.5}, int8 z = {0}, int4[4,3] w = {33, 67, 101, 7, 33, 67}, float[2,3] ws = {1, 1, 1, 1, 1, 1}>
+{
+    q = QuantizeLinear(x, s, z)
+    d = DequantizeLinear(q, s, z)
+    wd = DequantizeLinear<axis = 0, block_size = 2>(w, ws)
+    y = MatMul(d, wd)
+}
+"""
+STRANGE = """
+<ir_version: 8, opset_import: ["" : 13, "com.acme" : 1]>
+main (float[2] x) => (float[2] y)
+{
+    t = com.acme.Frobnicate(x)
+    y = Bernoulli(t)
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return save(tmp_path, CONV)
+
+
+def save(folder: Path, text: str) -> str:
+    path = folder / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    return str(path)
+
+
+def facts(text: str) -> ModelFacts:
+    return ModelFacts(load(onnx.parser.parse_model(text)))
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
+    assert main(["inspect", *argv]) == code
+    out = capsys.readouterr()
+    return out.err if code else out.out
+
+
+def test_overview(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    text = run(capsys, model)
+    lines = text.splitlines()
+    assert lines[0].startswith("  file       m.onnx, ")
+    assert lines[0].endswith(", no external data")
+    assert lines[1] == "  made by    maker 1.2, IR 8, opset ai.onnx 13, com.microsoft 1"
+    assert lines[2] == "  size       2 nodes, 48 parameters, 3.2e-05 MMAC (N=1)"
+    assert lines[3] == "  quantized  QOperator; activations uint8 per tensor, weights int8 per channel"
+    assert lines[4] == "  runs here  yes"
+    assert "  in   x     uint8  [N,1,4,4]" in lines
+    assert "  out  y     uint8  [N,2,4,4]" in lines
+    rows = {row.split()[0]: row.split() for row in lines if "QLinear" in row}
+    assert rows["QLinearConv"] == ["QLinearConv", "1", "10", "uint8", "x", "int8", "12", "B", "yes"]
+    assert rows["com.microsoft::QLinearAdd"][1:3] == ["1", "1"]
+    assert not any(sign in text for sign in "│╭─\x1b…")
+
+
+def test_macs_need_every_shape() -> None:
+    known = facts(CONV)
+    assert known.macs == 32
+    assert known.symbols == ("N",)
+    unknown = facts(CONV.replace("uint8[N,2,4,4] t, ", ""))
+    assert unknown.macs is None
+    assert unknown.uncounted == "the shape of t is not stated"
+    assert facts(CONV.replace("uint8[N,2,4,4] t, ", "uint8[N,2,H,4] t, ")).macs is None
+
+
+def test_macs_count_what_the_run_counts() -> None:
+    import qrun
+
+    session = qrun.Session(onnx.parser.parse_model(CONV))
+    events = session.execute({"x": np.zeros((1, 1, 4, 4), np.uint8)}).events
+    assert facts(CONV).macs == sum(e.macs for e in events)
+
+
+def test_forms_of_quantization() -> None:
+    assert facts(QDQ).form == "QDQ"
+    assert facts(QDQ).quantized == (("int8 per tensor",), ("int4 in blocks of 2",))
+    only_weights = QDQ.replace("q = QuantizeLinear(x, s, z)\n", "").replace(
+        "d = DequantizeLinear(q, s, z)", "d = Relu(x)"
+    )
+    assert facts(only_weights).form == "weight only"
+    assert facts(STRANGE).form == "float"
+    dynamic = QDQ.replace("q = QuantizeLinear(x, s, z)", "q, qs, qz = DynamicQuantizeLinear(x)")
+    assert facts(dynamic.replace("(q, s, z)", "(q, qs, qz)")).form.startswith("dynamic")
+
+
+def test_models_that_qrun_cannot_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = run(capsys, save(tmp_path, STRANGE))
+    assert "  runs here  no: 2 operators missing: Bernoulli, com.acme::Frobnicate" in text
+    assert "no, unknown domain" in text
+    assert "MMAC n/a (no cost is known for com.acme::Frobnicate" in text
+
+
+def test_a_node_that_cannot_be_planned_is_named() -> None:
+    bad = facts(CONV.replace("(x, s, z, w, ws, wz, s, z)", "(x, s, , w, ws, wz, s, z)"))
+    assert bad.obstacle == "input 'x_zero_point' is missing (QR205, node 0 first (QLinearConv-10))"
+
+
+def test_nodes(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    lines = run(capsys, model, "--nodes").splitlines()
+    assert len(lines) == 3
+    assert lines[1].split()[:3] == ["0", "first", "QLinearConv"]
+    assert lines[1].endswith("-> t uint8 [N,2,4,4]")
+    assert "w int8 [2,1,1,1]" in lines[1]
+    assert lines[2].split()[:3] == ["1", "QLinearAdd_1", "com.microsoft::QLinearAdd"]
+
+
+def test_nodes_of_subgraphs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 13]>
+    main (bool c, float[2] x) => (float[2] y)
+    {
+        [choose] y = If (c) <
+            then_branch = a () => (float[2] ya) { [inner] ya = Relu(x) },
+            else_branch = b () => (float[2] yb) { yb = Identity(x) }
+        >
+    }
+    """
+    lines = run(capsys, save(tmp_path, text), "--nodes").splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["0", "0", "0"]
+    assert "choose > inner" in lines[2]
+
+
+def test_stored_tensors(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    text = run(capsys, model, "-t", "w*", "-t", "long")
+    rows = {line.split()[0]: line for line in text.splitlines()[1:5]}
+    assert list(rows) == ["w", "ws", "wz", "long"]
+    assert rows["w"].split() == ["w", "int8", "[2,1,1,1]", "-3", "4", "0"]
+    assert "  w     [-3, 4]" in text
+    assert "  long  [0, 1, 2, … 37, 38, 39]" in text
+
+
+def test_a_name_with_wildcards_in_it_is_a_name() -> None:
+    from qrun.report.inspect import match_stored
+
+    odd = onnx.parser.parse_model(CONV)
+    odd.graph.initializer[-1].name = "a[0]"
+    assert list(match_stored(ModelFacts(load(odd)), ["a[0]"])) == ["a[0]"]
+
+
+def test_no_such_tensor(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    assert "did you mean long ?" in run(capsys, model, "-t", "lnog", code=2)
+    assert "qrun run -t shows it" in run(capsys, model, "-t", "t", code=2)
+
+
+def test_json(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    report = json.loads(run(capsys, model, "--json", "--nodes", "-t", "w"))
+    assert report["schema"] == "qrun/inspect/1.0"
+    assert report["model"]["nodes"] == 2
+    assert report["macs"] == 32
+    assert report["assumed"] == {"N": 1}
+    assert report["runs"] is True
+    assert report["inputs"] == [
+        {"name": "x", "kind": "tensor", "type": "uint8", "shape": ["N", 1, 4, 4], "optional": False}
+    ]
+    assert report["nodes"][0]["outputs"] == [{"name": "t", "type": "uint8", "shape": ["N", 2, 4, 4]}]
+    assert report["tensors"] == [
+        {"name": "w", "type": "int8", "shape": [2, 1, 1, 1], "min": -3, "max": 4, "nan": 0, "inf": 0,
+         "values": [[[[-3]]], [[[4]]]]}
+    ]  # fmt: skip
+    assert report["exit_code"] == 0
+
+
+def test_not_a_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_text("version https://git-lfs.github.com/spec/v1")
+    assert "QR101" in run(capsys, str(tmp_path / "m.onnx"), code=3)
+
+
+@pytest.mark.parametrize("width", ["60", "80", "120"])
+@pytest.mark.parametrize("option", [(), ("--nodes",), ("-t", "*")], ids=["overview", "nodes", "tensors"])
+def test_lines_fit_the_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: str, width: str, option: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.chdir(Path(model).parent)
+    for line in run(capsys, "m.onnx", *option).splitlines():
+        assert len(line) <= int(width), line

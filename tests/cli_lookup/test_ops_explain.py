@@ -1,0 +1,153 @@
+"""qrun ops and qrun explain."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qrun
+from qrun.cli import main
+from qrun.ops import REGISTRY
+from qrun.report.codes import CODES, GROUPS, TOPICS
+from qrun.report.ops import compact, ranges
+from qrun.rules import RULES
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> tuple[str, str]:
+    assert main(list(argv)) == code
+    out = capsys.readouterr()
+    return out.out, out.err
+
+
+# ops
+
+
+def test_every_operator_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    text, _ = run(capsys, "ops")
+    lines = text.splitlines()
+    assert lines[-1] == f"{len(REGISTRY)} of {len(REGISTRY)} operators"
+    assert len(lines) == len(REGISTRY) + 2
+    names = {line.split()[0] for line in lines[1:-1]}
+    assert names == {f"{d}::{o}" if d else o for d, o in REGISTRY}
+
+
+def test_ops_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    text, _ = run(capsys, "ops", "qlinearconv")
+    rows = text.splitlines()
+    assert rows[1].split("  ")[1].strip() == "QLinearConv"
+    assert re.search(r" 10 +x u8/i8, w u8/i8, y u8/i8 +QR301-QR303, QR305-QR307", rows[1])
+    assert rows[2].startswith("  com.microsoft::QLinearConv")
+    assert rows[-1] == f"2 of {len(REGISTRY)} operators"
+
+
+def test_versions_and_types_of_the_newest(capsys: pytest.CaptureFixture[str]) -> None:
+    text, _ = run(capsys, "ops", "QuantizeLinear")
+    row = next(line for line in text.splitlines() if line.startswith("  QuantizeLinear"))
+    assert "10, 13, 19, 21, 23, 24, 25, 28" in row
+    assert "x i32/f16/f32/bf16, y u2/u4/u8/u16/i2/i4/i8/i16/f4/f6/f8" in row
+
+
+def test_unknown_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    text, error = run(capsys, "ops", "QLinearCnov", code=1)
+    assert text == f"0 of {len(REGISTRY)} operators\n"
+    assert "did you mean QLinearConv" in error
+    _, error = run(capsys, "ops", "Bernoulli", code=1)
+    assert "Bernoulli is an ai.onnx operator that qrun does not run" in error
+
+
+def test_ops_json(capsys: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(run(capsys, "ops", "MatMulInteger", "--json")[0])
+    assert report["schema"] == "qrun/ops/1.0"
+    first = report["operators"][0]
+    assert (first["op"], first["domain"], first["versions"]) == ("MatMulInteger", "ai.onnx", [10])
+    assert first["inputs"] == [{"names": [n], "types": ["int8", "uint8"]} for n in "AB"]
+    assert json.loads(run(capsys, "ops", "nothing", "--json", code=1)[0])["exit_code"] == 1
+
+
+def test_short_names_of_types() -> None:
+    import ml_dtypes
+
+    half = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
+    assert compact(frozenset(half)) == "f16/bf16"
+    assert compact(frozenset(map(np.dtype, [ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn]))) == "f8"
+    assert compact(frozenset(map(np.dtype, "BHIQbhiqefd"))) == "numeric"
+    assert compact(frozenset(map(np.dtype, "BHIQbhiqefd?O"))) == "any"
+    assert compact(None) == ""
+    assert ranges(["QR301", "QR302", "QR303", "QR305", "QR401"]) == "QR301-QR303, QR305, QR401"
+
+
+# explain
+
+
+def test_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    text, _ = run(capsys, "explain", "QR301")
+    lines = text.splitlines()
+    assert lines[0] == "QR301 scale-shape   error   since qrun 0.1"
+    assert lines[1] == "  A scale has a shape that its operator does not allow."
+    assert any(line.startswith("  applies to  QLinearConv, ConvInteger,") for line in lines)
+    assert "  fix         export one scale per channel" in text
+    assert "<ir_version" not in text
+    assert run(capsys, "explain", "scale-shape")[0] == text
+    assert run(capsys, "explain", "qr301")[0] == text
+    assert "<ir_version" in run(capsys, "explain", "QR301", "-v")[0]
+
+
+@pytest.mark.parametrize("topic", [*TOPICS, *RULES, *CODES, *(name for name, _ in CODES.values()), "QR3", "QR"])
+def test_every_topic(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text, _ = run(capsys, "explain", topic)
+    assert text
+    for line in text.splitlines():
+        assert len(line) <= 80 or "https://" in line, line
+
+
+def test_an_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    text, _ = run(capsys, "explain", "qlinearmatmul")
+    assert text.startswith("QLinearMatMul   versions 10, 21\n")
+    assert "y   = saturate(RNE(acc * a_scale * b_scale / y_scale) + y_zero_point)" in text
+    assert re.search(r"b_scale +f16/f32/bf16", text)
+    both, _ = run(capsys, "explain", "QLinearConv")
+    assert "com.microsoft::QLinearConv   version 1" in both
+    assert re.search(r"channels_last +an int +0", both)
+
+
+def test_every_operator_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    from qrun.report.explain import explain
+    from qrun.report.screen import Out
+
+    for domain, op_type in REGISTRY:
+        explain(Out.open().result, f"{domain}::{op_type}" if domain else op_type)
+        assert capsys.readouterr().out.startswith(f"{domain}::{op_type}" if domain else op_type)
+
+
+def test_unknown_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    text, error = run(capsys, "explain", "scale-shpae", code=2)
+    assert text == ""
+    assert "did you mean scale-shape" in error
+    assert "did you mean QR306" in run(capsys, "explain", "QR3066", code=2)[1]
+    assert "topics" in run(capsys, "explain", "", code=2)[1]
+
+
+def test_without_a_topic_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    text, _ = run(capsys, "explain")
+    for name in (*TOPICS, *RULES, *CODES):
+        assert name in text
+
+
+def test_every_code_in_the_source_is_explained() -> None:
+    folder = Path(qrun.__file__).parent
+    used = {code for path in folder.rglob("*.py") for code in re.findall(r'"(QR\d{3})"', path.read_text("utf-8"))}
+    assert used - set(RULES) - set(CODES) == set()
+    assert set(RULES) & set(CODES) == set()
+    assert {code[:3] for code in used} <= set(GROUPS)
+
+
+def test_exit_codes_are_those_of_the_errors() -> None:
+    from qrun.errors import CallError, ModelError, QrunError, RunError, UnsupportedError
+
+    stated = {int(line.split()[0]) for line in TOPICS["exit-codes"].splitlines()}
+    assert {e.exit_code for e in (CallError, ModelError, QrunError, RunError, UnsupportedError)} <= stated

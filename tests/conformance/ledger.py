@@ -1,0 +1,18 @@
+"""ONNX node cases on which qrun differs on purpose, each with the reason. A line whose case passes fails the test."""
+
+_FLOAT4_NAN = "expects -0 for NaN, as ml_dtypes casts it; ONNX docs/technical/float4.md says NaN becomes 6"
+_ALIGN_CORNERS = (
+    "divides by scale * length - 1 with a fractional output length; the text of Resize divides by length_resized - 1, "
+    "an integer, and onnxruntime computes that as well"
+)
+
+LEDGER: dict[str, str] = {
+    "test_cast_FLOAT_to_FLOAT4E2M1": _FLOAT4_NAN,
+    "test_cast_FLOAT16_to_FLOAT4E2M1": _FLOAT4_NAN,
+    "test_castlike_FLOAT_to_FLOAT4E2M1": _FLOAT4_NAN,
+    "test_castlike_FLOAT_to_FLOAT4E2M1_expanded": _FLOAT4_NAN,
+    "test_castlike_FLOAT16_to_FLOAT4E2M1": _FLOAT4_NAN,
+    "test_castlike_FLOAT16_to_FLOAT4E2M1_expanded": _FLOAT4_NAN,
+    "test_resize_downsample_scales_linear_align_corners": _ALIGN_CORNERS,
+    "test_resize_downsample_scales_cubic_align_corners": _ALIGN_CORNERS,
+}

@@ -1,0 +1,84 @@
+"""Every floating-point operator on NaN, infinities and signed zeros of every type: no warning, the type kept."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from float_support import qrun_node
+
+from qrun.errors import QrunError
+
+TYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+ALONE = [
+    "Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Exp", "Sqrt",
+    "Sum", "Softmax", "GlobalAveragePool", "ReduceMean", "ReduceSum", "Dropout",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_special_values(dtype: type) -> None:
+    x = np.array([[[np.nan, np.inf, -np.inf, 0, -0.0, 3, 65504, -1]]]).astype(dtype)
+    per_channel = [np.array([v]).astype(dtype) for v in (np.inf, np.nan, 1, -1)]
+    back, pool = x[..., ::-1], {"kernel_shape": [3]}
+    nodes = [(op_type, [x], {}, 1) for op_type in ALONE]
+    nodes += [(op_type, [x, back], {}, 1) for op_type in ("Add", "Sub", "Mul", "Div", "Sum")]
+    nodes += [
+        ("Clip", [x, x[0, 0, 0], x[0, 0, 5]], {}, 1),
+        ("MaxPool", [x], pool, 1),
+        ("AveragePool", [x], pool, 1),
+        ("BatchNormalization", [x, *per_channel], {}, 1),
+        ("BatchNormalization", [x, *per_channel], {"training_mode": 1}, 3),
+        ("LRN", [x], {"size": 3}, 1),
+        ("Conv", [x, x[..., :3]], {}, 1),
+        ("ConvTranspose", [x, x[..., :3]], {}, 1),
+        ("MatMul", [x, x.transpose(0, 2, 1)], {}, 1),
+        ("Gemm", [x[0], x[0].T], {"alpha": float("inf"), "beta": float("nan")}, 1),
+    ]
+    for op_type, inputs, attributes, count in nodes:
+        y = qrun_node(op_type, inputs, attributes, opset=22, outputs=[dtype] * count)
+        for made in y if isinstance(y, list) else [y]:
+            assert made.dtype == dtype, op_type
+    for last in (0, 1):
+        place = qrun_node("ArgMax", [x], {"axis": 2, "select_last_index": last}, outputs=[np.int64])
+        assert place.item() == 0, "NaN is the largest"
+
+
+def attempt(op_type: str, inputs: list, attributes: dict) -> str:
+    """The code of the error, or nothing."""
+    try:
+        qrun_node(op_type, inputs, attributes, opset=22, max_memory=2**28)
+    except QrunError as error:
+        return error.code
+    return ""
+
+
+BIG = [-(2**63), -1, 0, 2**31, 2**63 - 1]
+
+
+@pytest.mark.parametrize("value", BIG)
+def test_hostile_attributes_are_refused_or_harmless(value: int) -> None:
+    """Whatever an attribute says, the outcome is a result or a QrunError, quickly."""
+    x, w = np.ones((1, 2, 4), np.float32), np.ones((2, 1, 2), np.float32)
+    nodes = []
+    for name in ("kernel_shape", "strides", "dilations"):
+        for op_type in ("MaxPool", "AveragePool"):
+            nodes.append((op_type, [x], {"kernel_shape": [2], name: [value]}))
+        for op_type in ("Conv", "ConvTranspose"):
+            nodes.append((op_type, [x, w], {"group": 2, name: [value]}))
+    for op_type in ("Conv", "ConvTranspose"):
+        nodes.append((op_type, [x, w], {"group": value}))
+        nodes.append((op_type, [x, w], {"group": 2, "pads": [value, 1]}))
+    nodes += [
+        ("ConvTranspose", [x, w], {"group": 2, "output_shape": [value]}),
+        ("ConvTranspose", [x, w], {"group": 2, "output_padding": [value]}),
+        ("MaxPool", [x], {"kernel_shape": [2], "pads": [value, 1]}),
+        ("AveragePool", [x], {"kernel_shape": [2], "pads": [1, value]}),
+        ("LRN", [x], {"size": value}),
+        ("Softmax", [x], {"axis": value}),
+        ("ReduceSum", [x, np.array([value])], {}),
+        ("Dropout", [x, np.float32(0.5), np.True_], {"seed": value}),
+    ]
+    for op_type, inputs, attributes in nodes:
+        outcome = attempt(op_type, inputs, attributes)
+        assert outcome not in ("QR210", "QR211"), f"{op_type} {attributes}: {outcome}"

@@ -1,0 +1,72 @@
+"""Cast to small floats in Python fractions, from the tables of ONNX Cast-28 and the formats' definitions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+@dataclass(frozen=True)
+class Format:
+    """mantissa: stored bits; least: exponent of the smallest normal number; largest: FLT_MAX."""
+
+    mantissa: int
+    least: int
+    largest: Fraction
+    inf: bool = False
+    nan: bool = True
+    negative_zero: bool = True
+
+
+FORMATS = {
+    "float16": Format(10, -14, Fraction(65504), inf=True),
+    "bfloat16": Format(7, -126, Fraction(255) * 2**120, inf=True),
+    "float8_e4m3fn": Format(3, -6, Fraction(448)),
+    "float8_e4m3fnuz": Format(3, -7, Fraction(240), negative_zero=False),
+    "float8_e5m2": Format(2, -14, Fraction(57344), inf=True),
+    "float8_e5m2fnuz": Format(2, -15, Fraction(57344), negative_zero=False),
+    "float6_e2m3fn": Format(3, 0, Fraction(15, 2), nan=False),
+    "float6_e3m2fn": Format(2, -2, Fraction(28), nan=False),
+    "float4_e2m1fn": Format(1, 0, Fraction(6), nan=False),
+}
+
+
+def floor_log2(x: Fraction) -> int:
+    guess = x.numerator.bit_length() - x.denominator.bit_length()
+    return guess if x >= Fraction(2) ** guess else guess - 1
+
+
+def cast(x: float | int, name: str, saturate: bool) -> float:
+    """The value that x becomes."""
+    f = FORMATS[name]
+    wide = name in ("float16", "bfloat16")
+    saturate = (saturate or not f.nan) and not wide
+    if x != x:
+        return math.nan if f.nan else float(f.largest)
+    sign = math.copysign(1.0, x) if isinstance(x, float) else (-1.0 if x < 0 else 1.0)
+    beyond = float(f.largest) if saturate else math.inf if f.inf else math.nan
+    if x in (math.inf, -math.inf):
+        return sign * beyond
+    exact = abs(Fraction(x))
+    exponent = max(f.least, floor_log2(exact) if exact else f.least)
+    quantum = Fraction(2) ** (exponent - f.mantissa)
+    rounded = round(exact / quantum) * quantum
+    if rounded > f.largest:
+        return sign * beyond
+    return sign * float(rounded) if rounded or f.negative_zero else 0.0
+
+
+def power(x: float | int, mode: str, saturate: bool) -> float:
+    """The value that x becomes in float8e8m0; negative numbers, which the tables leave open, are NaN."""
+    least, most = Fraction(1, 2**127), Fraction(2**127)
+    if x != x or x < 0:
+        return math.nan
+    if x == math.inf or Fraction(x) > most:
+        return float(most) if saturate else math.nan
+    exact = Fraction(x)
+    if exact < least:
+        return float(least) if saturate else math.nan
+    low = Fraction(2) ** floor_log2(exact)
+    up = {"up": exact > low, "down": False, "nearest": exact >= low * Fraction(3, 2)}[mode]
+    return float(low * 2 if up else low)
