@@ -29,6 +29,7 @@ class Scope:
 
 def build_graph(graph: onnx.GraphProto, scope: Scope) -> dict[str, Any]:
     """The keyword arguments of Model that one graph determines."""
+    _refuse_undecodable(graph, scope)
     if len(graph.sparse_initializer):
         raise UnsupportedError(
             "QR203",
@@ -68,6 +69,35 @@ def build_graph(graph: onnx.GraphProto, scope: Scope) -> dict[str, Any]:
         "types": types,
         "was_sorted": order == sorted(order),
     }
+
+
+def _refuse_undecodable(graph: onnx.GraphProto, scope: Scope) -> None:
+    """Names that are not UTF-8 reach Python as bytes, whatever protobuf's types say."""
+    names: Iterable[object]
+    values: list[onnx.ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
+    for names in (
+        [graph.name],
+        (v.name for v in values),
+        (t.name for t in graph.initializer),
+        (d.dim_param for v in values for d in v.type.tensor_type.shape.dim),
+        (text for n in graph.node for text in (n.name, n.op_type, n.domain, *n.input, *n.output)),
+        (a.name for n in graph.node for a in n.attribute),
+    ):
+        for name in names:
+            if isinstance(name, bytes):
+                raise undecodable(scope.label, name)
+
+
+def undecodable(label: str, name: bytes) -> ModelError:
+    return ModelError(
+        "QR102",
+        "invalid-graph",
+        "a name is not UTF-8 text",
+        where=[label],
+        facts=[("got", repr(name[:60]))],
+        why="ONNX IR: names are UTF-8 strings.",
+        fixes=["export the model again; the file is damaged"],
+    )
 
 
 def value_type(info: onnx.ValueInfoProto) -> TensorType:

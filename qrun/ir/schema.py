@@ -47,6 +47,8 @@ class Schema:
 @cache
 def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """The schema that `opset` selects, or None if the operator is not in onnx.defs at this opset."""
+    if not 0 <= opset < 2**31:
+        return None
     try:
         raw = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:

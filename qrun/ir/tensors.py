@@ -148,6 +148,8 @@ def _mapped(
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
     info = {entry.key: entry.value for entry in tensor.external_data}
     location = info.get("location", "")
+    if any(isinstance(item, bytes) for pair in info.items() for item in pair):
+        raise bad_tensor(name, "UTF-8 text in external_data", repr(info)[:60])
     data = external.open(location, name)
     try:
         offset = int(info.get("offset") or 0)

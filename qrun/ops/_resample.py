@@ -77,15 +77,17 @@ def coordinates(axis: Axis, transform: str, real: type[np.floating]) -> Array:
         return x * 0
     half = real(0 if transform == "asymmetric" else 0.5)
     place = x + half
+    symmetric = transform == "half_pixel_symmetric"
+    if symmetric:
+        place = place - out / 2
     if axis.exact and real is np.float64:
         place = place * real(axis.exact[1]) / real(axis.exact[0])
     else:
         place = place / real(axis.scale)
+    if symmetric:
+        return np.asarray(place + (n - 1) / 2)
     if transform in ("asymmetric", "tf_half_pixel_for_nn"):
         return np.asarray(place)
-    if transform == "half_pixel_symmetric":
-        adjustment = out / (real(axis.scale) * n)
-        place = place + n / 2 * (1 - adjustment)
     return np.asarray(place - half)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
 from qrun.ir import Array
@@ -65,6 +63,8 @@ def _exact(centre: Array, xs: Array, ys: Array) -> Rounded:
 
 def _nearest(centre: int, xs: float, estimate: float, ys: float) -> int:
     """RNE(1 / (1 + exp(-centre * xs)) / ys), given an estimate near a tie."""
+    from fractions import Fraction
+
     below = round(estimate - 0.5)
     tie = Fraction(2 * below + 1, 2) * Fraction(ys)
     if not 0 < tie < 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 
@@ -115,6 +114,8 @@ def _exact(rows: Array, xs: float, ys: Array) -> Rounded:
 
 def _nearest(terms: dict[int, int], xs: float, estimate: float, ys: float) -> int:
     """RNE(1 / (ys * sum of terms[k] * exp(k * xs))), given an estimate near a tie."""
+    from fractions import Fraction
+
     below = round(estimate - 0.5)
     tie = Fraction(2 * below + 1, 2)
     side = exp_sum_exceeds(terms, xs, 1 / (tie * Fraction(ys)))

@@ -27,15 +27,25 @@ def _cut(
         raise refuse("a step is 0", "steps", "steps other than 0", list(steps), code="QR204", name="bad-attribute")
     cuts = [builtins.slice(None)] * data.ndim
     for axis, start, end, step in zip(axes_in(axes, data.ndim), starts, ends, steps, strict=True):
-        cuts[axis] = builtins.slice(start, end, step)
+        cuts[axis] = _clamped(data.shape[axis], start, end, step)
     return data[tuple(cuts)]
+
+
+def _clamped(size: int, start: int, end: int, step: int) -> builtins.slice:
+    """The slice with start in [0, size] (backward: [0, size-1]) and end in [0, size] (backward: [-1, size-1])."""
+    start += size if start < 0 else 0
+    end += size if end < 0 else 0
+    if step > 0 or not size:
+        return builtins.slice(min(max(start, 0), size), min(max(end, 0), size), step)
+    end = min(max(end, -1), size - 1)
+    return builtins.slice(min(max(start, 0), size - 1), None if end < 0 else end, step)
 
 
 @op("Slice", since=1)
 def slice_1(
     data: Array, *, starts: tuple[int, ...], ends: tuple[int, ...], axes: tuple[int, ...] | None = None
 ) -> Array:
-    """data[start:end] along each of `axes` (0, 1, ... if not given), with Python's clamping. A view.
+    """data[start:end] along each of `axes` (0, 1, ... if not given), clamped to the axis. A view.
 
     Source: ONNX operators, Slice-1.
     """
@@ -44,9 +54,11 @@ def slice_1(
 
 @op("Slice", since=10)
 def slice(data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
-    """data[start:end:step] along each of `axes` (0, 1, ... if omitted), with Python's clamping. A view.
+    """data[start:end:step] along each of `axes` (0, 1, ... if omitted). A view.
 
-    starts, ends, axes, steps: 1-D int32 or int64 of one length. Negative starts and ends count from the end.
+    starts, ends, axes, steps: 1-D int32 or int64 of one length. Negative starts and ends count from the end; then
+    start is clamped to [0, size], end too; with a negative step to [0, size-1] and [-1, size-1]. So a backward slice
+    that starts before the first element keeps that element, unlike numpy's.
     Refuses a step of 0 and axes named twice. Source: ONNX operators, Slice-13.
     """
     return _cut(

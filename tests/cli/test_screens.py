@@ -122,7 +122,7 @@ def test_forced_colour_brings_no_cursor_codes() -> None:
 
 
 def test_progress_only_on_a_terminal() -> None:
-    assert "\r" in terminal("profile", "deep.onnx", "-n", "3000", only="err").replace("\n", "")
+    assert "\r" in terminal("profile", "deep.onnx", "-n", "150", only="err").replace("\n", "")
     assert "runs" not in terminal("profile", "deep.onnx", "-n", "300", "-q", only="err")
 
 

@@ -51,6 +51,8 @@ def test_sums_around_every_limit(k: int) -> None:
     y = KERNEL(a, np.full((k, 1), 255, u8), ctx=ctx)
     want = [k * 255**2, k * 255**2 - (255 if k > 1 else 0)]
     assert y.reshape(-1).tolist() == [(v + 2**31) % 2**32 - 2**31 for v in want]
+    signed = KERNEL((a ^ 128).view(i8), np.full((k, 1), 127, i8), np.array(-128, i8), np.array([-128], i8))
+    assert signed.tolist() == y.tolist()
     outside = sum(v >= 2**31 for v in want)
     assert [o.count for o in ctx.observations] == ([outside] if outside else [])
 

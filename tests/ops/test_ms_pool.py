@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracle import ms
+from oracle import ms_linear as ms
 from oracle.ms_cases import KINDS, codes, dtype_of, scales, zero
 from support import MS, assert_equal, node_model, run_ort, run_qrun
 
@@ -41,6 +41,10 @@ def pool_case(seed: int, kind: str, optional: bool):
         attributes["pads"] = [int(rng.integers(0, k)) for k in kernel_shape * 2]
     elif mode != "NOTSET":
         attributes["auto_pad"] = str(mode)
+    if mode.startswith("SAME") and not optional:  # with longer strides onnxruntime's padding becomes negative: it crops
+        attributes["strides"] = [
+            min(a, b) for a, b in zip(attributes.get("strides", kernel_shape), kernel_shape, strict=True)
+        ]
     attributes["ceil_mode"] = int(rng.random() < 0.3 and not mode.startswith("SAME"))
     attributes["count_include_pad"] = int(rng.integers(2))
     attributes["channels_last"] = int(rng.integers(2))

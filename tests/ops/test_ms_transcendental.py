@@ -140,6 +140,8 @@ def test_softmax_arithmetics_differ_where_they_should() -> None:
     assert kernel("QLinearSoftmax", inputs, "ort", opset=13).tolist() == [[158, 96, 0]]
     one = [np.array([[9]], np.uint8), F32(0.1), np.uint8(0), F32(1 / 256), np.uint8(0)]
     assert kernel("QLinearSoftmax", one, "ort", opset=13).tolist() == [[255]]
+    two = [np.array([[9, 9]], np.uint8), F32(0.1), np.uint8(0), F32(1 / 300), np.uint8(0)]
+    assert kernel("QLinearSoftmax", two, "ort", opset=13).tolist() == [[150, 150]]
 
 
 def test_softmax_of_nothing_and_of_odd_scales() -> None:

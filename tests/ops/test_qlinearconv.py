@@ -84,15 +84,22 @@ def test_blocks_of_rows_join() -> None:
     """Wide enough that the columns are made in several blocks, and more than one batch."""
     rng = np.random.default_rng([SEED, 4])
     x, w = rng.integers(0, 256, (2, 16, 150, 130)).astype(u8), rng.integers(-128, 128, (4, 16, 3, 3)).astype(i8)
-    args = [x, f32(0.02), u8(7), w, f32(0.003), i8(-2), f32(0.5), u8(11)]
+    scales = (rng.random(4) * 0.01).astype(f32)
+    args = [x, f32(0.02), u8(7), w, scales, i8(-2), f32(0.5), u8(11)]
     y = KERNEL(*map(np.asarray, args), pads=(1, 1, 1, 1))
+    args[3] = np.concatenate([w[:2, :8], w[2:, 8:]])
+    grouped = KERNEL(*map(np.asarray, args), pads=(1, 1, 1, 1), group=2)
+    halves = [w.copy(), w.copy()]
+    halves[0][:, 8:], halves[1][:, :8] = -2, -2
+    parts = [KERNEL(*map(np.asarray, [*args[:3], half, *args[4:]]), pads=(1, 1, 1, 1)) for half in halves]
+    assert_equal(grouped, np.concatenate([parts[0][:, :2], parts[1][:, 2:]], axis=1), "two groups")
     for n, i, j in [(0, 0, 0), (0, 109, 64), (0, 110, 0), (1, 149, 129), (1, 54, 7), (1, 55, 7)]:
         window = np.full((16, 3, 3), 7, np.int64)
         for di, dj in product(range(3), range(3)):
             if 0 <= i + di - 1 < 150 and 0 <= j + dj - 1 < 130:
                 window[:, di, dj] = x[n, :, i + di - 1, j + dj - 1]
         acc = ((window - 7) * (w.astype(np.int64) + 2)).sum(axis=(1, 2, 3)).astype(np.int32)
-        want = requantize_all(acc, [f32(0.02), f32(0.003)], f32(0.5), np.array(11, u8))
+        want = requantize_all(acc, [f32(0.02), scales], f32(0.5), np.array(11, u8))
         assert y[n, :, i, j].tolist() == want.tolist(), (n, i, j)
 
 

@@ -78,6 +78,26 @@ def test_onnx_ref_arithmetic_is_onnx_references(mode: str, opset: int) -> None:
         assert_equal(run_qrun(model, feeds, arith="onnx-ref")[0], want, f"case {number}: {case}")
 
 
+@pytest.mark.parametrize("scales", [(1, 1, 90), (3, 1, 82), (7, 1, 92), (0.5, 1, 1), (1, 1 / 255, 1), (0.3, 0.1, 0.7)])
+def test_every_product_in_every_arithmetic(scales: tuple[float, ...]) -> None:
+    """All products of two bytes, through blocks with a scale for each row; many are ties."""
+    a_scale, b_scale, y_scale = (np.array(s, f32) for s in scales)
+    a, b = np.arange(256, dtype=u8)[:, None], np.tile(np.arange(256, dtype=u8), 2)[None, :]
+    inputs = [a, a_scale, u8(100), b, b_scale, u8(3), y_scale, u8(101)]
+    model, feeds = node_model("QLinearMatMul", inputs, opset=10, outputs=[u8])
+    acc = (a.astype(np.int64) - 100) * (b.astype(np.int64) - 3)
+    distinct, place = np.unique(acc, return_inverse=True)
+    want = requantize_all(distinct, [a_scale, b_scale], y_scale, np.array(101, u8))[place].reshape(acc.shape)
+    assert_equal(run_qrun(model, feeds)[0], want, "exact")
+    assert_equal(run_qrun(model, feeds, arith="ort")[0], run_ort(model, feeds)[0], "ort")
+    reference = onnx.reference.ReferenceEvaluator(model).run(None, feeds)[0]
+    assert_equal(run_qrun(model, feeds, arith="onnx-ref")[0], reference, "onnx-ref")
+    per_row = np.where(np.arange(256) % 2, a_scale, a_scale * f32(2)).astype(f32)
+    twice = KERNEL(a, a_scale * f32(2), np.array(100, u8), *inputs[3:])
+    mixed = KERNEL(a, per_row, np.array(100, u8), *inputs[3:])
+    assert_equal(mixed, np.where(np.arange(256)[:, None] % 2, want, twice), "per row")
+
+
 @pytest.mark.parametrize("type", [np.float16, md.bfloat16])
 def test_half_precision_scales(type: Any) -> None:
     rng = np.random.default_rng([SEED, 3])

@@ -56,15 +56,18 @@ def test_factors_per_row_and_column_and_three_of_them() -> None:
     seed = 20
     rng = np.random.default_rng(seed)
     for case in range(40):
-        a = (1 / rng.integers(1, 300, (7, 1))).astype(f32)
-        b = (rng.integers(1, 50, (1, 9)) / rng.choice([82, 90, 255, 64])).astype(f32)
-        c = np.array(rng.choice([1, 0.5, 1 / 90, 3e-3]), f32)
-        alpha = np.array(rng.choice([0.5, 1 / 3, -0.1, 3]), f32)
+        dyadic = case % 2
+        a = (1 / rng.choice([2, 8] if dyadic else [90, 257], (7, 1))).astype(f32)
+        b = (rng.integers(1, 50, (1, 9)) / (8 if dyadic else rng.choice([82, 90]))).astype(f32)
+        c = np.array(rng.choice([1, 0.5] if dyadic else [1 / 90, 3e-3]), f32)
+        alpha = np.array(rng.choice([0.5, -0.25] if dyadic else [1 / 3, -0.1, 3]), f32)
         zero = np.array(rng.integers(0, 256), np.uint8)
-        acc = rng.integers(-(2**15), 2**15, (7, 9))
+        acc = rng.integers(-300, 300, (7, 9))
         want = requantize_all(acc, [a, b, alpha], c, zero)
         got = requantize(acc.astype(np.float64), (a, b, alpha), c, zero, Context())
         assert_equal(got, want, f"seed {seed}, case {case}, alpha {alpha}, y_scale {c}")
+        got = requantize(acc.astype(f32), (a, b, alpha), c, zero, Context())
+        assert_equal(got, want, f"float32, seed {seed}, case {case}, alpha {alpha}, y_scale {c}")
 
 
 @pytest.mark.parametrize("type", [np.float16, md.bfloat16])

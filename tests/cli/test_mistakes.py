@@ -1,0 +1,172 @@
+"""The mistakes that people make (design study, "What people see today"): each gets qrun's own words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cli_support import Ended, call, conv_model, make_model, npy, quantize_model, save, sum_model, value
+from onnx import TensorProto, external_data_helper, helper
+
+
+def failed(code: int, rule: str, *words: str, model: str = "m.onnx", inputs: tuple[str, ...] = ()) -> Ended:
+    ended = call(model, *(w for spec in inputs for w in ("-i", spec)), "--json")
+    assert ended.code == code, ended.err
+    assert ended.json["error"]["code"] == rule, ended.err
+    for word in words:
+        assert word in ended.err, (word, ended.err)
+    assert len(ended.err.splitlines()) <= 12
+    assert ended.err.startswith(("error ", "note: "))
+    return ended
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    save(conv_model(), folder / "m.onnx")
+    npy(folder / "x.npy", np.zeros((1, 3, 8, 8), np.uint8))
+
+
+def test_missing_input(folder: Path) -> None:
+    save(
+        sum_model(["input_ids", "attention_mask", "token_type_ids"], TensorProto.INT64, ("N", "seq")), folder / "m.onnx"
+    )
+    npy(folder / "ids.npy", np.zeros((1, 4), np.int64))
+    ended = failed(2, "QR001", inputs=("input_ids=ids.npy",))
+    assert ended.err.splitlines() == [
+        "error QR001 missing-input: input 'attention_mask' and 1 more were not given",
+        "  --> m.onnx  input attention_mask, int64 [N,seq]",
+        "   |  given   input_ids (ids.npy)",
+        "   |  missing attention_mask, token_type_ids",
+        "   =  fix: add -i attention_mask=FILE -i token_type_ids=FILE",
+        "   =  fix: or --random to fill the missing ones with random data",
+    ]
+
+
+def test_misspelled_input() -> None:
+    failed(2, "QR002", "the model has no input 'imgae'", "did you mean -i image=x.npy ?", inputs=("imgae=x.npy",))
+
+
+def test_float64_for_float32(folder: Path) -> None:
+    save(quantize_model(), folder / "m.onnx")
+    npy(folder / "x.npy", np.zeros(3))
+    failed(2, "QR003", "x.npy does not fit input 'x'", "expected float32 [N]", "got      float64 [3]", "x.astype(np.float32)",
+           inputs=("x.npy",))  # fmt: skip
+
+
+def test_nhwc_for_nchw(folder: Path) -> None:
+    npy(folder / "x.npy", np.zeros((1, 8, 8, 3), np.uint8))
+    failed(2, "QR003", "the axes look NHWC: np.transpose(x, (0, 3, 1, 2)) fits", inputs=("x.npy",))
+
+
+def test_unknown_operator(folder: Path) -> None:
+    model = sum_model()
+    model.graph.node[0].op_type = "MaxPoolX"
+    save(model, folder / "m.onnx")
+    failed(4, "QR201", "qrun cannot run 1 operator of this model", "MaxPoolX 1 node, first add0", "--backend ort")
+
+
+def test_custom_domain(folder: Path) -> None:
+    model = sum_model()
+    model.graph.node[0].domain = "com.acme"
+    save(model, folder / "m.onnx")
+    failed(3, "QR105", "node uses domain 'com.acme', which is not imported", "clear node.domain")
+    model.opset_import.add(domain="com.acme", version=1)
+    save(model, folder / "m.onnx")
+    failed(4, "QR201", "com.acme::Add", "is not one that qrun knows")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 24536891\n",
+            "is a Git LFS pointer, not a model",
+        ),
+        (b"<!DOCTYPE html><html></html>", "is an HTML or XML page, not a model"),
+        (b"", "is empty"),
+        (b"\x93NUMPY\x01\x00", "is a .npy array, not a model"),
+        (None, "ends in the middle of a field"),
+    ],
+)
+def test_files_that_are_no_models(folder: Path, data: bytes | None, words: str) -> None:
+    whole = (folder / "m.onnx").read_bytes()
+    (folder / "m.onnx").write_bytes(whole[: len(whole) // 2] if data is None else data)
+    failed(3, "QR101", f"m.onnx {words}")
+
+
+def test_short_external_data(folder: Path) -> None:
+    model = conv_model()
+    external_data_helper.convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
+    onnx.save(model, folder / "m.onnx")
+    data = (folder / "weights.bin").read_bytes()
+    (folder / "weights.bin").write_bytes(data[: len(data) // 2])
+    failed(3, "QR104", "weights.bin is shorter than the model says", "copy weights.bin again")
+    (folder / "weights.bin").unlink()
+    failed(3, "QR104", "weights.bin")
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "words"),
+    [
+        ({"w_scale": np.ones(3, np.float32)}, "QR301", ["w_scale", "[16]", "[3]"]),
+        ({"x_zp": np.int8(0)}, "QR303", ["int8", "uint8"]),
+        ({"b": np.zeros(3, np.int32)}, "QR305", ["[16]", "[3]"]),
+    ],
+)
+def test_parameters_that_contradict(folder: Path, change: dict[str, object], rule: str, words: list[str]) -> None:
+    save(conv_model(**change), folder / "m.onnx")
+    ended = call("m.onnx", "-i", "x.npy", "--json")
+    assert ended.code == 5, ended.err
+    for word in words:
+        assert word in ended.err
+    assert ended.json["error"]["code"][:3] in ("QR2", "QR3")
+    from qrun import check
+
+    assert rule in [f.rule for f in check(folder / "m.onnx")]
+
+
+@pytest.mark.parametrize("zero", [np.int8(0), np.zeros(1, np.int8)])
+def test_zero_point_of_another_shape_than_its_scale(folder: Path, zero: object) -> None:
+    node = helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["y"], axis=0)
+    io = [value("x", TensorProto.INT8, (4, 2))], [value("y", TensorProto.FLOAT, None)]
+    save(make_model([node], *io, {"scale": np.ones(4, np.float32), "zero": zero}, 13), folder / "m.onnx")
+    ended = call("m.onnx", "--json")
+    assert ended.code == 5, ended.err
+    assert "scale" in ended.err
+    assert "[4]" in ended.err
+
+
+@pytest.mark.parametrize("scale", [0.0, np.nan, -0.5])
+def test_scales_that_are_legal_but_wrong(folder: Path, scale: float) -> None:
+    save(conv_model(y_scale=np.float32(scale)), folder / "m.onnx")
+    ended = call("m.onnx", "-i", "x.npy", "--json")
+    assert ended.code == 0, ended.err
+    assert "QR306" in [f["rule"] for f in ended.json["findings"]]
+    assert "QR306" in call("m.onnx", "-i", "x.npy").out
+
+
+@pytest.mark.parametrize(("zero", "became"), [(np.uint8(0), None), (np.int8(0), None)])
+def test_nan_input_is_a_warning(folder: Path, zero: object, became: int | None) -> None:
+    save(quantize_model(zero=zero), folder / "m.onnx")
+    npy(folder / "x.npy", np.array([np.nan, 1, 2], np.float32))
+    ended = call("m.onnx", "-i", "x.npy", "--json")
+    assert ended.code == 0, ended.err
+    (finding,) = [f for f in ended.json["findings"] if f["rule"] == "QR401"]
+    assert finding["level"] == "warning"
+    assert "1 of 3" in finding["got"] + finding["message"]
+    assert ended.json["outputs"][0]["values"][1:] == [2, 4]
+
+
+def test_infinity_saturates(folder: Path) -> None:
+    save(quantize_model(), folder / "m.onnx")
+    ended = call("m.onnx", "-i", "x=[Infinity, -Infinity]", "--json")
+    assert ended.json["outputs"][0]["values"] == [255, 0]
+
+
+def test_memory_limit(folder: Path) -> None:
+    ended = call("m.onnx", "--shape", "N=64", "--max-memory", "10kB", "--json")
+    assert ended.code == 5
+    assert "QR010 memory-limit" in ended.err
+    assert "allowed" in ended.err

@@ -1,0 +1,160 @@
+"""Numbers, names and tables as people read them."""
+
+from __future__ import annotations
+
+import io
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from qrun.profiling import measure, outliers, summary
+from qrun.report.grid import Column, Grid, markdown_lines, plain_lines
+from qrun.report.json import document
+from qrun.report.nodes import common_prefix
+from qrun.report.screen import Screen
+from qrun.report.stats import listed, stats, values_shown
+from qrun.report.text import bar, duration, file_size, number, safe, shorten, width_of
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(5_210_000, "5.21 ms"), (41_800_000, "41.8 ms"), (212_000_000, "212 ms"), (1_204_000_000, "1.20 s"), (87_300, "87.3 us"),
+     (0, "0.00 us"), (999_600, "1.00 ms"), (999_400, "999 us"), (9_996, "10.0 us"), (99_960, "100 us"), (3.6e12, "3600 s")],
+)  # fmt: skip
+def test_duration(ns: float, text: str) -> None:
+    assert duration(ns) == text
+
+
+def test_numbers() -> None:
+    assert [number(v) for v in (17.0312, -6.41234, 0.0131, 1e-9, 0.0, -0.0, 255, True, None)] == [
+        "17.03", "-6.412", "0.0131", "1e-09", "0", "-0", "255", "1", "-",
+    ]  # fmt: skip
+    assert [number(v) for v in (float("nan"), float("inf"), -float("inf"))] == ["nan", "inf", "-inf"]
+    assert [file_size(n) for n in (0, 999, 1000, 3_600_000, 10**12)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "3.6 MB",
+        "1000.0 GB",
+    ]
+
+
+def test_shorten_keeps_what_tells_names_apart() -> None:
+    name = "features.10/conv/conv.0/conv.0.0/Conv_quant"
+    assert shorten(name, 60) == name
+    assert shorten(name, 40) == "features.10/…/conv.0/conv.0.0/Conv_quant"
+    assert shorten(name, 30) == "features.10/…/Conv_quant"
+    assert shorten("/" + name, 30) == "/features.10/…/Conv_quant"
+    assert shorten("x" * 50, 10) == "…" + "x" * 9
+    for width in range(12):
+        for text in (name, "漢字" * 9, "a/b"):
+            assert width_of(shorten(text, width)) <= width
+            assert width_of(shorten(text, width, "...")) <= width
+
+
+def test_safe() -> None:
+    assert safe("a\x1b[0m\n\t\x85\u202e\u200b") == "a\\x1b[0m\\n\\t\\x85\\u202e\\u200b"
+    assert safe("naïve …", "ascii") == "na\\xefve ..."
+    assert safe("plain [/a] :x:") == "plain [/a] :x:"
+    assert safe("\ud800") == "\\ud800"
+
+
+def test_bar() -> None:
+    assert bar(1, 4) == "████"
+    assert bar(0.5, 3) == "█▌"
+    assert bar(0, 4) == ""
+    assert bar(0.5, 4, "ascii") == "##"
+
+
+def test_grid_gives_way_in_order() -> None:
+    columns = [
+        Column("#", right=True),
+        Column("name", shrink=1),
+        Column("value", right=True),
+        Column("more", optional=1),
+    ]
+    grid = Grid(columns, [["1", "n" * 30, "3.14", "m" * 10], ["10", "short", "2.7", ""]])
+    lines = ["".join(text for text, _ in line) for line in plain_lines(grid)]
+    assert lines[1] == "   1  " + "n" * 30 + "   3.14  " + "m" * 10
+    assert lines[2].rstrip() == "  10  short" + " " * 25 + "    2.7"
+    narrow = grid.fitted(40, 2, "…")
+    assert len(narrow.columns) == 4, "shortening comes before leaving out"
+    narrow = grid.fitted(30, 2, "…")
+    assert [c.header for c in narrow.columns] == ["#", "name", "value"]
+    assert [row[2] for row in narrow.rows] == ["3.14", "2.7"]
+    assert markdown_lines(Grid(columns[:2], [["1", "a|b`c"]]))[2] == "| 1 | `a\\|b c` |"
+
+
+def test_common_prefix() -> None:
+    assert common_prefix(["/a/b/c", "/a/b/d"]) == "/a/b/"
+    assert common_prefix(["/a/b", "/a/b/d"]) == "/a/"
+    assert common_prefix(["ab", "ac"]) == ""
+    assert common_prefix(["/a/b"]) == ""
+    assert common_prefix(["/x", "/y"]) == ""
+
+
+def test_stats() -> None:
+    s = stats(np.array([[1.0, np.nan, -np.inf, 4.0]], np.float32))
+    assert (s.low, s.high, s.mean, s.argmax, s.nan, s.inf) == (-np.inf, 4.0, 2.5, (3,), 1, 1)
+    assert stats(np.full(3, np.nan)).nan == 3
+    assert stats(np.zeros(0)).low is None
+    s = stats(np.full(70000, 65504, np.float16))
+    assert (s.mean, s.nan, s.inf) == (65504.0, 0, 0)
+    s = stats(np.array(7, np.int64))
+    assert (s.low, s.argmax) == (7, (0,))
+    assert stats(np.array([2**63 + 1], np.uint64)).high == 2**63 + 1
+    assert values_shown(np.arange(40))[3] == "…"
+    assert listed(np.arange(65), 64) is None
+    assert listed(np.array(3.5), 64) == 3.5
+
+
+def test_document_is_strict() -> None:
+    text = document("run", ["a\ud800"], {"x": [float("nan"), {"y": -float("inf")}], "z": 1.5})
+    found = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert found["x"] == ["nan", {"y": "-inf"}]
+    assert found["schema"] == "qrun/run/1.0"
+
+
+def test_outliers_are_those_of_hyperfine() -> None:
+    steady = [40_000_000 + 100_000 * (i % 7) for i in range(50)]
+    assert outliers(steady) == []
+    assert outliers([61_300_000, *steady]) == [0]
+    assert outliers([1000] * 9 + [1500]) == [], "below what a clock tells apart"
+    assert outliers([5]) == []
+    s = summary([1, 2, 3, 4, 100])
+    assert (s.median, s.low, s.high, s.mean) == (3, 1, 100, 22)
+
+
+def test_measure_stops_at_ctrl_c() -> None:
+    calls = []
+
+    def run() -> SimpleNamespace:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return SimpleNamespace(duration_ns=10, events=[])
+
+    profile = measure(run, None, 100, 1, 3.0)  # type: ignore[arg-type]
+    assert profile.interrupted
+    assert len(profile.run_ns) == 2
+    calls[:] = [1, 1, 1]
+    with pytest.raises(KeyboardInterrupt):
+        measure(run, None, 100, 0, 3.0)  # type: ignore[arg-type]
+
+
+def test_number_of_runs() -> None:
+    def run() -> SimpleNamespace:
+        return SimpleNamespace(duration_ns=10, events=[])
+
+    assert len(measure(run, None, None, 0, 0.0).run_ns) == 5  # type: ignore[arg-type]
+    assert len(measure(run, None, None, 0, 30.0).run_ns) == 1000  # type: ignore[arg-type]
+    assert len(measure(run, None, 3, 2, 0.0).warmup_ns) == 2  # type: ignore[arg-type]
+
+
+def test_wrapping_keeps_words() -> None:
+    stream = io.StringIO()
+    screen = Screen(stream, terminal=False, width=20, color=False)
+    screen.wrapped("  = ", "    ", "one two three four five six")
+    assert stream.getvalue() == "  = one two three\n    four five six\n"
