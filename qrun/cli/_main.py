@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 BUG = 70
+STREAM_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EIO, errno.EBADF, errno.EFBIG)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +61,9 @@ def _run(call: Call) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.filename is None:
+        if error.errno == errno.ENOMEM:
+            return _fail(call, _out_of_memory(error))
+        if error.filename is None and error.errno in STREAM_FULL:
             raise
         return _bug(call, error)
     except MemoryError as error:
@@ -130,7 +134,7 @@ def _show_usage(error: object) -> None:
     error.show(file=sys.stderr)
 
 
-def _out_of_memory(error: MemoryError) -> RunError:
+def _out_of_memory(error: MemoryError | OSError) -> RunError:
     return RunError(
         "QR010",
         "memory-limit",

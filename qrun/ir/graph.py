@@ -73,19 +73,17 @@ def build_graph(graph: onnx.GraphProto, scope: Scope) -> dict[str, Any]:
 
 def _refuse_undecodable(graph: onnx.GraphProto, scope: Scope) -> None:
     """Names that are not UTF-8 reach Python as bytes, whatever protobuf's types say."""
-    names: Iterable[object]
     values: list[onnx.ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
-    for names in (
-        [graph.name],
-        (v.name for v in values),
-        (t.name for t in graph.initializer),
-        (d.dim_param for v in values for d in v.type.tensor_type.shape.dim),
-        (text for n in graph.node for text in (n.name, n.op_type, n.domain, *n.input, *n.output)),
-        (a.name for n in graph.node for a in n.attribute),
-    ):
-        for name in names:
-            if isinstance(name, bytes):
-                raise undecodable(scope.label, name)
+    refuse_bytes(scope.label, graph.name, *(v.name for v in values), *(t.name for t in graph.initializer))
+    refuse_bytes(scope.label, *(d.dim_param for v in values for d in v.type.tensor_type.shape.dim))
+    for n in graph.node:
+        refuse_bytes(scope.label, n.name, n.op_type, n.domain, *n.input, *n.output, *(a.name for a in n.attribute))
+
+
+def refuse_bytes(label: str, *names: object) -> None:
+    for name in names:
+        if isinstance(name, bytes):
+            raise undecodable(label, name)
 
 
 def undecodable(label: str, name: bytes) -> ModelError:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from qrun.errors import CallError, ModelError, UnsupportedError
 from qrun.ir import schema
 from qrun.ir.diagnose import not_a_model
-from qrun.ir.graph import Scope, build_graph, undecodable
+from qrun.ir.graph import Scope, build_graph, refuse_bytes
 from qrun.ir.model import Model
 from qrun.ir.tensors import External
 
@@ -76,7 +76,7 @@ def _build(proto: onnx.ModelProto, path: Path | None, data: bytes) -> Model:
         ir_version=proto.ir_version,
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         size=len(data),
-        sha256=hashlib.sha256(data).hexdigest() if data else "",
+        digest="" if path is not None and path.is_file() else hashlib.sha256(data).hexdigest(),
         external_files=tuple(sorted(external.files)),
         **graph,
     )
@@ -84,7 +84,7 @@ def _build(proto: onnx.ModelProto, path: Path | None, data: bytes) -> Model:
 
 def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
     found: dict[str, int] = {}
-    _refuse_bytes(label, proto.producer_name, proto.producer_version, *(e.domain for e in proto.opset_import))
+    refuse_bytes(label, proto.producer_name, proto.producer_version, *(e.domain for e in proto.opset_import))
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if found.get(domain, entry.version) != entry.version:
@@ -107,12 +107,6 @@ def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
             fixes=["onnx.version_converter.convert_version(model, 21) rewrites most models"],
         )
     return found
-
-
-def _refuse_bytes(label: str, *names: object) -> None:
-    for name in names:
-        if isinstance(name, bytes):
-            raise undecodable(label, name)
 
 
 def _inlined(proto: onnx.ModelProto, opsets: dict[str, int], label: str) -> onnx.ModelProto:

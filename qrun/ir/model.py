@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -83,6 +84,7 @@ class Model:
     types:      what the file states about inputs, outputs and intermediate values.
     was_sorted: the file had its nodes in a valid order.
     file_order: for each node, its position in the file.
+    digest:     SHA-256 of a model that is not a regular file; see `sha256`.
     """
 
     name: str
@@ -97,13 +99,24 @@ class Model:
     ir_version: int = 0
     producer: str = ""
     size: int = 0
-    sha256: str = ""
+    digest: str = ""
     was_sorted: bool = True
     external_files: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
         return self.path.name if self.path else (self.name or "model")
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the file's bytes; a regular file is read again, which only those pay for who ask. "" if it is gone."""
+        if self.digest or self.path is None:
+            return self.digest
+        try:
+            with open(self.path, "rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError:
+            return ""
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:

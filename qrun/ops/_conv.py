@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,8 +101,15 @@ def accumulate(
             view = patches(image, win, first, last)
             acc = weights.times(view.reshape(group, k, (last - first) * places))
             acc, bound = add_bias(acc, addend, weights.bound)
-            acc = wrap32(acc, bound, ctx, "y")
+            acc = wrap32(acc, bound, ctx, "y", partial(_place, n, first, m, win.out))
             yield (n, slice(None), slice(None), slice(first, last)), acc.reshape(group, m, last - first, *win.out[1:])
+
+
+def _place(n: int, first: int, m: int, out: Shape, index: tuple[int, ...]) -> tuple[int, ...]:
+    """The index into y [N,M,out...] of an index [group,M/group,place] of the block that starts at row `first`."""
+    group, channel, place = index
+    row, *rest = np.unravel_index(place, (out[0], *out[1:]))
+    return (n, group * m + channel, first + int(row), *(int(i) for i in rest))
 
 
 def conv_params(

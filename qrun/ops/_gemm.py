@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,14 +82,20 @@ def add_bias(acc: Array, bias: Array | None, bound: float) -> tuple[Array, float
     return acc, bound
 
 
-def wrap32(acc: Array, bound: float, ctx: Context, name: str) -> Array:
-    """Two's-complement wrap to int32 where the exact sum leaves it; observed."""
+def wrap32(
+    acc: Array,
+    bound: float,
+    ctx: Context,
+    name: str,
+    place: Callable[[tuple[int, ...]], Sequence[int]] = lambda index: index,
+) -> Array:
+    """Two's-complement wrap to int32 where the exact sum leaves it; observed, at `place` of the first one's index."""
     if bound < 2**31:
         return acc
     outside = (acc >= 2.0**31) | (acc < -(2.0**31))
     count = int(np.count_nonzero(outside))
     if count:
         first = np.unravel_index(int(np.argmax(outside)), outside.shape)
-        ctx.observe("accumulator-wrap", name, count, acc.size, [int(i) for i in first])
+        ctx.observe("accumulator-wrap", name, count, acc.size, place(tuple(int(i) for i in first)))
         acc = acc.astype(np.int64).astype(np.int32).astype(np.float64)
     return acc

@@ -113,6 +113,10 @@ def requantize(
     if acc.ndim == 0:
         requantize(acc.reshape(1), factors, y_scale, zero_point, ctx, out.reshape(1))
         return out
+    if acc.ndim > 1 and acc.strides[-1] > acc.strides[-2]:
+        turned = tuple(np.swapaxes(np.atleast_2d(f), -1, -2) for f in factors)
+        requantize(np.swapaxes(acc, -1, -2), turned, y_scale, zero_point, ctx, np.swapaxes(out, -1, -2))
+        return out
     multiplier = _multiplier(factors, y_scale, ctx)
     step = max(1, BLOCK // max(1, acc.size // acc.shape[0]))
     for start in range(0, acc.shape[0], step):
@@ -166,9 +170,11 @@ def _exact_block(acc: Array, multiplier: Array, factors: tuple[Array, ...], y_sc
         np.subtract(estimate, rounded, out=estimate)
         np.abs(estimate, out=estimate)
         near = estimate >= 0.5 - reach * 8 * float(np.finfo(estimate.dtype).eps)
-        if near.any():
-            settled = _settle(acc, factors, y_scale, near, np.abs(rounded) <= reach)
-            rounded[settled[0]] = settled[1]
+        places = np.flatnonzero(near)
+        if len(places):
+            places = places[np.abs(rounded.reshape(-1)[places]) <= reach]
+            where = np.unravel_index(places, acc.shape)
+            rounded[where] = _settle(acc, factors, y_scale, where)
     return np.asarray(rounded)
 
 
@@ -177,8 +183,7 @@ def _is_normal(values: Array) -> bool:
     return bool(np.all((size >= np.finfo(np.float32).tiny) & (size <= np.finfo(np.float32).max)))
 
 
-def _settle(acc: Array, factors: tuple[Array, ...], y_scale: Array, near: Array, inside: Array) -> tuple[Any, Floats]:
-    where = np.nonzero(near & inside)
+def _settle(acc: Array, factors: tuple[Array, ...], y_scale: Array, where: tuple[Array, ...]) -> Floats:
     num = Pair(acc[where].astype(np.float64), np.zeros(len(where[0])))
     product = np.ones(len(where[0]))
     for f in factors[:2]:
@@ -186,7 +191,7 @@ def _settle(acc: Array, factors: tuple[Array, ...], y_scale: Array, near: Array,
     num = two_product(num.hi, product)
     for f in factors[2:]:
         num = scale_pair(num, np.broadcast_to(np.asarray(f, np.float64), acc.shape)[where])
-    return where, nearest(num, np.full(num.hi.shape, float(y_scale)))
+    return nearest(num, np.full(num.hi.shape, float(y_scale)))
 
 
 def store(rounded: Array, zero_point: Array, out: Array, ctx: Context, name: str = "y") -> None:
@@ -201,13 +206,13 @@ def store(rounded: Array, zero_point: Array, out: Array, ctx: Context, name: str
         if zero > low:
             clipped += int(np.count_nonzero(rounded < low - zero))
         ctx.observe("saturated", name, clipped, rounded.size)
-    missing = np.isnan(rounded)
-    if missing.any():
-        first = np.unravel_index(int(np.argmax(missing)), rounded.shape)
-        ctx.observe("nan-quantized", name, int(missing.sum()), rounded.size, [int(i) for i in first])
-        rounded[missing] = low - zero
     np.clip(rounded, low - zero, high - zero, out=rounded)
-    np.add(rounded, zero, out=rounded)
+    if rounded.size and np.isnan(rounded.max()):
+        missing = np.isnan(rounded)
+        ctx.observe("nan-quantized", name, int(missing.sum()), rounded.size)
+        rounded[missing] = low - zero
+    if zero:
+        np.add(rounded, zero, out=rounded)
     out[...] = rounded.astype(np.int32).astype(out.dtype) if out.dtype.kind == "V" else rounded
 
 

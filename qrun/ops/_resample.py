@@ -157,7 +157,7 @@ def resample(x: Array, axes: Sequence[Axis], options: Options, ctx: Context) -> 
         claim(ctx, size, y.dtype, "X")
         y = _one_axis(y, axis, place, options, ctx)
     y = _rounded(y, x.dtype, ctx) if options.mode != "nearest" else y
-    return _extrapolated(y, outside, options.outside) if outside else y
+    return _extrapolated(y, outside, options.outside, ctx) if outside else y
 
 
 def _one_axis(y: Array, axis: Axis, place: Array, options: Options, ctx: Context) -> Array:
@@ -189,7 +189,8 @@ def _one_axis(y: Array, axis: Axis, place: Array, options: Options, ctx: Context
 
 def _rounded(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
     if dtype.kind == "c":
-        return y.astype(dtype)
+        with np.errstate(all="ignore"):
+            return y.astype(dtype)
     if dtype.kind not in "iu":
         return narrow(y, dtype)
     with np.errstate(all="ignore"):
@@ -202,13 +203,15 @@ def _rounded(y: Array, dtype: np.dtype[Any], ctx: Context) -> Array:
     return made
 
 
-def _extrapolated(y: Array, outside: Sequence[tuple[int, Array]], value: float) -> Array:
+def _extrapolated(y: Array, outside: Sequence[tuple[int, Array]], value: float, ctx: Context) -> Array:
     masks = [mask.reshape((-1,) + (1,) * (y.ndim - axis - 1)) for axis, mask in outside if mask.any()]
     if not masks:
         return y
     y = np.array(y)
-    with np.errstate(all="ignore"):
-        fill = str(value) if y.dtype == np.object_ else np.array(value, np.float64).astype(y.dtype)
+    if y.dtype == np.object_ or y.dtype == np.bool_:
+        fill: Any = str(value) if y.dtype == np.object_ else value != 0
+    else:
+        fill = _rounded(np.full(1, value, np.float64), y.dtype, ctx)
     for mask in masks:
         y[np.broadcast_to(mask, y.shape)] = fill
     return y

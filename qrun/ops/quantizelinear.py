@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +12,7 @@ from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._context import Context
 from qrun.ops._granularity import grain
-from qrun.ops._narrow import is_narrow, largest, narrow
+from qrun.ops._narrow import FLOAT8, is_narrow, largest, narrow
 from qrun.ops._op import op, refuse
 from qrun.ops._quantize import BLOCK, limits, note_scale, same_type
 
@@ -249,8 +248,7 @@ def _round(q: Array, zero: Array | None, out: Array, counts: _Counts) -> None:
         bottom, top = low - offset, high - offset
         counts.integers(q, bottom, top)
         np.clip(q, bottom, top, out=q)
-        flat = q.reshape(-1)
-        if math.isnan(np.dot(flat, flat)):
+        if np.isnan(q.max()):
             counts.nan(q)
             np.copyto(q, np.asarray(bottom, q.dtype), where=np.isnan(q))
         if zero is not None:
@@ -270,7 +268,9 @@ class _Counts:
 
     def integers(self, q: Array, bottom: Any, top: Any) -> None:
         if self.observing:
-            self.saturated += int(np.count_nonzero(q > top)) + int(np.count_nonzero((q < bottom) & (bottom != 0)))
+            self.saturated += int(np.count_nonzero(q > top))
+            if np.any(bottom):
+                self.saturated += int(np.count_nonzero(q < np.where(bottom, bottom, -np.inf)))
 
     def nan(self, q: Array) -> None:
         self.missing += int(np.count_nonzero(np.isnan(q)))
@@ -278,7 +278,8 @@ class _Counts:
     def narrow(self, q: Array, target: np.dtype[Any]) -> None:
         if self.observing:
             self.saturated += int(np.count_nonzero(np.abs(q) > largest(target)))
-            self.missing += int(np.count_nonzero(np.isnan(q)))
+            if target not in FLOAT8:
+                self.missing += int(np.count_nonzero(np.isnan(q)))
 
     def report(self, ctx: Context, x: Array) -> None:
         ctx.observe("saturated", "y", self.saturated, x.size)

@@ -90,15 +90,15 @@ def model_fields(model: Model) -> dict[str, Any]:
 def environment(backend: str, label: str = "") -> dict[str, Any]:
     """Versions and threads that a result may depend on."""
     import platform
+    from importlib.metadata import version
 
     import numpy as np
-    import onnx
 
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     return {
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "onnx": onnx.__version__,
+        "onnx": version("onnx"),
         "machine": platform.machine(),
         "backend": backend,
         "runtime": label or "qrun",

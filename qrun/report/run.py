@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qrun.ir import Array, Model
 from qrun.ir.types import shape_text, type_name
@@ -15,8 +15,10 @@ from qrun.report.nodes import fold_prefix, output_text
 from qrun.report.screen import Out, Screen
 from qrun.report.stats import listed, stats, values_shown
 from qrun.report.text import duration, number, percent, plural, width_of
-from qrun.rules import RULES, Finding
 from qrun.session import NodeEvent, RunResult
+
+if TYPE_CHECKING:
+    from qrun.rules import Finding
 
 TOP = 3
 WIDE = 110
@@ -132,6 +134,8 @@ def _time_grid(screen: Screen, report: RunReport, events: Sequence[NodeEvent], t
 
 
 def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
+    from qrun.rules import RULES
+
     findings = [f for f in report.findings or () if verbose or f.level != "note"]
     counts = {level: sum(f.level == level for f in findings) for level in ("error", "warning", "note")}
     summary = ", ".join(plural(count, level) for level, count in counts.items() if count) or "nothing found"

@@ -95,14 +95,16 @@ def _dequantized(scope: Scope, name: str) -> _Dequantized | None:
 
 def _judge(scope: Scope, node: Node, x: _Dequantized, w: _Dequantized, b: _Dequantized) -> Iterator[Finding]:
     where = {**b.scope.at(b.node), "tensor": f"{b.name}, feeds {node.op_type} {node.label}"}
-    why = f"legal ONNX, but {FUSED[node.op_type]} has no scale and zero point for the bias"
     if b.zero is not None and b.zero.dtype.kind in "iu" and b.zero.any():
+        effect = "onnxruntime does not fuse such a Conv to QLinearConv: it runs in float."
+        if node.op_type == "Gemm":
+            effect = "onnxruntime fuses this Gemm to QGemm, which has no zero point for the bias."
         yield Finding(
             "bias zero point is not 0",
             **where,
             expected="0",
             got=f"{b.zero.reshape(-1)[int(np.argmax(b.zero.reshape(-1) != 0))]}",
-            why=f"{why}: onnxruntime does not fuse such a Conv and runs it in float.",
+            why=f"legal ONNX, but {effect}",
         )
         return
     if w.scale.size != b.scale.size and 1 not in (w.scale.size, b.scale.size):

@@ -289,7 +289,7 @@ def hostile() -> dict[str, bytes]:
         "bytes": claim("(1,)", "'S4'") + b"\0" * 4,
         "no size": claim(f"({2**40},)", "'U0'"),
         "bad type": claim("(1,)", "'<q9'"),
-        "pickle": npy_bytes(np.array([{"a": 1}], object)) if False else claim("(1,)", "'|O'") + pickle.dumps(1),
+        "pickle": claim("(1,)", "'|O'") + pickle.dumps(1),
         "raw pickle": pickle.dumps([1, 2]),
         "zip": b"PK\x03\x04" + b"\0" * 40,
     }
@@ -298,8 +298,6 @@ def hostile() -> dict[str, bytes]:
 @pytest.mark.parametrize("name", hostile())
 @pytest.mark.parametrize("way", ["file", "stdin"])
 def test_hostile_npy(folder: Path, name: str, way: str) -> None:
-    if (name, way) == ("trailing", "stdin"):
-        pytest.skip("on stdin another array may follow; the rest is refused as one")
     (folder / "bad.npy").write_bytes(hostile()[name])
     spec = "bad.npy" if way == "file" else "-"
     ended = call("copy.onnx", "-i", spec, "--json", stdin=hostile()[name])

@@ -190,3 +190,11 @@ def test_unwritable_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ended = call("deep.onnx", "-i", "x.npy", "-o", "out.npz")
     assert ended.code == 2
     assert "not writable" in ended.err
+
+
+def test_model_hash(folder: Path) -> None:
+    import hashlib
+
+    data = (folder / "deep.onnx").read_bytes()
+    for words, stdin in (("deep.onnx", b""), ("-", data)):
+        assert call(words, "--json", stdin=stdin).json["model"]["sha256"] == hashlib.sha256(data).hexdigest()

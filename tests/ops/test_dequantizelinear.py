@@ -41,7 +41,9 @@ def codes(rng: np.random.Generator, type: Any, shape: tuple[int, ...]) -> np.nda
 
 def granularity(rng: np.random.Generator, version: int) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
     """Shape of x, shape of the scale, attributes."""
-    shape = tuple(int(n) for n in rng.choice([0, 1, 2, 3, 5, 7], rng.integers(0, 4), p=[0.04, 0.16, 0.2, 0.2, 0.2, 0.2]))
+    shape = tuple(
+        int(n) for n in rng.choice([0, 1, 2, 3, 5, 7], rng.integers(0, 4), p=[0.04, 0.16, 0.2, 0.2, 0.2, 0.2])
+    )
     kind = rng.integers(3) if shape else 0
     if version < 13 or kind == 0:
         return shape, [(), (1,)][rng.integers(2)], {}
@@ -85,7 +87,9 @@ def test_against_the_oracle(version: int) -> None:
         got = kernel(version)(x, scale, zero, **attributes, ctx=Context(version=version))
         axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
         want = dequantize_linear(x, scale, zero, np.dtype(target), axis=axis, block=block)
-        note = f"seed {SEED}, case {number}: {attributes} x {x.tolist()} {x.dtype} scale {scale} {scale.dtype} zero {zero}"
+        note = (
+            f"seed {SEED}, case {number}: {attributes} x {x.tolist()} {x.dtype} scale {scale} {scale.dtype} zero {zero}"
+        )
         assert_equal(got, want, note)
 
 

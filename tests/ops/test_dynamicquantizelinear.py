@@ -56,7 +56,9 @@ def test_against_onnxruntime_and_onnx_reference() -> None:
                 assert_equal(a, np.asarray(c), f"onnx.reference, case {number}: {x.tolist()}")
 
 
-@pytest.mark.parametrize("x", [np.zeros((2, 3)), np.zeros((0, 3)), np.array(-0.0), np.array([1e-45, 0, -1e-44])], ids=str)
+@pytest.mark.parametrize(
+    "x", [np.zeros((2, 3)), np.zeros((0, 3)), np.array(-0.0), np.array([1e-45, 0, -1e-44])], ids=str
+)
 def test_no_range_gives_scale_1_and_zero_point_0(x: np.ndarray) -> None:
     y, scale, zero = KERNEL(x.astype(f32))
     assert_equal(y, np.zeros(x.shape, u8))

@@ -137,7 +137,9 @@ def test_float8_operands_are_real_numbers(a_type: Any, y_type: Any) -> None:
             )
             q = requantize(acc, [real(scales[0]), real(scales[1])], real(scales[2]))
             want[i, j] = saturate(q, 7, RANGES["int8"]) if y_type is i8 else narrow(q, y_zero.dtype.name)
-        assert_equal(got, want, f"case {number}: {a_type.__name__} {b_type.__name__} {scales} {a.tolist()} {b.tolist()}")
+        assert_equal(
+            got, want, f"case {number}: {a_type.__name__} {b_type.__name__} {scales} {a.tolist()} {b.tolist()}"
+        )
 
 
 @pytest.mark.parametrize("y_type", [md.float8_e4m3fn, md.float8_e5m2, i8])

@@ -62,12 +62,16 @@ def scales(rng: np.random.Generator, type: Any, shape: tuple[int, ...], mode: st
     else:
         values = np.where(rng.random(shape) < 0.5, 1 / rng.choice([90.0, 255.0], shape), rng.random(shape) + 0.01)
     with np.errstate(all="ignore"):
-        return np.abs(np.asarray(values)).astype(f32).astype(type) if type is SCALE8 else values.astype(f32).astype(type)
+        return (
+            np.abs(np.asarray(values)).astype(f32).astype(type) if type is SCALE8 else values.astype(f32).astype(type)
+        )
 
 
 def granularity(rng: np.random.Generator, version: int) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
     """Shape of x, shape of the scale, attributes."""
-    shape = tuple(int(n) for n in rng.choice([0, 1, 2, 3, 5, 7], rng.integers(0, 4), p=[0.04, 0.16, 0.2, 0.2, 0.2, 0.2]))
+    shape = tuple(
+        int(n) for n in rng.choice([0, 1, 2, 3, 5, 7], rng.integers(0, 4), p=[0.04, 0.16, 0.2, 0.2, 0.2, 0.2])
+    )
     kind = rng.integers(3) if shape else 0
     if version < 13 or kind == 0:
         return shape, [(), (1,)][rng.integers(2)], {}
@@ -85,7 +89,9 @@ def zero_point(rng: np.random.Generator, type: Any, shape: tuple[int, ...]) -> n
         return np.zeros(shape, type)
     info = md.iinfo(type)
     values = rng.integers(info.min, info.max + 1, shape)
-    return np.asarray(values if rng.random() < 0.6 else np.full(shape, rng.choice([info.min, info.max, 1]))).astype(type)
+    return np.asarray(values if rng.random() < 0.6 else np.full(shape, rng.choice([info.min, info.max, 1]))).astype(
+        type
+    )
 
 
 def division(version: int, x: Any, scale: Any, precision: Any) -> str:
@@ -131,7 +137,9 @@ def test_against_the_oracle(version: int, mode: str) -> None:
             x, scale, zero, np.dtype(target), axis=attributes.get("axis", 1), block=attributes.get("block_size", 0),
             saturating=bool(attributes.get("saturate", 1)), division=division(version, x_type, scale_type, precision),
         )  # fmt: skip
-        note = f"seed {SEED}, case {number}: {attributes} x {x.tolist()} {x.dtype} scale {scale} {scale.dtype} zero {zero}"
+        note = (
+            f"seed {SEED}, case {number}: {attributes} x {x.tolist()} {x.dtype} scale {scale} {scale.dtype} zero {zero}"
+        )
         same_bits(got, want, note)
 
 
@@ -302,7 +310,8 @@ def test_observations() -> None:
     assert seen == {"nan-quantized": ("x", 1, 6, (1, 0)), "saturated": ("y", 1, 6, ())}
     ctx = Context()
     kernel(13)(x, np.array([1, 0, -np.inf], f32), np.array([10, 10, 10], u8), ctx=ctx)
-    assert [(o.kind, o.param, o.count, o.first) for o in ctx.observations][0] == ("bad-scale", "y_scale", 2, (1,))
+    first = ctx.observations[0]
+    assert (first.kind, first.param, first.count, first.first) == ("bad-scale", "y_scale", 2, (1,))
     ctx = Context(observing=False)
     kernel(13)(x, np.array(0, f32), ctx=ctx)
     assert ctx.observations == []

@@ -66,6 +66,8 @@ def test_factors_per_row_and_column_and_three_of_them() -> None:
         want = requantize_all(acc, [a, b, alpha], c, zero)
         got = requantize(acc.astype(np.float64), (a, b, alpha), c, zero, Context())
         assert_equal(got, want, f"seed {seed}, case {case}, alpha {alpha}, y_scale {c}")
+        turned = np.asfortranarray(acc.astype(np.float64))
+        assert_equal(requantize(turned, (a, b, alpha), c, zero, Context()), want, f"turned, seed {seed}, case {case}")
         got = requantize(acc.astype(f32), (a, b, alpha), c, zero, Context())
         assert_equal(got, want, f"float32, seed {seed}, case {case}, alpha {alpha}, y_scale {c}")
 
@@ -103,7 +105,7 @@ def test_what_it_saw_is_observed() -> None:
     assert [(o.kind, o.count, o.total) for o in ctx.observations] == [("saturated", 2, 4)]
     ctx = Context()
     requantize(np.array([5.0, 0.0]), (np.array(0, f32), one), np.array(0, f32), zero, ctx)
-    assert [(o.kind, o.count, o.first) for o in ctx.observations] == [("nan-quantized", 2, (0,))]
+    assert [(o.kind, o.count, o.total) for o in ctx.observations] == [("nan-quantized", 2, 2)]
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (1, 1), (2, 1, 70000)])

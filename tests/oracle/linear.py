@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+
 from oracle.quantize import RANGES, real, requantize, saturate
 
 

@@ -89,15 +89,18 @@ def conv_case(rng: Rng, mode: str, types: tuple[Any, Any, Any] | None = None, ra
     rank = rank or int(rng.choice([1, 2, 2, 3]))
     x_type, w_type, y_type = types or tuple(EIGHT[i] for i in rng.integers(0, 2, 3))
     group = int(rng.choice([1, 1, 2, 3]))
-    depth, per = int(rng.choice([0, 1, 2, 3], p=[0.04, 0.36, 0.3, 0.3])), int(rng.choice([0, 1, 2], p=[0.04, 0.5, 0.46]))
+    depth, per = (
+        int(rng.choice([0, 1, 2, 3], p=[0.04, 0.36, 0.3, 0.3])),
+        int(rng.choice([0, 1, 2], p=[0.04, 0.5, 0.46])),
+    )
     batch = int(rng.choice([0, 1, 2], p=[0.05, 0.7, 0.25]))
     limit = {1: 8, 2: 5, 3: 3}[rank]
     size = [int(n) for n in rng.integers(0 if rng.random() < 0.05 else 1, limit + 1, rank)]
     kernel = [int(n) for n in rng.integers(1, 4 if rank < 3 else 3, rank)]
     attributes: dict[str, Any] = {}
-    strides, dilations = [1] * rank, [1] * rank
+    dilations = [1] * rank
     if rng.random() < 0.6:
-        strides = attributes["strides"] = [int(n) for n in rng.integers(1, 5, rank)]
+        attributes["strides"] = [int(n) for n in rng.integers(1, 5, rank)]
     if rng.random() < 0.4:
         dilations = attributes["dilations"] = [int(n) for n in rng.integers(1, 4, rank)]
     extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
@@ -120,7 +123,9 @@ def conv_case(rng: Rng, mode: str, types: tuple[Any, Any, Any] | None = None, ra
     if mode == "bigacc":
         bias = rng.choice([2**31 - 1, -(2**31), 2**30, -(2**30), 2**31 - 70000], channels).astype(np.int32)
     elif rng.random() < 0.5:
-        bias = rng.integers(-3000, 3000, channels).astype(np.int32) if mode != "pow2" else np.full(channels, 5, np.int32)
+        bias = (
+            rng.integers(-3000, 3000, channels).astype(np.int32) if mode != "pow2" else np.full(channels, 5, np.int32)
+        )
     return ConvCase(
         codes(rng, x_type, (batch, group * depth, *size), mode),
         codes(rng, w_type, (channels, depth, *kernel), mode),

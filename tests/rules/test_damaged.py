@@ -31,12 +31,12 @@ def look(model: qrun.Model) -> None:
     strict(inspect_fields(facts, True, facts.stored))
 
 
-def test_damaged_models(rounds: int = ROUNDS) -> None:
+def test_damaged_models() -> None:
     loaded = 0
     for rule in RULES.values():
         for heading in ("Bad", "Good"):
             data = onnx.parser.parse_model(rule.sections[heading]).SerializeToString()
-            for number in range(rounds):
+            for number in range(ROUNDS):
                 rng = random.Random(f"{SEED}/{rule.id}/{heading}/{number}")
                 damaged = fields(data, rng)
                 try:
@@ -48,4 +48,4 @@ def test_damaged_models(rounds: int = ROUNDS) -> None:
                     look(model)
                 except Exception as error:
                     raise AssertionError(f"seed {SEED}, {rule.id} {heading} number {number}: {error!r}") from error
-    assert loaded > 5 * rounds
+    assert loaded > 5 * ROUNDS
