@@ -60,7 +60,7 @@ class Grain:
                 grid = (outer, last - first, size, inner)
                 yield (
                     flat_x[:, span].reshape(grid),
-                    _split_axis(flat_y[:, span], grid),
+                    flat_y[:, span].reshape(grid),
                     steps[:, first:last],
                     zeros[:, first:last],
                 )
@@ -68,13 +68,6 @@ class Grain:
 
 def _as(zero: Array | None, scale: Array, shape: Shape) -> Array:
     return (scale if zero is None else zero).reshape(shape)
-
-
-def _split_axis(y: Array, grid: Shape) -> Array:
-    """y [outer, steps * block, inner] as a view [outer, steps, block, inner]."""
-    view = y.view()
-    view.shape = grid
-    return view
 
 
 def _cut(parts: tuple[Array, ...], axis: int) -> Iterator[tuple[Array, ...]]:
