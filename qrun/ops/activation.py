@@ -1,11 +1,14 @@
-"""Elementwise functions of one tensor: Relu, LeakyRelu, Clip, Sigmoid, HardSigmoid, HardSwish, Tanh, Exp, Sqrt."""
+"""Elementwise functions of one tensor: Relu and its relatives, Clip, Sigmoid, Gelu, Swish, Softplus ..., Tanh, Exp, Sqrt."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._float import bounds, is_integer, narrow, single, unary
+from qrun.ops._erf import erfc
+from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
 from qrun.ops._op import op, refuse
 
 FLOAT_MAX = 3.4028234663852886e38
@@ -90,6 +93,98 @@ def hard_swish(X: Array) -> Array:
     Source: ONNX operators, HardSwish-22.
     """
     return unary(lambda x: x * np.maximum(0.0, np.minimum(1.0, x / 6.0 + 0.5)), X)
+
+
+@op("Swish", since=24)
+def swish(X: Array, *, alpha: float = 1.0) -> Array:
+    """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Swish-24."""
+    slope = single(alpha)
+    return unary(lambda x: x / (1.0 + np.exp(-slope * x)), X)
+
+
+@op("Mish", since=18)
+def mish(X: Array) -> Array:
+    """X * tanh(ln(1 + exp(X))), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Mish-22."""
+
+    def stable(x: Array) -> Array:
+        e = np.exp(-np.abs(x))
+        part = np.where(x >= 0, 1.0 + 2.0 * e, e * (e + 2.0))
+        return np.asarray(x * part / (part + np.where(x >= 0, 2.0 * e * e, 2.0)))
+
+    return unary(stable, X)
+
+
+@op("Gelu", since=20)
+def gelu(X: Array, *, approximate: str = "none") -> Array:
+    """X / 2 * (1 + erf(X / sqrt(2))), or for "tanh" X / 2 * (1 + tanh(sqrt(2 / pi) * (X + 0.044715 * X**3))).
+
+    In float64 without cancellation and rounded once; float64 stays float64; NaN at -inf.
+    Raises OperatorError for another approximation. Source: ONNX operators, Gelu-20.
+    """
+    if approximate == "none":
+        return unary(lambda x: 0.5 * x * erfc(x * -math.sqrt(0.5)), X)
+    if approximate == "tanh":
+        return unary(lambda x: x / (1.0 + np.exp(-math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))), X)
+    raise refuse(
+        "the approximation does not exist",
+        "approximate",
+        "none, tanh",
+        approximate,
+        code="QR204",
+        name="bad-attribute",
+    )
+
+
+@op("Elu", since=6)
+def elu(X: Array, *, alpha: float = 1.0) -> Array:
+    """alpha * (exp(X) - 1) where X < 0, else X, in float64 and rounded once; float64 stays float64.
+
+    Source: ONNX operators, Elu-22.
+    """
+    scale = single(alpha)
+    return unary(lambda x: np.where(x < 0, scale * np.expm1(x), x), X)
+
+
+@op("Selu", since=6)
+def selu(X: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Array:
+    """gamma * X where X > 0, else gamma * alpha * (exp(X) - 1), in float64 and rounded once; float64 stays float64.
+
+    Source: ONNX operators, Selu-22.
+    """
+    a, g = single(alpha), single(gamma)
+    return unary(lambda x: g * np.where(x > 0, x, a * np.expm1(x)), X)
+
+
+@op("Celu", since=12)
+def celu(X: Array, *, alpha: float = 1.0) -> Array:
+    """max(0, X) + min(0, alpha * (exp(X / alpha) - 1)), in float64 and rounded once; float64 stays float64.
+
+    Source: ONNX operators, Celu-28.
+    """
+    a = np.float64(single(alpha))
+    return unary(lambda x: np.maximum(0.0, x) + np.minimum(0.0, a * np.expm1(x / a)), X)
+
+
+@op("ThresholdedRelu", since=10)
+def thresholded_relu(X: Array, *, alpha: float = 1.0) -> Array:
+    """X where X > alpha, else 0, also for NaN; exact. Source: ONNX operators, ThresholdedRelu-22."""
+    with np.errstate(all="ignore"):
+        return np.where(widen(X) > single(alpha), X, X.dtype.type(0))
+
+
+@op("Softplus", since=1)
+def softplus(X: Array) -> Array:
+    """ln(1 + exp(X)), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Softplus-22."""
+    return unary(lambda x: np.logaddexp(0.0, x), X)
+
+
+@op("Softsign", since=1)
+def softsign(input: Array) -> Array:
+    """input / (1 + |input|), in float64 and rounded once; float64 stays float64; NaN at infinities.
+
+    Source: ONNX operators, Softsign-22.
+    """
+    return unary(lambda x: x / (1.0 + np.abs(x)), input)
 
 
 @op("Tanh", since=6)

@@ -1,22 +1,14 @@
-"""Add, Sub, Mul, Div and Sum."""
+"""Add, Sub, Mul, Div, Sum and Mean."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._context import Context
-from qrun.ops._float import broadcast, is_integer, narrow
-from qrun.ops._op import op, refuse
-
-
-def _binary(function: Callable[[Array, Array], Any], a: Array, b: Array, ctx: Context | None) -> Array:
-    broadcast(ctx or Context(), (a, b), ("A", "B"))
-    with np.errstate(all="ignore"):
-        return np.asarray(function(a, b))
+from qrun.ops._elementwise import binary, observe_zeros, total
+from qrun.ops._float import is_integer, narrow
+from qrun.ops._op import op
 
 
 @op("Add", since=7)
@@ -26,7 +18,7 @@ def add(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     Raises OperatorError for shapes that do not broadcast.
     Source: ONNX operators, Add-14.
     """
-    return _binary(np.add, A, B, ctx)
+    return binary(np.add, A, B, ctx)
 
 
 @op("Sub", since=7)
@@ -36,7 +28,7 @@ def sub(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     Raises OperatorError for shapes that do not broadcast.
     Source: ONNX operators, Sub-14.
     """
-    return _binary(np.subtract, A, B, ctx)
+    return binary(np.subtract, A, B, ctx)
 
 
 @op("Mul", since=7)
@@ -46,7 +38,7 @@ def mul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     Raises OperatorError for shapes that do not broadcast.
     Source: ONNX operators, Mul-14.
     """
-    return _binary(np.multiply, A, B, ctx)
+    return binary(np.multiply, A, B, ctx)
 
 
 @op("Div", since=7)
@@ -60,14 +52,9 @@ def div(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """
     ctx = ctx or Context()
     if not is_integer(A.dtype):
-        return _binary(np.divide, A, B, ctx)
-    if ctx.observing:
-        zero = B == 0
-        count = int(np.count_nonzero(zero))
-        if count:
-            first = np.unravel_index(int(np.argmax(zero)), zero.shape)
-            ctx.observe("division-by-zero", "B", count, B.size, [int(i) for i in first])
-    return _binary(_truncated, A, B, ctx)
+        return binary(np.divide, A, B, ctx)
+    observe_zeros(B, "B", ctx)
+    return binary(_truncated, A, B, ctx)
 
 
 def _truncated(a: Array, b: Array) -> Array:
@@ -85,23 +72,17 @@ def sum_(*data_0: Array, ctx: Context | None = None) -> Array:
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
     Source: ONNX operators, Sum-13.
     """
-    ctx = ctx or Context()
-    if not data_0:
-        raise refuse("Sum has no input", "data_0", "one tensor or more", "none", code="QR205", name="input-count")
-    for place, array in enumerate(data_0):
-        if ctx.version < 8 and array.shape != data_0[0].shape:
-            raise refuse(
-                "the inputs' shapes differ",
-                f"data_0[{place}]",
-                "one shape: Sum broadcasts since opset 8",
-                array,
-                code="QR208",
-                name="shape-mismatch",
-            )
-    shape = broadcast(ctx, data_0, [f"data_0[{place}]" for place in range(len(data_0))], 8)
-    total = np.zeros(shape)
-    with np.errstate(all="ignore"):
-        total += data_0[0]
-        for array in data_0[1:]:
-            total += array
-    return narrow(total, data_0[0].dtype)
+    return narrow(total("Sum", data_0, ctx or Context()), data_0[0].dtype)
+
+
+@op("Mean", since=6)
+def mean(*data_0: Array, ctx: Context | None = None) -> Array:
+    """The mean of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
+
+    Added in float64 from left to right, divided, and rounded once to the type; float64 stays float64.
+    Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
+    Source: ONNX operators, Mean-13.
+    """
+    made = total("Mean", data_0, ctx or Context())
+    made /= len(data_0)
+    return narrow(made, data_0[0].dtype)

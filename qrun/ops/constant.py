@@ -1,4 +1,4 @@
-"""Constant, ConstantOfShape, Shape."""
+"""Constant, ConstantOfShape, Shape, Size."""
 
 from __future__ import annotations
 
@@ -82,3 +82,9 @@ def shape(data: Array, *, start: int = 0, end: int | None = None) -> Array:
     Source: ONNX operators, Shape-25.
     """
     return np.array(data.shape[start:end], np.int64)
+
+
+@op("Size", since=1)
+def size(data: Array) -> Array:
+    """The number of data's elements, an int64 scalar. Source: ONNX operators, Size-25."""
+    return np.array(data.size, np.int64)

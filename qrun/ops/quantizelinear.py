@@ -90,7 +90,8 @@ def quantize_linear(
 
         q = x / y_scale                              rounded once to the division type
         y = saturate(RNE(q) + y_zero_point)          integers
-        y = narrow(q)                                float8, float6, float4: Cast's tables; zero points must be 0
+        y = narrow(q)                                float8: Cast's tables; zero points must be 0
+        y = narrow(q + y_zero_point)                 float6, float4: the same, so -0 becomes 0 where one is given
 
     Division type: `precision`; else y_scale's type. Before opset 23: float32, or the half type that x has. If x or
     y_scale is int32 or float8e8m0 the quotient is taken as a real number. ``ort`` divides in float32,
@@ -147,7 +148,7 @@ def _quantize(
     form = grain(x, scale, zero, axis, block_size, f"{_OP}-{ctx.version if ctx.version < 99 else OPSETS[-1]}", _NAMES)
     if is_narrow(target):
         _refuse_zero_point(zero, target)
-        zero = None
+        zero = None if target in FLOAT8 else zero
     note_scale(ctx, scale, "y_scale")
     y = np.empty(x.shape, target)
     counts = _Counts(ctx.observing)
@@ -157,6 +158,8 @@ def _quantize(
         _divide(part, s, division, q)
         if is_narrow(target):
             counts.narrow(q, target)
+            if zero is not None:
+                np.add(q, 0, out=q)
             out[...] = narrow(q, target, bool(saturate))
         else:
             _round(q, None if zero is None else z, out, counts)

@@ -1,4 +1,4 @@
-"""Softmax."""
+"""Softmax and LogSoftmax."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def softmax_1(input: Array, *, axis: int = 1) -> Array:
     Raises OperatorError for an axis outside [-r, r-1].
     Source: ONNX operators, Softmax-1 and Softmax-11.
     """
-    first = axis_in(axis, input.ndim)
-    matrix = input.reshape(math.prod(input.shape[:first]), math.prod(input.shape[first:]))
-    return _softmax(matrix, 1).reshape(input.shape)
+    return _softmax(_matrix(input, axis), 1).reshape(input.shape)
 
 
 @op("Softmax", since=13)
@@ -43,3 +41,34 @@ def _softmax(x: Array, axis: int) -> Array:
         np.exp(e, out=e)
         e /= e.sum(axis=axis, keepdims=True)
     return narrow(e, x.dtype)
+
+
+@op("LogSoftmax", since=1)
+def log_softmax_1(input: Array, *, axis: int = 1) -> Array:
+    """x - log(sum(exp(x))) over all axes from `axis` on, as in Softmax-1. Source: ONNX operators, LogSoftmax-11."""
+    return _log_softmax(_matrix(input, axis), 1).reshape(input.shape)
+
+
+@op("LogSoftmax", since=13)
+def log_softmax(input: Array, *, axis: int = -1) -> Array:
+    """x - log(sum(exp(x))) along one axis.
+
+    In float64 and rounded once to the type; float64 stays float64. A row with +inf or NaN, or of -inf alone, gives NaN.
+    Raises OperatorError for an axis outside [-r, r-1].
+    Source: ONNX operators, LogSoftmax-13.
+    """
+    return _log_softmax(input, axis_in(axis, input.ndim))
+
+
+def _log_softmax(x: Array, axis: int) -> Array:
+    if not x.size:
+        return x
+    with np.errstate(all="ignore"):
+        made = np.subtract(x, x.max(axis=axis, keepdims=True), dtype=np.float64)
+        made -= np.log(np.exp(made).sum(axis=axis, keepdims=True))
+    return narrow(made, x.dtype)
+
+
+def _matrix(x: Array, axis: int) -> Array:
+    first = axis_in(axis, x.ndim)
+    return x.reshape(math.prod(x.shape[:first]), math.prod(x.shape[first:]))

@@ -118,9 +118,10 @@ def test_against_onnxruntime_and_onnx_reference(version: int) -> None:
         model, feeds = node_model("DequantizeLinear", [x, scale, zero], attributes, opset=version, outputs=[scale_type])
         got = run_qrun(model, feeds)[0]
         note = f"case {number}: {attributes} x {x.dtype} {x.tolist()} scale {scale} {scale.dtype} zero {zero}"
-        if not ("block_size" in attributes and len(shape) == 1):
+        blocked = "block_size" in attributes
+        if not (blocked and len(shape) == 1):
             assert_equal(got, run_ort(model, feeds)[0], "onnxruntime, " + note)
-        if version >= 19 and not ("block_size" in attributes and 0 in shape):
+        if version >= 19 and not (blocked and 0 in shape):
             with np.errstate(over="ignore"):
                 want = np.asarray(onnx.reference.ReferenceEvaluator(model).run(None, feeds)[0])
             assert_equal(got, want, "onnx.reference, " + note)

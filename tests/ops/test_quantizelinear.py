@@ -190,8 +190,8 @@ def test_inputs_may_be_read_only_and_views() -> None:
 @pytest.mark.parametrize("arith", ["ort", "onnx-ref"])
 def test_other_arithmetics_are_those_of_their_runtimes(arith: Any) -> None:
     """Bit for bit where the runtime has no documented bug: quotients below 2**31 and, for onnxruntime, one type of
-    x and scale; float16 without overflow; onnxruntime takes no 1-vector with block_size, and its Python API no
-    4-bit arrays."""
+    x and scale; float16 without overflow; onnxruntime takes no 1-vector with block_size and may die of SIGFPE
+    on an empty blocked tensor; its Python API takes no 4-bit arrays."""
     rng = np.random.default_rng([SEED, len(arith)])
     ran = 0
     for number in range(250):
@@ -204,9 +204,7 @@ def test_other_arithmetics_are_those_of_their_runtimes(arith: Any) -> None:
         x = data(rng, x_type, scale, shape, "generic")
         if x_type is f16 or scale_type is f16:
             x = np.clip(x, -100, 100)
-        if arith == "ort" and ("block_size" in attributes and len(shape) == 1):
-            continue
-        if arith == "onnx-ref" and ("block_size" in attributes and 0 in shape):
+        if "block_size" in attributes and (0 in shape or (arith == "ort" and len(shape) == 1)):
             continue
         model, feeds = node_model(
             "QuantizeLinear", [x, scale, zero_point(rng, target, grain)], attributes, opset=version, outputs=[target]

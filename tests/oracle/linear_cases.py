@@ -81,6 +81,15 @@ class ConvCase:
         return made if self.bias is None else [*made, self.bias]
 
     @property
+    def runs_in_onnxruntime(self) -> bool:
+        """Not: empty tensors (it reads unset memory), SAME with dilations (refused) or with strides of at least two
+        more than the kernel (SAME_UPPER crops the begin)."""
+        strides = self.attributes.get("strides", [])
+        far = any(s > k + 1 for s, k in zip(strides, self.w.shape[2:], strict=False))
+        same = self.attributes.get("auto_pad", "").startswith("SAME")
+        return bool(self.x.size and self.w.size) and not (same and (far or "dilations" in self.attributes))
+
+    @property
     def channel_zeros(self) -> list[int]:
         return np.broadcast_to(self.w_zero.reshape(-1), (self.w.shape[0],)).tolist()
 

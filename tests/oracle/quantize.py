@@ -181,6 +181,8 @@ def quantize_linear(
         if target.name in RANGES:
             y[index] = saturate(q, int(zero_at(index)) if zero_at else 0, RANGES[target.name])
         else:
+            if zero_at and not target.name.startswith("float8") and not q:
+                q = Fraction(0)
             y[index] = narrow(q, target.name, saturating)
     return y
 

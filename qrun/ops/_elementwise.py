@@ -1,0 +1,65 @@
+"""Shared by the elementwise operators of two or more tensors: broadcasting, sums, and divisors that are zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._context import Context
+from qrun.ops._float import broadcast
+from qrun.ops._op import Shape, refuse
+
+
+def binary(
+    function: Callable[[Array, Array], Any],
+    a: Array,
+    b: Array,
+    ctx: Context | None,
+    names: Sequence[str] = ("A", "B"),
+    itemsize: int = 0,
+) -> Array:
+    """function(a, b) with numpy's broadcasting; itemsize: of the result, if not the inputs'."""
+    broadcast(ctx or Context(), (a, b), names, itemsize)
+    with np.errstate(all="ignore"):
+        return np.asarray(function(a, b))
+
+
+def observe_zeros(divisor: Array, name: str, ctx: Context) -> None:
+    if ctx.observing:
+        zero = divisor == 0
+        count = int(np.count_nonzero(zero))
+        if count:
+            first = np.unravel_index(int(np.argmax(zero)), zero.shape)
+            ctx.observe("division-by-zero", name, count, divisor.size, [int(i) for i in first])
+
+
+def common_shape(op_type: str, data_0: Sequence[Array], ctx: Context, itemsize: int = 0) -> Shape:
+    """The shape to which the inputs of Sum, Mean, Min and Max broadcast; before version 8 they have one shape."""
+    if not data_0 or any(x is None for x in data_0):
+        raise refuse(
+            f"an input of {op_type} is missing", "data_0", "one tensor or more", "none", code="QR205", name="input-count"
+        )
+    for place, array in enumerate(data_0):
+        if ctx.version < 8 and array.shape != data_0[0].shape:
+            raise refuse(
+                "the inputs' shapes differ",
+                f"data_0[{place}]",
+                f"one shape: {op_type} broadcasts since opset 8",
+                array,
+                code="QR208",
+                name="shape-mismatch",
+            )
+    return broadcast(ctx, data_0, [f"data_0[{place}]" for place in range(len(data_0))], itemsize)
+
+
+def total(op_type: str, data_0: Sequence[Array], ctx: Context) -> Array:
+    """The sum of floating-point tensors in float64, from left to right."""
+    made = np.zeros(common_shape(op_type, data_0, ctx, 8))
+    with np.errstate(all="ignore"):
+        made += data_0[0]
+        for array in data_0[1:]:
+            made += array
+    return made
