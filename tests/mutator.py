@@ -96,7 +96,9 @@ def _other(value: object, kind: int, descriptor: object, rng: random.Random) -> 
     if kind in (descriptor.TYPE_FLOAT, descriptor.TYPE_DOUBLE):
         return rng.choice(FLOATS)
     if kind == descriptor.TYPE_STRING:
-        return rng.choice(["", "x", "y", "ai.onnx", "com.microsoft", "Conv", "Reshape", "NOTSET", "\0", "[/a]", str(value) + "'"])
+        return rng.choice(
+            ["", "x", "y", "ai.onnx", "com.microsoft", "Conv", "Reshape", "NOTSET", "\0", "[/a]", str(value) + "'"]
+        )
     if kind == descriptor.TYPE_BYTES:
         raw = bytes(value)
         return rng.choice([b"", raw[: len(raw) // 2], raw + b"\xff", bytes(len(raw)), b"\xff" * len(raw)])
@@ -146,7 +148,9 @@ def main() -> int:
         print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
     except ImportError:
         pass
-    print(f"{rounds} mutants, seed {seed}: exit codes {dict(sorted(codes.items()))}, slowest {slowest:.2f} s, {bad} bad")
+    print(
+        f"{rounds} mutants, seed {seed}: exit codes {dict(sorted(codes.items()))}, slowest {slowest:.2f} s, {bad} bad"
+    )
     return bad > 0
 
 

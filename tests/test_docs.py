@@ -34,7 +34,9 @@ def shown() -> list[tuple[str, list[str]]]:
 def run(command: str) -> subprocess.CompletedProcess[str]:
     words = shlex.split(command, comments=True)
     env = {**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "100", "NO_COLOR": "1"}
-    return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
+    )
 
 
 @pytest.mark.parametrize(("command", "lines"), shown(), ids=[c for c, _ in shown()])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import node_model
 
 import qrun
 from qrun.memory import Budget, human, parse_size
-from support import node_model
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,13 @@ def test_what_is_no_size(text: str) -> None:
 
 
 def test_human() -> None:
-    assert [human(n) for n in (0, 1023, 1024, 3 * 2**30, 2**62)] == ["0 B", "1023 B", "1.0 KiB", "3.0 GiB", "4096.0 PiB"]
+    assert [human(n) for n in (0, 1023, 1024, 3 * 2**30, 2**62)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "3.0 GiB",
+        "4096.0 PiB",
+    ]
 
 
 def test_budget_counts_what_lives() -> None:
@@ -73,7 +79,9 @@ def test_values_are_freed_after_their_last_use() -> None:
 
     nodes = [helper.make_node("Add", [f"t{i}", f"t{i}"], [f"t{i + 1}"]) for i in range(20)]
     info = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [100_000]) for n in ("t0", "t20")]
-    model = helper.make_model(helper.make_graph(nodes, "g", info[:1], info[1:]), opset_imports=[helper.make_opsetid("", 14)])
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", info[:1], info[1:]), opset_imports=[helper.make_opsetid("", 14)]
+    )
     result = qrun.Session(model).execute({"t0": np.ones(100_000, np.float32)})
     assert result.outputs["t20"][0] == 2.0**20
     assert result.peak_bytes < 4 * 400_000

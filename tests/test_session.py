@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from support import node_model
 
 import qrun
-from support import node_model
 
 
 def conv_model(**attributes: object):
@@ -153,7 +153,12 @@ def test_a_session_is_safe_to_share_between_threads() -> None:
 def test_every_error_derives_from_qrun_error() -> None:
     for kind in (qrun.CallError, qrun.ModelError, qrun.UnsupportedError, qrun.RunError, qrun.OperatorError):
         assert issubclass(kind, qrun.QrunError)
-    assert [k.exit_code for k in (qrun.CallError, qrun.ModelError, qrun.UnsupportedError, qrun.RunError)] == [2, 3, 4, 5]
+    assert [k.exit_code for k in (qrun.CallError, qrun.ModelError, qrun.UnsupportedError, qrun.RunError)] == [
+        2,
+        3,
+        4,
+        5,
+    ]
 
 
 def test_public_names_exist() -> None:

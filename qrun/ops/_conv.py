@@ -77,7 +77,7 @@ def accumulate(
     group: int,
     ctx: Context,
 ) -> Iterator[tuple[tuple[Any, ...], Array]]:
-    """Yield (index into y [N,group,M/group,out...], int32 sums) for blocks of output rows.
+    """Yield (index into y [N,group,M/group,out...], int32 sums) for blocks of images and output rows.
 
     The sums are exact integers in float32 or float64, wrapped to int32 like the specification's accumulator.
     """
@@ -93,23 +93,25 @@ def accumulate(
     places = math.prod(win.out[1:])
     columns = group * k * places
     rows = max(1, min(win.out[0], COLUMN_ELEMENTS // max(columns, 1)))
-    ctx.claim((columns, rows), 4, "convolution columns")
-    for n in range(x.shape[0]):
-        image = source[n]
+    images = max(1, min(x.shape[0], COLUMN_ELEMENTS // max(columns * win.out[0], 1)))
+    ctx.claim((images, columns, rows), 4, "convolution columns")
+    for start in range(0, x.shape[0], images):
+        batch = source[start : start + images]
         for first in range(0, win.out[0], rows):
             last = min(first + rows, win.out[0])
-            view = patches(image, win, first, last)
-            acc = weights.times(view.reshape(group, k, (last - first) * places))
+            view = patches(batch, win, first, last)
+            acc = weights.times(view.reshape(len(batch), group, k, (last - first) * places))
             acc, bound = add_bias(acc, addend, weights.bound)
-            acc = wrap32(acc, bound, ctx, "y", partial(_place, n, first, m, win.out))
-            yield (n, slice(None), slice(None), slice(first, last)), acc.reshape(group, m, last - first, *win.out[1:])
+            acc = wrap32(acc, bound, ctx, "y", partial(_place, start, first, m, win.out))
+            index = (slice(start, start + images), slice(None), slice(None), slice(first, last))
+            yield index, acc.reshape(len(batch), group, m, last - first, *win.out[1:])
 
 
-def _place(n: int, first: int, m: int, out: Shape, index: tuple[int, ...]) -> tuple[int, ...]:
-    """The index into y [N,M,out...] of an index [group,M/group,place] of the block that starts at row `first`."""
-    group, channel, place = index
+def _place(start: int, first: int, m: int, out: Shape, index: tuple[int, ...]) -> tuple[int, ...]:
+    """The index into y [N,M,out...] of an index [n,group,M/group,place] of the block at image `start`, row `first`."""
+    n, group, channel, place = index
     row, *rest = np.unravel_index(place, (out[0], *out[1:]))
-    return (n, group * m + channel, first + int(row), *(int(i) for i in rest))
+    return (start + n, group * m + channel, first + int(row), *(int(i) for i in rest))
 
 
 def conv_params(

@@ -40,7 +40,12 @@ def common_shape(op_type: str, data_0: Sequence[Array], ctx: Context, itemsize: 
     """The shape to which the inputs of Sum, Mean, Min and Max broadcast; before version 8 they have one shape."""
     if not data_0 or any(x is None for x in data_0):
         raise refuse(
-            f"an input of {op_type} is missing", "data_0", "one tensor or more", "none", code="QR205", name="input-count"
+            f"an input of {op_type} is missing",
+            "data_0",
+            "one tensor or more",
+            "none",
+            code="QR205",
+            name="input-count",
         )
     for place, array in enumerate(data_0):
         if ctx.version < 8 and array.shape != data_0[0].shape:

@@ -117,6 +117,11 @@ def requantize(
         turned = tuple(np.swapaxes(np.atleast_2d(f), -1, -2) for f in factors)
         requantize(np.swapaxes(acc, -1, -2), turned, y_scale, zero_point, ctx, np.swapaxes(out, -1, -2))
         return out
+    if acc.ndim > 1 and acc.size // acc.shape[0] > BLOCK:
+        for i in range(acc.shape[0]):
+            own = tuple(f[min(i, len(f) - 1)] if f.ndim == acc.ndim else f for f in factors)
+            requantize(acc[i], own, y_scale, zero_point, ctx, out[i])
+        return out
     multiplier = _multiplier(factors, y_scale, ctx)
     step = max(1, BLOCK // max(1, acc.size // acc.shape[0]))
     for start in range(0, acc.shape[0], step):

@@ -32,6 +32,13 @@ def ints(array: Array, name: str, *, scalar: bool = False) -> tuple[int, ...]:
     return tuple(int(v) for v in np.atleast_1d(array).tolist())
 
 
+def scalar(array: Array, name: str) -> Any:
+    """The one element of a scalar or a tensor [1], as a Python number."""
+    if array.size != 1 or array.ndim > 1:
+        raise refuse(f"{name} is not a scalar", name, "a scalar", array, code="QR208", name="shape-mismatch")
+    return array.reshape(-1).tolist()[0]
+
+
 def same_length(values: Sequence[Any], wanted: int, name: str, why: str) -> None:
     if len(values) != wanted:
         raise refuse(

@@ -85,10 +85,7 @@ def qlinear_conv(
     lanes = (group, channels // group, *(1,) * len(win.out))
     factors = (xs, ws.reshape(lanes) if ws.ndim else ws)
     for index, acc in accumulate(x, w, xz, wz, B, win, group, ctx):
-        if group == 1:
-            requantize(acc[0], (xs, factors[1][0] if ws.ndim else ws), ys, yz, ctx, y[index][0])
-        else:
-            requantize(acc, factors, ys, yz, ctx, y[index])
+        requantize(acc, factors, ys, yz, ctx, y[index])
     return y.reshape(x.shape[0], channels, *win.out)
 
 

@@ -76,9 +76,7 @@ def scatter_nd(
     return _scatter_nd(data, indices, updates, reduction, ctx or Context())
 
 
-def _scatter_elements(
-    data: Array, indices: Array, updates: Array, axis: int, reduction: str, ctx: Context
-) -> Array:
+def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str, ctx: Context) -> Array:
     places = element_places(data, indices, axis)
     _check_shape(updates, indices.shape, "indices' shape")
     return _scatter(data.reshape(-1, 1), places.reshape(-1), updates.reshape(-1, 1), reduction, ctx).reshape(data.shape)

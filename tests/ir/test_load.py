@@ -256,7 +256,14 @@ def test_every_element_type_is_read(dtype: type, count: int, raw: bool) -> None:
 
 @pytest.mark.parametrize(
     ("dims", "raw", "dtype"),
-    [([3], bytes(8), 1), ([10**12], b"", 1), ([-1], b"", 1), ([2], bytes(2), 21), ([1], b"\0", 99), ([1] * 70, bytes(4), 1)],
+    [
+        ([3], bytes(8), 1),
+        ([10**12], b"", 1),
+        ([-1], b"", 1),
+        ([2], bytes(2), 21),
+        ([1], b"\0", 99),
+        ([1] * 70, bytes(4), 1),
+    ],
 )
 def test_tensors_that_contradict_themselves(dims: list[int], raw: bytes, dtype: int) -> None:
     tensor = TensorProto(name="w", dims=dims, raw_data=raw)
