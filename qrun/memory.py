@@ -103,9 +103,12 @@ class Budget:
             self.live -= owner.nbytes
 
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
-        """Raise MemoryLimitError if a tensor of this shape would pass the limit."""
+        """Raise MemoryLimitError if a tensor of this shape would pass the limit, or is one that numpy cannot index."""
         nbytes = math.prod(int(n) for n in shape) * itemsize
         limit = self.limit if self.limit is not None else 2**47
+        extent = math.prod(max(int(n), 1) for n in shape) * itemsize
+        if extent >= 2**63:
+            nbytes = extent
         if self.live + nbytes > limit:
             dims = ",".join(str(n) for n in shape)
             raise MemoryLimitError(

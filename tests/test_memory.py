@@ -47,6 +47,12 @@ def test_budget_counts_what_lives() -> None:
     assert (budget.live, budget.peak) == (0, 60)
 
 
+def test_an_empty_tensor_may_still_be_too_large_to_index() -> None:
+    Budget(100).claim([0, 2**40])
+    with pytest.raises(qrun.MemoryLimitError):
+        Budget(100).claim([0, 2**62, 4])
+
+
 @pytest.mark.parametrize("pads", [[10**9, 10**9], [2**31 - 1, 2**31 - 1]])
 def test_padding_of_a_convolution(pads: list[int]) -> None:
     x, w = np.ones((1, 1, 1), np.uint8), np.ones((1, 1, 1), np.uint8)
