@@ -60,7 +60,7 @@ def element_places(data: Array, indices: Array, axis: int) -> Array:
         if place != along:
             step = math.prod(data.shape[place + 1 :])
             places += (np.arange(n, dtype=np.int64) * step).reshape(-1, *(1,) * (indices.ndim - place - 1))
-    return places
+    return np.asarray(places)
 
 
 def slice_places(data: Array, indices: Array, batch: Sequence[int] = ()) -> Array:
@@ -77,4 +77,4 @@ def slice_places(data: Array, indices: Array, batch: Sequence[int] = ()) -> Arra
         check_indices(part, data, lead + place)
         places = places * size + np.where(part < 0, part + size, part)
     offsets = np.arange(count, dtype=np.int64) * math.prod(named)
-    return places.reshape(count, math.prod(indices.shape[lead:-1])) + offsets.reshape(-1, 1)
+    return np.asarray(places.reshape(count, math.prod(indices.shape[lead:-1])) + offsets.reshape(-1, 1))

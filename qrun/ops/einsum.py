@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._float import is_integer, narrow, product, widen
-from qrun.ops._op import OperatorError, op, refuse
+from qrun.ops._op import op, refuse
 from qrun.ops._shape import claim
 
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")
@@ -45,7 +46,7 @@ def einsum(*Inputs: Array, equation: str, ctx: Context | None = None) -> Array:
     terms, out = _parse(equation, Inputs)
     sizes = _sizes(terms, Inputs)
     pending = [
-        _diagonal(x if is_integer(dtype) else widen(x), labels, sizes) for x, labels in zip(Inputs, terms, strict=True)
+        _operand(x if is_integer(dtype) else widen(x), labels, sizes) for x, labels in zip(Inputs, terms, strict=True)
     ]
     total = pending.pop(0)
     while pending:
@@ -53,10 +54,8 @@ def einsum(*Inputs: Array, equation: str, ctx: Context | None = None) -> Array:
         needed = {*out, *(label for operand in pending for label in operand.labels)}
         total = _contract(total, following, needed, sizes, ctx)
     total = _reduced(total, set(out))
-    made = total.array.transpose([total.labels.index(label) for label in out if label in total.labels])
-    places = tuple(slice(None) if label in total.labels else np.newaxis for label in out)
-    result = np.broadcast_to(made[places], claim(ctx, [sizes[label] for label in out], dtype, "equation"))
-    return np.array(result) if is_integer(dtype) else narrow(result, dtype)
+    result = total.array.transpose([total.labels.index(label) for label in out])
+    return result if is_integer(dtype) else narrow(result, dtype)
 
 
 def _malformed(message: str, expected: str, equation: str) -> OperatorError:
@@ -121,23 +120,17 @@ def _sizes(terms: Sequence[tuple[str, ...]], inputs: Sequence[Array]) -> dict[st
     return sizes
 
 
-def _diagonal(x: Array, labels: tuple[str, ...], sizes: dict[str, int]) -> _Operand:
-    """Each label once; axes that broadcast are dropped."""
-    array, left = x, list(labels)
-    for label in dict.fromkeys(labels):
-        while (count := left.count(label)) > 1 or (count and array.shape[left.index(label)] != sizes[label]):
-            place = left.index(label)
-            if array.shape[place] != sizes[label]:
-                array = array.take(0, axis=place)
-                del left[place]
-            else:
-                second = left.index(label, place + 1)
-                if array.shape[second] != sizes[label]:
-                    array = array.take(0, axis=second)
-                    del left[second]
-                else:
-                    array = np.diagonal(array, 0, place, second)
-                    left = [c for c in left if c != label] + [label]
+def _operand(x: Array, labels: tuple[str, ...], sizes: dict[str, int]) -> _Operand:
+    """x with each label once; axes that broadcast are dropped."""
+    kept = [place for place, label in enumerate(labels) if x.shape[place] == sizes[label]]
+    array = x.reshape([x.shape[place] for place in kept])
+    left = [labels[place] for place in kept]
+    for label in dict.fromkeys(left):
+        while left.count(label) > 1:
+            first = left.index(label)
+            second = left.index(label, first + 1)
+            array = np.diagonal(array, 0, first, second)
+            left = [c for place, c in enumerate(left) if place not in (first, second)] + [label]
     return _Operand(array, tuple(left))
 
 

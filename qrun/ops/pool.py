@@ -1,4 +1,4 @@
-"""MaxPool, AveragePool, GlobalAveragePool, and NhwcMaxPool of com.microsoft."""
+"""MaxPool, AveragePool, GlobalAveragePool, GlobalMaxPool, and NhwcMaxPool of com.microsoft."""
 
 from __future__ import annotations
 
@@ -165,6 +165,17 @@ def global_average_pool(X: Array) -> Array:
     with np.errstate(all="ignore"):
         total = np.sum(X, axis=axes, dtype=np.float64, keepdims=True)
         return narrow(total / np.float64(math.prod(X.shape[2:])), X.dtype)
+
+
+@op("GlobalMaxPool", since=1)
+def global_max_pool(X: Array) -> Array:
+    """The largest element over all spatial axes: X [N,C,spatial...] to [N,C,1...]. -inf over no elements.
+
+    Exact; NaN if there is one. Source: ONNX operators, GlobalMaxPool-22.
+    """
+    _check_rank(X, 2, "X", "[N,C,spatial...]")
+    with np.errstate(all="ignore"):
+        return np.asarray(X.max(axis=tuple(range(2, X.ndim)), keepdims=True, initial=X.dtype.type(-np.inf)))
 
 
 def _check_rank(x: Array, least: int, name: str, layout: str) -> None:

@@ -1,56 +1,162 @@
-"""ReduceMean, ReduceSum and ArgMax."""
+"""Reductions: ReduceSum, Mean, Max, Min, Prod, L1, L2, SumSquare, LogSum, LogSumExp; ArgMax and ArgMin."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._float import axes_in, axis_in, is_integer, narrow
+from qrun.ops._cast import convert
+from qrun.ops._context import Context
+from qrun.ops._float import axes_in, axis_in, bounds, is_integer, narrow, widen
 from qrun.ops._op import op, refuse
 
-
-@op("ReduceMean", since=1)
-def reduce_mean_1(data: Array, *, axes: tuple[int, ...] = (), keepdims: int = 1) -> Array:
-    """ReduceMean-18 with axes as an attribute; all axes if it is omitted. Source: ONNX operators, ReduceMean-13."""
-    return _mean(data, _chosen(data, axes, 0), bool(keepdims))
+Reduction = Callable[[Array, tuple[int, ...], bool], Array]
 
 
-@op("ReduceMean", since=18)
-def reduce_mean(data: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """The mean over `axes`, an int64 vector; omitted or empty, over all axes, or none with noop_with_empty_axes.
+def reduction(op_type: str, axes_input: int = 18) -> Callable[[Reduction], Reduction]:
+    """Declares the operator that (data, axes counted from the front, keepdims) computes, in both its forms.
+
+    axes is an attribute, and all axes if it is omitted. Since version `axes_input` it is an int64 vector; omitted or
+    empty, it means all axes, or none with noop_with_empty_axes.
+    Both raise OperatorError for axes outside [-r, r-1] or named twice.
+    """
+
+    def declare(reduce: Reduction) -> Reduction:
+        def by_attribute(data: Array, *, axes: tuple[int, ...] = (), keepdims: int = 1) -> Array:
+            return reduce(data, _chosen(data, axes, 0), bool(keepdims))
+
+        def by_input(
+            data: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+        ) -> Array:
+            return reduce(data, _chosen(data, _vector(axes), noop_with_empty_axes), bool(keepdims))
+
+        by_attribute.__doc__ = by_input.__doc__ = reduce.__doc__
+        op(op_type, since=1)(by_attribute)
+        op(op_type, since=axes_input)(by_input)
+        return reduce
+
+    return declare
+
+
+@reduction("ReduceSum", axes_input=13)
+def reduce_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The sum over `axes`.
+
+    Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 0 over no elements.
+    Source: ONNX operators, ReduceSum-13.
+    """
+    return _folded(np.add, data, axes, keepdims)
+
+
+@reduction("ReduceMean")
+def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The mean over `axes`.
 
     Floating point: in float64 and rounded once; float64 stays float64; NaN over no elements.
     Integers: the exact mean truncated toward zero; 0 over no elements.
-    Raises OperatorError for axes outside [-r, r-1] or named twice.
     Source: ONNX operators, ReduceMean-18.
     """
-    return _mean(data, _chosen(data, _vector(axes), noop_with_empty_axes), bool(keepdims))
+    count = math.prod(data.shape[a] for a in axes)
+    with np.errstate(all="ignore"):
+        if not is_integer(data.dtype):
+            total = np.sum(data, axis=axes, dtype=np.float64, keepdims=keepdims)
+            return narrow(total / np.float64(count), data.dtype)
+        if not count:
+            return _folded(np.add, data, axes, keepdims)
+        # sum(data) = count * whole + rest, and neither can overflow
+        wide = data.dtype.type if data.dtype.itemsize == 8 else np.int64
+        divisor = wide(count)
+        high, low = np.divmod(data.astype(wide), divisor)
+        rest = np.sum(low, axis=axes, keepdims=keepdims)
+        mean = np.asarray(np.sum(high, axis=axes, keepdims=keepdims) + rest // divisor)
+        return np.asarray(mean + ((mean < 0) & (rest % divisor != 0))).astype(data.dtype)
 
 
-@op("ReduceSum", since=1)
-def reduce_sum_1(data: Array, *, axes: tuple[int, ...] = (), keepdims: int = 1) -> Array:
-    """ReduceSum-13 with axes as an attribute; all axes if it is omitted. Source: ONNX operators, ReduceSum-11."""
-    return _sum(data, _chosen(data, axes, 0), bool(keepdims))
+@reduction("ReduceMax")
+def reduce_max(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The largest element over `axes`, exact; NaN if there is one; -inf or the type's smallest value over no elements.
 
-
-@op("ReduceSum", since=13)
-def reduce_sum(data: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """The sum over `axes`, an int64 vector; omitted or empty, over all axes, or none with noop_with_empty_axes.
-
-    Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 0 over no elements.
-    Raises OperatorError for axes outside [-r, r-1] or named twice.
-    Source: ONNX operators, ReduceSum-13.
+    8-bit integers since version 12, bool since version 20. Source: ONNX operators, ReduceMax-20.
     """
-    return _sum(data, _chosen(data, _vector(axes), noop_with_empty_axes), bool(keepdims))
+    return _extreme(np.maximum, data, axes, keepdims, -np.inf)
+
+
+@reduction("ReduceMin")
+def reduce_min(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The smallest element over `axes`, exact; NaN if there is one; inf or the type's largest value over no elements.
+
+    8-bit integers since version 12, bool since version 20. Source: ONNX operators, ReduceMin-20.
+    """
+    return _extreme(np.minimum, data, axes, keepdims, np.inf)
+
+
+@reduction("ReduceProd")
+def reduce_prod(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The product over `axes`.
+
+    Floating point: in float64 and rounded once; float64 stays float64. Integers wrap. 1 over no elements.
+    Source: ONNX operators, ReduceProd-18.
+    """
+    return _folded(np.multiply, data, axes, keepdims)
+
+
+@reduction("ReduceL1")
+def reduce_l1(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The sum of absolute values over `axes`, as ReduceSum adds. Source: ONNX operators, ReduceL1-18."""
+    with np.errstate(all="ignore"):
+        return _folded(np.add, np.abs(data), axes, keepdims)
+
+
+@reduction("ReduceL2")
+def reduce_l2(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The square root of the sum of squares over `axes`, in float64 and rounded once; integers toward zero.
+
+    Source: ONNX operators, ReduceL2-18.
+    """
+    return _rounded(lambda x: np.sqrt(np.sum(np.square(x), axis=axes, keepdims=keepdims)), data)
+
+
+@reduction("ReduceSumSquare")
+def reduce_sum_square(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The sum of squares over `axes`, as ReduceSum adds. Source: ONNX operators, ReduceSumSquare-18."""
+    if is_integer(data.dtype):
+        return _folded(np.add, np.square(data), axes, keepdims)
+    return _rounded(lambda x: np.sum(np.square(x), axis=axes, keepdims=keepdims), data)
+
+
+@reduction("ReduceLogSum")
+def reduce_log_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The logarithm of the sum over `axes`, in float64 and rounded once; -inf over no elements.
+
+    Integers, until version 18: toward zero. Source: ONNX operators, ReduceLogSum-28.
+    """
+    return _rounded(lambda x: np.log(np.sum(x, axis=axes, keepdims=keepdims)), data)
+
+
+@reduction("ReduceLogSumExp")
+def reduce_log_sum_exp(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """log(sum(exp(data))) over `axes` without overflow, in float64 and rounded once; -inf over no elements.
+
+    Integers, until version 18: toward zero. Source: ONNX operators, ReduceLogSumExp-28.
+    """
+
+    def wide(x: Array) -> Array:
+        top = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+        top = np.where(np.isfinite(top), top, 0.0)
+        total = np.sum(np.exp(x - top), axis=axes, keepdims=keepdims)
+        return np.asarray(np.log(total) + top.reshape(total.shape))
+
+    return _rounded(wide, data)
 
 
 @op("ArgMax", since=1)
 def arg_max_1(data: Array, *, axis: int = 0, keepdims: int = 1) -> Array:
     """ArgMax-12 with the first index. Source: ONNX operators, ArgMax-1 and ArgMax-11."""
-    return _arg_max(data, axis, keepdims, 0)
+    return _place(np.argmax, data, axis, keepdims, 0)
 
 
 @op("ArgMax", since=12)
@@ -60,7 +166,23 @@ def arg_max(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index:
     NaN counts as the largest. Exact. Raises OperatorError for an axis that does not exist or has no elements.
     Source: ONNX operators, ArgMax-13.
     """
-    return _arg_max(data, axis, keepdims, select_last_index)
+    return _place(np.argmax, data, axis, keepdims, select_last_index)
+
+
+@op("ArgMin", since=1)
+def arg_min_1(data: Array, *, axis: int = 0, keepdims: int = 1) -> Array:
+    """ArgMin-12 with the first index. Source: ONNX operators, ArgMin-1 and ArgMin-11."""
+    return _place(np.argmin, data, axis, keepdims, 0)
+
+
+@op("ArgMin", since=12)
+def arg_min(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+    """int64 index of the smallest element along an axis: the first of equals, or the last with select_last_index.
+
+    NaN counts as the smallest. Exact. Raises OperatorError for an axis that does not exist or has no elements.
+    Source: ONNX operators, ArgMin-13.
+    """
+    return _place(np.argmin, data, axis, keepdims, select_last_index)
 
 
 def _vector(axes: Array | None) -> tuple[int, ...]:
@@ -77,35 +199,35 @@ def _chosen(data: Array, axes: Sequence[int], noop: int) -> tuple[int, ...]:
     return () if noop else tuple(range(data.ndim))
 
 
-def _sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+def _folded(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """Integers in their own type, which wraps; others in float64, rounded once."""
+    wide = data.dtype if is_integer(data.dtype) else np.dtype(np.float64)
     with np.errstate(all="ignore"):
-        if is_integer(data.dtype):
-            return np.asarray(np.sum(data, axis=axes, dtype=data.dtype, keepdims=keepdims))
-        return narrow(np.sum(data, axis=axes, dtype=np.float64, keepdims=keepdims), data.dtype)
+        made = np.asarray(function.reduce(data, axis=axes, dtype=wide, keepdims=keepdims))
+    return made if is_integer(data.dtype) else narrow(made, data.dtype)
 
 
-def _mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    count = math.prod(data.shape[a] for a in axes)
+def _rounded(function: Callable[[Array], Any], data: Array) -> Array:
+    """The function in float64, rounded once; to integers toward zero."""
     with np.errstate(all="ignore"):
-        if not is_integer(data.dtype):
-            total = np.sum(data, axis=axes, dtype=np.float64, keepdims=keepdims)
-            return narrow(total / np.float64(count), data.dtype)
-        if not count:
-            return _sum(data, axes, keepdims)
-        # sum(data) = count * whole + rest, and neither can overflow
-        wide = data.dtype.type if data.dtype.itemsize == 8 else np.int64
-        divisor = wide(count)
-        high, low = np.divmod(data.astype(wide), divisor)
-        rest = np.sum(low, axis=axes, keepdims=keepdims)
-        mean = np.asarray(np.sum(high, axis=axes, keepdims=keepdims) + rest // divisor)
-        return np.asarray(mean + ((mean < 0) & (rest % divisor != 0))).astype(data.dtype)
+        made = np.asarray(function(widen(data)))
+        return convert(made, data.dtype, True, "up", Context()) if is_integer(data.dtype) else narrow(made, data.dtype)
 
 
-def _arg_max(data: Array, axis: int, keepdims: int, last: int) -> Array:
+def _extreme(function: np.ufunc, data: Array, axes: tuple[int, ...], keepdims: bool, empty: float) -> Array:
+    if data.dtype == np.bool_:
+        initial: Any = empty > 0
+    else:
+        initial = bounds(data.dtype)[int(empty > 0)] if is_integer(data.dtype) else data.dtype.type(empty)
+    with np.errstate(all="ignore"):
+        return np.asarray(function.reduce(data, axis=axes, keepdims=keepdims, initial=initial), data.dtype)
+
+
+def _place(find: Callable[..., Any], data: Array, axis: int, keepdims: int, last: int) -> Array:
     place = axis_in(axis, data.ndim)
     length = data.shape[place]
     if not length:
         raise refuse("the axis has no elements", "data", f"one or more along axis {place}", data)
     with np.errstate(all="ignore"):
-        found = np.argmax(np.flip(data, place) if last else data, axis=place, keepdims=bool(keepdims))
+        found = find(np.flip(data, place) if last else data, axis=place, keepdims=bool(keepdims))
     return np.asarray(length - 1 - found if last else found, np.int64)

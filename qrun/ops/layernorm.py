@@ -1,0 +1,207 @@
+"""Normalization by the statistics of the input itself: Instance-, Layer-, Group-, RMS-, MeanVariance-, LpNormalization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context
+from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
+from qrun.ops._op import op, refuse
+
+_STASH: dict[int, Any] = {1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16}
+
+
+@op("InstanceNormalization", since=6)
+def instance_normalization(
+    input: Array, scale: Array, B: Array, *, epsilon: float = 1e-5, ctx: Context | None = None
+) -> Array:
+    """scale * (input - mean) / sqrt(var + epsilon) + B, mean and var over the spatial axes of each channel.
+
+    input [N,C,spatial...], scale and B [C], floating point. In float64 and rounded once; float64 stays float64.
+    Raises OperatorError for other shapes. Source: ONNX operators, InstanceNormalization-22.
+    """
+    (ctx or Context()).claim(input.shape, 16)
+    x = _grouped(input, max(input.shape[1], 1) if input.ndim > 1 else 1, "input")
+    weights = [_per_channel(p, input, name) for name, p in (("scale", scale), ("B", B))]
+    return _affine(_standardized(x, (2,), epsilon)[0].reshape(input.shape), weights, input.dtype)
+
+
+@op("GroupNormalization", since=21)
+def group_normalization(
+    X: Array,
+    scale: Array,
+    bias: Array,
+    *,
+    epsilon: float = 1e-5,
+    num_groups: int,
+    stash_type: int = 1,
+    ctx: Context | None = None,
+) -> Array:
+    """scale * (X - mean) / sqrt(var + epsilon) + bias, mean and var over each of num_groups groups of channels.
+
+    X [N,C,spatial...], scale and bias [C], floating point; num_groups divides C.
+    In float64 and rounded once, which is at least as precise as every stash_type; float64 stays float64.
+    Raises OperatorError for other shapes and numbers of groups. Source: ONNX operators, GroupNormalization-21.
+    """
+    (ctx or Context()).claim(X.shape, 16)
+    x = _grouped(X, num_groups, "X")
+    weights = [_per_channel(p, X, name) for name, p in (("scale", scale), ("bias", bias))]
+    return _affine(_standardized(x, (2,), epsilon)[0].reshape(X.shape), weights, X.dtype)
+
+
+@op("LayerNormalization", since=17)
+def layer_normalization(
+    X: Array,
+    Scale: Array,
+    B: Array | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+    ctx: Context | None = None,
+) -> State:
+    """Y = (X - Mean) * InvStdDev * Scale + B, Mean and InvStdDev = 1 / sqrt(var + epsilon) over all axes from `axis` on.
+
+    X of rank 1 or more; Scale and B broadcast to X. Mean and InvStdDev have 1 in place of those axes, and stash_type.
+    In float64 and rounded once, which is at least as precise as every stash_type; float64 stays float64.
+    Raises OperatorError for an axis outside [-r, r-1], for shapes that do not broadcast to X, and for a stash_type
+    that is not floating point.
+    Source: ONNX operators, LayerNormalization-17.
+    """
+    ctx = ctx or Context()
+    kind = _stash(stash_type)
+    axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
+    weights = [_fitting(p, X, name) for name, p in (("Scale", Scale), ("B", B)) if p is not None]
+    ctx.claim(X.shape, 16)
+    y, mean, inverse = _standardized(X, axes, epsilon)
+    return _affine(y, weights, X.dtype), narrow(mean, kind), narrow(inverse, kind)
+
+
+@op("RMSNormalization", since=23)
+def rms_normalization(
+    X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, ctx: Context | None = None
+) -> Array:
+    """X / sqrt(mean(X**2) + epsilon) * scale in scale's type, the mean over all axes from `axis` on.
+
+    X of rank 1 or more; scale broadcasts to X. In float64 and rounded once, which is at least as precise as every
+    stash_type; float64 stays float64.
+    Raises OperatorError for an axis outside [-r, r-1] and a scale that does not broadcast to X.
+    Source: ONNX operators, RMSNormalization-23.
+    """
+    axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
+    weight = _fitting(scale, X, "scale")
+    (ctx or Context()).claim(X.shape, 16)
+    with np.errstate(all="ignore"):
+        wide = widen(X)
+        y = wide / np.sqrt(_mean(np.square(wide), axes) + single(epsilon))
+    return _affine(y, [weight], scale.dtype)
+
+
+@op("MeanVarianceNormalization", since=9)
+def mean_variance_normalization(X: Array, *, axes: tuple[int, ...] = (0, 2, 3), ctx: Context | None = None) -> Array:
+    """(X - mean) / (sqrt(var) + 1e-9), mean and var over `axes`, as the operator's function body has it.
+
+    In float64 and rounded once; float64 stays float64. Raises OperatorError for axes that do not exist.
+    Source: ONNX operators, MeanVarianceNormalization-13.
+    """
+    places = axes_in(axes, X.ndim)
+    (ctx or Context()).claim(X.shape, 16)
+    with np.errstate(all="ignore"):
+        centred = widen(X) - _mean(X, places)
+        return narrow(centred / (np.sqrt(_mean(np.square(centred), places)) + single(1e-9)), X.dtype)
+
+
+@op("LpNormalization", since=1)
+def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context | None = None) -> Array:
+    """input / norm along one axis, the norm being sum(|x|) for p = 1 and sqrt(sum(x**2)) for p = 2; 0 where that is 0.
+
+    In float64 and rounded once; float64 stays float64. Raises OperatorError for another p and an axis that does not
+    exist. Source: ONNX operators, LpNormalization-22.
+    """
+    if p not in (1, 2):
+        raise refuse("the order is neither 1 nor 2", "p", "1, 2", p, code="QR204", name="bad-attribute")
+    place = axis_in(axis, input.ndim)
+    (ctx or Context()).claim(input.shape, 16)
+    with np.errstate(all="ignore"):
+        wide = widen(input)
+        total = np.sum(np.abs(wide) if p == 1 else np.square(wide), axis=place, keepdims=True)
+        norm = total if p == 1 else np.sqrt(total)
+        return narrow(np.where(norm == 0, 0.0, wide / norm), input.dtype)
+
+
+def _standardized(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array, Array]:
+    """(x - mean) / sqrt(var + epsilon), mean, 1 / sqrt(var + epsilon), in float64."""
+    with np.errstate(all="ignore"):
+        mean = _mean(x, axes)
+        y = np.subtract(x, mean, dtype=np.float64)
+        inverse = 1.0 / np.sqrt(_mean(np.square(y), axes) + single(epsilon))
+        y *= inverse
+    return y, mean, inverse
+
+
+def _mean(x: Array, axes: Sequence[int]) -> Array:
+    count = np.float64(math.prod(x.shape[a] for a in axes))
+    return np.asarray(np.sum(x, axis=tuple(axes), dtype=np.float64, keepdims=True) / count)
+
+
+def _affine(y: Array, weights: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+    """y * weights[0] + weights[1], in place, rounded to the type."""
+    with np.errstate(all="ignore"):
+        y *= weights[0]
+        for bias in weights[1:]:
+            y += bias
+    return narrow(y, dtype)
+
+
+def _grouped(x: Array, groups: int, name: str) -> Array:
+    """x [N,C,spatial...] as [N,groups,C / groups * spatial]."""
+    if x.ndim < 2:
+        raise _misfit(name, "[N,C,spatial...]", x)
+    channels = x.shape[1]
+    if groups < 1 or channels % groups:
+        raise refuse(
+            f"{channels} channels do not divide into {groups} groups",
+            "num_groups",
+            f"a divisor of {channels}",
+            groups,
+            code="QR204",
+            name="bad-attribute",
+        )
+    return x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
+
+
+def _per_channel(p: Array, x: Array, name: str) -> Array:
+    if p.shape != x.shape[1:2]:
+        raise _misfit(name, f"{shape_text(x.shape[1:2])}, one number for each channel", p)
+    return widen(p).reshape(-1, *(1,) * (x.ndim - 2))
+
+
+def _fitting(p: Array, x: Array, name: str) -> Array:
+    lead = x.ndim - p.ndim
+    if lead < 0 or any(n not in (1, m) for n, m in zip(p.shape, x.shape[lead:], strict=True)):
+        raise _misfit(name, f"a shape that broadcasts to {shape_text(x.shape)}", p)
+    return widen(p)
+
+
+def _misfit(name: str, expected: str, got: Array) -> Exception:
+    return refuse(f"{name} does not fit the input", name, expected, got, code="QR208", name="shape-mismatch")
+
+
+def _stash(stash_type: int) -> Any:
+    if stash_type not in _STASH:
+        raise refuse(
+            "stash_type is not floating point",
+            "stash_type",
+            "1 float32, 16 bfloat16",
+            stash_type,
+            code="QR204",
+            name="bad-attribute",
+        )
+    return np.dtype(_STASH[stash_type])
