@@ -78,8 +78,9 @@ def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context
         raise refuse("input is not a matrix", "input", "rank 2", input, code="QR208", name="shape-mismatch")
     rows, columns = claim(ctx, input.shape, kind, "input")
     made = np.zeros((rows, columns), kind)
-    place = np.arange(max(0, -k), max(0, -k, min(rows, columns - k)))
-    made[place, place + k] = kind.type(1)
+    shift = max(-rows, min(columns, k))
+    place = np.arange(max(0, -shift), min(rows, columns - shift))
+    made[place, place + shift] = kind.type(1)
     return made
 
 

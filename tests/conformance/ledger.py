@@ -5,6 +5,10 @@ _ALIGN_CORNERS = (
     "divides by scale * length - 1 with a fractional output length; the text of Resize divides by length_resized - 1, "
     "an integer, and onnxruntime computes that as well"
 )
+_ATTENTION_SUMS = (
+    "expects onnx.reference's Attention, whose sums are rounded to 16 bits at every addition; in the expanded body each "
+    "node of qrun rounds once, and comes closer to the real value"
+)
 
 LEDGER: dict[str, str] = {
     "test_cast_FLOAT_to_FLOAT4E2M1": _FLOAT4_NAN,
@@ -15,4 +19,10 @@ LEDGER: dict[str, str] = {
     "test_castlike_FLOAT16_to_FLOAT4E2M1_expanded": _FLOAT4_NAN,
     "test_resize_downsample_scales_linear_align_corners": _ALIGN_CORNERS,
     "test_resize_downsample_scales_cubic_align_corners": _ALIGN_CORNERS,
+    "test_attention_3d_causal_bf16_expanded": _ATTENTION_SUMS,
+    "test_attention_4d_attn_mask_causal_bf16_expanded": _ATTENTION_SUMS,
+    "test_attention_4d_causal_bf16_expanded": _ATTENTION_SUMS,
+    "test_attention_4d_causal_fp16_expanded": _ATTENTION_SUMS,
+    "test_attention_4d_causal_padded_kv_bf16_expanded": _ATTENTION_SUMS,
+    "test_attention_4d_padded_kv_bf16_expanded": _ATTENTION_SUMS,
 }

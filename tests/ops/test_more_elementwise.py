@@ -1,0 +1,382 @@
+"""Unary functions, activations, Min, Max, Mean, Pow, Mod, PRelu, comparisons, logic and bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Context as Digits
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from float_support import Peer, qrun_node
+from support import assert_equal, node_model
+
+from qrun import Session
+from qrun.errors import MemoryLimitError, OperatorError
+from qrun.memory import Budget
+from qrun.ops import Context
+from qrun.ops._erf import erf, erfc
+from qrun.ops._float import narrow
+
+F, H, BF, D = np.float32, np.float16, ml_dtypes.bfloat16, np.float64
+FLOATS = [H, BF, F, D]
+INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
+SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1e-7, -1e-7, 88.0, -88.0, 30000.0]
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+A, G = 1.67326319217681884765625, 1.05070102214813232421875
+REAL: dict[str, tuple[dict[str, Any], Callable[[float], float]]] = {
+    "Abs": ({}, abs),
+    "Neg": ({}, lambda x: -x),
+    "Sign": ({}, lambda x: float((x > 0) - (x < 0))),
+    "Floor": ({}, math.floor),
+    "Ceil": ({}, math.ceil),
+    "Round": ({}, round),
+    "Reciprocal": ({}, lambda x: 1 / x),
+    "Log": ({}, lambda x: math.log(x) if x > 0 else math.nan),
+    "Erf": ({}, math.erf),
+    "Sin": ({}, math.sin),
+    "Cos": ({}, math.cos),
+    "Tan": ({}, math.tan),
+    "Asin": ({}, lambda x: math.asin(x) if abs(x) <= 1 else math.nan),
+    "Acos": ({}, lambda x: math.acos(x) if abs(x) <= 1 else math.nan),
+    "Atan": ({}, math.atan),
+    "Sinh": ({}, math.sinh),
+    "Cosh": ({}, math.cosh),
+    "Asinh": ({}, math.asinh),
+    "Acosh": ({}, lambda x: math.acosh(x) if x >= 1 else math.nan),
+    "Atanh": ({}, lambda x: math.atanh(x) if abs(x) < 1 else math.nan),
+    "Gelu": ({}, lambda x: x / 2 * math.erfc(-x / math.sqrt(2))),
+    "Elu": ({"alpha": 0.75}, lambda x: x if x >= 0 else 0.75 * math.expm1(x)),
+    "Selu": ({}, lambda x: G * x if x > 0 else G * A * math.expm1(x)),
+    "Celu": ({"alpha": 2.0}, lambda x: max(0.0, x) + min(0.0, 2 * math.expm1(x / 2))),
+    "ThresholdedRelu": ({"alpha": 0.25}, lambda x: x if x > 0.25 else 0.0),
+    "Softplus": ({}, softplus),
+    "Softsign": ({}, lambda x: x / (1 + abs(x))),
+    "Mish": ({}, lambda x: x * math.tanh(softplus(x))),
+    "Swish": ({"alpha": 1.5}, lambda x: x * sigmoid(1.5 * x)),
+}
+ROUGH = {"Mish": 4e-13, "Gelu": 4e-14}
+"""Where steps of the oracle in float64 cancel, or the rounding of x / sqrt(2) shows."""
+
+
+@pytest.mark.parametrize("op_type", REAL)
+def test_real_functions(op_type: str) -> None:
+    """Against Python's math; float16, bfloat16 and float32 results are within half a unit, and a hair, of the truth."""
+    attributes, real = REAL[op_type]
+    for dtype in FLOATS:
+        rng = np.random.default_rng(7)
+        x = np.concatenate([rng.normal(0, 1, 150), rng.uniform(-9, 9, 150), rng.uniform(-1e-3, 1e-3, 50)]).astype(dtype)
+        x = x[x != 0]
+        got = qrun_node(op_type, [x], attributes, opset=28)
+        want = np.array([real(float(v)) for v in x])
+        assert got.dtype == dtype
+        wide = got.astype(D)
+        assert np.array_equal(np.isnan(wide), np.isnan(want))
+        near = np.abs(wide - want) <= ROUGH.get(op_type, 4e-15) * np.abs(want)
+        if dtype is not D:
+            up, down = (narrow(want * (1 + s * 4e-15), np.dtype(dtype)).astype(D) for s in (1, -1))
+            near |= (wide == up) | (wide == down)
+        near |= np.isnan(want)
+        assert near.all(), f"seed 7: {op_type} {dtype.__name__} {x[~near][:3]} gives {got[~near][:3]}"
+
+
+@pytest.mark.parametrize("op_type", [*REAL, "IsNaN", "IsInf"])
+def test_special_values_of_every_type(op_type: str) -> None:
+    attributes = REAL.get(op_type, ({}, None))[0]
+    for dtype in FLOATS:
+        x = np.array(SPECIAL).astype(dtype)
+        kind = np.bool_ if op_type.startswith("Is") else dtype
+        got = qrun_node(op_type, [x], attributes, opset=28, outputs=[kind])
+        assert got.dtype == kind
+        assert qrun_node(op_type, [x[:0].reshape(2, 0)], attributes, opset=28, outputs=[kind]).shape == (2, 0)
+        assert qrun_node(op_type, [x[5]], attributes, opset=28, outputs=[kind]).shape == ()
+        if op_type not in ("IsNaN", "IsInf", "ThresholdedRelu"):
+            assert np.isnan(got[0]), f"{op_type} of NaN is {got[0]}"
+
+
+def test_unary_functions_like_onnxruntime() -> None:
+    peer = Peer()
+    for seed, (op_type, (attributes, _)) in enumerate(REAL.items()):
+        if op_type == "Swish":
+            continue
+        x = np.random.default_rng(seed).normal(0, 2, (3, 4, 5)).astype(F)
+        peer.check(op_type, [x], attributes, opset=20, message=f"{op_type} seed {seed}")
+    peer.check("Gelu", [x], {"approximate": "tanh"}, opset=20, message="Gelu tanh")
+    edges = np.array([np.nan, np.inf, -np.inf, 0.0, 3.0], F)
+    for op_type in ("Sign", "ThresholdedRelu", "Softplus", "Elu", "Erf", "Gelu", "Log", "Reciprocal"):
+        peer.check(op_type, [edges], opset=20, message=f"{op_type} edges")
+    peer.finish(0.85)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_of_unary_functions(dtype: type) -> None:
+    info = np.iinfo(dtype)
+    x = np.array([info.min, 0, 1, info.max, 5], dtype)
+    assert qrun_node("Sign", [x]).tolist() == [(int(v) > 0) - (int(v) < 0) for v in x]
+    bits = 8 * x.itemsize
+    want = [(abs(int(v)) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1) if info.min else int(v) for v in x]
+    assert qrun_node("Abs", [x]).tolist() == want
+    if info.min:
+        assert qrun_node("Neg", [x]).tolist() == [info.min, 0, -1, -info.max, -5]
+
+
+def series_erf(x: float) -> Decimal:
+    """erf by its power series, with 120 digits."""
+    with localcontext(Digits(prec=120)):
+        t = total = Decimal(x)
+        n = 0
+        while abs(t) > Decimal(10) ** -100:
+            n += 1
+            t = -t * Decimal(x) ** 2 / n
+            total += t / (2 * n + 1)
+        pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534")
+        return 2 * total / pi.sqrt()
+
+
+def test_erf_and_its_complement() -> None:
+    points = np.concatenate([np.linspace(-6, 6, 41), np.nextafter([1.0, -1.0], 0), [1e-300, 1.0, -1.0, 7.5, 9.0]])
+    for x, f, c in zip(points.tolist(), erf(points).tolist(), erfc(points).tolist(), strict=True):
+        with localcontext(Digits(prec=120)):
+            real = series_erf(x)
+            assert abs(Decimal(f) - real) <= abs(real) * Decimal("1e-15"), f"erf({x})"
+            assert abs(Decimal(c) - (1 - real)) <= (1 - real) * Decimal(1e-15 + 3e-16 * x * x), f"erfc({x})"
+    x = np.random.default_rng(3).normal(0, 1.5, (3, 15000)).astype(F)
+    want = np.array([math.erf(v) for v in x.reshape(-1).tolist()], F).reshape(x.shape)
+    assert_equal(qrun_node("Erf", [x], opset=13), want, "seed 3")
+    assert erf(np.array([np.inf, -np.inf, -0.0])).tolist() == [1, -1, 0]
+    assert np.signbit(erf(np.array([-0.0])))[0]
+    assert erfc(np.array([np.inf, -np.inf, 0.0])).tolist() == [0, 2, 1]
+    assert qrun_node("Erf", [np.array([-9, 0, 1, 9], np.int32)], opset=9).tolist() == [0, 0, 0, 0]
+
+
+def test_tails_of_gelu_do_not_cancel() -> None:
+    x = np.array([-6.0, -8.5, -12.0])
+    for dtype in (F, D):
+        got = qrun_node("Gelu", [x.astype(dtype)], opset=20)
+        want = [v / 2 * math.erfc(-v / math.sqrt(2)) for v in x]
+        np.testing.assert_allclose(got, want, rtol=1e-7 if dtype is F else 1e-13)
+        tanh = qrun_node("Gelu", [x[:1].astype(dtype)], {"approximate": "tanh"}, opset=20)
+        z = math.sqrt(2 / math.pi) * (x[0] + 0.044715 * x[0] ** 3)
+        np.testing.assert_allclose(tanh, x[0] * math.exp(2 * z) / (1 + math.exp(2 * z)), rtol=1e-7)
+
+
+def test_rounding_is_to_even() -> None:
+    x = [0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, 8388609.0]
+    assert qrun_node("Round", [np.array(x, F)], opset=22).tolist() == [0, 2, 2, -0.0, -2, 0, 8388609]
+
+
+def test_min_and_max() -> None:
+    peer = Peer()
+    rng = np.random.default_rng(11)
+    for dtype in (F, H, D, np.int32, np.int64, np.uint64, np.int8):
+        for op_type in ("Min", "Max"):
+            arrays = [(rng.normal(0, 50, s)).astype(np.int64).astype(dtype) for s in ((2, 3), (3,), (2, 1))]
+            for n in (1, 2, 3):
+                peer.check(op_type, arrays[:n], opset=13, message=f"{op_type} {dtype.__name__}", rtol=0, atol=0)
+    peer.finish(0.8)
+    for dtype in FLOATS:
+        a, b = np.array([np.nan, 1, np.inf]).astype(dtype), np.array([1, np.nan, 2]).astype(dtype)
+        assert np.isnan(qrun_node("Max", [a, b], opset=13)[:2]).all()
+        assert qrun_node("Min", [a, b], opset=13)[2] == dtype(2)
+    for op_type in ("Min", "Max", "Mean"):
+        with pytest.raises(OperatorError, match="broadcasts since opset 8"):
+            qrun_node(op_type, [np.zeros((2, 3), F), np.zeros(3, F)], opset=7)
+
+
+def test_mean_is_rounded_once() -> None:
+    rng = np.random.default_rng(12)
+    for dtype in (H, BF, F):
+        arrays = [rng.normal(0, 10, s).astype(dtype) for s in ((4, 5), (5,), (4, 1))]
+        got = qrun_node("Mean", arrays, opset=13)
+        for i, j in np.ndindex(4, 5):
+            parts = [arrays[0][i, j], arrays[1][j], arrays[2][i, 0]]
+            real = sum(Fraction(float(v)) for v in parts) / 3
+            assert got[i, j] == narrow(float(real), np.dtype(dtype))[()], f"seed 12: {parts}"
+
+
+def pow_wrapped(x: int, y: int, bits: int) -> int:
+    if y < 0:
+        real = Fraction(x) ** y if x else Fraction(0)
+        return int(real)
+    return (pow(x, y, 2**bits) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_integer_powers(dtype: type) -> None:
+    rng = np.random.default_rng(13)
+    x = np.concatenate([rng.integers(-9, 10, 40), rng.integers(-(2**31), 2**31, 20), [0, 0, 1, -1, -1]]).astype(dtype)
+    for power in INTEGERS:
+        y = rng.integers(-4 if np.iinfo(power).min else 0, 12, x.size).astype(power)
+        y[-5:] = [0, 3, 127, 126, 127]
+        got = qrun_node("Pow", [x, y], opset=13)
+        want = [pow_wrapped(int(a), int(b), 8 * x.itemsize) for a, b in zip(x, y, strict=True)]
+        assert got.tolist() == want, f"seed 13 {power.__name__}"
+    got = qrun_node("Pow", [np.array([2, 3, -7, 9], dtype), np.array([0.5, 2, 3, -1], F)], opset=13)
+    assert got.tolist() == [1, 9, -343, 0]
+    model, feeds = node_model("Pow", [np.array([0, 2], dtype), np.array([-1], dtype)], opset=13, outputs=[dtype])
+    seen = Session(model).execute(feeds).events[0].observations
+    assert [(o.kind, o.param, o.count) for o in seen] == [("division-by-zero", "X", 1)]
+
+
+def test_powers_like_onnxruntime() -> None:
+    peer = Peer()
+    for seed, exponent in enumerate((2.0, 0.5, 3.0, -1.0, 2.7)):
+        x = np.random.default_rng(seed).uniform(0.1, 4, (3, 4)).astype(F)
+        peer.check("Pow", [x, np.array(exponent, F)], opset=13, message=f"seed {seed}")
+        peer.check("Pow", [x, np.full((2, 1, 1), exponent, D)], opset=13, message=f"seed {seed}")
+    peer.check("Pow", [-x, np.array([2, 3, 2, 3], np.int64)], opset=13, message="signs")
+    peer.check("Pow", [np.array([0, np.inf, np.nan, 1, -8], F), np.array([0, 0, 0, np.nan, 1 / 3], F)], message="edges")
+    peer.finish()
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("fmod", [0, 1])
+def test_integer_remainders(dtype: type, fmod: int) -> None:
+    info = np.iinfo(dtype)
+    values = [info.min, info.max, 0, 1, 7, 5, *((-1, -7, -5) if info.min else (3,))]
+    a, b = np.array(values, dtype).reshape(-1, 1), np.array(values, dtype)
+    got = qrun_node("Mod", [a, b], {"fmod": fmod}, opset=13)
+    for (i, j), z in np.ndenumerate(got):
+        x, y = values[i], values[j]
+        want = 0 if not y else x % y if not fmod else abs(x) % abs(y) * (-1 if x < 0 else 1)
+        assert int(z) == want, f"{x} mod {y}"
+
+
+def test_floating_point_remainders() -> None:
+    a = np.array([5.3, -5.3, 0.0, -0.0, np.inf, 4.0, -4.0, 4.0, np.nan, 30000.0], F)
+    b = np.array([2.0, 2.0, -3.0, 3.0, 2.0, np.inf, np.inf, 0.0, 1.0, 7.0], F)
+    for dtype in FLOATS:
+        x, y = a.astype(dtype), b.astype(dtype)
+        trunc, floor = (qrun_node("Mod", [x, y], {"fmod": f}, opset=28) for f in (1, 0))
+        for place in (0, 1, 9):
+            real = Fraction(float(x[place])), Fraction(float(y[place]))
+            assert float(trunc[place]) == float(real[0] - int(real[0] / real[1]) * real[1])
+            assert floor[place] == narrow(float(real[0] % real[1]), np.dtype(dtype))[()]
+        assert np.isnan(trunc[[4, 7, 8]].astype(D)).all()
+        assert np.isnan(floor[[4, 7, 8]].astype(D)).all()
+        assert trunc[5] == floor[5] == dtype(4)
+        assert trunc[6] == dtype(-4)
+        assert np.isposinf(floor[6].astype(D))
+        assert np.signbit(floor[2].astype(D))
+        assert not np.signbit(floor[3].astype(D))
+    far = qrun_node("Mod", [np.array([1e30], F), np.array([7.0], F)], {"fmod": 1}, opset=13)
+    assert far[0] == int(F(1e30)) % 7
+    with pytest.raises(OperatorError, match="floating point needs fmod"):
+        qrun_node("Mod", [a, b], opset=13)
+    with pytest.raises(OperatorError, match="neither 0 nor 1"):
+        qrun_node("Mod", [a, b], {"fmod": 2}, opset=13)
+
+
+def test_p_relu() -> None:
+    peer = Peer()
+    for seed, shape in enumerate([(3, 1, 1), (1,), (4, 5), (2, 3, 4, 5), ()]):
+        rng = np.random.default_rng(seed)
+        x, slope = rng.normal(0, 1, (2, 3, 4, 5)).astype(F), rng.normal(0, 1, shape).astype(F)
+        peer.check("PRelu", [x, slope], opset=16, message=f"seed {seed}", rtol=0, atol=0)
+    peer.finish()
+    ints = qrun_node("PRelu", [np.array([-3, 4], np.int32), np.array([-2], np.int32)], opset=16)
+    assert ints.tolist() == [6, 4]
+    with pytest.raises(OperatorError, match="slope does not broadcast to X"):
+        qrun_node("PRelu", [np.zeros(3, F), np.zeros((2, 3), F)], opset=16)
+
+
+COMPARE = {
+    "Equal": lambda a, b: a == b,
+    "Greater": lambda a, b: a > b,
+    "GreaterOrEqual": lambda a, b: a >= b,
+    "Less": lambda a, b: a < b,
+    "LessOrEqual": lambda a, b: a <= b,
+}
+
+
+@pytest.mark.parametrize("op_type", COMPARE)
+def test_comparisons(op_type: str) -> None:
+    floats = [np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.5, -2.0]).astype(d) for d in FLOATS]
+    ints = [np.array([np.iinfo(d).min, np.iinfo(d).max, 0, 1, 100], d) for d in INTEGERS]
+    for values in (*floats, *ints):
+        got = qrun_node(op_type, [values.reshape(-1, 1), values], opset=19, outputs=[np.bool_])
+        for (i, j), z in np.ndenumerate(got):
+            want = COMPARE[op_type](values[i].item(), values[j].item())
+            assert bool(z) == bool(want), f"{op_type} {values.dtype} {values[i]} {values[j]}"
+    if op_type == "Equal":
+        text = np.array(["a", "b", ""], object)
+        assert qrun_node("Equal", [text, np.array("b", object)], outputs=[np.bool_]).tolist() == [False, True, False]
+
+
+def test_infinities_by_sign() -> None:
+    for dtype in (F, H, BF, D):
+        x = np.array([np.inf, -np.inf, 1, np.nan]).astype(dtype)
+        for negative in (0, 1):
+            for positive in (0, 1):
+                flags = {"detect_negative": negative, "detect_positive": positive}
+                got = qrun_node("IsInf", [x], flags, opset=20, outputs=[np.bool_])
+                assert got.tolist() == [bool(positive), bool(negative), False, False]
+    small = np.array([1, 240, np.nan], ml_dtypes.float8_e4m3fnuz)
+    assert qrun_node("IsNaN", [small], opset=20, outputs=[np.bool_]).tolist() == [False, False, True]
+    assert not qrun_node("IsInf", [small], {"detect_negative": 0}, opset=20, outputs=[np.bool_]).any()
+
+
+def test_logic() -> None:
+    a, b = np.array([[False], [True]]), np.array([False, True])
+    for op_type, table in (("And", [[0, 0], [0, 1]]), ("Or", [[0, 1], [1, 1]]), ("Xor", [[0, 1], [1, 0]])):
+        assert qrun_node(op_type, [a, b]).astype(int).tolist() == table
+    assert qrun_node("Not", [b]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_bits(dtype: type) -> None:
+    info, bits = np.iinfo(dtype), 8 * np.dtype(dtype).itemsize
+    values = [info.min, info.max, 0, 1, 0x5A, bits - 1, bits, *((-1, -100) if info.min else ())]
+    a, b = np.array(values, dtype).reshape(-1, 1), np.array(values, dtype)
+
+    def wrap(v: int) -> int:
+        return int(np.array(v & (2**bits - 1), np.uint64).astype(dtype))
+
+    right = {
+        "BitwiseAnd": int.__and__,
+        "BitwiseOr": int.__or__,
+        "BitwiseXor": int.__xor__,
+    }
+    for op_type, plain in right.items():
+        got = qrun_node(op_type, [a, b])
+        assert got.tolist() == [[wrap(plain(x, y)) for y in values] for x in values]
+    assert qrun_node("BitwiseNot", [b]).tolist() == [wrap(~x) for x in values]
+    for direction in ("LEFT", "RIGHT"):
+        got = qrun_node("BitShift", [a, b], {"direction": direction}, opset=28)
+        for (i, j), z in np.ndenumerate(got):
+            x, y = values[i], values[j]
+            gone = -1 if direction == "RIGHT" and x < 0 else 0
+            want = gone if not 0 <= y < bits else wrap(x << y) if direction == "LEFT" else x >> y
+            assert int(z) == want, f"{x} {direction} by {y}"
+
+
+def test_outputs_are_claimed_and_shapes_checked() -> None:
+    tiny = Context(budget=Budget(1000))
+    from qrun.ops import find
+
+    for op_type in ("Max", "Mean", "Pow", "Equal", "PRelu", "Mod"):
+        a, b = np.ones((50, 1), F), np.ones((1, 50), F)
+        extra = {"fmod": 1} if op_type == "Mod" else {}
+        definition = find("", op_type, 28)
+        assert definition is not None
+        with pytest.raises(MemoryLimitError):
+            definition(a, b, ctx=tiny, **extra)
+        with pytest.raises(OperatorError, match="broadcast"):
+            definition(np.ones(3, F), np.ones(2, F), **extra)
+    with pytest.raises(OperatorError, match="approximation"):
+        qrun_node("Gelu", [np.ones(2, F)], {"approximate": "fast"}, opset=20)
+    with pytest.raises(OperatorError, match="direction"):
+        qrun_node("BitShift", [np.ones(2, np.uint8)] * 2, {"direction": "UP"})
