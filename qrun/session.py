@@ -74,7 +74,6 @@ class Session:
     model:      a path, the bytes of a file, an onnx.ModelProto, or a loaded Model.
     backend:    ``reference``: exact numpy kernels.
     arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
-    threads:    accepted for backends with threads of their own; the reference backend runs on one thread plus BLAS.
     max_memory: bytes a run may hold at once; None: 80 % of what is free.
 
     Raises QrunError: CallError, ModelError or UnsupportedError here, RunError in `run`.
@@ -91,6 +90,10 @@ class Session:
     ) -> None:
         _choose("backend", backend, ("reference",))
         _choose("arith", arith, ARITHMETICS)
+        if max_memory is not None and (not isinstance(max_memory, int) or max_memory < 0):
+            raise _bad_argument("max_memory", "a number of bytes, or None", max_memory)
+        if not isinstance(model, (str, Path, bytes, Model)) and not hasattr(model, "graph"):
+            raise _bad_argument("model", "a path, bytes, an onnx.ModelProto or a qrun.Model", model)
         start = perf_counter_ns()
         self.model = model if isinstance(model, Model) else load(model)
         self.backend = backend
@@ -100,6 +103,9 @@ class Session:
         self._plans: dict[tuple[str, ...], Plan] = {}
         self._plan(())
         self.load_ns = perf_counter_ns() - start
+
+    def __repr__(self) -> str:
+        return f"<qrun.Session {self.model.label}: {len(self.model.nodes)} nodes, {self.backend}, {self.arith}>"
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:
@@ -114,7 +120,7 @@ class Session:
         """Run once and return arrays by name.
 
         feeds:   an array of the exact type and shape for each input.
-        outputs: names of any tensors of the graph; None: the graph's outputs.
+        outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
         return dict(self.execute(feeds, outputs, observe=False).outputs)
 
@@ -125,7 +131,9 @@ class Session:
 
         observe: let kernels look for saturation, NaN and wrap-around, which costs time.
         """
-        chosen = self._plan(tuple(outputs or ()))
+        if not isinstance(feeds, Mapping):
+            raise _bad_argument("feeds", "a dict of arrays by input name", feeds)
+        chosen = self._plan((outputs,) if isinstance(outputs, str) else tuple(outputs or ()))
         values = check_feeds(self.model, feeds)
         budget = Budget(default_limit() if self.max_memory is None else self.max_memory)
         return execute(chosen, values, arith=self.arith, budget=budget, observe=observe)
@@ -140,12 +148,21 @@ class Session:
         progress: Progress | None = None,
     ) -> Profile:
         """Run repeatedly and return all timings. runs: None for as many as fit in `seconds`, 5 to 1000."""
+        if runs is not None and runs < 1:
+            raise _bad_argument("runs", "at least 1, or None", runs)
         return measure(lambda: self.execute(feeds, observe=False), self.model, runs, warmup, seconds, progress)
 
     def _plan(self, keep: tuple[str, ...]) -> Plan:
         if keep not in self._plans:
             self._plans[keep] = plan(self.model, keep)
         return self._plans[keep]
+
+
+def _bad_argument(name: str, expected: str, got: object) -> CallError:
+    shown = repr(got) if isinstance(got, (int, float, str)) else type(got).__name__
+    return CallError(
+        "QR005", "bad-option", f"{name} is not usable", facts=[("expected", expected), ("got", shown[:80])]
+    )
 
 
 def _choose(what: str, value: str, allowed: Sequence[str]) -> None:
@@ -218,6 +235,13 @@ def _macs(step: Step, args: Sequence[Array | None], made: Sequence[Array]) -> in
     return step.definition.cost(shapes, [a.shape for a in made], step.kwargs)
 
 
+def _type_code(param: str) -> dict[str, str]:
+    """The rule a wrong element type breaks."""
+    if "zero_point" in param.lower():
+        return {"code": "QR303", "name": "zero-point-type"}
+    return {"code": "QR203", "name": "type-not-allowed"}
+
+
 def _check_types(step: Step, args: Sequence[Array | None]) -> None:
     """The inputs' element types against the operator's constraints; remembered for types seen before."""
     key = tuple(None if a is None else a.dtype for a in args)
@@ -249,8 +273,7 @@ def _check_types(step: Step, args: Sequence[Array | None]) -> None:
                 expected=f"{type_name(other)}, as {first}",
                 got=type_name(dtype),
                 why=f"{step.node.op}-{step.node.version}: both have type {formal.variable}.",
-                code="QR203",
-                name="type-not-allowed",
+                **_type_code(name),
             )
     step.accepted.add(key)
 

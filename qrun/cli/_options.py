@@ -40,7 +40,7 @@ run_options = stacked(
     option("--arith", type=click.Choice(["exact", "ort", "onnx-ref"]), default="exact", show_default=True, group="Run",
            help="Requantization: the correctly rounded value, or as another runtime rounds."),
     option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run",
-           help="Threads, for backends that have their own."),
+           show_default="reference: 1", help="Threads of the backend (of BLAS for reference)."),
     option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,
            show_default="80% of free", group="Run", help="Stop before a tensor would take more, e.g. 8GiB."),
 )  # fmt: skip
