@@ -26,6 +26,7 @@ NPY = b"\x93NUMPY"
 ZIP = b"PK"
 MAX_HEADER = 10_000
 CHUNK = 1 << 24
+MAX_RANK = 64
 FLOAT8_E5M2 = ("<f1", "|f1")
 """What np.save writes for ml_dtypes.float8_e5m2, and np.load does not read."""
 
@@ -44,7 +45,7 @@ def bad_file(source: str, got: str, expected: str = "", *, fix: str = "", why: s
 
 
 def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
-    """An input file that cannot be opened; names the files beside it that can."""
+    """An input file that cannot be opened; names one beside it whose name is nearly the same."""
     from difflib import get_close_matches
 
     path = Path(path)
@@ -53,8 +54,8 @@ def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
         beside = [p.name for p in path.parent.iterdir() if p.suffix in (".npy", ".npz", ".pb") or p.is_dir()]
     except (OSError, ValueError):
         beside = []
-    near = get_close_matches(path.name, beside, 1, 0.6) or sorted(n for n in beside if n.endswith((".npy", ".npz")))[:1]
-    fixes = [f"did you mean {path.parent / near[0]} ?"] if near else ["check the path"]
+    near = get_close_matches(path.name, beside, 1, 0.6)
+    fixes = [f"did you mean {path.parent / near[0]}?"] if near else ["check the path"]
     return CallError(
         "QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes
     )  # fmt: skip

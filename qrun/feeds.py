@@ -1,29 +1,16 @@
-"""Do the given arrays fit the graph's inputs? And random arrays that do."""
+"""Do the given arrays fit the graph's inputs?"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
 
 import numpy as np
 
 from qrun.errors import CallError
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.types import NUMBERS, PACKED_BITS, describe, shape_text, type_name
-from qrun.memory import Budget
-
-MAX_SIZE = 2**40
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Dynamic sizes that the user fixed: of symbols, and of whole inputs."""
-
-    symbols: Mapping[str, int] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+from qrun.ir.types import describe, shape_text, type_name
+from qrun.sizes import FREE, Sizes
 
 
 def check_feeds(
@@ -31,7 +18,7 @@ def check_feeds(
     feeds: Mapping[str, Array],
     sources: Mapping[str, str] | None = None,
     *,
-    sizes: Sizes = Sizes(),
+    sizes: Sizes = FREE,
     partial: bool = False,
 ) -> dict[str, Array]:
     """The feeds, after checking names, element types and shapes against the graph's inputs.
@@ -64,7 +51,7 @@ def check_feeds(
 def unknown_input(model: Model, name: str, source: str) -> CallError:
     names = [v.name for v in model.inputs]
     near = get_close_matches(name, names, 1, 0.6)
-    fixes = [f"did you mean -i {near[0]}={source} ?"] if near else ["qrun inspect MODEL lists the inputs"]
+    fixes = [f"did you mean -i {near[0]}={source}?"] if near else ["qrun inspect MODEL lists the inputs"]
     return CallError(
         "QR002",
         "unknown-input",
@@ -147,153 +134,3 @@ def _transposition(value: TensorType, array: Array) -> tuple[int, ...]:
             ):
                 return axes
     return ()
-
-
-def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
-    """The sizes in ``image:1x3x224x224`` (one input) and ``N=4`` (a symbol) specs. Raises CallError."""
-    symbols: dict[str, int] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
-    values = {v.name: v for v in (*model.inputs, *model.defaults)}
-    known = dict.fromkeys(d for v in values.values() for d in v.shape or () if isinstance(d, str))
-    for spec in specs:
-        name, _, dims = spec.rpartition(":")
-        symbol, _, size = spec.rpartition("=")
-        if name in values and _numbers(dims) is not None:
-            shape = _numbers(dims) or ()
-            _bind_shape(model, values[name], shape, symbols, spec)
-            shapes[name] = shape
-        elif symbol in known and size.isascii() and size.isdigit() and int(size) <= MAX_SIZE:
-            if symbols.setdefault(symbol, int(size)) != int(size):
-                raise _bad_shape(model, spec, f"{symbol} = {symbols[symbol]} before", f"{symbol} = {size}")
-        else:
-            raise _unknown_shape(model, spec, symbol, name, list(known), list(values))
-    return Sizes(symbols, shapes)
-
-
-def _numbers(dims: str) -> tuple[int, ...] | None:
-    parts = dims.split("x") if dims else []
-    if not all(p.isascii() and p.isdigit() and int(p) <= MAX_SIZE for p in parts):
-        return None
-    return tuple(map(int, parts))
-
-
-def _bind_shape(model: Model, value: TensorType, shape: tuple[int, ...], symbols: dict[str, int], spec: str) -> None:
-    fits = value.shape is None or len(value.shape) == len(shape)
-    for want, got in zip(value.shape or (), shape, strict=False):
-        if isinstance(want, str):
-            fits &= symbols.setdefault(want, got) == got
-        elif want is not None:
-            fits &= want == got
-    if not fits:
-        raise _bad_shape(model, spec, f"{value.name} {value}", shape_text(shape))
-
-
-def _bad_shape(model: Model, spec: str, expected: str, got: str) -> CallError:
-    return CallError(
-        "QR003",
-        "input-mismatch",
-        f"--shape {spec} does not fit the model",
-        where=[model.label],
-        facts=[("expected", expected), ("got", got)],
-        fixes=["--shape image:1x3x224x224 for one input, or --shape N=4 for a named dimension"],
-    )
-
-
-def _unknown_shape(model: Model, spec: str, symbol: str, name: str, known: list[str], values: list[str]) -> CallError:
-    near = get_close_matches(symbol, known, 1, 0.6) if symbol else get_close_matches(name, values, 1, 0.6)
-    rest = spec[len(symbol or name) :]
-    return CallError(
-        "QR005",
-        "bad-option",
-        f"--shape {spec} names neither an input with sizes nor a dimension with a size",
-        where=[model.label],
-        facts=[
-            ("inputs", ", ".join(values[:12]) or "none"),
-            ("dimensions", ", ".join(known[:12]) or "none have names"),
-        ],
-        fixes=[f"did you mean --shape {near[0]}{rest} ?"]
-        if near
-        else ["--shape image:1x3x224x224 for one input, or --shape N=4 for a named dimension"],
-    )
-
-
-def random_feeds(
-    model: Model, wanted: Sequence[TensorType], given: Mapping[str, Array], sizes: Sizes, seed: int, budget: Budget
-) -> tuple[dict[str, Array], list[str]]:
-    """Random arrays for the `wanted` inputs, and the symbols that were set to 1 for want of a size.
-
-    Floats are uniform in [-1, 1), 8-bit and smaller integers full range, other integers 0 or 1 (safe as indices),
-    booleans both. An input's values depend on the seed and its place only. Raises CallError for an input of unknown
-    type or rank, MemoryLimitError.
-    """
-    symbols = dict(sizes.symbols)
-    for value in (*model.inputs, *model.defaults):
-        if value.name in given and value.shape is not None:
-            pairs = zip(value.shape, given[value.name].shape, strict=False)
-            symbols |= {want: got for want, got in pairs if isinstance(want, str)}
-    unset: dict[str, None] = {}
-    made: dict[str, Array] = {}
-    places = {v.name: place for place, v in enumerate(model.inputs)}
-    for value in wanted:
-        shape = sizes.shapes.get(value.name)
-        if shape is None:
-            shape = _sizes_of(model, value, symbols, unset)
-        if value.kind != "tensor" or value.dtype is None:
-            raise _not_random(model, value, f"a {value.kind}" if value.kind != "tensor" else "an unknown element type")
-        budget.claim(shape, value.dtype.itemsize, f"input {value.name}")
-        made[value.name] = _random(model, value, shape, np.random.default_rng([seed, places[value.name]]))
-        budget.hold(made[value.name])
-    return made, list(unset)
-
-
-def _sizes_of(model: Model, value: TensorType, symbols: Mapping[str, int], unset: dict[str, None]) -> tuple[int, ...]:
-    if value.shape is None:
-        raise _not_random(model, value, "an unknown number of dimensions")
-    shape = []
-    for place, dim in enumerate(value.shape):
-        if isinstance(dim, int):
-            shape.append(dim)
-        elif dim is not None and dim in symbols:
-            shape.append(symbols[dim])
-        else:
-            unset[dim or f"{value.name}[{place}]"] = None
-            shape.append(1)
-    return tuple(shape)
-
-
-def _random(model: Model, value: TensorType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    dtype = value.dtype
-    assert dtype is not None
-    name = type_name(dtype)
-    count = math.prod(shape)
-    flat: Array
-    if dtype.kind == "O":
-        raise _not_random(model, value, "text")
-    if dtype.kind == "b":
-        flat = rng.integers(0, 2, count, np.uint8).astype(bool)
-    elif "int" in name:
-        bits = PACKED_BITS.get(NUMBERS[dtype], 8 * dtype.itemsize)
-        if bits > 8:
-            flat = rng.integers(0, 2, count, np.uint8).astype(dtype)
-        else:
-            low = -(1 << (bits - 1)) if name.startswith("i") else 0
-            flat = rng.integers(low, low + (1 << bits), count, np.int16).astype(dtype)
-    elif dtype.kind == "c":
-        flat = ((rng.random(count) + 1j * rng.random(count)) * 2 - (1 + 1j)).astype(dtype)
-    elif name == "float8e8m0":
-        flat = (0.5 + rng.random(count, np.float32)).astype(dtype)
-    elif dtype == np.float64:
-        flat = rng.random(count) * 2 - 1
-    else:
-        flat = (rng.random(count, np.float32) * np.float32(2) - np.float32(1)).astype(dtype)
-    return flat.reshape(shape)
-
-
-def _not_random(model: Model, value: TensorType, what: Any) -> CallError:
-    return CallError(
-        "QR001",
-        "missing-input",
-        f"input {value.name!r} has {what}: qrun cannot make random data for it",
-        where=[model.label, f"input {value.name}, {value}"],
-        fixes=[f"-i {value.name}=FILE", f"--shape {value.name}:1x3x224x224 if only the sizes are missing"],
-    )

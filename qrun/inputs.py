@@ -16,10 +16,12 @@ from typing import IO
 
 from qrun import arrays, inline
 from qrun.errors import CallError
-from qrun.feeds import check_feeds, fixed_sizes, random_feeds, unknown_input
+from qrun.feeds import check_feeds, unknown_input
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import describe
 from qrun.memory import Budget, available
+from qrun.randoms import random_feeds
+from qrun.sizes import fixed_sizes
 
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 
@@ -50,7 +52,7 @@ class _Reader:
 
     @property
     def known(self) -> dict[str, TensorType]:
-        return {v.name: v for v in (*self.model.inputs, *self.model.defaults)}
+        return _known(self.model)
 
     def give(self, name: str, array: Array, source: str) -> None:
         if name not in self.known:
@@ -66,9 +68,9 @@ class _Reader:
         self.feeds.sources[name] = source
 
     def read(self, spec: str) -> None:
-        name = max((n for n in self.known if spec.startswith(n + "=")), key=len, default=None)
-        if name is not None:
-            self.named(name, spec[len(name) + 1 :])
+        name, rest = split_name(self.model, spec)
+        if name:
+            self.named(name, rest)
         elif "=" in spec and not os.path.exists(spec) and not _is_folder_path(spec):
             wrong, _, rest = spec.partition("=")
             raise unknown_input(self.model, wrong, rest)
@@ -186,7 +188,7 @@ def read_inputs(
     budget = Budget(max_memory if free is None else free * 4 // 5)
     reader = _Reader(model, budget, stream, feeds)
     sizes = fixed_sizes(model, shapes)
-    for spec in sorted(specs, key=lambda s: not _has_name(model, s)):
+    for spec in sorted(specs, key=lambda s: not split_name(model, s)[0]):
         reader.read(spec)
     reader.assign_nameless()
     feeds.symbols = dict(sizes.symbols)
@@ -206,8 +208,22 @@ def read_inputs(
     return feeds
 
 
-def _has_name(model: Model, spec: str) -> bool:
-    return any(spec.startswith(v.name + "=") for v in (*model.inputs, *model.defaults))
+def files_read(model: Model, specs: Sequence[str]) -> dict[str, str]:
+    """The paths of the model and of the files that these specs name, and what each is, for messages."""
+    found = {str(model.path): "the model of this call"} if model.path else {}
+    folder = model.path.parent if model.path else Path()
+    found |= {str(folder / name): "a file of the model's data" for name in model.external_files}
+    return found | {split_name(model, spec)[1]: "an input of this call" for spec in specs}
+
+
+def split_name(model: Model, spec: str) -> tuple[str, str]:
+    """A spec as the longest name of an input that it starts with ("" if it has none) and the rest."""
+    name = max((n for n in _known(model) if spec.startswith(n + "=")), key=len, default="")
+    return (name, spec[len(name) + 1 :]) if name else ("", spec)
+
+
+def _known(model: Model) -> dict[str, TensorType]:
+    return {v.name: v for v in (*model.inputs, *model.defaults)}
 
 
 def _is_folder_path(spec: str) -> bool:
@@ -233,7 +249,7 @@ def _unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str
         error.fixes = (f"name the arrays: np.savez(path, {names or '**{name: array}'})",)
     elif error.fixes and error.fixes[0].startswith("did you mean"):
         near = error.fixes[0].split("-i ", 1)[1].rsplit("=", 1)[0]
-        error.fixes = (f"did you mean the key {near} ?",)
+        error.fixes = (f"did you mean the key {near}?",)
     return error
 
 

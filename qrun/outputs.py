@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import IO
 
 from qrun.arrays import numbered, storable, write_npy, write_npz
@@ -15,8 +16,11 @@ from qrun.errors import CallError
 from qrun.ir import Array, Model
 
 
-def check_target(target: str, names: Sequence[str], *, stdout_taken: bool = False) -> None:
-    """Raise CallError before the run if tensors of these names cannot go to `target`."""
+def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, stdout_taken: bool = False) -> None:
+    """Raise CallError before the run if tensors of these names cannot go to `target`.
+
+    read: paths of the files that this call reads, and what they are; they are not written over.
+    """
     if target == "-":
         if stdout_taken:
             raise _bad("stdout cannot hold both JSON and tensors", target, "-o out.npz --json")
@@ -31,15 +35,37 @@ def check_target(target: str, names: Sequence[str], *, stdout_taken: bool = Fals
             raise _bad(f"{target} holds one array, and there are {len(names)}: {', '.join(names[:4])}", target,
                        f"-o {path.with_suffix('.npz')}")  # fmt: skip
     elif path.suffix != ".npz":
-        raise _bad(
-            f"-o {target} has a suffix that qrun does not write", target, "out.npz, out.npy (one output), DIR/ or -"
-        )
+        folder = f"-o {target}/ writes a folder" if not path.suffix else ""
+        raise _bad(f"-o {target} has a suffix that qrun does not write" if path.suffix else f"-o {target} has no suffix",
+                   target, folder or "out.npz, out.npy (one output), DIR/ or -")  # fmt: skip
     parent = path.parent
     while is_folder(target) and not parent.exists() and parent != parent.parent:
         parent = parent.parent
+    _check_file(target, parent, read)
+
+
+def check_trace(target: str, read: Mapping[str, str]) -> None:
+    """Raise CallError before the run if a trace cannot go to `target`."""
+    if os.path.isdir(target):
+        raise _cannot(target, "it is a folder")
+    _check_file(target, Path(target).parent, read)
+
+
+def _check_file(target: str, parent: Path, read: Mapping[str, str]) -> None:
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         reason = "is not writable" if parent.is_dir() else "is not a folder" if parent.exists() else "does not exist"
-        raise _cannot(target, f"{str(parent)!r} {reason}")
+        fix = "check the path" if parent.exists() else f"mkdir -p {quote(str(parent))}"
+        raise _cannot(target, f"{str(parent)!r} {reason}", fix)
+    taken = next((what for path, what in read.items() if _same_file(target, path)), "")
+    if taken:
+        raise _cannot(target, f"it is {taken}", "name another file")
+
+
+def _same_file(first: str, second: str) -> bool:
+    """Are these one regular file, or will they be? Links count as what they point to."""
+    if os.path.isfile(first) and os.path.isfile(second):
+        return os.path.samefile(first, second)
+    return bool(second) and not os.path.exists(first) and os.path.realpath(first) == os.path.realpath(second)
 
 
 def is_folder(target: str) -> bool:
@@ -146,10 +172,8 @@ def _bad(message: str, target: str, fix: str) -> CallError:
     return CallError("QR005", "bad-option", message, facts=[("got", f"-o {target}")], fixes=[fix])
 
 
-def _cannot(target: str, reason: str) -> CallError:
-    return CallError(
-        "QR008", "cannot-write", f"cannot write {target!r}: {reason}", where=[target], fixes=["check the path"]
-    )
+def _cannot(target: str, reason: str, fix: str = "check the path") -> CallError:
+    return CallError("QR008", "cannot-write", f"cannot write {target!r}: {reason}", where=[target], fixes=[fix])
 
 
 def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
@@ -176,7 +200,7 @@ def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
                 f"no tensor matches {pattern!r}",
                 where=[model.label],
                 facts=[("tensors", f"{len(made)}, such as {', '.join(made[:3])}" if made else "none")],
-                fixes=[f"did you mean {' or '.join(near)} ?"]
+                fixes=[f"did you mean {' or '.join(near)}?"]
                 if near
                 else ["qrun inspect MODEL --nodes lists the tensors"],
             )

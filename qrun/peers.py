@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qrun.errors import RunError, UnsupportedError
+from qrun.errors import QrunError, RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.ir.load import parse, read_file
 from qrun.ir.types import NUMBERS, type_name
+from qrun.plan import plan
 from qrun.profiling import Profile, Progress, measure
 from qrun.session import RunResult
 
@@ -54,8 +55,13 @@ class Peer:
         self.label, self._run = build(model, proto, self.outputs, threads)
         self.load_ns = perf_counter_ns() - start
 
-    def execute(self, feeds: Mapping[str, Array]) -> RunResult:
-        """Run once. The result has no node events. Raises RunError with the runtime's own words."""
+    def execute(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, *, observe: bool = True
+    ) -> RunResult:
+        """Run once, as Session.execute does, but without node events and with nothing to observe.
+
+        outputs: some of those that the peer was made for. Raises RunError with the runtime's own words.
+        """
         start = perf_counter_ns()
         try:
             arrays = self._run(feeds)
@@ -66,11 +72,11 @@ class Peer:
                 f"{self.label} failed on this model",
                 where=[self.model.label],
                 facts=[("got", _words(error))],
-                fixes=["--backend reference runs the model with qrun"],
+                fixes=_instead(self.model),
             ) from error
         duration = perf_counter_ns() - start
         named = dict(zip(self.outputs, map(np.asarray, arrays), strict=True))
-        return RunResult(named, (), duration, 0, start)
+        return RunResult({name: named[name] for name in outputs or self.outputs}, (), duration, 0, start)
 
     def profile(
         self,
@@ -180,8 +186,17 @@ def _refused(label: str, model: Model, error: Exception) -> UnsupportedError:
         f"{label} cannot load this model",
         where=[model.label],
         facts=[("got", _words(error))],
-        fixes=["--backend reference runs the model with qrun"],
+        fixes=_instead(model),
     )
+
+
+def _instead(model: Model) -> list[str]:
+    """qrun's own backend, if that can run the model."""
+    try:
+        plan(model)
+    except QrunError:
+        return []
+    return ["--backend reference runs the model with qrun"]
 
 
 def _words(error: Exception) -> str:

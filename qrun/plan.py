@@ -10,8 +10,8 @@ import numpy as np
 
 from qrun.errors import CallError, OperatorError, UnsupportedError
 from qrun.ir import Model, Node
-from qrun.ir.schema import DOMAINS, Formal
-from qrun.ops import OpDef, find
+from qrun.ir.schema import DOMAINS, MS, Formal, schema
+from qrun.ops import OpDef, find, near_operators
 
 BACKENDS = ("reference",)
 
@@ -126,12 +126,22 @@ def _refuse_unsupported(model: Model) -> None:
         where=[model.label, f"opset {model.opsets.get('', '?')}"],
         facts=facts,
         why=f"domain {foreign[0].domain!r} is not one that qrun knows." if foreign else "",
-        fixes=["--backend ort runs the model with ONNX Runtime", "qrun ops lists what runs"],
+        fixes=unsupported_fixes(nodes[0] for nodes in missing.values()),
     )
 
 
+def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
+    """What helps where these operators have no kernel: the right spelling, or another runtime if that knows them all."""
+    strange = [n for n in nodes if n.domain != MS and schema(n.domain, n.op_type, n.version) is None]
+    near = {n.op_type: names[0] for n in strange if n.domain in DOMAINS and (names := near_operators(n.op_type, 0.8))}
+    fixes = [f"did you mean {right} instead of {wrong}?" for wrong, right in list(near.items())[:2]]
+    if not strange:
+        fixes.append("--backend ort runs the model with ONNX Runtime")
+    return [*fixes, "qrun ops lists what runs"]
+
+
 def located(error: OperatorError, model: Model, node: Node, definition: OpDef | None = None) -> OperatorError:
-    """The same error with file, node and tensor in it."""
+    """The error, now with file, node and tensor in it."""
     where = [model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"]
     names = [p.name for p in definition.inputs] if definition else []
     if error.param in names:
@@ -140,6 +150,5 @@ def located(error: OperatorError, model: Model, node: Node, definition: OpDef | 
         where.append(f"tensor {tensor} (input {place}, {error.param})" if tensor else f"input {place}, {error.param}")
     elif error.param:
         where.append(f"attribute {error.param}" if error.param in node.attributes else error.param)
-    located_error = OperatorError(error.message, param=error.param, code=error.code, name=error.name, why=error.why)
-    located_error.where, located_error.facts, located_error.fixes = tuple(where), error.facts, error.fixes
-    return located_error
+    error.where = tuple(where)
+    return error

@@ -45,19 +45,19 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Statistics of one row of samples, in ns."""
+    """Statistics of one row of samples, in ns; a single sample has no deviation."""
 
     median: float
     low: float
     p90: float
     high: float
     mean: float
-    deviation: float
+    deviation: float | None
 
 
 def summary(samples: Sequence[int] | np.ndarray) -> Summary:
     values = np.asarray(samples, np.float64)
-    deviation = float(values.std(ddof=1)) if values.size > 1 else 0.0
+    deviation = float(values.std(ddof=1)) if values.size > 1 else None
     median, p90 = (float(v) for v in np.percentile(values, (50, 90)))
     return Summary(median, float(values.min()), p90, float(values.max()), float(values.mean()), deviation)
 

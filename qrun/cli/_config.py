@@ -148,5 +148,5 @@ def _unknown(key: str, what: str, known: list[str], path: Path) -> CallError:
         where=[str(path), f"[tool.qrun] {key}"],
         facts=[("known", ", ".join(known))],
         why=why,
-        fixes=[f"did you mean {near[0]} ?"] if near else ["--config none ignores the file"],
+        fixes=[f"did you mean {near[0]}?"] if near else ["--config none ignores the file"],
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qrun.ir import Model
     from qrun.peers import Peer
     from qrun.report.screen import Out
-    from qrun.session import Session
+    from qrun.session import RunResult, Session
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,22 @@ class Ready:
 
 def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     """Model, feeds and backend from the options; notes go to stderr."""
-    from qrun.inputs import read_inputs
+    from qrun.inputs import files_read, read_inputs
     from qrun.ir import load
-    from qrun.outputs import check_target, match_tensors
+    from qrun.outputs import check_target, check_trace, match_tensors
 
     _import_backend(options["backend"])
     source = read_model(options["model"], options["inputs"])
     start = perf_counter_ns()
-    model = load(source)
+    model = load(source, source="stdin" if options["model"] == "-" else "")
     loaded = perf_counter_ns()
     extra = match_tensors(model, options.get("tensor", ()))
     names = [*(v.name for v in model.outputs), *extra]
+    read = files_read(model, options["inputs"])
     if options.get("output"):
-        check_target(options["output"], names, stdout_taken=options["format"] == "json")
+        check_target(options["output"], names, read, stdout_taken=options["format"] == "json")
+    if options["trace"]:
+        check_trace(options["trace"], {**read, options.get("output") or "": "the file of --output"})
     begin = perf_counter_ns()
     session, label = _session(model, source, names, options)
     planned = perf_counter_ns()
@@ -60,6 +63,18 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     for note in feeds.notes:
         out.note(note)
     return Ready(model, feeds, extra, session, label, loaded - start, planned - begin)
+
+
+def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:
+    """``--trace``: the timeline of one run, and a note if it has no nodes in it."""
+    from qrun.outputs import replacing
+    from qrun.report.trace import trace
+
+    text = trace(ready.model, result, load_ns=ready.load_ns, plan_ns=ready.plan_ns, backend=options["backend"])
+    with replacing(options["trace"]) as stream:
+        stream.write(text.encode())
+    if ready.model.nodes and not result.events:
+        out.note(f"{options['trace']} has no times of nodes: --backend {options['backend']} does not give them")
 
 
 def _import_backend(backend: str) -> None:

@@ -32,7 +32,7 @@ Examples:
   qrun inspect m.onnx                 what is in a model
 """
 
-CLOSING = "qrun COMMAND -h for one command; qrun explain inputs|exit-codes|config|json for the formats."
+CLOSING = "qrun COMMAND -h for one command; qrun explain inputs|exit-codes|config|json for the formats, qrun explain completion for the Tab key."
 
 
 def is_model(word: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qrun.cli._base import Call
-from qrun.errors import QrunError, RunError
+from qrun.errors import CallError, QrunError, RunError
 
 if TYPE_CHECKING:
     import click
@@ -72,11 +72,11 @@ def _run(call: Call) -> int:
         return _fail(call, error)
     except click.ClickException as error:
         _show_usage(error)
-        _print_json(call, {"code": "usage", "name": "usage", "message": error.format_message()}, error.exit_code)
+        _print_json(call, usage_error(call, error.format_message()), error.exit_code)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         _say("interrupted")
-        _print_json(call, {"code": "interrupted", "name": "interrupted", "message": "interrupted"}, INTERRUPTED)
+        _print_json(call, QrunError("interrupted", "interrupted", "interrupted"), INTERRUPTED)
         return INTERRUPTED
     except BrokenPipeError:
         raise
@@ -124,8 +124,13 @@ def _fail(call: Call, error: QrunError) -> int:
     print_error(Screen.of(sys.stderr, call.color), error)
     if call.verbose > 1:
         _traceback(error)
-    _print_json(call, error_fields(error), error.exit_code)
+    _print_json(call, error, error.exit_code)
     return error.exit_code
+
+
+def usage_error(call: Call, message: str) -> CallError:
+    """What click says of a command line, as every other error is in JSON."""
+    return CallError("QR000", "usage", message, fixes=[f"qrun {call.command} -h"])
 
 
 def error_fields(error: QrunError) -> dict[str, object]:
@@ -140,11 +145,11 @@ def error_fields(error: QrunError) -> dict[str, object]:
     }
 
 
-def _print_json(call: Call, error: dict[str, object], code: int) -> None:
+def _print_json(call: Call, error: QrunError, code: int) -> None:
     if call.json:
         from qrun.report.json import failure
 
-        sys.stdout.write(failure(call.command, call.argv, error, code) + "\n")
+        sys.stdout.write(failure(call.command, call.argv, error_fields(error), code) + "\n")
 
 
 def _show_usage(error: object) -> None:
@@ -180,7 +185,7 @@ def _bug(call: Call, error: Exception) -> int:
     print_message(Screen.of(sys.stderr, call.color), "error", "", "internal", message, where=where, fixes=fixes)
     if call.verbose > 1:
         _traceback(error)
-    _print_json(call, {"code": "internal", "name": "internal", "message": message, "where": where, "fixes": fixes}, BUG)
+    _print_json(call, QrunError("internal", "internal", message, where=where, fixes=fixes), BUG)
     return BUG
 
 
@@ -204,8 +209,6 @@ def _flush() -> None:
 
 def _stdout_failed(error: OSError) -> int:
     """stdout took no more: a full disk, or a descriptor that is not open for writing."""
-    from qrun.errors import CallError
-
     _silence()
     call = Call()
     return _fail(call, CallError("QR008", "cannot-write", f"cannot write to stdout: {error.strerror or error}"))

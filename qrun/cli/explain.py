@@ -4,24 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qrun.cli._base import argument, define, general_options
+import click
+
+from qrun.cli._base import Call, argument, define, format_options, general_options
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out
 
 
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from qrun.report.explain import names
+
+    return [name for name in names() if name.lower().startswith(incomplete.lower())]
+
+
 @define(
     "explain",
     examples=["qrun explain QR301", "qrun explain QLinearConv", "qrun explain inputs"],
-    notes="Topics: inputs, exit-codes, config, json. Without TOPIC: everything that can be explained.",
+    notes="Topics: inputs, exit-codes, config, completion, json. Without TOPIC: everything that can be explained.",
 )
-@argument("topic", about="A code, a rule name, an operator or a topic.", required=False)
+@argument("topic", about="A code, a rule name, an operator or a topic.", required=False, shell_complete=_complete)
+@format_options("text", "json")
 @general_options()
-def command(out: Out, topic: str | None) -> None:
+@click.pass_context
+def command(ctx: click.Context, out: Out, topic: str | None, format: str) -> None:
     """Explain a rule, an operator or a topic, offline."""
-    from qrun.report.explain import explain, print_topics
+    from qrun.report.explain import page
 
-    if topic is None:
-        print_topics(out.result)
+    found = page(topic, verbose=out.verbose > 0)
+    if format == "json":
+        from qrun.report.json import document
+
+        out.result.write(document("explain", ctx.ensure_object(Call).argv, {**found.fields, "exit_code": 0}))
     else:
-        explain(out.result, topic, verbose=out.verbose > 0)
+        found.show(out.result)

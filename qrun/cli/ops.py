@@ -29,7 +29,7 @@ def command(ctx: click.Context, out: Out, name: str | None, format: str) -> int:
     shown = matching(known, name) if name else known
     code = 0 if shown else 1
     if not shown:
-        out.messages.wrapped("", "  ", why_missing(known, name or ""))
+        out.messages.wrapped("", "  ", why_missing(name or ""))
     if format == "json":
         from qrun.report.json import document
 

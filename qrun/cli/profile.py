@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, define, format_options, general_options, model_argument, option
-from qrun.cli._flow import prepare
+from qrun.cli._flow import prepare, write_trace
 from qrun.cli._options import input_options, run_options, trace_option
 
 if TYPE_CHECKING:
@@ -95,14 +95,7 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: ski
         asked = f" of {profile.asked}" if profile.asked else ""
         out.messages.line(f"interrupted after {len(profile.run_ns)}{asked} runs")
     if options["trace"]:
-        from qrun.outputs import replacing
-        from qrun.report.trace import trace
-
-        text = trace(
-            ready.model, profile.last, load_ns=ready.load_ns, plan_ns=ready.plan_ns, backend=options["backend"]
-        )
-        with replacing(options["trace"]) as stream:
-            stream.write(text.encode())
+        write_trace(ready, profile.last, options, out)
 
     from qrun.report.profile import ProfileReport, print_markdown, print_profile, profile_fields
 

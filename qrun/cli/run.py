@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, define, format_options, general_options, model_argument, option
-from qrun.cli._flow import Ready, prepare
+from qrun.cli._flow import Ready, prepare, write_trace
 from qrun.cli._options import input_options, run_options, trace_option
 
 if TYPE_CHECKING:
@@ -62,13 +62,15 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: ski
     """Run a model: outputs, time per node, spec checks."""
     ready = prepare(options, out)
     names = [*(v.name for v in ready.model.outputs), *ready.extra]
-    result = _execute(ready, names)
+    result = ready.session.execute(ready.feeds.arrays, names)
     _save(ready, result, options, out)
     as_json = options["format"] == "json"
     checked = as_json or not out.quiet or options["fail_on"] != "never"
     findings = _check(ready, result) if checked else None
-    code = int(_failed(findings or [], options["fail_on"]))
+    failing = _failing(findings or [], options["fail_on"])
+    code = int(bool(failing))
 
+    from qrun.report.message import print_findings
     from qrun.report.run import RunReport, print_run, run_fields
 
     feeds = ready.feeds
@@ -80,29 +82,19 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: ski
         out.result.write(document("run", ctx.ensure_object(Call).argv, {**run_fields(report), "exit_code": code}))
     elif options["output"] != "-":
         print_run(out, report)
+    if failing and (as_json or out.quiet or options["output"] == "-"):
+        print_findings(out.messages, failing, ready.model.label, out.verbose > 0)
     return code
 
 
-def _execute(ready: Ready, names: Sequence[str]) -> RunResult:
-    from qrun.session import Session
-
-    if isinstance(ready.session, Session):
-        return ready.session.execute(ready.feeds.arrays, names)
-    return ready.session.execute(ready.feeds.arrays)
-
-
 def _save(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:
-    from qrun.outputs import replacing, save
+    from qrun.outputs import save
 
     if options["output"]:
         for note in save(options["output"], ready.feeds.arrays, result.outputs, ready.extra):
             out.note(note)
     if options["trace"]:
-        from qrun.report.trace import trace
-
-        text = trace(ready.model, result, load_ns=ready.load_ns, plan_ns=ready.plan_ns, backend=options["backend"])
-        with replacing(options["trace"]) as stream:
-            stream.write(text.encode())
+        write_trace(ready, result, options, out)
 
 
 def _check(ready: Ready, result: RunResult) -> list[Finding]:
@@ -111,6 +103,7 @@ def _check(ready: Ready, result: RunResult) -> list[Finding]:
     return check(ready.model, result)
 
 
-def _failed(findings: Sequence[Finding], fail_on: str) -> bool:
+def _failing(findings: Sequence[Finding], fail_on: str) -> list[Finding]:
+    """The findings that make the exit code 1."""
     levels = {"error": ("error",), "warning": ("error", "warning")}.get(fail_on, ())
-    return any(finding.level in levels for finding in findings)
+    return [finding for finding in findings if finding.level in levels]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import onnx
@@ -19,23 +20,25 @@ from qrun.ir.model import Model
 from qrun.ir.tensors import External
 
 KNOWN = f"ai.onnx {schema.OPSETS[0]}-{schema.OPSETS[-1]}, com.microsoft 1"
+MAX_INLINED = 2 * 10**5
 
 
-def load(model: str | Path | bytes | onnx.ModelProto) -> Model:
+def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "") -> Model:
     """Read a model, resolve its operators' versions and order its nodes.
 
-    model: a path (external data is looked for beside it), the bytes of a file, or an onnx.ModelProto.
+    model:  a path (external data is looked for beside it), the bytes of a file, or an onnx.ModelProto.
+    source: what messages call a model that is no path.
 
     Raises CallError if there is no such file, ModelError if it cannot be read or contradicts itself,
     UnsupportedError if it uses an opset or feature that qrun does not read.
     """
     if isinstance(model, onnx.ModelProto):
-        return _build(model, None, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"")
+        return _build(model, None, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source)
     if isinstance(model, bytes):
-        return _build(parse(model, "the model"), None, model)
+        return _build(parse(model, source or "the model"), None, model, source)
     path = Path(model)
     data = read_file(path)
-    return _build(parse(data, path.name), path, data)
+    return _build(parse(data, str(path)), path, data, source)
 
 
 def read_file(path: Path) -> bytes:
@@ -63,8 +66,8 @@ def parse(data: bytes, label: str) -> onnx.ModelProto:
     return proto
 
 
-def _build(proto: onnx.ModelProto, path: Path | None, data: bytes) -> Model:
-    label = path.name if path else "the model"
+def _build(proto: onnx.ModelProto, path: Path | None, data: bytes, source: str) -> Model:
+    label = str(path) if path else source or "the model"
     opsets = _opsets(proto, label)
     proto = _inlined(proto, opsets, label)
     external = External(path.parent if path else None)
@@ -73,6 +76,7 @@ def _build(proto: onnx.ModelProto, path: Path | None, data: bytes) -> Model:
         name=proto.graph.name,
         opsets=opsets,
         path=path,
+        source=source,
         ir_version=proto.ir_version,
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         size=len(data),
@@ -113,8 +117,7 @@ def _inlined(proto: onnx.ModelProto, opsets: dict[str, int], label: str) -> onnx
     """Model-local functions replaced by their bodies."""
     if not proto.functions:
         return proto
-    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in _all_nodes(f.node)} for f in proto.functions}
-    _refuse_recursion(calls, label)
+    _refuse_explosion(proto, label)
     try:
         return onnx.inliner.inline_local_functions(proto)
     except Exception as error:
@@ -137,21 +140,33 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
                 yield from _all_nodes(graph.node)
 
 
-def _refuse_recursion(calls: dict[tuple[str, str], set[tuple[str, str]]], label: str) -> None:
-    pending = {key: {c for c in called if c in calls} for key, called in calls.items()}
-    while pending:
-        ready = [key for key, called in pending.items() if not called]
-        if not ready:
-            names = ", ".join(sorted(name for _, name in pending))
-            raise ModelError(
-                "QR107",
-                "function",
-                "model-local functions call each other in a circle",
-                where=[label],
-                facts=[("functions", names)],
-                why="ONNX IR: functions must not be recursive.",
-            )
-        for key in ready:
-            del pending[key]
-        for called in pending.values():
-            called.difference_update(ready)
+def _called(node: onnx.NodeProto) -> tuple[str, str, str]:
+    return node.domain, node.op_type, node.overload
+
+
+def _refuse_explosion(proto: onnx.ModelProto, label: str) -> None:
+    """ModelError if functions are recursive, or if inlining them would make more than MAX_INLINED nodes."""
+    bodies = {(f.domain, f.name, f.overload): [_called(n) for n in _all_nodes(f.node)] for f in proto.functions}
+    try:
+        order = list(TopologicalSorter({key: bodies.keys() & set(body) for key, body in bodies.items()}).static_order())
+    except CycleError as error:
+        raise ModelError(
+            "QR107",
+            "function",
+            "model-local functions call each other in a circle",
+            where=[label],
+            facts=[("functions", ", ".join(name for _, name, _ in error.args[1][:12]))],
+            why="ONNX IR: functions must not be recursive.",
+        ) from None
+    sizes: dict[tuple[str, str, str], int] = {}
+    for key in order:
+        sizes[key] = min(sum(sizes.get(called, 1) for called in bodies[key]), MAX_INLINED + 1)
+    nodes = sum(sizes.get(_called(n), 1) for n in _all_nodes(proto.graph.node))
+    if nodes > MAX_INLINED:
+        raise ModelError(
+            "QR107",
+            "function",
+            "model-local functions contain too many nodes",
+            where=[label],
+            facts=[("expected", f"at most {MAX_INLINED} once every call is replaced by its body"), ("got", "more")],
+        )

@@ -84,6 +84,7 @@ class Model:
     types:      what the file states about inputs, outputs and intermediate values.
     was_sorted: the file had its nodes in a valid order.
     file_order: for each node, its position in the file.
+    source:     what to call a model that did not come from a path.
     digest:     SHA-256 of a model that is not a regular file; see `sha256`.
     """
 
@@ -96,6 +97,7 @@ class Model:
     types: Mapping[str, TensorType] = field(default_factory=dict)
     defaults: tuple[TensorType, ...] = ()
     path: Path | None = None
+    source: str = ""
     ir_version: int = 0
     producer: str = ""
     size: int = 0
@@ -105,7 +107,8 @@ class Model:
 
     @property
     def label(self) -> str:
-        return self.path.name if self.path else (self.name or "model")
+        """What messages call the model: its path as given."""
+        return str(self.path) if self.path else self.source or self.name or "model"
 
     @cached_property
     def sha256(self) -> str:

@@ -72,6 +72,13 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     )
 
 
+@cache
+def standard_operators() -> frozenset[str]:
+    """The names of the operators that ai.onnx has at the newest opset that qrun reads."""
+    names = {raw.name for raw in onnx.defs.get_all_schemas() if raw.domain == ""}
+    return frozenset(name for name in names if schema("", name, OPSETS[-1]) is not None)
+
+
 def version(domain: str, op_type: str, opset: int) -> int:
     """The since_version that `opset` selects; `opset` itself for operators that are not in onnx.defs."""
     found = schema(domain, op_type, opset)

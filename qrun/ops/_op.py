@@ -218,6 +218,12 @@ def find(domain: str, op_type: str, version: int) -> OpDef | None:
     return best
 
 
+def near_operators(op_type: str, cutoff: float = 0.7) -> list[str]:
+    """Up to three registered operators with names like this one, whatever its case and domain."""
+    names = {known.lower(): known for _, known in REGISTRY}
+    return [names[name] for name in get_close_matches(op_type.lower(), names, 3, cutoff)]
+
+
 def elements(shape: Shape) -> int:
     return math.prod(shape)
 

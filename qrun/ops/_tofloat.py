@@ -25,13 +25,13 @@ def float_matmul(
 ) -> Array:
     """(sum over k of (a - a_zero) * (b - b_zero_point)) * a_scale * b_scale + bias in a_scale's type.
 
-    a's parameters are rank 0 and checked; b's are scalar, [N] for 2-D b, or [...,1,N]. The integer sum wraps to
+    a's parameters are rank 0 and checked; b's are scalar, [N], or [...,1,N]. The integer sum wraps to
     int32. The real result is rounded once; in ``ort`` sum, product and addition are float32 operations.
     """
     check_matmul(a, b)
     same_type(b_zero_point, b.dtype, "b_zero_point", "B")
-    bz = column_param(b_zero_point, "b_zero_point", b, op_type)
-    bs = column_param(b_scale, "b_scale", b, op_type)
+    bz = column_param(_lifted(b_zero_point, b), "b_zero_point", b, op_type)
+    bs = column_param(_lifted(b_scale, b), "b_scale", b, op_type)
     assert bs is not None
     note_scale(ctx, a_scale, "a_scale")
     note_scale(ctx, bs, "b_scale")
@@ -54,3 +54,10 @@ def float_matmul(
             y = acc.astype(np.float32) * (a_scale * bs)
             y = y if bias is None else y + bias
     return np.asarray(matmul_shape(y, a, b))
+
+
+def _lifted(array: Array | None, b: Array) -> Array | None:
+    """[N] as [1,...,1,N] for a stack of matrices: these pages, unlike MatMulInteger's, allow 1-D for any rank of B."""
+    if array is None or array.ndim != 1 or b.ndim < 3 or array.shape[0] != b.shape[-1]:
+        return array
+    return array.reshape((1,) * (b.ndim - 1) + (-1,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 CODES: dict[str, tuple[str, str]] = {
+    "QR000": ("usage", "The command line cannot be read: an unknown command or option, an option without its value, or a value that is none of its choices. qrun COMMAND -h prints what there is."),
     "QR001": ("missing-input", "The model has an input that was not given. Give all of them with -i, or fill the missing ones with --random."),
     "QR002": ("unknown-input", "A name given with -i is not an input of the model. qrun inspect MODEL lists the inputs."),
     "QR003": ("input-mismatch", "An array does not have the element type or the shape of its input. Arrays are never converted in silence; the message shows what would fit, such as a transposition from NHWC to NCHW."),
@@ -84,6 +85,13 @@ an error. Options that name files to read or write (inputs, output, trace) canno
 
 Order: command line, environment (QRUN_MAX_MEMORY), file, default. What comes from the file is said on stderr.
 --config FILE reads another file, --config none reads none.""",
+    "completion": """\
+The Tab key completes commands, options, and what qrun explain knows, after one of these lines in the file that the shell
+reads when it starts:
+
+  bash   eval "$(_QRUN_COMPLETE=bash_source qrun)"
+  zsh    eval "$(_QRUN_COMPLETE=zsh_source qrun)"
+  fish   _QRUN_COMPLETE=fish_source qrun | source""",
     "json": """\
 --json (or --format json) prints one JSON document on stdout, also when the command fails.
 
@@ -93,5 +101,5 @@ Order: command line, environment (QRUN_MAX_MEMORY), file, default. What comes fr
   exit_code    as of the process; qrun explain exit-codes
   error        code, name, message, where, facts, why, fixes; only on failure
 
-Ignore keys that you do not know. Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf". Large tensors are not in the document: -o saves them.""",
+A crash of qrun has the code internal, Ctrl-C the code interrupted. Ignore keys that you do not know. Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf". Large tensors are not in the document: -o saves them.""",
 }

@@ -1,30 +1,49 @@
-"""The report of ``qrun explain``: a rule, a code, an operator or a topic."""
+"""The report of ``qrun explain``: a rule, a code, an operator or a topic; as text and as JSON."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS
 from qrun.report.grid import Column, Grid
 from qrun.report.message import STYLES
-from qrun.report.ops import Supported, compact, ranges, supported
+from qrun.report.ops import Supported, compact, is_standard, ops_fields, ranges, standard_name, supported
 from qrun.report.screen import Screen
 from qrun.rules import RULES, Rule
 
 
-def explain(screen: Screen, topic: str, verbose: bool = False) -> None:
-    """Print what is known of `topic`; CallError with near names if nothing is."""
+@dataclass(frozen=True)
+class Page:
+    """What there is to say of one topic: for a screen, and as JSON."""
+
+    show: Callable[[Screen], None]
+    fields: Mapping[str, Any]
+
+
+def page(topic: str | None, verbose: bool = False) -> Page:
+    """The page of a topic, of everything without one; CallError with near names if there is none."""
+    if topic is None:
+        return Page(_print_topics, {"topics": list(TOPICS), "codes": _code_fields("QR")})
     word = topic.strip()
-    printer = _topic(word) or _rule(word, verbose) or _code(word) or _group(word) or _operator(word)
-    if printer is None:
+    found = _topic(word) or _rule(word, verbose) or _code(word) or _group(word) or _operator(word)
+    if found is None:
         raise _unknown(word)
-    printer(screen)
+    return found
 
 
-def print_topics(screen: Screen) -> None:
+def names() -> list[str]:
+    """Everything that has a page: topics, codes, names of codes, operators."""
+    pairs = [*((r.id, r.name) for r in RULES.values()), *((code, name) for code, (name, _) in CODES.items())]
+    operators = dict.fromkeys(s.op_type for s in supported())
+    return [*TOPICS, *GROUPS, *sorted(code for code, _ in pairs), *(name for _, name in sorted(pairs)), *operators]
+
+
+def _print_topics(screen: Screen) -> None:
     """Everything that can be explained: topics, then every code with its name."""
     screen.wrapped("Topics     ", " " * 11, ", ".join(TOPICS))
     screen.wrapped("Operators  ", " " * 11, "any of qrun ops, such as QLinearConv")
@@ -32,17 +51,27 @@ def print_topics(screen: Screen) -> None:
     _code_table(screen, "QR")
 
 
-Printer = Callable[[Screen], None]
-
-
-def _rule(word: str, verbose: bool) -> Printer | None:
+def _rule(word: str, verbose: bool) -> Page | None:
     found = next((r for r in RULES.values() if word.lower() in (r.id.lower(), r.name)), None)
-    return None if found is None else lambda screen: _print_rule(screen, found, verbose)
+    if found is None:
+        return None
+    sections = found.sections
+    fields = {
+        "code": found.id, "name": found.name, "level": found.level, "stops": found.stops or found.level == "error",
+        "since": found.since, "summary": found.summary, "why": " ".join(sections["Why is this bad?"].split()),
+        "applies": list(found.applies), "spec": found.spec, "fix": found.fix, "bad": sections["Bad"],
+        "good": sections["Good"],
+    }  # fmt: skip
+    return Page(lambda screen: _print_rule(screen, found, verbose), fields)
+
+
+def _level(rule: Rule) -> str:
+    return f"{rule.level}, error in a run" if rule.stops else rule.level
 
 
 def _print_rule(screen: Screen, rule: Rule, verbose: bool) -> None:
     screen.line(
-        (f"{rule.id} {rule.name}", "bold"), "   ", (rule.level, STYLES[rule.level]), f"   since qrun {rule.since}"
+        (f"{rule.id} {rule.name}", "bold"), "   ", (_level(rule), STYLES[rule.level]), f"   since qrun {rule.since}"
     )
     before = rule.doc.partition("Why is this bad?")[0]
     _paragraphs(screen, f"{before.strip()}\n\n{rule.sections['Why is this bad?']}")
@@ -66,7 +95,7 @@ def _paragraphs(screen: Screen, text: str) -> None:
         screen.wrapped("  ", "  ", " ".join(part.split()))
 
 
-def _code(word: str) -> Printer | None:
+def _code(word: str) -> Page | None:
     found = next(((c, name, text) for c, (name, text) in CODES.items() if word.lower() in (c.lower(), name)), None)
     if found is None:
         return None
@@ -76,27 +105,45 @@ def _code(word: str) -> Printer | None:
         screen.line((f"{code} {name}", "bold"), "   ", ("error", STYLES["error"]))
         _paragraphs(screen, text)
 
-    return show
+    return Page(show, {"code": code, "name": name, "level": "error", "summary": text})
 
 
-def _group(word: str) -> Printer | None:
+def _group(word: str) -> Page | None:
     prefix = word.upper()
-    known = [c for c in (*RULES, *CODES) if c.startswith(prefix)]
-    if not prefix.startswith("QR") or not known:
+    if not prefix.startswith("QR") or not _code_fields(prefix):
         return None
-    return lambda screen: _code_table(screen, prefix)
+
+    def show(screen: Screen) -> None:
+        if prefix in GROUPS:
+            screen.line((prefix, "bold"), f"   {GROUPS[prefix]}")
+        _code_table(screen, prefix)
+
+    return Page(show, {"codes": _code_fields(prefix)})
+
+
+def _code_fields(prefix: str) -> list[dict[str, str]]:
+    """Code, name, level and summary of all codes that start so."""
+    found = [(c, name, "error", text) for c, (name, text) in CODES.items()]
+    found += [(r.id, r.name, r.level, r.summary) for r in RULES.values()]
+    return [
+        {"code": code, "name": name, "level": level, "summary": f"{text.partition('. ')[0].rstrip('.')}."}
+        for code, name, level, text in sorted(found)
+        if code.startswith(prefix)
+    ]
 
 
 def _code_table(screen: Screen, prefix: str) -> None:
-    rows = {c: [c, name, "error", GROUPS[c[:3]]] for c, (name, _) in CODES.items() if c.startswith(prefix)}
-    rows |= {r.id: [r.id, r.name, r.level, GROUPS[r.id[:3]]] for r in RULES.values() if r.id.startswith(prefix)}
-    columns = [Column("code"), Column("name"), Column("level"), Column("about", shrink=1, optional=1)]
-    screen.grid(Grid(columns, [rows[code] for code in sorted(rows)]))
+    columns = [Column("code"), Column("name"), Column("level"), Column("about", wrap=True)]
+    stops = {r.id: f"{r.level}, error" for r in RULES.values() if r.stops}
+    rows = [[r["code"], r["name"], stops.get(r["code"], r["level"]), r["summary"]] for r in _code_fields(prefix)]
+    screen.grid(Grid(columns, rows))
 
 
-def _topic(word: str) -> Printer | None:
+def _topic(word: str) -> Page | None:
     name = word.lower().replace("_", "-")
-    return None if name not in TOPICS else lambda screen: _print_topic(screen, name)
+    if name not in TOPICS:
+        return None
+    return Page(lambda screen: _print_topic(screen, name), {"topic": name, "text": TOPICS[name]})
 
 
 def _print_topic(screen: Screen, name: str) -> None:
@@ -111,11 +158,16 @@ def _print_topic(screen: Screen, name: str) -> None:
             screen.line()
 
 
-def _operator(word: str) -> Printer | None:
-    known = supported()
+def _operator(word: str) -> Page | None:
     plain = word.lower().removeprefix("ai.onnx::")
-    found = [s for s in known if plain in (s.op.lower(), s.op_type.lower())]
-    return None if not found else lambda screen: _print_operators(screen, found)
+    found = [s for s in supported() if plain in (s.op.lower(), s.op_type.lower())]
+    if not found:
+        return None
+    fields = {
+        **ops_fields(found, len(found)),
+        "text": {s.op: inspect.cleandoc(s.definition.__doc__ or "") for s in found},
+    }
+    return Page(lambda screen: _print_operators(screen, found), fields)
 
 
 def _print_operators(screen: Screen, found: list[Supported]) -> None:
@@ -160,19 +212,16 @@ def _default(s: Supported, name: str, required: bool) -> str:
 
 
 def _unknown(word: str) -> CallError:
-    operators = {s.op_type.lower(): s.op_type for s in supported()}
-    names = {
-        n.lower(): n
-        for n in (*TOPICS, *RULES, *CODES, *(r.name for r in RULES.values()), *(n for n, _ in CODES.values()))
-    }
-    names |= operators
-    near = [names[n] for n in get_close_matches(word.lower(), names, 3, 0.6)]
-    fixes = [f"did you mean {' or '.join(near)} ?"] if near else []
+    known = {name.lower(): name for name in names()}
+    near = [known[n] for n in get_close_matches(word.lower(), known, 3, 0.6)]
+    plain = standard_name(word.rpartition("::")[2])
+    codes = sorted((*RULES, *CODES))
     return CallError(
         "QR005",
         "bad-option",
         f"there is nothing to explain about {word!r}",
-        facts=[("topics", ", ".join(TOPICS)), ("codes", "QR001 to QR499, or a group such as QR3"),
+        facts=[("topics", ", ".join(TOPICS)), ("codes", f"{codes[0]} to {codes[-1]}, or a group such as QR3"),
                ("operators", "those of qrun ops")],
-        fixes=[*fixes, "qrun explain lists everything"],
+        why=f"{plain} is an ai.onnx operator that qrun does not run." if is_standard(plain) else "",
+        fixes=[*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"],
     )  # fmt: skip

@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from qrun.report.text import shorten, width_of
+from qrun.report.text import shorten, shorten_all, width_of, wrap
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+WRAPPED, FULL, LEAST = 24, 14, 8
+"""Widths: of a wrapped column whose words are long, of names that are still comfortable, and of the shortest names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a Grid.
+    """A column of a Grid. Where the width does not suffice, it gives way in this order:
 
-    right:    numbers stand right.
-    shrink:   shortened where the width does not suffice; the higher number first. 0: never.
-    optional: left out where shortening does not suffice; the higher number first. 0: never.
+    wrap:     its cells go over several lines.
+    optional: left out; the higher number first. 0: never.
+    shrink:   its cells are cut in the middle, equal ones only where they are equal; the higher number first. 0: never.
+
+    right: numbers stand right.
     """
 
     header: str
@@ -26,11 +31,12 @@ class Column:
     shrink: int = 0
     optional: int = 0
     style: str = ""
+    wrap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Columns and rows of text. `styles` gives single cells a style, by (row, column)."""
+    """Columns and rows of text; a cell may have several lines. `styles` gives single cells a style, by (row, column)."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
@@ -38,7 +44,7 @@ class Grid:
 
     def widths(self) -> list[int]:
         return [
-            max([width_of(column.header), *(width_of(row[place]) for row in self.rows)])
+            max([width_of(column.header), *(width_of(line) for row in self.rows for line in row[place].split("\n"))])
             for place, column in enumerate(self.columns)
         ]
 
@@ -48,50 +54,77 @@ class Grid:
         styles = {(r, c - (c > place)): s for (r, c), s in self.styles.items() if c != place}
         return Grid(columns, rows, styles)
 
+    def fits(self, width: int, overhead: int) -> bool:
+        """Do the columns, with `overhead` for each of them, take no more than `width`?"""
+        return sum(self.widths()) + overhead * len(self.columns) <= width
+
     def fitted(self, width: int, overhead: int, ellipsis: str) -> Grid:
-        """A grid whose columns take `width` with `overhead` for each of them, if shortening and leaving out allow it."""
-        grid = self
+        """The grid made as narrow as it takes to fit, or as narrow as it gets."""
+        grid: Grid = self
         while True:
             widths = grid.widths()
-            excess = sum(widths) + overhead * len(widths) - width
-            if excess <= 0:
+            room = width - overhead * len(widths)
+            if sum(widths) <= room:
                 return grid
-            spare = sum(max(w - 12, 0) for w, c in zip(widths, grid.columns, strict=True) if c.shrink)
+            wrapped = grid._wrapped(widths, room)
+            if sum(wrapped.widths()) <= room:
+                return wrapped
             droppable = [at for at, c in enumerate(grid.columns) if c.optional]
-            if spare >= excess or not droppable:
-                return grid._shrunk(widths, excess, ellipsis)
+            if not droppable:
+                return wrapped._shrunk(wrapped.widths(), room, ellipsis)
             grid = grid.without(max(droppable, key=lambda at: grid.columns[at].optional))
 
-    def _shrunk(self, widths: list[int], excess: int, ellipsis: str) -> Grid:
+    def _wrapped(self, widths: list[int], room: int) -> Grid:
+        """The widest wrapping column gives way first, none below its longest word."""
         limits = list(widths)
-        for floor in (12, 4):
+        floors = {
+            at: max(width_of(c.header), min(WRAPPED, max((_longest(row[at]) for row in self.rows), default=0)))
+            for at, c in enumerate(self.columns)
+            if c.wrap
+        }
+        while sum(limits) > room and (wide := [at for at in floors if limits[at] > floors[at]]):
+            limits[max(wide, key=lambda at: limits[at])] -= 1
+        rows = [["\n".join(wrap(c, limits[at])) if at in floors else c for at, c in enumerate(r)] for r in self.rows]
+        return Grid(self.columns, rows, self.styles)
+
+    def _shrunk(self, widths: list[int], room: int, ellipsis: str) -> Grid:
+        limits = list(widths)
+        for floor in (FULL, LEAST):
             for at in sorted(range(len(widths)), key=lambda at: -self.columns[at].shrink):
-                if self.columns[at].shrink and excess > 0:
-                    cut = min(excess, max(limits[at] - floor, 0))
-                    limits[at] -= cut
-                    excess -= cut
+                if self.columns[at].shrink:
+                    limits[at] -= min(max(sum(limits) - room, 0), max(limits[at] - floor, 0))
         columns = [replace(c, header=shorten(c.header, w, ellipsis)) for c, w in zip(self.columns, limits, strict=True)]
-        rows = [[shorten(cell, w, ellipsis) for cell, w in zip(row, limits, strict=True)] for row in self.rows]
-        return Grid(columns, rows, self.styles)
+        cells = [[row[at] for row in self.rows] for at in range(len(self.columns))]
+        for at, column in enumerate(self.columns):
+            if column.shrink and limits[at] < widths[at]:
+                cells[at] = shorten_all(cells[at], limits[at], ellipsis)
+        return Grid(columns, list(zip(*cells, strict=True)), self.styles)
+
+
+def _longest(cell: str) -> int:
+    return max(map(width_of, cell.split()), default=0)
 
 
 def plain_lines(grid: Grid, indent: str = "  ", gap: str = "  ") -> list[list[tuple[str, str]]]:
-    """One line a record, columns aligned, nothing cut; as (text, style) pieces."""
+    """One line a record, or as many as its tallest cell, columns aligned, nothing cut; as (text, style) pieces."""
     widths = grid.widths()
     lines = []
     for number, row in enumerate([[c.header for c in grid.columns], *grid.rows], -1):
-        pieces = [(indent, "")]
-        for at, (cell, width, column) in enumerate(zip(row, widths, grid.columns, strict=True)):
-            space = " " * (width - width_of(cell))
-            style = "dim" if number < 0 else grid.styles.get((number, at), column.style)
-            last = at == len(widths) - 1
-            if column.right:
-                pieces += [(space, ""), (cell, style)]
-            else:
-                pieces += [(cell, style), ("" if last else space, "")]
-            if not last:
-                pieces.append((gap, ""))
-        lines.append(pieces)
+        cells = [cell.split("\n") for cell in row]
+        for line in range(max(map(len, cells))):
+            pieces = [(indent, "")]
+            for at, (parts, width, column) in enumerate(zip(cells, widths, grid.columns, strict=True)):
+                cell = parts[line] if line < len(parts) else ""
+                space = " " * (width - width_of(cell))
+                style = "dim" if number < 0 else grid.styles.get((number, at), column.style)
+                last = at == len(widths) - 1
+                if column.right:
+                    pieces += [(space, ""), (cell, style)]
+                else:
+                    pieces += [(cell, style), ("" if last else space, "")]
+                if not last:
+                    pieces.append((gap, ""))
+            lines.append(pieces)
     return lines
 
 

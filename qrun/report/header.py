@@ -7,20 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from qrun.ir import Array, Model
-from qrun.ir.types import describe, type_name
+from qrun.ir.types import describe
 from qrun.report.screen import Screen
 from qrun.report.text import file_size, plural, width_of
 
-QOPERATOR = (
-    "QLinear",
-    "QGemm",
-    "QAttention",
-    "MatMulInteger",
-    "ConvInteger",
-    "DynamicQuantizeMatMul",
-    "QMoE",
-    "MatMulNBits",
-)
 INPUTS_SHOWN = 3
 
 
@@ -33,16 +23,19 @@ def headline(
     label: str = "",
 ) -> None:
     """``mnv2.onnx  opset 13, 101 nodes, 3.6 MB, QOperator int8   image float32 [1,3,224,224] from x.npy``."""
+    from qrun.report.modelfacts import ModelFacts
+
     facts = [f"opset {model.opsets['']}"] if "" in model.opsets else []
     facts += [plural(len(model.nodes), "node")]
     facts += [file_size(model.size)] if model.size else []
-    facts += [quantization(model)] + ([label] if label else [])
-    first = f"{screen.clean(model.label)}  {', '.join(facts)}"
-    second = inputs_text(feeds, sources, symbols)
-    if screen.width is None or width_of(first) + 3 + width_of(screen.clean(second)) <= screen.width:
-        screen.line((screen.clean(model.label), "bold"), f"  {', '.join(facts)}", f"   {second}" if second else "")
+    facts += [ModelFacts(model).brief] + ([label] if label else [])
+    name, first, second = screen.clean(model.label), ", ".join(facts), inputs_text(feeds, sources, symbols)
+    if screen.width is not None:
+        name = screen.shorten(name, max(screen.width - 2 - width_of(first), screen.width // 2))
+    if screen.width is None or width_of(f"{name}  {first}   {screen.clean(second)}") <= screen.width:
+        screen.line((name, "bold"), f"  {first}", f"   {second}" if second else "")
         return
-    screen.wrapped("", "  ", first)
+    screen.wrapped("", "  ", f"{name}  {first}")
     if second:
         screen.wrapped("", "  ", second)
 
@@ -57,23 +50,6 @@ def inputs_text(feeds: Mapping[str, Array], sources: Mapping[str, str], symbols:
         parts.append(f"and {len(feeds) - INPUTS_SHOWN} more inputs")
     bound = ", ".join(f"{symbol}={size}" for symbol, size in symbols.items())
     return "; ".join(parts) + (f" ({bound})" if bound and parts else "")
-
-
-def quantization(model: Model) -> str:
-    """``QOperator int8``, ``QDQ int4``, ``float``: the format, and the type of most quantized weights."""
-    ops = {node.op_type for node in model.nodes}
-    if any(op.startswith(QOPERATOR) for op in ops):
-        form = "QOperator"
-    elif "DequantizeLinear" in ops:
-        form = "QDQ"
-    else:
-        return "not quantized"
-    weights: dict[str, int] = {}
-    for array in model.constants.values():
-        name = type_name(array.dtype)
-        if array.ndim and (array.dtype.itemsize == 1 and name != "bool"):
-            weights[name] = weights.get(name, 0) + array.size
-    return f"{form} {max(weights, key=lambda n: weights[n])}" if weights else form
 
 
 def model_fields(model: Model) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import model_fields
 from qrun.report.modelfacts import ModelFacts
+from qrun.report.nodes import op_names
 from qrun.report.screen import Screen
-from qrun.report.stats import SHOWN, listed, stats, values_shown
-from qrun.report.text import file_size, number, plural, width_of
+from qrun.report.stats import SHOWN, listed, stats
+from qrun.report.text import file_size, number, plural
+from qrun.report.values import print_values
 from qrun.rules._scope import Scope, nodes
 
 
@@ -44,7 +46,7 @@ def _values(model: Model) -> list[tuple[str, TensorType]]:
     return [
         *(("in", v) for v in model.inputs),
         *(("in, optional", v) for v in model.defaults if model.ir_version >= 4),
-        *(("out", v) for v in model.outputs),
+        *(("out", model.types.get(v.name, v)) for v in model.outputs),
     ]
 
 
@@ -69,7 +71,8 @@ def _origin(model: Model) -> str:
 def _size(facts: ModelFacts) -> str:
     parts = [plural(facts.node_count, "node"), f"{_short(facts.parameters)} parameters"]
     if facts.macs is None:
-        parts.append(f"MMAC n/a ({facts.uncounted}; qrun profile counts them)")
+        counted = "" if facts.obstacle else "; qrun profile counts them"
+        parts.append(f"MMAC n/a ({facts.uncounted}{counted})")
     else:
         assumed = ", ".join(f"{symbol}=1" for symbol in facts.symbols)
         parts.append(f"{_mmac(facts.macs)} MMAC" + (f" ({assumed})" if assumed else ""))
@@ -97,8 +100,8 @@ def _quantized(facts: ModelFacts) -> str:
 
 
 def _print_operators(screen: Screen, facts: ModelFacts) -> None:
-    columns = [Column("op", shrink=1), Column("nodes", right=True), Column("version", right=True),
-               Column("inputs", shrink=2, optional=1), Column("weights", right=True, optional=2), Column("supported")]  # fmt: skip
+    columns = [Column("op", wrap=True), Column("nodes", right=True), Column("version", right=True, optional=2),
+               Column("inputs", wrap=True), Column("weights", right=True, optional=1), Column("supported")]  # fmt: skip
     rows: list[list[str]] = []
     styles: dict[tuple[int, int], str] = {}
     for f in facts.operators:
@@ -115,21 +118,33 @@ def _print_operators(screen: Screen, facts: ModelFacts) -> None:
 
 
 def print_nodes(screen: Screen, model: Model) -> None:
-    """One line for each node in execution order; nodes of inner graphs follow the node that holds them."""
-    columns = [Column("#", right=True), Column("name", shrink=2), Column("op", shrink=1),
-               Column("inputs -> outputs", shrink=3)]  # fmt: skip
-    screen.grid(Grid(columns, [_node_row(scope, node) for scope, node in _in_order(model)]))
+    """A row for each node in execution order; nodes of inner graphs follow the node that holds them.
+
+    Where the rows are too wide, what a node reads and makes stands below its name.
+    """
+    columns = [Column("#", right=True), Column("name"), Column("op"), Column("inputs -> outputs")]
+    op = op_names(node for _, node in nodes(model))
+    rows = [_node_row(scope, node, op(node)) for scope, node in _in_order(model)]
+    grid = Grid(columns, rows)
+    if screen.fits(grid):
+        screen.grid(grid)
+        return
+    width = grid.widths()[0]
+    below = " " * (width + 4)
+    for index, name, operator, tensors in rows:
+        screen.wrapped(f"  {index:>{width}}  ", below, f"{name}  {operator}")
+        screen.wrapped(below, below, tensors)
 
 
 def _in_order(model: Model) -> list[tuple[Scope, Node]]:
     return sorted(nodes(model), key=lambda pair: pair[0].at(pair[1])["index"])
 
 
-def _node_row(scope: Scope, node: Node) -> list[str]:
+def _node_row(scope: Scope, node: Node, op: str) -> list[str]:
     where = scope.at(node)
     inputs = ", ".join(_tensor_text(scope, name) for name in node.inputs)
     outputs = ", ".join(_tensor_text(scope, name) for name in node.outputs)
-    return [str(where["index"]), where["node"], node.op, f"{inputs} -> {outputs}".strip()]
+    return [str(where["index"]), where["node"], op, f"{inputs} -> {outputs}".strip()]
 
 
 def _tensor_text(scope: Scope, name: str) -> str:
@@ -171,7 +186,7 @@ def _no_match(facts: ModelFacts, pattern: str) -> CallError:
         where=[model.label],
         facts=[("stored", f"{len(names)} tensors, such as {', '.join(names[:3])}" if names else "none")],
         why=f"{pattern} is made while the model runs: qrun run -t shows it." if made else "",
-        fixes=[f"did you mean {' or '.join(near)} ?"] if near else [],
+        fixes=[f"did you mean {' or '.join(near)}?"] if near else [],
     )
 
 
@@ -188,16 +203,7 @@ def print_tensors(screen: Screen, tensors: Mapping[str, Array]) -> None:
         odd = f"{s.nan}/{s.inf}" if s.nan or s.inf else "0"
         rows.append([name, type_name(array.dtype), shape_text(array.shape), number(s.low), number(s.high), odd])
     screen.grid(Grid(columns, rows, styles))
-    width = max(width_of(screen.clean(name)) for name in tensors)
-    if screen.width is not None:
-        width = min(width, screen.width // 3)
-    for name, array in tensors.items():
-        shown = screen.clean(name)
-        if screen.width is not None:
-            shown = screen.shorten(shown, width)
-        first = f"  {shown}{' ' * (width - width_of(shown))}  "
-        values = ", ".join(values_shown(array)).replace("…,", "…")
-        screen.wrapped(first, " " * (width_of(first) + 1), f"[{values}]")
+    print_values(screen, tensors)
 
 
 # JSON
@@ -217,7 +223,7 @@ def inspect_fields(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Ar
         "runs": not facts.obstacle,
         "obstacle": facts.obstacle or None,
         "inputs": [_value_fields(v, optional=kind != "in") for kind, v in _values(model) if kind != "out"],
-        "outputs": [_value_fields(v) for v in model.outputs],
+        "outputs": [_value_fields(v) for kind, v in _values(model) if kind == "out"],
         "operators": [
             {"op": f.op, "nodes": f.nodes, "versions": list(f.versions), "inputs": list(f.inputs),
              "weights_bytes": f.weights, "supported": f.support == "yes"}

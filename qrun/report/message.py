@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qrun.errors import QrunError
 from qrun.report.screen import Screen
+from qrun.report.text import width_of
 
 if TYPE_CHECKING:
     from qrun.rules import Finding
@@ -72,3 +74,44 @@ def print_finding(screen: Screen, finding: Finding, label: str) -> None:
         why=finding.why,
         fixes=[finding.fix] if finding.fix else [],
     )  # fmt: skip
+
+
+def print_findings(screen: Screen, findings: Sequence[Finding], label: str, verbose: bool) -> None:
+    """Each finding as a message if verbose, else one line a rule, which names the first node and tensor."""
+    if verbose:
+        for finding in findings:
+            print_finding(screen, finding, label)
+        return
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.rule, []).append(finding)
+    for rule, (first, *others) in groups.items():
+        more = f" (and {len(others)} more)" if others else ""
+        text = f"{_place(screen, first)}{_with_tensor(first)}{more}"
+        lead = f"  {rule} {first.level:<7}  "
+        if screen.width is None or width_of(lead) + width_of(screen.clean(text)) <= screen.width:
+            screen.line("  ", (rule, "bold"), " ", (f"{first.level:<7}", STYLES[first.level]), "  ", text)
+        else:
+            screen.wrapped(lead, " " * len(lead), text)
+
+
+def _place(screen: Screen, finding: Finding) -> str:
+    if finding.index is None:
+        return ""
+    name = finding.node if screen.width is None else screen.shorten(finding.node, screen.width // 2)
+    return f"node {finding.index} {name}: "
+
+
+TENSOR = re.compile(r"(?P<name>.+?)(\[[\d,]*\])? \((input \d+, (?P<param>\w+)|output\b).*\)", re.DOTALL)
+"""Finding.tensor as rules write it: ``s[3] (input 1, x_scale, read by 2 nodes)`` or ``y (output)``."""
+
+
+def _with_tensor(finding: Finding) -> str:
+    """The message with the tensor's name in it: ``x_scale (tensor s) is nan``."""
+    found = TENSOR.fullmatch(finding.tensor)
+    name = found["name"] if found else finding.tensor.partition(",")[0]
+    if not name or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", finding.message):
+        return finding.message
+    param = rf"(?<!\w){re.escape(found['param'])}(\[[\d,]*\])?(?!\w)" if found and found["param"] else "$^"
+    named, count = re.subn(param, lambda m: f"{m[0]} (tensor {name})", finding.message, count=1)
+    return named if count else f"{finding.message} (tensor {name})"

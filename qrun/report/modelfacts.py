@@ -118,6 +118,22 @@ class ModelFacts:
             found["QDQ"] = None
         return ", ".join(found) or "float"
 
+    @cached_property
+    def brief(self) -> str:
+        """The form and the type of most quantized weights: ``QOperator int8``, ``QDQ int4``, ``not quantized``."""
+        if self.form == "float":
+            return "not quantized"
+        sizes: Counter[str] = Counter()
+        for scope, node in nodes(self.model):
+            for q in quantizers(node):
+                value = None if q.is_output else scope.value(q.tensor.tensor)
+                if value is not None and value.dtype != np.int32 and value.dtype.kind != "f":
+                    sizes[type_name(value.dtype)] += value.size
+            if node.op_type == "MatMulNBits":
+                stored = scope.value(node.inputs[1]) if len(node.inputs) > 1 else None
+                sizes[_bits(node)] += stored.size if stored is not None else 0
+        return " ".join([self.form, *(name for name, _ in sizes.most_common(1))])
+
     def _weights_of(self, op_type: str) -> Iterator[str]:
         """Stored tensors, biases left out, that nodes of this operator dequantize."""
         for scope, node in nodes(self.model):
@@ -140,8 +156,7 @@ class ModelFacts:
             if node.op_type == "DynamicQuantizeLinear":
                 activations["uint8 per tensor"] += 1
             if node.op_type == "MatMulNBits":
-                bits, block = (node.attributes.get(name) for name in ("bits", "block_size"))
-                weights[f"{bits or 4!r}-bit in blocks of {block!r}"] += 1
+                weights[f"{_bits(node)} in blocks of {node.attributes.get('block_size')!r}"] += 1
         return _ranked(activations), _ranked(weights)
 
     @cached_property
@@ -167,6 +182,11 @@ class ModelFacts:
             place = f", {error.where[1]}" if len(error.where) > 1 else ""
             return f"{error.message} ({error.code}{place})"
         return ""
+
+
+def _bits(node: Node) -> str:
+    """``4-bit``: the weights of a MatMulNBits."""
+    return f"{node.attributes.get('bits') or 4!r}-bit"
 
 
 def _ranked(found: Counter[str]) -> tuple[str, ...]:

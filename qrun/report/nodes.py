@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from qrun.ir import Node
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Grid
 from qrun.report.screen import Screen
 from qrun.session import NodeEvent
+
+
+def op_names(nodes: Iterable[Node]) -> Callable[[Node], str]:
+    """How tables of these nodes call their operators: with the domain only where two share a name."""
+    domains: dict[str, set[str]] = {}
+    for node in nodes:
+        domains.setdefault(node.op_type, set()).add(node.domain)
+    return lambda node: node.op if len(domains[node.op_type]) > 1 else node.op_type
 
 
 def output_text(event: NodeEvent) -> str:
@@ -28,10 +37,7 @@ def common_prefix(names: Sequence[str]) -> str:
 
 def fold_prefix(screen: Screen, grid: Grid, column: int = 1) -> Grid:
     """The grid with the common path of its node names in the header, if it is too wide for the screen without that."""
-    if screen.width is None:
-        return grid
-    overhead = 3 if screen.terminal else 2
-    if sum(grid.widths()) + overhead * len(grid.columns) < screen.width:
+    if screen.fits(grid):
         return grid
     prefix = common_prefix([row[column] for row in grid.rows])
     if not prefix:

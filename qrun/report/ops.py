@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from qrun.ir.schema import OPSETS, schema
+from qrun.ir.schema import OPSETS, schema, standard_operators
 from qrun.ir.types import type_name
-from qrun.ops import REGISTRY, OpDef, find
+from qrun.ops import REGISTRY, OpDef, find, near_operators
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import Screen
 from qrun.rules import RULES
@@ -124,11 +123,11 @@ def _rank(dtype: np.dtype[Any]) -> tuple[int, int, str]:
 
 def print_ops(screen: Screen, shown: Sequence[Supported], total: int) -> None:
     """The table, then how many of how many."""
-    columns = [Column("operator"), Column("versions", shrink=2), Column("types", shrink=3),
-               Column("checked by", optional=1)]  # fmt: skip
+    columns = [Column("operator", wrap=True), Column("versions", wrap=True), Column("types", wrap=True),
+               Column("checked by", wrap=True)]  # fmt: skip
     rows = [[s.op, ", ".join(map(str, s.versions)), s.types or "-", ranges(s.rules) or "-"] for s in shown]
     if any(s.limits for s in shown):
-        columns.append(Column("limits", shrink=1, optional=2))
+        columns.append(Column("limits", wrap=True))
         rows = [[*row, s.limits or "-"] for row, s in zip(rows, shown, strict=True)]
     if shown:
         screen.grid(Grid(columns, rows))
@@ -146,20 +145,23 @@ def ranges(codes: Sequence[str]) -> str:
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def why_missing(known: Sequence[Supported], name: str) -> str:
+def why_missing(name: str) -> str:
     """One sentence on an operator that is not in the registry: known to ONNX or not, and near names."""
-    plain = name.rpartition("::")[2]
-    near = near_operators(known, name)
-    hint = f"; did you mean {' or '.join(near)} ?" if near else ""
-    if schema("", plain, OPSETS[-1]) is not None:
+    plain = standard_name(name.rpartition("::")[2])
+    near = near_operators(plain)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    if is_standard(plain):
         return f"{plain} is an ai.onnx operator that qrun does not run{hint}"
     return f"no operator has {name!r} in its name{hint}"
 
 
-def near_operators(known: Sequence[Supported], name: str) -> list[str]:
-    """Operators with names like this one, whatever its case and domain."""
-    names = {s.op_type.lower(): s.op_type for s in known}
-    return [names[n] for n in get_close_matches(name.rpartition("::")[2].lower(), names, 3, 0.7)]
+def standard_name(name: str) -> str:
+    """The operator of ai.onnx that has this name in any case, else the name as it is."""
+    return next((known for known in standard_operators() if known.lower() == name.lower()), name)
+
+
+def is_standard(name: str) -> bool:
+    return name in standard_operators()
 
 
 def ops_fields(shown: Sequence[Supported], total: int) -> dict[str, Any]:

@@ -14,11 +14,14 @@ from qrun.memory import human
 from qrun.profiling import SPREAD, Profile, Summary, outliers, summary
 from qrun.report.grid import Column, Grid, markdown_lines
 from qrun.report.header import cpus, environment, headline, model_fields
-from qrun.report.nodes import fold_prefix, output_text
+from qrun.report.nodes import fold_prefix, op_names, output_text
 from qrun.report.screen import Out, Screen
-from qrun.report.text import bar, duration, percent, plural
+from qrun.report.text import bar, duration, percent, plural, width_of
 
-WIDE = 110
+BETWEEN = 0.05
+"""Share of a run between its nodes that is worth a note."""
+BAR, BESIDE = 44, 50
+"""Columns of the longest bar, and of what stands beside it without the operator's name."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,12 @@ def _how(report: ProfileReport) -> str:
 def _whole(report: ProfileReport, screen: Screen) -> Grid:
     s = summary(report.profile.run_ns)
     sign = screen.clean("±")
-    mean, deviation = _same_unit(s.mean, s.deviation)
     peak = report.profile.last.peak_bytes
     cells = [
         ("median", duration(s.median)), ("min", duration(s.low)), ("p90", duration(s.p90)), ("max", duration(s.high)),
-        (f"mean {sign} sd", f"{mean.rsplit(' ', 1)[0]} {sign} {deviation}"),
+        (f"mean {sign} sd", _mean(s, sign)),
         ("runs/s", _rate(s.median)),
-        ("peak memory", human(peak) if peak else "-"), ("load", duration(report.load_ns)),
+        ("live tensors", human(peak) if peak else "-"), ("load", duration(report.load_ns)),
     ]  # fmt: skip
     optional = {"load": 1, "min": 3, "max": 2}
     columns = [Column(name, right=True, optional=optional.get(name, 0)) for name, _ in cells]
@@ -96,12 +98,14 @@ def _rate(median: float) -> str:
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
-def _same_unit(mean: float, deviation: float) -> tuple[str, str]:
-    shown = duration(mean)
-    value, unit = shown.rsplit(" ", 1)
+def _mean(s: Summary, sign: str) -> str:
+    """``3.65 ± 0.14 ms``: both in the unit of the mean; the deviation of a single run is ``-``."""
+    value, unit = duration(s.mean).rsplit(" ", 1)
+    if s.deviation is None:
+        return f"{value} {unit} {sign} -"
     digits = len(value.partition(".")[2])
     size = {"s": 1e9, "ms": 1e6, "us": 1e3}[unit]
-    return shown, f"{deviation / size:.{digits}f} {unit}"
+    return f"{value} {sign} {s.deviation / size:.{digits}f} {unit}"
 
 
 def _nodes(screen: Screen, report: ProfileReport) -> None:
@@ -109,8 +113,7 @@ def _nodes(screen: Screen, report: ProfileReport) -> None:
     places = range(len(medians)) if report.top is None else np.argsort(-medians, kind="stable")[: report.top]
     title = "Nodes, in graph order" if report.top is None else "Slowest nodes"
     screen.line((title, "bold"))
-    wide = screen.width is None or screen.width >= WIDE
-    grid = _node_grid(report, [int(p) for p in places], wide=wide)
+    grid = _node_grid(report, [int(p) for p in places])
     screen.grid(fold_prefix(screen, grid))
     left = len(medians) - len(places)
     if left:
@@ -120,27 +123,24 @@ def _nodes(screen: Screen, report: ProfileReport) -> None:
         screen.wrapped(rest_text + "   ", "  ", "--top all, --by op, --trace FILE, --json")
 
 
-def _node_grid(report: ProfileReport, places: Sequence[int], *, wide: bool) -> Grid:
+def _node_grid(report: ProfileReport, places: Sequence[int]) -> Grid:
     profile, medians = report.profile, report.medians
     nodes, events = profile.model.nodes, profile.last.events
+    op = op_names(nodes)
     total = float(medians.sum()) or 1.0
     p90 = np.percentile(profile.node_ns, 90, 1)
-    running = 0.0
-    columns = [Column("#", right=True), Column("node", shrink=2), Column("op", shrink=1), Column("median", right=True)]
-    columns += [Column("p90", right=True, optional=1)] * wide
-    columns += [Column("share", right=True), Column("sum", right=True)]
-    columns += [Column("GMAC/s", right=True, optional=2), Column("output", shrink=1, optional=3)] * wide
-    rows = []
+    columns = [Column("#", right=True), Column("node", shrink=2), Column("op", shrink=1), Column("median", right=True),
+               Column("p90", right=True, optional=2), Column("share", right=True),
+               Column("sum", right=True, optional=1), Column("GMAC/s", right=True, optional=3),
+               Column("output", optional=4)]  # fmt: skip
+    rows, running = [], 0.0
     for place in places:
-        event = events[place]
-        running += float(medians[place])
-        row = [str(event.index), nodes[event.index].label, nodes[event.index].op, duration(medians[place])]
-        row += [duration(p90[place])] * wide
-        row += [percent(medians[place] / total), percent(running / total)]
-        if wide:
-            speed = f"{event.macs / medians[place]:.1f}" if event.macs and medians[place] else "-"
-            row += [speed, output_text(event)]
-        rows.append(row)
+        event, median = events[place], float(medians[place])
+        running += median
+        speed = f"{event.macs / median:.1f}" if event.macs and median else "-"
+        rows.append([str(event.index), nodes[event.index].label, op(nodes[event.index]), duration(median),
+                     duration(p90[place]), percent(median / total), percent(running / total), speed,
+                     output_text(event)])  # fmt: skip
     return Grid(columns, rows)
 
 
@@ -155,8 +155,7 @@ def _kinds(report: ProfileReport) -> list[_Kind]:
     found: dict[str, list[float]] = {}
     for event, median in zip(report.profile.last.events, report.medians, strict=True):
         node = report.profile.model.nodes[event.index]
-        op = f"{node.op_type} ({node.domain})" if node.domain else node.op_type
-        found.setdefault(op, []).append(float(median))
+        found.setdefault(node.op, []).append(float(median))
     kinds = [_Kind(op, len(times), sum(times)) for op, times in found.items()]
     return sorted(kinds, key=lambda kind: -kind.median)
 
@@ -164,8 +163,10 @@ def _kinds(report: ProfileReport) -> list[_Kind]:
 def _operators(screen: Screen, report: ProfileReport) -> None:
     screen.line(("By operator", "bold"))
     top = (report.top if report.by == "op" else 10) or 10**6
-    bars = 44 if screen.width is None or screen.width >= WIDE else 14 if screen.terminal else 22
-    screen.grid(_operator_grid(_kinds(report), top, lambda share: bar(share, bars, screen.encoding)))
+    kinds = _kinds(report)
+    names = max(width_of(kind.op) for kind in kinds)
+    bars = BAR if screen.width is None else min(BAR, max(screen.width - names - BESIDE, 10))
+    screen.grid(_operator_grid(kinds, top, lambda share: bar(share, bars, screen.encoding)))
 
 
 def _operator_grid(kinds: Sequence[_Kind], top: int, draw: Callable[[float], str]) -> Grid:
@@ -202,11 +203,9 @@ def notes(report: ProfileReport) -> list[str]:
     if s.median and s.p90 > SPREAD * s.median:
         found.append(f"p90 is {s.p90 / s.median:.1f} x the median: the machine is busy or its clock varies; "
                      "more runs (-n) or a quiet machine help.")  # fmt: skip
-    inside = float(report.medians.sum())
-    if profile.node_ns.size and abs(s.median - inside) > 0.05 * s.median:
-        between = s.median - inside
-        side = f"{duration(between)} ({percent(between / s.median)}) of a run is spent between the nodes."
-        found.append(side if between > 0 else "the nodes' medians add up to more than the median run: times vary.")
+    between = float(np.median(np.asarray(profile.run_ns) - profile.node_ns.sum(0))) if profile.node_ns.size else 0.0
+    if between > BETWEEN * s.median:
+        found.append(f"{duration(between)} ({percent(between / s.median)}) of a run is spent between the nodes.")
     return found
 
 
@@ -225,7 +224,7 @@ def print_markdown(out: Out, report: ProfileReport) -> None:
         medians = report.medians
         if report.by == "node":
             places = range(len(medians)) if report.top is None else np.argsort(-medians, kind="stable")[: report.top]
-            grid = _node_grid(report, [int(p) for p in places], wide=True)
+            grid = _node_grid(report, [int(p) for p in places])
             rows = [[plain.clean(cell) for cell in row] for row in grid.rows]
             lines += ["", *markdown_lines(Grid(grid.columns, rows))]
         grid = _operator_grid(_kinds(report), report.top or 10**6, lambda share: "").without(4)
@@ -260,10 +259,10 @@ def profile_fields(report: ProfileReport) -> dict[str, Any]:
     }
 
 
-def _fields(s: Summary) -> dict[str, float]:
+def _fields(s: Summary) -> dict[str, float | None]:
     return {
         "median_ms": s.median / 1e6, "min_ms": s.low / 1e6, "p90_ms": s.p90 / 1e6, "max_ms": s.high / 1e6,
-        "mean_ms": s.mean / 1e6, "sd_ms": s.deviation / 1e6,
+        "mean_ms": s.mean / 1e6, "sd_ms": None if s.deviation is None else s.deviation / 1e6,
     }  # fmt: skip
 
 

@@ -10,18 +10,18 @@ from qrun.ir import Array, Model
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, model_fields
-from qrun.report.message import STYLES, print_finding
-from qrun.report.nodes import fold_prefix, output_text
+from qrun.report.message import print_findings
+from qrun.report.nodes import fold_prefix, op_names, output_text
 from qrun.report.screen import Out, Screen
-from qrun.report.stats import listed, stats, values_shown
-from qrun.report.text import duration, number, percent, plural, width_of
+from qrun.report.stats import listed, stats
+from qrun.report.text import duration, number, percent, plural
+from qrun.report.values import print_values
 from qrun.session import NodeEvent, RunResult
 
 if TYPE_CHECKING:
     from qrun.rules import Finding
 
 TOP = 3
-WIDE = 110
 JSON_VALUES = 64
 
 
@@ -85,17 +85,7 @@ def _outputs(screen: Screen, report: RunReport) -> None:
         rows.append([name, type_name(array.dtype), shape_text(array.shape), number(s.low), number(s.high),
                      number(s.mean), at, odd])  # fmt: skip
     screen.grid(Grid(columns, rows, styles))
-    width = max(width_of(screen.clean(name)) for name in report.result.outputs) if report.result.outputs else 0
-    if screen.width is not None:
-        width = min(width, screen.width // 3)
-    for name, array in report.result.outputs.items():
-        shown = screen.clean(name)
-        if screen.width is not None:
-            shown = screen.shorten(shown, width)
-        first = f"  {shown}{' ' * (width - width_of(shown))}  "
-        screen.wrapped(
-            first, " " * (width_of(first) + 1), "[" + ", ".join(values_shown(array)).replace("…,", "…") + "]"
-        )
+    print_values(screen, report.result.outputs)
 
 
 def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
@@ -120,16 +110,14 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
 
 def _time_grid(screen: Screen, report: RunReport, events: Sequence[NodeEvent], total: int) -> Grid:
     columns = [Column("#", right=True), Column("node", shrink=2), Column("op", shrink=1), Column("time", right=True),
-               Column("share", right=True)]  # fmt: skip
+               Column("share", right=True), Column("output", optional=1)]  # fmt: skip
     nodes = report.model.nodes
+    op = op_names(nodes)
     rows = [
-        [str(e.index), nodes[e.index].label, nodes[e.index].op, duration(e.duration_ns),
-         percent(e.duration_ns / total if total else 0)]
+        [str(e.index), nodes[e.index].label, op(nodes[e.index]), duration(e.duration_ns),
+         percent(e.duration_ns / total if total else 0), output_text(e)]
         for e in events
     ]  # fmt: skip
-    if screen.width is None or screen.width >= WIDE:
-        columns.append(Column("output", shrink=1, optional=1))
-        rows = [[*row, output_text(e)] for row, e in zip(rows, events, strict=True)]
     return fold_prefix(screen, Grid(columns, rows))
 
 
@@ -141,26 +129,8 @@ def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
     summary = ", ".join(plural(count, level) for level, count in counts.items() if count) or "nothing found"
     checked = f"({plural(len(RULES), 'rule')}, {plural(len(report.model.nodes), 'node')})"
     screen.line(("Checks", "bold"), f"  {summary} {checked}")
-    groups: dict[str, list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault(finding.rule, []).append(finding)
-    if verbose:
-        for finding in findings:
-            print_finding(screen, finding, report.model.label)
-        return
-    for rule, found in groups.items():
-        first = found[0]
-        level = first.level
-        place = "" if first.index is None else f"node {first.index}: "
-        text = f"{place}{first.message}"
-        if len(found) > 1:
-            text += f" (and {len(found) - 1} more)"
-        lead = f"  {rule} {level:<7}  "
-        if screen.width is None or width_of(lead) + width_of(screen.clean(text)) <= screen.width:
-            screen.line("  ", (rule, "bold"), " ", (f"{level:<7}", STYLES[level]), "  ", text)
-        else:
-            screen.wrapped(lead, " " * len(lead), text)
-    if findings:
+    print_findings(screen, findings, report.model.label, verbose)
+    if findings and not verbose:
         screen.line("  -v shows each with the reason and a fix; qrun explain CODE tells more")
 
 

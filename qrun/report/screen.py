@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Piece = str | tuple[str, str]
+NARROW = 60
+"""Columns below which lines around a table take too much room."""
 
 
 class Screen:
     """A stream that takes lines and grids.
 
-    terminal: lines and tables fit the width, tables have lines around them.
-    width:    columns; None: as wide as the text is.
+    terminal: one that can draw: tables have lines around them where there is room for that.
+    width:    columns that lines and tables fit, if they can; None: as wide as the text is.
     color:    styles become escape codes.
     """
 
@@ -41,7 +43,8 @@ class Screen:
         if stream is None:
             stream = io.StringIO()
         terminal = _is_terminal(stream)
-        return cls(stream, terminal=terminal, width=_width(stream, terminal), color=_color(terminal, color))
+        draws = terminal and not _is_dumb()
+        return cls(stream, terminal=draws, width=_width(stream, terminal), color=_color(terminal, color))
 
     def clean(self, text: str) -> str:
         return safe(text, self.encoding)
@@ -80,14 +83,21 @@ class Screen:
                 line = f"{line} {word}" if line else word
         self.line(start + line)
 
+    def fits(self, grid: Grid) -> bool:
+        """Can the grid be shown as it is?"""
+        if self.width is None:
+            return True
+        return grid.fits(self.width - 1, 3) if self.terminal else grid.fits(self.width, 2)
+
     def grid(self, grid: Grid) -> None:
         grid = Grid(
             [_cleaned(c, self) for c in grid.columns], [[self.clean(c) for c in r] for r in grid.rows], grid.styles
         )
-        if self.terminal:
-            assert self.width is not None
-            self.console.print(rich_table(grid.fitted(self.width - 1, 3, self.ellipsis)))
-            return
+        if self.terminal and self.width is not None and self.width >= NARROW:
+            boxed = grid.fitted(self.width - 1, 3, self.ellipsis)
+            if self.fits(boxed):
+                self.console.print(rich_table(boxed))
+                return
         if self.width is not None:
             grid = grid.fitted(self.width, 2, self.ellipsis)
         for pieces in plain_lines(grid):
@@ -125,6 +135,10 @@ def _is_terminal(stream: IO[str]) -> bool:
         return False
 
 
+def _is_dumb() -> bool:
+    return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+
+
 def _width(stream: IO[str], terminal: bool) -> int | None:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns) > 0:
@@ -144,7 +158,7 @@ def _color(terminal: bool, choice: str) -> bool:
         return False
     if os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1":
         return True
-    if os.environ.get("TTY_COMPATIBLE") == "0" or os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
+    if os.environ.get("TTY_COMPATIBLE") == "0" or _is_dumb():
         return False
     return terminal
 

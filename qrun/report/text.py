@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from os.path import commonprefix
 
 ELLIPSIS = "…"
 TWINS = {"…": "...", "█": "#", "±": "+/-"}
@@ -51,7 +56,7 @@ def width_of(text: str) -> int:
 
 
 def shorten(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
-    """At most `width` columns. Of a path the first part and as many last parts as fit; else the end of the text."""
+    """At most `width` columns. Of a path the first part and as many last parts as fit; else both ends of the text."""
     if width_of(text) <= width:
         return text
     start = 1 if text.startswith("/") else 0
@@ -60,16 +65,73 @@ def shorten(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
         shown = f"{text[:start]}{head}/{ellipsis}/{'/'.join(parts[kept:])}"
         if width_of(shown) <= width:
             return shown
+    return _cut(text, width, ellipsis, (width - width_of(ellipsis)) * 2 // 5)
+
+
+def shorten_all(texts: Sequence[str], width: int, ellipsis: str = ELLIPSIS) -> list[str]:
+    """Each text shortened such that different ones stay different: cut where that keeps what tells them apart."""
+    chosen: dict[str, str] = {}
+    left = list(dict.fromkeys(texts))
+    for cut in _cuts(left, width, ellipsis):
+        tried = {text: cut(text) for text in left}
+        taken = Counter([*tried.values(), *chosen.values()])
+        chosen |= {text: shown for text, shown in tried.items() if taken[shown] == 1}
+        left = [text for text in left if text not in chosen]
+    used, numbers = set(chosen.values()), count(1)
+    for text in left:
+        chosen[text] = next(shown for n in numbers if (shown := _numbered(text, n, width, ellipsis)) not in used)
+    return [chosen[text] for text in texts]
+
+
+def _cuts(texts: Sequence[str], width: int, ellipsis: str) -> Iterator[Callable[[str], str]]:
+    """Ways to cut, the best first: as `shorten`, elsewhere in the middle, and around the place where they differ."""
+    room = width - width_of(ellipsis)
+    yield lambda text: shorten(text, width, ellipsis)
+    for front in (room // 2, 0, room * 3 // 4, room):
+        yield partial(_cut, width=width, ellipsis=ellipsis, front=front)
+    same = len(commonprefix([text for text in texts if width_of(text) > width]))
+    yield lambda text: text if width_of(text) <= width else ellipsis + _cut(text[same:], room, ellipsis, room)
+
+
+def _numbered(text: str, number: int, width: int, ellipsis: str) -> str:
+    mark = f"~{number}"
+    return shorten(text, width - len(mark), ellipsis) + mark
+
+
+def _cut(text: str, width: int, ellipsis: str, front: int) -> str:
+    """At most `width` columns: `front` of the beginning, the ellipsis, and the end."""
+    if width_of(text) <= width:
+        return text
     room = width - width_of(ellipsis)
     if room <= 0:
         return ellipsis[: max(width, 0)]
-    tail = text[-room:]
-    while width_of(tail) > room:
-        tail = tail[1:]
-    at = tail.find("/")
-    if 0 <= at <= len(tail) // 2:
-        tail = tail[at:]
-    return ellipsis + tail
+    head = _upto(text, min(front, room))
+    tail = _upto(text[::-1], room - width_of(head))[::-1]
+    return head + ellipsis + tail
+
+
+def _upto(text: str, width: int) -> str:
+    """As much of the beginning as `width` columns hold."""
+    shown = text[: max(width, 0)]
+    while shown and width_of(shown) > width:
+        shown = shown[:-1]
+    return shown
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Lines of at most `width` columns, broken at spaces, and inside a word that is longer than a line, after a sign."""
+    lines = [""]
+    for word in text.split(" "):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if width_of(joined) <= width:
+            lines[-1] = joined
+            continue
+        lines += [word] if lines[-1] else []
+        lines[-1] = word
+        while width_of(lines[-1]) > width and (part := _upto(lines[-1], width)):
+            part = part[: max(part.rfind(sign) for sign in "/:._-") + 1] or part
+            lines[-1:] = [part, lines[-1][len(part) :]]
+    return lines
 
 
 def bar(share: float, width: int, encoding: str = "utf-8") -> str:

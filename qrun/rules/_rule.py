@@ -43,6 +43,7 @@ class Rule:
 
     fix: what usually helps; given to findings that name no fix of their own.
     applies: the operators concerned, where the rule is about some only.
+    stops:   a run that meets this ends with an error of the same code, whatever the level.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Rule:
     runs: bool
     fix: str = ""
     applies: tuple[str, ...] = ()
+    stops: bool = False
 
     @property
     def doc(self) -> str:
@@ -88,7 +90,15 @@ HEADINGS = ("Why is this bad?", "Bad", "Good")
 
 
 def rule(
-    id: str, name: str, *, level: Level, since: str, spec: str, fix: str = "", applies: tuple[str, ...] = ()
+    id: str,
+    name: str,
+    *,
+    level: Level,
+    since: str,
+    spec: str,
+    fix: str = "",
+    applies: tuple[str, ...] = (),
+    stops: bool = False,
 ) -> Callable[[Callable[..., Any]], Rule]:
     """Declare a rule over ``(model)`` or ``(model, result)``. The docstring has a summary, ``Why is this bad?``,
     ``Bad`` and ``Good``, the last two holding models in ONNX text form."""
@@ -97,7 +107,7 @@ def rule(
         if id in RULES:
             raise ValueError(f"rule {id} is declared twice")
         runs = len(inspect.signature(function).parameters) > 1
-        RULES[id] = Rule(id, name, level, since, spec, function, runs, fix, applies)
+        RULES[id] = Rule(id, name, level, since, spec, function, runs, fix, applies, stops)
         return RULES[id]
 
     return register

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from qrun.ir import Model
+from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, schema
 from qrun.ops import find
+from qrun.plan import unsupported_fixes
 from qrun.rules._rule import Finding, rule
-from qrun.rules._scope import nodes
+from qrun.rules._scope import Scope, nodes
 
 
 @rule(
@@ -19,6 +19,7 @@ from qrun.rules._scope import nodes
     since="0.1",
     spec="https://onnx.ai/onnx/operators/index.html",
     fix="--backend ort runs the model with ONNX Runtime; qrun ops lists what runs here",
+    stops=True,
 )
 def unsupported_op(model: Model) -> Iterator[Finding]:
     """The model uses an operator that qrun cannot run. One finding for each operator.
@@ -41,26 +42,27 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
             y = Relu(x)
         }
     """
-    missing: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    versions: dict[tuple[str, str], int] = {}
+    missing: dict[str, list[tuple[Scope, Node]]] = {}
     for scope, node in nodes(model):
         if find(node.domain, node.op_type, node.version) is None:
-            key = (node.domain, node.op_type)
-            missing.setdefault(key, []).append(scope.at(node))
-            versions[key] = node.version
-    for (domain, op_type), places in missing.items():
+            missing.setdefault(node.op, []).append((scope, node))
+    for op, places in missing.items():
+        scope, node = places[0]
         count = f"{len(places)} node{'s' if len(places) > 1 else ''}"
-        if domain not in DOMAINS:
-            why = f"domain {domain!r} is not one that qrun knows."
-        elif not domain and schema(domain, op_type, versions[domain, op_type]) is None:
-            why = f"ai.onnx has no operator {op_type} at this opset."
-        else:
-            why = "it is a known operator; qrun does not implement it yet."
-        name = f"{domain}::{op_type}" if domain else op_type
+        where = scope.at(node)
         yield Finding(
-            f"qrun cannot run {name} ({count})",
-            **places[0],
+            f"qrun cannot run {op} ({count})",
+            **where,
             expected="an operator that qrun ops lists",
-            got=f"{name}-{versions[domain, op_type]}, {count}, first {places[0]['node']}",
-            why=why,
+            got=f"{op}-{node.version}, {count}, first {where['node']}",
+            why=_why(node),
+            fix="; ".join(unsupported_fixes([node])),
         )
+
+
+def _why(node: Node) -> str:
+    if node.domain not in DOMAINS:
+        return f"domain {node.domain!r} is not one that qrun knows."
+    if not node.domain and schema(node.domain, node.op_type, node.version) is None:
+        return f"ai.onnx has no operator {node.op_type} at this opset."
+    return "it is a known operator; qrun does not implement it yet."

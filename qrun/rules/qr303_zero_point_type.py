@@ -27,8 +27,9 @@ def zero_point_type(model: Model) -> Iterator[Finding]:
     zero point is what gives the output its type.
 
     Why is this bad?
-        int8 and uint8 place the same real value 128 codes apart. onnx.checker accepts the mixture for QLinearConv, and
-        onnxruntime refuses it as a missing implementation, which says nothing of the cause.
+        int8 and uint8 place the same real value 128 codes apart. onnx.checker accepts the mixture for QLinearConv
+        unless full_check is set, and onnxruntime says only that type parameter T1 is bound to different types, which
+        names neither the zero point nor the tensor it belongs to.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13]>

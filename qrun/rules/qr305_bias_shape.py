@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.ir import Model
+from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.rules._forms import expected_bias, shaped
-from qrun.rules._parameters import bias
+from qrun.rules._parameters import Bias, bias
 from qrun.rules._rule import Finding, rule
-from qrun.rules._scope import nodes
+from qrun.rules._scope import Scope, nodes
 
 
 @rule(
@@ -56,24 +56,32 @@ def bias_shape(model: Model) -> Iterator[Finding]:
         b = bias(node)
         if b is None:
             continue
-        where = {**scope.at(node), "tensor": f"{b.bias.tensor} (input {b.bias.place}, {b.bias.name})"}
-        expected = expected_bias(scope, node, b)
-        if expected:
-            got = shape_text(scope.shape(b.bias.tensor))
-            yield Finding(
-                f"bias {shaped(b.bias.name, scope.shape(b.bias.tensor))}, expected {expected.split(': ')[0]}",
-                **where,
-                expected=expected,
-                got=got,
-                why=f"{node.op}-{node.version}: {b.bias.name} has one value per output channel.",
-            )
-        dtype = scope.dtype(b.bias.tensor)
-        if b.integer and dtype is not None and dtype != np.int32:
-            yield Finding(
-                f"bias {b.bias.name} is {type_name(dtype)}, expected int32",
-                **where,
-                expected="int32, with scale x_scale * w_scale and zero point 0",
-                got=type_name(dtype),
-                why=f"{node.op}-{node.version}: the bias is added to the int32 accumulator.",
-                fix="np.rint(bias / (x_scale * w_scale)).astype(np.int32)",
-            )
+        yield from _shape(scope, node, b)
+        yield from _type(scope, node, b)
+
+
+def _shape(scope: Scope, node: Node, b: Bias) -> Iterator[Finding]:
+    expected, shape = expected_bias(scope, node, b), scope.shape(b.bias.tensor)
+    if expected:
+        yield Finding(
+            f"bias {shaped(b.bias.name, shape)}, expected {expected.split(': ')[0]}",
+            **scope.at(node),
+            tensor=f"{b.bias.tensor} (input {b.bias.place}, {b.bias.name})",
+            expected=expected,
+            got=shape_text(shape),
+            why=f"{node.op}-{node.version}: {b.bias.name} has one value per output channel.",
+        )
+
+
+def _type(scope: Scope, node: Node, b: Bias) -> Iterator[Finding]:
+    dtype = scope.dtype(b.bias.tensor)
+    if b.integer and dtype is not None and dtype != np.int32:
+        yield Finding(
+            f"bias {b.bias.name} is {type_name(dtype)}, expected int32",
+            **scope.at(node),
+            tensor=f"{b.bias.tensor} (input {b.bias.place}, {b.bias.name})",
+            expected="int32, with scale x_scale * w_scale and zero point 0",
+            got=type_name(dtype),
+            why=f"{node.op}-{node.version}: the bias is added to the int32 accumulator.",
+            fix="np.rint(bias / (x_scale * w_scale)).astype(np.int32)",
+        )

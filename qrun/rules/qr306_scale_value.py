@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.ir import Model
-from qrun.rules._parameters import operators, quantizers
+from qrun.ir import Array, Model, Node
+from qrun.rules._parameters import Slot, operators, quantizers
 from qrun.rules._rule import Finding, rule
-from qrun.rules._scope import nodes
+from qrun.rules._scope import Scope, nodes
 
 
 @rule(
@@ -55,24 +55,26 @@ def scale_value(model: Model) -> Iterator[Finding]:
             if value is None or value.dtype.kind in "Oc" or not q.scale or not home:
                 continue
             key = (id(home.model), q.scale.tensor)
-            if key in seen:
-                continue
+            if key not in seen:
+                yield from _judge(scope, node, q.scale, np.asarray(value).astype(np.float64))
             seen.add(key)
-            real = np.asarray(value).astype(np.float64)
-            bad = ~(np.isfinite(real) & (real > 0))
-            if not bad.any():
-                continue
-            first = tuple(int(i) for i in np.argwhere(bad)[0])
-            place = f"[{','.join(map(str, first))}]" if first else ""
-            count = int(bad.sum())
-            of_all = f"; {count} of {bad.size} scales" if bad.size > 1 else ""
-            readers = len(home.model.consumers.get(q.scale.tensor, ()))
-            shared = f", read by {readers} nodes" if readers > 1 else ""
-            yield Finding(
-                f"{q.scale.name}{place} is {real[first]:.6g}{of_all}",
-                **scope.at(node),
-                tensor=f"{q.scale.tensor}{place} (input {q.scale.place}, {q.scale.name}{shared})",
-                expected="a positive, finite number",
-                got=f"{real[first]:.6g}{of_all}",
-                why=f"{node.op}-{node.version}: a scale is the distance between two codes.",
-            )
+
+
+def _judge(scope: Scope, node: Node, scale: Slot, real: Array) -> Iterator[Finding]:
+    bad = ~(np.isfinite(real) & (real > 0))
+    if not bad.any():
+        return
+    first = tuple(int(i) for i in np.argwhere(bad)[0])
+    place = f"[{','.join(map(str, first))}]" if first else ""
+    of_all = f"; {int(bad.sum())} of {bad.size} scales" if bad.size > 1 else ""
+    home = scope.home(scale.tensor)
+    readers = len(home.model.consumers.get(scale.tensor, ())) if home else 0
+    shared = f", read by {readers} nodes" if readers > 1 else ""
+    yield Finding(
+        f"{scale.name}{place} is {real[first]:.6g}{of_all}",
+        **scope.at(node),
+        tensor=f"{scale.tensor}{place} (input {scale.place}, {scale.name}{shared})",
+        expected="a positive, finite number",
+        got=f"{real[first]:.6g}{of_all}",
+        why=f"{node.op}-{node.version}: a scale is the distance between two codes.",
+    )

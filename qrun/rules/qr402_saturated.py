@@ -96,4 +96,6 @@ def _folded(model: Model, node: Node) -> bool:
 
 def _range(model: Model, node: Node) -> str:
     ends = _ends(model, node)
-    return f" {ends[0]:.4g} to {ends[1]:.4g}" if ends else ""
+    if ends is None or not np.all(np.isfinite(ends)) or ends[0] == ends[1]:
+        return ""
+    return f" {min(ends):.4g} to {max(ends):.4g}"

@@ -210,4 +210,9 @@ def test_completion(folder: Path) -> None:
 
     assert "plain,profile" in complete("qrun pro", 1)
     assert "plain,--trace" in complete("qrun m.onnx --tr", 2)
+    assert "plain,QR301" in complete("qrun explain QR30", 2)
+    assert "plain,QLinearConv" in complete("qrun explain qlinearc", 2)
+    for shell in ("bash", "zsh", "fish"):
+        assert f"_QRUN_COMPLETE={shell}_source qrun" in call("explain", "completion").out
+    assert "qrun explain completion" in call("--help").out
     assert "_qrun_completion" in process(env={"_QRUN_COMPLETE": "bash_source"}, cwd=folder).out

@@ -65,6 +65,7 @@ def test_codes_in_text_and_json(folder: Path) -> None:
             assert document["schema"] == "qrun/run/1.0"
             assert document["exit_code"] == code
             assert document["error"]["message"], name
+            assert set(document["error"]) == {"code", "name", "message", "where", "facts", "why", "fixes"}, name
             assert ended.err, name
         assert call("profile", *words, "--json").json["schema"] == "qrun/profile/1.0"
 
@@ -77,7 +78,15 @@ def test_success_and_findings(folder: Path) -> None:
     assert [f["rule"] for f in ended.json["findings"]] == ["QR401"]
     assert ended.json["exit_code"] == ended.code == 0
     assert call(*nan, "--fail-on", "error").code == 0
-    assert call(*nan, "--fail-on", "warning", "-q").code == 1
+    quiet = call(*nan, "--fail-on", "warning", "-q")
+    assert quiet.code == 1
+    assert "QR401 warning  node 0 quant: " in quiet.err
+    assert "QR401" not in quiet.out
+    assert "  --> q.onnx  node 0 quant" in call(*nan, "--fail-on", "warning", "-q", "-v").err
+    assert "QR401" in call(*nan, "--fail-on", "warning", "-o", "-").err
+    assert "QR401" in call(*nan, "--fail-on", "warning", "--json").err
+    assert "QR401" not in call(*nan, "--fail-on", "error", "-q").err
+    assert "QR401" not in call(*nan, "--fail-on", "warning").err, "the report has it"
     assert call(*nan, "--fail-on", "warning", "--json").json["exit_code"] == 1
 
 
@@ -226,6 +235,40 @@ def test_backend_that_fails(folder: Path) -> None:
     ended = call("bad.onnx", "-b", "onnx-ref", "--json")
     assert ended.code in (4, 5)
     assert ended.json["error"]["code"] in ("QR011", "QR013")
+
+
+def test_usage_errors_have_a_code(folder: Path) -> None:
+    ended = call("m.onnx", "--nonsense", "--json")
+    error = ended.json["error"]
+    assert (error["code"], error["name"], error["fixes"]) == ("QR000", "usage", ["qrun run -h"])
+    assert ended.err.splitlines()[0].startswith("Usage: ")
+    assert "Error: No such option '--nonsense'" in ended.err
+
+
+def test_qrun_is_recommended_only_where_it_can_run(folder: Path) -> None:
+    model = sum_model()
+    model.graph.node[0].op_type = "QLinearCnov"
+    save(model, folder / "typo.onnx")
+    for backend in ("ort", "onnx-ref"):
+        if backend == "ort":
+            pytest.importorskip("onnxruntime")
+        ended = call("typo.onnx", "--backend", backend)
+        assert "QR013" in ended.err
+        assert "--backend reference" not in ended.err
+
+
+def test_messages_name_the_model_as_it_was_typed(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    save(deep_model(2), folder / "sub" / "model.onnx")
+    assert "  --> sub/model.onnx  input" in call("sub/model.onnx", "-i", "image=[1]").err
+    assert call("sub/model.onnx").out.startswith("sub/model.onnx  opset 13")
+    (folder / "sub" / "model.onnx").write_bytes(b"<html>")
+    assert "sub/model.onnx is an HTML" in call("sub/model.onnx").err
+    data = (folder / "m.onnx").read_bytes()
+    assert "  --> stdin  input" in call("-", "-i", "image=[1]", stdin=data).err
+    assert call("-", stdin=data).out.startswith("stdin  opset 13")
+    assert "stdin is an HTML" in call("-", stdin=b"<html>").err
+    assert "  file       stdin, " in call("inspect", "-", stdin=data).out
 
 
 def test_arith_is_passed_on(folder: Path) -> None:

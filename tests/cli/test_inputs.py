@@ -153,9 +153,10 @@ def test_some_inputs_are_not_enough() -> None:
 
 
 def test_random_ranges(folder: Path) -> None:
-    from qrun.feeds import Sizes, random_feeds
     from qrun.ir import load
     from qrun.memory import Budget
+    from qrun.randoms import random_feeds
+    from qrun.sizes import Sizes
 
     ranges = {
         TensorProto.FLOAT: (-1, 1), TensorProto.DOUBLE: (-1, 1), TensorProto.FLOAT16: (-1, 1), TensorProto.BFLOAT16: (-1, 1),
@@ -184,7 +185,13 @@ def test_dynamic_sizes(folder: Path) -> None:
                        ("image:", "QR003"), ("N=99999999999999999999", "QR005")):  # fmt: skip
         ended = call("conv.onnx", "--shape", spec, "--json")
         assert ended.code == 2, spec
+        assert f"did you mean --shape {spec}" not in ended.err
         assert ended.json["error"]["code"] == code, spec
+    assert "did you mean --shape image:1x3x8x8?" in call("conv.onnx", "--shape", "image=1x3x8x8").err
+    assert "did you mean --shape image:1x3x8x8?" in call("conv.onnx", "--shape", "imgae:1x3x8x8").err
+    assert "did you mean --shape N=4?" in call("conv.onnx", "--shape", "N:4").err
+    assert "expected whole numbers from 0 to 2**40" in call("conv.onnx", "--shape", "N=-1").err
+    assert call("conv.onnx", "--shape", "N=" + "9" * 5000).code == 2
     npy(folder / "x.npy", np.zeros((2, 3, 8, 8), np.uint8))
     ended = call("conv.onnx", "-i", "x.npy", "--shape", "N=4")
     assert ended.code == 2
@@ -217,7 +224,9 @@ def test_huge_random_input_is_refused_first(folder: Path) -> None:
         (["a.npy", "b.npy", "a.npy"], "QR002", "no input is left for a.npy"),
         (["a=a.npy", "a=b.npy"], "QR005", "given twice"),
         (["ab.npz", "a=b.npy"], "QR005", "given twice"),
-        (["missing.npy"], "QR004", "missing.npy"),
+        (["missing.npy"], "QR004", "check the path"),
+        (["a=[[1,2"], "QR005", "[[1,2 is incomplete JSON"),
+        (["a=[1,,2]"], "QR005", "[1,,2] is not JSON"),
         (["a=b.nyp"], "QR004", "did you mean b.npy"),
         (["-", "a=-"], "QR005", "only one -"),
         (["a=ab.npz"], "QR007", "2 arrays"),

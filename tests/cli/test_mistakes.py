@@ -45,7 +45,7 @@ def test_missing_input(folder: Path) -> None:
 
 
 def test_misspelled_input() -> None:
-    failed(2, "QR002", "the model has no input 'imgae'", "did you mean -i image=x.npy ?", inputs=("imgae=x.npy",))
+    failed(2, "QR002", "the model has no input 'imgae'", "did you mean -i image=x.npy?", inputs=("imgae=x.npy",))
 
 
 def test_float64_for_float32(folder: Path) -> None:
@@ -64,7 +64,12 @@ def test_unknown_operator(folder: Path) -> None:
     model = sum_model()
     model.graph.node[0].op_type = "MaxPoolX"
     save(model, folder / "m.onnx")
-    failed(4, "QR201", "qrun cannot run 1 operator of this model", "MaxPoolX 1 node, first add0", "--backend ort")
+    failed(4, "QR201", "qrun cannot run 1 operator of this model", "MaxPoolX 1 node, first add0",
+           "did you mean MaxPool instead of MaxPoolX?")  # fmt: skip
+    assert "--backend ort" not in call("m.onnx").err
+    model.graph.node[0].op_type = "Bernoulli"
+    save(model, folder / "m.onnx")
+    failed(4, "QR201", "--backend ort")
 
 
 def test_custom_domain(folder: Path) -> None:

@@ -97,6 +97,8 @@ def test_no_match_names_near_ones() -> None:
     ("target", "code", "words"),
     [
         ("missing/out.npz", "QR008", "'missing' does not exist"),
+        ("missing/out.npz", "QR008", "mkdir -p missing"),
+        ("out", "QR005", "-o out/ writes a folder"),
         ("x.npy/out.npz", "QR008", "is not a folder"),
         ("out.txt", "QR005", "suffix"),
         ("out", "QR005", "suffix"),
@@ -108,6 +110,44 @@ def test_bad_targets_are_refused_before_the_run(target: str, code: str, words: s
     assert ended.code == 2
     assert ended.json["error"]["code"] == code
     assert words in ended.err
+
+
+def test_what_is_read_is_not_written_over(folder: Path) -> None:
+    (folder / "link.npy").symlink_to("x.npy")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for words, what in (
+        (["--trace", "deep.onnx"], "the model of this call"),
+        (["--trace", str(folder / "deep.onnx")], "the model of this call"),
+        (["--trace", "x.npy"], "an input of this call"),
+        (["-o", "x.npy"], "an input of this call"),
+        (["-o", "link.npy"], "an input of this call"),
+        (["-o", "both.npz", "--trace", "both.npz"], "the file of --output"),
+    ):
+        for spec in ("x.npy", "image=x.npy"):
+            ended = call("deep.onnx", "-i", spec, *words, "--json")
+            assert ended.code == 2, words
+            assert ended.json["error"]["code"] == "QR008"
+            assert what in ended.err
+    assert call("profile", "deep.onnx", "--trace", "deep.onnx").code == 2
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_external_data_is_not_written_over(folder: Path) -> None:
+    model = sum_model(["x"])
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "c"))
+    onnx.external_data_helper.convert_model_to_external_data(model, location="data.npz", size_threshold=0)
+    onnx.save(model, folder / "external.onnx")
+    ended = call("external.onnx", "-o", "data.npz")
+    assert ended.code == 2
+    assert "a file of the model's data" in ended.err
+
+
+def test_a_trace_without_nodes_is_announced(folder: Path) -> None:
+    for words in (["deep.onnx"], ["profile", "deep.onnx", "-n", "1"]):
+        ended = call(*words, "-i", "x.npy", "-b", "onnx-ref", "--trace", "t.json")
+        assert ended.code == 0
+        assert "note: t.json has no times of nodes: --backend onnx-ref does not give them" in ended.err
+    assert "no times" not in call("deep.onnx", "-i", "x.npy", "--trace", "t.json").err
 
 
 def test_one_array_only_for_npy() -> None:

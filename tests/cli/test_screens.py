@@ -65,10 +65,12 @@ def test_terminal_fits(width: int, command: str) -> None:
         assert cell_len(line) <= width, line
     rows = [line for line in shown.splitlines() if "Conv_quant" in line]
     assert rows
-    assert all(("uint8 [1,3,8,8]" in row) == (width == 120) for row in rows)
+    assert all(("uint8 [1,3,8,8]" in row) == (command == "run" and width > 80) for row in rows)
+    names = [row.split("│")[2].strip() for row in rows]
+    assert len(set(names)) == len(names)
     if width == 80:
         assert "node in /features/" in shown
-        assert "│ features.1/conv/conv.1/conv.0/Conv_quant " in shown or command == "profile"
+        assert all(name.startswith("features.") for name in names)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
@@ -79,6 +81,50 @@ def test_columns_in_a_pipe(width: int, command: str) -> None:
     assert "╭" not in shown
     for line in shown.splitlines():
         assert len(line) <= max(width, 60), line
+
+
+def test_narrow_terminal_has_no_boxes() -> None:
+    shown = terminal("profile", "deep.onnx", "-i", "x.npy", "-n", "3", width=40, only="out", NO_COLOR="1")
+    assert not re.search("[╭│─]|……", shown)
+    names = [line.split()[1] for line in shown.splitlines() if line.endswith("%") and line.split()[0].isdigit()]
+    assert len(set(names)) == 10, shown
+    assert "…10/con…" in names
+
+
+def test_dumb_terminal_has_no_boxes() -> None:
+    shown = terminal("deep.onnx", "-i", "x.npy", TERM="dumb")
+    assert not re.search("[╭│─\x1b]", shown)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\r" not in terminal("profile", "deep.onnx", "-n", "150", only="err", TERM="dumb").replace("\n", "")
+
+
+def test_long_paths_are_shortened_in_the_header(folder: Path) -> None:
+    deep = folder.joinpath(*["long-folder-name"] * 6)
+    deep.mkdir(parents=True)
+    path = str(save(deep_model(2), deep / "m.onnx"))
+    first = terminal(path, "-i", "x.npy", only="out", NO_COLOR="1").splitlines()[0]
+    assert re.match("/.*/…/.*m.onnx  opset 13", first)
+    assert len(first) <= 80
+    assert call(path, "-i", "x.npy").out.startswith(f"{path}  opset 13")
+
+
+def test_one_spelling_of_domains(folder: Path) -> None:
+    names = ["image", "x_scale", "x_zp"]
+    add = helper.make_node("QLinearAdd", [*names, *names, "x_scale", "x_zp"], ["y"], domain="com.microsoft", name="sum")
+    kind = TensorProto.UINT8
+    tensors = {"x_scale": np.float32(0.02), "x_zp": np.uint8(128)}
+    model = make_model([add], [value("image", kind, (2,))], [value("y", kind, None)], tensors, 13, ["com.microsoft"])
+    save(model, folder / "add.onnx")
+    shown = call("profile", "add.onnx", "-n", "2").out
+    nodes, operators = shown.split("By operator")
+    assert re.search(r"sum +QLinearAdd ", nodes)
+    assert "com.microsoft::QLinearAdd " in operators
+    assert call("profile", "add.onnx", "-n", "2", "--json").json["operators"][0]["op"] == "com.microsoft::QLinearAdd"
+
+
+def test_a_single_run_has_no_deviation() -> None:
+    assert re.search(r"\d ms ± -|\d us ± -", call("profile", "deep.onnx", "-n", "1").out)
+    assert call("profile", "deep.onnx", "-n", "1", "--json").json["run"]["sd_ms"] is None
 
 
 def test_pipe_is_whole() -> None:
@@ -243,7 +289,7 @@ def test_checks_section(folder: Path) -> None:
     npy(folder / "x.npy", np.zeros((1, 3, 8, 8), np.uint8))
     short = call("zero.onnx", "-i", "x.npy", "--backend", "onnx-ref").out
     assert re.search(r"Checks  .*1 (error|warning)", short)
-    assert "QR306" in short
+    assert "QR306 error    node 0 /stem/conv: x_scale is 0" in short
     long = call("zero.onnx", "-i", "x.npy", "--backend", "onnx-ref", "-v").out
     assert "  --> zero.onnx  node 0 /stem/conv (QLinearConv-10)" in long
     assert "   =  fix: " in long

@@ -69,7 +69,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
 def test_overview(capsys: pytest.CaptureFixture[str], model: str) -> None:
     text = run(capsys, model)
     lines = text.splitlines()
-    assert lines[0].startswith("  file       m.onnx, ")
+    assert lines[0].startswith(f"  file       {model}, ")
     assert lines[0].endswith(", no external data")
     assert lines[1] == "  made by    maker 1.2, IR 8, opset ai.onnx 13, com.microsoft 1"
     assert lines[2] == "  size       2 nodes, 48 parameters, 3.2e-05 MMAC (N=1)"
@@ -117,7 +117,7 @@ def test_models_that_qrun_cannot_run(capsys: pytest.CaptureFixture[str], tmp_pat
     text = run(capsys, save(tmp_path, STRANGE))
     assert "  runs here  no: 2 operators missing: Bernoulli, com.acme::Frobnicate" in text
     assert "no, unknown domain" in text
-    assert "MMAC n/a (no cost is known for com.acme::Frobnicate" in text
+    assert "MMAC n/a (no cost is known for com.acme::Frobnicate)" in text, "what cannot run cannot be profiled"
 
 
 def test_a_node_that_cannot_be_planned_is_named() -> None:
@@ -131,7 +131,69 @@ def test_nodes(capsys: pytest.CaptureFixture[str], model: str) -> None:
     assert lines[1].split()[:3] == ["0", "first", "QLinearConv"]
     assert lines[1].endswith("-> t uint8 [N,2,4,4]")
     assert "w int8 [2,1,1,1]" in lines[1]
-    assert lines[2].split()[:3] == ["1", "QLinearAdd_1", "com.microsoft::QLinearAdd"]
+    assert lines[2].split()[:3] == ["1", "QLinearAdd_1", "QLinearAdd"]
+
+
+def test_the_domain_is_shown_where_names_collide(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    both = CONV.replace(
+        "com.microsoft.QLinearAdd(t, s, z, t, s, z, s, z)", "com.microsoft.QLinearConv(x, s, z, w, ws, wz, s, z)"
+    )
+    lines = run(capsys, save(tmp_path, both), "--nodes").splitlines()
+    assert [line.split()[2] for line in lines[1:]] == ["QLinearConv", "com.microsoft::QLinearConv"]
+
+
+def test_nodes_stand_above_their_tensors_where_it_is_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    text = run(capsys, model, "--nodes")
+    assert "  0  first  QLinearConv\n     x uint8 [N,1,4,4], s float32 scalar" in text
+    assert "…" not in text
+    assert all(len(line) <= 60 for line in text.splitlines())
+
+
+FLOAT = """
+<ir_version: 8, opset_import: ["" : 13]>
+main (float[N,1,4,4] x) => (float[M,K] y)
+<float[2,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}>
+{
+    c = Conv<pads = [1, 1, 1, 1]>(x, w)
+    r = Relu(c)
+    y = Flatten(r)
+}
+"""
+
+
+def test_shapes_that_the_file_does_not_state_are_inferred(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = save(tmp_path, FLOAT)
+    assert "0.000288 MMAC (N=1)" in run(capsys, path)
+    assert "-> c float32 [N,2,4,4]" in run(capsys, path, "--nodes")
+
+
+def test_inference_that_fails_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from qrun.ir.infer import infer
+
+    assert infer(b"nonsense") == {}
+    assert infer(b"") == {}
+    turned = CONV.replace("uint8[N,2,4,4] t, ", "").replace(
+        "[first] t = QLinearConv(x, s, z, w, ws, wz, s, z)", "t = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)"
+    )
+    turned = turned.replace(
+        "y = com.microsoft.QLinearAdd(t, s, z, t, s, z, s, z)", "y = QLinearConv(t, s, z, w, ws, wz, s, z)"
+    )
+    assert "MMAC n/a (the shape of t is not stated; qrun profile counts them)" in run(capsys, save(tmp_path, turned))
+
+
+def test_run_and_inspect_name_one_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    dynamic = QDQ.replace("q = QuantizeLinear(x, s, z)", "q, qs, qz = DynamicQuantizeLinear(x)")
+    weights = QDQ.replace("q = QuantizeLinear(x, s, z)\n", "").replace("d = DequantizeLinear(q, s, z)", "d = Relu(x)")
+    for text, form in ((QDQ, "QDQ int4"), (weights, "weight only int4"), (CONV, "QOperator int8"),
+                       (dynamic.replace("(q, s, z)", "(q, qs, qz)"), "dynamic, QDQ int4"), (FLOAT, "not quantized")):  # fmt: skip
+        path = save(tmp_path, text)
+        assert facts(text).brief == form
+        main([path])
+        assert form in capsys.readouterr().out.splitlines()[0]
+        assert facts(text).form in run(capsys, path)
 
 
 def test_nodes_of_subgraphs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -168,7 +230,7 @@ def test_a_name_with_wildcards_in_it_is_a_name() -> None:
 
 
 def test_no_such_tensor(capsys: pytest.CaptureFixture[str], model: str) -> None:
-    assert "did you mean long ?" in run(capsys, model, "-t", "lnog", code=2)
+    assert "did you mean long?" in run(capsys, model, "-t", "lnog", code=2)
     assert "qrun run -t shows it" in run(capsys, model, "-t", "t", code=2)
 
 

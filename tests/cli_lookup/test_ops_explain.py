@@ -55,8 +55,17 @@ def test_unknown_operators(capsys: pytest.CaptureFixture[str]) -> None:
     text, error = run(capsys, "ops", "QLinearCnov", code=1)
     assert text == f"0 of {len(REGISTRY)} operators\n"
     assert "did you mean QLinearConv" in error
-    _, error = run(capsys, "ops", "Bernoulli", code=1)
-    assert "Bernoulli is an ai.onnx operator that qrun does not run" in error
+    for name in ("Bernoulli", "bernoulli"):
+        assert "Bernoulli is an ai.onnx operator that qrun does not run" in run(capsys, "ops", name, code=1)[1]
+        assert "Bernoulli is an ai.onnx operator that qrun does not run" in run(capsys, "explain", name, code=2)[1]
+
+
+def test_ops_cuts_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text, _ = run(capsys, "ops")
+    assert "…" not in text
+    assert "checked by" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
 
 
 def test_ops_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,11 +125,11 @@ def test_an_operator(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_operator_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    from qrun.report.explain import explain
+    from qrun.report.explain import page
     from qrun.report.screen import Out
 
     for domain, op_type in REGISTRY:
-        explain(Out.open().result, f"{domain}::{op_type}" if domain else op_type)
+        page(f"{domain}::{op_type}" if domain else op_type).show(Out.open().result)
         assert capsys.readouterr().out.startswith(f"{domain}::{op_type}" if domain else op_type)
 
 
@@ -129,13 +138,44 @@ def test_unknown_topic(capsys: pytest.CaptureFixture[str]) -> None:
     assert text == ""
     assert "did you mean scale-shape" in error
     assert "did you mean QR306" in run(capsys, "explain", "QR3066", code=2)[1]
-    assert "topics" in run(capsys, "explain", "", code=2)[1]
+    error = run(capsys, "explain", "", code=2)[1]
+    assert "topics" in error
+    assert f"QR000 to {max(RULES)}" in error
 
 
 def test_without_a_topic_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     text, _ = run(capsys, "explain")
     for name in (*TOPICS, *RULES, *CODES):
         assert name in text
+    for rule in RULES.values():
+        assert rule.summary.split(". ")[0] in text
+    assert "The data of a tensor are kept in another file that is missing, too short" in text
+
+
+def test_levels_are_those_of_check_and_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "explain", "QR201")[0].startswith("QR201 unsupported-op   note, error in a run   since")
+    assert run(capsys, "explain", "QR301")[0].startswith("QR301 scale-shape   error   since")
+    assert re.search(r"QR201 +unsupported-op +note, error ", run(capsys, "explain", "QR2")[0])
+
+
+@pytest.mark.parametrize("topic", [None, "QR306", "QR001", "QR3", "inputs", "QLinearConv", "usage"])
+def test_explain_json(capsys: pytest.CaptureFixture[str], topic: str | None) -> None:
+    report = json.loads(run(capsys, "explain", *([topic] if topic else []), "--json")[0])
+    assert report["schema"] == "qrun/explain/1.0"
+    assert report["exit_code"] == 0
+    if topic == "QR306":
+        assert (report["code"], report["name"], report["level"]) == ("QR306", "scale-value", "error")
+        assert "<ir_version" in report["bad"]
+    if topic == "usage":
+        assert report["code"] == "QR000"
+    if topic in (None, "QR3"):
+        assert {"QR301", "QR306"} <= {row["code"] for row in report["codes"]}
+    if topic == "QLinearConv":
+        assert [o["domain"] for o in report["operators"]] == ["ai.onnx", "com.microsoft"]
+
+
+def test_explain_json_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(run(capsys, "explain", "nope", "--json", code=2)[0])["error"]["code"] == "QR005"
 
 
 def test_every_code_in_the_source_is_explained() -> None:

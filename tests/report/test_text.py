@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from qrun.profiling import measure, outliers, summary
+from qrun.profiling import Profile, measure, outliers, summary
 from qrun.report.grid import Column, Grid, markdown_lines, plain_lines
 from qrun.report.json import document
 from qrun.report.nodes import common_prefix
 from qrun.report.screen import Screen
 from qrun.report.stats import listed, stats, values_shown
-from qrun.report.text import bar, duration, file_size, number, safe, shorten, width_of
+from qrun.report.text import bar, duration, file_size, number, safe, shorten, shorten_all, width_of, wrap
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_shorten_keeps_what_tells_names_apart() -> None:
     assert shorten(name, 40) == "features.10/…/conv.0/conv.0.0/Conv_quant"
     assert shorten(name, 30) == "features.10/…/Conv_quant"
     assert shorten("/" + name, 30) == "/features.10/…/Conv_quant"
-    assert shorten("x" * 50, 10) == "…" + "x" * 9
+    assert shorten("abcdefghijklmnop", 10) == "abc…klmnop"
     for width in range(12):
         for text in (name, "漢字" * 9, "a/b"):
             assert width_of(shorten(text, width)) <= width
@@ -68,6 +68,53 @@ def test_bar() -> None:
     assert bar(0.5, 4, "ascii") == "##"
 
 
+def test_shortened_names_stay_different() -> None:
+    names = ["images_QuantizeLinear", "logits_DequantizeLinear", "images_DequantizeLinear", "logits_QuantizeLinear"]
+    same_ends = [f"block{middle}_{'long' * 9}_out" for middle in range(12)]
+    middles = [f"{'a' * 30}{middle}{'z' * 30}" for middle in range(30)]
+    mixed = ["x" * 40, "xx…xx", "x" * 41, "x" * 42]
+    for group in (names, same_ends, middles, mixed, ["漢字" * 20 + str(n) for n in range(5)]):
+        for width in (8, 9, 14, 20):
+            for ellipsis in ("…", "..."):
+                shown = shorten_all([*group, group[0]], width, ellipsis)
+                assert len(set(shown)) == len(group), (width, shown)
+                assert shown[0] == shown[-1]
+                assert all(width_of(text) <= width for text in shown), shown
+    assert shorten_all(["a", "b"], 8) == ["a", "b"]
+
+
+def test_wrap() -> None:
+    assert wrap("x u8/i8, w u8", 8) == ["x u8/i8,", "w u8"]
+    assert wrap("com.microsoft::QLinearAdd", 16) == ["com.microsoft::", "QLinearAdd"]
+    assert wrap("abcdefgh", 3) == ["abc", "def", "gh"]
+    assert wrap("", 5) == [""]
+    for width in range(1, 9):
+        assert "".join(wrap("u8/i8 f16/f32", width)).replace(" ", "") == "u8/i8f16/f32"
+
+
+def test_a_place_in_a_finding() -> None:
+    from qrun.report.message import print_findings
+    from qrun.rules import Finding
+
+    def line(message: str, tensor: str, width: int | None = None) -> str:
+        stream = io.StringIO()
+        screen = Screen(stream, terminal=False, width=width, color=False)
+        print_findings(screen, [Finding(message, "conv1", 0, "QLinearConv-10", tensor, rule="QR306")], "m.onnx", False)
+        return stream.getvalue().rstrip()
+
+    assert line("x_scale is nan", "s (input 1, x_scale)") == "  QR306 error    node 0 conv1: x_scale (tensor s) is nan"
+    several = line("w_scale[3] is nan; 2 of 9 scales", "ws[3] (input 4, w_scale, read by 2 nodes)")
+    assert several.endswith("w_scale[3] (tensor ws) is nan; 2 of 9 scales")
+    assert line("bias B is float32", "b (input 8, B)").endswith("bias B (tensor b) is float32")
+    assert line("x_scale is nan", "x_scale (input 1, x_scale)").endswith("conv1: x_scale is nan")
+    assert line("50% of y saturates", "y (output)").endswith("conv1: 50% of y saturates")
+    assert line("scale is off", "b s (1) (input 8, B)").endswith("scale is off (tensor b s (1))")
+    assert line("bias scale 1", "bs, feeds Conv c").endswith("bias scale 1 (tensor bs)")
+    assert line("nodes are not sorted", "").endswith("conv1: nodes are not sorted")
+    for text in line("x_scale is nan", f"{'s' * 20} (input 1, x_scale)", 40).splitlines():
+        assert len(text) <= 40
+
+
 def test_grid_gives_way_in_order() -> None:
     columns = [
         Column("#", right=True),
@@ -79,11 +126,20 @@ def test_grid_gives_way_in_order() -> None:
     lines = ["".join(text for text, _ in line) for line in plain_lines(grid)]
     assert lines[1] == "   1  " + "n" * 30 + "   3.14  " + "m" * 10
     assert lines[2].rstrip() == "  10  short" + " " * 25 + "    2.7"
-    narrow = grid.fitted(40, 2, "…")
-    assert len(narrow.columns) == 4, "shortening comes before leaving out"
+    narrow = grid.fitted(45, 2, "…")
+    assert [c.header for c in narrow.columns] == ["#", "name", "value"], "leaving out comes before shortening"
+    assert narrow.rows[0][1] == "n" * 30
     narrow = grid.fitted(30, 2, "…")
-    assert [c.header for c in narrow.columns] == ["#", "name", "value"]
+    assert narrow.rows[0][1] == "n" * 6 + "…" + "n" * 10
     assert [row[2] for row in narrow.rows] == ["3.14", "2.7"]
+    assert narrow.fits(30, 2)
+    assert not grid.fitted(15, 2, "…").fits(15, 2), "below eight columns nothing is cut"
+    wrapping = Grid([Column("a", shrink=1), Column("b", wrap=True)], [["n" * 20, "one, two, three, four"]])
+    shown = wrapping.fitted(38, 2, "…")
+    assert shown.rows == [["n" * 20, "one, two,\nthree, four"]], "wrapping comes before shortening"
+    assert ["".join(text for text, _ in line) for line in plain_lines(shown)] == [
+        "  a" + " " * 21 + "b", "  " + "n" * 20 + "  one, two,", " " * 24 + "three, four",
+    ]  # fmt: skip
     assert markdown_lines(Grid(columns[:2], [["1", "a|b`c"]]))[2] == "| 1 | `a\\|b c` |"
 
 
@@ -125,6 +181,7 @@ def test_outliers_are_those_of_hyperfine() -> None:
     assert outliers([5]) == []
     s = summary([1, 2, 3, 4, 100])
     assert (s.median, s.low, s.high, s.mean) == (3, 1, 100, 22)
+    assert summary([5]).deviation is None
 
 
 def test_measure_stops_at_ctrl_c() -> None:
@@ -158,3 +215,21 @@ def test_wrapping_keeps_words() -> None:
     screen = Screen(stream, terminal=False, width=20, color=False)
     screen.wrapped("  = ", "    ", "one two three four five six")
     assert stream.getvalue() == "  = one two three\n    four five six\n"
+
+
+def test_time_between_nodes_is_that_of_a_run() -> None:
+    """The median of (run - its nodes), not the run's median less the nodes' medians."""
+    from qrun.report.profile import ProfileReport, notes
+
+    model = SimpleNamespace(nodes=[1, 2])
+    result = SimpleNamespace(duration_ns=0, events=[])
+
+    def found(runs: list[int], nodes: list[list[int]]) -> list[str]:
+        profile = Profile(model, (), tuple(runs), np.array(nodes, np.int64), result)  # type: ignore[arg-type]
+        return [n for n in notes(ProfileReport(profile, {}, {}, {}, 0, "reference", "exact")) if "between" in n]
+
+    ms = 10**6
+    assert found([100 * ms] * 3, [[98 * ms, 1 * ms, 1 * ms], [1 * ms, 98 * ms, 98 * ms]]) == []
+    assert found([10 * ms] * 3, [[4 * ms] * 3, [4 * ms] * 3]) == [
+        "2.00 ms (20.0%) of a run is spent between the nodes."
+    ]

@@ -1,0 +1,118 @@
+"""Dynamic sizes that the user fixes: ``--shape``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from qrun.errors import CallError
+from qrun.ir import Model, TensorType
+from qrun.ir.types import shape_text
+
+MAX_SIZE = 2**40
+FORMS = "--shape image:1x3x224x224 for one input, or --shape N=4 for a named dimension"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Dynamic sizes that the user fixed: of symbols, and of whole inputs."""
+
+    symbols: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+FREE = Sizes()
+
+
+def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
+    """The sizes in ``image:1x3x224x224`` (one input) and ``N=4`` (a symbol) specs. Raises CallError."""
+    symbols: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    values = {v.name: v for v in (*model.inputs, *model.defaults)}
+    known = dict.fromkeys(d for v in values.values() for d in v.shape or () if isinstance(d, str))
+    for spec in specs:
+        name, _, dims = spec.rpartition(":")
+        symbol, _, size = spec.rpartition("=")
+        if name in values:
+            shape = _numbers(dims)
+            if shape is None:
+                raise _no_size(model, spec, dims, f"{name}:1x3x224x224")
+            _bind_shape(model, values[name], shape, symbols, spec)
+            shapes[name] = shape
+        elif symbol in known:
+            one = _numbers(size)
+            if one is None or len(one) != 1:
+                raise _no_size(model, spec, size, f"{symbol}=4")
+            if symbols.setdefault(symbol, one[0]) != one[0]:
+                raise _bad_shape(model, spec, f"{symbol} = {symbols[symbol]} before", f"{symbol} = {size}")
+        else:
+            raise _unknown_shape(model, spec, list(known), list(values))
+    return Sizes(symbols, shapes)
+
+
+def _numbers(dims: str) -> tuple[int, ...] | None:
+    parts = dims.split("x") if dims else []
+    if not all(p.isascii() and p.isdigit() and len(p) < 20 and int(p) <= MAX_SIZE for p in parts):
+        return None
+    return tuple(map(int, parts))
+
+
+def _bind_shape(model: Model, value: TensorType, shape: tuple[int, ...], symbols: dict[str, int], spec: str) -> None:
+    fits = value.shape is None or len(value.shape) == len(shape)
+    for want, got in zip(value.shape or (), shape, strict=False):
+        if isinstance(want, str):
+            fits &= symbols.setdefault(want, got) == got
+        elif want is not None:
+            fits &= want == got
+    if not fits:
+        raise _bad_shape(model, spec, f"{value.name} {value}", shape_text(shape))
+
+
+def _bad_shape(model: Model, spec: str, expected: str, got: str) -> CallError:
+    return CallError(
+        "QR003",
+        "input-mismatch",
+        f"--shape {spec} does not fit the model",
+        where=[model.label],
+        facts=[("expected", expected), ("got", got)],
+        fixes=[FORMS],
+    )
+
+
+def _no_size(model: Model, spec: str, got: str, like: str) -> CallError:
+    return CallError(
+        "QR005",
+        "bad-option",
+        f"--shape {spec} has no size that a tensor can have",
+        where=[model.label],
+        facts=[("expected", f"whole numbers from 0 to 2**40, such as {like}"), ("got", got or "nothing")],
+    )
+
+
+def _unknown_shape(model: Model, spec: str, known: list[str], values: list[str]) -> CallError:
+    return CallError(
+        "QR005",
+        "bad-option",
+        f"--shape {spec} names neither an input with sizes nor a dimension with a size",
+        where=[model.label],
+        facts=[
+            ("inputs", ", ".join(values[:12]) or "none"),
+            ("dimensions", ", ".join(known[:12]) or "none have names"),
+        ],
+        fixes=[_meant(spec, known, values) or FORMS],
+    )
+
+
+def _meant(spec: str, known: list[str], values: list[str]) -> str:
+    """The spec with the nearest name, and with ``:`` before the sizes of an input and ``=`` before that of a dimension."""
+    for sign in ":=":
+        name, found, sizes = spec.rpartition(sign)
+        numbers = _numbers(sizes)
+        if not found or numbers is None:
+            continue
+        for names, right in ((values, ":"), (known, "=")):
+            near = get_close_matches(name, names, 1, 0.6)
+            if near and (right == ":" or len(numbers) == 1):
+                return f"did you mean --shape {near[0]}{right}{sizes}?"
+    return ""
