@@ -9,6 +9,7 @@ from qrun.ir import Node
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Grid
 from qrun.report.screen import Screen
+from qrun.report.text import same_start
 from qrun.session import NodeEvent
 
 
@@ -29,9 +30,7 @@ def common_prefix(names: Sequence[str]) -> str:
     """The path that all names start with, up to and with its last slash; every name keeps something."""
     if len(names) < 2:
         return ""
-    low, high = min(names), max(names)
-    same = next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
-    prefix = low[: low[:same].rfind("/") + 1]
+    prefix = names[0][: names[0][: same_start(names)].rfind("/") + 1]
     return prefix if len(prefix) > 1 and all(len(name) > len(prefix) for name in names) else ""
 
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from os.path import commonprefix
 
 ELLIPSIS = "…"
 TWINS = {"…": "...", "█": "#", "±": "+/-"}
@@ -89,8 +88,14 @@ def _cuts(texts: Sequence[str], width: int, ellipsis: str) -> Iterator[Callable[
     yield lambda text: shorten(text, width, ellipsis)
     for front in (room // 2, 0, room * 3 // 4, room):
         yield partial(_cut, width=width, ellipsis=ellipsis, front=front)
-    same = len(commonprefix([text for text in texts if width_of(text) > width]))
+    same = same_start([text for text in texts if width_of(text) > width])
     yield lambda text: text if width_of(text) <= width else ellipsis + _cut(text[same:], room, ellipsis, room)
+
+
+def same_start(texts: Sequence[str]) -> int:
+    """How many characters all texts start with."""
+    low, high = min(texts, default=""), max(texts, default="")
+    return next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
 
 
 def _numbered(text: str, number: int, width: int, ellipsis: str) -> str:

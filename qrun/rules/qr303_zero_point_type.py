@@ -27,9 +27,8 @@ def zero_point_type(model: Model) -> Iterator[Finding]:
     zero point is what gives the output its type.
 
     Why is this bad?
-        int8 and uint8 place the same real value 128 codes apart. onnx.checker accepts the mixture for QLinearConv
-        unless full_check is set, and onnxruntime says only that type parameter T1 is bound to different types, which
-        names neither the zero point nor the tensor it belongs to.
+        int8 and uint8 place the same real value 128 codes apart. Without full_check, onnx.checker accepts the mixture
+        for QLinearConv; onnxruntime says only that a type parameter of the operator is bound to different types.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13]>

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -179,20 +178,6 @@ def test_a_run_off_a_terminal_needs_no_rich(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=folder, timeout=60)
     assert done.returncode == 0, done.stderr
-
-
-def test_start_up_is_quick() -> None:
-    """Beside Python's own start: the best of several, so that a busy machine does not count."""
-
-    def best(words: list[str]) -> float:
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            subprocess.run([sys.executable, *words], capture_output=True, cwd=ROOT, timeout=60, check=True)
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    assert best(["-m", "qrun", "--help"]) - best(["-c", "pass"]) < 0.15
 
 
 def test_module_and_scripts() -> None:

@@ -221,7 +221,7 @@ def test_time_between_nodes_is_that_of_a_run() -> None:
     """The median of (run - its nodes), not the run's median less the nodes' medians."""
     from qrun.report.profile import ProfileReport, notes
 
-    model = SimpleNamespace(nodes=[1, 2])
+    model = SimpleNamespace(nodes=[1, 2, 3])
     result = SimpleNamespace(duration_ns=0, events=[])
 
     def found(runs: list[int], nodes: list[list[int]]) -> list[str]:
@@ -229,7 +229,7 @@ def test_time_between_nodes_is_that_of_a_run() -> None:
         return [n for n in notes(ProfileReport(profile, {}, {}, {}, 0, "reference", "exact")) if "between" in n]
 
     ms = 10**6
-    assert found([100 * ms] * 3, [[98 * ms, 1 * ms, 1 * ms], [1 * ms, 98 * ms, 98 * ms]]) == []
+    assert found([100 * ms] * 3, [[98 * ms, ms, ms], [ms, 98 * ms, ms], [ms, ms, 98 * ms]]) == []
     assert found([10 * ms] * 3, [[4 * ms] * 3, [4 * ms] * 3]) == [
         "2.00 ms (20.0%) of a run is spent between the nodes."
     ]
