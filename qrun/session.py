@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
@@ -10,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.dispatch import Bound, NativeKernels, make_engine
 from qrun.errors import CallError, MemoryLimitError, OperatorError, QrunError, RunError
 from qrun.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType, load
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget, default_limit
 from qrun.ops import Arith, Context, Observation
-from qrun.plan import Plan, Step, located, plan
+from qrun.ops._native import NativeSection
+from qrun.plan import BACKENDS, Plan, Step, located, plan
 from qrun.profiling import Profile, Progress, measure
 
 if TYPE_CHECKING:
@@ -42,7 +46,11 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """What happened at one node: when it started and how long it took (ns), what it read and wrote, its multiply-adds."""
+    """What happened at one node: when it started and how long it took (ns), what it read and wrote, its multiply-adds.
+
+    backend:  ``reference`` or ``native``; why: the reason for ``reference`` in a session with another backend.
+    sections: the parts of a native kernel.
+    """
 
     index: int
     start_ns: int
@@ -52,13 +60,16 @@ class NodeEvent:
     macs: int
     backend: str
     observations: tuple[Observation, ...] = ()
+    why: str = ""
+    sections: tuple[NativeSection, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors.
 
-    start_ns: on the clock of the events' start_ns.
+    start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
+    reference kernels observe what native ones cannot; aside_ns: how long it did.
     """
 
     outputs: Mapping[str, Array]
@@ -66,16 +77,39 @@ class RunResult:
     duration_ns: int
     peak_bytes: int
     start_ns: int = 0
+    aside_ns: int = 0
+
+
+class _Clock:
+    """perf_counter_ns, less the time spent in `aside` blocks."""
+
+    def __init__(self) -> None:
+        self.aside_ns = 0
+
+    def now(self) -> int:
+        return perf_counter_ns() - self.aside_ns
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        start = perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.aside_ns += perf_counter_ns() - start
 
 
 class Session:
     """A model ready to run.
 
     model:      a path, the bytes of a file, an onnx.ModelProto, or a loaded Model.
-    backend:    ``reference``: exact numpy kernels.
+    backend:    ``reference``: exact numpy kernels; ``native``: kernels compiled for this CPU, with the same results, for
+                the nodes that have one (the others run on the reference kernels; the events tell).
     arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
-    threads:    accepted for backends with threads of their own; the reference backend runs on one thread plus BLAS.
+    threads:    of the native kernels, 1 unless given; the reference kernels run on one thread plus BLAS.
     max_memory: bytes a run may hold at once; None: 80 % of what is free.
+    cache:      where compiled native kernels are kept: True for the user's private cache folder, False for nowhere, or
+                a directory, which must be this user's alone.
+    isa:        a native instruction set; "" for the best of this CPU.
 
     Raises QrunError: CallError, ModelError or UnsupportedError here, RunError in `run`.
     """
@@ -88,8 +122,10 @@ class Session:
         arith: Arith = "exact",
         threads: int | None = None,
         max_memory: int | None = None,
+        cache: str | os.PathLike[str] | bool = True,
+        isa: str = "",
     ) -> None:
-        _choose("backend", backend, ("reference",))
+        _choose("backend", backend, BACKENDS)
         _choose("arith", arith, ARITHMETICS)
         start = perf_counter_ns()
         self.model = model if isinstance(model, Model) else load(model)
@@ -99,6 +135,9 @@ class Session:
         self.max_memory = max_memory
         self._plans: dict[tuple[str, ...], Plan] = {}
         self._plan(())
+        self._natives: NativeKernels | None = None
+        if backend == "native":
+            self._natives = NativeKernels(self.model, make_engine(isa, cache, threads), arith)
         self.load_ns = perf_counter_ns() - start
 
     @property
@@ -128,7 +167,7 @@ class Session:
         chosen = self._plan(tuple(outputs or ()))
         values = check_feeds(self.model, feeds)
         budget = Budget(default_limit() if self.max_memory is None else self.max_memory)
-        return execute(chosen, values, arith=self.arith, budget=budget, observe=observe)
+        return execute(chosen, values, arith=self.arith, budget=budget, observe=observe, natives=self._natives)
 
     def profile(
         self,
@@ -156,7 +195,13 @@ def _choose(what: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def execute(
-    plan: Plan, feeds: Mapping[str, Array], *, arith: Arith = "exact", budget: Budget, observe: bool = True
+    plan: Plan,
+    feeds: Mapping[str, Array],
+    *,
+    arith: Arith = "exact",
+    budget: Budget,
+    observe: bool = True,
+    natives: NativeKernels | None = None,
 ) -> RunResult:
     """Run every step of a plan on checked feeds, freeing values after their last use."""
     model = plan.model
@@ -164,28 +209,43 @@ def execute(
     for array in feeds.values():
         budget.hold(array)
     events = []
-    begin = perf_counter_ns()
+    clock = _Clock()
+    begin = clock.now()
     for step in plan.steps:
-        events.append(_run_step(step, model, values, arith, budget, observe))
+        events.append(_run_step(step, model, values, _Run(arith, budget, observe, natives, clock)))
         for name in step.frees:
             freed = values.pop(name, None)
             if freed is not None:
                 budget.release(freed)
     outputs = {name: values[name] for name in plan.keep}
-    return RunResult(outputs, tuple(events), perf_counter_ns() - begin, budget.peak, begin)
+    return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)
 
 
-def _run_step(
-    step: Step, model: Model, values: dict[str, Array], arith: Arith, budget: Budget, observe: bool
-) -> NodeEvent:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What the steps of one run share."""
+
+    arith: Arith
+    budget: Budget
+    observe: bool
+    natives: NativeKernels | None
+    clock: _Clock
+
+
+def _run_step(step: Step, model: Model, values: dict[str, Array], run: _Run) -> NodeEvent:
     node = step.node
     args = [values[name] if name else None for name in node.inputs]
-    ctx = Context(arith, node.version, len(node.outputs), tuple(bool(name) for name in node.outputs), observe, budget)
-    kwargs = {**step.kwargs, "ctx": ctx} if step.definition.takes_context else step.kwargs
-    start = perf_counter_ns()
+    wanted = tuple(bool(name) for name in node.outputs)
+    ctx = Context(run.arith, node.version, len(node.outputs), wanted, run.observe, run.budget)
     try:
         _check_types(step, args)
-        result = step.definition.reference(*args, **kwargs)
+        bound = _bind(step, args, run)
+        start = run.clock.now()
+        result = _compute(step, args, bound, ctx)
+        duration = run.clock.now() - start
+        if bound is not None and bound.kernel is not None and run.observe:
+            with run.clock.aside():
+                _observe(step, args, bound, result, ctx)
     except OperatorError as error:
         raise located(error, model, node, step.definition) from None
     except MemoryLimitError as error:
@@ -196,21 +256,62 @@ def _run_step(
     except Exception as error:
         error.add_note(f"on node {node.index} {node.label} ({node.op}-{node.version})")
         raise
-    duration = perf_counter_ns() - start
     made = result if isinstance(result, tuple) else (result,)
     if len(made) < sum(1 for name in node.outputs if name):
         raise _failed(ValueError(f"{len(node.outputs)} outputs asked for, {len(made)} made"), model, step, args)
     for name, array in zip(node.outputs, made, strict=False):
         if name:
             values[name] = array
-            budget.hold(array)
+            run.budget.hold(array)
     inputs = tuple(
         TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.inputs, args, strict=True) if a is not None
     )
     outputs = tuple(TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.outputs, made, strict=False) if name)
+    kernel = bound.kernel if bound else None
     return NodeEvent(
-        node.index, start, duration, inputs, outputs, _macs(step, args, made), step.backend, tuple(ctx.observations)
+        node.index,
+        start,
+        duration,
+        inputs,
+        outputs,
+        _macs(step, args, made),
+        "native" if kernel else "reference",
+        tuple(ctx.observations),
+        bound.why if bound else "",
+        kernel.sections if kernel else (),
     )
+
+
+def _bind(step: Step, args: Sequence[Array | None], run: _Run) -> Bound | None:
+    """What runs the step in a native session, made now if these shapes are new; None in another session."""
+    if run.natives is None:
+        return None
+    bound = run.natives.known(step, args)
+    if bound is None:
+        with run.clock.aside():
+            bound = run.natives.bind(step, args, run.budget)
+    return bound
+
+
+def _compute(step: Step, args: Sequence[Array | None], bound: Bound | None, ctx: Context) -> Any:
+    if bound is None or bound.kernel is None:
+        return _reference(step, args, ctx)
+    for shape, itemsize, what in bound.claims:
+        ctx.claim(shape, itemsize, what)
+    return bound.kernel.run(args)
+
+
+def _reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
+    kwargs = {**step.kwargs, "ctx": ctx} if step.definition.takes_context else step.kwargs
+    return step.definition.reference(*args, **kwargs)
+
+
+def _observe(step: Step, args: Sequence[Array | None], bound: Bound, result: Array, ctx: Context) -> None:
+    """What the reference kernel would have observed: known from the parameters, or by running it as well."""
+    if bound.kernel is not None and bound.kernel.complete(result):
+        ctx.observations.extend(bound.observations)
+    else:
+        _reference(step, args, ctx)
 
 
 def _macs(step: Step, args: Sequence[Array | None], made: Sequence[Array]) -> int:

@@ -106,7 +106,9 @@ def conv_kernel(
     depthwise = w.shape[0] == group and w.shape[1] == 1
     if group > _GROUPS and not depthwise:
         raise declined(f"more than {_GROUPS} groups")
-    spread = 1 if depthwise or not w.size else merged_groups(group, channels // group, w.shape[1], site.engine.isa.lanes)
+    spread = (
+        1 if depthwise or not w.size else merged_groups(group, channels // group, w.shape[1], site.engine.isa.lanes)
+    )
     rows, taps = int(np.prod(win.out, dtype=np.int64)), int(np.prod(win.kernel, dtype=np.int64))
     sections = 1 if depthwise else group // spread
     site.afford(rows * taps * (32 + 4 * sections) + w.size * 16 * spread + channels * 8192)
@@ -185,7 +187,13 @@ def native_target(site: Site, x_scale: Array, w_scale: Array, y_scale: Array, y_
         raise declined("no native kernels for onnx-ref arithmetic")
     if x_scale.ndim:
         raise declined("the scale of the first operand is per row")
-    return Target(x_scale[()], w_scale.reshape(-1), y_scale[()], out, int(y_zero), site.ctx.arith)
+    return Target(_number(x_scale), w_scale.reshape(-1), _number(y_scale), out, int(y_zero), site.ctx.arith)
+
+
+def _number(scale: Array) -> np.float32:
+    if scale.dtype != np.float32:
+        raise declined(f"no native {type_name(scale.dtype)} scales")
+    return np.float32(scale)
 
 
 def _complete(conv: Conv, target: Target | None) -> Callable[[Array], bool]:

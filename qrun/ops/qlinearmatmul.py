@@ -20,8 +20,8 @@ from qrun.ops._matmul import (
     matmul_shape,
     row_param,
 )
-from qrun.ops._native import NativeKernel, Site, gemm_kernel, native_target
 from qrun.ops._narrow import FLOAT8, narrow
+from qrun.ops._native import NativeKernel, Site, gemm_kernel, native_target
 from qrun.ops._op import op, refuse
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
 

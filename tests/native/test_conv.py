@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from native_support import ISAS, Array, codes, engine, every_isa, thin
+
+from qrun.native import Conv, Declined, Gemm, Target
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
 from qrun.ops.qlinearconv import qlinear_conv
 from qrun.ops.qlinearmatmul import qlinear_matmul
-
-from qrun.native import Conv, Declined, Gemm, Target
 
 F = np.float32
 
