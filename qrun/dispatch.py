@@ -93,7 +93,7 @@ class NativeKernels:
 
         definition = step.definition
         if definition.lowering is None:
-            return Bound(None, f"no native {step.node.op_type}")
+            return Bound(None, "no native kernel")
         missing = len(definition.inputs) - len(args)
         names = tuple(p.name for p in definition.inputs)
         recorded = _Recorded(budget)
