@@ -69,7 +69,7 @@ def reference(case: dict[str, Any], arith: str = "exact") -> Array:
     )  # fmt: skip
 
 
-@thin(*range(4), other=4, name="seed")
+@thin(*range(3), other=3, name="seed")
 def test_random_convolutions_equal_the_reference(isa: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for number in range(25):
@@ -127,7 +127,7 @@ def test_sizes_around_every_tile(isa: str, out: str | None) -> None:
     for columns in {1, 2, lanes - 1, lanes, lanes + 1, panel - 1, panel, panel + 1, 2 * panel + 3}:
         block = chosen.rows[min(chosen.vectors, -(-columns // lanes))]
         for rows in {0, 1, block - 1, block, block + 1, 2 * block}:
-            for k in (0, 1, 4, 5, 33) if rows in (1, block) else (7,):
+            for k in ((0, 1, 4, 5, 33) if isa == ISAS[0] else (0, 33)) if rows in (1, block) else (7,):
                 check_gemm(rng, isa, rows, k, columns, out)
 
 

@@ -79,10 +79,10 @@ def forms(plan: Gemm) -> set[str]:
     return {section.spec.form for section in plan.conv.sections}
 
 
-@thin(*RATIOS, *SPECIAL, other=4, name="name")
+@thin(*RATIOS, *SPECIAL, other=6, name="name")
 def test_every_step_through_the_kernel(isa: str, name: str) -> None:
     scales = tuple(F(v) for v in {**RATIOS, **SPECIAL}[name])
-    for out, zero in OUTPUTS[:: 1 if isa == ISAS[0] else 3]:
+    for out, zero in OUTPUTS[len(name) % 2 :: 2]:
         points = critical(scales, out, zero)
         target = Target(scales[0], np.array([scales[1]], F), scales[2], out, zero)
         for limit in (2**21, 2**24 - 600, 2**32)[:: 1 if isa == ISAS[0] else 2]:
@@ -97,7 +97,8 @@ def test_every_step_through_the_kernel(isa: str, name: str) -> None:
 def test_every_form_that_is_proven_is_right(isa: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Results, "form", lambda self, channels: form)
     used = 0
-    for (name, scales), (out, zero) in itertools.product(RATIOS.items(), OUTPUTS[:: 2 if isa == ISAS[0] else 4]):
+    few = 1 if isa == ISAS[0] else 2
+    for (name, scales), (out, zero) in itertools.product(list(RATIOS.items())[::few], OUTPUTS[:: 2 * few]):
         x, w, y = (F(v) for v in scales)
         points = critical((x, w, y), out, zero)
         points = points[np.abs(points) < 2**21]
