@@ -20,21 +20,8 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *(
-        "errors",
-        "memory",
-        "ir",
-        "native",
-        "ops",
-        "passes",
-        "plan",
-        "dispatch",
-        "profiling",
-        "feeds",
-        "session",
-        "peers",
-    ),
-    *("arrays", "inline", "inputs", "outputs", "rules", "report", "cli", "__main__"),
+    *("errors", "memory", "ir", "native", "ops", "passes", "plan", "dispatch", "steps", "profiling", "feeds"),
+    *("session", "peers", "arrays", "inline", "inputs", "outputs", "rules", "report", "cli", "__main__"),
 ]
 FLAT = ("ops", "passes", "rules")
 OWNERS = {
