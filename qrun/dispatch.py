@@ -67,6 +67,11 @@ class NativeKernels:
         self._bound: dict[int, dict[Key, Bound]] = {}
         self._lock = threading.Lock()
 
+    @property
+    def cache_refused(self) -> str:
+        cache = self.engine.kernels.cache
+        return f"{cache.directory} {cache.refused}" if cache.directory and cache.refused else ""
+
     def known(self, step: Step, args: Sequence[Array | None]) -> Bound | None:
         """What was bound for these shapes and types, if anything."""
         fixed = self._fixed.get(step.node.index)

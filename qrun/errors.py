@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class QrunError(Exception):
@@ -14,7 +14,7 @@ class QrunError(Exception):
     where:       places from outer to inner: file, node, tensor.
     facts:       (label, value) pairs, at most about four.
     why:         the rule, in one sentence, where it helps.
-    fixes:       what to type, at most two.
+    fixes:       what to type, at most two; ``qrun explain CODE`` if nothing closer is known.
     """
 
     exit_code: ClassVar[int] = 70
@@ -37,7 +37,11 @@ class QrunError(Exception):
         self.where = tuple(where)
         self.facts = tuple(facts)
         self.why = why
-        self.fixes = tuple(fixes)
+        self.fixes = tuple(fixes) or (f"qrun explain {code}",)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors cross process borders whole."""
+        return _restored, (type(self), self.message, self.__dict__.copy())
 
     def __str__(self) -> str:
         lines = [f"{self.code} {self.name}: {self.message}"]
@@ -49,6 +53,12 @@ class QrunError(Exception):
             lines.append(f"   =  why: {self.why}")
         lines += [f"   =  fix: {fix}" for fix in self.fixes]
         return "\n".join(lines)
+
+
+def _restored(kind: type[QrunError], message: str, state: dict[str, Any]) -> QrunError:
+    error = kind.__new__(kind, message)
+    error.__dict__.update(state)
+    return error
 
 
 class CallError(QrunError):

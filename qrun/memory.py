@@ -122,3 +122,4 @@ class Budget:
                 ],
                 fixes=[f"--max-memory {math.ceil((self.live + nbytes) * 1.25 / 2**30)}GiB to try anyway"],
             )
+        self.peak = max(self.peak, self.live + nbytes)

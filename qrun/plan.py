@@ -82,7 +82,7 @@ def _unknown_tensor(model: Model, name: str, known: set[str]) -> CallError:
         f"the model has no tensor {name!r}",
         where=[model.label],
         facts=[("got", name)],
-        fixes=[f"did you mean {near[0]} ?"] if near else ["qrun inspect MODEL --nodes lists the tensors"],
+        fixes=[f"did you mean {near[0]}?"] if near else ["qrun inspect MODEL --nodes lists the tensors"],
     )
 
 
@@ -114,7 +114,7 @@ def _refuse_unsupported(model: Model) -> None:
         for op, nodes in list(missing.items())[:4]
     ]
     if count > 4:
-        facts.append(("and", f"{count - 4} more operators"))
+        facts.append(("and", ", ".join(list(missing)[4:16]) + (f" and {count - 16} more" if count > 16 else "")))
     foreign = [node for nodes in missing.values() for node in nodes if node.domain not in DOMAINS]
     raise UnsupportedError(
         "QR201",

@@ -50,7 +50,7 @@ class Session:
     backend:    ``reference``: exact numpy kernels; ``native``: kernels compiled for this CPU, with the same results, for
                 the nodes that have one (the others run on the reference kernels; the events tell).
     arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
-    threads:    of the native kernels, 1 unless given; the reference kernels run on one thread plus BLAS.
+    threads:    of the native kernels, 1 unless given.
     max_memory: bytes a run may hold at once; None: 80 % of what is free.
     cache:      where compiled native kernels are kept: True for the user's private cache folder, False for nowhere, or
                 a directory, which must be this user's alone.
@@ -72,6 +72,12 @@ class Session:
     ) -> None:
         _choose("backend", backend, BACKENDS)
         _choose("arith", arith, ARITHMETICS)
+        if max_memory is not None and (not isinstance(max_memory, int) or max_memory < 0):
+            raise _bad_argument("max_memory", "a number of bytes, or None", max_memory)
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise _bad_argument("threads", "at least 1, or None", threads)
+        if not isinstance(model, (str, Path, bytes, Model)) and not hasattr(model, "graph"):
+            raise _bad_argument("model", "a path, bytes, an onnx.ModelProto or a qrun.Model", model)
         start = perf_counter_ns()
         self.model = model if isinstance(model, Model) else load(model)
         self.backend = backend
@@ -84,6 +90,14 @@ class Session:
         if backend == "native":
             self._natives = NativeKernels(self.model, make_engine(isa, cache, threads), arith)
         self.load_ns = perf_counter_ns() - start
+
+    def __repr__(self) -> str:
+        return f"<qrun.Session {self.model.label}: {len(self.model.nodes)} nodes, {self.backend}, {self.arith}>"
+
+    @property
+    def cache_refused(self) -> str:
+        """Why compiled native kernels are not kept though they should be; "" if they are, or need not be."""
+        return self._natives.cache_refused if self._natives else ""
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:
@@ -98,7 +112,7 @@ class Session:
         """Run once and return arrays by name.
 
         feeds:   an array of the exact type and shape for each input.
-        outputs: names of any tensors of the graph; None: the graph's outputs.
+        outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
         return dict(self.execute(feeds, outputs, observe=False).outputs)
 
@@ -109,7 +123,9 @@ class Session:
 
         observe: let kernels look for saturation, NaN and wrap-around, which costs time.
         """
-        chosen = self._plan(tuple(outputs or ()))
+        if not isinstance(feeds, Mapping):
+            raise _bad_argument("feeds", "a dict of arrays by input name", feeds)
+        chosen = self._plan((outputs,) if isinstance(outputs, str) else tuple(outputs or ()))
         values = check_feeds(self.model, feeds)
         budget = Budget(default_limit() if self.max_memory is None else self.max_memory)
         return execute(chosen, values, arith=self.arith, budget=budget, observe=observe, natives=self._natives)
@@ -124,12 +140,21 @@ class Session:
         progress: Progress | None = None,
     ) -> Profile:
         """Run repeatedly and return all timings. runs: None for as many as fit in `seconds`, 5 to 1000."""
+        if runs is not None and runs < 1:
+            raise _bad_argument("runs", "at least 1, or None", runs)
         return measure(lambda: self.execute(feeds, observe=False), self.model, runs, warmup, seconds, progress)
 
     def _plan(self, keep: tuple[str, ...]) -> Plan:
         if keep not in self._plans:
             self._plans[keep] = plan(self.model, keep)
         return self._plans[keep]
+
+
+def _bad_argument(name: str, expected: str, got: object) -> CallError:
+    shown = repr(got) if isinstance(got, (int, float, str)) else type(got).__name__
+    return CallError(
+        "QR005", "bad-option", f"{name} is not usable", facts=[("expected", expected), ("got", shown[:80])]
+    )
 
 
 def _choose(what: str, value: str, allowed: Sequence[str]) -> None:

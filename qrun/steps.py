@@ -170,6 +170,13 @@ def _macs(step: Step, args: Sequence[Array | None], made: Sequence[Array]) -> in
     return step.definition.cost(shapes, [a.shape for a in made], step.kwargs)
 
 
+def _type_code(param: str) -> dict[str, str]:
+    """The rule a wrong element type breaks."""
+    if "zero_point" in param.lower():
+        return {"code": "QR303", "name": "zero-point-type"}
+    return {"code": "QR203", "name": "type-not-allowed"}
+
+
 def _check_types(step: Step, args: Sequence[Array | None]) -> None:
     """The inputs' element types against the operator's constraints; remembered for types seen before."""
     key = tuple(None if a is None else a.dtype for a in args)
@@ -201,8 +208,7 @@ def _check_types(step: Step, args: Sequence[Array | None]) -> None:
                 expected=f"{type_name(other)}, as {first}",
                 got=type_name(dtype),
                 why=f"{step.node.op}-{step.node.version}: both have type {formal.variable}.",
-                code="QR203",
-                name="type-not-allowed",
+                **_type_code(name),
             )
     step.accepted.add(key)
 

@@ -42,9 +42,9 @@ def test_budget_counts_what_lives() -> None:
     with pytest.raises(qrun.MemoryLimitError):
         budget.claim([41])
     budget.release(array)
-    assert (budget.live, budget.peak) == (60, 60)
+    assert (budget.live, budget.peak) == (60, 100)
     budget.release(array[2:])
-    assert (budget.live, budget.peak) == (0, 60)
+    assert (budget.live, budget.peak) == (0, 100)
 
 
 def test_an_empty_tensor_may_still_be_too_large_to_index() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -164,3 +165,48 @@ def test_every_error_derives_from_qrun_error() -> None:
 def test_public_names_exist() -> None:
     for name in qrun.__all__:
         assert getattr(qrun, name) is not None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s, f: s.run(np.zeros(3)),
+        lambda s, f: s.run(None, f),
+        lambda s, f: s.profile(f, runs=0),
+        lambda s, f: qrun.Session(None),
+        lambda s, f: qrun.Session(s.model, max_memory="1KB"),
+    ],
+)
+def test_wrong_arguments_are_call_errors(call) -> None:
+    model, feeds = conv_model()
+    with pytest.raises(qrun.CallError, match="not usable"):
+        call(qrun.Session(model), feeds)
+
+
+def test_one_output_may_be_named_alone() -> None:
+    model, feeds = conv_model()
+    assert list(qrun.Session(model).run(feeds, "y0")) == ["y0"]
+
+
+def test_errors_cross_process_borders() -> None:
+    model, feeds = conv_model(group=2)
+    with pytest.raises(qrun.OperatorError) as caught:
+        qrun.Session(model).run(feeds)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    assert (type(again), again.exit_code, again.param) == (qrun.OperatorError, 5, caught.value.param)
+
+
+def test_a_zero_point_of_another_type_has_the_rules_code() -> None:
+    x, w = np.ones((1, 1, 1), np.uint8), np.ones((1, 1, 1), np.uint8)
+    model, feeds = node_model("ConvInteger", [x, w, np.int8(0)], opset=10, outputs=[np.int32])
+    with pytest.raises(qrun.OperatorError) as caught:
+        qrun.Session(model).run(feeds)
+    assert caught.value.code == "QR303"
+
+
+def test_every_error_ends_with_something_to_type() -> None:
+    model, feeds = conv_model(grop=2)
+    with pytest.raises(qrun.OperatorError, match=r"did you mean group\?"):
+        qrun.Session(model).run(feeds)
+    assert qrun.RunError("QR210", "node-failed", "it failed").fixes == ("qrun explain QR210",)

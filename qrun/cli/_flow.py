@@ -53,6 +53,9 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     begin = perf_counter_ns()
     session, label = _session(model, source, names, options)
     planned = perf_counter_ns()
+    refused = getattr(session, "cache_refused", "")
+    if refused:
+        out.note(f"compiled kernels are not kept: {refused}")
     feeds = read_inputs(
         model,
         options["inputs"],

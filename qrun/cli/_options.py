@@ -40,7 +40,7 @@ run_options = stacked(
     option("--arith", type=click.Choice(["exact", "ort", "onnx-ref"]), default="exact", show_default=True, group="Run",
            help="Requantization: the correctly rounded value, or as another runtime rounds."),
     option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run",
-           help="Threads, for backends that have their own."),
+           show_default="1 for qrun's own", help="Threads of the backend (of BLAS, for qrun's numpy kernels)."),
     option("--no-cache", is_flag=True, group="Run",
            help="Keep no compiled kernels (--backend native). QRUN_CACHE_DIR names another folder for them."),
     option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,

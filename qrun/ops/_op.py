@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -152,32 +153,21 @@ class OpDef:
         for name, value in node.attributes.items():
             spec = self.attributes.get(name)
             if spec is None or name not in names:
-                raise OperatorError(
+                near = get_close_matches(name, names, 1)
+                raise _bad_attribute(
                     f"{node.op_type} has no attribute {name!r}",
-                    expected=f"one of: {', '.join(names)}" if names else "no attributes",
-                    got=name,
+                    f"one of: {', '.join(names)}" if names else "no attributes",
+                    name,
                     why=f"{node.op}-{node.version} does not define it.",
-                    code="QR204",
-                    name="bad-attribute",
+                    fix=f"did you mean {near[0]}?" if near else f"remove {name}, or import an opset that has it",
                 )
             if not spec.fits(value):
-                raise OperatorError(
-                    f"attribute {name!r} has the wrong type",
-                    expected=spec.text,
-                    got=repr(value)[:60],
-                    code="QR204",
-                    name="bad-attribute",
-                )
+                raise _bad_attribute(f"attribute {name!r} has the wrong type", spec.text, repr(value)[:60])
             kwargs[name if name in self.signature.parameters else name + "_"] = value
         missing = [s.name for s in self.attributes.values() if s.required and s.name not in node.attributes]
         if missing:
-            raise OperatorError(
-                f"attribute {missing[0]!r} is missing",
-                expected=f"{missing[0]}, {self.attributes[missing[0]].text}",
-                got="nothing",
-                code="QR204",
-                name="bad-attribute",
-            )
+            text = self.attributes[missing[0]].text
+            raise _bad_attribute(f"attribute {missing[0]!r} is missing", f"{missing[0]}, {text}", "nothing")
         return kwargs
 
     def _check_inputs(self, node: Node) -> None:
@@ -200,6 +190,10 @@ class OpDef:
                     code="QR205",
                     name="input-count",
                 )
+
+
+def _bad_attribute(message: str, expected: str, got: str, *, why: str = "", fix: str = "") -> OperatorError:
+    return OperatorError(message, expected=expected, got=got, why=why, fix=fix, code="QR204", name="bad-attribute")
 
 
 REGISTRY: dict[tuple[str, str], list[OpDef]] = {}

@@ -219,9 +219,3 @@ def store(rounded: Array, zero_point: Array, out: Array, ctx: Context, name: str
     if zero:
         np.add(rounded, zero, out=rounded)
     out[...] = rounded.astype(np.int32).astype(out.dtype) if out.dtype.kind == "V" else rounded
-
-
-def table_lookup(x: Array, function: Callable[[Array], Array]) -> Array:
-    """Apply an elementwise function of an 8-bit tensor through its 256 values."""
-    codes = np.arange(256, dtype=np.uint8).view(x.dtype)
-    return np.asarray(function(codes)[x.view(np.uint8)])

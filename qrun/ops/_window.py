@@ -35,12 +35,6 @@ class Window:
         """Size of the dilated kernel."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
-    @property
-    def is_pointwise(self) -> bool:
-        """Every output element sees exactly the input element at its own place."""
-        ones = all(k == 1 for k in self.kernel) and all(s == 1 for s in self.strides)
-        return ones and not any(self.begin) and not any(self.end)
-
 
 def _axes(values: Sequence[int] | None, rank: int, name: str, default: int, least: int) -> tuple[int, ...]:
     if not values:

@@ -88,13 +88,4 @@ def bit_shift(X: Array, Y: Array, *, direction: str, ctx: Context | None = None)
         raise refuse(
             "the direction does not exist", "direction", "LEFT, RIGHT", direction, code="QR204", name="bad-attribute"
         )
-    most = 8 * X.dtype.itemsize - 1
-
-    def shifted(x: Array, y: Array) -> Array:
-        leaves = (y < 0) | (y > most)
-        step = np.where(leaves, Y.dtype.type(most), y)
-        if direction == "RIGHT":
-            return np.where(leaves & (x >= 0), X.dtype.type(0), np.right_shift(x, step))
-        return np.where(leaves, X.dtype.type(0), np.left_shift(x, step))
-
-    return binary(shifted, X, Y, ctx, ("X", "Y"))
+    return binary(np.left_shift if direction == "LEFT" else np.right_shift, X, Y, ctx, ("X", "Y"))

@@ -94,7 +94,7 @@ def environment(backend: str, label: str = "") -> dict[str, Any]:
 
     import numpy as np
 
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
     return {
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -65,6 +65,16 @@ def test_the_environment_picks_instruction_set_and_cache(tmp_path: Path) -> None
     assert not (tmp_path / "home").exists()
 
 
+def test_a_cache_that_is_not_private_is_named(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    ended = call(*RUN, env={"QRUN_CACHE_DIR": str(shared)})
+    assert ended.code == 0
+    assert f"compiled kernels are not kept: {shared} is open to other users" in ended.err
+    assert not list(shared.iterdir())
+
+
 def test_threads_give_the_same_result() -> None:
     one, two = (call(*RUN, "--threads", n, "--json").json["outputs"] for n in ("1", "2"))
     assert one == two

@@ -240,6 +240,12 @@ def test_an_unknown_instruction_set_is_refused() -> None:
         qrun.Session(open_model(), backend="native", isa="sse9")
 
 
+@pytest.mark.parametrize("threads", [0, -1, 1.5])
+def test_threads_are_counted(threads: Any) -> None:
+    with pytest.raises(qrun.CallError, match="threads is not usable"):
+        qrun.Session(open_model(), backend="native", threads=threads)
+
+
 def test_without_llvmlite_native_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     monkeypatch.delitem(sys.modules, "llvmlite.binding", raising=False)

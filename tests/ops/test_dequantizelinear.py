@@ -166,7 +166,7 @@ BAD = [
     ([X, np.ones(2, f32)], {}, 13, "QR301", "x_scale"),
     ([X, np.ones(5, f32), u8(0)], {}, 13, "QR302", "x_zero_point"),
     ([X, np.ones(5, f32)], {"axis": 2}, 13, "QR204", "axis"),
-    ([X, f32(1), i8(0)], {}, 13, "QR203", "x_zero_point"),
+    ([X, f32(1), i8(0)], {}, 13, "QR303", "x_zero_point"),
     ([X, f32(1), np.zeros(2, u8)], {}, 13, "QR302", "x_zero_point"),
     ([X, np.ones((2, 3), f32)], {"block_size": 1}, 21, "QR204", "block_size"),
     ([X, np.ones((2, 3), f32)], {"block_size": 2**62}, 21, "QR204", "block_size"),

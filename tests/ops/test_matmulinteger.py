@@ -64,7 +64,7 @@ def test_sums_around_every_limit(k: int) -> None:
         ([np.array(1, u8), np.ones((1, 1), u8)], "QR208"),
         ([np.ones((2, 3), u8), np.ones((3, 2), u8), np.zeros(3, u8)], "QR302"),
         ([np.ones((2, 3), u8), np.ones((3, 4), u8), None, np.zeros(3, u8)], "QR302"),
-        ([np.ones((2, 3), u8), np.ones((3, 2), u8), i8(0)], "QR203"),
+        ([np.ones((2, 3), u8), np.ones((3, 2), u8), i8(0)], "QR303"),
         ([np.ones((2, 3), np.int32), np.ones((3, 2), u8)], "QR203"),
     ],
     ids=str,

@@ -224,6 +224,8 @@ def test_integer_powers(dtype: type) -> None:
         got = qrun_node("Pow", [x, y], opset=13)
         want = [pow_wrapped(int(a), int(b), 8 * x.itemsize) for a, b in zip(x, y, strict=True)]
         assert got.tolist() == want, f"seed 13 {power.__name__}"
+    units = [np.array([-1, -1, 1, 0, 2, -2], dtype), np.array([-3, -2, -3, -1, -1, -1], dtype)]
+    assert qrun_node("Pow", units, opset=13).tolist() == [-1, 1, 1, 0, 0, 0]
     got = qrun_node("Pow", [np.array([2, 3, -7, 9], dtype), np.array([0.5, 2, 3, -1], F)], opset=13)
     assert got.tolist() == [1, 9, -343, 0]
     model, feeds = node_model("Pow", [np.array([0, 2], dtype), np.array([-1], dtype)], opset=13, outputs=[dtype])
@@ -361,6 +363,8 @@ def test_bits(dtype: type) -> None:
             gone = -1 if direction == "RIGHT" and x < 0 else 0
             want = gone if not 0 <= y < bits else wrap(x << y) if direction == "LEFT" else x >> y
             assert int(z) == want, f"{x} {direction} by {y}"
+        pairs = [np.ascontiguousarray(np.tile(v, 9)) for v in np.broadcast_arrays(a, b)]
+        assert_equal(qrun_node("BitShift", pairs, {"direction": direction}, opset=28), np.tile(got, 9))
 
 
 def test_outputs_are_claimed_and_shapes_checked() -> None:

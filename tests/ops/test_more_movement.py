@@ -111,6 +111,8 @@ def test_range() -> None:
     assert far.tolist() == list(range(-(2**63), 2**63 - 1, 2**62))
     tenth = call("Range", *scalars(F, 0, 1, 0.1))
     assert_equal(tenth, (np.arange(10) * D(F(0.1))).astype(F))
+    shifted = call("Range", *scalars(F, 0.3, 9.95, 0.1))
+    assert_equal(shifted, (D(F(0.3)) + np.arange(97) * D(F(0.1))).astype(F), "rounded once")
     half = call("Range", *scalars(np.float16, 0, 2500, 1))
     assert_equal(half, np.arange(2500).astype(np.float16))
     assert call("Range", *(v.reshape(1) for v in scalars(F, 0, 2, 1))).tolist() == [0, 1]

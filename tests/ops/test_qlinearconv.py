@@ -128,7 +128,7 @@ BAD = [
     ({5: np.zeros(3, u8)}, {}, "QR302", "w_zero_point"),
     ({6: np.ones(2, f32)}, {}, "QR301", "y_scale"),
     ({7: np.zeros(2, u8)}, {}, "QR302", "y_zero_point"),
-    ({2: i8(0)}, {}, "QR203", "x_zero_point"),
+    ({2: i8(0)}, {}, "QR303", "x_zero_point"),
     ({8: np.zeros(1, np.int32)}, {}, "QR305", "B"),
     ({8: np.zeros((2, 1), np.int32)}, {}, "QR305", "B"),
     ({8: np.zeros(2, f32)}, {}, "QR203", "B"),

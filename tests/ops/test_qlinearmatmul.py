@@ -180,7 +180,7 @@ BAD = [
     ({1: np.ones((1, 1), f32)}, "QR301", "a_scale", "", 10),
     ({6: np.ones(2, f32)}, "QR301", "y_scale", "", 10),
     ({7: np.zeros(4, u8)}, "QR302", "y_zero_point", "", 10),
-    ({2: i8(0)}, "QR203", "a_zero_point", "", 10),
+    ({2: i8(0)}, "QR303", "a_zero_point", "", 10),
     ({1: np.float16(1)}, "QR203", "a_scale", "", 10),
     ({1: np.float16(1)}, "QR203", "b_scale", "", 21),
     ({0: E4, 2: E4[0], 3: E4, 5: E4[0] * 0}, "QR202", "a_zero_point", "not used", 21),
