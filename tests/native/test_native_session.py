@@ -42,6 +42,9 @@ def event_of(model: onnx.ModelProto, feeds: Any, **options: Any) -> qrun.NodeEve
     got = qrun.Session(model, backend="native", cache=OBJECTS, **options).execute(feeds)
     assert [(k, v.tobytes()) for k, v in got.outputs.items()] == [(k, v.tobytes()) for k, v in want.outputs.items()]
     assert check(qrun.load(model), got) == check(qrun.load(model), want)
+    ours, theirs = (sorted({(o.kind, o.param, o.detail) for o in r.events[-1].observations if o.kind != "saturated"})
+                    for r in (got, want))  # fmt: skip
+    assert ours == theirs
     return got.events[-1]
 
 
@@ -98,6 +101,19 @@ def test_what_is_declined_and_why(model: Any, reason: str) -> None:
     assert reason in event.why
 
 
+def test_each_arithmetic_is_that_of_the_session() -> None:
+    a, b = np.arange(256, dtype=np.uint8)[:, None], np.array([[1, 3, 7, 127]], np.int8)
+    differ = 0
+    for y_scale in (6, 41, 82, 90, 92, 255, 1000):
+        model, feeds = one("QLinearMatMul", [a, S * 0 + F(1), Z, b, S * 0 + F(1.7), BZ, np.array(F(1.7 * y_scale)), Z],
+                           range(1, 8))  # fmt: skip
+        for arith in ("exact", "ort"):
+            assert event_of(model, feeds, arith=arith).backend == "native"
+        exact, ort = (qrun.Session(model, arith=arith).run(feeds)["y0"] for arith in ("exact", "ort"))
+        differ += int(np.count_nonzero(exact != ort))
+    assert differ
+
+
 def test_onnx_ref_arithmetic_is_declined() -> None:
     event = event_of(*conv_model(), arith="onnx-ref")
     assert event.why == "no native kernels for onnx-ref arithmetic"
@@ -138,6 +154,7 @@ CHECKED: dict[str, dict[str, Any]] = {
     "nan scale": {"w_scale": np.array(F(np.nan))},
     "zero by zero": {"x_scale": np.array(F(0)), "y_scale": np.array(F(0))},
     "infinite": {"y_scale": np.array(F(0))},
+    "negative": {"w_scale": np.array(F(-0.01))},
     "mixed": {"w_scale": np.full(8, 0.01, F)},
 }
 
