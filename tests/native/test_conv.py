@@ -72,7 +72,7 @@ def reference(case: dict[str, Any], arith: str = "exact") -> Array:
 @thin(*range(3), other=3, name="seed")
 def test_random_convolutions_equal_the_reference(isa: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    for number in range(25):
+    for number in range(20):
         case = conv_case(rng)
         if case is None:
             continue
@@ -124,7 +124,8 @@ def test_sizes_around_every_tile(isa: str, out: str | None) -> None:
     chosen = engine(isa).isa
     lanes = chosen.lanes
     panel = lanes * chosen.vectors
-    for columns in {1, 2, lanes - 1, lanes, lanes + 1, panel - 1, panel, panel + 1, 2 * panel + 3}:
+    some = {1, lanes - 1, lanes + 1, panel, panel + 1}
+    for columns in some | ({2, lanes, panel - 1, 2 * panel + 3} if isa == ISAS[0] else set()):
         block = chosen.rows[min(chosen.vectors, -(-columns // lanes))]
         for rows in {0, 1, block - 1, block, block + 1, 2 * block}:
             for k in ((0, 1, 4, 5, 33) if isa == ISAS[0] else (0, 33)) if rows in (1, block) else (7,):

@@ -85,7 +85,7 @@ def test_every_step_through_the_kernel(isa: str, name: str) -> None:
     for out, zero in OUTPUTS[len(name) % 2 :: 2]:
         points = critical(scales, out, zero)
         target = Target(scales[0], np.array([scales[1]], F), scales[2], out, zero)
-        for limit in (2**21, 2**24 - 600, 2**32)[:: 1 if isa == ISAS[0] else 2]:
+        for limit in (2**21, 2**24 - 600, 2**32) if out == "u8" else (2**32,):
             chosen = points[np.abs(points) < limit]
             got, plan = planted(isa, target, chosen)
             want = [exact_result(int(acc), *scales, out, zero) for acc in chosen]
@@ -110,7 +110,7 @@ def test_every_form_that_is_proven_is_right(isa: str, form: str, monkeypatch: py
             got, plan = planted(isa, target, points)
             assert forms(plan) == {form}
             assert got.tolist() == [exact_result(int(acc), x, w, y, out, zero) for acc in points], (name, out, zero)
-    if form != "y32" or engine(isa).isa.fma:
+    if isa == ISAS[0]:
         assert used
 
 

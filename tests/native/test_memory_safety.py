@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import OBJECTS, Array, Guarded, codes, thin
+from native_support import ISAS, OBJECTS, Array, Guarded, codes, thin
 
 import qrun.native.conv
 import qrun.native.layout
@@ -56,7 +56,8 @@ def test_nothing_beyond_the_buffers_is_touched(
     engine = Engine.create(isa, OBJECTS)
     channels = engine.isa.lanes * engine.isa.vectors
     tiles = [((1, c, r), (m, c, 1), {}) for c in (4, 7) for r in (1, 4, 5, 6) for m in (1, channels - 1, channels + 1)]
-    for number, (shape, w_shape, geometry) in enumerate(GEOMETRIES + tiles):
+    cases = GEOMETRIES + (tiles if isa == ISAS[0] else tiles[::3])
+    for number, (shape, w_shape, geometry) in enumerate(cases):
         kind = ("u8", "s8")[number % 2]
         w, x_zero = codes(rng, w_shape, "s8"), codes(rng, (), kind)
         scale = np.full(w_shape[0], 0.003, F) if number % 3 else np.full(w_shape[0], np.nan, F)
