@@ -13,7 +13,7 @@ from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, Formal, schema
 from qrun.ops import OpDef, find, near_operators
 
-BACKENDS = ("reference",)
+BACKENDS = ("reference", "native")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,6 @@ class Step:
 
     kwargs: the node's attributes as the kernel takes them.
     frees:  names of the values that no later step reads.
-    why:    why this backend runs it.
     """
 
     node: Node
@@ -30,8 +29,6 @@ class Step:
     kwargs: Mapping[str, Any]
     formals: tuple[Formal, ...]
     frees: tuple[str, ...]
-    backend: str = "reference"
-    why: str = ""
     accepted: set[tuple[np.dtype[Any] | None, ...]] = field(default_factory=set)
 
 

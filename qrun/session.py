@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from qrun.errors import CallError, MemoryLimitError, OperatorError, QrunError, RunError
+from qrun.dispatch import NativeKernels, make_engine
+from qrun.errors import CallError
 from qrun.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType, load
-from qrun.ir.types import describe, type_name
 from qrun.memory import Budget, default_limit
-from qrun.ops import Arith, Context, Observation
-from qrun.plan import Plan, Step, located, plan
+from qrun.ops import Arith
+from qrun.plan import BACKENDS, Plan, plan
 from qrun.profiling import Profile, Progress, measure
+from qrun.steps import Clock, NodeEvent, Run, TensorInfo, run_step
 
 if TYPE_CHECKING:
     import onnx
@@ -28,37 +28,11 @@ ARITHMETICS = ("exact", "ort", "onnx-ref")
 
 
 @dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """Name, element type and shape of a tensor that a node read or wrote."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEvent:
-    """What happened at one node: when it started and how long it took (ns), what it read and wrote, its multiply-adds."""
-
-    index: int
-    start_ns: int
-    duration_ns: int
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-    macs: int
-    backend: str
-    observations: tuple[Observation, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class RunResult:
     """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors.
 
-    start_ns: on the clock of the events' start_ns.
+    start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
+    reference kernels observe what native ones cannot; aside_ns: how long it did.
     """
 
     outputs: Mapping[str, Array]
@@ -66,15 +40,21 @@ class RunResult:
     duration_ns: int
     peak_bytes: int
     start_ns: int = 0
+    aside_ns: int = 0
 
 
 class Session:
     """A model ready to run.
 
     model:      a path, the bytes of a file, an onnx.ModelProto, or a loaded Model.
-    backend:    ``reference``: exact numpy kernels.
+    backend:    ``reference``: exact numpy kernels; ``native``: kernels compiled for this CPU, with the same results, for
+                the nodes that have one (the others run on the reference kernels; the events tell).
     arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
+    threads:    of the native kernels, 1 unless given.
     max_memory: bytes a run may hold at once; None: 80 % of what is free.
+    cache:      where compiled native kernels are kept: True for the user's private cache folder, False for nowhere, or
+                a directory, which must be this user's alone.
+    isa:        a native instruction set; "" for the best of this CPU.
 
     Raises QrunError: CallError, ModelError or UnsupportedError here, RunError in `run`.
     """
@@ -87,11 +67,15 @@ class Session:
         arith: Arith = "exact",
         threads: int | None = None,
         max_memory: int | None = None,
+        cache: str | os.PathLike[str] | bool = True,
+        isa: str = "",
     ) -> None:
-        _choose("backend", backend, ("reference",))
+        _choose("backend", backend, BACKENDS)
         _choose("arith", arith, ARITHMETICS)
         if max_memory is not None and (not isinstance(max_memory, int) or max_memory < 0):
             raise _bad_argument("max_memory", "a number of bytes, or None", max_memory)
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise _bad_argument("threads", "at least 1, or None", threads)
         if not isinstance(model, (str, Path, bytes, Model)) and not hasattr(model, "graph"):
             raise _bad_argument("model", "a path, bytes, an onnx.ModelProto or a qrun.Model", model)
         start = perf_counter_ns()
@@ -102,10 +86,18 @@ class Session:
         self.max_memory = max_memory
         self._plans: dict[tuple[str, ...], Plan] = {}
         self._plan(())
+        self._natives: NativeKernels | None = None
+        if backend == "native":
+            self._natives = NativeKernels(self.model, make_engine(isa, cache, threads), arith)
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
         return f"<qrun.Session {self.model.label}: {len(self.model.nodes)} nodes, {self.backend}, {self.arith}>"
+
+    @property
+    def cache_refused(self) -> str:
+        """Why compiled native kernels are not kept though they should be; "" if they are, or need not be."""
+        return self._natives.cache_refused if self._natives else ""
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:
@@ -136,7 +128,7 @@ class Session:
         chosen = self._plan((outputs,) if isinstance(outputs, str) else tuple(outputs or ()))
         values = check_feeds(self.model, feeds)
         budget = Budget(default_limit() if self.max_memory is None else self.max_memory)
-        return execute(chosen, values, arith=self.arith, budget=budget, observe=observe)
+        return execute(chosen, values, arith=self.arith, budget=budget, observe=observe, natives=self._natives)
 
     def profile(
         self,
@@ -173,7 +165,13 @@ def _choose(what: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def execute(
-    plan: Plan, feeds: Mapping[str, Array], *, arith: Arith = "exact", budget: Budget, observe: bool = True
+    plan: Plan,
+    feeds: Mapping[str, Array],
+    *,
+    arith: Arith = "exact",
+    budget: Budget,
+    observe: bool = True,
+    natives: NativeKernels | None = None,
 ) -> RunResult:
     """Run every step of a plan on checked feeds, freeing values after their last use."""
     model = plan.model
@@ -181,111 +179,13 @@ def execute(
     for array in feeds.values():
         budget.hold(array)
     events = []
-    begin = perf_counter_ns()
+    clock = Clock()
+    begin = clock.now()
     for step in plan.steps:
-        events.append(_run_step(step, model, values, arith, budget, observe))
+        events.append(run_step(step, model, values, Run(arith, budget, observe, natives, clock)))
         for name in step.frees:
             freed = values.pop(name, None)
             if freed is not None:
                 budget.release(freed)
     outputs = {name: values[name] for name in plan.keep}
-    return RunResult(outputs, tuple(events), perf_counter_ns() - begin, budget.peak, begin)
-
-
-def _run_step(
-    step: Step, model: Model, values: dict[str, Array], arith: Arith, budget: Budget, observe: bool
-) -> NodeEvent:
-    node = step.node
-    args = [values[name] if name else None for name in node.inputs]
-    ctx = Context(arith, node.version, len(node.outputs), tuple(bool(name) for name in node.outputs), observe, budget)
-    kwargs = {**step.kwargs, "ctx": ctx} if step.definition.takes_context else step.kwargs
-    start = perf_counter_ns()
-    try:
-        _check_types(step, args)
-        result = step.definition.reference(*args, **kwargs)
-    except OperatorError as error:
-        raise located(error, model, node, step.definition) from None
-    except MemoryLimitError as error:
-        error.where = (model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
-        raise
-    except (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError) as error:
-        raise _failed(error, model, step, args) from error
-    except Exception as error:
-        error.add_note(f"on node {node.index} {node.label} ({node.op}-{node.version})")
-        raise
-    duration = perf_counter_ns() - start
-    made = result if isinstance(result, tuple) else (result,)
-    if len(made) < sum(1 for name in node.outputs if name):
-        raise _failed(ValueError(f"{len(node.outputs)} outputs asked for, {len(made)} made"), model, step, args)
-    for name, array in zip(node.outputs, made, strict=False):
-        if name:
-            values[name] = array
-            budget.hold(array)
-    inputs = tuple(
-        TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.inputs, args, strict=True) if a is not None
-    )
-    outputs = tuple(TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.outputs, made, strict=False) if name)
-    return NodeEvent(
-        node.index, start, duration, inputs, outputs, _macs(step, args, made), step.backend, tuple(ctx.observations)
-    )
-
-
-def _macs(step: Step, args: Sequence[Array | None], made: Sequence[Array]) -> int:
-    shapes = [() if a is None else a.shape for a in args]
-    return step.definition.cost(shapes, [a.shape for a in made], step.kwargs)
-
-
-def _type_code(param: str) -> dict[str, str]:
-    """The rule a wrong element type breaks."""
-    if "zero_point" in param.lower():
-        return {"code": "QR303", "name": "zero-point-type"}
-    return {"code": "QR203", "name": "type-not-allowed"}
-
-
-def _check_types(step: Step, args: Sequence[Array | None]) -> None:
-    """The inputs' element types against the operator's constraints; remembered for types seen before."""
-    key = tuple(None if a is None else a.dtype for a in args)
-    if key in step.accepted:
-        return
-    bound: dict[str, tuple[np.dtype[Any], str]] = {}
-    formals = step.formals
-    for place, dtype in enumerate(key):
-        if dtype is None or not formals:
-            continue
-        formal = formals[min(place, len(formals) - 1)]
-        name = step.definition.param(place)
-        if formal.types is not None and dtype not in formal.types:
-            raise OperatorError(
-                f"{name} is {type_name(dtype)}, which {step.node.op}-{step.node.version} does not take",
-                param=name,
-                expected=", ".join(sorted(type_name(t) for t in formal.types)),
-                got=type_name(dtype),
-                code="QR203",
-                name="type-not-allowed",
-            )
-        if formal.types is None or not formal.homogeneous:
-            continue
-        other, first = bound.setdefault(formal.variable, (dtype, name))
-        if other != dtype:
-            raise OperatorError(
-                f"{name} is {type_name(dtype)}, but {first} is {type_name(other)}",
-                param=name,
-                expected=f"{type_name(other)}, as {first}",
-                got=type_name(dtype),
-                why=f"{step.node.op}-{step.node.version}: both have type {formal.variable}.",
-                **_type_code(name),
-            )
-    step.accepted.add(key)
-
-
-def _failed(error: Exception, model: Model, step: Step, args: Sequence[Array | None]) -> QrunError:
-    node = step.node
-    shown = ", ".join(f"{step.definition.param(i)} {describe(a)}" for i, a in enumerate(args) if a is not None)
-    return RunError(
-        "QR210",
-        "node-failed",
-        f"{node.op_type} cannot compute this node",
-        where=[model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"],
-        facts=[("inputs", shown or "none"), ("got", f"{type(error).__name__}: {error}"[:300])],
-        fixes=["qrun inspect MODEL --nodes shows the types and shapes around it"],
-    )
+    return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)

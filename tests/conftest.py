@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+
 import pytest
 
 SCREEN = (
@@ -13,10 +17,24 @@ SCREEN = (
     "TTY_INTERACTIVE",
     "QRUN_MAX_MEMORY",
     "QRUN_CONFIG",
+    "QRUN_ISA",
+    "QRUN_CACHE_DIR",
 )
+OBJECTS = "QRUN_TEST_OBJECTS"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        os.environ[OBJECTS] = tempfile.mkdtemp(prefix="qrun-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ[OBJECTS], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SCREEN:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", os.environ[OBJECTS])

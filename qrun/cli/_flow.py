@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from qrun.peers import Peer
     from qrun.report.screen import Out
     from qrun.session import RunResult, Session
+
+
+OWN = ("reference", "native")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,9 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     begin = perf_counter_ns()
     session, label = _session(model, source, names, options)
     planned = perf_counter_ns()
+    refused = getattr(session, "cache_refused", "")
+    if refused:
+        out.note(f"compiled kernels are not kept: {refused}")
     feeds = read_inputs(
         model,
         options["inputs"],
@@ -81,20 +88,23 @@ def _import_backend(backend: str) -> None:
     """So that the load time is the model's, not Python's."""
     from importlib import import_module
 
-    import_module("qrun.session" if backend == "reference" else "qrun.peers")
+    import_module("qrun.session" if backend in OWN else "qrun.peers")
 
 
 def _session(
     model: Model, source: str | bytes, names: list[str], options: Mapping[str, Any]
 ) -> tuple[Session | Peer, str]:
-    if options["backend"] == "reference":
+    if options["backend"] in OWN:
         from qrun.session import Session
 
-        return Session(model, arith=options["arith"], threads=options["threads"], max_memory=options["max_memory"]), ""
+        made = Session(model, backend=options["backend"], arith=options["arith"], threads=options["threads"],
+                       max_memory=options["max_memory"], isa=os.environ.get("QRUN_ISA", ""),
+                       cache=not options["no_cache"] and (os.environ.get("QRUN_CACHE_DIR") or True))  # fmt: skip
+        return made, ""
     from qrun.peers import Peer
 
     if options["arith"] != "exact":
-        raise CallError("QR005", "bad-option", "--arith is for --backend reference; another runtime has its own arithmetic",
+        raise CallError("QR005", "bad-option", "--arith is for qrun's own backends; another runtime has its own arithmetic",
                         facts=[("got", f"--arith {options['arith']} --backend {options['backend']}")],
                         fixes=["leave one of them out"])  # fmt: skip
     data = source if isinstance(source, bytes) else None

@@ -35,12 +35,14 @@ input_options = stacked(
 )  # fmt: skip
 
 run_options = stacked(
-    option("-b", "--backend", type=click.Choice(["reference", "ort", "onnx-ref"]), default="reference",
+    option("-b", "--backend", type=click.Choice(["reference", "native", "ort", "onnx-ref"]), default="reference",
            show_default=True, group="Run", help="Which runtime executes the model."),
     option("--arith", type=click.Choice(["exact", "ort", "onnx-ref"]), default="exact", show_default=True, group="Run",
            help="Requantization: the correctly rounded value, or as another runtime rounds."),
     option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run",
-           show_default="reference: 1", help="Threads of the backend (of BLAS for reference)."),
+           show_default="1 for qrun's own", help="Threads of the backend (of BLAS, for qrun's numpy kernels)."),
+    option("--no-cache", is_flag=True, group="Run",
+           help="Keep no compiled kernels (--backend native). QRUN_CACHE_DIR names another folder for them."),
     option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,
            show_default="80% of free", group="Run", help="Stop before a tensor would take more, e.g. 8GiB."),
 )  # fmt: skip

@@ -81,15 +81,20 @@ def integer_matmul(
 
     Exact integers in float32 or float64. 1-D operands become a row and a column.
     """
-    left = a[None, :] if a.ndim == 1 else a
-    right = b[:, None] if b.ndim == 1 else b
-    lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    shape = (*lead, left.shape[-2], right.shape[-1])
-    ctx.claim(shape, 8, "accumulator")
+    left, right = claim_product(a, b, ctx)
     weights = Weights(np.swapaxes(centred(right, b_zero), -1, -2), magnitude(a.dtype, a_zero))
     acc = np.swapaxes(weights.times(np.swapaxes(centred(left, a_zero), -1, -2)), -1, -2)
     acc, bound = add_bias(acc, bias, weights.bound)
     return wrap32(acc, bound, ctx, "y")
+
+
+def claim_product(a: Array, b: Array, ctx: Context) -> tuple[Array, Array]:
+    """Claim the accumulator of a checked product; the operands, 1-D ones as a row and a column."""
+    left = a[None, :] if a.ndim == 1 else a
+    right = b[:, None] if b.ndim == 1 else b
+    lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    ctx.claim((*lead, left.shape[-2], right.shape[-1]), 8, "accumulator")
+    return left, right
 
 
 def matmul_shape(acc: Array, a: Array, b: Array) -> Array:

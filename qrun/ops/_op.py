@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import numpy as np
 
@@ -19,9 +19,13 @@ from qrun.ir.schema import Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME, shape_text
 from qrun.ops._context import Context
 
+if TYPE_CHECKING:
+    from qrun.ops._native import NativeKernel, Site
+
 Shape = tuple[int, ...]
 Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
 Kernel = Callable[..., Any]
+Lowering = Callable[["Site"], "NativeKernel"]
 Types = Mapping[str, tuple[str, str]]
 
 
@@ -62,6 +66,7 @@ class OpDef:
     domain, op_type, since: what it implements: every schema version from `since` up to the next declaration.
     types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}.
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
+    lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
     """
 
     def __init__(self, domain: str, op_type: str, since: int, reference: Kernel, types: Types, cost: Cost) -> None:
@@ -71,7 +76,13 @@ class OpDef:
         self.reference = reference
         self.types = types
         self.cost = cost
+        self.lowering: Lowering | None = None
         self.__doc__ = reference.__doc__
+
+    def native(self, lowering: Lowering) -> Lowering:
+        """Declare the native lowering: ``@relu.native`` above a function (Site) -> NativeKernel."""
+        self.lowering = lowering
+        return lowering
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.reference(*args, **kwargs)

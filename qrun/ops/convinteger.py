@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, cast
+
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
+from qrun.ops._native import NativeKernel, Site, conv_kernel
 from qrun.ops._op import op
+from qrun.ops._window import Window
+
+Ints = Sequence[int]
 
 
 @op("ConvInteger", since=10, cost=conv_macs)
@@ -35,10 +42,34 @@ def conv_integer(
     Source: ONNX operators, ConvInteger-10.
     """
     ctx = ctx or Context()
-    xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "ConvInteger-10")
-    win = conv_window(x, w, group, kernel_shape, strides, dilations, pads, auto_pad)
-    ctx.claim((x.shape[0], w.shape[0], *win.out), 4)
+    geometry = (group, kernel_shape, strides, dilations, pads, auto_pad)
+    xz, wz, win = _check(x, w, x_zero_point, w_zero_point, geometry, ctx)
     y = np.empty((x.shape[0], group, w.shape[0] // group, *win.out), np.int32)
     for index, acc in accumulate(x, w, xz, wz, None, win, group, ctx):
         y[index] = acc
     return y.reshape(x.shape[0], w.shape[0], *win.out)
+
+
+def _check(
+    x: Array,
+    w: Array,
+    x_zero_point: Array | None,
+    w_zero_point: Array | None,
+    geometry: tuple[int, Ints, Ints, Ints, Ints, str],
+    ctx: Context,
+) -> tuple[Array | None, Array | None, Window]:
+    """Refuse what the page forbids and claim the output; the zero points, of x rank 0, and the window."""
+    xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "ConvInteger-10")
+    win = conv_window(x, w, *geometry)
+    ctx.claim((x.shape[0], w.shape[0], *win.out), 4)
+    return xz, wz, win
+
+
+@conv_integer.native
+def _lower(site: Site) -> NativeKernel:
+    x, w, x_zero_point, w_zero_point = cast(list[Any], site.inputs)
+    a = site.attributes
+    geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])
+    xz, wz, win = _check(x, w, x_zero_point, w_zero_point, geometry, site.ctx)
+    site.require_constants()
+    return conv_kernel(site, x, w, (xz, wz), None, win, None)

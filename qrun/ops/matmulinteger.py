@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._context import Context
-from qrun.ops._matmul import check_matmul, column_param, integer_matmul, matmul_macs, matmul_shape, row_param
+from qrun.ops._matmul import (
+    check_matmul,
+    claim_product,
+    column_param,
+    integer_matmul,
+    matmul_macs,
+    matmul_shape,
+    row_param,
+)
+from qrun.ops._native import NativeKernel, Site, gemm_kernel
 from qrun.ops._op import op
 from qrun.ops._quantize import same_type
 
@@ -30,9 +41,23 @@ def matmul_integer(
     Exact. Source: ONNX operators, MatMulInteger-10.
     """
     ctx = ctx or Context()
-    check_matmul(A, B)
-    same_type(a_zero_point, A.dtype, "a_zero_point", "A")
-    same_type(b_zero_point, B.dtype, "b_zero_point", "B")
-    az = row_param(a_zero_point, "a_zero_point", A, "MatMulInteger")
-    bz = column_param(b_zero_point, "b_zero_point", B, "MatMulInteger")
+    az, bz = _check(A, B, a_zero_point, b_zero_point)
     return np.asarray(matmul_shape(integer_matmul(A, B, az, bz, ctx), A, B)).astype(np.int32)
+
+
+def _check(A: Array, B: Array, a_zero: Array | None, b_zero: Array | None) -> tuple[Array | None, Array | None]:
+    """Refuse what the page forbids; the zero points, to broadcast."""
+    check_matmul(A, B)
+    same_type(a_zero, A.dtype, "a_zero_point", "A")
+    same_type(b_zero, B.dtype, "b_zero_point", "B")
+    az = row_param(a_zero, "a_zero_point", A, "MatMulInteger")
+    return az, column_param(b_zero, "b_zero_point", B, "MatMulInteger")
+
+
+@matmul_integer.native
+def _lower(site: Site) -> NativeKernel:
+    a, b, a_zero_point, b_zero_point = cast(list[Any], site.inputs)
+    zeros = _check(a, b, a_zero_point, b_zero_point)
+    claim_product(a, b, site.ctx)
+    site.require_constants()
+    return gemm_kernel(site, a, b, zeros, None, None)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
-from qrun.ops._matmul import column_param, integer_matmul
+from qrun.ops._matmul import claim_product, column_param, integer_matmul
+from qrun.ops._native import NativeKernel, Site, declined, gemm_kernel, native_target
 from qrun.ops._op import Shape, op, refuse
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
 from qrun.ops._rounding import scaled
@@ -66,7 +68,49 @@ def qgemm(
     Source: onnxruntime ContribOperators, com.microsoft.QGemm.
     """
     ctx = ctx or Context()
-    a, b = _operands(A, B, transA, transB)
+    c = _check(A, a_scale, a_zero_point, B, b_scale, b_zero_point, C, y_scale, y_zero_point, (transA, transB), ctx)
+    acc = integer_matmul(c.a, c.b, c.a_zero, c.b_zero, ctx, bias=C)
+    with np.errstate(all="ignore"):
+        slope = np.float32(alpha)
+    factors = (c.a_scale, c.b_scale) if slope == 1 else (np.asarray(slope), c.a_scale, c.b_scale)
+    if c.y_zero is not None:
+        assert c.y_scale is not None
+        return requantize(acc, factors, c.y_scale, c.y_zero, ctx)
+    if ctx.arith != "ort":
+        return scaled(acc, factors, None, np.dtype(np.float32))
+    with np.errstate(all="ignore"):
+        return np.asarray(acc.astype(np.float32) * (slope * c.a_scale * c.b_scale))
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """Operands [M,K] and [K,N]; parameters of rank 0, b's perhaps to broadcast to [K,N]."""
+
+    a: Array
+    b: Array
+    a_scale: Array
+    a_zero: Array | None
+    b_scale: Array
+    b_zero: Array | None
+    y_scale: Array | None
+    y_zero: Array | None
+
+
+def _check(
+    A: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    B: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    C: Array | None,
+    y_scale: Array | None,
+    y_zero_point: Array | None,
+    transposed: tuple[int, int],
+    ctx: Context,
+) -> _Checked:
+    """Refuse what the page forbids and observe the scales."""
+    a, b = _operands(A, B, *transposed)
     _check_bias(C, (a.shape[0], b.shape[1]))
     same_type(a_zero_point, A.dtype, "a_zero_point", "A")
     same_type(b_zero_point, B.dtype, "b_zero_point", "B")
@@ -88,17 +132,27 @@ def qgemm(
     for name, scale in (("a_scale", sa), ("b_scale", bs), ("y_scale", ys)):
         if scale is not None:
             note_scale(ctx, scale, name)
-    acc = integer_matmul(a, b, za, bz, ctx, bias=C)
-    with np.errstate(all="ignore"):
-        slope = np.float32(alpha)
-    factors = (sa, bs) if slope == 1 else (np.asarray(slope), sa, bs)
-    if yz is not None:
-        assert ys is not None
-        return requantize(acc, factors, ys, yz, ctx)
-    if ctx.arith != "ort":
-        return scaled(acc, factors, None, np.dtype(np.float32))
-    with np.errstate(all="ignore"):
-        return np.asarray(acc.astype(np.float32) * (slope * sa * bs))
+    return _Checked(a, b, sa, za, bs, bz, ys, yz)
+
+
+@qgemm.native
+def _lower(site: Site) -> NativeKernel:
+    A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero = cast(list[Any], site.inputs)
+    transposed = (site.attributes["transA"], site.attributes["transB"])
+    c = _check(A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero, transposed, site.ctx)
+    claim_product(c.a, c.b, site.ctx)
+    site.require_constants()
+    if c.y_scale is None or c.y_zero is None:
+        raise declined("no native float results")
+    if site.attributes["alpha"] != 1:
+        raise declined("alpha is not 1")
+    bias = None
+    if C is not None:
+        if C.ndim == 2 and C.shape[0] != 1:
+            raise declined("C is not one row")
+        bias = np.broadcast_to(C.reshape(-1), (c.b.shape[1],))
+    target = native_target(site, c.a_scale, c.b_scale, c.y_scale, c.y_zero)
+    return gemm_kernel(site, c.a, c.b, (c.a_zero, c.b_zero), bias, target, transpose=bool(transposed[0]))
 
 
 def _operands(a: Array, b: Array, trans_a: int, trans_b: int) -> tuple[Array, Array]:

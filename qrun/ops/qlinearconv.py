@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,8 +12,12 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
+from qrun.ops._native import NativeKernel, Site, conv_kernel, native_target
 from qrun.ops._op import Shape, op, refuse
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
+from qrun.ops._window import Window
+
+Ints = Sequence[int]
 
 _EIGHT = "int8 uint8"
 
@@ -54,8 +59,46 @@ def qlinear_conv(
     Source: ONNX operators, QLinearConv-10.
     """
     ctx = ctx or Context()
+    geometry = (group, kernel_shape, strides, dilations, pads, auto_pad)
+    c = _check(x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B, geometry, ctx)
+    channels, win = w.shape[0], c.window
+    y = np.empty((x.shape[0], group, channels // group, *win.out), c.y_zero.dtype)
+    lanes = (group, channels // group, *(1,) * len(win.out))
+    factors = (c.x_scale, c.w_scale.reshape(lanes) if c.w_scale.ndim else c.w_scale)
+    for index, acc in accumulate(x, w, c.x_zero, c.w_zero, B, win, group, ctx):
+        requantize(acc, factors, c.y_scale, c.y_zero, ctx, y[index])
+    return y.reshape(x.shape[0], channels, *win.out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """Parameters of rank 0, w's perhaps [channels], and the window."""
+
+    x_scale: Array
+    x_zero: Array | None
+    w_scale: Array
+    w_zero: Array | None
+    y_scale: Array
+    y_zero: Array
+    window: Window
+
+
+def _check(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    w: Array,
+    w_scale: Array,
+    w_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    B: Array | None,
+    geometry: tuple[int, Ints, Ints, Ints, Ints, str],
+    ctx: Context,
+) -> _Checked:
+    """Refuse what the page forbids, observe scales, and claim the output."""
     xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "QLinearConv-10")
-    win = conv_window(x, w, group, kernel_shape, strides, dilations, pads, auto_pad)
+    win = conv_window(x, w, *geometry)
     channels = w.shape[0]
     xs = scalar(x_scale, "x_scale", "QLinearConv-10")
     ws = per_channel(w_scale, "w_scale", channels, "QLinearConv-10")
@@ -81,12 +124,24 @@ def qlinear_conv(
         detail = f"w_scale {shape_text(ws.shape)}, w_zero_point {shape_text(wz.shape)}"
         ctx.observe("mixed-granularity", "w_zero_point", 1, 1, (), detail)
     ctx.claim((x.shape[0], channels, *win.out), 1)
-    y = np.empty((x.shape[0], group, channels // group, *win.out), yz.dtype)
-    lanes = (group, channels // group, *(1,) * len(win.out))
-    factors = (xs, ws.reshape(lanes) if ws.ndim else ws)
-    for index, acc in accumulate(x, w, xz, wz, B, win, group, ctx):
-        requantize(acc, factors, ys, yz, ctx, y[index])
-    return y.reshape(x.shape[0], channels, *win.out)
+    return _Checked(xs, xz, ws, wz, ys, yz, win)
+
+
+@qlinear_conv.native
+def _lower(site: Site) -> NativeKernel:
+    return _native_conv(site, False)
+
+
+def _native_conv(site: Site, channels_last: bool) -> NativeKernel:
+    x, xs, xz, w, ws, wz, ys, yz, bias = cast(list[Any], site.inputs)
+    if channels_last:
+        x = np.moveaxis(x, -1, 1)
+    a = site.attributes
+    geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])
+    c = _check(x, xs, xz, w, ws, wz, ys, yz, bias, geometry, site.ctx)
+    site.require_constants()
+    target = native_target(site, c.x_scale, c.w_scale, c.y_scale, c.y_zero)
+    return conv_kernel(site, x, w, (c.x_zero, c.w_zero), bias, c.window, target, channels_last=channels_last)
 
 
 @op(
@@ -139,3 +194,9 @@ def ms_qlinear_conv(
         x = np.moveaxis(x, -1, 1)
     y = qlinear_conv(x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B, **geometry)
     return np.ascontiguousarray(np.moveaxis(y, 1, -1)) if channels_last else y
+
+
+@ms_qlinear_conv.native
+def _lower_ms(site: Site) -> NativeKernel:
+    x = site.inputs[0]
+    return _native_conv(site, bool(site.attributes["channels_last"]) and x is not None and x.ndim > 2)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, cast
+
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
 from qrun.ops._exact import Pair, scale_pair, two_product
-from qrun.ops._matmul import check_matmul, column_param, integer_matmul, matmul_macs, matmul_shape, row_param
+from qrun.ops._matmul import (
+    check_matmul,
+    claim_product,
+    column_param,
+    integer_matmul,
+    matmul_macs,
+    matmul_shape,
+    row_param,
+)
 from qrun.ops._narrow import FLOAT8, narrow
+from qrun.ops._native import NativeKernel, Site, gemm_kernel, native_target
 from qrun.ops._op import op, refuse
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
 
@@ -44,6 +56,40 @@ def qlinear_matmul(
     Source: ONNX operators, QLinearMatMul-21.
     """
     ctx = ctx or Context()
+    c = _check(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, ctx)
+    if c.is_real:
+        y = _real_quotient(_real_matmul(a, c.a_zero, b, c.b_zero, ctx), c.a_scale, c.b_scale, c.y_scale, c.y_zero, ctx)
+    else:
+        acc = integer_matmul(a, b, c.a_zero, c.b_zero, ctx)
+        y = requantize(acc, (c.a_scale, c.b_scale), c.y_scale, c.y_zero, ctx)
+    return np.asarray(matmul_shape(y, a, b))
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """Parameters that broadcast to the operands; is_real: float8 is among the types."""
+
+    a_scale: Array
+    a_zero: Array
+    b_scale: Array
+    b_zero: Array
+    y_scale: Array
+    y_zero: Array
+    is_real: bool
+
+
+def _check(
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    ctx: Context,
+) -> _Checked:
+    """Refuse what the page forbids and observe the parameters."""
     check_matmul(a, b, ("a", "b"))
     same_type(a_zero_point, a.dtype, "a_zero_point", "a")
     same_type(b_zero_point, b.dtype, "b_zero_point", "b")
@@ -65,13 +111,21 @@ def qlinear_matmul(
         if scale.shape != zero.shape:
             detail = f"scale {shape_text(scale.shape)}, zero point {shape_text(zero.shape)}"
             ctx.observe("mixed-granularity", name, 1, 1, (), detail)
-    if FLOAT8 & {a.dtype, b.dtype, yz.dtype}:
+    is_real = bool(FLOAT8 & {a.dtype, b.dtype, yz.dtype})
+    if is_real:
         for name, zero in (("a_zero_point", az), ("b_zero_point", bz), ("y_zero_point", yz)):
             _refuse_zero_point(zero, name)
-        y = _real_quotient(_real_matmul(a, az, b, bz, ctx), scale_a, scale_b, ys, yz, ctx)
-    else:
-        y = requantize(integer_matmul(a, b, az, bz, ctx), (scale_a, scale_b), ys, yz, ctx)
-    return np.asarray(matmul_shape(y, a, b))
+    return _Checked(scale_a, az, scale_b, bz, ys, yz, is_real)
+
+
+@qlinear_matmul.native
+def _lower(site: Site) -> NativeKernel:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = cast(list[Any], site.inputs)
+    c = _check(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, site.ctx)
+    claim_product(a, b, site.ctx)
+    site.require_constants()
+    target = native_target(site, c.a_scale, c.b_scale, c.y_scale, c.y_zero)
+    return gemm_kernel(site, a, b, (c.a_zero, c.b_zero), None, target)
 
 
 def _refuse_zero_point(zero: Array, name: str) -> None:

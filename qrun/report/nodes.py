@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from qrun.ir import Node
 from qrun.ir.types import shape_text, type_name
@@ -24,6 +25,22 @@ def op_names(nodes: Iterable[Node]) -> Callable[[Node], str]:
 def output_text(event: NodeEvent) -> str:
     """Type and shape of what a node made: ``uint8 [1,96,56,56]``."""
     return ", ".join(f"{type_name(t.dtype)} {shape_text(t.shape)}" for t in event.outputs)
+
+
+def kernel_text(event: NodeEvent) -> str:
+    """What ran a node, in a native session: ``native y32``, ``reference: w is not constant``."""
+    if event.backend != "native":
+        return f"{event.backend}: {event.why}" if event.why else event.backend
+    forms = list(dict.fromkeys(s.form for s in event.sections))
+    if len(forms) < 2:
+        return " ".join(["native", *forms])
+    return "native " + ", ".join(f"{s.form} {s.first}..{s.first + s.channels - 1}" for s in event.sections)
+
+
+def kernel_fields(event: NodeEvent) -> dict[str, Any]:
+    """The backend that ran a node, why not the native one, and the native kernels with their channels; for JSON."""
+    sections = [{"kernel": s.kernel, "form": s.form, "first": s.first, "channels": s.channels} for s in event.sections]
+    return {"backend": event.backend, "why": event.why, "kernels": sections}
 
 
 def common_prefix(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from qrun.memory import human
 from qrun.profiling import SPREAD, Profile, Summary, outliers, summary
 from qrun.report.grid import Column, Grid, markdown_lines
 from qrun.report.header import cpus, environment, headline, model_fields
-from qrun.report.nodes import fold_prefix, op_names, output_text
+from qrun.report.nodes import fold_prefix, kernel_fields, op_names, output_text
 from qrun.report.screen import Out, Screen
 from qrun.report.text import bar, duration, percent, plural, width_of
 
@@ -277,7 +277,7 @@ def _node_fields(report: ProfileReport) -> list[dict[str, Any]]:
         s = summary(samples)
         rows.append({
             "index": event.index, "name": node.name, "domain": node.domain or "ai.onnx", "op": node.op_type,
-            "backend": event.backend, "median_ms": s.median / 1e6, "p90_ms": s.p90 / 1e6, "share": s.median / total,
+            **kernel_fields(event), "median_ms": s.median / 1e6, "p90_ms": s.p90 / 1e6, "share": s.median / total,
             "macs": event.macs, "samples_ms": [int(t) / 1e6 for t in samples],
             "outputs": [{"name": t.name, "type": type_name(t.dtype), "shape": list(t.shape)} for t in event.outputs],
         })  # fmt: skip

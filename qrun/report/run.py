@@ -11,7 +11,7 @@ from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, model_fields
 from qrun.report.message import print_findings
-from qrun.report.nodes import fold_prefix, op_names, output_text
+from qrun.report.nodes import fold_prefix, kernel_fields, kernel_text, op_names, output_text
 from qrun.report.screen import Out, Screen
 from qrun.report.stats import listed, stats
 from qrun.report.text import duration, number, percent, plural
@@ -95,20 +95,23 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
         per_node = "; no nodes" if not report.model.nodes else "; per-node time is not available for this backend yet"
         screen.line(head, f"  {duration(total)}, one run{per_node}")
         return
-    screen.line(head, f"  {duration(total)}, one run (qrun profile for statistics)")
+    aside = f"; {duration(report.result.aside_ns)} more for native kernels and checks" if report.result.aside_ns else ""
+    screen.line(head, f"  {duration(total)}, one run (qrun profile for statistics){aside}")
     events = sorted(report.result.events, key=lambda e: -e.duration_ns)
     if not all_nodes and len(events) > TOP + 2:
         events = events[:TOP]
     shown = sum(e.duration_ns for e in events)
     if all_nodes:
         events.sort(key=lambda e: e.index)
-    screen.grid(_time_grid(screen, report, events, total))
+    screen.grid(_time_grid(screen, report, events, total, all_nodes and report.backend == "native"))
     left = len(report.result.events) - len(events)
     if left:
         screen.line(f"  {screen.ellipsis} {left} more nodes, {duration(max(total - shown, 0))}")
 
 
-def _time_grid(screen: Screen, report: RunReport, events: Sequence[NodeEvent], total: int) -> Grid:
+def _time_grid(
+    screen: Screen, report: RunReport, events: Sequence[NodeEvent], total: int, with_kernels: bool = False
+) -> Grid:
     columns = [Column("#", right=True), Column("node", shrink=2), Column("op", shrink=1), Column("time", right=True),
                Column("share", right=True), Column("output", optional=1)]  # fmt: skip
     nodes = report.model.nodes
@@ -118,6 +121,9 @@ def _time_grid(screen: Screen, report: RunReport, events: Sequence[NodeEvent], t
          percent(e.duration_ns / total if total else 0), output_text(e)]
         for e in events
     ]  # fmt: skip
+    if with_kernels:
+        columns.append(Column("kernel", shrink=1))
+        rows = [[*row, kernel_text(e)] for row, e in zip(rows, events, strict=True)]
     return fold_prefix(screen, Grid(columns, rows))
 
 
@@ -155,6 +161,7 @@ def run_fields(report: RunReport, hashes: bool = True) -> dict[str, Any]:
         "symbols": dict(report.symbols),
         "outputs": [_output_fields(name, array, digest(array)) for name, array in report.result.outputs.items()],
         "time_ms": report.result.duration_ns / 1e6,
+        "aside_ms": report.result.aside_ns / 1e6,
         "peak_bytes": report.result.peak_bytes,
         "nodes": [_node_fields(model, event) for event in report.result.events],
         "findings": None if report.findings is None else [finding_fields(f) for f in report.findings],
@@ -180,7 +187,7 @@ def _node_fields(model: Model, event: NodeEvent) -> dict[str, Any]:
         "name": node.name,
         "domain": node.domain or "ai.onnx",
         "op": node.op_type,
-        "backend": event.backend,
+        **kernel_fields(event),
         "time_ms": event.duration_ns / 1e6,
         "outputs": [{"name": t.name, "type": type_name(t.dtype), "shape": list(t.shape)} for t in event.outputs],
     }

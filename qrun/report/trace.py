@@ -31,8 +31,8 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
         event("Session", "session_initialization", load_ns, plan_ns, {}),
         event("Session", "model_run", offset, result.duration_ns, {}),
     ]
-    made_by = f"qrun {__version__} {backend}".strip()
     for node in result.events:
+        made_by = f"qrun {__version__} {node.backend if backend == 'native' else backend}".strip()
         args = {**_node_args(model, node), "backend": made_by, "dur_ns": node.duration_ns}
         name = f"{model.nodes[node.index].label}_kernel_time"
         events.append(event("Node", name, offset + node.start_ns - begin, node.duration_ns, args))

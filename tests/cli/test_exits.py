@@ -94,7 +94,7 @@ def test_a_bug_leaves_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("boom \x1b[31m")
 
-    monkeypatch.setattr("qrun.session._run_step", fail)
+    monkeypatch.setattr("qrun.session.run_step", fail)
     ended = call("m.onnx", "--json")
     assert ended.code == 70
     assert ended.json["error"]["code"] == "internal"
@@ -110,12 +110,10 @@ def test_a_bug_leaves_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_kernel_bug_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    import qrun.session
-
     def fail(*_: object) -> None:
         raise TypeError("no")
 
-    monkeypatch.setattr(qrun.session, "_check_types", fail)
+    monkeypatch.setattr("qrun.steps._check_types", fail)
     ended = call("m.onnx")
     assert ended.code == 70
     assert "qrun failed on node 0 /features/features.0/" in ended.err

@@ -1,0 +1,148 @@
+"""Which kernel runs a step: the native one, made when a step first meets its inputs' shapes, or the reference."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qrun.errors import CallError, UnsupportedError
+from qrun.ir import Array, Model
+from qrun.memory import Budget
+from qrun.ops import Arith, Context, Observation
+from qrun.ops._native import NativeKernel, Site
+from qrun.plan import Step
+
+if TYPE_CHECKING:
+    from qrun.native import Engine
+
+VARIANTS = 4
+"""Kernels kept per node, for different shapes; the oldest goes."""
+
+Key = tuple[tuple[tuple[int, ...], np.dtype[Any]] | None, ...]
+Claim = tuple[tuple[int, ...], int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A native kernel ready to run, or the reason why the reference kernel runs (`why`, then `kernel` is None).
+
+    claims: memory to claim before each run; observations: what the parameters alone tell, the same in each run.
+    """
+
+    kernel: NativeKernel | None
+    why: str
+    claims: tuple[Claim, ...] = ()
+    observations: tuple[Observation, ...] = ()
+
+
+class _Recorded(Budget):
+    """A budget as another one stands now, which remembers what is claimed."""
+
+    __slots__ = ("claims",)
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget.limit)
+        self.live = budget.live
+        self.claims: list[Claim] = []
+
+    def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
+        super().claim(shape, itemsize, what)
+        self.claims.append((tuple(int(n) for n in shape), itemsize, what))
+
+
+class NativeKernels:
+    """The native kernels of one model. Safe to use from several threads."""
+
+    def __init__(self, model: Model, engine: Engine, arith: Arith) -> None:
+        self.model = model
+        self.engine = engine
+        self.arith: Arith = arith
+        self._fixed: dict[int, tuple[bool, ...]] = {}
+        self._bound: dict[int, dict[Key, Bound]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def cache_refused(self) -> str:
+        cache = self.engine.kernels.cache
+        return f"{cache.directory} {cache.refused}" if cache.directory and cache.refused else ""
+
+    def known(self, step: Step, args: Sequence[Array | None]) -> Bound | None:
+        """What was bound for these shapes and types, if anything."""
+        fixed = self._fixed.get(step.node.index)
+        return None if fixed is None else self._bound[step.node.index].get(_key(args, fixed))
+
+    def bind(self, step: Step, args: Sequence[Array | None], budget: Budget) -> Bound:
+        """The kernel for these inputs. Raises what the reference kernel's checks raise."""
+        index = step.node.index
+        with self._lock:
+            found = self.known(step, args)
+            if found is not None:
+                return found
+            fixed = tuple(not name or self.model.constant(name) is not None for name in step.node.inputs)
+            bound = self._make(step, args, fixed, budget)
+            kept = self._bound.setdefault(index, {})
+            while len(kept) >= VARIANTS:
+                del kept[next(iter(kept))]
+            kept[_key(args, fixed)] = bound
+            self._fixed[index] = fixed
+            return bound
+
+    def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> Bound:
+        from qrun.native import Declined
+
+        definition = step.definition
+        if definition.lowering is None:
+            return Bound(None, "no native kernel")
+        missing = len(definition.inputs) - len(args)
+        names = tuple(p.name for p in definition.inputs)
+        recorded = _Recorded(budget)
+        ctx = Context(self.arith, step.node.version, budget=recorded)
+        inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
+        site = Site(self.engine, inputs, fixed, names, _attributes(step), ctx)
+        try:
+            kernel = definition.lowering(site)
+        except Declined as reason:
+            return Bound(None, str(reason))
+        return Bound(kernel, "", tuple(recorded.claims), tuple(ctx.observations))
+
+
+def _key(args: Sequence[Array | None], fixed: Sequence[bool]) -> Key:
+    return tuple(None if f or a is None else (a.shape, a.dtype) for a, f in zip(args, fixed, strict=True))
+
+
+def _attributes(step: Step) -> Mapping[str, Any]:
+    """The node's attributes with the defaults of those it does not give."""
+    parameters = step.definition.signature.parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.name != "ctx"}
+    return {**defaults, **step.kwargs}
+
+
+def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int | None) -> Engine:
+    """The native engine. Raises UnsupportedError where it cannot run, CallError for an unknown instruction set."""
+    try:
+        from qrun.native import Declined, Engine, available, default_directory
+
+        usable = available()
+    except (ImportError, OSError) as error:
+        raise _unavailable("--backend native needs llvmlite, which cannot be imported", error,
+                           "pip install llvmlite") from None  # fmt: skip
+    directory = default_directory() if cache is True else None if cache is False else cache
+    try:
+        return Engine.create(isa, directory, threads or 1)
+    except Declined as reason:
+        if not usable:
+            raise _unavailable("--backend native has no kernels for this machine", reason) from None
+        known = ", ".join(i.name for i in usable)
+        raise CallError("QR005", "bad-option", f"the instruction set {isa!r} cannot be used here",
+                        facts=[("expected", known), ("got", isa)], fixes=["unset QRUN_ISA"]) from None  # fmt: skip
+
+
+def _unavailable(message: str, reason: Exception, *fixes: str) -> UnsupportedError:
+    return UnsupportedError("QR014", "native-unavailable", message, facts=[("got", str(reason)[:200])],
+                            fixes=[*fixes, "--backend reference needs nothing more"])  # fmt: skip

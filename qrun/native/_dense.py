@@ -1,0 +1,189 @@
+"""The generated int8 matrix product: rows found through a table of offsets, weights packed by panels of channels.
+
+Serves convolutions (indirect: one offset per output pixel and kernel tap) and matrix products (one tap).
+"""
+
+from __future__ import annotations
+
+from qrun.native._dot import activations, dot, int32s, weights
+from qrun.native._ir import Writer, argument_loader
+from qrun.native._requantize_ir import Requantizer
+from qrun.native.isa import Isa
+from qrun.native.spec import KernelSpec
+
+ARGUMENTS = (
+    "x*", "padding*", "offsets*", "weights*", "bias*", "constants*", "y*",
+    "x_image", "y_image", "y_row", "last_row", "blocks", "taps", "depth",
+    "panels", "chunks", "chunk", "tiles", "mask", "zero_point!",
+)  # fmt: skip
+"""One 8-byte word each.
+
+padding      a row of x_zero_point, read where an offset is negative
+offsets      int32 [blocks][taps][rows]: bytes from the image's start
+x_image, y_image  bytes from one image to the next; y_row: bytes from one output row to the next
+last_row     where the last block starts: blocks overlap rather than run over
+depth        k-steps of 4 * unroll bytes per tap
+chunks, chunk     parts of the rows a panel's work is cut into, and blocks in each
+tiles        images * panels * chunks
+mask         lanes of the very last vector that exist
+"""
+
+
+class Dense:
+    """Writes one kernel: `rows` x `vectors` int32 vectors of accumulators, K unrolled by `unroll`."""
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        self.spec, self.isa, self.w = spec, isa, Writer()
+        self.kind = int32s(isa)
+        self.bytes = 4 * isa.lanes
+        self.cells = [(i, j) for i in range(spec.rows) for j in range(spec.vectors)]
+        w = self.w
+        w.label("entry")
+        self.a = argument_loader(w, ARGUMENTS)
+        self.panel_weights = w.mul(w.mul(self.a["taps"], self.a["depth"]), spec.unroll * spec.vectors * self.bytes)
+        self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, self.a["zero_point"], self.a["mask"])
+        self.flip = w.splat(isa.lanes, "i32", str(-0x7F7F7F80)) if spec.signed else ""
+
+    def text(self) -> str:
+        w = self.w
+        w.do("br label %claim")
+        self._claim()
+        self._place()
+        self._tap_head()
+        self._products()
+        self._tap_tail()
+        self._finish()
+        return w.function("define i64 @kernel(ptr noalias %args, ptr noalias %next)")
+
+    def _claim(self) -> None:
+        """Take the next tile from the shared counter; the kernel returns how many it did."""
+        w = self.w
+        w.label("claim")
+        w.let("phi i64 [0, %entry], [%done1, %block_end]", "%done")
+        w.let("atomicrmw add ptr %next, i64 1 monotonic", "%tile")
+        w.let(f"icmp ult i64 %tile, {self.a['tiles']}", "%some")
+        w.do("br i1 %some, label %work, label %exit")
+        w.label("exit")
+        w.do("ret i64 %done")
+        w.label("work")
+        w.let("add i64 %done, 1", "%done1")
+
+    def _place(self) -> None:
+        """Pointers of the tile's image, panel and blocks."""
+        w, a, spec = self.w, self.a, self.spec
+        chunk = w.let(f"urem i64 %tile, {a['chunks']}")
+        rest = w.let(f"udiv i64 %tile, {a['chunks']}")
+        panel = w.let(f"urem i64 {rest}, {a['panels']}")
+        image = w.let(f"udiv i64 {rest}, {a['panels']}")
+        first = w.mul(chunk, a["chunk"])
+        self.end = w.least(w.add(first, a["chunk"]), a["blocks"])
+        channels = spec.vectors * self.isa.lanes
+        self.x = w.at(a["x"], w.mul(image, a["x_image"]))
+        self.weights = w.at(a["weights"], w.mul(panel, self.panel_weights))
+        bias = w.at(a["bias"], w.mul(panel, 4 * channels))
+        self.constants = w.at(a["constants"], w.mul(panel, self.epilogue.panel_bytes()))
+        y = w.at(a["y"], w.mul(image, a["y_image"]))
+        self.y = w.at(y, w.mul(panel, channels * (4 if spec.out == "i32" else 1)))
+        self.epilogue.set_panel(w.let(f"icmp eq i64 {w.add(panel, 1)}, {a['panels']}"))
+        w.do("br label %block")
+        w.label("block")
+        w.let(f"phi i64 [{first}, %work], [%m1, %store_end]", "%m")
+        self.block_offsets = w.at(a["offsets"], w.mul("%m", w.mul(a["taps"], 4 * spec.rows)))
+        self.start = [w.load(self.kind, w.at(bias, j * self.bytes), 16) for j in range(spec.vectors)]
+        if spec.prefetch:
+            turns = w.mul(a["taps"], a["depth"])
+            done = w.mul(w.mul(w.let(f"sub i64 %m, {first}"), turns), 64 * spec.prefetch)
+            self.fetch = w.at(w.at(self.weights, self.panel_weights), done)
+        w.do("br label %tap")
+
+    def _tap_head(self) -> None:
+        """One row pointer per row of the block, for this tap."""
+        w, spec = self.w, self.spec
+        w.label("tap")
+        w.let("phi i64 [0, %block], [%t1, %tap_end]", "%t")
+        w.let(f"phi ptr [{self.block_offsets}, %block], [%o1, %tap_end]", "%o")
+        w.let(f"phi ptr [{self.weights}, %block], [%b1, %tap_end]", "%b")
+        for i, j in self.cells:
+            w.let(f"phi {self.kind} [{self.start[j]}, %block], [%next_{i}_{j}, %tap_end]", f"%tap_{i}_{j}")
+        if spec.prefetch:
+            w.let(f"phi ptr [{self.fetch}, %block], [%f1, %tap_end]", "%f")
+        self.rows = []
+        for i in range(spec.rows):
+            offset = w.load("i32", w.at("%o", 4 * i), 4)
+            inside = w.at(self.x, w.let(f"sext i32 {offset} to i64"))
+            outside = w.let(f"icmp slt i32 {offset}, 0")
+            self.rows.append(w.let(f"select i1 {outside}, ptr {self.a['padding']}, ptr {inside}"))
+        w.do("br label %k")
+
+    def _products(self) -> None:
+        w, spec, isa = self.w, self.spec, self.isa
+        w.label("k")
+        w.let("phi i64 [0, %tap], [%k1, %k]", "%k0")
+        w.let("phi ptr [%b, %tap], [%b1, %k]", "%bk")
+        if spec.prefetch:
+            w.let("phi ptr [%f, %tap], [%f1, %k]", "%fk")
+        acc = {}
+        for i, j in self.cells:
+            acc[i, j] = w.let(f"phi {self.kind} [%tap_{i}_{j}, %tap], [%next_{i}_{j}, %k]", f"%acc_{i}_{j}")
+        self._prefetch()
+        step = w.mul("%k0", 4 * spec.unroll)
+        rows = [w.at(row, step) for row in self.rows]
+        for u in range(spec.unroll):
+            last = u == spec.unroll - 1
+            panel = [
+                weights(w, isa, w.load(self.kind, w.at("%bk", (u * spec.vectors + j) * self.bytes), 16))
+                for j in range(spec.vectors)
+            ]
+            for i in range(spec.rows):
+                packed = w.splat(isa.lanes, "i32", w.load("i32", w.at(rows[i], 4 * u)))
+                if spec.signed:
+                    packed = w.let(f"xor {self.kind} {packed}, {self.flip}")
+                x = activations(w, isa, packed)
+                for j in range(spec.vectors):
+                    acc[i, j] = dot(w, isa, acc[i, j], x, panel[j], f"%next_{i}_{j}" if last else "")
+        w.let("add i64 %k0, 1", "%k1")
+        w.at("%bk", spec.unroll * spec.vectors * self.bytes, "%b1")
+        w.let(f"icmp ult i64 %k1, {self.a['depth']}", "%more_k")
+        w.do("br i1 %more_k, label %k, label %tap_end")
+
+    def _prefetch(self) -> None:
+        """Ask for a share of the next panel's weights; addresses past the end are harmless."""
+        w, lines = self.w, self.spec.prefetch
+        for line in range(lines):
+            target = w.at("%fk", 64 * line)
+            w.call("void", "llvm.prefetch.p0", ("ptr", target), ("i32", "0"), ("i32", "2"), ("i32", "1"))
+        if lines:
+            w.at("%fk", 64 * lines, "%f1")
+
+    def _tap_tail(self) -> None:
+        w = self.w
+        w.label("tap_end")
+        w.let("add i64 %t, 1", "%t1")
+        w.at("%o", 4 * self.spec.rows, "%o1")
+        w.let(f"icmp ult i64 %t1, {self.a['taps']}", "%more_taps")
+        w.do("br i1 %more_taps, label %tap, label %finish")
+
+    def _finish(self) -> None:
+        w, spec, a = self.w, self.spec, self.a
+        w.label("finish")
+        row = w.least(w.mul("%m", spec.rows), a["last_row"])
+        first = w.at(self.y, w.mul(row, a["y_row"]))
+        done = []
+        for i in range(spec.rows):
+            values = self.epilogue.row([f"%next_{i}_{j}" for j in range(spec.vectors)], self.constants)
+            done.append(self.epilogue.finish(values))
+        w.do(f"br i1 {self.epilogue.full}, label %store_whole, label %store_cut")
+        for name, whole in (("store_whole", True), ("store_cut", False)):
+            w.label(name)
+            target = first
+            for i in range(spec.rows):
+                self.epilogue.store(done[i], target, whole)
+                if i < spec.rows - 1:
+                    target = w.at(target, a["y_row"])
+            w.do("br label %store_end")
+        w.label("store_end")
+        w.let("add i64 %m, 1", "%m1")
+        w.let(f"icmp ult i64 %m1, {self.end}", "%more_blocks")
+        w.do("br i1 %more_blocks, label %block, label %block_end")
+        w.label("block_end")
+        w.do("br label %claim")

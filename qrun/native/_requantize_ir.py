@@ -1,0 +1,192 @@
+"""From int32 accumulators to results: one generated sequence for every form of epilogue.py, and the stores.
+
+Saturation is exact because every form delivers the rounded value itself, far from the ends of int32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qrun.native._dot import int32s
+from qrun.native._ir import Writer, indices
+from qrun.native.forms import BYTES, LIMITS, MAGIC_BITS, TABLE
+from qrun.native.isa import Isa
+
+_MAGIC32 = "0x4168000000000000"
+_MAGIC64 = "0x4338000000000000"
+
+
+@dataclass(slots=True)
+class Requantizer:
+    """Writes the epilogue of one kernel.
+
+    form, out: how (forms.py), and "u8", "s8" or "i32".
+    by_lanes:  vector j of 4 holds channels 4j..4j+3 of every 16.
+    vectors:   vectors per row; the last one may be cut by `mask` (lane bits).
+    """
+
+    w: Writer
+    isa: Isa
+    form: str
+    out: str
+    vectors: int
+    zero_point: str
+    mask: str
+    shift: str = ""
+    magic: str = ""
+    full: str = ""
+    lanes_on: str = ""
+    by_lanes: bool = False
+
+    def __post_init__(self) -> None:
+        w, n = self.w, self.isa.lanes
+        if self.form in ("y32", "x32", "ort"):
+            self.magic = w.splat(n, "float", _MAGIC32)
+            self.shift = w.splat(n, "i32", w.let(f"sub i32 {self.zero_point}, {MAGIC_BITS}"))
+        elif self.form == "f64":
+            self.magic = w.splat(n, "double", _MAGIC64)
+            self.shift = w.splat(n, "i32", self.zero_point)
+
+    def set_panel(self, last: str) -> None:
+        """Choose the mask: `last` is an i1, true for the last panel."""
+        w, n = self.w, self.isa.lanes
+        mask = w.let(f"select i1 {last}, i64 {self.mask}, i64 {(1 << n) - 1}")
+        bits = w.let(f"trunc i64 {mask} to i{n}")
+        self.lanes_on = w.let(f"bitcast i{n} {bits} to <{n} x i1>")
+        self.full = w.let(f"icmp eq i{n} {bits}, -1")
+
+    def panel_bytes(self) -> int:
+        return BYTES[self.form] * self.vectors * self.isa.lanes
+
+    def row(self, acc: list[str], constants: str) -> list[str]:
+        """One row of accumulators to int32 results: before saturation, or for a table after it."""
+        if self.form == "i32":
+            return acc
+        step = {"y32": self._y32, "x32": self._x32, "f64": self._f64, "ort": self._ort, "table": self._table}[self.form]
+        constants = self.w.hide(constants) if self.form in ("y32", "x32", "ort") else constants
+        return [step(value, place, constants) for place, value in enumerate(acc)]
+
+    def _constant(self, constants: str, field: int, place: int, kind: str = "float") -> str:
+        n, size = self.isa.lanes, 8 if kind == "double" else 4
+        offset = (field * self.vectors + place) * n * size
+        return self.w.load(f"<{n} x {kind}>", self.w.at(constants, offset), min(64, n * 4))
+
+    def _fma(self, a: str, b: str, c: str) -> str:
+        kind = f"<{self.isa.lanes} x float>"
+        if self.isa.fma:
+            return self.w.call(kind, f"llvm.fma.v{self.isa.lanes}f32", (kind, a), (kind, b), (kind, c))
+        return self.w.let(f"fadd {kind} {self.w.let(f'fmul {kind} {a}, {b}')}, {c}")
+
+    def _from_magic(self, value: str) -> str:
+        kind = int32s(self.isa)
+        bits = self.w.let(f"bitcast <{self.isa.lanes} x float> {value} to {kind}")
+        return self.w.let(f"add {kind} {bits}, {self.shift}")
+
+    def _y32(self, acc: str, place: int, constants: str) -> str:
+        a, b, offset = (self._constant(constants, field, place) for field in range(3))
+        number = self.w.let(f"bitcast {int32s(self.isa)} {acc} to <{self.isa.lanes} x float>")
+        return self._from_magic(self._fma(self._fma(number, a, offset), b, self.magic))
+
+    def _x32(self, acc: str, place: int, constants: str) -> str:
+        kind = f"<{self.isa.lanes} x float>"
+        a, b = (self._constant(constants, field, place) for field in range(2))
+        number = self.w.let(f"sitofp {int32s(self.isa)} {acc} to {kind}")
+        return self._from_magic(self._fma(self.w.let(f"fmul {kind} {number}, {a}"), b, self.magic))
+
+    def _f64(self, acc: str, place: int, constants: str) -> str:
+        w, n = self.w, self.isa.lanes
+        multiplier = self._constant(constants, 0, place, "double")
+        number = w.let(f"sitofp {int32s(self.isa)} {acc} to <{n} x double>")
+        product = w.let(f"fmul <{n} x double> {number}, {multiplier}")
+        rounded = w.let(f"fadd <{n} x double> {product}, {self.magic}")
+        bits = w.let(f"bitcast <{n} x double> {rounded} to <{n} x i64>")
+        low = w.let(f"trunc <{n} x i64> {bits} to {int32s(self.isa)}")
+        return w.let(f"add {int32s(self.isa)} {low}, {self.shift}")
+
+    def _ort(self, acc: str, place: int, constants: str) -> str:
+        w, n = self.w, self.isa.lanes
+        kind = f"<{n} x float>"
+        number = w.let(f"sitofp {int32s(self.isa)} {acc} to {kind}")
+        value = w.let(f"fmul {kind} {number}, {self._constant(constants, 0, place)}")
+        for compare, bound in zip(("ogt", "olt"), LIMITS[self.out], strict=True):
+            limit = w.let(f"sitofp i32 {w.let(f'sub i32 {bound}, {self.zero_point}')} to float")
+            limits = w.splat(n, "float", limit)
+            inside = w.let(f"fcmp {compare} {kind} {value}, {limits}")
+            value = w.let(f"select <{n} x i1> {inside}, {kind} {value}, {kind} {limits}")
+        return self._from_magic(w.let(f"fadd {kind} {value}, {self.magic}"))
+
+    def _table(self, acc: str, place: int, constants: str) -> str:
+        w, n = self.w, self.isa.lanes
+        kind, lanes = int32s(self.isa), self.vectors * n
+        tables = w.at(constants, place * n * TABLE * 4)
+        flip, cap = (
+            w.load(kind, w.at(constants, lanes * TABLE * 4 + (field * lanes + place * n) * 4), 4) for field in (0, 1)
+        )
+        value = w.let(f"xor {kind} {acc}, {flip}")
+        on = w.splat(n, "i1", "true")
+        found = "zeroinitializer"
+        for bit in range(7, -1, -1):
+            probe = w.let(f"add {kind} {found}, {indices(lane * TABLE + (1 << bit) - 1 for lane in range(n))}")
+            where = w.let(f"getelementptr i32, ptr {tables}, {kind} {probe}")
+            step = w.call(
+                kind, f"llvm.masked.gather.v{n}i32.v{n}p0",
+                (f"<{n} x ptr>", where), ("i32", "4"), (f"<{n} x i1>", on), (kind, "poison"),
+            )  # fmt: skip
+            reached = w.let(f"icmp sge {kind} {value}, {step}")
+            higher = w.let(f"add {kind} {found}, {indices([1 << bit] * n)}")
+            found = w.let(f"select <{n} x i1> {reached}, {kind} {higher}, {kind} {found}")
+        count = w.call(kind, f"llvm.smin.v{n}i32", (kind, found), (kind, cap))
+        return w.let(f"add {kind} {count}, {indices([LIMITS[self.out][0]] * n)}")
+
+    def finish(self, row: list[str]) -> list[str]:
+        """int32 results to what is stored: one value per vector, or a single one for the whole row."""
+        if self.out == "i32":
+            return row
+        if self.isa.lanes == 16 and self.vectors == 4 and self.form != "table":
+            return [self._pack64(row)]
+        return [self._narrow(value) for value in row]
+
+    def _narrow(self, value: str) -> str:
+        w, n, kind = self.w, self.isa.lanes, int32s(self.isa)
+        if self.form != "table":
+            low, high = LIMITS[self.out]
+            value = w.call(kind, f"llvm.smax.v{n}i32", (kind, value), (kind, indices([low] * n)))
+            value = w.call(kind, f"llvm.smin.v{n}i32", (kind, value), (kind, indices([high] * n)))
+        return w.let(f"trunc {kind} {value} to <{n} x i8>")
+
+    def _pack64(self, row: list[str]) -> str:
+        w, kind = self.w, "<16 x i32>"
+        halves = [
+            w.call("<32 x i16>", "llvm.x86.avx512.packssdw.512", (kind, row[i]), (kind, row[i + 1])) for i in (0, 2)
+        ]
+        narrow = "packuswb" if self.out == "u8" else "packsswb"
+        packed = w.call("<64 x i8>", f"llvm.x86.avx512.{narrow}.512", *(("<32 x i16>", half) for half in halves))
+        if self.by_lanes:
+            return packed
+        words = w.let(f"bitcast <64 x i8> {packed} to {kind}")
+        order = indices(4 * block + vector for vector in range(4) for block in range(4))
+        return w.let(
+            f"bitcast {kind} {w.let(f'shufflevector {kind} {words}, {kind} poison, {kind} {order}')} to <64 x i8>"
+        )
+
+    def store(self, row: list[str], pointer: str, whole: bool) -> None:
+        """Store one finished row; with `whole` false the last vector is cut by the mask."""
+        w, n = self.w, self.isa.lanes
+        kind = f"<{n} x {'i32' if self.out == 'i32' else 'i8'}>"
+        size = n * (4 if self.out == "i32" else 1)
+        if len(row) < self.vectors:
+            if whole:
+                w.store("<64 x i8>", row[0], pointer)
+                return
+            row = [
+                w.let(f"shufflevector <64 x i8> {row[0]}, <64 x i8> poison, <16 x i32> {indices(range(i, i + 16))}")
+                for i in range(0, 64, 16)
+            ]
+        for place, value in enumerate(row):
+            target = w.at(pointer, place * size)
+            if whole or place < self.vectors - 1:
+                w.store(kind, value, target)
+            else:
+                element = "i32" if self.out == "i32" else "i8"
+                w.call("void", f"llvm.masked.store.v{n}{element}.p0",
+                       (kind, value), ("ptr", target), ("i32", "1"), (f"<{n} x i1>", self.lanes_on))  # fmt: skip

@@ -1,0 +1,104 @@
+"""Compiled objects on disk. They are executable code, so only a private directory of this user is trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import sys
+from pathlib import Path
+
+_MAGIC = b"qrun-object-1\n"
+_LARGEST = 1 << 24
+_BINARY = getattr(os, "O_BINARY", 0)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
+
+
+def default_directory() -> Path | None:
+    """Where this user's compiled kernels are kept: below XDG_CACHE_HOME or the platform's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        if os.path.isabs(base):
+            return Path(base) / "qrun" / "kernels"
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Caches" / "qrun" / "kernels"
+        if sys.platform == "win32":
+            local = os.environ.get("LOCALAPPDATA", "")
+            return Path(local) / "qrun" / "kernels" if os.path.isabs(local) else None
+        return Path.home() / ".cache" / "qrun" / "kernels"
+    except RuntimeError:
+        return None
+
+
+class ObjectCache:
+    """Objects by key in one directory, made with mode 0700 when it is missing.
+
+    A directory that is not this user's alone is not used: `refused` then says why, and nothing is read or written.
+    An entry whose content does not match its hash, or that belongs to someone else, counts as absent.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+        self.directory = Path(directory) if directory is not None else None
+        self.refused = "" if directory is not None else "off"
+        if self.directory is not None:
+            self.refused = _refusal(self.directory)
+
+    def load(self, key: str) -> bytes | None:
+        """The object stored under `key`, or None."""
+        if self.refused or self.directory is None:
+            return None
+        try:
+            content = _read_own(self.directory / _file_name(key))
+        except OSError:
+            return None
+        size = len(_MAGIC) + 64
+        head, body = content[:size], content[size:]
+        return body if head == _head(key, body) else None
+
+    def save(self, key: str, body: bytes) -> None:
+        """Store atomically; a full or read-only disk is no error."""
+        if self.refused or self.directory is None or len(body) > _LARGEST:
+            return
+        temporary = self.directory / f".new-{os.urandom(8).hex()}"
+        try:
+            with os.fdopen(os.open(temporary, _NEW, 0o600), "wb") as file:
+                file.write(_head(key, body) + body)
+            os.replace(temporary, self.directory / _file_name(key))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _file_name(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:40] + ".o"
+
+
+def _head(key: str, body: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(key.encode() + b"\0" + body).hexdigest().encode()
+
+
+def _refusal(directory: Path) -> str:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = os.lstat(directory)
+    except OSError as error:
+        return f"cannot be made: {error.strerror or error}"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a directory"
+    if hasattr(os, "geteuid"):
+        if status.st_uid != os.geteuid():
+            return "belongs to another user"
+        if status.st_mode & 0o077:
+            return "is open to other users (mode must be 0700)"
+    return ""
+
+
+def _read_own(path: Path) -> bytes:
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | _BINARY)
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        mine = not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST or not mine:
+            return b""
+        return file.read(_LARGEST)

@@ -1,0 +1,74 @@
+"""Instruction sets: what the generated kernels may use, and which of them this CPU can run."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qrun.native.errors import Declined
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """One target of the kernel generator.
+
+    name:     as users write it.
+    lanes:    int32 values per vector.
+    dot:      the leaf that adds four 8-bit products to an int32 lane: vnni512, vnni256, madd512, madd256 or generic.
+    rows:     rows of a register block, by its number of vectors; its largest key is the widest panel.
+    fma:      float32 multiply-add with one rounding in hardware.
+    cpu, features: given to LLVM, so that the code depends on the instruction set and not on the machine.
+    needs:    LLVM's names of the features the CPU must have.
+    """
+
+    name: str
+    lanes: int
+    dot: str
+    rows: Mapping[int, int]
+    fma: bool
+    cpu: str
+    features: str
+    needs: frozenset[str]
+
+    @property
+    def vectors(self) -> int:
+        return max(self.rows)
+
+
+_V3 = frozenset({"avx", "avx2", "fma", "bmi", "bmi2", "f16c", "lzcnt", "movbe", "popcnt", "cx16"})
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+ISAS = (
+    Isa("avx512vnni", 16, "vnni512", {4: 5, 3: 7, 2: 9, 1: 12}, True, "x86-64-v4", "+avx512vnni", _V4 | {"avx512vnni"}),
+    Isa("avxvnni", 8, "vnni256", {2: 6, 1: 8}, True, "x86-64-v3", "+avxvnni", _V3 | {"avxvnni"}),
+    Isa("avx512bw", 16, "madd512", {4: 4, 3: 5, 2: 7, 1: 7}, True, "x86-64-v4", "", _V4),
+    Isa("avx2", 8, "madd256", {2: 4, 1: 6}, True, "x86-64-v3", "", _V3),
+    Isa("generic", 4, "generic", {2: 3, 1: 4}, False, "x86-64", "", frozenset()),
+)
+_X86 = ("x86_64", "amd64")
+
+
+def available() -> tuple[Isa, ...]:
+    """The instruction sets this CPU and operating system can run, best first."""
+    if platform.machine().lower() not in _X86:
+        return ()
+    import llvmlite.binding as llvm
+
+    host = {name for name, on in llvm.get_host_cpu_features().items() if on}
+    return tuple(isa for isa in ISAS if isa.needs <= host)
+
+
+def choose(name: str = "") -> Isa:
+    """The best instruction set, or the one called `name`. Raises Declined if this CPU cannot run it."""
+    usable = available()
+    if not usable:
+        raise Declined(f"no native kernels for {platform.machine()}")
+    if not name:
+        return usable[0]
+    for isa in usable:
+        if isa.name == name:
+            return isa
+    known = ", ".join(isa.name for isa in usable)
+    what = "cannot run on this CPU" if any(isa.name == name for isa in ISAS) else "is not an instruction set"
+    raise Declined(f"{name!r} {what}; usable here: {known}")

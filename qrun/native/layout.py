@@ -1,0 +1,87 @@
+"""Where kernels read and write: offsets of activations, blocks of rows, shares of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.native.errors import Declined
+from qrun.native.fold import aligned
+from qrun.native.thresholds import Ints
+
+_UNROLLS = (4, 3, 2)
+_WHOLE = 8
+_TILES_PER_THREAD = 8
+_TILE_MACS = 1 << 20
+_OFFSET_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Activations and results in memory, in bytes from the buffers' starts.
+
+    offsets: int64 [rows, taps] from the start of an image; -1 reads a row of zero points instead.
+    k:       activations read at an offset.
+    x_image, y_image: from one image to the next. y_row: from one row of results to the next.
+    x_start, y_start: added everywhere (the place of a group's channels).
+    """
+
+    images: int
+    offsets: Ints
+    k: int
+    x_image: int
+    y_image: int
+    y_row: int
+    x_start: int = 0
+    y_start: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.images, self.k + 1, self.x_image + 1, self.y_image + 1, self.y_row + 1) < 1:
+            raise ValueError("a layout has no negative sizes")
+        if self.offsets.size and (self.offsets.min() < -1 or self.offsets.max() > _OFFSET_LIMIT):
+            raise Declined("one image is larger than 2 GB")
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets)
+
+    def x_bytes(self, read: int) -> int:
+        """How far a kernel reads from the buffer's start that reads `read` bytes at each offset."""
+        far = int(self.offsets.max(initial=-1))
+        return self.x_start + (self.images - 1) * self.x_image + far + read if far >= 0 else 0
+
+    def y_bytes(self, written: int) -> int:
+        """How far a kernel writes that writes `written` bytes of each row."""
+        return self.y_start + (self.images - 1) * self.y_image + (self.rows - 1) * self.y_row + written
+
+    def table(self, rows: int, taps: Sequence[int]) -> np.ndarray[Any, Any]:
+        """int32 [blocks, taps, rows]; the last block overlaps the one before it rather than run over."""
+        first = np.minimum(np.arange(-(-self.rows // rows)) * rows, self.rows - rows)
+        offsets = self.offsets[first[:, None] + np.arange(rows)][:, :, list(taps)].transpose(0, 2, 1)
+        packed = aligned(offsets.shape, np.int32)
+        packed[...] = offsets
+        return packed
+
+
+def unroll_for(k: int) -> tuple[int, int]:
+    """(unroll, steps) of 4 bytes for k bytes: all of a few steps, else a step is added where that allows unrolling."""
+    steps = max(1, -(-k // 4))
+    if steps <= _WHOLE:
+        return steps, steps
+    if all(steps % u for u in _UNROLLS):
+        steps = min(-(-steps // u) * u for u in _UNROLLS)
+    return next(u for u in _UNROLLS if steps % u == 0), steps
+
+
+def chunk_blocks(blocks: int, tiles: int, macs: int, threads: int) -> int:
+    """Blocks per tile: all of them for one thread, else about eight tiles per thread of a million products or more.
+
+    macs: products of one block. tiles: how many times over the blocks are walked (images and panels).
+    """
+    if threads == 1:
+        return blocks
+    share = max(blocks * tiles * macs // (threads * _TILES_PER_THREAD), _TILE_MACS)
+    return max(1, min(blocks, share // max(1, macs)))

@@ -1,0 +1,35 @@
+"""What a kernel is specialised on; everything else is an argument at run time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """One kernel.
+
+    kind:    dense (products over packed k) or depthwise (one input channel per output channel) or interleaved
+             (the same, 64 channels and four taps at a time).
+    isa:     name of the instruction set.
+    rows, vectors: the register block.
+    unroll:  k-steps of 4 bytes per turn of the inner loop (dense).
+    form:    how results are made of accumulators (forms.py).
+    out:     u8, s8 or i32.
+    signed:  activations are int8.
+    prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense).
+    """
+
+    kind: str
+    isa: str
+    rows: int
+    vectors: int
+    unroll: int
+    form: str
+    out: str
+    signed: bool
+    prefetch: int = 0
+
+    def key(self) -> str:
+        sign = "s" if self.signed else "u"
+        return f"{self.kind}-{self.isa}-{self.rows}x{self.vectors}x{self.unroll}-{sign}-{self.form}-{self.out}-p{self.prefetch}"

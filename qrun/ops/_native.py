@@ -1,0 +1,222 @@
+"""Native lowerings: what they are given, the kernels they return, and the steps that several operators share.
+
+A lowering runs at the node's first execution with new shapes. It makes the reference kernel's own checks, then
+returns a NativeKernel or raises Declined with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qrun.errors import MemoryLimitError
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.ops._context import Context
+from qrun.ops._window import Window
+
+if TYPE_CHECKING:
+    from qrun.native import Conv, Engine, Target
+
+ENDS_SHARE = 20
+"""Up to one in so many results at the ends of their type, a native kernel reports no saturation."""
+_GROUPS = 256
+_OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
+
+Inputs = Sequence[Array | None]
+
+
+@dataclass(frozen=True, slots=True)
+class NativeSection:
+    """Output channels that share a machine-code kernel, and the form in which it requantizes."""
+
+    kernel: str
+    form: str
+    first: int
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class NativeKernel:
+    """A node's native kernel for fixed input shapes.
+
+    run:      all inputs of the node to its output.
+    complete: whether a result leaves the reference kernel nothing to observe (wrap-around, NaN, saturation).
+    """
+
+    run: Callable[[Inputs], Array]
+    complete: Callable[[Array], bool]
+    sections: tuple[NativeSection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A node whose inputs are known.
+
+    inputs:     one for each of the operator's parameters, None where omitted; fixed: those that never change.
+    names:      the parameters' names.
+    attributes: all of them, with their defaults.
+    """
+
+    engine: Engine
+    inputs: tuple[Array | None, ...]
+    fixed: tuple[bool, ...]
+    names: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    ctx: Context
+
+    def require_constants(self, first: int = 1) -> None:
+        """Declined if an input, from number `first` on, is not constant."""
+        for place, fixed in enumerate(self.fixed):
+            if place >= first and not fixed:
+                raise declined(f"{self.names[place]} is not constant")
+
+    def afford(self, nbytes: int) -> None:
+        """Declined if the run may not take so much memory."""
+        try:
+            self.ctx.claim((nbytes,), 1, "native kernel")
+        except MemoryLimitError:
+            raise declined("its tables need more memory than is allowed") from None
+
+
+def declined(reason: str) -> Exception:
+    from qrun.native import Declined
+
+    return Declined(reason)
+
+
+def conv_kernel(
+    site: Site,
+    x: Array,
+    w: Array,
+    zeros: tuple[Array | None, Array | None],
+    bias: Array | None,
+    win: Window,
+    target: Target | None,
+    *,
+    channels_last: bool = False,
+) -> NativeKernel:
+    """The kernel of a checked convolution; site.inputs[0] is x, perhaps with other axes."""
+    from qrun.native.conv import merged_groups
+
+    group, channels = int(site.attributes["group"]), w.shape[0]
+    depthwise = w.shape[0] == group and w.shape[1] == 1
+    if group > _GROUPS and not depthwise:
+        raise declined(f"more than {_GROUPS} groups")
+    spread = (
+        1 if depthwise or not w.size else merged_groups(group, channels // group, w.shape[1], site.engine.isa.lanes)
+    )
+    rows, taps = int(np.prod(win.out, dtype=np.int64)), int(np.prod(win.kernel, dtype=np.int64))
+    sections = 1 if depthwise else group // spread
+    site.afford(rows * taps * (32 + 4 * sections) + w.size * 16 * spread + channels * 8192)
+    conv = _conv(site, x.shape, w, zeros, bias, target, x.dtype,
+                 group=group, strides=win.strides, dilations=win.dilations, pads=(*win.begin, *win.end))  # fmt: skip
+    if conv.y_shape != (x.shape[0], channels, *win.out):
+        raise declined("its output shape is an unusual one")
+    site.afford(conv.x_bytes)
+
+    def run(inputs: Inputs) -> Array:
+        source = inputs[0]
+        assert source is not None
+        if channels_last:
+            return np.ascontiguousarray(np.moveaxis(conv.run(np.moveaxis(source, -1, 1)), 1, -1))
+        return conv.run(source)
+
+    return NativeKernel(run, _complete(conv, target), _sections(conv))
+
+
+def _conv(
+    site: Site,
+    shape: tuple[int, ...],
+    w: Array,
+    zeros: tuple[Array | None, Array | None],
+    bias: Array | None,
+    target: Target | None,
+    dtype: np.dtype[Any],
+    **geometry: Any,
+) -> Conv:
+    from qrun.native import Conv
+
+    x_zero = np.zeros((), dtype) if zeros[0] is None else zeros[0]
+    return Conv(site.engine, shape, w, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target, **geometry)
+
+
+def gemm_kernel(
+    site: Site,
+    a: Array,
+    b: Array,
+    zeros: tuple[Array | None, Array | None],
+    bias: Array | None,
+    target: Target | None,
+    *,
+    transpose: bool = False,
+) -> NativeKernel:
+    """The kernel of a checked product of a [...,K] and the constant matrix b [K,N]; site.inputs[0] is a, or a.T."""
+    from qrun.native import Gemm
+
+    if b.ndim != 2:
+        raise declined("the constant operand is not a matrix")
+    if zeros[0] is not None and zeros[0].ndim:
+        raise declined("the zero point of the first operand is per row")
+    rows, columns = int(np.prod(a.shape[:-1], dtype=np.int64)), b.shape[1]
+    site.afford(rows * 36 + b.size * 16 + columns * 8192)
+    site.ctx.claim((rows, columns), 8 if target is None else 2, "native product")
+    x_zero = np.zeros((), a.dtype) if zeros[0] is None else zeros[0]
+    gemm = Gemm(site.engine, rows, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target)
+    site.afford(gemm.conv.x_bytes)
+
+    def run(inputs: Inputs) -> Array:
+        source = inputs[0]
+        assert source is not None
+        return gemm.run(source.T if transpose else source)
+
+    return NativeKernel(run, _complete(gemm.conv, target), _sections(gemm.conv))
+
+
+def native_target(site: Site, x_scale: Array, w_scale: Array, y_scale: Array, y_zero: Array) -> Target:
+    """The requantization of checked parameters: all scalars, but w_scale may have one value per channel."""
+    from qrun.native import Target
+
+    out = _OUT.get(y_zero.dtype)
+    if out is None:
+        raise declined(f"no native {type_name(y_zero.dtype)} results")
+    if site.ctx.arith == "onnx-ref":
+        raise declined("no native kernels for onnx-ref arithmetic")
+    if x_scale.ndim:
+        raise declined("the scale of the first operand is per row")
+    return Target(_number(x_scale), w_scale.reshape(-1), _number(y_scale), out, int(y_zero), site.ctx.arith)
+
+
+def _number(scale: Array) -> np.float32:
+    if scale.dtype != np.float32:
+        raise declined(f"no native {type_name(scale.dtype)} scales")
+    return np.float32(scale)
+
+
+def _complete(conv: Conv, target: Target | None) -> Callable[[Array], bool]:
+    """Conservative: where sums may wrap, or a multiplier gives NaN, no result is complete."""
+    if conv.may_wrap or not (target is None or _is_finite(target)):
+        return lambda y: False
+    if target is None:
+        return lambda y: True
+    info = np.iinfo(np.uint8 if target.out == "u8" else np.int8)
+    ends = [int(info.max)] + [int(info.min)] * (target.zero_point > info.min)
+
+    def complete(y: Array) -> bool:
+        return sum(int(np.count_nonzero(y == end)) for end in ends) * ENDS_SHARE <= y.size
+
+    return complete
+
+
+def _is_finite(target: Target) -> bool:
+    dtype = np.float32 if target.arith == "ort" else np.float64
+    with np.errstate(all="ignore"):
+        m = np.asarray(target.x_scale, dtype) * target.w_scale.astype(dtype) / np.asarray(target.y_scale, dtype)
+    return bool(np.isfinite(m).all())
+
+
+def _sections(conv: Conv) -> tuple[NativeSection, ...]:
+    return tuple(NativeSection(s.spec.key(), s.spec.form, s.first, s.channels) for s in conv.sections)

@@ -1,0 +1,103 @@
+"""``--backend native``: what the screens and the JSON say, the cache, and the instruction set."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_support import call, deep_model, npy, save
+from native_support import ISAS
+
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+RUN = ("deep.onnx", "-i", "x.npy", "-b", "native")
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    save(deep_model(), folder / "deep.onnx")
+    npy(folder / "x.npy", np.zeros((1, 3, 8, 8), np.uint8))
+
+
+def test_outputs_are_those_of_the_reference() -> None:
+    native, reference = (call(*RUN[:4], backend, "--json").json for backend in ("native", "reference"))
+    assert native["outputs"] == reference["outputs"]
+    assert native["findings"] == reference["findings"]
+    assert native["environment"]["backend"] == "native"
+
+
+def test_json_tells_the_kernels_of_each_node() -> None:
+    nodes = call(*RUN, "--json").json["nodes"]
+    native = [n for n in nodes if n["backend"] == "native"]
+    assert native
+    for node in native:
+        assert node["why"] == ""
+        assert all(k["form"] and k["channels"] > 0 and f"-{ISAS[0]}-" in k["kernel"] for k in node["kernels"])
+    declined = call(*RUN, "--arith", "onnx-ref", "--json").json["nodes"]
+    assert {n["why"] for n in declined} == {"no native kernels for onnx-ref arithmetic"}
+    assert all(n["backend"] == "reference" and n["kernels"] == [] for n in declined)
+    profiled = call("profile", *RUN, "-n", "2", "--json").json["nodes"]
+    assert [(n["backend"], n["kernels"]) for n in profiled] == [(n["backend"], n["kernels"]) for n in nodes]
+
+
+def test_verbose_tells_the_kernels_of_each_node() -> None:
+    shown = call(*RUN, "-v").out
+    assert "kernel" in shown
+    assert "native y32" in shown
+    assert "for native kernels and checks" in shown
+    assert "native y32" not in call(*RUN).out
+    assert "kernel" not in call("deep.onnx", "-i", "x.npy", "-v").out
+
+
+def test_the_environment_picks_instruction_set_and_cache(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    env = {"QRUN_ISA": ISAS[-1], "QRUN_CACHE_DIR": str(kept), "XDG_CACHE_HOME": str(tmp_path / "home")}
+    kernels = [k for n in call(*RUN, "--json", env=env).json["nodes"] for k in n["kernels"]]
+    assert kernels
+    assert all(f"-{ISAS[-1]}-" in k["kernel"] for k in kernels)
+    assert len(list(kept.iterdir())) == len({k["kernel"] for k in kernels})
+    for path in kept.iterdir():
+        path.unlink()
+    assert call(*RUN, "--no-cache", env=env).code == 0
+    assert not list(kept.iterdir())
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_cache_that_is_not_private_is_named(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    ended = call(*RUN, env={"QRUN_CACHE_DIR": str(shared)})
+    assert ended.code == 0
+    assert f"compiled kernels are not kept: {shared} is open to other users" in ended.err
+    assert not list(shared.iterdir())
+
+
+def test_threads_give_the_same_result() -> None:
+    one, two = (call(*RUN, "--threads", n, "--json").json["outputs"] for n in ("1", "2"))
+    assert one == two
+
+
+def test_an_unknown_instruction_set_is_a_wrong_call() -> None:
+    ended = call(*RUN, env={"QRUN_ISA": "sse9"})
+    assert ended.code == 2
+    assert f"expected {', '.join(ISAS)}" in ended.err
+    assert "fix: unset QRUN_ISA" in ended.err
+
+
+def test_without_llvmlite_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    monkeypatch.delitem(sys.modules, "llvmlite.binding", raising=False)
+    ended = call(*RUN)
+    assert ended.code == 4
+    assert "QR014 native-unavailable" in ended.err
+    assert "fix: pip install llvmlite" in ended.err
+
+
+@pytest.mark.parametrize(("arith", "backend"), [("exact", "native"), ("onnx-ref", "reference")])
+def test_the_trace_names_what_ran_each_node(arith: str, backend: str) -> None:
+    assert call(*RUN, "--arith", arith, "--trace", "t.json").code == 0
+    events = [e for e in json.loads(Path("t.json").read_text()) if e["cat"] == "Node"]
+    assert {e["args"]["backend"].rpartition(" ")[2] for e in events} == {backend}

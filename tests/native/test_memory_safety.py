@@ -1,0 +1,86 @@
+"""Kernels read and write only what the plan says: every buffer stands against unreadable pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from native_support import ISAS, OBJECTS, Array, Guarded, codes, thin
+
+import qrun.native.conv
+import qrun.native.layout
+import qrun.native.product
+import qrun.native.results
+from qrun.native import Conv, Engine, Target
+
+F = np.float32
+GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 16, 1, 1), (64, 16, 1, 1), {}),
+    ((1, 5, 3, 3), (17, 5, 2, 2), {"pads": (1, 0, 0, 1)}),
+    ((2, 3, 7, 6), (9, 3, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((1, 1, 9), (1, 1, 4), {}),
+    ((3, 20, 2, 3), (12, 5, 1, 1), {"group": 4}),
+    ((1, 800, 20), (300, 800, 1), {}),
+    ((1, 33, 4, 4), (33, 1, 3, 3), {"group": 33, "pads": (1, 1, 1, 1)}),
+    ((2, 7, 3, 3), (7, 1, 2, 2), {"group": 7}),
+    ((1, 130, 2, 2), (130, 1, 1, 1), {"group": 130}),
+    ((1, 0, 3, 3), (5, 0, 1, 1), {}),
+]
+
+
+def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: bool) -> None:
+    """Put every array of a plan against a guard page, as far as its 64-byte alignment allows."""
+
+    def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> Array:
+        shape = (shape,) if isinstance(shape, int) else shape
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        whole = guard.take(-(-size // 64) * 64 if at_end else size, at_end)
+        array = whole[:size].view(dtype).reshape(shape)
+        if fill is not None:
+            array[...] = fill
+        return array
+
+    for module in (qrun.native.conv, qrun.native.layout, qrun.native.product, qrun.native.results):
+        monkeypatch.setattr(module, "aligned", aligned)
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@thin("u8", "s8", None, name="out")
+def test_nothing_beyond_the_buffers_is_touched(
+    isa: str, at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = Guarded()
+    guard_constants(monkeypatch, guard, at_end)
+    rng = np.random.default_rng(2)
+    engine = Engine.create(isa, OBJECTS)
+    channels = engine.isa.lanes * engine.isa.vectors
+    tiles = [((1, c, r), (m, c, 1), {}) for c in (4, 7) for r in (1, 4, 5, 6) for m in (1, channels - 1, channels + 1)]
+    cases = GEOMETRIES + (tiles if isa == ISAS[0] else tiles[::3])
+    for number, (shape, w_shape, geometry) in enumerate(cases):
+        kind = ("u8", "s8")[number % 2]
+        w, x_zero = codes(rng, w_shape, "s8"), codes(rng, (), kind)
+        scale = np.full(w_shape[0], 0.003, F) if number % 3 else np.full(w_shape[0], np.nan, F)
+        target = None if out is None else Target(F(0.1), scale, F(0.1), out, 5)
+        plan = Conv(engine, shape, w, x_zero_point=x_zero, target=target, **geometry)
+        x = codes(rng, shape, kind)
+        source = plan.input(x)
+        flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)[: plan.x_bytes]
+        held = guard.take(plan.x_bytes, at_end)
+        held[: flat.size] = flat
+        y = guard.take(plan.y_bytes, at_end)
+        y[:] = 0xA5
+        engine.execute(plan.sections, held, y)
+        want = np.ascontiguousarray(np.moveaxis(plan.run(x), 1, -1)).reshape(-1).view(np.uint8)
+        assert np.array_equal(y, want), (shape, w_shape, geometry)
+
+
+def test_buffers_that_are_too_small_are_refused() -> None:
+    engine = Engine.create()
+    plan = Conv(engine, (1, 4, 5), np.zeros((3, 4, 1), np.int8), x_zero_point=np.uint8(0))
+    x, y = np.zeros(plan.x_bytes, np.uint8), np.zeros(plan.y_bytes, np.uint8)
+    engine.execute(plan.sections, x, y)
+    with pytest.raises(ValueError, match="smaller than the plan needs"):
+        engine.execute(plan.sections, x[1:], y)
+    with pytest.raises(ValueError, match="smaller than the plan needs"):
+        engine.execute(plan.sections, x, y[1:])

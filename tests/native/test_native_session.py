@@ -1,0 +1,279 @@
+"""Sessions with native kernels: what runs natively and why not, reuse, threads, memory, and where it cannot work."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from native_support import ISAS, OBJECTS
+from onnx import helper
+from support import MS, node_model
+
+import qrun
+from qrun.dispatch import VARIANTS
+from qrun.ops._native import ENDS_SHARE
+from qrun.rules import check
+from qrun.rules.qr402_saturated import SHARE
+
+F = np.float32
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+
+
+def conv_inputs(**changes: Any) -> list[Any]:
+    rng = np.random.default_rng(1)
+    values = {
+        "x": rng.integers(0, 256, (1, 4, 6, 6)).astype(np.uint8), "x_scale": np.array(F(0.02)),
+        "x_zero_point": np.array(3, np.uint8), "w": rng.integers(-99, 99, (8, 4, 3, 3)).astype(np.int8),
+        "w_scale": np.array(F(0.01)), "w_zero_point": np.array(0, np.int8), "y_scale": np.array(F(0.4)),
+        "y_zero_point": np.array(100, np.uint8), "B": np.arange(8, dtype=np.int32),
+    } | changes  # fmt: skip
+    return list(values.values())
+
+
+def event_of(model: onnx.ModelProto, feeds: Any, **options: Any) -> qrun.NodeEvent:
+    """The only node's event; the outputs equal the reference's."""
+    want = qrun.Session(model, arith=options.get("arith", "exact")).execute(feeds)
+    got = qrun.Session(model, backend="native", cache=OBJECTS, **options).execute(feeds)
+    assert [(k, v.tobytes()) for k, v in got.outputs.items()] == [(k, v.tobytes()) for k, v in want.outputs.items()]
+    assert check(qrun.load(model), got) == check(qrun.load(model), want)
+    ours, theirs = (sorted({(o.kind, o.param, o.detail) for o in r.events[-1].observations if o.kind != "saturated"})
+                    for r in (got, want))  # fmt: skip
+    assert ours == theirs
+    return got.events[-1]
+
+
+def conv_model(constants: Any = range(1, 9), **changes: Any) -> Any:
+    return node_model("QLinearConv", conv_inputs(**changes), constants=constants, outputs=[np.uint8])
+
+
+@pytest.mark.parametrize("place", range(1, 9))
+def test_parameters_that_may_change_are_left_to_the_reference(place: int) -> None:
+    names = ["x_scale", "x_zero_point", "w", "w_scale", "w_zero_point", "y_scale", "y_zero_point", "B"]
+    event = event_of(*conv_model([p for p in range(1, 9) if p != place]))
+    assert (event.backend, event.why, event.sections) == ("reference", f"{names[place - 1]} is not constant", ())
+
+
+def test_a_native_node_tells_its_kernels() -> None:
+    event = event_of(*conv_model())
+    assert (event.backend, event.why) == ("native", "")
+    assert [(s.form, s.first, s.channels) for s in event.sections] == [("y32", 0, 8)]
+
+
+def one(op_type: str, inputs: list[Any], fixed: Any, **attributes: Any) -> tuple[Any, Any]:
+    domain = MS if op_type == "QGemm" else ""
+    y = np.int32 if op_type.endswith("Integer") else next(i.dtype for i in inputs[::-1] if i is not None)
+    return node_model(op_type, inputs, attributes, domain=domain, outputs=[y], constants=fixed)
+
+
+A, B = np.ones((2, 3), np.uint8), np.ones((3, 4), np.int8)
+Z, S = np.zeros((), np.uint8), np.array(F(0.5))
+BZ = np.zeros((), np.int8)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (one("MatMulInteger", [A, np.ones((2, 3, 4), np.int8)], [1]), "not a matrix"),
+        (one("MatMulInteger", [A, np.ones(3, np.int8)], [1]), "not a matrix"),
+        (one("MatMulInteger", [A, B, np.ones(2, np.uint8)], [1, 2]), "per row"),
+        (one("QLinearMatMul", [A, np.ones(2, F), Z, B, S, BZ, S, Z], range(1, 8)), "scale of the first operand is per"),
+        (one("QLinearMatMul", [A, np.array(1, np.float16), Z, B, np.array(1, np.float16), BZ,
+                               np.array(1, np.float16), Z], range(1, 8)), "no native float16 scales"),
+        (one("QLinearMatMul", [v.astype(ml_dtypes.float8_e4m3fn) if v.dtype != F else v
+                               for v in (A, S, Z, B, S, BZ, S, Z)], range(1, 8)), "no native float8e4m3fn results"),
+        (one("QGemm", [A, S, Z, B, S, BZ, None, S, Z], range(1, 9), alpha=0.5), "alpha is not 1"),
+        (one("QGemm", [A, S, Z, B, S, BZ, np.ones((2, 4), np.int32), S, Z], range(1, 9)), "C is not one row"),
+        (node_model("QGemm", [A, S, Z, B, S, BZ], domain=MS, constants=range(1, 6)), "no native float results"),
+        (one("ConvInteger", [np.ones((1, 2, 3, 3, 3), np.uint8), np.ones((1, 2, 1, 1, 1), np.int8)], [1]), "3 spatial"),
+        (one("ConvInteger", [np.ones((1, 300, 2), np.uint8), np.ones((600, 1, 1), np.int8)], [1], group=300), "256"),
+        (node_model("Relu", [np.ones(3, F)]), "no native kernel"),
+    ],
+)  # fmt: skip
+def test_what_is_declined_and_why(model: Any, reason: str) -> None:
+    event = event_of(*model)
+    assert event.backend == "reference"
+    assert reason in event.why
+
+
+def test_each_arithmetic_is_that_of_the_session() -> None:
+    a, b = np.arange(256, dtype=np.uint8)[:, None], np.array([[1, 3, 7, 127]], np.int8)
+    differ = 0
+    for y_scale in (6, 41, 82, 90, 92, 255, 1000):
+        model, feeds = one("QLinearMatMul", [a, S * 0 + F(1), Z, b, S * 0 + F(1.7), BZ, np.array(F(1.7 * y_scale)), Z],
+                           range(1, 8))  # fmt: skip
+        for arith in ("exact", "ort"):
+            assert event_of(model, feeds, arith=arith).backend == "native"
+        exact, ort = (qrun.Session(model, arith=arith).run(feeds)["y0"] for arith in ("exact", "ort"))
+        differ += int(np.count_nonzero(exact != ort))
+    assert differ
+
+
+def test_onnx_ref_arithmetic_is_declined() -> None:
+    event = event_of(*conv_model(), arith="onnx-ref")
+    assert event.why == "no native kernels for onnx-ref arithmetic"
+    model = one("MatMulInteger", [A, B], [1])
+    assert event_of(*model, arith="onnx-ref").backend == "native"
+
+
+def test_the_reference_session_names_no_reason() -> None:
+    model, feeds = conv_model()
+    (event,) = qrun.Session(model).execute(feeds).events
+    assert (event.backend, event.why, event.sections) == ("reference", "", ())
+
+
+def test_a_default_that_may_be_fed_is_not_constant() -> None:
+    model, feeds = conv_model()
+    w = next(t for t in model.graph.initializer if t.name == "i3")
+    model.graph.input.append(helper.make_tensor_value_info("i3", w.data_type, w.dims))
+    session = qrun.Session(model, backend="native", cache=OBJECTS)
+    (event,) = session.execute(feeds).events
+    assert event.why == "w is not constant"
+
+
+def test_weights_from_a_constant_node_are_constant() -> None:
+    w = onnx.numpy_helper.from_array(B, "w")
+    nodes = [helper.make_node("Constant", [], ["b"], value=w), helper.make_node("MatMulInteger", ["a", "b"], ["y"])]
+    a = helper.make_tensor_value_info("a", onnx.TensorProto.UINT8, [2, 3])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.INT32, None)
+    graph = helper.make_graph(nodes, "g", [a], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert event_of(model, {"a": A}).backend == "native"
+
+
+CHECKED: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "saturated": {"y_scale": np.array(F(0.0004))},
+    "few saturated": {"y_scale": np.array(F(0.05))},
+    "wrap": {"B": np.full(8, 2**31 - 1, np.int32)},
+    "nan scale": {"w_scale": np.array(F(np.nan))},
+    "zero by zero": {"x_scale": np.array(F(0)), "y_scale": np.array(F(0))},
+    "infinite": {"y_scale": np.array(F(0))},
+    "negative": {"w_scale": np.array(F(-0.01))},
+    "mixed": {"w_scale": np.full(8, 0.01, F)},
+}
+
+
+@pytest.mark.parametrize("arith", ["exact", "ort"])
+@pytest.mark.parametrize("name", CHECKED)
+def test_checks_find_what_the_reference_finds(name: str, arith: str) -> None:
+    assert event_of(*conv_model(**CHECKED[name]), arith=arith).backend == "native"
+
+
+def test_saturation_that_a_rule_reports_is_counted() -> None:
+    assert 1 / ENDS_SHARE <= SHARE
+    model, feeds = conv_model(**CHECKED["saturated"])
+    session = qrun.Session(model, backend="native", cache=OBJECTS)
+    assert "QR402" in {f.rule for f in check(session.model, session.execute(feeds))}
+
+
+def test_refusals_are_those_of_the_reference() -> None:
+    for change in ({"B": np.zeros(7, np.int32)}, {"w_scale": np.ones(3, F)}, {"w": np.ones((8, 5, 3, 3), np.int8)},
+                   {"w_zero_point": np.zeros((), np.uint8)}, {"w": np.ones((8, 4, 9, 9), np.int8)}):  # fmt: skip
+        model, feeds = conv_model(**change)
+        texts = []
+        for options in ({}, {"backend": "native", "cache": OBJECTS}):
+            with pytest.raises(qrun.OperatorError) as caught:
+                qrun.Session(model, **options).run(feeds)
+            texts.append(str(caught.value))
+        assert texts[0] == texts[1]
+
+
+def open_model() -> onnx.ModelProto:
+    """MatMulInteger of any number of rows."""
+    model, _ = one("MatMulInteger", [A, B], [1])
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    return model
+
+
+def test_kernels_are_reused_and_bounded() -> None:
+    session = qrun.Session(open_model(), backend="native", cache=OBJECTS)
+    first = session.execute({"i0": A})
+    again = session.execute({"i0": A}, ["y0"])
+    assert first.aside_ns > 0
+    assert again.aside_ns < first.aside_ns
+    natives = session._natives
+    assert natives is not None
+    for rows in (*range(VARIANTS + 3), 2):
+        a = np.full((rows, 3), rows, np.uint8)
+        assert np.array_equal(session.run({"i0": a})["y0"], a.astype(np.int32) @ B)
+        assert len(natives._bound[0]) <= VARIANTS
+
+
+def test_a_session_is_safe_to_share_between_threads() -> None:
+    rng = np.random.default_rng(3)
+    images = [rng.integers(0, 256, (n, 4, 6, 6)).astype(np.uint8) for n in (1, 2, 3) for _ in range(20)]
+    model, _ = conv_model()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    reference = qrun.Session(model)
+    wanted = [reference.run({"i0": x})["y0"] for x in images]
+    for threads in (1, 2):
+        session = qrun.Session(model, backend="native", threads=threads, cache=OBJECTS)
+        with ThreadPoolExecutor(6) as pool:
+            for _ in range(3):
+                results = list(pool.map(session.run, [{"i0": x} for x in images]))
+                assert all(np.array_equal(a["y0"], b) for a, b in zip(results, wanted, strict=True))
+
+
+def test_memory_is_claimed_before_each_run() -> None:
+    session = qrun.Session(open_model(), backend="native", cache=OBJECTS, max_memory=10**7)
+    session.run({"i0": A})
+    session.max_memory = 40
+    with pytest.raises(qrun.MemoryLimitError):
+        session.run({"i0": A})
+
+
+def test_tables_that_need_too_much_memory_are_left_to_the_reference() -> None:
+    model, feeds = one("ConvInteger", [np.ones((1, 1, 150, 150), np.uint8), np.ones((1, 1, 3, 3), np.int8)], [1])
+    session = qrun.Session(model, backend="native", cache=OBJECTS, max_memory=3 * 10**6)
+    (event,) = session.execute(feeds).events
+    assert event.why == "its tables need more memory than is allowed"
+
+
+def test_inputs_are_never_written() -> None:
+    model, feeds = conv_model()
+    feeds["i0"].flags.writeable = False
+    qrun.Session(model, backend="native", cache=OBJECTS).run(feeds)
+
+
+def test_compiled_kernels_are_kept_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, feeds = conv_model()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    qrun.Session(model, backend="native", cache=False).run(feeds)
+    assert not (tmp_path / "home").exists()
+    qrun.Session(model, backend="native", cache=tmp_path / "own").run(feeds)
+    assert len(list((tmp_path / "own").iterdir())) == 1
+    qrun.Session(model, backend="native").run(feeds)
+    assert len(list((tmp_path / "home/qrun/kernels").iterdir())) == 1
+
+
+def test_an_unknown_instruction_set_is_refused() -> None:
+    with pytest.raises(qrun.CallError, match="'sse9' cannot be used here"):
+        qrun.Session(open_model(), backend="native", isa="sse9")
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5])
+def test_threads_are_counted(threads: Any) -> None:
+    with pytest.raises(qrun.CallError, match="threads is not usable"):
+        qrun.Session(open_model(), backend="native", threads=threads)
+
+
+def test_without_llvmlite_native_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    monkeypatch.delitem(sys.modules, "llvmlite.binding", raising=False)
+    with pytest.raises(qrun.UnsupportedError, match="needs llvmlite") as caught:
+        qrun.Session(open_model(), backend="native")
+    assert (caught.value.code, caught.value.exit_code) == ("QR014", 4)
+    qrun.Session(open_model()).run({"i0": A})
+
+
+def test_without_kernels_for_the_machine_native_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(qrun.UnsupportedError, match="no kernels for this machine") as caught:
+        qrun.Session(open_model(), backend="native")
+    assert "no native kernels for riscv64" in str(caught.value)

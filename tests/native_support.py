@@ -1,0 +1,82 @@
+"""What the tests of the native engine share: instruction sets, random cases, exact integers, guarded memory."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qrun.native import Engine, available
+
+Array = np.ndarray[Any, Any]
+ISAS = [isa.name for isa in available()]
+every_isa = pytest.mark.parametrize("isa", ISAS)
+
+
+def thin(*values: Any, best: int = 1, other: int = 3, name: str = "value") -> pytest.MarkDecorator:
+    """Parametrize `isa` and `name` together: every value (or every `best`-th one) on the best instruction set, every
+    `other`-th one on the others, starting elsewhere on each."""
+    cases = [(isa, v) for i, isa in enumerate(ISAS) for v in values[i % other if i else 0 :: other if i else best]]
+    return pytest.mark.parametrize(("isa", name), cases)
+
+
+LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
+TYPES = {"u8": np.uint8, "s8": np.int8}
+
+
+OBJECTS = Path(os.environ["QRUN_TEST_OBJECTS"])
+"""Compiled kernels of one test run, shared by its processes: conftest makes it and removes it."""
+
+
+@cache
+def engine(isa: str, threads: int = 1) -> Engine:
+    return Engine.create(isa, OBJECTS, threads)
+
+
+def codes(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
+    """8-bit values of the whole range."""
+    return rng.integers(0, 256, shape).astype(np.uint8).view(TYPES[kind])
+
+
+def exact_result(acc: int, x_scale: Any, w_scale: Any, y_scale: Any, out: str, zero: int) -> int:
+    """saturate(RNE(acc * x_scale * w_scale / y_scale) + zero) from the definition; IEEE for what is not finite."""
+    low, high = LIMITS[out]
+    factors = [float(x_scale), float(w_scale), float(y_scale)]
+    if not all(np.isfinite(factors)) or factors[2] == 0:
+        with np.errstate(all="ignore"):
+            value = np.float64(acc) * (np.float64(factors[0]) * np.float64(factors[1]) / np.float64(factors[2]))
+        if np.isnan(value):
+            return low
+        if np.isinf(value):
+            return high if value > 0 else low
+        return zero
+    rounded = round(Fraction(acc) * Fraction(factors[0]) * Fraction(factors[1]) / Fraction(factors[2]))
+    return min(max(rounded + zero, low), high)
+
+
+class Guarded:
+    """Memory between two unreadable pages: touching anything beyond it kills the process."""
+
+    def __init__(self) -> None:
+        self.page = mmap.PAGESIZE
+        self.maps: list[Any] = []
+        self.protect = ctypes.CDLL(None, use_errno=True).mprotect
+
+    def take(self, size: int, at_end: bool) -> Array:
+        """uint8 [size], its first or its last byte next to an unreadable page."""
+        pages = -(-max(size, 1) // self.page)
+        memory = mmap.mmap(-1, (pages + 2) * self.page)
+        whole = np.frombuffer(memory, np.uint8)
+        self.maps.append((memory, whole))
+        base = whole.ctypes.data
+        for place in (0, pages + 1):
+            assert self.protect(ctypes.c_void_p(base + place * self.page), ctypes.c_size_t(self.page), 0) == 0
+        start = self.page + (pages * self.page - size if at_end else 0)
+        return whole[start : start + size]
