@@ -29,7 +29,7 @@ ARITHMETICS = ("exact", "ort", "onnx-ref")
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors.
+    """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors and claimed scratch.
 
     start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
     reference kernels observe what native ones cannot; aside_ns: how long it did.

@@ -86,7 +86,7 @@ def _whole(report: ProfileReport, screen: Screen) -> Grid:
         ("median", duration(s.median)), ("min", duration(s.low)), ("p90", duration(s.p90)), ("max", duration(s.high)),
         (f"mean {sign} sd", _mean(s, sign)),
         ("runs/s", _rate(s.median)),
-        ("live tensors", human(peak) if peak else "-"), ("load", duration(report.load_ns)),
+        ("peak memory", human(peak) if peak else "-"), ("load", duration(report.load_ns)),
     ]  # fmt: skip
     optional = {"load": 1, "min": 3, "max": 2}
     columns = [Column(name, right=True, optional=optional.get(name, 0)) for name, _ in cells]
