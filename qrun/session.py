@@ -10,9 +10,10 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from qrun.dispatch import NativeKernels, make_engine
-from qrun.errors import CallError
+from qrun.errors import CallError, RunError
 from qrun.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType, load
+from qrun.ir.types import describe, type_name
 from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
 from qrun.plan import BACKENDS, Plan, plan
@@ -188,4 +189,20 @@ def execute(
             if freed is not None:
                 budget.release(freed)
     outputs = {name: values[name] for name in plan.keep}
+    _check_outputs(model, outputs)
     return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)
+
+
+def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:
+    """A graph output must have the element type that the graph declares for it."""
+    for value in model.outputs:
+        made = outputs.get(value.name)
+        if made is not None and value.dtype not in (None, made.dtype):
+            raise RunError(
+                "QR203",
+                "type-not-allowed",
+                f"output {value.name!r} is {type_name(made.dtype)}, but the graph declares {type_name(value.dtype)}",
+                where=[model.label, f"output {value.name}"],
+                facts=[("expected", str(value)), ("got", describe(made))],
+                fixes=["declare the output with the type that its node makes, or add a Cast"],
+            )

@@ -210,3 +210,26 @@ def test_every_error_ends_with_something_to_type() -> None:
     with pytest.raises(qrun.OperatorError, match=r"did you mean group\?"):
         qrun.Session(model).run(feeds)
     assert qrun.RunError("QR210", "node-failed", "it failed").fixes == ("qrun explain QR210",)
+
+
+def test_an_output_has_the_declared_type() -> None:
+    model, feeds = conv_model()
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
+    with pytest.raises(qrun.RunError, match="'y0' is int32, but the graph declares int8"):
+        qrun.Session(model).run(feeds)
+
+
+def test_surplus_outputs_are_refused_before_the_run() -> None:
+    model, _ = conv_model()
+    model.graph.node[0].output.append("more")
+    with pytest.raises(qrun.OperatorError, match="has 2 outputs") as caught:
+        qrun.Session(model)
+    assert caught.value.code == "QR205"
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_same_padding_of_nothing_is_nothing(auto_pad: str) -> None:
+    x, w = np.zeros((1, 1, 0, 4), np.uint8), np.ones((2, 1, 3, 3), np.uint8)
+    attributes = {"auto_pad": auto_pad, "strides": [2, 2]}
+    model, feeds = node_model("ConvInteger", [x, w], attributes, opset=10, outputs=[np.int32])
+    assert qrun.Session(model).run(feeds)["y0"].shape == (1, 2, 0, 2)

@@ -14,7 +14,7 @@ from qrun.errors import ModelError, UnsupportedError
 from qrun.ir import schema
 from qrun.ir.model import Array, Attribute, Model, Node, TensorType
 from qrun.ir.tensors import External, to_array
-from qrun.ir.types import DTYPES
+from qrun.ir.types import DTYPES, describe
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,9 @@ def build_graph(graph: onnx.GraphProto, scope: Scope) -> dict[str, Any]:
         constants[tensor.name] = to_array(tensor, scope.external)
     inputs = [value_type(v) for v in graph.input]
     _refuse_duplicates(scope, "graph input", [v.name for v in inputs])
+    for value in inputs:
+        if value.name in constants:
+            _refuse_other_type(scope, value, constants[value.name])
     given = {v.name for v in inputs} | set(constants)
     order = _execution_order(graph.node, given | scope.names, scope)
     inner = Scope(
@@ -115,6 +118,21 @@ def value_type(info: onnx.ValueInfoProto) -> TensorType:
 def _invalid(scope: Scope, message: str, tensor: str, node: str = "", **more: Any) -> ModelError:
     where = [scope.label, *([f"node {node}"] if node else []), f"tensor {tensor}"]
     return ModelError("QR102", "invalid-graph", message, where=where, **more)
+
+
+def _refuse_other_type(scope: Scope, value: TensorType, stored: Array) -> None:
+    """An initializer of a graph input must be a value of that input."""
+    shape = value.shape if value.shape is not None else stored.shape
+    fits = len(shape) == stored.ndim and all(
+        not isinstance(want, int) or want == got for want, got in zip(shape, stored.shape, strict=True)
+    )
+    if value.dtype not in (None, stored.dtype) or not fits:
+        raise _invalid(
+            scope,
+            f"the initializer of graph input {value.name!r} does not fit it",
+            value.name,
+            facts=[("expected", str(value)), ("got", describe(stored))],
+        )
 
 
 def _refuse_duplicates(scope: Scope, what: str, names: list[str]) -> None:

@@ -149,6 +149,14 @@ class OpDef:
         self._check_inputs(node)
         kwargs: dict[str, Any] = {}
         known = schema(self.domain, self.op_type, node.version)
+        if known is not None and len(node.outputs) > known.max_outputs:
+            raise OperatorError(
+                f"{node.op_type} has {len(node.outputs)} outputs",
+                expected=f"at most {known.max_outputs}",
+                got=str(len(node.outputs)),
+                code="QR205",
+                name="input-count",
+            )
         names = [name for name in self.attributes if known is None or name in known.attributes]
         for name, value in node.attributes.items():
             spec = self.attributes.get(name)

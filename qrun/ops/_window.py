@@ -84,7 +84,8 @@ def window(
     out: list[int] = []
     for n, e, s, b, f in zip(size, extent, step, begin, end, strict=True):
         room = n + b + f - e
-        if room < 0 and not empty_ok:
+        same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
+        if room < 0 and not empty_ok and not same:
             raise refuse(
                 "the kernel is larger than the padded input",
                 "kernel_shape",
@@ -97,7 +98,7 @@ def window(
         count = (-(-room // s) if ceil_mode else room // s) + 1
         if ceil_mode and (count - 1) * s >= n + b:
             count -= 1
-        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        if same:
             count = -(-n // s)
         out.append(max(count, 0))
     return Window(tuple(kernel), step, dilation, tuple(begin), tuple(end), tuple(out))

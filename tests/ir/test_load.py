@@ -299,3 +299,12 @@ def test_no_such_file_lists_neighbours(tmp_path: Path) -> None:
     assert (error.code, error.exit_code) == ("QR004", 2)
     assert "near.onnx" in str(error)
     assert refused(tmp_path).exit_code == 2
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 1, 1), np.uint8), np.zeros((1, 1, 1), np.int8), np.zeros(1, np.uint8)])
+def test_an_initializer_fits_its_graph_input(array: np.ndarray) -> None:
+    node = helper.make_node("Identity", ["w"], ["y"])
+    model = model_of([node], [value("w", [1, 1, 1])], [value("y", None)], [numpy_helper.from_array(array, "w")])
+    error = refused(model)
+    assert error.code == "QR102"
+    assert "does not fit it" in str(error)
