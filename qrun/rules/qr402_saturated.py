@@ -26,7 +26,9 @@ SHARE = 0.05
     fix="calibrate with data like this input, or check its preprocessing (range, mean, layout)",
 )
 def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
-    """More than 5 % of a quantized tensor lies outside the range of its codes.
+    """More than 5 % of a quantized tensor, and more than one element, lies outside the range of its codes.
+
+    One element alone says nothing: the largest value of a calibration lies at the edge of its range by construction.
 
     Not reported where it may be a Relu or Relu6 folded into quantization: values below a zero point at the smallest
     code, and a range that ends at 6.
@@ -52,7 +54,7 @@ def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
         }
     """
     for s in seen(model, result, "saturated"):
-        if s.count <= SHARE * s.total or _folded(model, s.node):
+        if s.count < 2 or s.count <= SHARE * s.total or _folded(model, s.node):
             continue
         _, tensor = param_input(s.node, s.param)
         percent = f"{100 * s.count / s.total:.1f}%"
