@@ -119,20 +119,8 @@ class Depthwise:
         w.label("finish")
         size = 4 if spec.out == "i32" else 1
         first = w.at(self.y_first, w.mul(self.channel, size))
-        done = []
-        for i in range(spec.rows):
-            values = self.epilogue.row([f"%next_{i}_{j}" for j in range(spec.vectors)], self.constants)
-            done.append(self.epilogue.finish(values))
-        w.do(f"br i1 {self.epilogue.full}, label %store_whole, label %store_cut")
-        for name, whole in (("store_whole", True), ("store_cut", False)):
-            w.label(name)
-            target = first
-            for i in range(spec.rows):
-                self.epilogue.store(done[i], target, whole)
-                if i < spec.rows - 1:
-                    target = w.at(target, a["y_row"])
-            w.do("br label %store_end")
-        w.label("store_end")
+        block = [[f"%next_{i}_{j}" for j in range(spec.vectors)] for i in range(spec.rows)]
+        self.epilogue.store_block(block, self.constants, first, a["y_row"])
         w.let("add i64 %p, 1", "%p1")
         w.let(f"icmp ult i64 %p1, {a['panels']}", "%more_panels")
         w.do("br i1 %more_panels, label %panel, label %panel_end")

@@ -146,6 +146,24 @@ class Requantizer:
             return [self._pack64(row)]
         return [self._narrow(value) for value in row]
 
+    def store_block(self, block: list[list[str]], constants: str, first: str, step: str) -> None:
+        """Results of all rows of accumulators, the first stored at `first`, each further one `step` bytes on.
+
+        Ends in the label store_end; the last panel's cut vector is stored through the mask.
+        """
+        w = self.w
+        done = [self.finish(self.row(acc, constants)) for acc in block]
+        w.do(f"br i1 {self.full}, label %store_whole, label %store_cut")
+        for name, whole in (("store_whole", True), ("store_cut", False)):
+            w.label(name)
+            target = first
+            for i, row in enumerate(done):
+                if i:
+                    target = w.at(target, step)
+                self.store(row, target, whole)
+            w.do("br label %store_end")
+        w.label("store_end")
+
     def _narrow(self, value: str) -> str:
         w, n, kind = self.w, self.isa.lanes, int32s(self.isa)
         if self.form != "table":
