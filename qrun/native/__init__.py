@@ -7,5 +7,6 @@ from qrun.native.epilogue import Target
 from qrun.native.errors import Declined
 from qrun.native.gemm import Gemm
 from qrun.native.isa import available
+from qrun.native.operation import Operation
 
-__all__ = ["Conv", "Declined", "Engine", "Gemm", "Target", "available", "default_directory"]
+__all__ = ["Conv", "Declined", "Engine", "Gemm", "Operation", "Target", "available", "default_directory"]

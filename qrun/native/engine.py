@@ -11,8 +11,12 @@ import numpy as np
 
 from qrun.native.cache import ObjectCache
 from qrun.native.compile import Kernels
+from qrun.native.fold import aligned
 from qrun.native.isa import Isa, choose
-from qrun.native.product import COUNTER, Section
+from qrun.native.operation import Operation, size
+from qrun.native.section import COUNTER, Section
+
+Array = np.ndarray[Any, Any]
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -45,25 +49,59 @@ class Engine:
             engine._pool = ThreadPoolExecutor(threads - 1, "qrun")
         return engine
 
-    def execute(self, sections: Sequence[Section], x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> None:
-        """Run kernels on two contiguous buffers. Raises ValueError if either is too small for them."""
+    def run(self, operation: Operation, arrays: Sequence[Array]) -> Array:
+        """An operation alone on arrays of any strides. Raises ValueError if they are not as planned.
+
+        The result is a view whose memory lies in the operation's order.
+        """
+        for array, operand in zip(arrays, operation.operands[:-1], strict=True):
+            if array.shape != operand.shape or array.dtype != operand.dtype:
+                got, want = f"{array.dtype}{list(array.shape)}", f"{operand.dtype}{list(operand.shape)}"
+                raise ValueError(f"the operand is {got}, planned {want}")
+        result = operation.result
+        made = aligned(result.stored(operation.order), result.dtype)
+        sections = operation.tight
+        if sections:
+            buffers = [stage(array, operation, place) for place, array in enumerate(arrays)]
+            self.execute(sections, [*buffers, made])
+        return np.moveaxis(made, -1, 1) if operation.order == "channels" and made.ndim > 2 else made
+
+    def execute(self, sections: Sequence[Section], operands: Sequence[Array]) -> None:
+        """Run kernels on the contiguous buffers of an operation. Raises ValueError if one is too small for them."""
         for section in sections:
-            if section.x_bytes > x.nbytes or section.y_bytes > y.nbytes:
+            if any(e > o.nbytes for e, o in zip(section.extents, operands, strict=True)):
                 raise ValueError("a buffer is smaller than the plan needs")
-        source, target = address(x), address(y)
+        addresses = [address(operand) for operand in operands]
         for section in sections:
-            arguments = section.bound(source, target)
+            arguments = section.bound(addresses)
             start = address(arguments)
             call = (start, start + COUNTER)
             helpers = min(self.threads, section.tiles) - 1
             if self._pool is None or helpers < 1:
                 section.kernel(*call)
                 continue
-            keep = (arguments, section.keep, x, y)
+            keep = (arguments, section.keep, operands)
             waiting = [self._pool.submit(_help, section.kernel, call, keep) for _ in range(helpers)]
             section.kernel(*call)
             for done in waiting:
                 done.result()
+
+
+def stage(array: Array, operation: Operation, place: int) -> Array:
+    """The operand number `place` as kernels read it: the array's own memory if that serves, else a copy."""
+    operand, order = operation.operands[place], operation.order
+    needed = max((s.extents[place] for s in operation.tight), default=0)
+    inner = np.moveaxis(array, 1, -1) if order == "channels" and array.ndim > 2 else array
+    if not any(operand.border) and inner.flags.c_contiguous and inner.nbytes >= needed:
+        return inner
+    stored = operand.stored(order)
+    count = size(stored)
+    buffer = aligned(max(count, -(-needed // operand.dtype.itemsize)), operand.dtype)
+    buffer[count:] = 0
+    if any(operand.border):
+        buffer[:count] = operand.fill
+    buffer[:count].reshape(stored)[operand.interior()] = inner
+    return buffer
 
 
 def _help(kernel: Any, call: tuple[int, int], keep: object) -> None:
@@ -71,6 +109,6 @@ def _help(kernel: Any, call: tuple[int, int], keep: object) -> None:
     kernel(*call)
 
 
-def address(array: np.ndarray[Any, Any]) -> int:
+def address(array: Array) -> int:
     """Where the array's first element is."""
     return int(array.__array_interface__["data"][0])

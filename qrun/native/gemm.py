@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,20 +10,24 @@ import numpy as np
 from qrun.native.conv import Conv
 from qrun.native.engine import Engine
 from qrun.native.epilogue import Target
+from qrun.native.operation import Operand, Operation, Order, size
+from qrun.native.section import Section
 
 Array = np.ndarray[Any, Any]
 
 
-class Gemm:
-    """The product of 8-bit activations [rows, K] with constant 8-bit weights [K, N].
+class Gemm(Operation):
+    """The product of 8-bit activations [..., K] with constant 8-bit weights [K, N].
 
-    Parameters and result as for Conv, with one zero point and scale per column. `run` takes [..., K] of `rows` rows.
+    Parameters and result as for Conv, with one zero point and scale per column.
     """
+
+    order: Order = "rows"
 
     def __init__(
         self,
         engine: Engine,
-        rows: int,
+        x_shape: Sequence[int],
         w: Array,
         *,
         x_zero_point: Array,
@@ -30,6 +35,8 @@ class Gemm:
         bias: Array | None = None,
         target: Target | None = None,
     ) -> None:
+        rows = size(x_shape[:-1])
+        self.engine = engine
         self.conv = Conv(
             engine,
             (1, w.shape[0], max(rows, 1)),
@@ -39,14 +46,13 @@ class Gemm:
             bias=bias,
             target=target,
         )
-        self.k, self.rows = w.shape[0], rows
+        self.empty = not rows
+        shape = tuple(int(n) for n in x_shape)
+        self.operands = (Operand(shape, self.conv.x_type), Operand((*shape[:-1], w.shape[1]), self.conv.y_type))
+
+    def sections(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        return () if self.empty else self.conv.sections(strides)
 
     def run(self, x: Array) -> Array:
-        """[..., K] to [..., N], contiguous."""
-        if not x.ndim or x.shape[-1] != self.k:
-            raise ValueError(f"x is {list(x.shape)}, planned [..., {self.k}]")
-        columns = self.conv.y_shape[1]
-        if not self.rows or not columns:
-            return np.zeros((*x.shape[:-1], columns), self.conv.y_type)
-        y = self.conv.run(x.reshape(self.rows, self.k).T[None])
-        return np.ascontiguousarray(y[0].T).reshape(*x.shape[:-1], columns)
+        """[..., K] to [..., N]. Raises ValueError if x has not the planned shape and type."""
+        return self.engine.run(self, [x])

@@ -15,45 +15,46 @@ from qrun.native.forms import MAGIC_BITS
 from qrun.native.isa import Isa
 from qrun.native.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.results import Results
+from qrun.native.section import Section, struct
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
 
-COUNTER = 256
 _TABLE_ROWS = 2
 _DEPTHWISE_ROWS = 4
 _FAR_WEIGHTS = 200 << 10
 _FEW_BLOCKS = 3
-_X, _Y = _dense.ARGUMENTS.index("x*"), _dense.ARGUMENTS.index("y*")
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """One kernel call: the panels of channels that share a kernel.
+class Part:
+    """A kernel call, and what it takes to point it at operands that lie differently.
 
-    arguments: int64 struct, complete but for x and y, which hold offsets to add to the buffers' addresses; its last
-               word, COUNTER bytes from the start, is the tile counter of a run.
-    x_bytes, y_bytes: how far the kernel reads and writes from the buffers' starts.
-    tiles:     how often threads can share the work.
-    first, channels: the output channels it computes.
-    keep:      the arrays that the struct points into.
+    names: of the argument struct's words. taps: the layout's tap that each tap of the kernel reads.
+    read:  bytes read at each offset. itemsize: of results.
     """
 
-    spec: KernelSpec
-    kernel: Any
-    arguments: Ints
-    x_bytes: int
-    y_bytes: int
-    tiles: int
-    first: int
-    channels: int
-    keep: tuple[np.ndarray[Any, Any], ...]
+    section: Section
+    names: tuple[str, ...]
+    taps: tuple[int, ...]
+    read: int
+    itemsize: int
 
-    def bound(self, x: int, y: int) -> Ints:
-        """A new struct for one run on buffers at these addresses."""
-        arguments = self.arguments.copy()
-        arguments[_X] += x
-        arguments[_Y] += y
-        return arguments
+    def placed(self, layout: Layout) -> Section:
+        """The call on activations and results that lie as `layout` says; constants are shared."""
+        section = self.section
+        offsets = layout.table(section.spec.rows, self.taps)
+        words = {
+            "x*": layout.x_start, "y*": layout.y_start + section.first * self.itemsize,
+            "x_image": layout.x_image, "y_image": layout.y_image, "y_row": layout.y_row,
+            "offsets*": int(offsets.ctypes.data),
+        }  # fmt: skip
+        arguments = section.arguments.copy()
+        for name, value in words.items():
+            arguments[self.names.index(name)] = value
+        written = layout.y_bytes((section.first + section.channels) * self.itemsize)
+        return replace(
+            section, arguments=arguments, extents=(layout.x_bytes(self.read), written), keep=(*section.keep, offsets)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +76,24 @@ class Product:
     def signed(self) -> bool:
         return bool(self.x_zero.dtype == np.int8)
 
-    def dense(self) -> list[Section]:
+    def dense(self) -> list[Part]:
         """Kernel calls for [rows, taps, k] activations and [N, taps, k] weights."""
         weights, taps = int8_taps(self.folded.centred)
         unroll, steps = unroll_for(self.layout.k)
-        sections = []
+        parts = []
         for first, vectors, panels, form in self._panels(len(weights)):
             pick = _lanes(first, panels * vectors * self.isa.lanes, len(weights)).reshape(panels, -1)
             rows = min(_TABLE_ROWS if form == "table" else self.isa.rows[vectors], self.layout.rows)
             lines = self._prefetch(weights.size, unroll * vectors * self.isa.lanes * 4, -(-self.layout.rows // rows))
             sign, out = self.signed, self.results.out
             spec = KernelSpec("dense", self.isa.name, rows, vectors, unroll, form, out, sign, lines)
-            arrays = {"offsets*": self.layout.table(rows, taps), "weights*": _pack(weights, pick, 4 * steps)}
+            arrays = {"weights*": _pack(weights, pick, 4 * steps)}
             macs = len(taps) * steps * 4 * rows * pick.shape[1]
             words = {"taps": len(taps), "depth": steps // unroll, "panels": panels}
-            words["y*"] = self.layout.y_start + first * self.results.size
-            sections.append(self._section(spec, _dense.ARGUMENTS, pick, arrays, words, panels, macs, 4 * steps))
-        return sections
+            parts.append(self._part(spec, _dense.ARGUMENTS, pick, arrays, words, panels, macs, (taps, 4 * steps)))
+        return parts
 
-    def depthwise(self) -> list[Section]:
+    def depthwise(self) -> list[Part]:
         """Kernel calls for [rows, taps, N] activations and [N, taps, 1] weights; k is N."""
         n, lanes = len(self.folded.centred), self.isa.lanes
         form = self.results.form(slice(None))
@@ -114,10 +114,10 @@ class Product:
         spec = KernelSpec(kind, self.isa.name, rows, vectors, 1, form, self.results.out, self.signed)
         weights = np.where(pick < 0, 0, self.folded.centred[np.maximum(pick, 0), :, 0].transpose(2, 0, 1))
         packed = _four_taps(weights) if interleaved else weights.astype(np.int32) & 0xFFFF
-        arrays = {"offsets*": self.layout.table(rows, taps), "weights*": _copy(packed.transpose(1, 0, 2))}
-        words = {"taps": len(taps), "panels": panels, "last_channel": last, "y*": self.layout.y_start}
+        arrays = {"weights*": _copy(packed.transpose(1, 0, 2))}
+        words = {"taps": len(taps), "panels": panels, "last_channel": last}
         macs = len(taps) * rows * panels * width
-        return [this._section(spec, _depthwise.ARGUMENTS, pick, arrays, words, 1, macs, max(n, width))]
+        return [this._part(spec, _depthwise.ARGUMENTS, pick, arrays, words, 1, macs, (taps, max(n, width)))]
 
     def _interleaves(self, form: str) -> bool:
         """Whether the dot product serves a depthwise kernel: whole panels of 64 channels, int8 weights."""
@@ -146,7 +146,7 @@ class Product:
             first, left = end, left - vectors
         return runs
 
-    def _section(
+    def _part(
         self,
         spec: KernelSpec,
         names: Sequence[str],
@@ -155,10 +155,10 @@ class Product:
         words: Mapping[str, int],
         walks: int,
         macs: int,
-        read: int,
-    ) -> Section:
-        """walks: how often the blocks are walked per image; macs: products per block; read: bytes at each offset."""
-        layout = self.layout
+        reads: tuple[Sequence[int], int],
+    ) -> Part:
+        """walks: how often the blocks are walked per image; macs: products per block; reads: taps, bytes at each."""
+        layout, (taps, read) = self.layout, reads
         bias = aligned(pick.shape, np.int32)
         bias[...] = np.where(pick < 0, 0, self.folded.constant[np.maximum(pick, 0)])
         if spec.form == "y32":
@@ -166,25 +166,28 @@ class Product:
         constants = self.results.constants(spec.form, pick)
         padding = aligned(read, self.x_zero.dtype, int(self.x_zero))
         arrays = {**arrays, "bias*": bias, "constants*": constants, "padding*": padding}
-        blocks = len(arrays["offsets*"])
+        blocks = -(-layout.rows // spec.rows)
         chunk = chunk_blocks(blocks, walks * layout.images, macs, self.threads)
         chunks = -(-blocks // chunk)
         tiles = layout.images * walks * chunks
         last_vector = pick[-1, -self.isa.lanes :]
         known = {
-            "x*": layout.x_start, "x_image": layout.x_image, "y_image": layout.y_image, "y_row": layout.y_row,
             "last_row": layout.rows - spec.rows, "blocks": blocks, "chunks": chunks, "chunk": chunk, "tiles": tiles,
             "mask": (1 << int((last_vector >= 0).sum())) - 1, "zero_point!": self.results.zero_point, **words,
         }  # fmt: skip
-        filled = [int(arrays[name].ctypes.data) if name in arrays else known[name] for name in names]
-        y_bytes = layout.y_bytes((int(pick.max()) + 1) * self.results.size)
-        kernel = self.kernels.get(spec)
-        first, keep = int(pick[0, 0]), tuple(arrays.values())
-        arguments = np.zeros(COUNTER // 8 + 1, np.int64)
-        arguments[: len(filled)] = filled
-        return Section(
-            spec, kernel, arguments, layout.x_bytes(read), y_bytes, tiles, first, int(pick.max()) + 1 - first, keep
+        first = int(pick[0, 0])
+        section = Section(
+            spec,
+            self.kernels.get(spec),
+            struct(names, {**dict.fromkeys(names, 0), **known}, arrays),
+            ((names.index("x*"), 0), (names.index("y*"), 1)),
+            (0, 0),
+            tiles,
+            first,
+            int(pick.max()) + 1 - first,
+            tuple(arrays.values()),
         )
+        return Part(section, tuple(names), tuple(taps), read, self.results.size)
 
 
 def _lanes(first: int, count: int, channels: int) -> Ints:

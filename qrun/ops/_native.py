@@ -7,7 +7,7 @@ returns a NativeKernel or raises Declined with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from qrun.ops._context import Context
 from qrun.ops._window import Window
 
 if TYPE_CHECKING:
-    from qrun.native import Conv, Engine, Target
+    from qrun.native import Conv, Engine, Operation, Target
 
 ENDS_SHARE = 20
 """Up to one in so many results at the ends of their type, a native kernel reports no saturation."""
@@ -43,13 +43,17 @@ class NativeSection:
 class NativeKernel:
     """A node's native kernel for fixed input shapes.
 
-    run:      all inputs of the node to its output.
-    complete: whether a result leaves the reference kernel nothing to observe (wrap-around, NaN, saturation).
+    run:       all inputs of the node to its output.
+    complete:  whether a result leaves the reference kernel nothing to observe (wrap-around, NaN, saturation).
+    operation: what `run` does, for programs that place operands themselves; None if `run` does more than that.
+    operands:  the numbers of the node's inputs that the operation reads, in its order.
     """
 
     run: Callable[[Inputs], Array]
     complete: Callable[[Array], bool]
     sections: tuple[NativeSection, ...]
+    operation: Operation | None = None
+    operands: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,22 @@ class Site:
             raise declined("its tables need more memory than is allowed") from None
 
 
+def kernel_of(
+    site: Site, operation: Operation, operands: Sequence[int], complete: Callable[[Array], bool]
+) -> NativeKernel:
+    """The kernel that runs an operation on the node's inputs of these numbers."""
+    engine = site.engine
+    for operand in operation.operands:
+        site.afford(int(np.prod(operand.stored(operation.order), dtype=np.int64)) * operand.dtype.itemsize + 4096)
+    sections = tuple(NativeSection(s.spec.key(), s.spec.form, s.first, s.channels) for s in operation.tight)
+
+    def run(inputs: Inputs) -> Array:
+        arrays = [array for array in (inputs[place] for place in operands) if array is not None]
+        return engine.run(operation, arrays)
+
+    return NativeKernel(run, complete, sections, operation, tuple(operands))
+
+
 def declined(reason: str) -> Exception:
     from qrun.native import Declined
 
@@ -100,7 +120,7 @@ def conv_kernel(
     channels_last: bool = False,
 ) -> NativeKernel:
     """The kernel of a checked convolution; site.inputs[0] is x, perhaps with other axes."""
-    from qrun.native.conv import merged_groups
+    from qrun.native.conv import ChannelsLast, merged_groups
 
     group, channels = int(site.attributes["group"]), w.shape[0]
     depthwise = w.shape[0] == group and w.shape[1] == 1
@@ -116,16 +136,7 @@ def conv_kernel(
                  group=group, strides=win.strides, dilations=win.dilations, pads=(*win.begin, *win.end))  # fmt: skip
     if conv.y_shape != (x.shape[0], channels, *win.out):
         raise declined("its output shape is an unusual one")
-    site.afford(conv.x_bytes)
-
-    def run(inputs: Inputs) -> Array:
-        source = inputs[0]
-        assert source is not None
-        if channels_last:
-            return np.ascontiguousarray(np.moveaxis(conv.run(np.moveaxis(source, -1, 1)), 1, -1))
-        return conv.run(source)
-
-    return NativeKernel(run, _complete(conv, target), _sections(conv))
+    return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), _complete(conv, target))
 
 
 def _conv(
@@ -165,15 +176,13 @@ def gemm_kernel(
     site.afford(rows * 36 + b.size * 16 + columns * 8192)
     site.ctx.claim((rows, columns), 8 if target is None else 2, "native product")
     x_zero = np.zeros((), a.dtype) if zeros[0] is None else zeros[0]
-    gemm = Gemm(site.engine, rows, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target)
-    site.afford(gemm.conv.x_bytes)
-
-    def run(inputs: Inputs) -> Array:
-        source = inputs[0]
-        assert source is not None
-        return gemm.run(source.T if transpose else source)
-
-    return NativeKernel(run, _complete(gemm.conv, target), _sections(gemm.conv))
+    gemm = Gemm(site.engine, a.shape, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target)
+    kernel = kernel_of(site, gemm, (0,), _complete(gemm.conv, target))
+    if not transpose:
+        return kernel
+    return replace(
+        kernel, run=lambda inputs: kernel.run([x.T if x is not None else None for x in inputs[:1]]), operation=None
+    )
 
 
 def native_target(site: Site, x_scale: Array, w_scale: Array, y_scale: Array, y_zero: Array) -> Target:
@@ -216,7 +225,3 @@ def _is_finite(target: Target) -> bool:
     with np.errstate(all="ignore"):
         m = np.asarray(target.x_scale, dtype) * target.w_scale.astype(dtype) / np.asarray(target.y_scale, dtype)
     return bool(np.isfinite(m).all())
-
-
-def _sections(conv: Conv) -> tuple[NativeSection, ...]:
-    return tuple(NativeSection(s.spec.key(), s.spec.form, s.first, s.channels) for s in conv.sections)

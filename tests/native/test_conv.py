@@ -9,6 +9,7 @@ import pytest
 from native_support import ISAS, Array, codes, engine, every_isa, thin
 
 from qrun.native import Conv, Declined, Gemm, Target
+from qrun.native.engine import stage
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
 from qrun.ops.qlinearconv import qlinear_conv
@@ -102,7 +103,7 @@ def test_depthwise_convolutions_equal_the_reference(isa: str, kind: str) -> None
                 }  # fmt: skip
                 plan = plan_conv(isa, case, target_of(case))
                 assert np.array_equal(plan.run(case["x"]), reference(case)), (channels, kernel, w_zero)
-                kinds |= {section.spec.kind for section in plan.sections}
+                kinds |= {section.spec.kind for section in plan.tight}
     assert kinds == ({"depthwise", "interleaved"} if isa == "avx512vnni" else {"depthwise"})
 
 
@@ -138,12 +139,12 @@ def check_gemm(rng: np.random.Generator, isa: str, rows: int, k: int, columns: i
     az, bz = codes(rng, (), kinds[0]), codes(rng, (columns,), kinds[1])
     message = f"{rows}x{k}x{columns} {kinds} {out}"
     if out is None:
-        y = Gemm(engine(isa), rows, b, x_zero_point=az, w_zero_point=bz).run(a)
+        y = Gemm(engine(isa), a.shape, b, x_zero_point=az, w_zero_point=bz).run(a)
         assert np.array_equal(y, matmul_integer(a, b, az, bz)), message
         return
     scales = rng.uniform(0.001, 0.01, columns).astype(F)
     target = Target(F(0.5), scales, F(0.7), out, 7)
-    y = Gemm(engine(isa), rows, b, x_zero_point=az, w_zero_point=bz, target=target).run(a)
+    y = Gemm(engine(isa), a.shape, b, x_zero_point=az, w_zero_point=bz, target=target).run(a)
     yz = np.array(7, y.dtype)
     assert np.array_equal(y, qlinear_matmul(a, np.array(F(0.5)), az, b, scales, bz, np.array(F(0.7)), yz)), message
 
@@ -154,11 +155,11 @@ def test_sums_wrap_like_int32(isa: str) -> None:
     b = np.full((70000, 20), -128, np.int8)
     b[:, ::2] = 127
     zero = np.array(0, np.uint8)
-    y = Gemm(engine(isa), 3, b, x_zero_point=zero).run(a)
+    y = Gemm(engine(isa), (3, 70000), b, x_zero_point=zero).run(a)
     assert y[0, 0] == 255 * 127 * 70000 - 2**32
     assert y[0, 1] == -255 * 128 * 70000 + 2**32
     scale = np.array([2.0**-24], F)
-    quantized = Gemm(engine(isa), 3, b, x_zero_point=zero, target=Target(F(1), scale, F(1), "s8", 3)).run(a)
+    quantized = Gemm(engine(isa), (3, 70000), b, x_zero_point=zero, target=Target(F(1), scale, F(1), "s8", 3)).run(a)
     args = (np.array(F(1)), zero, b, scale.reshape(()), np.array(0, np.int8), np.array(F(1)), np.array(3, np.int8))
     assert np.array_equal(quantized, qlinear_matmul(a, *args))
 
@@ -171,7 +172,7 @@ def test_any_number_of_threads_gives_the_same_result() -> None:
                 "B": None, "w_scale": np.full(m, 3e-4, F), "out": "u8", "y_zero_point": np.uint8(100),
                 "geometry": {"group": group, "pads": (1, 1, 1, 1)}}  # fmt: skip
         plans = [plan_conv("", case, target_of(case), threads) for threads in (1, 2, 5)]
-        assert max(s.tiles for s in plans[1].sections) > 1
+        assert max(s.tiles for s in plans[1].tight) > 1
         first, *others = (plan.run(x) for plan in plans)
         assert all(np.array_equal(first, other) for other in others)
 
@@ -180,7 +181,7 @@ def test_channels_last_memory_is_read_in_place() -> None:
     rng = np.random.default_rng(9)
     x = np.moveaxis(codes(rng, (1, 6, 6, 16), "u8"), -1, 1)
     plan = Conv(engine(""), x.shape, codes(rng, (4, 16, 1, 1), "s8"), x_zero_point=np.uint8(0))
-    assert np.shares_memory(plan.input(x), x)
+    assert np.shares_memory(stage(x, plan, 0), x)
     assert np.array_equal(plan.run(x), plan.run(np.ascontiguousarray(x)))
     assert np.array_equal(plan.run(x[:, :, ::-1, ::-1]), plan.run(x)[:, :, ::-1, ::-1])
 
@@ -197,18 +198,16 @@ def test_parts_of_wider_buffers(isa: str) -> None:
             x_zero_point=np.uint8(77),
             group=group,
             pads=(1, 0, 1, 1),
-            x_pixel=40,
-            y_pixel=50,
         )
         y = np.full((2, *plan.window.out, 50), -7, np.int32)
-        engine(isa).execute(plan.sections, x.reshape(-1)[3:], y.reshape(-1)[9:])
+        engine(isa).execute(plan.sections((40, 200)), [x.reshape(-1)[3:], y.reshape(-1)[9:]])
         part = np.moveaxis(x[..., 3:37], -1, 1)
         want = conv_integer(part, w, np.uint8(77), np.int8(0), group=group, pads=(1, 0, 1, 1))
         assert np.array_equal(np.moveaxis(y[..., 9 : 9 + m], -1, 1), want)
         assert (y[..., :9] == -7).all()
         assert (y[..., 9 + m :] == -7).all()
-        with pytest.raises(ValueError, match="parts of wider"):
-            plan.run(part)
+        with pytest.raises(ValueError, match="rows overlap"):
+            plan.sections((33, 0))
 
 
 def test_inputs_are_never_written() -> None:

@@ -69,14 +69,14 @@ def planted(isa: str, target: Target, points: Array) -> tuple[Array, Gemm]:
     rows = engine(isa).isa.rows[engine(isa).isa.vectors] + 1
     w = np.zeros((4, len(points)), np.int8)
     zero = np.array(9, np.uint8)
-    plan = Gemm(engine(isa), rows, w, x_zero_point=zero, bias=points.astype(np.int32), target=target)
+    plan = Gemm(engine(isa), (rows, 4), w, x_zero_point=zero, bias=points.astype(np.int32), target=target)
     y = plan.run(np.full((rows, 4), 9, np.uint8))
     assert (y == y[0]).all()
     return y[0].astype(np.int64), plan
 
 
 def forms(plan: Gemm) -> set[str]:
-    return {section.spec.form for section in plan.conv.sections}
+    return {section.spec.form for section in plan.tight}
 
 
 @thin(*RATIOS, *SPECIAL, other=6, name="name")
@@ -147,7 +147,7 @@ def test_products_drive_the_accumulator_to_every_step(isa: str) -> None:
         x[:, 24] = points - 127 * whole
         x[:, :24] = whole[:, None] // 24 + (np.arange(24) < (whole % 24)[:, None])
         plan = Gemm(
-            engine(isa), len(x), np.repeat(weights[:, None], columns, 1), x_zero_point=np.int8(0), target=target
+            engine(isa), x.shape, np.repeat(weights[:, None], columns, 1), x_zero_point=np.int8(0), target=target
         )
         steps = exact_steps(F(0.11), scales, F(0.23), LIMITS[out][0], zero)
         want = apply_steps(steps, np.repeat(points[None], columns, 0), LIMITS[out][0])

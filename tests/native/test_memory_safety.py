@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from native_support import ISAS, OBJECTS, Array, Guarded, codes, thin
 
-import qrun.native.conv
+import qrun.native.engine
 import qrun.native.layout
 import qrun.native.product
 import qrun.native.results
 from qrun.native import Conv, Engine, Target
+from qrun.native.engine import stage
 
 F = np.float32
 GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
@@ -41,7 +42,7 @@ def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: boo
             array[...] = fill
         return array
 
-    for module in (qrun.native.conv, qrun.native.layout, qrun.native.product, qrun.native.results):
+    for module in (qrun.native.engine, qrun.native.layout, qrun.native.product, qrun.native.results):
         monkeypatch.setattr(module, "aligned", aligned)
 
 
@@ -64,13 +65,13 @@ def test_nothing_beyond_the_buffers_is_touched(
         target = None if out is None else Target(F(0.1), scale, F(0.1), out, 5)
         plan = Conv(engine, shape, w, x_zero_point=x_zero, target=target, **geometry)
         x = codes(rng, shape, kind)
-        source = plan.input(x)
+        source = stage(x, plan, 0)
         flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)[: plan.x_bytes]
         held = guard.take(plan.x_bytes, at_end)
         held[: flat.size] = flat
         y = guard.take(plan.y_bytes, at_end)
         y[:] = 0xA5
-        engine.execute(plan.sections, held, y)
+        engine.execute(plan.tight, [held, y])
         want = np.ascontiguousarray(np.moveaxis(plan.run(x), 1, -1)).reshape(-1).view(np.uint8)
         assert np.array_equal(y, want), (shape, w_shape, geometry)
 
@@ -79,8 +80,8 @@ def test_buffers_that_are_too_small_are_refused() -> None:
     engine = Engine.create()
     plan = Conv(engine, (1, 4, 5), np.zeros((3, 4, 1), np.int8), x_zero_point=np.uint8(0))
     x, y = np.zeros(plan.x_bytes, np.uint8), np.zeros(plan.y_bytes, np.uint8)
-    engine.execute(plan.sections, x, y)
+    engine.execute(plan.tight, [x, y])
     with pytest.raises(ValueError, match="smaller than the plan needs"):
-        engine.execute(plan.sections, x[1:], y)
+        engine.execute(plan.tight, [x[1:], y])
     with pytest.raises(ValueError, match="smaller than the plan needs"):
-        engine.execute(plan.sections, x, y[1:])
+        engine.execute(plan.tight, [x, y[1:]])

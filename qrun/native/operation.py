@@ -1,0 +1,93 @@
+"""What a planned step of the native engine is: operands in memory, and kernel calls that work on them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from qrun.native.section import Section
+
+Array = np.ndarray[Any, Any]
+Order = Literal["channels", "rows", "any", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array that kernels read or write.
+
+    shape:  as its user sees it.
+    border: elements of storage around the image (top, left, bottom, right), all `fill`: such an operand is read only,
+            and lies in a buffer of its own.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    border: tuple[int, int, int, int] = (0, 0, 0, 0)
+    fill: int = 0
+
+    def columns(self, order: Order) -> int:
+        """Elements of a row: those that lie next to each other in memory whatever the stride."""
+        if order in ("any", "plain") or not self.shape:
+            return size(self.shape)
+        return self.shape[1 if order == "channels" and len(self.shape) > 1 else -1]
+
+    def row_bytes(self, order: Order) -> int:
+        return self.columns(order) * self.dtype.itemsize
+
+    def stored(self, order: Order) -> tuple[int, ...]:
+        """The shape in memory, border included."""
+        shape = self.shape
+        if order == "channels" and len(shape) > 2:
+            shape = (shape[0], *shape[2:], shape[1])
+        if any(self.border):
+            top, left, bottom, right = self.border
+            lines = (shape[1] + top + bottom,) if len(shape) == 4 else ()
+            shape = (shape[0], *lines, shape[-2] + left + right, shape[-1])
+        return shape
+
+    def interior(self) -> tuple[slice, ...]:
+        """Where the image lies in what is stored."""
+        if not any(self.border):
+            return ()
+        starts, sizes = self.border[2 - (len(self.shape) - 2) : 2], self.stored("channels")[1:-1]
+        ends = self.border[4 - len(starts) :]
+        return (slice(None), *(slice(a, n - b) for a, n, b in zip(starts, sizes, ends, strict=True)))
+
+
+class Operation(ABC):
+    """A step whose parameters and shapes are known: arrays in, one array out. Immutable, for any number of threads.
+
+    operands: what it reads, in order, and last what it writes.
+    order:    how operands lie in memory. ``channels``: axis 1 innermost; ``rows``: as numpy's C order; in both, rows of
+              that axis may lie further apart than they are long. ``any``: the same for all operands, one or the other.
+              ``plain``: C order without gaps.
+    """
+
+    operands: tuple[Operand, ...]
+    order: Order
+
+    @abstractmethod
+    def sections(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        """The kernel calls, to run in any order or at once, for operands whose rows lie `strides` bytes apart.
+
+        0 stands for rows without gaps. An operation of order ``any`` may see gaps only if rows are those of
+        ``channels``; operands with a border have none.
+        """
+
+    @property
+    def result(self) -> Operand:
+        return self.operands[-1]
+
+    @property
+    def tight(self) -> tuple[Section, ...]:
+        """The kernel calls for operands without gaps."""
+        return self.sections((0,) * len(self.operands))
+
+
+def size(shape: Sequence[int]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
