@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 
 VARIANTS = 4
 """Kernels kept per node, for different shapes; the oldest goes."""
+
+
+class TensorLike(Protocol):
+    """Anything with the type and shape of a tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
 
 Key = tuple[tuple[tuple[int, ...], np.dtype[Any]] | None, ...]
 Claim = tuple[tuple[int, ...], int, str]
@@ -76,6 +87,15 @@ class NativeKernels:
         """What was bound for these shapes and types, if anything."""
         fixed = self._fixed.get(step.node.index)
         return None if fixed is None else self._bound[step.node.index].get(_key(args, fixed))
+
+    def bound(self, step: Step, infos: Mapping[str, TensorLike]) -> Bound | None:
+        """What was bound for inputs of these types and shapes, if anything."""
+        fixed = self._fixed.get(step.node.index)
+        if fixed is None:
+            return None
+        names = zip(step.node.inputs, fixed, strict=True)
+        key = tuple(None if f or not name else (infos[name].shape, infos[name].dtype) for name, f in names)
+        return self._bound[step.node.index].get(key)
 
     def bind(self, step: Step, args: Sequence[Array | None], budget: Budget) -> Bound:
         """The kernel for these inputs. Raises what the reference kernel's checks raise."""

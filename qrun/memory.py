@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,20 @@ class Budget:
     model cannot take the machine down.
     """
 
-    __slots__ = ("_views", "limit", "live", "peak")
+    __slots__ = ("_limit", "_views", "live", "peak")
 
-    def __init__(self, limit: int | None = None) -> None:
-        self.limit = limit
+    def __init__(self, limit: int | Callable[[], int] | None = None) -> None:
+        self._limit = limit
         self.live = 0
         self.peak = 0
         self._views: dict[int, int] = {}
+
+    @property
+    def limit(self) -> int | None:
+        """Found out when first asked for, if a function was given."""
+        if callable(self._limit):
+            self._limit = self._limit()
+        return self._limit
 
     def hold(self, array: Any) -> None:
         owner = _owner(array)

@@ -18,6 +18,7 @@ from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
 from qrun.plan import BACKENDS, Plan, plan
 from qrun.profiling import Profile, Progress, measure
+from qrun.programs import Compiled, Programs, expected_failure
 from qrun.steps import Clock, NodeEvent, Run, TensorInfo, run_step
 
 if TYPE_CHECKING:
@@ -88,8 +89,10 @@ class Session:
         self._plans: dict[tuple[str, ...], Plan] = {}
         self._plan(())
         self._natives: NativeKernels | None = None
+        self._programs: Programs | None = None
         if backend == "native":
             self._natives = NativeKernels(self.model, make_engine(isa, cache, threads), arith)
+            self._programs = Programs(self._natives, arith)
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
@@ -115,7 +118,7 @@ class Session:
         feeds:   an array of the exact type and shape for each input.
         outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
         """
-        return dict(self.execute(feeds, outputs, observe=False).outputs)
+        return dict(self._execute(feeds, outputs, False, False).outputs)
 
     def execute(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, *, observe: bool = True
@@ -124,12 +127,33 @@ class Session:
 
         observe: let kernels look for saturation, NaN and wrap-around, which costs time.
         """
+        return self._execute(feeds, outputs, observe, True)
+
+    def _execute(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool
+    ) -> RunResult:
         if not isinstance(feeds, Mapping):
             raise _bad_argument("feeds", "a dict of arrays by input name", feeds)
         chosen = self._plan((outputs,) if isinstance(outputs, str) else tuple(outputs or ()))
         values = check_feeds(self.model, feeds)
-        budget = Budget(default_limit() if self.max_memory is None else self.max_memory)
-        return execute(chosen, values, arith=self.arith, budget=budget, observe=observe, natives=self._natives)
+        budget = Budget(default_limit if self.max_memory is None else self.max_memory)
+        if self._programs is None or observe:
+            return self._step_by_step(chosen, values, budget, observe)
+        compiled = self._programs.ready(chosen, values)
+        failed: Exception | None = None
+        if compiled is not None:
+            try:
+                return run_program(compiled, values, budget, timed)
+            except Exception as error:
+                failed, budget = error, Budget(budget.limit)
+        result = self._step_by_step(chosen, values, budget, observe)
+        if failed is not None and not expected_failure(failed):
+            raise failed
+        self._programs.learn(chosen, values, result.events)
+        return result
+
+    def _step_by_step(self, plan: Plan, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
+        return execute(plan, values, arith=self.arith, budget=budget, observe=observe, natives=self._natives)
 
     def profile(
         self,
@@ -191,6 +215,17 @@ def execute(
     outputs = {name: values[name] for name in plan.keep}
     _check_outputs(model, outputs)
     return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)
+
+
+def run_program(compiled: Compiled, feeds: Mapping[str, Array], budget: Budget, timed: bool) -> RunResult:
+    """Run a plan's native program on checked feeds; with events if `timed`."""
+    begin = perf_counter_ns()
+    ran = compiled.run(feeds, budget)
+    plan = compiled.plan
+    outputs = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
+    _check_outputs(plan.model, outputs)
+    duration = perf_counter_ns() - begin
+    return RunResult(outputs, compiled.timed(ran) if timed else (), duration, budget.peak, begin)
 
 
 def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:

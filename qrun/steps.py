@@ -52,6 +52,21 @@ class NodeEvent:
     why: str = ""
     sections: tuple[NativeSection, ...] = ()
 
+    def at(self, start_ns: int, duration_ns: int) -> NodeEvent:
+        """The same at another time, without observations."""
+        return NodeEvent(
+            self.index,
+            start_ns,
+            duration_ns,
+            self.inputs,
+            self.outputs,
+            self.macs,
+            self.backend,
+            (),
+            self.why,
+            self.sections,
+        )
+
 
 class Clock:
     """perf_counter_ns, less the time spent in `aside` blocks."""
@@ -146,13 +161,14 @@ def _bind(step: Step, args: Sequence[Array | None], run: Run) -> Bound | None:
 
 def _compute(step: Step, args: Sequence[Array | None], bound: Bound | None, ctx: Context) -> Any:
     if bound is None or bound.kernel is None:
-        return _reference(step, args, ctx)
+        return reference(step, args, ctx)
     for shape, itemsize, what in bound.claims:
         ctx.claim(shape, itemsize, what)
     return bound.kernel.run(args)
 
 
-def _reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
+def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
+    """What the reference kernel makes of these inputs."""
     kwargs = {**step.kwargs, "ctx": ctx} if step.definition.takes_context else step.kwargs
     return step.definition.reference(*args, **kwargs)
 
@@ -162,7 +178,7 @@ def _observe(step: Step, args: Sequence[Array | None], bound: Bound, result: Arr
     if bound.kernel is not None and bound.kernel.complete(result):
         ctx.observations.extend(bound.observations)
     else:
-        _reference(step, args, ctx)
+        reference(step, args, ctx)
 
 
 def _macs(step: Step, args: Sequence[Array | None], made: Sequence[Array]) -> int:

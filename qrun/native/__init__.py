@@ -7,6 +7,22 @@ from qrun.native.epilogue import Target
 from qrun.native.errors import Declined
 from qrun.native.gemm import Gemm
 from qrun.native.isa import available
-from qrun.native.operation import Operation
+from qrun.native.operation import Operand, Operation
+from qrun.native.placement import Foreign, Task
+from qrun.native.program import Program, Unplanned
 
-__all__ = ["Conv", "Declined", "Engine", "Gemm", "Operation", "Target", "available", "default_directory"]
+__all__ = [
+    "Conv",
+    "Declined",
+    "Engine",
+    "Foreign",
+    "Gemm",
+    "Operand",
+    "Operation",
+    "Program",
+    "Target",
+    "Task",
+    "Unplanned",
+    "available",
+    "default_directory",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -12,13 +13,29 @@ from typing import Any
 
 from qrun.native._dense import Dense
 from qrun.native._depthwise import Depthwise, Interleaved
+from qrun.native._runner import runner_text
 from qrun.native.cache import ObjectCache
-from qrun.native.isa import ISAS, Isa
+from qrun.native.isa import ISAS, Isa, host_architecture
 from qrun.native.spec import KernelSpec
 
 _WRITERS: dict[str, type[Dense | Depthwise]] = {"dense": Dense, "depthwise": Depthwise, "interleaved": Interleaved}
-_SOURCES = ("_dense.py", "_depthwise.py", "_dot.py", "_ir.py", "_requantize_ir.py", "compile.py", "forms.py", "isa.py")
+_SOURCES = ("_dense.py", "_depthwise.py", "_dot.py", "_ir.py", "_requantize_ir.py", "_runner.py", "compile.py", "forms.py", "isa.py")
 _SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+_LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 6)
+_FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """The functions of _runner.py, as ctypes functions of int64 numbers and addresses; they run without the GIL."""
+
+    lead: Any
+    follow: Any
+
+
+def address_of(kernel: Any) -> int:
+    """Where a kernel's code is."""
+    return int(ctypes.cast(kernel, ctypes.c_void_p).value or 0)
 
 
 @dataclass(slots=True)
@@ -32,6 +49,7 @@ class Kernels:
     compiled: int = 0
     loaded: int = 0
     _ready: dict[KernelSpec, Any] = field(default_factory=dict)
+    _runner: Runner | None = None
     _engines: list[Any] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,19 +61,32 @@ class Kernels:
                 kernel = self._ready[spec] = self._make(spec)
             return kernel
 
+    def runner(self, isa: Isa) -> Runner:
+        """The functions that walk a program."""
+        with self._lock:
+            if self._runner is None:
+                engine = self._load("runner", isa, lambda: runner_text(isa.architecture))
+                lead, follow = (engine.get_function_address(name) for name in ("lead", "follow"))
+                self._runner = Runner(_LEAD(lead), _FOLLOW(follow))
+            return self._runner
+
     def _make(self, spec: KernelSpec) -> Any:
         isa = next(isa for isa in ISAS if isa.name == spec.isa)
-        key = f"{_version()} {isa.cpu} {isa.features} {spec.key()}"
+        engine = self._load(spec.key(), isa, lambda: kernel_text(spec))
+        return _SIGNATURE(engine.get_function_address("kernel"))
+
+    def _load(self, name: str, isa: Isa, text: Callable[[], str]) -> Any:
+        key = f"{_version()} {isa.cpu} {isa.features} {name}"
         body = self.cache.load(key)
         if body is None:
-            body = compile_object(kernel_text(spec), isa)
+            body = compile_object(text(), isa)
             self.cache.save(key, body)
             self.compiled += 1
         else:
             self.loaded += 1
         engine = load_object(body, isa)
         self._engines.append(engine)
-        return _SIGNATURE(engine.get_function_address("kernel"))
+        return engine
 
 
 def kernel_text(spec: KernelSpec) -> str:
@@ -91,7 +122,13 @@ def _llvm() -> Any:
 
 
 def _target(isa: Isa) -> Any:
-    target = _llvm().Target.from_default_triple()
+    llvm = _llvm()
+    if isa.architecture == host_architecture():
+        target = llvm.Target.from_default_triple()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        target = llvm.Target.from_triple(f"{isa.architecture}-unknown-linux-gnu")
     return target.create_target_machine(
         cpu=isa.cpu, features=isa.features, opt=1, reloc="default", codemodel="jitdefault"
     )

@@ -93,7 +93,8 @@ class Conv(Operation):
         self._parts: list[tuple[Part, int, int, int]] = []
         if 0 not in self.y_shape:
             signed = self.x_type == np.int8
-            folded = fold(taps, zero, addend, self.x_zero, signed, signed and not self._depthwise(taps))
+            shift = 0 if self._depthwise(taps) else engine.isa.shift(signed)
+            folded = fold(taps, zero, addend, self.x_zero, signed, shift)
             self.may_wrap = bool((folded.low < INT32[0]).any() or (folded.high > INT32[1]).any())
             self._parts = self._plan(folded, target)
         self._tight = self._placed(0, 0)
@@ -101,7 +102,7 @@ class Conv(Operation):
         self.x_bytes = max(size(self.operands[0].stored("channels")), self.x_bytes)
         self.constant_bytes = sum(array.nbytes for s in self._tight for array in s.keep)
 
-    def sections(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
         x, y = strides
         if any(strides) and self.lines and x:
             raise ValueError("an operand with a border has no gaps")
@@ -178,7 +179,7 @@ class ChannelsLast(Operation):
         self.conv = conv
         self.operands = tuple(replace(o, shape=(o.shape[0], *o.shape[2:], o.shape[1])) for o in conv.operands)
 
-    def sections(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
         return self.conv.sections(strides)
 
 

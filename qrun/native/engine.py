@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.native.cache import ObjectCache
-from qrun.native.compile import Kernels
+from qrun.native.compile import Kernels, Runner
 from qrun.native.fold import aligned
 from qrun.native.isa import Isa, choose
 from qrun.native.operation import Operation, size
@@ -32,7 +32,11 @@ class Engine:
     isa: Isa
     kernels: Kernels
     threads: int = 1
-    _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
+    pool: ThreadPoolExecutor | None = field(default=None, repr=False)
+
+    @property
+    def runner(self) -> Runner:
+        return self.kernels.runner(self.isa)
 
     @classmethod
     def create(cls, isa: str = "", cache: str | os.PathLike[str] | None = None, threads: int = 1) -> Engine:
@@ -46,7 +50,7 @@ class Engine:
         if threads > 1:
             from concurrent.futures import ThreadPoolExecutor
 
-            engine._pool = ThreadPoolExecutor(threads - 1, "qrun")
+            engine.pool = ThreadPoolExecutor(threads - 1, "qrun")
         return engine
 
     def run(self, operation: Operation, arrays: Sequence[Array]) -> Array:
@@ -77,11 +81,11 @@ class Engine:
             start = address(arguments)
             call = (start, start + COUNTER)
             helpers = min(self.threads, section.tiles) - 1
-            if self._pool is None or helpers < 1:
+            if self.pool is None or helpers < 1:
                 section.kernel(*call)
                 continue
             keep = (arguments, section.keep, operands)
-            waiting = [self._pool.submit(_help, section.kernel, call, keep) for _ in range(helpers)]
+            waiting = [self.pool.submit(_help, section.kernel, call, keep) for _ in range(helpers)]
             section.kernel(*call)
             for done in waiting:
                 done.result()

@@ -50,7 +50,7 @@ class Gemm(Operation):
         shape = tuple(int(n) for n in x_shape)
         self.operands = (Operand(shape, self.conv.x_type), Operand((*shape[:-1], w.shape[1]), self.conv.y_type))
 
-    def sections(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
         return () if self.empty else self.conv.sections(strides)
 
     def run(self, x: Array) -> Array:

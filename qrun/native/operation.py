@@ -70,14 +70,34 @@ class Operation(ABC):
 
     operands: tuple[Operand, ...]
     order: Order
+    view = False
+    """Whether the result is the operand's own bytes, in C order, under another shape."""
+    parts: tuple[int, ...] = ()
+    """Of a concatenation: the byte in a row of the result where each operand's columns start."""
+    copied: tuple[bool, ...] = ()
+    """Of a concatenation: which operands it copies unchanged, so that whoever makes them may write to their place."""
 
     @abstractmethod
-    def sections(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
         """The kernel calls, to run in any order or at once, for operands whose rows lie `strides` bytes apart.
 
         0 stands for rows without gaps. An operation of order ``any`` may see gaps only if rows are those of
         ``channels``; operands with a border have none.
+        skip: operands of a concatenation that are in their place already.
         """
+
+    @property
+    def source_order(self) -> Order:
+        """How operands lie that are read, where that is not how the result lies."""
+        return self.order
+
+    @property
+    def result_order(self) -> Order:
+        return self.order
+
+    def into(self, operand: Operand, order: Order) -> Operation | None:
+        """The operation that puts the result into this operand in that order at once, if there is one."""
+        return None
 
     @property
     def result(self) -> Operand:

@@ -1,0 +1,175 @@
+"""The generated functions that walk a program: every thread runs all calls, each taking the tiles that are left.
+
+    segment  run calls first..last; where a call has the barrier mark, wait until the calls since the last one are done
+    lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
+    follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
+
+A helper that comes late joins at the start and finds the tiles taken; nobody waits for a sleeping thread.
+"""
+
+from __future__ import annotations
+
+ENTRY = 64
+"""Bytes of a call in the plan: kernel, argument struct, tiles, barrier mark, first call since the last barrier."""
+NEXT, DONE, STRUCT = 256, 320, 384
+"""In bytes from an argument struct's start: the counter of taken tiles, that of finished ones, the struct's end."""
+OPEN, INSIDE, RANGE, GONE, STATE = 0, 64, 128, 192, 256
+"""The state that leader and helpers share: generation that is open (0 for none), helpers inside, calls, how many
+helpers have left."""
+
+
+_WAIT = {"x86_64": ("llvm.x86.sse2.pause()", ""), "aarch64": ("llvm.aarch64.hint(i32)", "i32 1")}
+_CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
+
+
+def runner_text(architecture: str) -> str:
+    """LLVM IR of `lead` and `follow`. The unit of the time stamps is the processor's; whoever reads them finds it."""
+    wait, operands = _WAIT[architecture]
+    pause = f"call void @{wait.partition('(')[0]}({operands})"
+    clock = _CLOCK[architecture]
+    return f"""
+declare i64 @{clock}()
+declare void @{wait}
+
+define internal void @segment(ptr %plan, i64 %first, i64 %end, ptr %times) {{
+entry:
+  br label %call
+call:
+  %i = phi i64 [%first, %entry], [%i1, %next]
+  %now = call i64 @{clock}()
+  %stamp = getelementptr i64, ptr %times, i64 %i
+  store i64 %now, ptr %stamp, align 8
+  %offset = mul i64 %i, {ENTRY}
+  %e = getelementptr i8, ptr %plan, i64 %offset
+  %kernel = load ptr, ptr %e, align 8
+  %args.p = getelementptr i8, ptr %e, i64 8
+  %args = load ptr, ptr %args.p, align 8
+  %counter = getelementptr i8, ptr %args, i64 {NEXT}
+  %did = call i64 %kernel(ptr %args, ptr %counter)
+  %some = icmp ne i64 %did, 0
+  br i1 %some, label %tell, label %told
+tell:
+  %done.p = getelementptr i8, ptr %args, i64 {DONE}
+  %old = atomicrmw add ptr %done.p, i64 %did release
+  br label %told
+told:
+  %i1 = add i64 %i, 1
+  %mark.p = getelementptr i8, ptr %e, i64 24
+  %mark = load i64, ptr %mark.p, align 8
+  %barrier = icmp ne i64 %mark, 0
+  br i1 %barrier, label %since, label %next
+since:
+  %since.p = getelementptr i8, ptr %e, i64 32
+  %from = load i64, ptr %since.p, align 8
+  br label %wait
+wait:
+  %j = phi i64 [%from, %since], [%j1, %waited]
+  %j.offset = mul i64 %j, {ENTRY}
+  %f = getelementptr i8, ptr %plan, i64 %j.offset
+  %f.args.p = getelementptr i8, ptr %f, i64 8
+  %f.args = load ptr, ptr %f.args.p, align 8
+  %f.done = getelementptr i8, ptr %f.args, i64 {DONE}
+  %f.tiles.p = getelementptr i8, ptr %f, i64 16
+  %f.tiles = load i64, ptr %f.tiles.p, align 8
+  br label %spin
+spin:
+  %count = load atomic i64, ptr %f.done acquire, align 8
+  %all = icmp uge i64 %count, %f.tiles
+  br i1 %all, label %waited, label %again
+again:
+  {pause}
+  br label %spin
+waited:
+  %j1 = add i64 %j, 1
+  %more.j = icmp ult i64 %j1, %i1
+  br i1 %more.j, label %wait, label %next
+next:
+  %more = icmp ult i64 %i1, %end
+  br i1 %more, label %call, label %exit
+exit:
+  %last = call i64 @{clock}()
+  %last.p = getelementptr i64, ptr %times, i64 %end
+  store i64 %last, ptr %last.p, align 8
+  ret void
+}}
+
+define i64 @lead(ptr %plan, i64 %first, i64 %end, ptr %state, i64 %generation, ptr %times) {{
+entry:
+  br label %reset
+reset:
+  %i = phi i64 [%first, %entry], [%i1, %reset]
+  %offset = mul i64 %i, {ENTRY}
+  %e = getelementptr i8, ptr %plan, i64 %offset
+  %args.p = getelementptr i8, ptr %e, i64 8
+  %args = load ptr, ptr %args.p, align 8
+  %next.p = getelementptr i8, ptr %args, i64 {NEXT}
+  store i64 0, ptr %next.p, align 8
+  %done.p = getelementptr i8, ptr %args, i64 {DONE}
+  store i64 0, ptr %done.p, align 8
+  %i1 = add i64 %i, 1
+  %more = icmp ult i64 %i1, %end
+  br i1 %more, label %reset, label %open
+open:
+  %open.p = getelementptr i8, ptr %state, i64 {OPEN}
+  %inside.p = getelementptr i8, ptr %state, i64 {INSIDE}
+  %range.p = getelementptr i8, ptr %state, i64 {RANGE}
+  %range1.p = getelementptr i8, ptr %state, i64 {RANGE + 8}
+  store i64 %first, ptr %range.p, align 8
+  store i64 %end, ptr %range1.p, align 8
+  store atomic i64 %generation, ptr %open.p seq_cst, align 8
+  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times)
+  store atomic i64 0, ptr %open.p seq_cst, align 8
+  br label %leave
+leave:
+  %inside = load atomic i64, ptr %inside.p seq_cst, align 8
+  %empty = icmp eq i64 %inside, 0
+  br i1 %empty, label %exit, label %again
+again:
+  {pause}
+  br label %leave
+exit:
+  ret i64 0
+}}
+
+define i64 @follow(ptr %plan, ptr %state, i64 %patience, ptr %times) {{
+entry:
+  %open.p = getelementptr i8, ptr %state, i64 {OPEN}
+  %inside.p = getelementptr i8, ptr %state, i64 {INSIDE}
+  %range.p = getelementptr i8, ptr %state, i64 {RANGE}
+  %range1.p = getelementptr i8, ptr %state, i64 {RANGE + 8}
+  %gone.p = getelementptr i8, ptr %state, i64 {GONE}
+  br label %look
+look:
+  %turn = phi i64 [0, %entry], [%turn1, %idle], [0, %out]
+  %last = phi i64 [0, %entry], [%last, %idle], [%seen, %out]
+  %g = load atomic i64, ptr %open.p seq_cst, align 8
+  %closed = icmp eq i64 %g, 0
+  %known = icmp eq i64 %g, %last
+  %nothing = or i1 %closed, %known
+  br i1 %nothing, label %wait, label %enter
+wait:
+  {pause}
+  %turn1 = add i64 %turn, 1
+  %tired = icmp uge i64 %turn1, %patience
+  br i1 %tired, label %exit, label %idle
+idle:
+  br label %look
+enter:
+  %was = atomicrmw add ptr %inside.p, i64 1 seq_cst
+  %still = load atomic i64, ptr %open.p seq_cst, align 8
+  %same = icmp eq i64 %still, %g
+  br i1 %same, label %work, label %out
+work:
+  %first = load i64, ptr %range.p, align 8
+  %end = load i64, ptr %range1.p, align 8
+  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times)
+  br label %out
+out:
+  %seen = phi i64 [%last, %enter], [%g, %work]
+  %left = atomicrmw sub ptr %inside.p, i64 1 seq_cst
+  br label %look
+exit:
+  %count = atomicrmw add ptr %gone.p, i64 1 seq_cst
+  ret i64 0
+}}
+"""

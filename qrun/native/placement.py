@@ -1,0 +1,263 @@
+"""Where the values of a program lie: their order in memory, which share a buffer, when a buffer is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qrun.native.arena import Need, arrange
+from qrun.native.operation import Operand, Operation, Order, size
+
+Key = Hashable
+Conversion = Callable[[Operand, Order, Operand, Order], Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An operation on values by name: what it reads, in the operation's order, and what it makes."""
+
+    operation: Operation
+    inputs: tuple[Key, ...]
+    output: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A step that runs elsewhere, on arrays."""
+
+    inputs: tuple[Key, ...]
+    outputs: tuple[Key, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Storage:
+    """A value in memory, or one form of it.
+
+    order:  ``channels`` or ``plain``.
+    key:    of the array that holds it, which is C-contiguous; None if it lies in the arena.
+    parent: the storage that it is a part of, `start` bytes on; gaps: its rows lie as far apart as the parent's.
+    first, last: the steps between which it is needed. readers: operations, and which of their operands it is.
+    offset: in the arena, of a storage without a parent. shown: whether it is read from outside.
+    """
+
+    operand: Operand
+    order: Order
+    key: Key | None = None
+    parent: Storage | None = None
+    start: int = 0
+    gaps: bool = False
+    first: int = 0
+    last: int = 0
+    children: list[Storage] = field(default_factory=list)
+    readers: list[tuple[Operation, int]] = field(default_factory=list)
+    offset: int = 0
+    shown: bool = False
+
+    @property
+    def root(self) -> Storage:
+        return self if self.parent is None else self.parent.root
+
+    @property
+    def place(self) -> int:
+        """Bytes from the arena's, or the array's, start."""
+        return self.offset if self.parent is None else self.start + self.parent.place
+
+    @property
+    def stride(self) -> int:
+        """Bytes from row to row, 0 without gaps."""
+        if self.parent is None:
+            return 0
+        if not self.gaps:
+            return self.parent.stride
+        return self.parent.stride or self.parent.operand.row_bytes(self.parent.order)
+
+    @property
+    def nbytes(self) -> int:
+        return size(self.operand.stored(self.order)) * self.operand.dtype.itemsize
+
+    def become_part(self, parent: Storage, start: int, gaps: bool) -> None:
+        self.parent, self.start, self.gaps = parent, start, gaps
+        parent.children.append(self)
+
+    def lifetime(self) -> tuple[int, int]:
+        spans = [child.lifetime() for child in self.children]
+        return min([self.first, *(a for a, _ in spans)]), max([self.last, *(b for _, b in spans)])
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An operation on storages, the result last, done for the item of this number."""
+
+    operation: Operation
+    storages: tuple[Storage, ...]
+    item: int
+
+
+class Placement:
+    """Storages for a list of items.
+
+    given: operands of the arrays that come from outside, by key. wanted: keys of values to be kept to the end.
+    placed: operations in order, conversions among them; arrays: by key, one form of each value in C order or the first
+    that exists; arena: its size in bytes.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Task | Foreign],
+        given: dict[Key, Operand],
+        wanted: Sequence[Key],
+        convert: Conversion,
+    ) -> None:
+        self.convert = convert
+        self.placed: list[Placed] = []
+        self.forms: dict[Key, list[Storage]] = {}
+        self._producers: dict[Storage, Operation] = {}
+        self._conversions: dict[Storage, Operation] = {}
+        for key, operand in given.items():
+            self.forms[key] = [Storage(operand, "plain", key)]
+        for number, item in enumerate(items):
+            if isinstance(item, Task):
+                self._task(item, number)
+            else:
+                self._foreign(item, number, given)
+        for key in wanted:
+            self._keep(key, len(items))
+        self._merge()
+        self._join()
+        self._allocate(len(items))
+
+    def _foreign(self, item: Foreign, number: int, given: dict[Key, Operand]) -> None:
+        for key in item.inputs:
+            self._keep(key, number)
+        for key in item.outputs:
+            self.forms[key] = [Storage(given[key], "plain", key)]
+
+    def _keep(self, key: Key, number: int) -> None:
+        """The value is read from outside at this step."""
+        storage = self.forms[key][0]
+        storage.last, storage.shown = number, True
+
+    def _task(self, task: Task, number: int) -> None:
+        operation = task.operation
+        source, result = self._orders(task)
+        inputs = []
+        for place, key in enumerate(task.inputs):
+            storage = self._form(key, operation.operands[place], source, number)
+            storage.last = number
+            storage.readers.append((operation, place))
+            inputs.append(storage)
+        output = Storage(operation.result, result, first=number, last=number)
+        self.forms[task.output] = [output]
+        if operation.view and not inputs[0].gaps:
+            output.key = inputs[0].key
+            output.become_part(inputs[0], 0, False)
+            return
+        self._producers[output] = operation
+        self.placed.append(Placed(operation, (*inputs, output), number))
+
+    def _orders(self, task: Task) -> tuple[Order, Order]:
+        """In which order the operation reads, and in which it writes."""
+        operation = task.operation
+        source, result = operation.source_order, operation.result_order
+        if source != "any":
+            shapes = [operand.shape for operand in (operation.operands[0], operation.result)]
+            return _memory(source, shapes[0]), _memory(result, shapes[1])
+        forms = [self.forms[key][0] for key in task.inputs]
+        chosen = next((f.order for f in forms if f.key is None), forms[0].order if forms else "plain")
+        return chosen, chosen
+
+    def _form(self, key: Key, operand: Operand, order: Order, number: int) -> Storage:
+        """The value in this order and with this border; made by a conversion if it is not there yet."""
+        forms = self.forms[key]
+        for storage in forms:
+            if (
+                storage.order == order
+                and storage.operand.border == operand.border
+                and storage.operand.fill == operand.fill
+            ):
+                return storage
+        plain = Operand(operand.shape, operand.dtype)
+        if not any(operand.border):
+            for storage in forms:
+                if _same_memory(operand.shape) and not any(storage.operand.border):
+                    twin = Storage(plain, order, storage.key, first=number, last=number)
+                    twin.become_part(storage, 0, False)
+                    forms.append(twin)
+                    return twin
+        source = next(s for s in forms if not any(s.operand.border))
+        made = Storage(operand, order, first=number, last=number)
+        source.last = max(source.last, number)
+        operation = self.convert(source.operand, source.order, operand, order)
+        source.readers.append((operation, 0))
+        self._producers[made] = self._conversions[made] = operation
+        self.placed.append(Placed(operation, (source, made), number))
+        forms.append(made)
+        return made
+
+    def _merge(self) -> None:
+        """Where a result is only converted, let its operation write the converted form, if it can."""
+        makers = {p.storages[-1]: n for n, p in enumerate(self.placed)}
+        gone = set()
+        for number, placed in enumerate(self.placed):
+            source, made = placed.storages[0], placed.storages[-1]
+            if placed.operation is not self._conversions.get(made) or source not in makers or source.shown:
+                continue
+            maker = self.placed[makers[source]]
+            direct = maker.operation.into(made.operand, made.order) if len(source.readers) == 1 else None
+            if direct is None or source.children:
+                continue
+            made.first = maker.item
+            self._producers[made] = direct
+            self.placed[makers[source]] = Placed(direct, (*maker.storages[:-1], made), maker.item)
+            gone.add(number)
+        self.placed = [placed for number, placed in enumerate(self.placed) if number not in gone]
+
+    def _join(self) -> None:
+        """Let producers write into the results of concatenations that copy what they make."""
+        for placed in self.placed:
+            concat = placed.operation
+            whole = placed.storages[-1]
+            for place, storage in enumerate(placed.storages[: len(concat.copied)]):
+                if concat.copied[place] and self._can_join(storage, concat.order):
+                    storage.become_part(whole, concat.parts[place], True)
+
+    def _can_join(self, storage: Storage, order: Order) -> bool:
+        producer = self._producers.get(storage)
+        if producer is None or storage.parent is not None or storage.key is not None or any(storage.operand.border):
+            return False
+        if any(not child.gaps for child in storage.children):
+            return False
+        flat = len(storage.operand.shape) == 2
+        fits = ("channels", "rows", "any") if flat else ("channels", "any") if order == "channels" else ("rows",)
+        if order == "channels" and storage.order != "channels" and not flat:
+            return False
+        return producer.result_order in fits and all(reader.source_order in fits for reader, _ in storage.readers)
+
+    def _allocate(self, end: int) -> None:
+        roots = []
+        for placed in self.placed:
+            for storage in placed.storages:
+                if storage.root.key is None:
+                    roots.append(storage.root)
+        roots = list(dict.fromkeys(roots))
+        needs = []
+        for root in roots:
+            first, last = root.lifetime()
+            if any(root.operand.border):
+                first, last = 0, end
+            needs.append(Need(root.nbytes, first, last))
+        offsets, self.arena = arrange(needs)
+        for root, offset in zip(roots, offsets, strict=True):
+            root.offset = offset
+        self.borders = [root for root in roots if any(root.operand.border)]
+
+
+def _memory(order: Order, shape: Sequence[int]) -> Order:
+    return "channels" if order == "channels" and len(shape) > 2 else "plain"
+
+
+def _same_memory(shape: Sequence[int]) -> bool:
+    """Whether an array without gaps is the same bytes in both orders."""
+    return shape[1] == 1 or size(shape[2:]) == 1 or not np.prod(shape, dtype=np.int64)
