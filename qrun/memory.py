@@ -109,6 +109,10 @@ class Budget:
             del self._views[id(owner)]
             self.live -= owner.nbytes
 
+    def count(self, nbytes: int) -> None:
+        """Take scratch memory that is there already into the account."""
+        self.peak = max(self.peak, self.live + nbytes)
+
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
         """Raise MemoryLimitError if a tensor of this shape would pass the limit, or is one that numpy cannot index."""
         nbytes = math.prod(int(n) for n in shape) * itemsize

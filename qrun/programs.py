@@ -39,7 +39,6 @@ class Compiled:
 
     def run(self, feeds: Mapping[str, Array], budget: Budget) -> Ran:
         """Raises whatever the kernels that run elsewhere raise, and Unplanned; then the steps must run one by one."""
-        budget.claim((self.program.nbytes,), 1, "native program")
         known = {**defaults(self.plan), **feeds}
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
@@ -66,10 +65,8 @@ class Compiled:
 
     def timed(self, ran: Ran) -> tuple[NodeEvent, ...]:
         """The events of a run."""
-        return tuple(
-            e.at(start, span)
-            for e, start, span in zip(self.events, ran.starts.tolist(), ran.spans.tolist(), strict=True)
-        )
+        starts, spans = self.program.times(ran)
+        return tuple(e.at(start, span) for e, start, span in zip(self.events, starts, spans, strict=True))
 
 
 class Programs:

@@ -76,12 +76,21 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
+class Stamp:
+    """When a stretch began and ended (perf_counter_ns), and the processor's clock before each of its calls and after."""
+
+    stretch: Stretch
+    begin: int
+    end: int
+    ticks: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class Ran:
-    """Values asked for; and for each item when it started (perf_counter_ns) and how many ns it took, 0 for none."""
+    """Values asked for, and what the time was spent on."""
 
     values: dict[Any, Array]
-    starts: Ints
-    spans: Ints
+    stamps: tuple[Stamp, ...]
 
 
 class Program:
@@ -107,7 +116,7 @@ class Program:
         self.given, self.fixed = dict(given), dict(fixed)
         self.placement = Placement(items, self.given, wanted, partial(conversion, engine))
         self.calls = self._calls()
-        self.item_of = np.asarray([call.placed.item for call in self.calls], np.int64)
+        self.item_of = [call.placed.item for call in self.calls]
         self.barriers, self.since = self._barriers()
         self.stretches = self._stretches()
         self.room = self._room()
@@ -194,6 +203,21 @@ class Program:
         """Memory of one run."""
         return self.arena + len(self.calls) * (STRUCT + ENTRY)
 
+    def times(self, ran: Ran) -> tuple[list[int], list[int]]:
+        """For each item when it started (perf_counter_ns) and how many ns it took, 0 for what took no time."""
+        starts, spans = [0] * len(self.items), [0] * len(self.items)
+        for stamp in ran.stamps:
+            stretch, ticks = stamp.stretch, stamp.ticks
+            if stretch.item >= 0:
+                starts[stretch.item], spans[stretch.item] = stamp.begin, stamp.end - stamp.begin
+                continue
+            scale = (stamp.end - stamp.begin) / max(int(ticks[-1] - ticks[0]), 1)
+            ns = ((ticks - ticks[0]) * scale).astype(np.int64).tolist()
+            for item, start, end in zip(self.item_of[stretch.first : stretch.end], ns[:-1], ns[1:], strict=True):
+                starts[item] = starts[item] or stamp.begin + start
+                spans[item] += end - start
+        return starts, spans
+
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> Ran:
         """arrays: the values that come from outside. elsewhere: item number and its inputs to its outputs.
 
@@ -201,7 +225,11 @@ class Program:
         """
         with self._lock:
             instance = self._free.pop() if self._free else None
-        instance = instance or Instance(self)
+        if instance is None:
+            budget.claim((self.nbytes,), 1, "native program")
+            instance = Instance(self)
+        else:
+            budget.count(self.nbytes)
         try:
             return instance.run(arrays, elsewhere, budget)
         finally:
@@ -283,8 +311,7 @@ class Instance:
 
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> Ran:
         program = self.program
-        values, held = {**program.fixed}, {}
-        starts, spans = np.zeros(len(program.items), np.int64), np.zeros(len(program.items), np.int64)
+        values, held, stamps = {**program.fixed}, {}, []
 
         def take(key: Key, array: Array) -> None:
             values[key], held[key] = array, self._point(key, array)
@@ -297,17 +324,17 @@ class Instance:
             begin = perf_counter_ns()
             if stretch.item < 0:
                 self._lead(stretch)
-                self._stamp(stretch, begin, perf_counter_ns(), starts, spans)
             else:
                 item = program.items[stretch.item]
                 made = elsewhere(stretch.item, [self._value(key, values) for key in item.inputs])
                 for key, array in zip(_outputs(item), made, strict=True):
                     take(key, array.copy() if np.may_share_memory(array, self.memory) else array)
-                starts[stretch.item], spans[stretch.item] = begin, perf_counter_ns() - begin
+            ticks = self.times[0, stretch.first : stretch.end + 1].copy()
+            stamps.append(Stamp(stretch, begin, perf_counter_ns(), ticks))
             for key in stretch.frees:
                 budget.release(values.pop(key))
                 held.pop(key)
-        return Ran({key: self._copy(key, values) for key in program.wanted}, starts, spans)
+        return Ran({key: self._copy(key, values) for key in program.wanted}, tuple(stamps))
 
     def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
         """A value as an array: a view of the arena, of another array, or that array."""
@@ -337,17 +364,6 @@ class Instance:
         for _ in range(wanted - present):
             self.sent += 1
             pool.submit(_follow, self)
-
-    def _stamp(self, stretch: Stretch, begin: int, end: int, starts: Ints, spans: Ints) -> None:
-        """Add the calls' times to their items', from the processor's clock to ns."""
-        ticks = self.times[0, stretch.first : stretch.end + 1]
-        scale = (end - begin) / max(int(ticks[-1] - ticks[0]), 1)
-        ns = np.asarray((ticks - ticks[0]) * scale).astype(np.int64)
-        items = self.program.item_of[stretch.first : stretch.end]
-        first = np.concatenate([[True], items[1:] != items[:-1]])
-        fresh = first & (spans[items] == 0)
-        np.add.at(spans, items, np.diff(ns))
-        starts[items[fresh]] = begin + ns[:-1][fresh]
 
 
 def _outputs(item: Task | Foreign) -> tuple[Key, ...]:

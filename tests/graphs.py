@@ -1,0 +1,385 @@
+"""Random networks of quantized nodes, in QOperator and QDQ form mixed. Deterministic for a seed.
+
+``python tests/graphs.py ROUNDS [SEED [ISA]]`` runs each on the native backend and compares every tensor with the
+reference backend, node by node and as a program, with one and two threads.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+MS = "com.microsoft"
+F = np.float32
+PROTO = {np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8}
+SCALES = (0.02, 0.05, 1 / 90, 1 / 255, 2.0**-5, 0.0371)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A quantized tensor of the graph."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    scale: np.float32
+    zero: int
+
+
+@dataclass
+class Graph:
+    """A network under construction; `values` are the quantized tensors there are."""
+
+    rng: np.random.Generator
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    tensors: list[onnx.TensorProto] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+
+    def name(self) -> str:
+        return f"t{len(self.nodes)}_{len(self.tensors)}"
+
+    def constant(self, array: Any) -> str:
+        name = f"c{len(self.tensors)}"
+        self.tensors.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def node(self, op: str, inputs: list[str], domain: str = "", **attributes: Any) -> str:
+        name = self.name()
+        self.nodes.append(helper.make_node(op, inputs, [name], f"n{len(self.nodes)}", domain=domain, **attributes))
+        return name
+
+    def pick(self, rank: int = 0) -> Value | None:
+        """A value, more often a late one."""
+        fits = [v for v in self.values if not rank or len(v.shape) == rank]
+        return fits[max(self.rng.integers(0, len(fits), 2))] if fits else None
+
+    def parameters(self, scale: float, dtype: Any = None) -> tuple[np.float32, np.ndarray[Any, Any]]:
+        """A scale near this one, and a zero point."""
+        rng = self.rng
+        dtype = np.dtype(dtype or (np.uint8, np.int8)[int(rng.random() < 0.4)])
+        zero = rng.choice([0, 1, 113, 128, 255]) - (128 if dtype == np.int8 else 0)
+        near = scale * rng.uniform(0.6, 1.6) if rng.random() < 0.7 else 2.0 ** np.round(np.log2(scale))
+        return F(near), np.asarray(zero, dtype)
+
+    def quantized(self, v: Value) -> list[str]:
+        return [v.name, self.constant(v.scale), self.constant(np.asarray(v.zero, v.dtype))]
+
+    def real(self, v: Value) -> str:
+        return self.node("DequantizeLinear", self.quantized(v))
+
+    def add(self, name: str, shape: tuple[int, ...], scale: np.float32, zero: np.ndarray[Any, Any]) -> None:
+        self.values.append(Value(name, shape, zero.dtype, F(scale), int(zero)))
+
+    def quantize(self, real: str, shape: tuple[int, ...], scale: np.float32, zero: np.ndarray[Any, Any]) -> None:
+        name = self.node("QuantizeLinear", [real, self.constant(scale), self.constant(zero)])
+        self.add(name, shape, scale, zero)
+
+
+def random_graph(seed: int) -> onnx.ModelProto:
+    """3 to 12 quantized operators after the quantization of a float input."""
+    rng = np.random.default_rng(seed)
+    graph = Graph(rng)
+    shape = (
+        int(rng.choice([1, 1, 2])),
+        int(rng.choice([1, 3, 4, 7, 16, 24])),
+        *(int(n) for n in rng.integers(1, 12, 2)),
+    )
+    scale, zero = graph.parameters(float(rng.choice(SCALES)))
+    graph.quantize("x", shape, scale, zero)
+    count = int(rng.integers(3, 13))
+    while len(graph.values) <= count:
+        KINDS[int(rng.integers(0, len(KINDS)))](graph, rng.random() < 0.5)
+    return model_of(graph, shape)
+
+
+def model_of(graph: Graph, shape: tuple[int, ...]) -> onnx.ModelProto:
+    read = {name for node in graph.nodes for name in node.input}
+    ends = [v for v in graph.values if v.name not in read]
+    outputs = [helper.make_tensor_value_info(v.name, PROTO[v.dtype], None) for v in ends]
+    last = graph.real(ends[-1])
+    outputs.append(helper.make_tensor_value_info(last, TensorProto.FLOAT, None))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    made = helper.make_graph(graph.nodes, "random", inputs, outputs, graph.tensors)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
+    return helper.make_model(made, opset_imports=opsets, ir_version=8)
+
+
+def conv(g: Graph, qdq: bool) -> None:
+    v = g.pick(4)
+    if v is None:
+        return
+    rng, c = g.rng, v.shape[1]
+    group = int(rng.choice([n for n in (1, 1, 2, 4, c) if c % n == 0]))
+    m = group * int(rng.choice([1, 1, 2, 5, 17] if group > 1 else [1, 8, 24, 33]))
+    kernel = [int(rng.choice([1, 1, 3, 2])) for _ in range(2)]
+    attributes: dict[str, Any] = {"strides": [int(s) for s in rng.integers(1, 3, 2)], "group": group}
+    pads = [int(p) for p in rng.integers(0, 2, 4)]
+    attributes |= {"pads": pads, "kernel_shape": kernel}
+    spatial = [
+        (n + a + b - k) // s + 1
+        for n, a, b, k, s in zip(v.shape[2:], pads[:2], pads[2:], kernel, attributes["strides"], strict=True)
+    ]
+    if min(spatial) < 1:
+        return
+    w = rng.integers(-128, 128, (m, c // group, *kernel)).astype(np.int8)
+    ws = rng.uniform(0.003, 0.02, m if rng.random() < 0.5 else ()).astype(F)
+    terms = c // group * kernel[0] * kernel[1]
+    ys, yz = g.parameters(float(v.scale) * float(np.mean(ws)) * 74 * 74 * terms**0.5 / 50)
+    bias = rng.integers(-5000, 5000, m).astype(np.int32)
+    shape = (v.shape[0], m, *spatial)
+    wz = np.zeros(ws.shape, np.int8)
+    if not qdq:
+        inputs = [*g.quantized(v), g.constant(w), g.constant(ws), g.constant(wz), g.constant(ys), g.constant(yz)]
+        if rng.random() < 0.6:
+            inputs.append(g.constant(bias))
+        g.add(g.node("QLinearConv", inputs, **attributes), shape, ys, yz)
+        return
+    axis = {"axis": 0} if ws.ndim else {}
+    inputs = [g.real(v), g.node("DequantizeLinear", [g.constant(w), g.constant(ws), g.constant(wz)], **axis)]
+    if rng.random() < 0.6:
+        bs = np.asarray(v.scale * ws, F)
+        inputs.append(g.node("DequantizeLinear", [g.constant(bias), g.constant(bs)], **axis))
+    real = g.node("Conv", inputs, **attributes)
+    if rng.random() < 0.4:
+        real = g.node("Relu", [real])
+    g.quantize(real, shape, ys, yz)
+
+
+def binary(g: Graph, qdq: bool) -> None:
+    a = g.pick()
+    others = [v for v in g.values if a and v.shape == a.shape and (qdq or v.dtype == a.dtype)]
+    if a is None or not others:
+        return
+    b = others[int(g.rng.integers(0, len(others)))]
+    op = str(g.rng.choice(["Add", "Mul"]))
+    size = float(a.scale) * 74
+    other = float(b.scale) * 74
+    scale, zero = g.parameters((size**2 + other**2) ** 0.5 / 50 if op == "Add" else size * other / 50, a.dtype)
+    if qdq:
+        g.quantize(g.node(op, [g.real(a), g.real(b)]), a.shape, scale, zero)
+        return
+    inputs = [*g.quantized(a), *g.quantized(b), g.constant(scale), g.constant(zero)]
+    g.add(g.node(f"QLinear{op}", inputs, MS), a.shape, scale, zero)
+
+
+def constant_binary(g: Graph, qdq: bool) -> None:
+    """With a constant per channel."""
+    v = g.pick(4)
+    if v is None:
+        return
+    op = str(g.rng.choice(["Add", "Mul"]))
+    scale, zero = g.parameters(float(v.scale), v.dtype)
+    code = g.rng.integers(0, 256, (v.shape[1], 1, 1)).astype(np.uint8).view(v.dtype)
+    if qdq:
+        real = g.constant(g.rng.normal(1, 0.5, (v.shape[1], 1, 1)).astype(F))
+        g.quantize(g.node(op, [g.real(v), real]), v.shape, scale, zero)
+        return
+    other = [g.constant(code), g.constant(F(0.02)), g.constant(np.asarray(3, v.dtype))]
+    g.add(
+        g.node(f"QLinear{op}", [*g.quantized(v), *other, g.constant(scale), g.constant(zero)], MS), v.shape, scale, zero
+    )
+
+
+def concat(g: Graph, qdq: bool) -> None:
+    a = g.pick(4)
+    if a is None:
+        return
+    axis = int(g.rng.choice([1, 1, 1, 3]))
+    fits = [v for v in g.values if len(v.shape) == 4 and v.dtype == a.dtype]
+    fits = [v for v in fits if all(n == m for i, (n, m) in enumerate(zip(v.shape, a.shape, strict=True)) if i != axis)]
+    chosen = [a] + [fits[int(i)] for i in g.rng.integers(0, len(fits), int(g.rng.integers(1, 3)))]
+    same = g.rng.random() < 0.6
+    scale, zero = (a.scale, np.asarray(a.zero, a.dtype)) if same else g.parameters(float(a.scale), a.dtype)
+    shape = tuple(sum(v.shape[axis] for v in chosen) if i == axis else n for i, n in enumerate(a.shape))
+    if shape[1] > 200:
+        return
+    if qdq:
+        g.quantize(g.node("Concat", [g.real(v) for v in chosen], axis=axis), shape, scale, zero)
+        return
+    inputs = [g.constant(scale), g.constant(zero), *(name for v in chosen for name in g.quantized(v))]
+    g.add(g.node("QLinearConcat", inputs, MS, axis=axis), shape, scale, zero)
+
+
+def pool(g: Graph, qdq: bool) -> None:
+    v = g.pick(4)
+    if v is None or min(v.shape[2:]) < 2:
+        return
+    rng = g.rng
+    attributes: dict[str, Any] = {"kernel_shape": [int(rng.integers(1, 4)) for _ in range(2)]}
+    attributes |= {
+        "strides": [int(s) for s in rng.integers(1, 3, 2)],
+        "pads": [int(rng.integers(0, 2)) for _ in range(4)],
+    }
+    pairs = zip(attributes["kernel_shape"], attributes["pads"][:2], attributes["pads"][2:], strict=True)
+    if any(max(a, b) >= k for k, a, b in pairs):
+        attributes["pads"] = [0] * 4
+    pads, kernel, strides = attributes["pads"], attributes["kernel_shape"], attributes["strides"]
+    spatial = [(n + pads[i] + pads[i + 2] - kernel[i]) // strides[i] + 1 for i, n in enumerate(v.shape[2:])]
+    if min(spatial) < 1:
+        return
+    shape = (*v.shape[:2], *spatial)
+    if rng.random() < 0.5:
+        g.add(g.node("MaxPool", [v.name], **attributes), shape, v.scale, np.asarray(v.zero, v.dtype))
+        return
+    attributes["count_include_pad"] = int(rng.random() < 0.5)
+    scale, zero = g.parameters(float(v.scale), v.dtype)
+    if qdq:
+        g.quantize(g.node("AveragePool", [g.real(v)], **attributes), shape, scale, zero)
+        return
+    inputs = [*g.quantized(v), g.constant(scale), g.constant(zero)]
+    g.add(g.node("QLinearAveragePool", inputs, MS, **attributes), shape, scale, zero)
+
+
+def global_pool(g: Graph, qdq: bool) -> None:
+    v = g.pick(4)
+    if v is None or g.rng.random() < 0.6:
+        return
+    scale, zero = g.parameters(float(v.scale) / 2, v.dtype)
+    shape = (*v.shape[:2], 1, 1)
+    if qdq:
+        g.quantize(g.node("GlobalAveragePool", [g.real(v)]), shape, scale, zero)
+        return
+    inputs = [*g.quantized(v), g.constant(scale), g.constant(zero)]
+    g.add(g.node("QLinearGlobalAveragePool", inputs, MS), shape, scale, zero)
+
+
+def unary(g: Graph, qdq: bool) -> None:
+    v = g.pick()
+    if v is None:
+        return
+    op = str(g.rng.choice(["Sigmoid", "LeakyRelu", "Relu", "Requantize"]))
+    scale, zero = g.parameters(1 / 256 if op == "Sigmoid" else float(v.scale), v.dtype)
+    attributes = {"alpha": 0.1} if op == "LeakyRelu" else {}
+    if qdq or op in ("Relu", "Requantize"):
+        real = g.real(v)
+        g.quantize(real if op == "Requantize" else g.node(op, [real], **attributes), v.shape, scale, zero)
+        return
+    inputs = [*g.quantized(v), g.constant(scale), g.constant(zero)]
+    g.add(g.node(f"QLinear{op}", inputs, MS, **attributes), v.shape, scale, zero)
+
+
+def normalize(g: Graph, qdq: bool) -> None:
+    """BatchNormalization in float between quantized tensors."""
+    v = g.pick(4)
+    if v is None:
+        return
+    n = v.shape[1]
+    drawn = [g.rng.uniform(0.5, 1.5, n), g.rng.normal(0, 1, n), g.rng.normal(0, 1, n), g.rng.uniform(0.5, 2, n)]
+    real = g.node("BatchNormalization", [g.real(v), *(g.constant(a.astype(F)) for a in drawn)])
+    if qdq:
+        real = g.node("Relu", [real])
+    g.quantize(real, v.shape, *g.parameters(float(v.scale)))
+
+
+def move(g: Graph, qdq: bool) -> None:
+    v = g.pick(4)
+    if v is None:
+        return
+    n, c, h, w = v.shape
+    kind = str(g.rng.choice(["shuffle", "transpose", "pad", "slice", "flatten"]))
+    name, shape = g.real(v) if qdq else v.name, v.shape
+    if kind == "shuffle" and c % 4 == 0:
+        groups = int(g.rng.choice([2, 4]))
+        name = g.node("Reshape", [name, g.constant(np.array([n, groups, c // groups, h, w]))])
+        name = g.node("Transpose", [name], perm=[0, 2, 1, 3, 4])
+        name = g.node("Reshape", [name, g.constant(np.array([n, c, h, w]))])
+    elif kind == "transpose":
+        perm = [int(p) for p in g.rng.permutation(4)]
+        name, shape = g.node("Transpose", [name], perm=perm), tuple(v.shape[p] for p in perm)
+    elif kind == "pad" and not qdq:
+        zero = g.constant(np.asarray(v.zero, v.dtype))
+        name = g.node("Pad", [name, g.constant(np.array([0, 0, 1, 0, 0, 1, 0, 2])), zero])
+        shape = (n, c + 1, h + 1, w + 2)
+    elif kind == "slice" and c > 1:
+        ends = [g.constant(np.array([a])) for a in (1, c, 1, 1)]
+        name, shape = g.node("Slice", [name, *ends]), (n, c - 1, h, w)
+    elif kind == "flatten":
+        name, shape = g.node("Flatten", [name]), (n, c * h * w)
+    if qdq:
+        g.quantize(name, shape, v.scale, np.asarray(v.zero, v.dtype))
+    else:
+        g.add(name, shape, v.scale, np.asarray(v.zero, v.dtype))
+
+
+def matmul(g: Graph, qdq: bool) -> None:
+    v = g.pick()
+    if v is None or v.shape[-1] > 500:
+        return
+    k, m = v.shape[-1], int(g.rng.choice([1, 5, 16, 40]))
+    w = g.rng.integers(-128, 128, (k, m)).astype(np.int8)
+    scale, zero = g.parameters(float(v.scale) * 0.01 * 74 * 74 * k**0.5 / 50)
+    shape, ws, wz = (*v.shape[:-1], m), F(0.01), np.int8(0)
+    if qdq:
+        right = g.node("DequantizeLinear", [g.constant(w), g.constant(ws), g.constant(wz)])
+        g.quantize(g.node("MatMul", [g.real(v), right]), shape, scale, zero)
+    else:
+        inputs = [*g.quantized(v), g.constant(w), g.constant(ws), g.constant(wz), g.constant(scale), g.constant(zero)]
+        g.add(g.node("QLinearMatMul", inputs), shape, scale, zero)
+
+
+KINDS = (
+    conv,
+    conv,
+    conv,
+    binary,
+    binary,
+    constant_binary,
+    concat,
+    concat,
+    pool,
+    global_pool,
+    unary,
+    normalize,
+    move,
+    matmul,
+)
+
+
+def feed(model: onnx.ModelProto, seed: int) -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(seed + 10**6)
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    return {"x": (rng.standard_normal(shape) * rng.choice([0.5, 3])).astype(F)}
+
+
+def compare(seed: int, isa: str = "", **options: Any) -> None:
+    """Raise AssertionError where the native backend differs from the reference backend on any tensor."""
+    from qrun import Session
+
+    model = random_graph(seed)
+    every = [name for node in model.graph.node for name in node.output]
+    for arith in ("exact", "ort") if seed % 4 == 0 else ("exact",):
+        reference = Session(model, arith=arith)
+        feeds = [feed(model, seed), feed(model, seed + 1)]
+        wants = [reference.run(f, every) for f in feeds]
+        native = Session(model, backend="native", arith=arith, isa=isa, threads=1 + seed % 2, **options)
+        ends = [v.name for v in model.graph.output]
+        for turn in range(3):
+            want = wants[turn % 2]
+            for names in (every, ends):
+                got = native.run(feeds[turn % 2], names)
+                for name in names:
+                    same = np.array_equal(got[name], want[name], equal_nan=got[name].dtype.kind == "f")
+                    assert same and got[name].dtype == want[name].dtype, (
+                        f"seed {seed} {isa} {arith} turn {turn} {'all' if names is every else 'ends'}: {name} differs"
+                    )
+
+
+def main() -> None:
+    rounds, seed, isa = (*sys.argv[1:], *("100", "0", "")[len(sys.argv) - 1 :])
+    bad = 0
+    for number in range(int(seed), int(seed) + int(rounds)):
+        try:
+            compare(number, isa)
+        except Exception as error:
+            bad += 1
+            print(f"seed {number}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+    print(f"{rounds} graphs, {bad} bad")
+
+
+if __name__ == "__main__":
+    main()
