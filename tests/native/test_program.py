@@ -1,0 +1,166 @@
+"""Programs: the same results as node by node, for any number of threads, in memory that is used again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from native_support import ISAS, OBJECTS
+from onnx import TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.errors import QrunError
+from qrun.native.arena import Need, arrange
+from qrun.programs import Compiled
+
+F = np.float32
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+
+
+def test_buffers_needed_at_once_do_not_overlap() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        firsts = rng.integers(0, 20, 30)
+        needs = [
+            Need(int(n), int(a), int(a + d))
+            for n, a, d in zip(rng.integers(0, 999, 30), firsts, rng.integers(0, 9, 30), strict=True)
+        ]
+        offsets, whole = arrange(needs)
+        for i, (a, at) in enumerate(zip(needs, offsets, strict=True)):
+            assert at % 64 == 0
+            assert at + a.nbytes <= whole
+            for b, other in list(zip(needs, offsets, strict=True))[:i]:
+                together = a.first <= b.last and b.first <= a.last
+                assert not (together and at < other + b.nbytes and other < at + a.nbytes)
+
+
+def test_memory_is_used_again() -> None:
+    offsets, whole = arrange([Need(1000, i, i + 1) for i in range(10)])
+    assert whole == 2048
+    assert sorted(set(offsets)) == [0, 1024]
+
+
+def chain(length: int = 4, rows: int = 33, k: int = 70, middle: str = "") -> onnx.ModelProto:
+    """QLinearMatMul after QLinearMatMul, all [rows, k]; with a float operator in the middle if asked for."""
+    rng = np.random.default_rng(1)
+    nodes, tensors, x = [], [], "x"
+
+    def constant(array: Any) -> str:
+        tensors.append(numpy_helper.from_array(np.asarray(array), f"c{len(tensors)}"))
+        return tensors[-1].name
+
+    for i in range(length):
+        w = rng.integers(-128, 128, (k, k)).astype(np.int8)
+        scales = [F(0.1), np.uint8(7), w, F(0.01), np.int8(0), F(0.1 * 0.01 * 74 * 74 * k**0.5 / 60), np.uint8(128)]
+        nodes.append(helper.make_node("QLinearMatMul", [x, *(constant(s) for s in scales)], [f"y{i}"], f"n{i}"))
+        x = f"y{i}"
+        if middle and i == length // 2:
+            nodes.append(helper.make_node("DequantizeLinear", [x, constant(F(0.1)), constant(np.uint8(9))], ["real"]))
+            nodes.append(helper.make_node(middle, ["real"], ["made"], "odd"))
+            nodes.append(
+                helper.make_node("QuantizeLinear", ["made", constant(F(0.1)), constant(np.uint8(9))], ["back"])
+            )
+            x = "back"
+    values = [helper.make_tensor_value_info(n, TensorProto.UINT8, [rows, k]) for n in ("x", x)]
+    graph = helper.make_graph(nodes, "chain", values[:1], values[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def codes(seed: int, rows: int = 33, k: int = 70) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (rows, k)).astype(np.uint8)
+
+
+def program_of(session: qrun.Session) -> Compiled | None:
+    assert session._programs is not None
+    return next((made for made in session._programs._made.values()), None)
+
+
+@pytest.mark.parametrize("middle", ["", "Cos"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_second_run_is_a_program_with_the_same_results(threads: int, middle: str) -> None:
+    model = chain(middle=middle)
+    reference = qrun.Session(model, backend="reference")
+    native = qrun.Session(model, backend="native", threads=threads, cache=OBJECTS)
+    for seed in range(6):
+        feeds = {"x": codes(seed)}
+        for names in (None, ["y0", "y2"]):
+            got, want = native.run(feeds, names), reference.run(feeds, names)
+            assert all(np.array_equal(got[n], want[n]) for n in want), (seed, names)
+    assert program_of(native) is not None
+
+
+def test_results_do_not_change_with_the_next_run() -> None:
+    native = qrun.Session(chain(), backend="native", cache=OBJECTS)
+    native.run({"x": codes(0)})
+    first = native.run({"x": codes(1)})["y3"]
+    kept = first.copy()
+    native.run({"x": codes(2)})
+    assert np.array_equal(first, kept)
+
+
+def test_arrays_of_any_strides_are_taken() -> None:
+    native = qrun.Session(chain(), backend="native", cache=OBJECTS)
+    x = codes(3)
+    want = native.run({"x": x})["y3"]
+    wide = np.zeros((66, 140), np.uint8)
+    wide[::2, ::2] = x
+    assert np.array_equal(native.run({"x": wide[::2, ::2]})["y3"], want)
+    assert np.array_equal(native.run({"x": x[::-1]})["y3"], want[::-1])
+
+
+def test_several_threads_may_run_a_session() -> None:
+    model = chain(middle="Cos")
+    want = {seed: qrun.Session(model, backend="reference").run({"x": codes(seed)}) for seed in range(4)}
+    native = qrun.Session(model, backend="native", threads=2, cache=OBJECTS)
+    bad: list[int] = []
+
+    def work(seed: int) -> None:
+        for _ in range(30):
+            got = native.run({"x": codes(seed)})
+            bad.extend(seed for n in got if not np.array_equal(got[n], want[seed][n]))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert bad == []
+
+
+def test_events_are_those_of_the_nodes() -> None:
+    native = qrun.Session(chain(middle="Cos"), backend="native", cache=OBJECTS)
+    native.run({"x": codes(0)})
+    result = native.execute({"x": codes(0)}, observe=False)
+    assert program_of(native) is not None
+    stepwise = native.execute({"x": codes(0)})
+    assert [(e.index, e.inputs, e.outputs, e.macs, e.backend) for e in result.events] == [
+        (e.index, e.inputs, e.outputs, e.macs, e.backend) for e in stepwise.events
+    ]
+    spans = [(e.start_ns, e.start_ns + e.duration_ns) for e in result.events if e.duration_ns]
+    assert all(a < b <= c for (a, b), (c, _) in zip(spans, spans[1:], strict=False))
+    assert sum(b - a for a, b in spans) <= result.duration_ns
+
+
+def test_other_shapes_make_other_programs() -> None:
+    model = chain()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    native, reference = qrun.Session(model, backend="native", cache=OBJECTS), qrun.Session(model, backend="reference")
+    for rows in (1, 5, 0, 1, 64, 5, 33, 7, 1, 1):
+        x = codes(rows, rows)
+        assert np.array_equal(native.run({"x": x})["y3"], reference.run({"x": x})["y3"]), rows
+
+
+def test_an_error_within_a_program_names_the_node() -> None:
+    """A program over the memory limit gives way to single nodes, and their error says where."""
+    model = chain(middle="Cos")
+    native = qrun.Session(model, backend="native", cache=OBJECTS, max_memory=10**9)
+    native.run({"x": codes(0)})
+    native.run({"x": codes(0)})
+    native.max_memory = 1000
+    with pytest.raises(QrunError) as caught:
+        native.run({"x": codes(0)})
+    assert any("node" in place for place in caught.value.where)
