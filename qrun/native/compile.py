@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
+from qrun.native._copy import Blocks, Elements, Runs
 from qrun.native._dense import Dense
 from qrun.native._depthwise import Depthwise, Interleaved
 from qrun.native._runner import runner_text
@@ -18,8 +19,30 @@ from qrun.native.cache import ObjectCache
 from qrun.native.isa import ISAS, Isa, host_architecture
 from qrun.native.spec import KernelSpec
 
-_WRITERS: dict[str, type[Dense | Depthwise]] = {"dense": Dense, "depthwise": Depthwise, "interleaved": Interleaved}
-_SOURCES = ("_dense.py", "_depthwise.py", "_dot.py", "_ir.py", "_requantize_ir.py", "_runner.py", "compile.py", "forms.py", "isa.py")
+
+class KernelWriter(Protocol):
+    """Writes the IR of one kernel."""
+
+    def text(self) -> str: ...
+
+
+_WRITERS: dict[str, Callable[[KernelSpec, Isa], KernelWriter]] = {
+    "dense": Dense, "depthwise": Depthwise, "interleaved": Interleaved,
+    "runs": Runs, "elements": Elements, "blocks": Blocks,
+}  # fmt: skip
+_SOURCES = (
+    "_copy.py",
+    "_dense.py",
+    "_depthwise.py",
+    "_dot.py",
+    "_flow.py",
+    "_ir.py",
+    "_requantize_ir.py",
+    "_runner.py",
+    "compile.py",
+    "forms.py",
+    "isa.py",
+)
 _SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 6)
 _FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)

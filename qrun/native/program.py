@@ -14,10 +14,10 @@ import numpy as np
 from qrun.memory import Budget
 from qrun.native._runner import ENTRY, STATE, STRUCT
 from qrun.native.compile import address_of
+from qrun.native.copy import arrange
 from qrun.native.engine import Engine, address
-from qrun.native.errors import Declined
 from qrun.native.fold import aligned
-from qrun.native.operation import Operand, Operation, Order, size
+from qrun.native.operation import Operand, size
 from qrun.native.placement import Foreign, Key, Placed, Placement, Storage, Task
 from qrun.native.section import Section
 from qrun.native.thresholds import Ints
@@ -114,7 +114,7 @@ class Program:
     ) -> None:
         self.engine, self.items, self.wanted = engine, tuple(items), tuple(wanted)
         self.given, self.fixed = dict(given), dict(fixed)
-        self.placement = Placement(items, self.given, wanted, partial(conversion, engine))
+        self.placement = Placement(items, self.given, wanted, partial(arrange, engine))
         self.calls = self._calls()
         self.item_of = [call.placed.item for call in self.calls]
         self.barriers, self.since = self._barriers()
@@ -235,11 +235,6 @@ class Program:
         finally:
             with self._lock:
                 self._free.append(instance)
-
-
-def conversion(engine: Engine, source: Operand, source_order: Order, made: Operand, order: Order) -> Operation:
-    """The operation that puts a value into another order, perhaps with a border."""
-    raise Declined("no conversion")
 
 
 class Instance:

@@ -1,0 +1,196 @@
+"""Kernel calls that copy or fill elements along axes with strides in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native import _copy
+from qrun.native.engine import Engine
+from qrun.native.errors import Declined
+from qrun.native.fold import aligned
+from qrun.native.planned import TILE_BYTES, share
+from qrun.native.section import Section, struct
+from qrun.native.spec import KernelSpec
+
+Array = np.ndarray[Any, Any]
+SIZES = (1, 2, 4, 8)
+_OUTER = 3
+_SECTIONS = 64
+_FILL = 4096
+_LINE = 64
+_VECTOR = 16
+_UNROLL = 4
+_UNIT = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One loop of a copy: its length, and bytes from one element to the next in source and destination."""
+
+    count: int
+    x: int
+    y: int
+
+
+def coalesced(axes: Sequence[Axis]) -> list[Axis]:
+    """The same loops, outermost in the destination first, neighbours that continue each other as one."""
+    merged: list[Axis] = []
+    for axis in sorted((a for a in axes if a.count != 1), key=lambda a: -a.y):
+        if merged and merged[-1].x == axis.x * axis.count and merged[-1].y == axis.y * axis.count:
+            outer = merged.pop()
+            axis = Axis(outer.count * axis.count, axis.x, axis.y)
+        merged.append(axis)
+    return merged
+
+
+def copies(engine: Engine, axes: Sequence[Axis], starts: tuple[int, int], itemsize: int) -> Iterator[Section]:
+    """Kernel calls that copy elements of `itemsize` bytes along `axes`, from byte starts[0] to byte starts[1]."""
+    if any(axis.count == 0 for axis in axes):
+        return
+    yield from _copies(engine, coalesced(axes), starts, itemsize, None)
+
+
+def fills(engine: Engine, axes: Sequence[Axis], start: int, value: Array) -> Iterator[Section]:
+    """Kernel calls that write one value along `axes`, whose x does not count, from byte `start` on."""
+    itemsize = value.dtype.itemsize
+    if any(axis.count == 0 for axis in axes):
+        return
+    *outer, run = [replace(axis, x=0) for axis in coalesced(axes)] or [Axis(1, 0, itemsize)]
+    row = aligned(_FILL // itemsize, value.dtype)
+    row[...] = value
+    if run.y != itemsize:
+        yield from _copies(engine, [*outer, run], (0, start), itemsize, row)
+        return
+    whole, rest = divmod(run.count, len(row))
+    parts = [(whole, len(row), start), (1, rest, start + whole * row.nbytes)]
+    for rows, count, first in parts:
+        if rows and count:
+            own = [Axis(rows, 0, row.nbytes), Axis(count, itemsize, itemsize)]
+            yield from _copies(engine, coalesced([*outer, *own]), (0, first), itemsize, row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A kernel for some axes: the axes left to its outer loops, and the first of its own axes in chunks.
+
+    words: of the argument struct. count: of the own first axis; each: bytes for each of its elements.
+    """
+
+    kind: str
+    block: tuple[int, int, int]
+    form: str
+    outer: tuple[Axis, ...]
+    words: Mapping[str, int]
+    count: int
+    each: int
+    multiple: int = 1
+
+
+def _copies(
+    engine: Engine, axes: list[Axis], starts: tuple[int, int], itemsize: int, source: Array | None
+) -> Iterator[Section]:
+    """axes: coalesced. source: what to read instead of the operand."""
+    call = _chosen(engine, axes, itemsize)
+    if len(call.outer) <= _OUTER:
+        yield _section(engine, call, axes, starts, itemsize, source)
+        return
+    first = call.outer[0]
+    if first.count > _SECTIONS:
+        raise Declined("a copy along too many axes")
+    rest = [axis for axis in axes if axis is not first]
+    for i in range(first.count):
+        yield from _copies(engine, rest, (starts[0] + i * first.x, starts[1] + i * first.y), itemsize, source)
+
+
+def _chosen(engine: Engine, axes: list[Axis], itemsize: int) -> _Call:
+    last = axes[-1] if axes else Axis(1, itemsize, itemsize)
+    if last.x == last.y == itemsize:
+        run = last.count * itemsize
+        blocks = _blocks(axes[:-1], run) if run in SIZES else None
+        return blocks or _runs(engine, axes[:-1], run)
+    return _blocks(axes, itemsize) or _elements(axes, itemsize)
+
+
+def _runs(engine: Engine, axes: list[Axis], run: int) -> _Call:
+    vector = _power(min(run, 4 * engine.isa.lanes))
+    unroll = _UNROLL if -(-run // (_UNROLL * vector)) * _UNROLL * 4 <= -(-run // vector) * 5 else 1
+    outer, rows = _rows(axes)
+    words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y, "bytes": run}
+    return _Call("runs", (0, unroll, vector), "copy", outer, words, rows.count, run)
+
+
+def _elements(axes: list[Axis], itemsize: int) -> _Call:
+    outer, rows = _rows(axes[:-1])
+    words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y, "columns": axes[-1].count,
+             "x_column": axes[-1].x, "y_column": axes[-1].y}  # fmt: skip
+    return _Call("elements", (0, 0, itemsize), "copy", outer, words, rows.count, axes[-1].count * itemsize)
+
+
+def _rows(axes: list[Axis]) -> tuple[tuple[Axis, ...], Axis]:
+    """The axis to walk inside the outer ones: the innermost, or the longest if that is short."""
+    if not axes:
+        return (), Axis(1, 0, 0)
+    rows = axes[-1] if axes[-1].count >= 8 else max(axes[::-1], key=lambda axis: axis.count)
+    return tuple(axis for axis in axes if axis is not rows), rows
+
+
+def _blocks(axes: list[Axis], itemsize: int) -> _Call | None:
+    """A transposition: one axis is contiguous in the destination, another one in the source."""
+    j = next((axis for axis in axes if axis.y == itemsize), None)
+    i = next((axis for axis in axes if axis.x == itemsize and axis is not j), None)
+    if i is None or j is None:
+        return None
+    full = _VECTOR // itemsize
+    dense = j.count in (2, 3, 4, 8) and i.y == j.count * itemsize and i.count >= full
+    rows = j.count if dense else _power(min(j.count, full))
+    columns = full if dense else _power(min(i.count, full))
+    a, a_block, b, b_block = (i, columns, j, rows) if abs(j.x) >= i.y else (j, rows, i, columns)
+    words = {
+        "a": a.count, "a_block": a_block, "a_x": a.x, "a_y": a.y,
+        "b": b.count, "b_block": b_block, "b_x": b.x, "b_y": b.y, "x_step": j.x, "y_step": i.y,
+    }  # fmt: skip
+    outer = tuple(axis for axis in axes if axis is not i and axis is not j)
+    form = "dense" if dense else "copy"
+    multiple = max(_LINE // itemsize, a_block)
+    return _Call("blocks", (rows, columns, itemsize), form, outer, words, a.count, b.count * itemsize, multiple)
+
+
+def _section(
+    engine: Engine, call: _Call, axes: list[Axis], starts: tuple[int, int], itemsize: int, source: Array | None
+) -> Section:
+    names = {"runs": _copy.RUNS, "elements": _copy.ELEMENTS, "blocks": _copy.BLOCKS}[call.kind]
+    work = TILE_BYTES if engine.threads > 1 else _UNIT if call.kind == "blocks" else call.count * call.each
+    chunk = -(-max(1, work // max(call.each, 1)) // call.multiple) * call.multiple
+    chunks = -(-call.count // chunk)
+    outer = [Axis(1, 0, 0)] * (_OUTER - len(call.outer)) + list(call.outer)
+    units = outer[0].count * outer[1].count * outer[2].count * chunks
+    each = share(units, min(chunk, call.count) * call.each, engine.threads)
+    words = {
+        **call.words, "x*": starts[0], "y*": starts[1], "n1": outer[1].count, "n2": outer[2].count,
+        **{f"x{n}": axis.x for n, axis in enumerate(outer)}, **{f"y{n}": axis.y for n, axis in enumerate(outer)},
+        "chunks": chunks, "chunk": chunk, "units": units, "share": each, "tiles": -(-units // each),
+    }  # fmt: skip
+    extents = [start + itemsize for start in starts]
+    for axis in axes:
+        for operand, step in enumerate((axis.x, axis.y)):
+            extents[operand] += max(0, (axis.count - 1) * step)
+    lowest = [start + sum(min(0, (axis.count - 1) * axis.x) for axis in axes) for start in starts[:1]]
+    if min(*lowest, starts[1]) < 0:
+        raise ValueError("a copy begins before its operand")
+    rows, vectors, unroll = call.block
+    spec = KernelSpec(call.kind, engine.isa.name, rows, vectors, unroll, call.form, f"{8 * itemsize}bit", False)
+    arrays = {} if source is None else {"x*": source}
+    x = () if source is not None else ((names.index("x*"), 0),)
+    return Section(
+        spec, engine.kernels.get(spec), struct(names, words, arrays), (*x, (names.index("y*"), 1)),
+        (0 if source is not None else extents[0], extents[1]), words["tiles"], keep=tuple(arrays.values()),
+    )  # fmt: skip
+
+
+def _power(n: int) -> int:
+    """The largest power of two up to n."""
+    return 1 << (n.bit_length() - 1)
