@@ -68,20 +68,19 @@ class _Recorded(Budget):
 
 
 class NativeKernels:
-    """The native kernels of one model. Safe to use from several threads."""
+    """The native kernels of one model. Safe to use from several threads.
 
-    def __init__(self, model: Model, engine: Engine, arith: Arith) -> None:
+    literal: why nodes, by index, were left in float by the passes that look for integer operators.
+    """
+
+    def __init__(self, model: Model, engine: Engine, arith: Arith, literal: Mapping[int, str] | None = None) -> None:
         self.model = model
         self.engine = engine
         self.arith: Arith = arith
+        self.literal = literal or {}
         self._fixed: dict[int, tuple[bool, ...]] = {}
         self._bound: dict[int, dict[Key, Bound]] = {}
         self._lock = threading.Lock()
-
-    @property
-    def cache_refused(self) -> str:
-        cache = self.engine.kernels.cache
-        return f"{cache.directory} {cache.refused}" if cache.directory and cache.refused else ""
 
     def known(self, step: Step, args: Sequence[Array | None]) -> Bound | None:
         """What was bound for these shapes and types, if anything."""
@@ -118,11 +117,12 @@ class NativeKernels:
 
         definition = step.definition
         if definition.lowering is None:
-            return Bound(None, "no native kernel")
+            return Bound(None, self.literal.get(step.node.index, "no native kernel"))
         missing = len(definition.inputs) - len(args)
         names = tuple(p.name for p in definition.inputs)
         recorded = _Recorded(budget)
-        ctx = Context(self.arith, step.node.version, budget=recorded)
+        wanted = tuple(bool(name) for name in step.node.outputs)
+        ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=recorded)
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
         site = Site(self.engine, inputs, fixed, names, _attributes(step), ctx)
         try:
@@ -161,6 +161,12 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int | N
         known = ", ".join(i.name for i in usable)
         raise CallError("QR005", "bad-option", f"the instruction set {isa!r} cannot be used here",
                         facts=[("expected", known), ("got", isa)], fixes=["unset QRUN_ISA"]) from None  # fmt: skip
+
+
+def cache_refused(engine: Engine) -> str:
+    """Why compiled kernels are not kept though they should be; "" if they are, or need not be."""
+    cache = engine.kernels.cache
+    return f"{cache.directory} {cache.refused}" if cache.directory and cache.refused else ""
 
 
 def _unavailable(message: str, reason: Exception, *fixes: str) -> UnsupportedError:

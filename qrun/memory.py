@@ -110,8 +110,11 @@ class Budget:
             self.live -= owner.nbytes
 
     def count(self, nbytes: int) -> None:
-        """Take scratch memory that is there already into the account."""
-        self.peak = max(self.peak, self.live + nbytes)
+        """Take scratch memory that is there already into the account; MemoryLimitError if it passes a limit that was set."""
+        if callable(self._limit):
+            self.peak = max(self.peak, self.live + nbytes)
+        else:
+            self.claim((nbytes,), 1, "native program")
 
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
         """Raise MemoryLimitError if a tensor of this shape would pass the limit, or is one that numpy cannot index."""

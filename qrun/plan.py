@@ -13,7 +13,7 @@ from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, Formal, schema
 from qrun.ops import OpDef, find, near_operators
 
-BACKENDS = ("reference", "native")
+BACKENDS = ("native", "reference")
 
 
 @dataclass(frozen=True, slots=True)

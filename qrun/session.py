@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from qrun.dispatch import NativeKernels, make_engine
-from qrun.errors import CallError, RunError
+from qrun.dispatch import NativeKernels, cache_refused, make_engine
+from qrun.errors import CallError, RunError, UnsupportedError
 from qrun.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType, load
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
+from qrun.passes import optimize
 from qrun.plan import BACKENDS, Plan, plan
 from qrun.profiling import Profile, Progress, measure
 from qrun.programs import Compiled, Programs, expected_failure
@@ -24,8 +26,12 @@ from qrun.steps import Clock, NodeEvent, Run, TensorInfo, run_step
 if TYPE_CHECKING:
     import onnx
 
+    from qrun.native import Engine
+
 __all__ = ["NodeEvent", "Profile", "RunResult", "Session", "TensorInfo", "execute"]
 
+PLANS = 8
+"""Plans kept per session, for different outputs; the oldest goes."""
 ARITHMETICS = ("exact", "ort", "onnx-ref")
 
 
@@ -50,8 +56,12 @@ class Session:
 
     model:      a path, the bytes of a file, an onnx.ModelProto, or a loaded Model.
     backend:    ``reference``: exact numpy kernels; ``native``: kernels compiled for this CPU, with the same results, for
-                the nodes that have one (the others run on the reference kernels; the events tell).
+                the nodes that have one (the others run on the reference kernels; the events tell). None: native
+                where it can run, else reference; then `fallback` says why.
     arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
+    fuse:       run the graph with integer operators in place of DequantizeLinear-operator-QuantizeLinear groups, and
+                tables in place of chains of pointwise nodes (qrun.passes tells what stays equal); None: on the native
+                backend only.
     threads:    of the native kernels, 1 unless given.
     max_memory: bytes a run may hold at once; None: 80 % of what is free.
     cache:      where compiled native kernels are kept: True for the user's private cache folder, False for nowhere, or
@@ -65,14 +75,15 @@ class Session:
         self,
         model: str | Path | bytes | onnx.ModelProto | Model,
         *,
-        backend: str = "reference",
+        backend: str | None = None,
         arith: Arith = "exact",
+        fuse: bool | None = None,
         threads: int | None = None,
         max_memory: int | None = None,
         cache: str | os.PathLike[str] | bool = True,
         isa: str = "",
     ) -> None:
-        _choose("backend", backend, BACKENDS)
+        _choose("backend", backend or BACKENDS[0], BACKENDS)
         _choose("arith", arith, ARITHMETICS)
         if max_memory is not None and (not isinstance(max_memory, int) or max_memory < 0):
             raise _bad_argument("max_memory", "a number of bytes, or None", max_memory)
@@ -82,17 +93,15 @@ class Session:
             raise _bad_argument("model", "a path, bytes, an onnx.ModelProto or a qrun.Model", model)
         start = perf_counter_ns()
         self.model = model if isinstance(model, Model) else load(model)
-        self.backend = backend
         self.arith: Arith = arith
         self.threads = threads
         self.max_memory = max_memory
-        self._plans: dict[tuple[str, ...], Plan] = {}
-        self._plan(())
-        self._natives: NativeKernels | None = None
-        self._programs: Programs | None = None
-        if backend == "native":
-            self._natives = NativeKernels(self.model, make_engine(isa, cache, threads), arith)
-            self._programs = Programs(self._natives, arith)
+        self._engine, self.fallback = _engine(backend, isa, cache, threads)
+        self.backend = "native" if self._engine else "reference"
+        self.fuse = self._engine is not None if fuse is None else fuse
+        self._lock = threading.Lock()
+        self._plans: dict[tuple[str, ...], Prepared] = {}
+        self._prepared(())
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
@@ -101,7 +110,7 @@ class Session:
     @property
     def cache_refused(self) -> str:
         """Why compiled native kernels are not kept though they should be; "" if they are, or need not be."""
-        return self._natives.cache_refused if self._natives else ""
+        return cache_refused(self._engine) if self._engine else ""
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:
@@ -134,12 +143,12 @@ class Session:
     ) -> RunResult:
         if not isinstance(feeds, Mapping):
             raise _bad_argument("feeds", "a dict of arrays by input name", feeds)
-        chosen = self._plan((outputs,) if isinstance(outputs, str) else tuple(outputs or ()))
+        chosen = self._prepared((outputs,) if isinstance(outputs, str) else tuple(outputs or ()))
         values = check_feeds(self.model, feeds)
         budget = Budget(default_limit if self.max_memory is None else self.max_memory)
-        if self._programs is None or observe:
+        if chosen.programs is None or observe:
             return self._step_by_step(chosen, values, budget, observe)
-        compiled = self._programs.ready(chosen, values)
+        compiled = chosen.programs.ready(chosen.plan, values)
         failed: Exception | None = None
         if compiled is not None:
             try:
@@ -149,11 +158,12 @@ class Session:
         result = self._step_by_step(chosen, values, budget, observe)
         if failed is not None and not expected_failure(failed):
             raise failed
-        self._programs.learn(chosen, values, result.events)
+        chosen.programs.learn(chosen.plan, values, result.events)
         return result
 
-    def _step_by_step(self, plan: Plan, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
-        return execute(plan, values, arith=self.arith, budget=budget, observe=observe, natives=self._natives)
+    def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
+        return execute(chosen.plan, values, arith=self.arith, budget=budget, observe=observe, natives=chosen.natives,
+                       groups=chosen.groups)  # fmt: skip
 
     def profile(
         self,
@@ -169,10 +179,54 @@ class Session:
             raise _bad_argument("runs", "at least 1, or None", runs)
         return measure(lambda: self.execute(feeds, observe=False), self.model, runs, warmup, seconds, progress)
 
-    def _plan(self, keep: tuple[str, ...]) -> Plan:
-        if keep not in self._plans:
-            self._plans[keep] = plan(self.model, keep)
-        return self._plans[keep]
+    def _prepared(self, keep: tuple[str, ...]) -> Prepared:
+        """The plan for these outputs, and what runs it; plans of one model share their native kernels."""
+        with self._lock:
+            found = self._plans.get(keep)
+            if found is None:
+                while len(self._plans) >= PLANS:
+                    del self._plans[next(iter(self._plans))]
+                found = self._plans[keep] = self._prepare(keep)
+            return found
+
+    def _prepare(self, keep: tuple[str, ...]) -> Prepared:
+        first = plan(self.model, keep)
+        if not self.fuse:
+            return self._with_kernels(first, {}, {})
+        done = optimize(self.model, frozenset(first.keep), self.arith)
+        reasons = {refusal.index: refusal.reason for refusal in done.refused}
+        return self._with_kernels(plan(done.model, keep), done.groups, reasons)
+
+    def _with_kernels(self, plan: Plan, groups: Mapping[int, tuple[int, ...]], reasons: Mapping[int, str]) -> Prepared:
+        if self._engine is None:
+            return Prepared(plan, groups)
+        shared = next((p.natives for p in self._plans.values() if p.plan.model is plan.model), None)
+        natives = shared or NativeKernels(plan.model, self._engine, self.arith, reasons)
+        return Prepared(plan, groups, natives, Programs(natives, self.arith))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan and what runs it. groups: for each of its nodes, by index, the model's nodes that it stands for."""
+
+    plan: Plan
+    groups: Mapping[int, tuple[int, ...]]
+    natives: NativeKernels | None = None
+    programs: Programs | None = None
+
+
+def _engine(
+    backend: str | None, isa: str, cache: str | os.PathLike[str] | bool, threads: int | None
+) -> tuple[Engine | None, str]:
+    """The native engine if it is asked for, or can be had; and if it cannot, why."""
+    if backend == "reference":
+        return None, ""
+    try:
+        return make_engine(isa, cache, threads), ""
+    except UnsupportedError as error:
+        if backend is not None:
+            raise
+        return None, dict(error.facts).get("got", str(error))
 
 
 def _bad_argument(name: str, expected: str, got: object) -> CallError:
@@ -197,6 +251,7 @@ def execute(
     budget: Budget,
     observe: bool = True,
     natives: NativeKernels | None = None,
+    groups: Mapping[int, tuple[int, ...]] | None = None,
 ) -> RunResult:
     """Run every step of a plan on checked feeds, freeing values after their last use."""
     model = plan.model
@@ -205,9 +260,10 @@ def execute(
         budget.hold(array)
     events = []
     clock = Clock()
+    run = Run(arith, budget, observe, natives, clock, groups or {})
     begin = clock.now()
     for step in plan.steps:
-        events.append(run_step(step, model, values, Run(arith, budget, observe, natives, clock)))
+        events.append(run_step(step, model, values, run))
         for name in step.frees:
             freed = values.pop(name, None)
             if freed is not None:

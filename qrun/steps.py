@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -12,7 +12,7 @@ import numpy as np
 
 from qrun.dispatch import Bound, NativeKernels
 from qrun.errors import MemoryLimitError, OperatorError, QrunError, RunError
-from qrun.ir import Array, Model
+from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
@@ -37,6 +37,8 @@ class TensorInfo:
 class NodeEvent:
     """What happened at one node: when it started and how long it took (ns), what it read and wrote, its multiply-adds.
 
+    node:     what ran; in a rewritten model it may stand for a `group` of the model's nodes (their indices, `index` is
+              that of the one it is named after).
     backend:  ``reference`` or ``native``; why: the reason for ``reference`` in a session with another backend.
     sections: the parts of a native kernel.
     """
@@ -51,21 +53,15 @@ class NodeEvent:
     observations: tuple[Observation, ...] = ()
     why: str = ""
     sections: tuple[NativeSection, ...] = ()
+    group: tuple[int, ...] = ()
+    node: Node | None = None
 
     def at(self, start_ns: int, duration_ns: int) -> NodeEvent:
         """The same at another time, without observations."""
         return NodeEvent(
-            self.index,
-            start_ns,
-            duration_ns,
-            self.inputs,
-            self.outputs,
-            self.macs,
-            self.backend,
-            (),
-            self.why,
-            self.sections,
-        )
+            self.index, start_ns, duration_ns, self.inputs, self.outputs, self.macs, self.backend, (), self.why,
+            self.sections, self.group, self.node,
+        )  # fmt: skip
 
 
 class Clock:
@@ -95,6 +91,7 @@ class Run:
     observe: bool
     natives: NativeKernels | None
     clock: Clock
+    groups: Mapping[int, tuple[int, ...]]
 
 
 def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> NodeEvent:
@@ -145,6 +142,8 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
         tuple(ctx.observations),
         bound.why if bound else "",
         kernel.sections if kernel else (),
+        run.groups.get(node.index, (node.index,)),
+        node,
     )
 
 
@@ -175,7 +174,8 @@ def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
 
 def _observe(step: Step, args: Sequence[Array | None], bound: Bound, result: Array, ctx: Context) -> None:
     """What the reference kernel would have observed: known from the parameters, or by running it as well."""
-    if bound.kernel is not None and bound.kernel.complete(result):
+    kernel = bound.kernel
+    if kernel is not None and kernel.complete(result) and (kernel.plain is None or kernel.plain(args)):
         ctx.observations.extend(bound.observations)
     else:
         reference(step, args, ctx)

@@ -91,7 +91,7 @@ def all_tensors(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str,
 
 def whole(model: onnx.ModelProto, feeds: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[Difference]:
     """All tensors of one run in `ort` arithmetic."""
-    session = qrun.Session(model, arith="ort")
+    session = qrun.Session(model, arith="ort", backend="reference")
     ours = session.run(feeds, list(theirs))
     makers = {name: node for node in session.model.nodes for name in node.outputs}
     found = []
@@ -169,7 +169,7 @@ def settle(found: Difference, step: Step, inputs: Sequence[Array | None], ours: 
 
 def times(model: onnx.ModelProto, feeds: Mapping[str, Array], runs: int) -> tuple[float, float]:
     """Fastest of `runs` interleaved runs in seconds: qrun, onnxruntime (without optimizations)."""
-    ours, theirs = qrun.Session(model), onnxruntime_session(model)
+    ours, theirs = qrun.Session(model, backend="reference"), onnxruntime_session(model)
     calls: tuple[Callable[[], object], ...] = (lambda: ours.run(feeds), lambda: theirs.run(None, dict(feeds)))
     best = [float("inf"), float("inf")]
     for _ in range(runs):

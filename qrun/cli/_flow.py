@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qrun.session import RunResult, Session
 
 
-OWN = ("reference", "native")
+OWN = (None, "native", "reference")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     begin = perf_counter_ns()
     session, label = _session(model, source, names, options)
     planned = perf_counter_ns()
+    if fallback := getattr(session, "fallback", ""):
+        out.note(f"native kernels cannot run here, the reference kernels do: {fallback}")
     refused = getattr(session, "cache_refused", "")
     if refused:
         out.note(f"compiled kernels are not kept: {refused}")
@@ -77,14 +79,14 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
     from qrun.outputs import replacing
     from qrun.report.trace import trace
 
-    text = trace(ready.model, result, load_ns=ready.load_ns, plan_ns=ready.plan_ns, backend=options["backend"])
+    text = trace(ready.model, result, load_ns=ready.load_ns, plan_ns=ready.plan_ns, backend=ready.session.backend)
     with replacing(options["trace"]) as stream:
         stream.write(text.encode())
     if ready.model.nodes and not result.events:
         out.note(f"{options['trace']} has no times of nodes: --backend {options['backend']} does not give them")
 
 
-def _import_backend(backend: str) -> None:
+def _import_backend(backend: str | None) -> None:
     """So that the load time is the model's, not Python's."""
     from importlib import import_module
 
@@ -98,7 +100,7 @@ def _session(
         from qrun.session import Session
 
         made = Session(model, backend=options["backend"], arith=options["arith"], threads=options["threads"],
-                       max_memory=options["max_memory"], isa=os.environ.get("QRUN_ISA", ""),
+                       fuse=options["fuse"], max_memory=options["max_memory"], isa=os.environ.get("QRUN_ISA", ""),
                        cache=not options["no_cache"] and (os.environ.get("QRUN_CACHE_DIR") or True))  # fmt: skip
         return made, ""
     from qrun.peers import Peer

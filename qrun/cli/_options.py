@@ -35,10 +35,12 @@ input_options = stacked(
 )  # fmt: skip
 
 run_options = stacked(
-    option("-b", "--backend", type=click.Choice(["reference", "native", "ort", "onnx-ref"]), default="reference",
-           show_default=True, group="Run", help="Which runtime executes the model."),
+    option("-b", "--backend", type=click.Choice(["native", "reference", "ort", "onnx-ref"]), group="Run",
+           show_default="native, where it can run", help="Which runtime executes the model."),
     option("--arith", type=click.Choice(["exact", "ort", "onnx-ref"]), default="exact", show_default=True, group="Run",
            help="Requantization: the correctly rounded value, or as another runtime rounds."),
+    option("--fuse/--no-fuse", default=None, group="Run", show_default="fuse on the native backend",
+           help="Run DequantizeLinear-operator-QuantizeLinear groups as integer operators, or the graph as written."),
     option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run",
            show_default="1 for qrun's own", help="Threads of the backend (of BLAS, for qrun's numpy kernels)."),
     option("--no-cache", is_flag=True, group="Run",

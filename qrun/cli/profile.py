@@ -102,7 +102,7 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: ski
     code = INTERRUPTED if profile.interrupted else 0
     feeds, top = ready.feeds, options["top"]
     report = ProfileReport(profile, feeds.arrays, feeds.sources, feeds.symbols, ready.load_ns + ready.plan_ns,
-                           options["backend"], options["arith"], ready.label, options["by"],
+                           ready.session.backend, options["arith"], ready.label, options["by"],
                            None if top == "all" else top)  # fmt: skip
     if options["format"] == "json":
         from qrun.report.json import document

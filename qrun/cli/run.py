@@ -75,7 +75,7 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: ski
 
     feeds = ready.feeds
     report = RunReport(ready.model, feeds.arrays, feeds.sources, feeds.symbols, result, findings,
-                       options["backend"], options["arith"], ready.label)  # fmt: skip
+                       ready.session.backend, options["arith"], ready.label)  # fmt: skip
     if as_json:
         from qrun.report.json import document
 

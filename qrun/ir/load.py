@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
@@ -18,6 +19,7 @@ from qrun.ir.diagnose import not_a_model
 from qrun.ir.graph import Scope, build_graph, refuse_bytes
 from qrun.ir.model import Model
 from qrun.ir.tensors import External
+from qrun.ir.wire import lift
 
 KNOWN = f"ai.onnx {schema.OPSETS[0]}-{schema.OPSETS[-1]}, com.microsoft 1"
 MAX_INLINED = 2 * 10**5
@@ -33,12 +35,22 @@ def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "") -> Mo
     UnsupportedError if it uses an opset or feature that qrun does not read.
     """
     if isinstance(model, onnx.ModelProto):
-        return _build(model, None, model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b"", source)
+        data = model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b""
+        return _build(model, None, source, len(data), _digest(data))
     if isinstance(model, bytes):
-        return _build(parse(model, source or "the model"), None, model, source)
+        return _build(parse(model, source or "the model"), None, source, len(model), _digest(model))
     path = Path(model)
+    lifted = lift(path)
+    if lifted is not None and (proto := _parsed(lifted.proto)) is not None:
+        return _build(proto, path, source, lifted.size, "", lifted.payloads)
     data = read_file(path)
-    return _build(parse(data, str(path)), path, data, source)
+    return _build(parse(data, str(path)), path, source, len(data), "" if path.is_file() else _digest(data))
+
+
+def _digest(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_file(path: Path) -> bytes:
@@ -56,21 +68,33 @@ def read_file(path: Path) -> bytes:
 
 def parse(data: bytes, label: str) -> onnx.ModelProto:
     """The ModelProto in `data`; a ModelError that says what the bytes are instead."""
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(data)
-    except (DecodeError, RuntimeError, ValueError):
-        raise not_a_model(data, label) from None
-    if not proto.HasField("graph"):
+    proto = _parsed(data)
+    if proto is None:
         raise not_a_model(data, label)
     return proto
 
 
-def _build(proto: onnx.ModelProto, path: Path | None, data: bytes, source: str) -> Model:
+def _parsed(data: bytes) -> onnx.ModelProto | None:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, RuntimeError, ValueError):
+        return None
+    return proto if proto.HasField("graph") else None
+
+
+def _build(
+    proto: onnx.ModelProto,
+    path: Path | None,
+    source: str,
+    size: int,
+    digest: str,
+    payloads: Mapping[bytes, np.ndarray[Any, np.dtype[np.uint8]]] | None = None,
+) -> Model:
     label = str(path) if path else source or "the model"
     opsets = _opsets(proto, label)
     proto = _inlined(proto, opsets, label)
-    external = External(path.parent if path else None)
+    external = External(path.parent if path else None, payloads)
     graph = build_graph(proto.graph, Scope(opsets, external, label))
     return Model(
         name=proto.graph.name,
@@ -79,8 +103,8 @@ def _build(proto: onnx.ModelProto, path: Path | None, data: bytes, source: str) 
         source=source,
         ir_version=proto.ir_version,
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
-        size=len(data),
-        digest="" if path is not None and path.is_file() else hashlib.sha256(data).hexdigest(),
+        size=size,
+        digest=digest,
         external_files=tuple(sorted(external.files)),
         **graph,
     )

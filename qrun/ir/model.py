@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -115,6 +114,8 @@ class Model:
         """Of the file's bytes; a regular file is read again, which only those pay for who ask. "" if it is gone."""
         if self.digest or self.path is None:
             return self.digest
+        import hashlib
+
         try:
             with open(self.path, "rb") as stream:
                 return hashlib.file_digest(stream, "sha256").hexdigest()

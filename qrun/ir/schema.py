@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ OPSETS = range(7, 29)
 """Versions of ai.onnx that qrun reads."""
 MS = "com.microsoft"
 DOMAINS = ("", MS)
+OWN = "qrun"
+"""The domain of operators that only models rewritten by qrun have; in a file it is as unknown as any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,17 @@ class Schema:
 
 @cache
 def schema(domain: str, op_type: str, opset: int) -> Schema | None:
-    """The schema that `opset` selects, or None if the operator is not in onnx.defs at this opset."""
-    if not 0 <= opset < 2**31:
+    """The schema that `opset` selects, or None if the operator is not in onnx.defs at this opset.
+
+    onnx.defs takes 15 ms and 7 MB for its first answer, so those of ai.onnx are kept in schemas.txt.
+    """
+    if domain == MS or not 0 <= opset < 2**31:
         return None
+    return kept_schema(op_type, opset) if domain == "" and opset in OPSETS else defined_schema(domain, op_type, opset)
+
+
+def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:
+    """As `schema`, from onnx.defs."""
     try:
         raw = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -72,6 +84,52 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     )
 
 
+def kept_schema(op_type: str, opset: int) -> Schema | None:
+    """As `schema`, for ai.onnx and an opset of OPSETS, from schemas.txt; scripts/make_schemas.py tells its format."""
+    found = [fields for fields in _kept()[1].get(op_type, ()) if int(fields[0]) <= opset]
+    if not found or len(found[-1]) == 1:
+        return None
+    since, inputs, outputs, counts, attributes, variables = found[-1]
+    least, most, results = map(int, counts.split())
+    constraints = {name: _kept_types(number) for name, _, number in (v.partition("@") for v in variables.split())}
+
+    def formal(text: str) -> Formal:
+        name, _, variable = text.partition(":")
+        types = constraints[variable] if variable in constraints else _dtypes([variable])
+        option = {"?": "Optional", "*": "Variadic", "+": "Variadic"}.get(name[-1], "Single")
+        return Formal(name.rstrip("?*+"), variable, types, option, name[-1] != "+")
+
+    return Schema(
+        int(since),
+        tuple(map(formal, inputs.split())),
+        tuple(map(formal, outputs.split())),
+        least,
+        most,
+        results,
+        frozenset(attributes.split()),
+    )
+
+
+@cache
+def _kept() -> tuple[Mapping[str, str], Mapping[str, Sequence[Sequence[str]]]]:
+    """What schemas.txt has: sets of types by number, and the fields of each version of each operator, in order."""
+    sets: dict[str, str] = {}
+    operators: dict[str, list[list[str]]] = {}
+    for line in Path(__file__).with_name("schemas.txt").read_text("ascii").splitlines()[1:]:
+        name, *fields = line.split("\t")
+        if fields:
+            operators.setdefault(name, []).append(fields)
+        else:
+            number, _, names = line[1:].partition(" ")
+            sets[number] = names
+    return sets, operators
+
+
+@cache
+def _kept_types(number: str) -> frozenset[np.dtype[Any]] | None:
+    return frozenset(BY_ONNX_NAME[name] for name in _kept()[0][number].split()) or None
+
+
 @cache
 def standard_operators() -> frozenset[str]:
     """The names of the operators that ai.onnx has at the newest opset that qrun reads."""
@@ -80,7 +138,9 @@ def standard_operators() -> frozenset[str]:
 
 
 def version(domain: str, op_type: str, opset: int) -> int:
-    """The since_version that `opset` selects; `opset` itself for operators that are not in onnx.defs."""
+    """The since_version that `opset` selects; `opset` itself where onnx.defs has no such operator; 0 in OWN."""
+    if domain == OWN:
+        return 0
     found = schema(domain, op_type, opset)
     return found.version if found else opset
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,15 @@ _FIELDS: dict[int, str] = {
 class External:
     """Opens the external files of one model: only inside `folder`, each mapped once.
 
+    payloads: what belongs in `raw_data` where that is a stand-in (wire.py).
     Source: ONNX IR, "External Tensor Data".
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(
+        self, folder: Path | None, payloads: Mapping[bytes, np.ndarray[Any, np.dtype[np.uint8]]] | None = None
+    ) -> None:
         self.folder = folder.resolve() if folder else None
+        self.payloads = payloads or {}
         self.files: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
 
     def open(self, location: str, tensor: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -120,7 +125,9 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
     elif tensor.data_location == onnx.TensorProto.EXTERNAL:
         array = _decode(number, _mapped(tensor, external, name, stored_bytes(number, count)), count)
     elif tensor.HasField("raw_data"):
-        raw = np.frombuffer(tensor.raw_data, np.uint8)
+        data = tensor.raw_data
+        raw = external.payloads.get(data)
+        raw = np.frombuffer(data, np.uint8) if raw is None else raw
         _expect(name, dims, number, "bytes", stored_bytes(number, count), raw.size)
         array = _decode(number, raw, count)
     else:
@@ -179,7 +186,7 @@ def _decode(number: int, raw: np.ndarray[Any, Any], count: int) -> np.ndarray[An
         dtype = DTYPES[number]
         if number == 9:
             return np.asarray(raw != 0)
-        if raw.ctypes.data % dtype.alignment or not isinstance(raw, np.memmap):
+        if raw.ctypes.data % dtype.alignment:
             raw = raw.copy()
         little = raw.view(dtype.newbyteorder("<") if dtype.isbuiltin == 1 else dtype)
         return little.view(dtype) if little.dtype == dtype else little.astype(dtype)

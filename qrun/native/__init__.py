@@ -1,10 +1,14 @@
 """The native engine: int8 products compiled for this CPU. Arrays and numbers in, arrays out; it knows no ONNX."""
 
 from qrun.native.cache import default_directory
+from qrun.native.calls import Buffer, Rooms
+from qrun.native.codes import Codes
 from qrun.native.conv import Conv
+from qrun.native.dynamic import Matmul
 from qrun.native.engine import Engine
 from qrun.native.epilogue import Target
 from qrun.native.errors import Declined
+from qrun.native.finish import requantization
 from qrun.native.gemm import Gemm
 from qrun.native.isa import available
 from qrun.native.operation import Operand, Operation
@@ -12,17 +16,22 @@ from qrun.native.placement import Foreign, Task
 from qrun.native.program import Program, Unplanned
 
 __all__ = [
+    "Buffer",
+    "Codes",
     "Conv",
     "Declined",
     "Engine",
     "Foreign",
     "Gemm",
+    "Matmul",
     "Operand",
     "Operation",
     "Program",
+    "Rooms",
     "Target",
     "Task",
     "Unplanned",
     "available",
     "default_directory",
+    "requantization",
 ]

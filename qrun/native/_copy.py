@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from qrun.native._flow import Flow, interleaved
+from qrun.native._flow import Flow, interleaved, joined, sixteens
 from qrun.native._ir import argument_loader
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -22,6 +22,8 @@ chunks, chunk     parts of the kernel's first own axis, and its elements in each
 a, b         the own axes of a transposition, in the order of its loops: lengths; elements per block; strides
 x_step, y_step    from one row of a block to the next
 """
+
+_WIDE = 32
 
 
 class _Copy:
@@ -50,16 +52,28 @@ class _Copy:
         with w.tiles(a["tiles"]) as tile:
             start = w.mul(tile, a["share"])
             end = w.least(w.add(start, a["share"]), a["units"])
-            with w.loop(start, end, 1) as unit:
-                rest, chunk = w.split(unit.index, a["chunks"])
-                rest, i2 = w.split(rest, a["n2"])
-                i0, i1 = w.split(rest, a["n1"])
+            rest, chunk = w.split(start, a["chunks"])
+            rest, i2 = w.split(rest, a["n2"])
+            i0, i1 = w.split(rest, a["n1"])
+            with w.loop(start, end, 1, [("i64", i) for i in (chunk, i2, i1, i0)]) as unit:
+                chunk, i2, i1, i0 = unit.carried
                 for name in ("x", "y"):
                     pointer = a[name]
                     for axis, index in enumerate((i0, i1, i2)):
                         pointer = w.at(pointer, w.mul(index, a[f"{name}{axis}"]))
                     setattr(self, name, pointer)
                 yield chunk
+                unit.next(self._following(unit.carried))
+
+    def _following(self, counters: list[str]) -> list[str]:
+        """Chunk and outer indices of the next unit."""
+        w, carry, ends = self.w, "1", []
+        for counter, length in zip(counters, ("chunks", "n2", "n1"), strict=False):
+            more = w.add(counter, carry)
+            full = w.let(f"icmp eq i64 {more}, {self.a[length]}")
+            ends.append(w.let(f"select i1 {full}, i64 0, i64 {more}"))
+            carry = w.let(f"zext i1 {full} to i64")
+        return [*ends, w.add(counters[3], carry)]
 
 
 class Runs(_Copy):
@@ -127,18 +141,25 @@ class Blocks(_Copy):
         for row in range(spec.rows):
             x = w.at(x, self.a["x_step"]) if row else x
             rows.append(w.load(f"<{spec.vectors} x {element}>", x))
-        pieces = interleaved(w, element, spec.unroll, rows, spec.vectors)
-        count = spec.rows * spec.vectors // len(pieces)
-        kind, whole = f"<{count} x {element}>", 1 if spec.form == "dense" else count // spec.rows
-        if whole == 1:
-            step: int | str = count * spec.unroll if spec.form == "dense" else self.a["y_step"]
+        pieces, count = interleaved(w, element, spec.unroll, rows, spec.vectors), spec.vectors
+        if spec.form == "dense":
+            pieces = joined(w, element, pieces, count) if count * spec.unroll == _WIDE else pieces
             for number, piece in enumerate(pieces):
-                y = w.at(y, step) if number else y
-                w.store(kind, piece, y)
+                w.store(f"<{count} x {element}>", piece, w.at(y, number * count * spec.unroll))
             return
-        bits = f"i{8 * spec.rows * spec.unroll}"
+        if count * spec.unroll == _WIDE:
+            pieces = sixteens(w, element, pieces, count, spec.unroll)
+        self._store_rows(pieces, spec.rows * count // len(pieces), y)
+
+    def _store_rows(self, pieces: list[str], count: int, y: str) -> None:
+        """Store vectors of `count` elements, each one row of the result or several."""
+        w, rows, size = self.w, self.spec.rows, self.spec.unroll
+        kind, bits, whole = f"<{count} x i{8 * size}>", f"i{8 * rows * size}", count // rows
         for number, piece in enumerate(pieces):
-            parts = w.let(f"bitcast {kind} {piece} to <{whole} x {bits}>")
+            parts = piece if whole == 1 else w.let(f"bitcast {kind} {piece} to <{whole} x {bits}>")
             for part in range(whole):
                 y = w.at(y, self.a["y_step"]) if number or part else y
-                w.store(bits, w.let(f"extractelement <{whole} x {bits}> {parts}, i32 {part}"), y)
+                if whole == 1:
+                    w.store(kind, piece, y)
+                else:
+                    w.store(bits, w.let(f"extractelement <{whole} x {bits}> {parts}, i32 {part}"), y)

@@ -6,7 +6,7 @@ Serves convolutions (indirect: one offset per output pixel and kernel tap) and m
 from __future__ import annotations
 
 from qrun.native._dot import activations, dot, int32s, weights
-from qrun.native._ir import Writer, argument_loader
+from qrun.native._ir import Writer, argument_loader, indices
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -15,6 +15,7 @@ ARGUMENTS = (
     "x*", "padding*", "offsets*", "weights*", "bias*", "constants*", "y*",
     "x_image", "y_image", "y_row", "last_row", "blocks", "taps", "depth",
     "panels", "chunks", "chunk", "tiles", "mask", "zero_point!",
+    "group_panels", "x_group", "y_group", "chunk_step", "panel_step",
 )  # fmt: skip
 """One 8-byte word each.
 
@@ -25,7 +26,9 @@ last_row     where the last block starts: blocks overlap rather than run over
 depth        k-steps of 4 * unroll bytes per tap
 chunks, chunk     parts of the rows a panel's work is cut into, and blocks in each
 tiles        images * panels * chunks
-mask         lanes of the very last vector that exist
+mask         lanes of a group's very last vector that exist
+group_panels panels of a group; x_group, y_group: bytes from one group's channels to the next one's
+chunk_step, panel_step  tile // step, modulo their number, is the tile's chunk or panel
 """
 
 
@@ -42,7 +45,7 @@ class Dense:
         self.a = argument_loader(w, ARGUMENTS)
         self.panel_weights = w.mul(w.mul(self.a["taps"], self.a["depth"]), spec.unroll * spec.vectors * self.bytes)
         self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, self.a["zero_point"], self.a["mask"])
-        self.flip = w.splat(isa.lanes, "i32", str(-0x7F7F7F80)) if spec.signed else ""
+        self.flip = w.splat(isa.lanes, "i32", str(-0x7F7F7F80)) if isa.shift(spec.signed) else ""
 
     def text(self) -> str:
         w = self.w
@@ -71,20 +74,20 @@ class Dense:
     def _place(self) -> None:
         """Pointers of the tile's image, panel and blocks."""
         w, a, spec = self.w, self.a, self.spec
-        chunk = w.let(f"urem i64 %tile, {a['chunks']}")
-        rest = w.let(f"udiv i64 %tile, {a['chunks']}")
-        panel = w.let(f"urem i64 {rest}, {a['panels']}")
-        image = w.let(f"udiv i64 {rest}, {a['panels']}")
+        chunk = w.rem(w.div("%tile", a["chunk_step"]), a["chunks"])
+        panel = w.rem(w.div("%tile", a["panel_step"]), a["panels"])
+        image = w.div(w.div("%tile", a["chunks"]), a["panels"])
+        group, place = w.div(panel, a["group_panels"]), w.rem(panel, a["group_panels"])
         first = w.mul(chunk, a["chunk"])
         self.end = w.least(w.add(first, a["chunk"]), a["blocks"])
         channels = spec.vectors * self.isa.lanes
-        self.x = w.at(a["x"], w.mul(image, a["x_image"]))
+        self.x = w.at(w.at(a["x"], w.mul(image, a["x_image"])), w.mul(group, a["x_group"]))
         self.weights = w.at(a["weights"], w.mul(panel, self.panel_weights))
         bias = w.at(a["bias"], w.mul(panel, 4 * channels))
         self.constants = w.at(a["constants"], w.mul(panel, self.epilogue.panel_bytes()))
-        y = w.at(a["y"], w.mul(image, a["y_image"]))
-        self.y = w.at(y, w.mul(panel, channels * (4 if spec.out == "i32" else 1)))
-        self.epilogue.set_panel(w.let(f"icmp eq i64 {w.add(panel, 1)}, {a['panels']}"))
+        y = w.at(w.at(a["y"], w.mul(image, a["y_image"])), w.mul(group, a["y_group"]))
+        self.y = w.at(y, w.mul(place, channels * (4 if spec.out == "i32" else 1)))
+        self.epilogue.set_panel(w.let(f"icmp eq i64 {w.add(place, 1)}, {a['group_panels']}"))
         w.do("br label %block")
         w.label("block")
         w.let(f"phi i64 [{first}, %work], [%m1, %store_end]", "%m")
@@ -128,6 +131,7 @@ class Dense:
         self._prefetch()
         step = w.mul("%k0", 4 * spec.unroll)
         rows = [w.at(row, step) for row in self.rows]
+        held: dict[str, str] = {}
         for u in range(spec.unroll):
             last = u == spec.unroll - 1
             panel = [
@@ -135,16 +139,33 @@ class Dense:
                 for j in range(spec.vectors)
             ]
             for i in range(spec.rows):
-                packed = w.splat(isa.lanes, "i32", w.load("i32", w.at(rows[i], 4 * u)))
-                if spec.signed:
-                    packed = w.let(f"xor {self.kind} {packed}, {self.flip}")
-                x = activations(w, isa, packed)
+                x = activations(w, isa, self._broadcast(rows[i], u, held))
                 for j in range(spec.vectors):
                     acc[i, j] = dot(w, isa, acc[i, j], x, panel[j], f"%next_{i}_{j}" if last else "")
         w.let("add i64 %k0, 1", "%k1")
         w.at("%bk", spec.unroll * spec.vectors * self.bytes, "%b1")
         w.let(f"icmp ult i64 %k1, {self.a['depth']}", "%more_k")
         w.do("br i1 %more_k, label %k, label %tap_end")
+
+    def _broadcast(self, row: str, u: int, held: dict[str, str]) -> str:
+        """A row's four activations of k-step u in every lane.
+
+        The dot products of NEON take any lane of a vector: vectors of four k-steps are loaded, and `held` by row.
+        """
+        w, lanes = self.w, self.isa.lanes
+        by_lane = self.isa.dot in ("usdot", "sdot") and u - u % lanes + lanes <= self.spec.unroll
+        if by_lane and u % lanes:
+            packed = held[row]
+        elif by_lane:
+            packed = held[row] = self._flipped(w.load(self.kind, w.at(row, 4 * u)))
+        else:
+            return self._flipped(w.splat(lanes, "i32", w.load("i32", w.at(row, 4 * u))))
+        lane = indices([u % lanes] * lanes)
+        return w.let(f"shufflevector {self.kind} {packed}, {self.kind} poison, <{lanes} x i32> {lane}")
+
+    def _flipped(self, packed: str) -> str:
+        """Activations of one sign as those of the other."""
+        return self.w.let(f"xor {self.kind} {packed}, {self.flip}") if self.flip else packed
 
     def _prefetch(self) -> None:
         """Ask for a share of the next panel's weights; addresses past the end are harmless."""

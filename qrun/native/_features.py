@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from importlib.util import find_spec
 
 _HWCAP, _HWCAP2 = 16, 26
 _LINUX = {"lse": (_HWCAP, 8), "dotprod": (_HWCAP, 20), "i8mm": (_HWCAP2, 13)}
 """By feature: entry of the auxiliary vector, and bit in it."""
+_CPUINFO = {"abm": "lzcnt", "bmi1": "bmi"}
 _DARWIN = {"lse": "FEAT_LSE", "dotprod": "FEAT_DotProd", "i8mm": "FEAT_I8MM"}
 
 
 def host_features(architecture: str) -> frozenset[str]:
-    """The features of this machine. LLVM finds them on x86 only: for AArch64 it knows neither dotprod nor i8mm."""
-    if architecture != "aarch64":
-        import llvmlite.binding as llvm
+    """The features of this machine. Raises ImportError without llvmlite.
 
-        return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+    On x86 LLVM finds them, where Linux does not tell, which takes less; of AArch64 LLVM looks for neither dotprod nor i8mm.
+    """
+    if find_spec("llvmlite") is None:
+        raise ImportError("No module named 'llvmlite'")
+    if architecture != "aarch64":
+        return _of_cpuinfo() or _of_llvm()
     if sys.platform not in ("linux", "darwin"):
         return frozenset()
     found = (name for name in _LINUX if (_on_darwin(name) if sys.platform == "darwin" else _on_linux(name)))
     return frozenset(found)
+
+
+def _of_llvm() -> frozenset[str]:
+    import llvmlite.binding as llvm
+
+    return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+
+
+def _of_cpuinfo() -> frozenset[str]:
+    """Those of x86 that the kernel lets programs use."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii") as lines:
+            line = next(line for line in lines if line.startswith("flags"))
+    except (OSError, StopIteration, ValueError):
+        return frozenset()
+    names = (_CPUINFO.get(name, name) for name in line.partition(":")[2].split())
+    return frozenset(n.replace("_", "-") if n.startswith("amx") else n.replace("_", "") for n in names)
 
 
 def _on_linux(feature: str) -> bool:

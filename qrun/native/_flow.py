@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -62,6 +62,17 @@ class Flow(Writer):
         self.label(out)
 
     @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """The body if an i1 is true; it makes no values that are used after it."""
+        self.blocks += 1
+        inside, after = f"then{self.blocks}", f"after{self.blocks}"
+        self.do(f"br i1 {condition}, label %{inside}, label %{after}")
+        self.label(inside)
+        yield
+        self.jump(after)
+        self.label(after)
+
+    @contextmanager
     def tiles(self, count: str) -> Iterator[str]:
         """The body for each tile that no other thread took; then the kernel returns how many that were."""
         before = self.here
@@ -91,39 +102,86 @@ class Flow(Writer):
 def interleaved(w: Writer, element: str, size: int, rows: list[str], count: int) -> list[str]:
     """Vectors [rows][count] of elements of `size` bytes to [count][rows], in pieces of 16 bytes, or one smaller piece.
 
-    The number of rows is a power of two, or 3 of whole 16 bytes.
+    The number of rows is a power of two, or 3 of at least 16 bytes. Longer rows are taken as lanes of 16 bytes: the
+    first lanes of all pieces come before the second ones, and `joined` or `sixteens` puts them in order.
     """
+    lanes = max(count * size // 16, 1)
+    each = count // lanes
     if len(rows) == 3:
-        return _three(w, element, rows, count)
+        return _three(w, element, rows, count, each)
     pieces = [[row] for row in rows]
     while len(pieces) > 1:
         half = len(pieces) // 2
         pieces = [
-            [p for x, y in zip(pieces[i], pieces[i + half], strict=True) for p in _pair(w, element, size, x, y, count)]
+            [
+                p
+                for x, y in zip(pieces[i], pieces[i + half], strict=True)
+                for p in _pair(w, element, size, x, y, each, lanes)
+            ]
             for i in range(half)
         ]
-        count = min(2 * count, 16 // size)
+        each = min(2 * each, 16 // size)
     return pieces[0]
 
 
-def _pair(w: Writer, element: str, size: int, a: str, b: str, count: int) -> list[str]:
-    """Elements of a and b by turns: as one vector if it has at most 16 bytes, else as two."""
-    kind = f"<{count} x {element}>"
-    order = [i + source * count for i in range(count) for source in (0, 1)]
-    parts = [order] if 2 * count * size <= 16 else [order[:count], order[count:]]
+def _pair(w: Writer, element: str, size: int, a: str, b: str, each: int, lanes: int) -> list[str]:
+    """Elements of a and b by turns, in every lane of `each`: as one vector if it has at most 16 bytes, else as two."""
+    order = [
+        [lane * each + i + source * each * lanes for i in range(each) for source in (0, 1)] for lane in range(lanes)
+    ]
+    if 2 * each * size <= 16:
+        return [shuffled(w, element, each * lanes, a, b, order[0])]
+    return [shuffled(w, element, each * lanes, a, b, [i for o in order for i in o[part]])
+            for part in (slice(each), slice(each, None))]  # fmt: skip
+
+
+def joined(w: Writer, element: str, pieces: list[str], count: int) -> list[str]:
+    """Pieces of 32 bytes, `count` elements, to vectors that hold neighbouring 16 bytes."""
+    half = count // 2
     return [
-        w.let(f"shufflevector {kind} {a}, {kind} {b}, <{len(p)} x i32> <{', '.join(f'i32 {i}' for i in p)}>")
-        for p in parts
+        shuffled(w, element, count, a, b, [*range(start, start + half), *range(count + start, count + start + half)])
+        for start in (0, half)
+        for a, b in zip(pieces[::2], pieces[1::2], strict=True)
     ]
 
 
-def _three(w: Writer, element: str, rows: list[str], count: int) -> list[str]:
-    kind = f"<{count} x {element}>"
+def sixteens(w: Writer, element: str, pieces: list[str], count: int, size: int) -> list[str]:
+    """Pieces of `count` elements, several times 16 bytes, to the 16 bytes of each lane, in order."""
+    each = 16 // size
+    return [
+        shuffled(w, element, count, piece, "poison", range(start, start + each))
+        for start in range(0, count, each)
+        for piece in pieces
+    ]
+
+
+def shuffled(w: Writer, element: str, count: int, a: str, b: str, order: Iterable[int]) -> str:
+    kind, lanes = f"<{count} x {element}>", ["i32 poison" if i < 0 else f"i32 {i}" for i in order]
+    return w.let(f"shufflevector {kind} {a}, {kind} {b}, <{len(lanes)} x i32> <{', '.join(lanes)}>")
+
+
+def _three(w: Writer, element: str, rows: list[str], count: int, each: int) -> list[str]:
+    """In each lane of `each` elements the elements of three rows by turns."""
     pieces = []
-    for first in range(0, 3 * count, count):
-        places = range(first, first + count)
-        two = [f"i32 {p // 3 + p % 3 * count}" if p % 3 < 2 else "i32 poison" for p in places]
-        both = w.let(f"shufflevector {kind} {rows[0]}, {kind} {rows[1]}, <{count} x i32> <{', '.join(two)}>")
-        all_three = [f"i32 {i if p % 3 < 2 else count + p // 3}" for i, p in enumerate(places)]
-        pieces.append(w.let(f"shufflevector {kind} {both}, {kind} {rows[2]}, <{count} x i32> <{', '.join(all_three)}>"))
+    for first in range(0, 3 * each, each):
+        two, three = [], []
+        for place, (lane, p) in enumerate(
+            (lane, p) for lane in range(0, count, each) for p in range(first, first + each)
+        ):
+            source = lane + p // 3
+            two.append(source + p % 3 * count if p % 3 < 2 else -1)
+            three.append(place if p % 3 < 2 else count + source)
+        pieces.append(shuffled(w, element, count, shuffled(w, element, count, rows[0], rows[1], two), rows[2], three))
     return pieces
+
+
+def store_first(w: Flow, value: str, count: str, pointer: str) -> None:
+    """The first `count` of 16 bytes, count less than 16."""
+    for size in (8, 4, 2, 1):
+        some = w.let(f"and i64 {count}, {size}")
+        on = w.let(f"icmp ne i64 {some}, 0")
+        with w.when(on):
+            w.store(f"<{size} x i8>", shuffled(w, "i8", 16, value, "poison", range(size)), pointer)
+        rest = shuffled(w, "i8", 16, value, "poison", [(i + size) % 16 for i in range(16)])
+        value = w.let(f"select i1 {on}, <16 x i8> {rest}, <16 x i8> {value}")
+        pointer = w.at(pointer, some)

@@ -53,6 +53,12 @@ class Writer:
     def mul(self, a: str, b: int | str) -> str:
         return self.let(f"mul i64 {a}, {b}")
 
+    def div(self, a: str, b: int | str) -> str:
+        return self.let(f"udiv i64 {a}, {b}")
+
+    def rem(self, a: str, b: int | str) -> str:
+        return self.let(f"urem i64 {a}, {b}")
+
     def add(self, a: str, b: int | str) -> str:
         return self.let(f"add i64 {a}, {b}")
 

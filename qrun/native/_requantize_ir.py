@@ -123,7 +123,7 @@ class Requantizer:
             w.load(kind, w.at(constants, lanes * TABLE * 4 + (field * lanes + place * n) * 4), 4) for field in (0, 1)
         )
         value = w.let(f"xor {kind} {acc}, {flip}")
-        on = w.splat(n, "i1", "true")
+        on = f"<{', '.join(['i1 true'] * n)}>"
         found = "zeroinitializer"
         for bit in range(7, -1, -1):
             probe = w.let(f"add {kind} {found}, {indices(lane * TABLE + (1 << bit) - 1 for lane in range(n))}")
@@ -142,8 +142,10 @@ class Requantizer:
         """int32 results to what is stored: one value per vector, or a single one for the whole row."""
         if self.out == "i32":
             return row
-        if self.isa.lanes == 16 and self.vectors == 4 and self.form != "table":
+        if self.form != "table" and self.isa.lanes == 16:
             return [self._pack64(row)]
+        if self.form != "table" and self.isa.architecture == "aarch64" and self.vectors == 4:
+            return [self._pack16(row)]
         return [self._narrow(value) for value in row]
 
     def store_block(self, block: list[list[str]], constants: str, first: str, step: str) -> None:
@@ -173,9 +175,11 @@ class Requantizer:
         return w.let(f"trunc {kind} {value} to <{n} x i8>")
 
     def _pack64(self, row: list[str]) -> str:
+        """Up to four vectors as the first bytes of one."""
         w, kind = self.w, "<16 x i32>"
+        padded = [row[i % len(row)] for i in range(4)]
         halves = [
-            w.call("<32 x i16>", "llvm.x86.avx512.packssdw.512", (kind, row[i]), (kind, row[i + 1])) for i in (0, 2)
+            w.call("<32 x i16>", "llvm.x86.avx512.packssdw.512", (kind, padded[i]), (kind, padded[i + 1])) for i in (0, 2)
         ]
         narrow = "packuswb" if self.out == "u8" else "packsswb"
         packed = w.call("<64 x i8>", f"llvm.x86.avx512.{narrow}.512", *(("<32 x i16>", half) for half in halves))
@@ -187,18 +191,45 @@ class Requantizer:
             f"bitcast {kind} {w.let(f'shufflevector {kind} {words}, {kind} poison, {kind} {order}')} to <64 x i8>"
         )
 
+    def _pack16(self, row: list[str]) -> str:
+        """Four vectors of four, in order, through NEON's saturating narrowing."""
+        w, neon = self.w, "llvm.aarch64.neon."
+        words = [w.call("<4 x i16>", f"{neon}sqxtn.v4i16", ("<4 x i32>", value)) for value in row]
+        narrow = "sqxtun" if self.out == "u8" else "sqxtn"
+        halves = []
+        for low, high in (words[:2], words[2:]):
+            both = w.let(f"shufflevector <4 x i16> {low}, <4 x i16> {high}, <8 x i32> {indices(range(8))}")
+            halves.append(w.call("<8 x i8>", f"{neon}{narrow}.v8i8", ("<8 x i16>", both)))
+        return w.let(f"shufflevector <8 x i8> {halves[0]}, <8 x i8> {halves[1]}, <16 x i32> {indices(range(16))}")
+
+    def _store64(self, packed: str, pointer: str, whole: bool) -> None:
+        """The bytes of the row's vectors, the last one cut by the mask unless `whole`."""
+        w, before = self.w, 16 * (self.vectors - 1)
+        if whole and self.vectors == 4:
+            w.store("<64 x i8>", packed, pointer)
+            return
+        bits = str((1 << (before + 16)) - 1)
+        if not whole:
+            bits = w.let(f"or i64 {w.let(f'shl i64 {self.mask}, {before}')}, {(1 << before) - 1}")
+        on = w.let(f"bitcast i64 {bits} to <64 x i1>")
+        w.call("void", "llvm.masked.store.v64i8.p0",
+               ("<64 x i8>", packed), ("ptr", pointer), ("i32", "1"), ("<64 x i1>", on))  # fmt: skip
+
     def store(self, row: list[str], pointer: str, whole: bool) -> None:
         """Store one finished row; with `whole` false the last vector is cut by the mask."""
         w, n = self.w, self.isa.lanes
         kind = f"<{n} x {'i32' if self.out == 'i32' else 'i8'}>"
         size = n * (4 if self.out == "i32" else 1)
+        if n == 16 and self.out != "i32" and self.form != "table":
+            self._store64(row[0], pointer, whole)
+            return
         if len(row) < self.vectors:
             if whole:
-                w.store("<64 x i8>", row[0], pointer)
+                w.store("<16 x i8>", row[0], pointer)
                 return
             row = [
-                w.let(f"shufflevector <64 x i8> {row[0]}, <64 x i8> poison, <16 x i32> {indices(range(i, i + 16))}")
-                for i in range(0, 64, 16)
+                w.let(f"shufflevector <16 x i8> {row[0]}, <16 x i8> poison, <4 x i32> {indices(range(i, i + 4))}")
+                for i in range(0, 16, 4)
             ]
         for place, value in enumerate(row):
             target = w.at(pointer, place * size)

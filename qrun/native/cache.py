@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 import sys
 from pathlib import Path
 
-_MAGIC = b"qrun-object-1\n"
+try:
+    from _blake2 import blake2b  # hashlib loads OpenSSL: 3 ms and 3 MB
+except ImportError:
+    from hashlib import blake2b
+
+_MAGIC = b"qrun-cache-2\n"
+_DIGEST = 32
 _LARGEST = 1 << 24
 _BINARY = getattr(os, "O_BINARY", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
@@ -44,19 +49,19 @@ class ObjectCache:
         if self.directory is not None:
             self.refused = _refusal(self.directory)
 
-    def load(self, key: str) -> bytes | None:
-        """The object stored under `key`, or None."""
+    def load(self, key: str, suffix: str = ".o") -> bytes | None:
+        """The object stored under `key`, or None. suffix: of the file's name, as saved."""
         if self.refused or self.directory is None:
             return None
         try:
-            content = _read_own(self.directory / _file_name(key))
+            content = _read_own(self.directory / (_file_name(key) + suffix))
         except OSError:
             return None
-        size = len(_MAGIC) + 64
+        size = len(_MAGIC) + 2 * _DIGEST
         head, body = content[:size], content[size:]
         return body if head == _head(key, body) else None
 
-    def save(self, key: str, body: bytes) -> None:
+    def save(self, key: str, body: bytes, suffix: str = ".o") -> None:
         """Store atomically; a full or read-only disk is no error."""
         if self.refused or self.directory is None or len(body) > _LARGEST:
             return
@@ -64,18 +69,26 @@ class ObjectCache:
         try:
             with os.fdopen(os.open(temporary, _NEW, 0o600), "wb") as file:
                 file.write(_head(key, body) + body)
-            os.replace(temporary, self.directory / _file_name(key))
+            os.replace(temporary, self.directory / (_file_name(key) + suffix))
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
 
 
+def digest(*parts: bytes) -> str:
+    """A name for these parts, in this order; other parts have another one."""
+    found = blake2b(digest_size=_DIGEST)
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little") + part)
+    return found.hexdigest()
+
+
 def _file_name(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:40] + ".o"
+    return digest(key.encode())[:40]
 
 
 def _head(key: str, body: bytes) -> bytes:
-    return _MAGIC + hashlib.sha256(key.encode() + b"\0" + body).hexdigest().encode()
+    return _MAGIC + digest(key.encode(), body).encode()
 
 
 def _refusal(directory: Path) -> str:
@@ -96,9 +109,9 @@ def _refusal(directory: Path) -> str:
 
 def _read_own(path: Path) -> bytes:
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | _BINARY)
-    with os.fdopen(handle, "rb") as file:
+    with os.fdopen(handle, "rb", buffering=0) as file:
         status = os.fstat(handle)
         mine = not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST or not mine:
             return b""
-        return file.read(_LARGEST)
+        return file.read(status.st_size)

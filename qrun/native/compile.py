@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import hashlib
+import platform
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from importlib import import_module, resources
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
-from qrun.native._copy import Blocks, Elements, Runs
-from qrun.native._dense import Dense
-from qrun.native._depthwise import Depthwise, Interleaved
-from qrun.native._runner import runner_text
-from qrun.native.cache import ObjectCache
+from qrun.native import image
+from qrun.native.cache import ObjectCache, digest
 from qrun.native.isa import ISAS, Isa, host_architecture
 from qrun.native.spec import KernelSpec
 
@@ -26,21 +27,51 @@ class KernelWriter(Protocol):
     def text(self) -> str: ...
 
 
-_WRITERS: dict[str, Callable[[KernelSpec, Isa], KernelWriter]] = {
-    "dense": Dense, "depthwise": Depthwise, "interleaved": Interleaved,
-    "runs": Runs, "elements": Elements, "blocks": Blocks,
-}  # fmt: skip
+_WRITERS = {
+    "bounds": "_bounds.Bounds",
+    "dense": "_dense.Dense",
+    "depthwise": "_depthwise.Depthwise",
+    "interleaved": "_depthwise.Interleaved",
+    "pack_rows": "_pack.PackRows",
+    "pack_columns": "_pack.PackColumns",
+    "range": "_range.Range",
+    "codes": "_range.Codes",
+    "scale": "_scale.Scale",
+    "runs": "_copy.Runs",
+    "elements": "_copy.Elements",
+    "blocks": "_copy.Blocks",
+    "pair": "_pair.Pair",
+    "point": "_point.Point",
+    "max_pool": "_pool.MaxPool",
+    "sum_pool": "_pool.SumPool",
+    "mean_pool": "_pool.MeanPool",
+    "quantize": "_quantize.Quantize",
+    "quantize_image": "_quantize.QuantizeImage",
+    "dequantize": "_quantize.Dequantize",
+}
+"""The class that writes kernels of each kind; imported when one is to be compiled."""
 _SOURCES = (
+    "_bounds.py",
+    "_bytes.py",
     "_copy.py",
     "_dense.py",
     "_depthwise.py",
     "_dot.py",
     "_flow.py",
     "_ir.py",
+    "_pack.py",
+    "_pair.py",
+    "_point.py",
+    "_pool.py",
+    "_quantize.py",
+    "_range.py",
     "_requantize_ir.py",
+    "_rows.py",
     "_runner.py",
+    "_scale.py",
     "compile.py",
     "forms.py",
+    "image.py",
     "isa.py",
 )
 _SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
@@ -88,7 +119,7 @@ class Kernels:
         """The functions that walk a program."""
         with self._lock:
             if self._runner is None:
-                engine = self._load("runner", isa, lambda: runner_text(isa.architecture))
+                engine = self._load("runner", isa, lambda: _runner_text(isa))
                 lead, follow = (engine.get_function_address(name) for name in ("lead", "follow"))
                 self._runner = Runner(_LEAD(lead), _FOLLOW(follow))
             return self._runner
@@ -100,30 +131,54 @@ class Kernels:
 
     def _load(self, name: str, isa: Isa, text: Callable[[], str]) -> Any:
         key = f"{_version()} {isa.cpu} {isa.features} {name}"
-        body = self.cache.load(key)
+        code = self._load_image(key, isa, text) if image.USABLE else None
+        if code is None:
+            body = self._kept(key, ".o", lambda: compile_object(text(), isa))
+            code = load_object(body, isa)
+        self._engines.append(code)
+        return code
+
+    def _load_image(self, key: str, isa: Isa, text: Callable[[], str]) -> image.Image | None:
+        """An image, which takes no LLVM if it comes from the cache; None if the kernel cannot be one."""
+        body = self._kept(key, ".image", lambda: image.image_of(compile_object(text(), isa, flat=True)) or b"")
+        with contextlib.suppress(OSError):
+            return image.Image(body) if body else None
+        return None
+
+    def _kept(self, key: str, suffix: str, make: Callable[[], bytes]) -> bytes:
+        body = self.cache.load(key, suffix)
         if body is None:
-            body = compile_object(text(), isa)
-            self.cache.save(key, body)
+            body = make()
+            self.cache.save(key, body, suffix)
             self.compiled += 1
         else:
             self.loaded += 1
-        engine = load_object(body, isa)
-        self._engines.append(engine)
-        return engine
+        return body
 
 
 def kernel_text(spec: KernelSpec) -> str:
     """The LLVM IR of a kernel."""
     isa = next(isa for isa in ISAS if isa.name == spec.isa)
-    return _WRITERS[spec.kind](spec, isa).text()
+    module, _, name = _WRITERS[spec.kind].partition(".")
+    writer: KernelWriter = getattr(import_module(f"qrun.native.{module}"), name)(spec, isa)
+    return writer.text()
 
 
-def compile_object(text: str, isa: Isa) -> bytes:
-    """IR to an object file. LLVM's pass pipeline does not run: the generator writes what it wants."""
+def _runner_text(isa: Isa) -> str:
+    from qrun.native._runner import runner_text
+
+    return runner_text(isa.architecture)
+
+
+def compile_object(text: str, isa: Isa, flat: bool = False) -> bytes:
+    """IR to an object file. LLVM's pass pipeline does not run: the generator writes what it wants.
+
+    flat: as position-independent code whose constants lie next to it.
+    """
     llvm = _llvm()
     module = llvm.parse_assembly(text)
     module.verify()
-    return bytes(_target(isa).emit_object(module))
+    return bytes(_target(isa, flat).emit_object(module))
 
 
 def load_object(body: bytes, isa: Isa) -> Any:
@@ -144,7 +199,7 @@ def _llvm() -> Any:
     return llvm
 
 
-def _target(isa: Isa) -> Any:
+def _target(isa: Isa, flat: bool = False) -> Any:
     llvm = _llvm()
     if isa.architecture == host_architecture():
         target = llvm.Target.from_default_triple()
@@ -152,19 +207,24 @@ def _target(isa: Isa) -> Any:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
         target = llvm.Target.from_triple(f"{isa.architecture}-unknown-linux-gnu")
-    return target.create_target_machine(
-        cpu=isa.cpu, features=isa.features, opt=1, reloc="default", codemodel="jitdefault"
-    )
+    reloc, model = ("pic", "small") if flat else ("default", "jitdefault")
+    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=1, reloc=reloc, codemodel=model)
 
 
 @cache
 def _version() -> str:
-    """Names everything besides the specification that the machine code depends on."""
-    import llvmlite
-
+    """Names everything besides the specification that the machine code depends on; llvmlite need not be imported."""
     package = resources.files(__package__ or "")
-    digest = hashlib.sha256()
-    for name in _SOURCES:
-        digest.update(package.joinpath(name).read_bytes())
-    llvm = ".".join(map(str, _llvm().llvm_version_info))
-    return f"{digest.hexdigest()} {llvmlite.__version__} {llvm} {_llvm().get_default_triple()}"
+    sources = digest(*(package.joinpath(name).read_bytes() for name in _SOURCES))
+    return f"{sources} {_llvmlite()} {sys.platform} {platform.machine()}"
+
+
+def _llvmlite() -> str:
+    """What the installed llvmlite says about its version, and the size and age of its library."""
+    spec = find_spec("llvmlite")
+    if spec is None or spec.origin is None:
+        raise ImportError("No module named 'llvmlite'")
+    folder = Path(spec.origin).parent
+    version = digest((folder / "_version.py").read_bytes())
+    files = sorted((folder / "binding").glob("*llvmlite.*"))
+    return " ".join([version, *(f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files)])

@@ -90,7 +90,7 @@ class Conv(Operation):
         taps = w.reshape(outputs, w.shape[1], size(self.window.kernel)).transpose(0, 2, 1)
         zero, addend = self._parameters(taps, w_zero_point, bias)
         self.may_wrap = False
-        self._parts: list[tuple[Part, int, int, int]] = []
+        self._parts: list[tuple[Part, int]] = []
         if 0 not in self.y_shape:
             signed = self.x_type == np.int8
             shift = 0 if self._depthwise(taps) else engine.isa.shift(signed)
@@ -113,7 +113,7 @@ class Conv(Operation):
         y = y or self.result.row_bytes("channels")
         if x < self.image[3] or y < self.result.row_bytes("channels"):
             raise ValueError("rows overlap")
-        return tuple(part.placed(self._layout(k, first, out, x, y)) for part, k, first, out in self._parts)
+        return tuple(part.placed(self._layout(k, x, y)) for part, k in self._parts)
 
     def _parameters(self, taps: Array, w_zero_point: Array | None, bias: Array | None) -> tuple[Array, Array]:
         n = len(taps)
@@ -126,41 +126,34 @@ class Conv(Operation):
     def _depthwise(self, taps: Array) -> bool:
         return self.group > 1 and len(taps) == self.group and taps.shape[2] == 1
 
-    def _plan(self, folded: Folded, target: Target | None) -> list[tuple[Part, int, int, int]]:
-        """Kernel calls, each with its k, and where its group's channels start in x and in y."""
+    def _plan(self, folded: Folded, target: Target | None) -> list[tuple[Part, int]]:
+        """Kernel calls, each with its k."""
         engine, channels = self.engine, self.image[3]
-        results = Results.of(target, folded, engine.isa.fma)
+        results = Results.of(target, folded, engine.kernels, engine.isa)
 
-        def product(part: Folded, part_results: Results, place: tuple[int, int, int]) -> Product:
+        def product(part: Folded, k: int) -> Product:
             zero = np.asarray(self.x_zero, self.x_type)
-            layout = self._layout(*place, channels, self.result.row_bytes("channels"))
-            return Product(engine.kernels, engine.isa, layout, part, part_results, zero, engine.threads)
+            layout = self._layout(k, channels, self.result.row_bytes("channels"))
+            return Product(engine.kernels, engine.isa, layout, part, results, zero, engine.threads)
 
         if self._depthwise(folded.centred):
-            place = (channels, 0, 0)
-            return [(part, *place) for part in product(folded, results, place).depthwise()]
+            return [(part, channels) for part in product(folded, channels).depthwise()]
         if self.lines:
             merged = folded.lines(self.window.kernel)
-            place = (merged.centred.shape[2], 0, 0)
-            return [(part, *place) for part in product(merged, results, place).dense()]
-        parts = []
+            k = merged.centred.shape[2]
+            return [(part, k) for part in product(merged, k).dense()]
         count = merged_groups(self.group, len(folded.centred) // self.group, folded.centred.shape[2], engine.isa.lanes)
-        outputs = len(folded.centred) // self.group * count
-        inputs = folded.centred.shape[2] * count
-        for first in range(self.group // count):
-            chosen = slice(first * outputs, (first + 1) * outputs)
-            place = (inputs, first * inputs, first * outputs)
-            made = product(folded.part(chosen, count), results.part(chosen), place).dense()
-            parts += [(part, *place) for part in made]
-        return parts
+        k, groups = folded.centred.shape[2] * count, self.group // count
+        merged = folded.merged(self.group, count)
+        return [(part, k) for part in product(merged, k).dense(groups)]
 
-    def _layout(self, k: int, x_start: int, y_first: int, pixel: int, row: int) -> Layout:
+    def _layout(self, k: int, pixel: int, row: int) -> Layout:
         offsets = self.window.line_offsets(pixel) if self.lines else self.window.offsets(pixel)
         if not k:
             offsets = np.full((len(offsets), 1), -1, np.int64)
         stored = self.operands[0].stored("channels")
         x_image, y_image = size(stored[1:-1]) * pixel, len(offsets) * row
-        return Layout(self.image[0], offsets, k, x_image, y_image, row, x_start, y_first * self.y_type.itemsize)
+        return Layout(self.image[0], offsets, k, x_image, y_image, row)
 
     def run(self, x: Array) -> Array:
         """x [N, C, spatial...] of any strides to y [N, M, spatial...]: views of channels-last memory are free.

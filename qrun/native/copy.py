@@ -56,7 +56,8 @@ class Copy(Planned):
     element, counts) that get the constant `value`.
 
     Elements of 1, 2, 4 or 8 bytes. The bytes of a result's border are not written.
-    source_order, result_order: how the operands lie.
+    orders: how source and result lie; "any": as whoever places them likes (`lying`), alone in C order.
+    view: both are the same bytes.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Copy(Planned):
         y_first: Sequence[int] = (),
         fills: Sequence[tuple[Sequence[int], Sequence[int]]] = (),
         value: Array | None = None,
+        view: bool = False,
     ) -> None:
         super().__init__()
+        self.view = view
         self.engine, self.operands, self.orders = engine, operands, orders
         if operands[0].dtype.itemsize not in SIZES or operands[0].dtype.hasobject:
             raise Declined(f"elements of {operands[0].dtype.itemsize} bytes")
@@ -86,15 +89,29 @@ class Copy(Planned):
     def source_order(self) -> Order:
         return self.orders[0]
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def lying(self, order: Order) -> Copy:
+        x, y = self.operands
+        return Copy(self.engine, (x, y), (order, order), self._moves, *self._first, self._fills, self._value)
+
+    def axes(self, strides: Sequence[int]) -> list[Axis]:
+        """The loops, in bytes, for rows of operands `strides` bytes apart."""
+        x, y = self._places(strides)
+        return [Axis(m.count, m.x_step * x.steps[m.x_axis], m.y_step * y.steps[m.y_axis]) for m in self._moves]
+
+    def _places(self, strides: Sequence[int]) -> tuple[Place, Place]:
+        if self.source_order == "any" and any(strides):
+            raise ValueError("rows of a copy whose order is not known")
         x, y = (Place.of(o, order, s) for o, order, s in zip(self.operands, self.orders, strides, strict=True))
+        return x, y
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        x, y = self._places(strides)
         starts = [
             place.start + sum(f * s for f, s in zip(first, place.steps, strict=False))
             for place, first in zip((x, y), self._first, strict=True)
         ]
         itemsize = self.result.dtype.itemsize
-        axes = [Axis(m.count, m.x_step * x.steps[m.x_axis], m.y_step * y.steps[m.y_axis]) for m in self._moves]
-        sections = list(copies(self.engine, axes, (starts[0], starts[1]), itemsize))
+        sections = list(copies(self.engine, self.axes(strides), (starts[0], starts[1]), itemsize))
         for first, counts in self._fills:
             start = y.start + sum(f * s for f, s in zip(first, y.steps, strict=True))
             box = [Axis(n, 0, s) for n, s in zip(counts, y.steps, strict=True)]
@@ -102,37 +119,42 @@ class Copy(Planned):
         return tuple(sections)
 
 
-class View(Copy):
-    """The same elements in C order under another shape: who places operands need not copy them."""
-
-    view = True
-
-
-def arrange(engine: Engine, x: Operand, x_order: Order, y: Operand, y_order: Order) -> Copy:
+def arrange(engine: Engine, x: Operand, x_order: Order, y: Operand, y_order: Order, *, view: bool = False) -> Copy:
     """From one order in memory to another, y perhaps with a border, which is not written.
 
-    "channels" of shapes with fewer than three axes is C order.
+    "channels" of shapes with fewer than three axes is C order. view: nothing need be copied, as both are the same.
     """
     if x.shape != y.shape or x.dtype != y.dtype:
         raise ValueError(f"{x.dtype}{list(x.shape)} is not {y.dtype}{list(y.shape)} in another order")
-    return Copy(engine, (x, y), (x_order, y_order), _whole(x.shape))
+    return Copy(engine, (x, y), (x_order, y_order), _whole(x.shape), view=view)
 
 
-def view(engine: Engine, x_shape: Sequence[int], y_shape: Sequence[int], dtype: np.dtype[Any]) -> View:
-    """Another shape of as many elements, in C order."""
+def view(engine: Engine, x_shape: Sequence[int], y_shape: Sequence[int], dtype: np.dtype[Any]) -> Copy:
+    """Another shape of as many elements, in C order: who places operands need not copy them."""
     if size(x_shape) != size(y_shape):
         raise ValueError(f"{list(x_shape)} has not as many elements as {list(y_shape)}")
     moves = [Move(size(x_shape), -1, 1, -1, 1)] if len(x_shape) and len(y_shape) else []
-    return View(engine, (_operand(x_shape, dtype), _operand(y_shape, dtype)), ("plain", "plain"), moves)
+    return Copy(engine, (_operand(x_shape, dtype), _operand(y_shape, dtype)), ("plain", "plain"), moves, view=True)
 
 
 def transposed(
     engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], perm: Sequence[int], order: Order = "plain"
 ) -> Copy:
-    """Axis i of the result is axis perm[i] of the operand; both lie in `order`."""
-    x = _operand(shape, dtype)
+    """Axis i of the result is axis perm[i] of the operand; both lie in `order`.
+
+    Only, in C order it is a view where axis 1 becomes the last one, of an operand that lies channels-last, or the
+    last one axis 1, of a result that does.
+    """
+    x, perm = _operand(shape, dtype), [int(axis) for axis in perm]
+    operands = (x, _operand([x.shape[axis] for axis in perm], dtype))
     moves = [Move(x.shape[axis], axis, 1, place, 1) for place, axis in enumerate(perm)]
-    return Copy(engine, (x, _operand([x.shape[axis] for axis in perm], dtype)), (order, order), moves)
+    axes = list(range(len(perm)))
+    if order == "plain" and len(perm) > 2:
+        if perm == [0, *axes[2:], 1]:
+            return Copy(engine, operands, ("channels", "plain"), moves, view=True)
+        if perm == [0, axes[-1], *axes[1:-1]]:
+            return Copy(engine, operands, ("plain", "channels"), moves, view=True)
+    return Copy(engine, operands, (order, order), moves)
 
 
 def shuffled(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], groups: int) -> Copy:
@@ -169,10 +191,14 @@ def padded(
 ) -> Copy:
     """`value`, of rank 0, before and after each axis; negative amounts remove elements. Both lie in `order`."""
     x = _operand(shape, value.dtype)
+    begin, end = ([int(n) for n in amounts] for amounts in (begin, end))
     grown = [n + b + e for n, b, e in zip(x.shape, begin, end, strict=True)]
     if min(grown, default=0) < 0:
         raise ValueError(f"padding by {list(begin)} and {list(end)} removes more than {list(shape)} has")
-    inside = [(max(0, b), max(0, b, min(n + b, g))) for n, b, g in zip(x.shape, begin, grown, strict=True)]
+    inside = []
+    for n, b, g in zip(x.shape, begin, grown, strict=True):
+        first = min(max(0, b), g)
+        inside.append((first, max(first, min(n + b, g))))
     moves = [Move(last - first, axis, 1, axis, 1) for axis, (first, last) in enumerate(inside)]
     boxes = []
     for axis, (first, last) in enumerate(inside):

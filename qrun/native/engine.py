@@ -62,13 +62,14 @@ class Engine:
             if array.shape != operand.shape or array.dtype != operand.dtype:
                 got, want = f"{array.dtype}{list(array.shape)}", f"{operand.dtype}{list(operand.shape)}"
                 raise ValueError(f"the operand is {got}, planned {want}")
-        result = operation.result
-        made = aligned(result.stored(operation.order), result.dtype)
+        result, order = operation.result, operation.result_order
+        made = aligned(result.stored(order), result.dtype, result.fill if any(result.border) else None)
         sections = operation.tight
         if sections:
             buffers = [stage(array, operation, place) for place, array in enumerate(arrays)]
             self.execute(sections, [*buffers, made])
-        return np.moveaxis(made, -1, 1) if operation.order == "channels" and made.ndim > 2 else made
+        made = made[result.interior()] if any(result.border) else made
+        return np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
 
     def execute(self, sections: Sequence[Section], operands: Sequence[Array]) -> None:
         """Run kernels on the contiguous buffers of an operation. Raises ValueError if one is too small for them."""
@@ -93,7 +94,7 @@ class Engine:
 
 def stage(array: Array, operation: Operation, place: int) -> Array:
     """The operand number `place` as kernels read it: the array's own memory if that serves, else a copy."""
-    operand, order = operation.operands[place], operation.order
+    operand, order = operation.operands[place], operation.source_order
     needed = max((s.extents[place] for s in operation.tight), default=0)
     inner = np.moveaxis(array, 1, -1) if order == "channels" and array.ndim > 2 else array
     if not any(operand.border) and inner.flags.c_contiguous and inner.nbytes >= needed:

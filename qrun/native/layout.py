@@ -26,7 +26,6 @@ class Layout:
     offsets: int64 [rows, taps] from the start of an image; -1 reads a row of zero points instead.
     k:       activations read at an offset.
     x_image, y_image: from one image to the next. y_row: from one row of results to the next.
-    x_start, y_start: added everywhere (the place of a group's channels).
     """
 
     images: int
@@ -35,8 +34,6 @@ class Layout:
     x_image: int
     y_image: int
     y_row: int
-    x_start: int = 0
-    y_start: int = 0
 
     def __post_init__(self) -> None:
         if min(self.images, self.k + 1, self.x_image + 1, self.y_image + 1, self.y_row + 1) < 1:
@@ -51,11 +48,11 @@ class Layout:
     def x_bytes(self, read: int) -> int:
         """How far a kernel reads from the buffer's start that reads `read` bytes at each offset."""
         far = int(self.offsets.max(initial=-1))
-        return self.x_start + (self.images - 1) * self.x_image + far + read if far >= 0 else 0
+        return (self.images - 1) * self.x_image + far + read if far >= 0 else 0
 
     def y_bytes(self, written: int) -> int:
         """How far a kernel writes that writes `written` bytes of each row."""
-        return self.y_start + (self.images - 1) * self.y_image + (self.rows - 1) * self.y_row + written
+        return (self.images - 1) * self.y_image + (self.rows - 1) * self.y_row + written
 
     def table(self, rows: int, taps: Sequence[int]) -> np.ndarray[Any, Any]:
         """int32 [blocks, taps, rows]; the last block overlaps the one before it rather than run over."""

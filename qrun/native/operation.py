@@ -95,6 +95,10 @@ class Operation(ABC):
     def result_order(self) -> Order:
         return self.order
 
+    def lying(self, order: Order) -> Operation:
+        """The same operation on operands that all lie in this order, for one of order ``any``."""
+        return self
+
     def into(self, operand: Operand, order: Order) -> Operation | None:
         """The operation that puts the result into this operand in that order at once, if there is one."""
         return None

@@ -71,7 +71,11 @@ class Storage:
             return 0
         if not self.gaps:
             return self.parent.stride
-        return self.parent.stride or self.parent.operand.row_bytes(self.parent.order)
+        return self.parent.stride or self.parent.row_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        return self.operand.row_bytes("channels" if self.order == "channels" else "rows")
 
     @property
     def nbytes(self) -> int:
@@ -140,8 +144,8 @@ class Placement:
         storage.last, storage.shown = number, True
 
     def _task(self, task: Task, number: int) -> None:
-        operation = task.operation
         source, result = self._orders(task)
+        operation = task.operation.lying(source) if task.operation.source_order == "any" else task.operation
         inputs = []
         for place, key in enumerate(task.inputs):
             storage = self._form(key, operation.operands[place], source, number)
@@ -207,6 +211,8 @@ class Placement:
             maker = self.placed[makers[source]]
             direct = maker.operation.into(made.operand, made.order) if len(source.readers) == 1 else None
             if direct is None or source.children:
+                continue
+            if any(s.order != _memory(direct.source_order, s.operand.shape) for s in maker.storages[:-1]):
                 continue
             made.first = maker.item
             self._producers[made] = direct

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from qrun.native.operation import Operation
+from qrun.native.operation import Operation, Order
 from qrun.native.section import Section
 
 TILE_BYTES = 1 << 14
@@ -34,11 +34,11 @@ class Planned(Operation):
             found = self._made[key] = self._plan(key)
         return found
 
-    def _orders(self) -> tuple[str, ...]:
+    def _orders(self) -> tuple[Order, ...]:
         return (*(self.source_order for _ in self.operands[1:]), self.result_order)
 
 
-def _rows(order: str) -> str:
+def _rows(order: Order) -> Order:
     return "channels" if order == "any" else order
 
 

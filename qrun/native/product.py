@@ -23,6 +23,8 @@ _TABLE_ROWS = 2
 _DEPTHWISE_ROWS = 4
 _FAR_WEIGHTS = 200 << 10
 _FEW_BLOCKS = 3
+_NEAR = 16 << 10
+_GAIN = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Part:
         section = self.section
         offsets = layout.table(section.spec.rows, self.taps)
         words = {
-            "x*": layout.x_start, "y*": layout.y_start + section.first * self.itemsize,
+            "x*": 0, "y*": section.first * self.itemsize,
             "x_image": layout.x_image, "y_image": layout.y_image, "y_row": layout.y_row,
             "offsets*": int(offsets.ctypes.data),
         }  # fmt: skip
@@ -55,6 +57,19 @@ class Part:
         return replace(
             section, arguments=arguments, extents=(layout.x_bytes(self.read), written), keep=(*section.keep, offsets)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How a kernel call is cut into tiles.
+
+    walks: how often the blocks of an image are walked, once per panel. macs: products per block.
+    chunk: blocks per tile if all walks of a tile are to follow each other, else 0.
+    """
+
+    walks: int
+    macs: int
+    chunk: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +91,42 @@ class Product:
     def signed(self) -> bool:
         return bool(self.x_zero.dtype == np.int8)
 
-    def dense(self) -> list[Part]:
-        """Kernel calls for [rows, taps, k] activations and [N, taps, k] weights."""
+    def dense(self, groups: int = 1) -> list[Part]:
+        """Kernel calls for [rows, taps, groups * k] activations and [N, taps, k] weights, N/groups for each group."""
         weights, taps = int8_taps(self.folded.centred)
         unroll, steps = unroll_for(self.layout.k)
+        each = len(weights) // groups
         parts = []
-        for first, vectors, panels, form in self._panels(len(weights)):
-            pick = _lanes(first, panels * vectors * self.isa.lanes, len(weights)).reshape(panels, -1)
+        for first, vectors, panels, form in self._panels(each, groups):
+            width = vectors * self.isa.lanes
+            pick = np.concatenate([_lanes(first, panels * width, each, g * each) for g in range(groups)])
+            pick = pick.reshape(groups * panels, width)
             rows = min(_TABLE_ROWS if form == "table" else self.isa.rows[vectors], self.layout.rows)
-            lines = self._prefetch(weights.size, unroll * vectors * self.isa.lanes * 4, -(-self.layout.rows // rows))
-            sign, out = self.signed, self.results.out
-            spec = KernelSpec("dense", self.isa.name, rows, vectors, unroll, form, out, sign, lines)
-            arrays = {"weights*": _pack(weights, pick, 4 * steps)}
-            macs = len(taps) * steps * 4 * rows * pick.shape[1]
-            words = {"taps": len(taps), "depth": steps // unroll, "panels": panels}
-            parts.append(self._part(spec, _dense.ARGUMENTS, pick, arrays, words, panels, macs, (taps, 4 * steps)))
+            packed = _grouped(weights.reshape(groups, each, *weights.shape[1:])[:, first:], panels, width, 4 * steps)
+            blocks = -(-self.layout.rows // rows)
+            chunk = self._near_chunk(packed.nbytes, len(pick), blocks)
+            lines = 0 if chunk else self._prefetch(weights.size, unroll * width * 4, blocks)
+            spec = KernelSpec("dense", self.isa.name, rows, vectors, unroll, form, self.results.out, self.signed, lines)
+            macs = len(taps) * steps * 4 * rows * width
+            words = {
+                "taps": len(taps), "depth": steps // unroll, "panels": len(pick), "group_panels": panels,
+                "x_group": self.layout.k, "y_group": each * self.results.size,
+            }  # fmt: skip
+            reads = taps, 4 * steps, (groups - 1) * self.layout.k
+            work = Work(len(pick), macs, chunk)
+            parts.append(self._part(spec, _dense.ARGUMENTS, pick, {"weights*": packed}, words, work, reads))
         return parts
+
+    def _near_chunk(self, weights: int, panels: int, blocks: int) -> int:
+        """Blocks per chunk if all panels of a chunk should follow each other, so that its activations stay near; else 0.
+
+        Weighs how often activations and weights come from the second-level cache.
+        """
+        x = self.layout.x_image
+        chunks = -(-x // _NEAR)
+        if panels == 1 or weights > _FAR_WEIGHTS or chunks < 2:
+            return 0
+        return max(1, blocks // chunks) if x + weights * chunks < _GAIN * (x * panels + weights) else 0
 
     def depthwise(self) -> list[Part]:
         """Kernel calls for [rows, taps, N] activations and [N, taps, 1] weights; k is N."""
@@ -117,7 +152,8 @@ class Product:
         arrays = {"weights*": _copy(packed.transpose(1, 0, 2))}
         words = {"taps": len(taps), "panels": panels, "last_channel": last}
         macs = len(taps) * rows * panels * width
-        return [this._part(spec, _depthwise.ARGUMENTS, pick, arrays, words, 1, macs, (taps, max(n, width)))]
+        work = Work(1, macs, 0)
+        return [this._part(spec, _depthwise.ARGUMENTS, pick, arrays, words, work, (taps, max(n, width), 0))]
 
     def _interleaves(self, form: str) -> bool:
         """Whether the dot product serves a depthwise kernel: whole panels of 64 channels, int8 weights."""
@@ -130,14 +166,15 @@ class Product:
         """Lines to prefetch per turn so that the next panel is there when this one is done; 0 if all weights stay near."""
         return -(-turn // 64 // blocks) if weights > _FAR_WEIGHTS and blocks >= _FEW_BLOCKS else 0
 
-    def _panels(self, channels: int) -> list[tuple[int, int, int, str]]:
-        """Runs of panels that share a kernel: (first channel, vectors, panels, form)."""
+    def _panels(self, channels: int, groups: int) -> list[tuple[int, int, int, str]]:
+        """Runs of a group's panels that share a kernel: (first channel, vectors, panels, form)."""
         runs: list[tuple[int, int, int, str]] = []
         left, first = -(-channels // self.isa.lanes), 0
         while left:
             vectors = min(self.isa.vectors, left)
             end = first + vectors * self.isa.lanes
-            form = self.results.form(slice(first, end))
+            own = [np.arange(g * channels + first, g * channels + min(end, channels)) for g in range(groups)]
+            form = self.results.form(np.concatenate(own))
             if runs and runs[-1][1::2] == (vectors, form):
                 start, _, panels, _ = runs.pop()
                 runs.append((start, vectors, panels + 1, form))
@@ -153,12 +190,11 @@ class Product:
         pick: Ints,
         arrays: Mapping[str, np.ndarray[Any, Any]],
         words: Mapping[str, int],
-        walks: int,
-        macs: int,
-        reads: tuple[Sequence[int], int],
+        work: Work,
+        reads: tuple[Sequence[int], int, int],
     ) -> Part:
-        """walks: how often the blocks are walked per image; macs: products per block; reads: taps, bytes at each."""
-        layout, (taps, read) = self.layout, reads
+        """reads: taps, bytes read at each, and how far beyond that the last group's channels lie."""
+        layout, (taps, read, beyond) = self.layout, reads
         bias = aligned(pick.shape, np.int32)
         bias[...] = np.where(pick < 0, 0, self.folded.constant[np.maximum(pick, 0)])
         if spec.form == "y32":
@@ -167,13 +203,16 @@ class Product:
         padding = aligned(read, self.x_zero.dtype, int(self.x_zero))
         arrays = {**arrays, "bias*": bias, "constants*": constants, "padding*": padding}
         blocks = -(-layout.rows // spec.rows)
-        chunk = chunk_blocks(blocks, walks * layout.images, macs, self.threads)
+        chunk = chunk_blocks(blocks, work.walks * layout.images, work.macs, self.threads)
+        chunk = min(chunk, work.chunk or chunk)
         chunks = -(-blocks // chunk)
-        tiles = layout.images * walks * chunks
+        tiles = layout.images * work.walks * chunks
+        steps = {"chunk_step": work.walks, "panel_step": 1} if work.chunk else {"chunk_step": 1, "panel_step": chunks}
         last_vector = pick[-1, -self.isa.lanes :]
         known = {
             "last_row": layout.rows - spec.rows, "blocks": blocks, "chunks": chunks, "chunk": chunk, "tiles": tiles,
-            "mask": (1 << int((last_vector >= 0).sum())) - 1, "zero_point!": self.results.zero_point, **words,
+            "mask": (1 << int((last_vector >= 0).sum())) - 1, "zero_point!": self.results.zero_point,
+            **steps, **words,
         }  # fmt: skip
         first = int(pick[0, 0])
         section = Section(
@@ -186,13 +225,21 @@ class Product:
             first,
             int(pick.max()) + 1 - first,
             tuple(arrays.values()),
+            self.results.why(spec.form, pick[pick >= 0]),
         )
-        return Part(section, tuple(names), tuple(taps), read, self.results.size)
+        return Part(section, tuple(names), tuple(taps), read + beyond, self.results.size)
 
 
-def _lanes(first: int, count: int, channels: int) -> Ints:
+def _lanes(first: int, count: int, channels: int, start: int = 0) -> Ints:
     lanes = np.arange(first, first + count)
-    return np.where(lanes < channels, lanes, -1)
+    return np.where(lanes < channels, start + lanes, -1)
+
+
+def _grouped(weights: Int8s, panels: int, width: int, k: int) -> Int8s:
+    """[groups, N, taps, used] as _pack packs each group, one after the other."""
+    if len(weights) == 1:
+        return _pack(weights[0], (panels, width), k)
+    return _copy(np.concatenate([_pack(own, (panels, width), k) for own in weights]))
 
 
 def _copy(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -211,12 +258,16 @@ def _four_taps(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(np.moveaxis(quads, 1, -1)).view(np.int32)[..., 0]
 
 
-def _pack(weights: Int8s, pick: Ints, k: int) -> Int8s:
-    """int8 [N, taps, k] to [panels, taps, k/4, lanes, 4], zero where there is no channel or no k."""
-    _, taps, used = weights.shape
-    panels, lanes = pick.shape
-    padded = np.zeros((panels, lanes, taps, k), np.int8)
-    padded[..., :used] = np.where((pick < 0)[..., None, None], np.int8(0), weights[np.maximum(pick, 0)])
-    packed = aligned((panels, taps, k // 4, lanes, 4), np.int8)
-    packed[...] = padded.reshape(panels, lanes, taps, k // 4, 4).transpose(0, 2, 3, 1, 4)
-    return packed
+def _pack(weights: Int8s, panels: tuple[int, int], k: int) -> Int8s:
+    """The first channels of int8 [N, taps, used] to [panels, taps, k/4, lanes, 4], zero where there is no channel or k."""
+    taps, used = weights.shape[1:]
+    count, lanes = panels
+    packed = aligned((count, taps, k // 4, lanes), np.int32)
+    rows = np.zeros((lanes, taps, k), np.int8)
+    for panel in range(count):
+        chosen = weights[panel * lanes : (panel + 1) * lanes]
+        if len(chosen) < lanes:
+            rows[len(chosen) :] = 0
+        rows[: len(chosen), :, :used] = chosen
+        packed[panel] = rows.view(np.int32).transpose(1, 2, 0)
+    return packed.view(np.int8).reshape(count, taps, k // 4, lanes, 4)

@@ -20,6 +20,7 @@ from qrun.native.fold import aligned
 from qrun.native.operation import Operand, size
 from qrun.native.placement import Foreign, Key, Placed, Placement, Storage, Task
 from qrun.native.section import Section
+from qrun.native.shuffles import fused
 from qrun.native.thresholds import Ints
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +47,7 @@ class Span:
 
     @classmethod
     def of(cls, storage: Storage) -> Span:
-        row = storage.operand.row_bytes(storage.order if storage.order == "channels" else "rows")
+        row = storage.row_bytes
         rows = size(storage.operand.shape) * storage.operand.dtype.itemsize // max(row, 1)
         place, stride = storage.place, storage.stride
         column = (place - storage.root.place) % stride if stride else 0
@@ -112,9 +113,9 @@ class Program:
         fixed: Mapping[Any, Array],
         wanted: Sequence[Key],
     ) -> None:
-        self.engine, self.items, self.wanted = engine, tuple(items), tuple(wanted)
+        self.engine, self.items, self.wanted = engine, tuple(fused(engine, items, wanted)), tuple(wanted)
         self.given, self.fixed = dict(given), dict(fixed)
-        self.placement = Placement(items, self.given, wanted, partial(arrange, engine))
+        self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine))
         self.calls = self._calls()
         self.item_of = [call.placed.item for call in self.calls]
         self.barriers, self.since = self._barriers()
@@ -128,7 +129,8 @@ class Program:
         calls = []
         for placed in self.placement.placed:
             whole = placed.storages[-1]
-            joined = (p for p, s in enumerate(placed.storages[:-1]) if s.parent is whole and s.gaps)
+            parts = enumerate(placed.operation.parts)
+            joined = (p for p, start in parts if _is_part(placed.storages[p], whole, start))
             strides = [storage.stride for storage in placed.storages]
             skip = frozenset(joined)
             made = placed.operation.sections(strides, skip) if skip else placed.operation.sections(strides)
@@ -237,6 +239,11 @@ class Program:
                 self._free.append(instance)
 
 
+def _is_part(storage: Storage, whole: Storage, start: int) -> bool:
+    """Whether a concatenation's operand was made in this place of its result."""
+    return storage.parent is whole and storage.gaps and storage.start == start
+
+
 class Instance:
     """Memory for one run at a time: arena, argument structs, plan, state shared with helpers."""
 
@@ -338,7 +345,8 @@ class Instance:
         if key in values:
             return values[key]
         storage = self.program.placement.forms[key][0]
-        return values[storage.root.key].reshape(storage.operand.shape)
+        stored = values[storage.root.key].reshape(storage.operand.stored(storage.order))
+        return np.moveaxis(stored, -1, 1) if storage.order == "channels" else stored
 
     def _copy(self, key: Key, values: Mapping[Any, Array]) -> Array:
         value = self._value(key, values)

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.epilogue import Proven, Target, int32_bounds, ort_multiplier, prove
+from qrun.native.compile import Kernels
+from qrun.native.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier
 from qrun.native.fold import Folded, aligned
-from qrun.native.forms import MAGIC
-from qrun.native.thresholds import Ints, table_rows
+from qrun.native.forms import LIMITS, MAGIC
+from qrun.native.isa import Isa
+from qrun.native.proofs import proven
+from qrun.native.thresholds import Ints, exact_steps, table_rows
 
 _PROVEN_FORMS = ("y32", "x32", "f64")
 
@@ -23,10 +26,10 @@ class Results:
     proven: Proven | None
 
     @classmethod
-    def of(cls, target: Target | None, folded: Folded, fma: bool) -> Results:
+    def of(cls, target: Target | None, folded: Folded, kernels: Kernels, isa: Isa) -> Results:
         if target is None or target.arith == "ort" or not len(folded.low):
             return cls(target, None)
-        return cls(target, prove(target, *int32_bounds(folded.low, folded.high), fma))
+        return cls(target, proven(target, *int32_bounds(folded.low, folded.high), kernels, isa))
 
     @property
     def out(self) -> str:
@@ -48,13 +51,27 @@ class Results:
         target = replace(self.target, w_scale=scales[channels] if scales.size > 1 else scales)
         return Results(target, self.proven.part(channels) if self.proven else None)
 
-    def form(self, channels: slice) -> str:
+    def form(self, channels: slice | Ints) -> str:
         """The cheapest form that serves all these channels."""
         if self.target is None:
             return "i32"
         if self.proven is None:
             return "ort"
         return next((form for form in _PROVEN_FORMS if getattr(self.proven, form)[channels].all()), "table")
+
+    def why(self, form: str, channels: Ints) -> str:
+        """Why these channels take `form` and none that is cheaper: "" for the cheapest one, and where there is no choice."""
+        forms = (*_PROVEN_FORMS, "table")
+        if self.proven is None or form not in forms[1:]:
+            return ""
+        part = self.proven.part(channels)
+        lacking = part.why[~getattr(part, forms[forms.index(form) - 1])]
+        if not len(lacking):
+            return ""
+        reason = REASONS[int(np.bincount(lacking).argmax())]
+        missed = ", which float64 misses" if form == "table" and reason == "exact ties" else ""
+        count, total = len(lacking), len(part.why)
+        return reason + missed + (f" ({count} of {total} channels)" if count < total else "")
 
     def constants(self, form: str, pick: Ints) -> np.ndarray[Any, Any]:
         """Panels of constants as kernels read them; pick [panels, lanes] are channels, -1 where there is none."""
@@ -73,7 +90,16 @@ class Results:
         if form == "f64":
             return np.where(absent, 0.0, p.m[lane])
         if form == "table":
-            rows, flips, caps = (values[lane] for values in table_rows(p.steps))
+            rows, flips, caps = self._table(lane)
             return np.concatenate([rows.reshape(len(lane), -1), flips, caps], axis=1)
         a, b = (np.where(absent, np.float32(0), values[lane]) for values in (p.a, p.b))
         return np.concatenate([a, b] + [np.float32(-MAGIC) * a] * (form == "y32"), axis=1)
+
+    def _table(self, lane: Ints) -> list[np.ndarray[Any, Any]]:
+        """table_rows by panel and lane."""
+        assert self.target is not None
+        channels, pick = np.unique(lane, return_inverse=True)
+        scales, lowest = self.target.w_scale, LIMITS[self.target.out][0]
+        chosen = scales[channels] if scales.size > 1 else np.repeat(scales, len(channels))
+        steps = exact_steps(self.target.x_scale, chosen, self.target.y_scale, lowest, self.target.zero_point)
+        return [values[pick.reshape(lane.shape)] for values in table_rows(steps)]

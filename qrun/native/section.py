@@ -25,6 +25,7 @@ class Section:
     tiles:     how often threads can share the work.
     first, channels: the output channels it computes.
     keep:      the arrays that the struct points into.
+    why:       why spec.form is not a cheaper one; "" if it is the cheapest, or the only one.
     """
 
     spec: KernelSpec
@@ -36,6 +37,7 @@ class Section:
     first: int = 0
     channels: int = 0
     keep: tuple[np.ndarray[Any, Any], ...] = ()
+    why: str = ""
 
     def bound(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""

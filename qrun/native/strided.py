@@ -25,6 +25,8 @@ _LINE = 64
 _VECTOR = 16
 _UNROLL = 4
 _UNIT = 1 << 12
+_PAGE = 4096
+_WAYS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +112,15 @@ def _chosen(engine: Engine, axes: list[Axis], itemsize: int) -> _Call:
     last = axes[-1] if axes else Axis(1, itemsize, itemsize)
     if last.x == last.y == itemsize:
         run = last.count * itemsize
-        blocks = _blocks(axes[:-1], run) if run in SIZES else None
+        blocks = _blocks(engine, axes[:-1], run) if run in SIZES else None
         return blocks or _runs(engine, axes[:-1], run)
-    return _blocks(axes, itemsize) or _elements(axes, itemsize)
+    return _blocks(engine, axes, itemsize) or _elements(axes, itemsize)
 
 
 def _runs(engine: Engine, axes: list[Axis], run: int) -> _Call:
     vector = _power(min(run, 4 * engine.isa.lanes))
-    unroll = _UNROLL if -(-run // (_UNROLL * vector)) * _UNROLL * 4 <= -(-run // vector) * 5 else 1
+    block = _UNROLL * vector
+    unroll = _UNROLL if run >= block and -(-run // block) * block * 4 <= -(-run // vector) * vector * 5 else 1
     outer, rows = _rows(axes)
     words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y, "bytes": run}
     return _Call("runs", (0, unroll, vector), "copy", outer, words, rows.count, run)
@@ -138,33 +141,55 @@ def _rows(axes: list[Axis]) -> tuple[tuple[Axis, ...], Axis]:
     return tuple(axis for axis in axes if axis is not rows), rows
 
 
-def _blocks(axes: list[Axis], itemsize: int) -> _Call | None:
+def _blocks(engine: Engine, axes: list[Axis], itemsize: int) -> _Call | None:
     """A transposition: one axis is contiguous in the destination, another one in the source."""
     j = next((axis for axis in axes if axis.y == itemsize), None)
     i = next((axis for axis in axes if axis.x == itemsize and axis is not j), None)
     if i is None or j is None:
         return None
+    outer = tuple(axis for axis in axes if axis is not i and axis is not j)
     full = _VECTOR // itemsize
-    dense = j.count in (2, 3, 4, 8) and i.y == j.count * itemsize and i.count >= full
-    rows = j.count if dense else _power(min(j.count, full))
-    columns = full if dense else _power(min(i.count, full))
-    a, a_block, b, b_block = (i, columns, j, rows) if abs(j.x) >= i.y else (j, rows, i, columns)
+    wide = 2 * full if engine.isa.lanes >= 8 and itemsize <= 2 and i.count >= 2 * full else full
+    if j.count in (2, 3, 4, 8) and i.y == j.count * itemsize and i.count >= full:
+        return _dense(outer, i, j, full if j.count == 3 else wide, itemsize)
+    rows = _power(min(j.count, full))
+    columns = _power(min(i.count, wide if rows == full else full))
+    far = abs(j.x) >= i.y
+    if not far and i.y % _PAGE == 0:
+        columns = min(columns, _WAYS)
+    a, a_block, b, b_block = (i, columns, j, rows) if far else (j, rows, i, columns)
     words = {
         "a": a.count, "a_block": a_block, "a_x": a.x, "a_y": a.y,
         "b": b.count, "b_block": b_block, "b_x": b.x, "b_y": b.y, "x_step": j.x, "y_step": i.y,
     }  # fmt: skip
-    outer = tuple(axis for axis in axes if axis is not i and axis is not j)
-    form = "dense" if dense else "copy"
     multiple = max(_LINE // itemsize, a_block)
-    return _Call("blocks", (rows, columns, itemsize), form, outer, words, a.count, b.count * itemsize, multiple)
+    return _Call("blocks", (rows, columns, itemsize), "copy", outer, words, a.count, b.count * itemsize, multiple)
+
+
+def _dense(outer: tuple[Axis, ...], i: Axis, j: Axis, columns: int, itemsize: int) -> _Call:
+    """A few rows interleaved: each block takes all of j, so that the kernel's second axis walks rows of the copy."""
+    left, rows = _rows(list(outer))
+    fits = [n for n in range(1, rows.count + 1) if rows.count % n == 0]
+    least = next((n for n in fits if n * i.count * j.count * itemsize >= _UNIT), rows.count)
+    if least < rows.count and len(left) < _OUTER:
+        left = (*left, Axis(rows.count // least, rows.x * least, rows.y * least))
+        rows = replace(rows, count=least)
+    words = {
+        "a": i.count, "a_block": columns, "a_x": i.x, "a_y": i.y,
+        "b": rows.count, "b_block": 1, "b_x": rows.x, "b_y": rows.y, "x_step": j.x, "y_step": i.y,
+    }  # fmt: skip
+    each = rows.count * j.count * itemsize
+    return _Call("blocks", (j.count, columns, itemsize), "dense", left, words, i.count, each, columns)
 
 
 def _section(
     engine: Engine, call: _Call, axes: list[Axis], starts: tuple[int, int], itemsize: int, source: Array | None
 ) -> Section:
     names = {"runs": _copy.RUNS, "elements": _copy.ELEMENTS, "blocks": _copy.BLOCKS}[call.kind]
-    work = TILE_BYTES if engine.threads > 1 else _UNIT if call.kind == "blocks" else call.count * call.each
-    chunk = -(-max(1, work // max(call.each, 1)) // call.multiple) * call.multiple
+    chunk = call.count
+    if engine.threads > 1 or (call.kind == "blocks" and call.count * call.each > 4 * _UNIT):
+        work = TILE_BYTES if engine.threads > 1 else _UNIT
+        chunk = -(-max(1, work // max(call.each, 1)) // call.multiple) * call.multiple
     chunks = -(-call.count // chunk)
     outer = [Axis(1, 0, 0)] * (_OUTER - len(call.outer)) + list(call.outer)
     units = outer[0].count * outer[1].count * outer[2].count * chunks

@@ -20,6 +20,7 @@ INT32 = (-(2**31), 2**31 - 1)
 NEVER = 2**34
 ALWAYS = -(2**34)
 STEPS = 255
+_NEAR = 2.0**-16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,14 @@ def exact_steps(
 
     w_scale [N] float32. Exact for every float32, also subnormal, zero, negative and not finite ones.
     """
-    x, y = np.float64(x_scale), np.float64(y_scale)
-    w = np.asarray(w_scale, np.float32).astype(np.float64)
-    with np.errstate(all="ignore"):
-        m = x * w / y
-        size = np.abs(m)
-        plain = (size > 0) & (size < 512)
-    want = np.arange(1, STEPS + 1, dtype=np.int64)[None] + (lowest - zero)
+    x, w, y = np.float64(x_scale), np.asarray(w_scale, np.float32).astype(np.float64), np.float64(y_scale)
+    m = multiplier(x_scale, w_scale, y_scale)
+    size = np.abs(m)
+    plain = is_plain(size)
+    want = wanted(lowest, zero)
     steps = np.where(want <= 0, 0, 1) + np.zeros((len(w), 1), np.int64)
     if plain.any():
-        steps[plain] = _plain_steps(np.abs(x), np.abs(w[plain]), np.abs(y), want)
+        steps[plain] = plain_steps(np.abs(x), np.abs(w[plain]), np.abs(y), want)
     steps[np.isinf(m)] = 1
     steps[m == 0] = np.where(want <= 0, ALWAYS, NEVER)
     mirrored = np.asarray(m < 0)
@@ -66,8 +65,42 @@ def exact_steps(
     return Steps(steps, mirrored, m, plain & ~mirrored)
 
 
-def _plain_steps(x: np.float64, w: Floats, y: np.float64, want: Ints) -> Ints:
-    """Smallest t with RNE(t * x * w / y) >= want, for 0 < x * w / y < 512.
+def multiplier(x_scale: np.float32, w_scale: np.ndarray[Any, Any], y_scale: np.float32) -> Floats:
+    """float64 [N] nearest to the real M, but for half a unit in its last place."""
+    with np.errstate(all="ignore"):
+        w = np.asarray(w_scale, np.float32).astype(np.float64)
+        return np.asarray(np.float64(x_scale) * w / np.float64(y_scale))
+
+
+def is_plain(m: Floats) -> Bools:
+    """Multipliers that fast forms may take."""
+    return np.asarray((m > 0) & (m < 512))
+
+
+def wanted(lowest: int, zero: int) -> Ints:
+    """int64 [255]: the rounded products at which the result steps."""
+    return np.arange(1, STEPS + 1, dtype=np.int64) + (lowest - zero)
+
+
+def plain_steps(x: np.float64, w: Floats, y: np.float64, want: Ints) -> Floats:
+    """Smallest integers t with RNE(t * x * w / y) >= want, for 0 < x * w / y < 512: float64 [N, 255].
+
+    The float64 quotients are right within 4 units in their last place: 2**-16 for those below NEVER. Where an integer is
+    that near, integers decide.
+    """
+    quotients = np.multiply((y / (x * w))[:, None], want - 0.5)
+    steps = np.ceil(quotients)
+    above = np.subtract(steps, quotients, out=quotients)
+    near = (above.min(axis=1) <= _NEAR) | (above.max(axis=1) >= 1 - _NEAR)
+    near |= np.maximum(np.abs(steps[:, 0]), np.abs(steps[:, -1])) >= NEVER
+    rows = np.flatnonzero(near)
+    if len(rows):
+        steps[rows] = _integer_steps(x, w[rows], y, want)
+    return np.asarray(steps)
+
+
+def _integer_steps(x: np.float64, w: Floats, y: np.float64, want: Ints) -> Ints:
+    """Smallest t with RNE(t * x * w / y) >= want, for 0 < x * w / y < 512; NEVER and ALWAYS if far beyond int32.
 
     With odd mantissas, t * a * b / c * 2**e reaches want - 1/2 when t * p >= q; equality is a tie and counts only
     where want is even (d >= 0), else t * p must be larger (d >= 1). Compared through d = t * p - q modulo 2**64: for t next to the estimate |d| stays below 2**61,

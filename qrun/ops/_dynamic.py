@@ -39,6 +39,12 @@ def dynamic_parameters(x: Array, arith: Arith = "exact") -> tuple[Array, Array]:
                 code="QR202",
                 name="node-refused",
             )
+    return range_parameters(bottom, top, arith)
+
+
+def range_parameters(bottom: np.float32, top: np.float32, arith: Arith) -> tuple[Array, Array]:
+    """The same for values between bottom and top; numbers, but top may be infinite, and bottom in ``ort``."""
+    with np.errstate(all="ignore"):
         bottom, top = min(_F32(0), bottom), max(_F32(0), top)
         scale = (top - bottom) / _F32(255)
         if not scale:

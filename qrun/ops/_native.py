@@ -31,29 +31,33 @@ Inputs = Sequence[Array | None]
 
 @dataclass(frozen=True, slots=True)
 class NativeSection:
-    """Output channels that share a machine-code kernel, and the form in which it requantizes."""
+    """Output channels that share a machine-code kernel, the form in which it requantizes, and why that is not a cheaper
+    one ("" if it is the cheapest, or the only one)."""
 
     kernel: str
     form: str
     first: int
     channels: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeKernel:
     """A node's native kernel for fixed input shapes.
 
-    run:       all inputs of the node to its output.
+    run:       all inputs of the node to its output, or to a tuple of its outputs.
     complete:  whether a result leaves the reference kernel nothing to observe (wrap-around, NaN, saturation).
     operation: what `run` does, for programs that place operands themselves; None if `run` does more than that.
     operands:  the numbers of the node's inputs that the operation reads, in its order.
+    plain:     whether inputs that may change leave the reference kernel nothing to observe; None if all of them do.
     """
 
-    run: Callable[[Inputs], Array]
-    complete: Callable[[Array], bool]
+    run: Callable[[Inputs], Any]
+    complete: Callable[[Any], bool]
     sections: tuple[NativeSection, ...]
     operation: Operation | None = None
     operands: tuple[int, ...] = ()
+    plain: Callable[[Inputs], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,13 @@ class Site:
 
     def require_constants(self, first: int = 1) -> None:
         """Declined if an input, from number `first` on, is not constant."""
-        for place, fixed in enumerate(self.fixed):
-            if place >= first and not fixed:
-                raise declined(f"{self.names[place]} is not constant")
+        for place in range(first, len(self.fixed)):
+            self.require_constant(place)
+
+    def require_constant(self, place: int) -> None:
+        """Declined if input number `place` is not constant."""
+        if not self.fixed[place]:
+            raise declined(f"{self.names[place]} is not constant")
 
     def afford(self, nbytes: int) -> None:
         """Declined if the run may not take so much memory."""
@@ -91,9 +99,10 @@ def kernel_of(
 ) -> NativeKernel:
     """The kernel that runs an operation on the node's inputs of these numbers."""
     engine = site.engine
-    for operand in operation.operands:
-        site.afford(int(np.prod(operand.stored(operation.order), dtype=np.int64)) * operand.dtype.itemsize + 4096)
-    sections = tuple(NativeSection(s.spec.key(), s.spec.form, s.first, s.channels) for s in operation.tight)
+    for place, operand in enumerate(operation.operands):
+        order = operation.result_order if place == len(operation.operands) - 1 else operation.source_order
+        site.afford(int(np.prod(operand.stored(order), dtype=np.int64)) * operand.dtype.itemsize + 4096)
+    sections = tuple(NativeSection(s.spec.key(), s.spec.form, s.first, s.channels, s.why) for s in operation.tight)
 
     def run(inputs: Inputs) -> Array:
         arrays = [array for array in (inputs[place] for place in operands) if array is not None]
@@ -136,7 +145,7 @@ def conv_kernel(
                  group=group, strides=win.strides, dilations=win.dilations, pads=(*win.begin, *win.end))  # fmt: skip
     if conv.y_shape != (x.shape[0], channels, *win.out):
         raise declined("its output shape is an unusual one")
-    return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), _complete(conv, target))
+    return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), completeness(conv.may_wrap, target))
 
 
 def _conv(
@@ -177,7 +186,7 @@ def gemm_kernel(
     site.ctx.claim((rows, columns), 8 if target is None else 2, "native product")
     x_zero = np.zeros((), a.dtype) if zeros[0] is None else zeros[0]
     gemm = Gemm(site.engine, a.shape, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target)
-    kernel = kernel_of(site, gemm, (0,), _complete(gemm.conv, target))
+    kernel = kernel_of(site, gemm, (0,), completeness(gemm.conv.may_wrap, target))
     if not transpose:
         return kernel
     return replace(
@@ -205,14 +214,19 @@ def _number(scale: Array) -> np.float32:
     return np.float32(scale)
 
 
-def _complete(conv: Conv, target: Target | None) -> Callable[[Array], bool]:
+def completeness(may_wrap: bool, target: Target | None) -> Callable[[Array], bool]:
     """Conservative: where sums may wrap, or a multiplier gives NaN, no result is complete."""
-    if conv.may_wrap or not (target is None or _is_finite(target)):
+    if may_wrap or not (target is None or _is_finite(target)):
         return lambda y: False
     if target is None:
         return lambda y: True
-    info = np.iinfo(np.uint8 if target.out == "u8" else np.int8)
-    ends = [int(info.max)] + [int(info.min)] * (target.zero_point > info.min)
+    return few_ends(np.dtype(np.uint8 if target.out == "u8" else np.int8), target.zero_point)
+
+
+def few_ends(dtype: np.dtype[Any], zero: int) -> Callable[[Array], bool]:
+    """Whether so few results are at the ends of their 8-bit type that no saturation is worth reporting."""
+    info = np.iinfo(dtype)
+    ends = [int(info.max)] + [int(info.min)] * (zero > info.min)
 
     def complete(y: Array) -> bool:
         return sum(int(np.count_nonzero(y == end)) for end in ends) * ENDS_SHARE <= y.size

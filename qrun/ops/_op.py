@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import numpy as np
 
 from qrun.errors import OperatorError
 from qrun.ir import Array, Attribute, Node
-from qrun.ir.schema import Formal, Schema, schema
+from qrun.ir.schema import OWN, Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME, shape_text
 from qrun.ops._context import Context
 
@@ -27,6 +27,16 @@ Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
 Kernel = Callable[..., Any]
 Lowering = Callable[["Site"], "NativeKernel"]
 Types = Mapping[str, tuple[str, str]]
+Form = Literal["", "pointwise", "broadcast", "moves"]
+"""On which elements of its inputs an output element depends.
+
+pointwise: on the one at its place in the first input. The other inputs are parameters: each is one number, or has one
+           for each place along the attribute `axis`, or along axis 1 if there is no such attribute.
+broadcast: on those at its place in all inputs, which broadcast as in numpy.
+moves:     it is an element of the first input; the others, and the attributes, tell which.
+
+For nodes with one output, without training mode or blocks. An empty form promises nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +76,20 @@ class OpDef:
     domain, op_type, since: what it implements: every schema version from `since` up to the next declaration.
     types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}.
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
+    form:  see Form.
     lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
     """
 
-    def __init__(self, domain: str, op_type: str, since: int, reference: Kernel, types: Types, cost: Cost) -> None:
+    def __init__(
+        self, domain: str, op_type: str, since: int, reference: Kernel, types: Types, cost: Cost, form: Form = ""
+    ) -> None:
         self.domain = domain
         self.op_type = op_type
         self.since = since
         self.reference = reference
         self.types = types
         self.cost = cost
+        self.form: Form = form
         self.lowering: Lowering | None = None
         self.__doc__ = reference.__doc__
 
@@ -205,6 +219,8 @@ def _bad_attribute(message: str, expected: str, got: str, *, why: str = "", fix:
 
 
 REGISTRY: dict[tuple[str, str], list[OpDef]] = {}
+INTERNAL: dict[tuple[str, str], list[OpDef]] = {}
+"""The operators of qrun's own domain: only rewritten models have them, and nothing lists them."""
 
 
 def no_cost(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
@@ -212,15 +228,21 @@ def no_cost(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mappi
 
 
 def op(
-    op_type: str, *, since: int, domain: str = "", types: Types | None = None, cost: Cost = no_cost
+    op_type: str,
+    *,
+    since: int,
+    domain: str = "",
+    types: Types | None = None,
+    cost: Cost = no_cost,
+    form: Form = "",
 ) -> Callable[[Kernel], OpDef]:
     """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
     ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, and an optional ``ctx`` receives
     the Context."""
 
     def register(reference: Kernel) -> OpDef:
-        definition = OpDef(domain, op_type, since, reference, types or {}, cost)
-        versions = REGISTRY.setdefault((domain, op_type), [])
+        definition = OpDef(domain, op_type, since, reference, types or {}, cost, form)
+        versions = (INTERNAL if domain == OWN else REGISTRY).setdefault((domain, op_type), [])
         versions.append(definition)
         versions.sort(key=lambda d: d.since)
         return definition
@@ -231,7 +253,7 @@ def op(
 def find(domain: str, op_type: str, version: int) -> OpDef | None:
     """The declaration that covers this operator version, or None."""
     best = None
-    for definition in REGISTRY.get((domain, op_type), ()):
+    for definition in (INTERNAL if domain == OWN else REGISTRY).get((domain, op_type), ()):
         if definition.since <= version:
             best = definition
     return best

@@ -28,10 +28,32 @@ def float_matmul(
     a's parameters are rank 0 and checked; b's are scalar, [N], or [...,1,N]. The integer sum wraps to
     int32. The real result is rounded once; in ``ort`` sum, product and addition are float32 operations.
     """
+    bz, bs = check_product(a, a_scale, b, b_scale, b_zero_point, bias, op_type, ctx)
+    acc = integer_matmul(a, b, a_zero, bz, ctx)
+    if ctx.arith != "ort" or a_scale.dtype != np.float32:
+        y = scaled(acc, (a_scale, bs), bias, a_scale.dtype)
+    else:
+        with np.errstate(all="ignore"):
+            y = acc.astype(np.float32) * (a_scale * bs)
+            y = y if bias is None else y + bias
+    return np.asarray(matmul_shape(y, a, b))
+
+
+def check_product(
+    a: Array,
+    a_scale: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array | None,
+    bias: Array | None,
+    op_type: str,
+    ctx: Context,
+) -> tuple[Array | None, Array]:
+    """Refuse what these pages forbid and observe the scales; b's zero point and scale, to broadcast."""
     check_matmul(a, b)
     same_type(b_zero_point, b.dtype, "b_zero_point", "B")
-    bz = column_param(_lifted(b_zero_point, b), "b_zero_point", b, op_type)
-    bs = column_param(_lifted(b_scale, b), "b_scale", b, op_type)
+    bz = column_of(b_zero_point, "b_zero_point", b, op_type)
+    bs = column_of(b_scale, "b_scale", b, op_type)
     assert bs is not None
     note_scale(ctx, a_scale, "a_scale")
     note_scale(ctx, bs, "b_scale")
@@ -46,14 +68,12 @@ def float_matmul(
             code="QR305",
             name="bias-shape",
         )
-    acc = integer_matmul(a, b, a_zero, bz, ctx)
-    if ctx.arith != "ort" or a_scale.dtype != np.float32:
-        y = scaled(acc, (a_scale, bs), bias, a_scale.dtype)
-    else:
-        with np.errstate(all="ignore"):
-            y = acc.astype(np.float32) * (a_scale * bs)
-            y = y if bias is None else y + bias
-    return np.asarray(matmul_shape(y, a, b))
+    return bz, bs
+
+
+def column_of(array: Array | None, name: str, b: Array, op_type: str) -> Array | None:
+    """A parameter of the right operand: scalar, [N] for any rank of it, or [...,1,N]; returned to broadcast."""
+    return column_param(_lifted(array, b), name, b, op_type)
 
 
 def _lifted(array: Array | None, b: Array) -> Array | None:

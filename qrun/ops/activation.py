@@ -9,19 +9,26 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._erf import erfc
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import op, refuse
 
 FLOAT_MAX = 3.4028234663852886e38
 
 
-@op("Relu", since=6)
+@op("Relu", since=6, form="pointwise")
 def relu(X: Array) -> Array:
     """max(X, 0), exact; NaN stays NaN. Signed integers since version 14. Source: ONNX operators, Relu-14."""
     with np.errstate(all="ignore"):
         return np.asarray(np.maximum(X, X.dtype.type(0)))
 
 
-@op("LeakyRelu", since=6)
+@relu.native
+def _lower_relu(site: Site) -> NativeKernel:
+    return unary_kernel(site, relu)
+
+
+@op("LeakyRelu", since=6, form="pointwise")
 def leaky_relu(X: Array, *, alpha: float = 0.01) -> Array:
     """X where X >= 0, else alpha * X, correctly rounded. Source: ONNX operators, LeakyRelu-16."""
     slope = single(alpha)
@@ -31,7 +38,7 @@ def leaky_relu(X: Array, *, alpha: float = 0.01) -> Array:
     return unary(lambda x: np.where(x < 0, slope * x, x), X)
 
 
-@op("Clip", since=6)
+@op("Clip", since=6, form="pointwise")
 def clip_6(input: Array, *, min_: float = -FLOAT_MAX, max_: float = FLOAT_MAX) -> Array:
     """min(max_, max(input, min_)), exact; the limits default to those of float32, whatever the type; NaN stays NaN.
 
@@ -41,7 +48,12 @@ def clip_6(input: Array, *, min_: float = -FLOAT_MAX, max_: float = FLOAT_MAX) -
     return _between(input, low, high)
 
 
-@op("Clip", since=11)
+@clip_6.native
+def _lower_clip_6(site: Site) -> NativeKernel:
+    return unary_kernel(site, clip_6)
+
+
+@op("Clip", since=11, form="pointwise")
 def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Array:
     """min(max, max(input, min)), exact: `max` everywhere if min > max. min and max are scalars of input's type.
 
@@ -60,12 +72,17 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
     return _between(input, low, high)
 
 
+@clip.native
+def _lower_clip(site: Site) -> NativeKernel:
+    return unary_kernel(site, clip)
+
+
 def _between(x: Array, low: Array, high: Array) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(np.minimum(high, np.maximum(x, low)))
 
 
-@op("Sigmoid", since=6)
+@op("Sigmoid", since=6, form="pointwise")
 def sigmoid(X: Array) -> Array:
     """1 / (1 + exp(-X)), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Sigmoid-13."""
 
@@ -76,7 +93,7 @@ def sigmoid(X: Array) -> Array:
     return unary(stable, X)
 
 
-@op("HardSigmoid", since=6)
+@op("HardSigmoid", since=6, form="pointwise")
 def hard_sigmoid(X: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
     """max(0, min(1, alpha * X + beta)), in float64 and rounded once; float64 stays float64; NaN stays NaN.
 
@@ -86,7 +103,7 @@ def hard_sigmoid(X: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
     return unary(lambda x: np.maximum(0.0, np.minimum(1.0, a * x + b)), X)
 
 
-@op("HardSwish", since=14)
+@op("HardSwish", since=14, form="pointwise")
 def hard_swish(X: Array) -> Array:
     """X * max(0, min(1, X / 6 + 1/2)), in float64 and rounded once; float64 stays float64; NaN at -inf and NaN.
 
@@ -95,14 +112,14 @@ def hard_swish(X: Array) -> Array:
     return unary(lambda x: x * np.maximum(0.0, np.minimum(1.0, x / 6.0 + 0.5)), X)
 
 
-@op("Swish", since=24)
+@op("Swish", since=24, form="pointwise")
 def swish(X: Array, *, alpha: float = 1.0) -> Array:
     """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Swish-24."""
     slope = single(alpha)
     return unary(lambda x: x / (1.0 + np.exp(-slope * x)), X)
 
 
-@op("Mish", since=18)
+@op("Mish", since=18, form="pointwise")
 def mish(X: Array) -> Array:
     """X * tanh(ln(1 + exp(X))), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Mish-22."""
 
@@ -114,7 +131,7 @@ def mish(X: Array) -> Array:
     return unary(stable, X)
 
 
-@op("Gelu", since=20)
+@op("Gelu", since=20, form="pointwise")
 def gelu(X: Array, *, approximate: str = "none") -> Array:
     """X / 2 * (1 + erf(X / sqrt(2))), or for "tanh" X / 2 * (1 + tanh(sqrt(2 / pi) * (X + 0.044715 * X**3))).
 
@@ -135,7 +152,7 @@ def gelu(X: Array, *, approximate: str = "none") -> Array:
     )
 
 
-@op("Elu", since=6)
+@op("Elu", since=6, form="pointwise")
 def elu(X: Array, *, alpha: float = 1.0) -> Array:
     """alpha * (exp(X) - 1) where X < 0, else X, in float64 and rounded once; float64 stays float64.
 
@@ -145,7 +162,7 @@ def elu(X: Array, *, alpha: float = 1.0) -> Array:
     return unary(lambda x: np.where(x < 0, scale * np.expm1(x), x), X)
 
 
-@op("Selu", since=6)
+@op("Selu", since=6, form="pointwise")
 def selu(X: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Array:
     """gamma * X where X > 0, else gamma * alpha * (exp(X) - 1), in float64 and rounded once; float64 stays float64.
 
@@ -155,7 +172,7 @@ def selu(X: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1
     return unary(lambda x: g * np.where(x > 0, x, a * np.expm1(x)), X)
 
 
-@op("Celu", since=12)
+@op("Celu", since=12, form="pointwise")
 def celu(X: Array, *, alpha: float = 1.0) -> Array:
     """max(0, X) + min(0, alpha * (exp(X / alpha) - 1)), in float64 and rounded once; float64 stays float64.
 
@@ -165,20 +182,20 @@ def celu(X: Array, *, alpha: float = 1.0) -> Array:
     return unary(lambda x: np.maximum(0.0, x) + np.minimum(0.0, a * np.expm1(x / a)), X)
 
 
-@op("ThresholdedRelu", since=10)
+@op("ThresholdedRelu", since=10, form="pointwise")
 def thresholded_relu(X: Array, *, alpha: float = 1.0) -> Array:
     """X where X > alpha, else 0, also for NaN; exact. Source: ONNX operators, ThresholdedRelu-22."""
     with np.errstate(all="ignore"):
         return np.where(widen(X) > single(alpha), X, X.dtype.type(0))
 
 
-@op("Softplus", since=1)
+@op("Softplus", since=1, form="pointwise")
 def softplus(X: Array) -> Array:
     """ln(1 + exp(X)), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Softplus-22."""
     return unary(lambda x: np.logaddexp(0.0, x), X)
 
 
-@op("Softsign", since=1)
+@op("Softsign", since=1, form="pointwise")
 def softsign(input: Array) -> Array:
     """input / (1 + |input|), in float64 and rounded once; float64 stays float64; NaN at infinities.
 
@@ -187,19 +204,19 @@ def softsign(input: Array) -> Array:
     return unary(lambda x: x / (1.0 + np.abs(x)), input)
 
 
-@op("Tanh", since=6)
+@op("Tanh", since=6, form="pointwise")
 def tanh(input: Array) -> Array:
     """tanh(input), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Tanh-13."""
     return unary(np.tanh, input)
 
 
-@op("Exp", since=6)
+@op("Exp", since=6, form="pointwise")
 def exp(input: Array) -> Array:
     """e ** input, in float64 and rounded once; float64 stays float64. Source: ONNX operators, Exp-13."""
     return unary(np.exp, input)
 
 
-@op("Sqrt", since=6)
+@op("Sqrt", since=6, form="pointwise")
 def sqrt(X: Array) -> Array:
     """The square root, correctly rounded; NaN below 0. Source: ONNX operators, Sqrt-13."""
     with np.errstate(all="ignore"):

@@ -11,7 +11,7 @@ from qrun.ops._float import is_integer, narrow
 from qrun.ops._op import op
 
 
-@op("Add", since=7)
+@op("Add", since=7, form="broadcast")
 def add(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A + B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
 
@@ -21,7 +21,7 @@ def add(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.add, A, B, ctx)
 
 
-@op("Sub", since=7)
+@op("Sub", since=7, form="broadcast")
 def sub(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A - B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
 
@@ -31,7 +31,7 @@ def sub(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.subtract, A, B, ctx)
 
 
-@op("Mul", since=7)
+@op("Mul", since=7, form="broadcast")
 def mul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A * B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
 
@@ -41,7 +41,7 @@ def mul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.multiply, A, B, ctx)
 
 
-@op("Div", since=7)
+@op("Div", since=7, form="broadcast")
 def div(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A / B of one type, with numpy's broadcasting.
 
@@ -64,7 +64,7 @@ def _truncated(a: Array, b: Array) -> Array:
     return quotient
 
 
-@op("Sum", since=6)
+@op("Sum", since=6, form="broadcast")
 def sum_(*data_0: Array, ctx: Context | None = None) -> Array:
     """The sum of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
 
@@ -75,7 +75,7 @@ def sum_(*data_0: Array, ctx: Context | None = None) -> Array:
     return narrow(total("Sum", data_0, ctx or Context()), data_0[0].dtype)
 
 
-@op("Mean", since=6)
+@op("Mean", since=6, form="broadcast")
 def mean(*data_0: Array, ctx: Context | None = None) -> Array:
     """The mean of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
 

@@ -12,7 +12,7 @@ from qrun.ops._context import Context
 from qrun.ops._op import op, refuse
 
 
-@op("Cast", since=6)
+@op("Cast", since=6, form="pointwise")
 def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ctx: Context | None = None) -> Array:
     """The elements of `input` as ONNX element type number `to`; any shape. The same array if it has that type.
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
 from qrun.ops._float import axis_in
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_pointwise import concat_kernel
 from qrun.ops._op import op, refuse
 from qrun.ops._shape import claim
 
@@ -18,7 +23,11 @@ def concat(*inputs: Array, axis: int, ctx: Context | None = None) -> Array:
 
     Refuses other ranks, dimensions or types, and inputs that are omitted.
     """
-    ctx = ctx or Context()
+    return np.concatenate(inputs, axis=_check(inputs, axis, ctx or Context()))
+
+
+def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
+    """The axis as a number from 0 on."""
     if not inputs or any(x is None for x in inputs):
         raise refuse(
             "an input is missing", "inputs", "one or more tensors", "nothing", code="QR205", name="input-count"
@@ -44,4 +53,10 @@ def concat(*inputs: Array, axis: int, ctx: Context | None = None) -> Array:
             )
     length = sum(x.shape[place] for x in inputs)
     claim(ctx, (*first.shape[:place], length, *first.shape[place + 1 :]), first.dtype, "inputs")
-    return np.concatenate(inputs, axis=place)
+    return place
+
+
+@concat.native
+def _lower(site: Site) -> NativeKernel:
+    place = _check(cast(Sequence[Array], site.inputs), site.attributes["axis"], site.ctx)
+    return concat_kernel(site, range(len(site.inputs)), place, [None] * len(site.inputs))

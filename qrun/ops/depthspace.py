@@ -7,13 +7,13 @@ from qrun.ir.types import shape_text
 from qrun.ops._op import op, refuse
 
 
-@op("DepthToSpace", since=1)
+@op("DepthToSpace", since=1, form="moves")
 def depth_to_space_1(input: Array, *, blocksize: int) -> Array:
     """DepthToSpace-13 in DCR order. Source: ONNX operators, DepthToSpace-1."""
     return _to_space(input, blocksize, "DCR")
 
 
-@op("DepthToSpace", since=11)
+@op("DepthToSpace", since=11, form="moves")
 def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     """Channels to blocks of pixels: [N,C,H,W] to [N,C/b/b,H*b,W*b], b = blocksize.
 
@@ -25,13 +25,13 @@ def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     return _to_space(input, blocksize, mode)
 
 
-@op("SpaceToDepth", since=1)
+@op("SpaceToDepth", since=1, form="moves")
 def space_to_depth_1(input: Array, *, blocksize: int) -> Array:
     """SpaceToDepth-28 in DCR order. Source: ONNX operators, SpaceToDepth-13."""
     return _to_depth(input, blocksize, "DCR")
 
 
-@op("SpaceToDepth", since=28)
+@op("SpaceToDepth", since=28, form="moves")
 def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     """Blocks of pixels to channels: [N,C,H,W] to [N,C*b*b,H/b,W/b], b = blocksize; the inverse of DepthToSpace.
 

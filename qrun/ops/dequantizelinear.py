@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -11,8 +12,10 @@ from qrun.ir import Array
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._context import Context
-from qrun.ops._granularity import grain
+from qrun.ops._granularity import Grain, grain
 from qrun.ops._narrow import is_narrow
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_quantize import dequantize_kernel
 from qrun.ops._op import op, refuse
 from qrun.ops._quantize import BLOCK, note_scale, same_type
 
@@ -21,7 +24,7 @@ _NAMES = ("x_scale", "x_zero_point")
 _F32 = np.dtype(np.float32)
 
 
-@op(_OP, since=10)
+@op(_OP, since=10, form="pointwise")
 def dequantize_linear_10(
     x: Array, x_scale: Array, x_zero_point: Array | None = None, *, ctx: Context | None = None
 ) -> Array:
@@ -29,7 +32,7 @@ def dequantize_linear_10(
     return _dequantize(x, x_scale, x_zero_point, None, ctx)
 
 
-@op(_OP, since=13)
+@op(_OP, since=13, form="pointwise")
 def dequantize_linear_13(
     x: Array, x_scale: Array, x_zero_point: Array | None = None, *, axis: int = 1, ctx: Context | None = None
 ) -> Array:
@@ -37,7 +40,7 @@ def dequantize_linear_13(
     return _dequantize(x, x_scale, x_zero_point, axis, ctx)
 
 
-@op(_OP, since=21)
+@op(_OP, since=21, form="pointwise")
 def dequantize_linear_21(
     x: Array,
     x_scale: Array,
@@ -51,7 +54,7 @@ def dequantize_linear_21(
     return _dequantize(x, x_scale, x_zero_point, axis, ctx, block_size)
 
 
-@op(_OP, since=23)
+@op(_OP, since=23, form="pointwise")
 def dequantize_linear(
     x: Array,
     x_scale: Array,
@@ -83,6 +86,7 @@ def dequantize_linear(
     _OP,
     since=1,
     domain="com.microsoft",
+    form="pointwise",
     types={
         "T1": ("int8 uint8 int16 uint16 int32 int4 uint4", "x x_zero_point"),
         "T2": ("float16 float", "x_scale"),
@@ -116,13 +120,8 @@ def _dequantize(
     output_dtype: int = 0,
 ) -> Array:
     ctx = ctx or Context()
-    target = _output_type(scale.dtype, output_dtype, ctx)
-    same_type(zero, x.dtype, "x_zero_point", "x")
-    form = grain(x, scale, zero, axis, block_size, f"{_OP}-{ctx.version if ctx.version < 99 else OPSETS[-1]}", _NAMES)
-    if zero is not None and is_narrow(x.dtype):
-        _refuse_zero_point(zero)
-        zero = None
-    note_scale(ctx, scale, "x_scale")
+    target, form = _check(x, scale, zero, axis, (block_size, output_dtype), ctx)
+    zero = None if is_narrow(x.dtype) else zero
     ctx.claim(x.shape, target.itemsize)
     y = np.empty(x.shape, target)
     buffer = np.empty(0 if target == _F32 else min(BLOCK, x.size), _F32)
@@ -134,6 +133,43 @@ def _dequantize(
             if product is not out:
                 out[...] = product.astype(target)
     return y
+
+
+def _check(
+    x: Array, scale: Array, zero: Array | None, axis: int | None, numbers: Sequence[int], ctx: Context
+) -> tuple[np.dtype[Any], Grain]:
+    """Refuse what does not fit, and observe scales: y's type, and how scales cover x.
+
+    numbers: block_size, output_dtype.
+    """
+    block_size, output_dtype = numbers
+    target = _output_type(scale.dtype, output_dtype, ctx)
+    same_type(zero, x.dtype, "x_zero_point", "x")
+    form = grain(x, scale, zero, axis, block_size, f"{_OP}-{ctx.version if ctx.version < 99 else OPSETS[-1]}", _NAMES)
+    if zero is not None and is_narrow(x.dtype):
+        _refuse_zero_point(zero)
+    note_scale(ctx, scale, "x_scale")
+    return target, form
+
+
+def _lower(site: Site) -> NativeKernel:
+    x, scale, zero = site.inputs
+    assert x is not None
+    assert scale is not None
+    a = site.attributes
+    axis = a.get("axis")
+    if "axis" in a and axis is None:
+        if scale.size != 1:
+            site.ctx.observe("axis-assumed", "x_scale", 1, 1, (), "axis is missing; 1 is assumed")
+        axis = 1
+    target, form = _check(x, scale, zero, axis, [a.get(name, 0) for name in ("block_size", "output_dtype")], site.ctx)
+    site.ctx.claim(x.shape, target.itemsize)
+    return dequantize_kernel(site, x, scale, zero, target, form)
+
+
+for _definition in (dequantize_linear_10, dequantize_linear_13, dequantize_linear_21, dequantize_linear,
+                    ms_dequantize_linear):  # fmt: skip
+    _definition.native(_lower)
 
 
 def _difference(x: Array, zero: Array | None) -> Array:

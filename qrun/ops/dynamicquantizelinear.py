@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._dynamic import dynamic_parameters
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_floats import quantizer_kernel
 from qrun.ops._op import op
 from qrun.ops._quantize import BLOCK, note_scale
 
@@ -40,3 +44,9 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context | None = None) -> tuple[Ar
             np.subtract(q, bottom, out=q)
             np.copyto(target[first : first + BLOCK], q, casting="unsafe")
     return y, scale, zero
+
+
+@dynamic_quantize_linear.native
+def _lower(site: Site) -> NativeKernel:
+    (x,) = cast(list[Any], site.inputs)
+    return quantizer_kernel(site, x)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._dynamic import dynamic_parameters
-from qrun.ops._matmul import check_matmul, matmul_macs
+from qrun.ops._matmul import check_matmul, claim_product, matmul_macs
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_dynamic import Product, copied, quiet, value
+from qrun.ops._native_floats import FloatProduct, dynamic_kernel, plain_scales
 from qrun.ops._op import op
 from qrun.ops._quantize import store
-from qrun.ops._tofloat import float_matmul
+from qrun.ops._tofloat import check_product, column_of, float_matmul
 
 _NAME = "DynamicQuantizeMatMul"
 
@@ -52,3 +57,17 @@ def dynamic_quantize_matmul(
         quotient = np.asarray(A / scale)
         store(np.rint(quotient, out=quotient), zero, codes, Context(observing=False))
     return float_matmul(codes, scale, zero, B, b_scale, b_zero_point, bias, _NAME, ctx)
+
+
+@dynamic_quantize_matmul.native
+def _lower(site: Site) -> NativeKernel:
+    a, b, b_scale, b_zero, bias = cast(list[Any], site.inputs)
+    check_product(a, np.ones((), np.float32), b, b_scale, b_zero, bias, _NAME, quiet(site))
+    claim_product(a, b, site.ctx)
+    codes = np.broadcast_to(np.uint8(0), a.shape)
+    product = Product(
+        site, codes, b, (0, 1, None, 3), lambda zero: zero, lambda zero: column_of(zero, "b_zero_point", b, _NAME)
+    )
+    right = value(site, 2, lambda scale: product.per_column(column_of(scale, "b_scale", b, _NAME), np.float32))
+    floats = FloatProduct(product, right, value(site, 4, copied))
+    return dynamic_kernel(floats, plain_scales(("b_scale", right)))

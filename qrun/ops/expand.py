@@ -13,7 +13,7 @@ from qrun.ops._op import op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
 
-@op("Expand", since=8)
+@op("Expand", since=8, form="moves")
 def expand(input: Array, shape: Array, *, ctx: Context | None = None) -> Array:
     """input repeated along axes of length 1 to the shape to which it and `shape`, 1-D int64, broadcast.
 
@@ -38,7 +38,7 @@ def expand(input: Array, shape: Array, *, ctx: Context | None = None) -> Array:
     return input if made == input.shape else np.array(np.broadcast_to(input, made))
 
 
-@op("Tile", since=6)
+@op("Tile", since=6, form="moves")
 def tile(input: Array, repeats: Array, *, ctx: Context | None = None) -> Array:
     """input repeats[i] times along each axis i; repeats: 1-D int64, one number of 0 or more for each axis.
 

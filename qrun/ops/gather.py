@@ -12,7 +12,7 @@ from qrun.ops._op import op
 from qrun.ops._shape import claim
 
 
-@op("Gather", since=1)
+@op("Gather", since=1, form="moves")
 def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context | None = None) -> Array:
     """Elements of `data` at `indices` along `axis`; shape data[:axis] + indices + data[axis+1:].
 

@@ -14,7 +14,7 @@ from qrun.ops._op import op, refuse
 from qrun.ops._shape import claim
 
 
-@op("GatherElements", since=11)
+@op("GatherElements", since=11, form="moves")
 def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context | None = None) -> Array:
     """output[i,j,...] = data[i,j,...] with the place along `axis` replaced by indices[i,j,...].
 
@@ -27,13 +27,13 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context 
     return data.reshape(-1)[element_places(data, indices, axis)]
 
 
-@op("GatherND", since=11)
+@op("GatherND", since=11, form="moves")
 def gather_nd_11(data: Array, indices: Array, *, ctx: Context | None = None) -> Array:
     """GatherND-12 without batch dimensions. Source: ONNX operators, GatherND-11."""
     return _gather(data, indices, 0, ctx or Context())
 
 
-@op("GatherND", since=12)
+@op("GatherND", since=12, form="moves")
 def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context | None = None) -> Array:
     """Slices of data at the index tuples that lie along the last axis of indices.
 

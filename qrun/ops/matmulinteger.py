@@ -18,11 +18,14 @@ from qrun.ops._matmul import (
     row_param,
 )
 from qrun.ops._native import NativeKernel, Site, gemm_kernel
+from qrun.ops._native_dynamic import Product, sums_kernel
 from qrun.ops._op import op
 from qrun.ops._quantize import same_type
 
+_NAME = "MatMulInteger"
 
-@op("MatMulInteger", since=10, cost=matmul_macs)
+
+@op(_NAME, since=10, cost=matmul_macs)
 def matmul_integer(
     A: Array,
     B: Array,
@@ -50,8 +53,8 @@ def _check(A: Array, B: Array, a_zero: Array | None, b_zero: Array | None) -> tu
     check_matmul(A, B)
     same_type(a_zero, A.dtype, "a_zero_point", "A")
     same_type(b_zero, B.dtype, "b_zero_point", "B")
-    az = row_param(a_zero, "a_zero_point", A, "MatMulInteger")
-    return az, column_param(b_zero, "b_zero_point", B, "MatMulInteger")
+    az = row_param(a_zero, "a_zero_point", A, _NAME)
+    return az, column_param(b_zero, "b_zero_point", B, _NAME)
 
 
 @matmul_integer.native
@@ -59,5 +62,15 @@ def _lower(site: Site) -> NativeKernel:
     a, b, a_zero_point, b_zero_point = cast(list[Any], site.inputs)
     zeros = _check(a, b, a_zero_point, b_zero_point)
     claim_product(a, b, site.ctx)
-    site.require_constants()
-    return gemm_kernel(site, a, b, zeros, None, None)
+    if all(site.fixed[1:]) and b.ndim == 2 and (zeros[0] is None or not zeros[0].ndim):
+        return gemm_kernel(site, a, b, zeros, None, None)
+    return sums_kernel(
+        Product(
+            site,
+            a,
+            b,
+            (0, 1, 2, 3),
+            lambda zero: row_param(zero, "a_zero_point", a, _NAME),
+            lambda zero: column_param(zero, "b_zero_point", b, _NAME),
+        )
+    )

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import numpy as np
+
 from qrun.ir import Array
+from qrun.ir.types import type_name
 from qrun.ops._context import Context
-from qrun.ops._matmul import matmul_macs
+from qrun.ops._matmul import claim_product, matmul_macs
+from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native_dynamic import Product, copied, quiet, value
+from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
 from qrun.ops._op import op
 from qrun.ops._quantize import same_type, scalar
-from qrun.ops._tofloat import float_matmul
+from qrun.ops._tofloat import check_product, column_of, float_matmul
 
 _NAME = "MatMulIntegerToFloat"
 
@@ -53,3 +61,27 @@ def matmul_integer_to_float(
     scale, zero = scalar(a_scale, "a_scale", _NAME), scalar(a_zero_point, "a_zero_point", _NAME)
     assert scale is not None
     return float_matmul(A, scale, zero, B, b_scale, b_zero_point, bias, _NAME, ctx)
+
+
+@matmul_integer_to_float.native
+def _lower(site: Site) -> NativeKernel:
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = cast(list[Any], site.inputs)
+    same_type(a_zero, a.dtype, "a_zero_point", "A")
+    scalar(a_scale, "a_scale", _NAME)
+    scalar(a_zero, "a_zero_point", _NAME)
+    check_product(a, a_scale.reshape(()), b, b_scale, b_zero, bias, _NAME, quiet(site))
+    claim_product(a, b, site.ctx)
+    if a_scale.dtype != np.float32:
+        raise declined(f"no native {type_name(a_scale.dtype)} results")
+    product = Product(
+        site,
+        a,
+        b,
+        (0, 1, 4, 5),
+        lambda zero: scalar(zero, "a_zero_point", _NAME),
+        lambda zero: column_of(zero, "b_zero_point", b, _NAME),
+    )
+    left = value(site, 2, lambda scale: scalar(scale, "a_scale", _NAME))
+    right = value(site, 3, lambda scale: product.per_column(column_of(scale, "b_scale", b, _NAME), np.float32))
+    floats = FloatProduct(product, right, value(site, 6, copied))
+    return float_kernel(floats, left, plain_scales(("a_scale", left), ("b_scale", right)))

@@ -14,7 +14,7 @@ from qrun.ops._elementwise import common_shape
 from qrun.ops._op import op
 
 
-@op("Min", since=6)
+@op("Min", since=6, form="broadcast")
 def min_(*data_0: Array, ctx: Context | None = None) -> Array:
     """The least element of one or more tensors of one type, with numpy's broadcasting from version 8 on.
 
@@ -25,7 +25,7 @@ def min_(*data_0: Array, ctx: Context | None = None) -> Array:
     return _fold("Min", np.minimum, data_0, ctx or Context())
 
 
-@op("Max", since=6)
+@op("Max", since=6, form="broadcast")
 def max_(*data_0: Array, ctx: Context | None = None) -> Array:
     """The greatest element of one or more tensors of one type, with numpy's broadcasting from version 8 on.
 

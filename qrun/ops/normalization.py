@@ -14,7 +14,7 @@ from qrun.ops._float import State, narrow, single, slide, widen
 from qrun.ops._op import op, refuse
 
 
-@op("BatchNormalization", since=7)
+@op("BatchNormalization", since=7, form="pointwise")
 def batch_normalization_7(
     X: Array,
     scale: Array,
@@ -34,7 +34,7 @@ def batch_normalization_7(
     return _training_by_outputs(X, (scale, B, mean, var), epsilon, momentum, bool(spatial), ctx or Context())
 
 
-@op("BatchNormalization", since=9)
+@op("BatchNormalization", since=9, form="pointwise")
 def batch_normalization_9(
     X: Array,
     scale: Array,
@@ -52,7 +52,7 @@ def batch_normalization_9(
     return _training_by_outputs(X, (scale, B, mean, var), epsilon, momentum, True, ctx or Context())
 
 
-@op("BatchNormalization", since=14)
+@op("BatchNormalization", since=14, form="pointwise")
 def batch_normalization(
     X: Array,
     scale: Array,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._float import axes_in
-from qrun.ops._op import op, refuse
+from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native_movement import pad_kernel
+from qrun.ops._op import OpDef, op, refuse
 from qrun.ops._shape import claim, ints, same_length
 
 _WRAP_SINCE = 19
@@ -23,9 +25,12 @@ def pad_2(
     data: Array, *, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0, ctx: Context | None = None
 ) -> Array:
     """Pad-18 with pads and a float value as attributes. Source: ONNX operators, Pad-2."""
+    return _pad(data, pads, _attribute(value, data.dtype), None, mode, ctx or Context())
+
+
+def _attribute(value: float, dtype: np.dtype[Any]) -> Array:
     with np.errstate(all="ignore"):
-        fill = np.array(value, np.float32).astype(data.dtype)
-    return _pad(data, pads, fill, None, mode, ctx or Context())
+        return np.array(value, np.float32).astype(dtype)
 
 
 @op("Pad", since=11)
@@ -72,11 +77,7 @@ def _pad(
         raise refuse(
             f"mode {mode!r} does not exist", "mode", ", ".join(modes), mode, code="QR204", name="bad-attribute"
         )
-    places = axes_in(range(data.ndim) if axes is None else axes, data.ndim)
-    same_length(pads, 2 * len(places), "pads", "Pad: a begin and an end for each axis.")
-    begin, end = [0] * data.ndim, [0] * data.ndim
-    for number, place in enumerate(places):
-        begin[place], end[place] = pads[number], pads[number + len(places)]
+    begin, end = _amounts(data, pads, axes)
     sizes = list(zip(data.shape, begin, end, strict=True))
     shape = [n + b + e for n, b, e in sizes]
     if any(n < 0 for n in shape):
@@ -96,6 +97,16 @@ def _pad(
             claim(ctx, (*data.shape[:axis], n + b + e, *data.shape[axis + 1 :]), data.dtype, "pads")
             data = np.take(data, _source(mode, n, b, e, axis), axis=axis)
     return data
+
+
+def _amounts(data: Array, pads: Sequence[int], axes: Sequence[int] | None) -> tuple[list[int], list[int]]:
+    """What to add before and after each axis of data."""
+    places = axes_in(range(data.ndim) if axes is None else axes, data.ndim)
+    same_length(pads, 2 * len(places), "pads", "Pad: a begin and an end for each axis.")
+    begin, end = [0] * data.ndim, [0] * data.ndim
+    for number, place in enumerate(places):
+        begin[place], end[place] = pads[number], pads[number + len(places)]
+    return begin, end
 
 
 def _refused(message: str, expected: str, got: str) -> OperatorError:
@@ -133,3 +144,33 @@ def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
             name="shape-mismatch",
         )
     return value.reshape(())
+
+
+@pad_2.native
+def _lower_2(site: Site) -> NativeKernel:
+    (data,), a = site.inputs, site.attributes
+    assert data is not None
+    return _lowered(site, pad_2, a["pads"], lambda: _attribute(a["value"], data.dtype), None)
+
+
+def _lower(site: Site) -> NativeKernel:
+    _, pads, constant, axes = cast(list[Any], (*site.inputs, None)[:4])
+    data = site.inputs[0]
+    assert data is not None
+    places = None if axes is None else ints(axes, "axes")
+    definition = pad if len(site.inputs) > 3 else pad_11
+    return _lowered(site, definition, ints(pads, "pads"), lambda: np.asarray(_fill(constant, data.dtype)), places)
+
+
+pad_11.native(_lower)
+pad.native(_lower)
+
+
+def _lowered(
+    site: Site, definition: OpDef, pads: Sequence[int], value: Callable[[], Array], axes: Sequence[int] | None
+) -> NativeKernel:
+    data = site.inputs[0]
+    assert data is not None
+    if site.attributes["mode"] != "constant":
+        raise declined("its mode is not constant")
+    return pad_kernel(site, definition, value, lambda: _amounts(data, pads, axes))

@@ -11,8 +11,12 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._float import State, is_integer, narrow, slide, widen
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_pool import largest_kernel
 from qrun.ops._op import op, refuse
 from qrun.ops._window import Window, padded, window
+
+_LAST = ("x", "[N,spatial...,C]")
 
 
 @op("MaxPool", since=1)
@@ -74,6 +78,16 @@ def max_pool(
     return _max(X, win, storage_order, ctx.wants(1), ctx)
 
 
+@max_pool.native
+def _lower_max(site: Site) -> NativeKernel:
+    (x,), a = site.inputs, site.attributes
+    assert x is not None
+    geometry = (a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"], a["ceil_mode"])
+    win = _window(x, *geometry)
+    site.ctx.claim((*x.shape[:2], *win.out), x.itemsize)
+    return largest_kernel(site, x, x.shape[2:], win, "channels")
+
+
 @op("NhwcMaxPool", since=1, domain="com.microsoft", types={"T": ("int8 uint8", "x")})
 def nhwc_max_pool(
     x: Array,
@@ -91,8 +105,19 @@ def nhwc_max_pool(
     Source: onnxruntime ContribOperators, com.microsoft.NhwcMaxPool.
     """
     planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x
-    win = _window(planes, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, "x", "[N,spatial...,C]")
+    win = _window(planes, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, *_LAST)
     return np.ascontiguousarray(np.moveaxis(_max(planes, win, 0, False, ctx or Context())[0], 1, -1))
+
+
+@nhwc_max_pool.native
+def _lower_nhwc(site: Site) -> NativeKernel:
+    (x,), a = site.inputs, site.attributes
+    assert x is not None
+    planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x
+    geometry = (a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"], a["ceil_mode"])
+    win = _window(planes, *geometry, *_LAST)
+    site.ctx.claim((*planes.shape[:2], *win.out), x.itemsize)
+    return largest_kernel(site, x, planes.shape[2:], win, "rows")
 
 
 @op("AveragePool", since=7)

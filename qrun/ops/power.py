@@ -15,7 +15,7 @@ from qrun.ops._float import is_integer, narrow, widen
 from qrun.ops._op import op, refuse
 
 
-@op("Pow", since=7)
+@op("Pow", since=7, form="broadcast")
 def pow_(X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
     """X ** Y in X's type, with numpy's broadcasting. Y may be of another type since version 12.
 
@@ -51,7 +51,7 @@ def _integer_power(x: Array, y: Array) -> Array:
     return np.where(y < 0, unit, power)
 
 
-@op("Mod", since=10)
+@op("Mod", since=10, form="broadcast")
 def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context | None = None) -> Array:
     """A - floor(A / B) * B, of B's sign; with fmod A - trunc(A / B) * B, of A's sign. With numpy's broadcasting.
 
@@ -82,7 +82,7 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context | None = None) -> Arr
     return binary(lambda a, b: narrow(function(widen(a), widen(b)), A.dtype), A, B, ctx, itemsize=8)
 
 
-@op("PRelu", since=7)
+@op("PRelu", since=7, form="broadcast")
 def p_relu(X: Array, slope: Array, *, ctx: Context | None = None) -> Array:
     """slope * X where X < 0, else X; slope broadcasts to X. Floating point: correctly rounded. Integers wrap.
 

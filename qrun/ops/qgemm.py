@@ -13,11 +13,15 @@ from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._matmul import claim_product, column_param, integer_matmul
 from qrun.ops._native import NativeKernel, Site, declined, gemm_kernel, native_target
+from qrun.ops._native_dynamic import Product, quantized_kernel, quiet, value
+from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
 from qrun.ops._op import Shape, op, refuse
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
 from qrun.ops._rounding import scaled
 
 _NAME = "QGemm"
+_SCALES = (1, 4, 7)
+_ANY = np.array([-(2**31), 2**31 - 1], np.int32)
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
@@ -139,20 +143,65 @@ def _check(
 def _lower(site: Site) -> NativeKernel:
     A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero = cast(list[Any], site.inputs)
     transposed = (site.attributes["transA"], site.attributes["transB"])
-    c = _check(A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero, transposed, site.ctx)
+    scales_fixed = all(site.fixed[place] for place in _SCALES)
+    ctx = site.ctx if y_zero is not None and scales_fixed else quiet(site)
+    c = _check(A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero, transposed, ctx)
     claim_product(c.a, c.b, site.ctx)
-    site.require_constants()
-    if c.y_scale is None or c.y_zero is None:
-        raise declined("no native float results")
-    if site.attributes["alpha"] != 1:
-        raise declined("alpha is not 1")
-    bias = None
-    if C is not None:
-        if C.ndim == 2 and C.shape[0] != 1:
-            raise declined("C is not one row")
-        bias = np.broadcast_to(C.reshape(-1), (c.b.shape[1],))
-    target = native_target(site, c.a_scale, c.b_scale, c.y_scale, c.y_zero)
-    return gemm_kernel(site, c.a, c.b, (c.a_zero, c.b_zero), bias, target, transpose=bool(transposed[0]))
+    if C is not None and C.ndim == 2 and C.shape[0] != 1:
+        raise declined("C is not one row")
+    if c.y_zero is None:
+        return _lower_float(site, c)
+    for place in (*_SCALES, 6, 8):
+        site.require_constant(place)
+    assert c.y_scale is not None
+    target = native_target(site, _sloped(site, c.a_scale), c.b_scale, c.y_scale, c.y_zero)
+    bias = _row(C, c.b.shape[1])
+    if all(site.fixed[1:]):
+        return gemm_kernel(site, c.a, c.b, (c.a_zero, c.b_zero), bias, target, transpose=bool(transposed[0]))
+    return quantized_kernel(_product(site, c, bias), target, bias, 1)
+
+
+def _lower_float(site: Site, c: _Checked) -> NativeKernel:
+    addend = value(site, 6, lambda given: _row(given, c.b.shape[1]))
+    product = _product(site, c, addend(site.inputs) if site.fixed[6] else _ANY)
+    right = value(site, 4, lambda scale: product.per_column(column_param(scale, "b_scale", c.b, _NAME), np.float32))
+    left = value(site, 1, lambda scale: scalar(scale, "a_scale", _NAME))
+    with np.errstate(all="ignore"):
+        slope = np.float32(site.attributes["alpha"])
+    floats = FloatProduct(product, right, addend=addend, slope=None if slope == 1 else np.asarray(slope))
+    scales = [("a_scale", left), ("b_scale", right)]
+    if site.inputs[7] is not None:
+        scales.append(("y_scale", value(site, 7, lambda scale: scale)))
+    return float_kernel(floats, left, plain_scales(*scales))
+
+
+def _product(site: Site, c: _Checked, addends: Array | None) -> Product:
+    turned = (bool(site.attributes["transA"]), bool(site.attributes["transB"]))
+    return Product(
+        site,
+        c.a,
+        c.b,
+        (0, 3, 2, 5),
+        lambda zero: scalar(zero, "a_zero_point", _NAME),
+        lambda zero: column_param(zero, "b_zero_point", c.b, _NAME),
+        turned,
+        addends,
+    )
+
+
+def _row(bias: Array | None, columns: int) -> Array | None:
+    """C of one row as int32 [N]."""
+    return None if bias is None else np.broadcast_to(bias.reshape(-1), (columns,))
+
+
+def _sloped(site: Site, scale: Array) -> Array:
+    """alpha * a_scale, if that is a float32 number."""
+    with np.errstate(all="ignore"):
+        slope = np.float32(site.attributes["alpha"])
+        product = np.asarray(slope * scale)
+        if slope != 1 and site.ctx.arith != "ort" and np.float64(product) != np.float64(slope) * np.float64(scale):
+            raise declined("alpha * a_scale is not a float32 number")
+    return product
 
 
 def _operands(a: Array, b: Array, trans_a: int, trans_b: int) -> tuple[Array, Array]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, binary, common_shape, scale_param, single, zero_param
 from qrun.ops._context import Context
 from qrun.ops._exact import two_sum
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_pointwise import binary_kernel
 from qrun.ops._op import Shape, op
 from qrun.ops._rounding import decide, fma32
+
+if TYPE_CHECKING:
+    from qrun.native.fits import Sum
 
 _NAME = "QLinearAdd"
 
@@ -18,6 +25,7 @@ _NAME = "QLinearAdd"
     _NAME,
     since=1,
     domain="com.microsoft",
+    form="broadcast",
     types={
         "T": ("int8 uint8", "A A_zero_point B B_zero_point C_zero_point"),
         "float": ("float", "A_scale B_scale C_scale"),
@@ -80,3 +88,14 @@ def _scalar_side(a: Shape, b: Shape) -> str:
         pairs = [((a or (1,))[-1], (b or (1,))[-1])]
     inner = next((p for p in pairs if p != (1, 1)), (1, 1))
     return "a" if inner[0] == 1 != inner[1] else "b"
+
+
+@qlinear_add.native
+def _lower(site: Site) -> NativeKernel:
+    return binary_kernel(site, qlinear_add, _near, _scalar_side)
+
+
+def _near(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> Sum:
+    from qrun.native.fits import Sum
+
+    return Sum(float(sa / sc), float(sb / sc), za, zb, zc, ort)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._codes import scale_param, single, zero_param
 from qrun.ops._context import Context
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_pool import float_mean_kernel, mean_kernel, taps_of
 from qrun.ops._op import op
 from qrun.ops._pooling import Spans, channel_layout, counts, pooled, spans, window_sums
 from qrun.ops._quantize import store
@@ -57,35 +61,81 @@ def qlinear_average_pool(
     Source: onnxruntime ContribOperators, com.microsoft.QLinearAveragePool; ONNX operators, AveragePool-22.
     """
     ctx = ctx or Context()
-    axes = channel_layout(X, bool(channels_last), _NAME)
-    size = tuple(X.shape[a] for a in axes)
-    win = window(size, kernel_shape, strides, None, pads, auto_pad, ceil_mode=bool(ceil_mode))
-    xs, ys = scale_param(x_scale, "x_scale", _NAME, ctx), scale_param(y_scale, "y_scale", _NAME, ctx)
-    xz = zero_param(x_zero_point, X.dtype, "x_zero_point", "X", _NAME)
-    yz = zero_param(y_zero_point, X.dtype, "y_zero_point", "Y", _NAME)
-    shape = list(X.shape)
-    for axis, length in zip(axes, win.out, strict=True):
-        shape[axis] = length
-    ctx.claim(shape, X.itemsize)
-    ctx.claim((sum(win.out),), 32, "window positions")
-    ctx.claim(win.out, 32, "window sums")
-    y = np.empty(shape, X.dtype)
-    where = spans(size, win)
-    inside = counts(where, axes, X.ndim)
-    divisor = inside
-    if count_include_pad:
-        divisor = np.full(inside.shape, float(math.prod(win.kernel)))
-        if ctx.arith != "ort":
-            divisor = counts(_padded_spans(size, win), axes, X.ndim)
-    for part in _blocks(X.shape, shape, bool(channels_last)):
+    attributes = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "channels_last": channels_last,
+                  "count_include_pad": count_include_pad, "kernel_shape": kernel_shape, "pads": pads,
+                  "strides": strides}  # fmt: skip
+    c = _check(X, (x_scale, y_scale), (x_zero_point, y_zero_point), attributes, ctx)
+    y = np.empty(c.shape, X.dtype)
+    for part in _blocks(X.shape, c.shape, bool(channels_last)):
         x, out = X[part], y[part]
         if ctx.arith == "ort":
-            rounded = _ort(x, xz, xs, ys, yz, axes, where, divisor)
+            rounded = _ort(x, c)
         else:
-            acc = window_sums(x, axes, where).astype(np.float64) - inside * float(xz)
-            rounded = pooled(acc, xs, ys, divisor)
-        store(rounded, yz, out, ctx, "Y")
+            acc = window_sums(x, c.axes, c.where).astype(np.float64) - c.inside * float(c.x_zero)
+            rounded = pooled(acc, c.x_scale, c.y_scale, c.divisor)
+        store(rounded, c.y_zero, out, ctx, "Y")
     return y
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """Scalar parameters; the window over the spatial axes; per output position how many elements and their divisor."""
+
+    x_scale: Array
+    y_scale: Array
+    x_zero: Array
+    y_zero: Array
+    axes: tuple[int, ...]
+    window: Window
+    where: Spans
+    inside: Array
+    divisor: Array
+    shape: list[int]
+
+
+def _check(
+    x: Array,
+    scales: tuple[Array, Array],
+    zeros: tuple[Array | None, Array | None],
+    attributes: Mapping[str, Any],
+    ctx: Context,
+) -> _Checked:
+    """Refuse what the page forbids, observe scales, and claim the output."""
+    axes = channel_layout(x, bool(attributes["channels_last"]), _NAME)
+    size = tuple(x.shape[a] for a in axes)
+    kernel, ceil_mode = attributes["kernel_shape"], bool(attributes["ceil_mode"])
+    geometry = (attributes["strides"], None, attributes["pads"], attributes["auto_pad"])
+    win = window(size, kernel, *geometry, ceil_mode=ceil_mode)
+    xs, ys = scale_param(scales[0], "x_scale", _NAME, ctx), scale_param(scales[1], "y_scale", _NAME, ctx)
+    xz = zero_param(zeros[0], x.dtype, "x_zero_point", "X", _NAME)
+    yz = zero_param(zeros[1], x.dtype, "y_zero_point", "Y", _NAME)
+    shape = list(x.shape)
+    for axis, length in zip(axes, win.out, strict=True):
+        shape[axis] = length
+    ctx.claim(shape, x.itemsize)
+    ctx.claim((sum(win.out),), 32, "window positions")
+    ctx.claim(win.out, 32, "window sums")
+    where = spans(size, win)
+    inside = divisor = counts(where, axes, x.ndim)
+    if attributes["count_include_pad"]:
+        divisor = np.full(inside.shape, float(math.prod(win.kernel)))
+        if ctx.arith != "ort":
+            divisor = counts(_padded_spans(size, win), axes, x.ndim)
+    return _Checked(xs, ys, xz, yz, axes, win, where, inside, divisor, shape)
+
+
+@qlinear_average_pool.native
+def _lower(site: Site) -> NativeKernel:
+    x, xs, xz, ys, yz = cast(list[Any], site.inputs)
+    c = _check(x, (xs, ys), (xz, yz), site.attributes, site.ctx)
+    site.require_constants()
+    order: Literal["rows", "channels"] = "rows" if site.attributes["channels_last"] else "channels"
+    taps = taps_of(site, [x.shape[a] for a in c.axes], c.window)
+    zeros, scales, divisors = (c.x_zero, c.y_zero), (c.x_scale, c.y_scale), c.divisor.reshape(-1)
+    if site.ctx.arith == "ort":
+        return float_mean_kernel(site, x, taps, divisors, zeros, scales, order)
+    return mean_kernel(site, x, taps, divisors, zeros, scales,
+                       lambda sums, count: pooled(sums, *scales, count), order)  # fmt: skip
 
 
 def _padded_spans(size: tuple[int, ...], win: Window) -> Spans:
@@ -106,19 +156,17 @@ def _blocks(shape: tuple[int, ...], out: list[int], channels_last: bool) -> list
     return [(slice(n, n + 1), slice(i, i + step)) for n in range(shape[0]) for i in range(0, shape[1], step)]
 
 
-def _ort(
-    x: Array, xz: Array, xs: Array, ys: Array, yz: Array, axes: tuple[int, ...], where: Spans, divisor: Array
-) -> Array:
+def _ort(x: Array, c: _Checked) -> Array:
     """Sum in float32, in the order of the window's positions; then mean, quotient and zero point in float32."""
     shape = list(x.shape)
-    for axis, (start, _) in zip(axes, where, strict=True):
+    for axis, (start, _) in zip(c.axes, c.where, strict=True):
         shape[axis] = len(start)
     with np.errstate(all="ignore"):
         total = np.zeros(shape, np.float32)
-        for value in _positions((x.astype(np.float32) - single(xz)) * single(xs), axes, where):
+        for value in _positions((x.astype(np.float32) - single(c.x_zero)) * single(c.x_scale), c.axes, c.where):
             total += value
-        mean = total / divisor.astype(np.float32)
-        return np.asarray(np.rint(mean / single(ys) + single(yz)).astype(np.float64) - float(yz))
+        mean = total / c.divisor.astype(np.float32)
+        return np.asarray(np.rint(mean / single(c.y_scale) + single(c.y_zero)).astype(np.float64) - float(c.y_zero))
 
 
 def _positions(value: Array, axes: tuple[int, ...], where: Spans) -> Iterator[Array]:

@@ -8,6 +8,8 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_param
 from qrun.ops._context import Context
+from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native_pointwise import completeness, concat_kernel, note
 from qrun.ops._op import op, refuse
 from qrun.ops._quantize import scalar
 
@@ -63,6 +65,26 @@ def qlinear_concat(
         for i, (x, xs, xz) in enumerate(tensors)
     ]
     return np.concatenate(parts, axis=places)
+
+
+@qlinear_concat.native
+def _lower(site: Site) -> NativeKernel:
+    scale, zero, *inputs = site.inputs
+    inputs = [] if len(inputs) == 1 and inputs[0] is None else inputs
+    codes = [
+        all_codes(x.dtype) if place % 3 == 0 and x is not None and x.dtype in _EIGHT else x
+        for place, x in enumerate(inputs)
+    ]
+    seen = Context(site.ctx.arith, site.ctx.version)
+    tables = qlinear_concat(scale, zero, *codes, axis=0, ctx=seen).reshape(-1, 256)
+    note(site, seen)
+    complete = [completeness(seen, tables.dtype, zero, f"inputs[{3 * i}]") for i in range(len(tables))]
+    tensors = [x for x in inputs[::3] if x is not None]
+    axis = _check_shapes(tensors, site.attributes["axis"])
+    for place, fixed in enumerate(site.fixed):
+        if not fixed and (place < 2 or (place - 2) % 3):
+            raise declined(f"a parameter of inputs[{max(place - 2, 0) // 3 * 3}] is not constant")
+    return concat_kernel(site, range(2, len(site.inputs), 3), axis, list(tables), complete)
 
 
 def _check_part(place: int, x: Array | None, scale: Array | None) -> None:

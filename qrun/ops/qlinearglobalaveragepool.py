@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._codes import scale_param, single, zero_param
-from qrun.ops._context import Context
+from qrun.ops._context import Arith, Context
+from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native_pool import image_taps, mean_kernel
 from qrun.ops._op import op
 from qrun.ops._pooling import channel_layout, pooled
 from qrun.ops._quantize import store
@@ -43,20 +47,57 @@ def qlinear_global_average_pool(
     Source: onnxruntime ContribOperators, com.microsoft.QLinearGlobalAveragePool.
     """
     ctx = ctx or Context()
-    axes = channel_layout(X, bool(channels_last), _NAME)
-    xs, ys = scale_param(x_scale, "x_scale", _NAME, ctx), scale_param(y_scale, "y_scale", _NAME, ctx)
-    xz = zero_param(x_zero_point, X.dtype, "x_zero_point", "X", _NAME)
-    yz = zero_param(y_zero_point, X.dtype, "y_zero_point", "Y", _NAME)
-    n = math.prod(X.shape[a] for a in axes)
-    wide = np.int32 if n < 1 << 23 else np.int64
-    total = np.asarray(np.sum(X, axis=axes, dtype=wide, keepdims=True))
-    acc = total.astype(np.float64) - float(n) * float(xz)
+    c = _check(X, (x_scale, y_scale), (x_zero_point, y_zero_point), channels_last, ctx)
+    wide = np.int32 if c.count < 1 << 23 else np.int64
+    total = np.asarray(np.sum(X, axis=c.axes, dtype=wide, keepdims=True))
+    acc = total.astype(np.float64) - float(c.count) * float(c.x_zero)
     y = np.empty(acc.shape, X.dtype)
-    if ctx.arith == "ort":
-        with np.errstate(all="ignore"):
-            multiplier = single(xs) / (single(ys) * np.float32(n))
-            rounded = np.rint(acc.astype(np.float32) * multiplier).astype(np.float64)
-    else:
-        rounded = pooled(acc, xs, ys, np.full((1,) * acc.ndim, float(n)))
-    store(rounded, yz, y, ctx, "Y")
+    store(_rounded(acc, c, np.full((1,) * acc.ndim, float(c.count)), ctx.arith), c.y_zero, y, ctx, "Y")
     return y
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """Scalar parameters, the spatial axes, and how many positions there are."""
+
+    x_scale: Array
+    y_scale: Array
+    x_zero: Array
+    y_zero: Array
+    axes: tuple[int, ...]
+    count: int
+
+
+def _check(
+    x: Array, scales: tuple[Array, Array], zeros: tuple[Array, Array], channels_last: int, ctx: Context
+) -> _Checked:
+    """Refuse what does not fit, and observe scales."""
+    axes = channel_layout(x, bool(channels_last), _NAME)
+    xs, ys = scale_param(scales[0], "x_scale", _NAME, ctx), scale_param(scales[1], "y_scale", _NAME, ctx)
+    xz = zero_param(zeros[0], x.dtype, "x_zero_point", "X", _NAME)
+    yz = zero_param(zeros[1], x.dtype, "y_zero_point", "Y", _NAME)
+    return _Checked(xs, ys, xz, yz, axes, math.prod(x.shape[a] for a in axes))
+
+
+def _rounded(acc: Array, c: _Checked, count: Array, arith: Arith) -> Array:
+    """Sums to rounded quotients."""
+    if arith != "ort":
+        return pooled(acc, c.x_scale, c.y_scale, count)
+    with np.errstate(all="ignore"):
+        multiplier = single(c.x_scale) / (single(c.y_scale) * count.astype(np.float32))
+        return np.asarray(np.rint(acc.astype(np.float32) * multiplier).astype(np.float64))
+
+
+@qlinear_global_average_pool.native
+def _lower(site: Site) -> NativeKernel:
+    x, xs, xz, ys, yz = cast(list[Any], site.inputs)
+    c = _check(x, (xs, ys), (xz, yz), site.attributes["channels_last"], site.ctx)
+    site.require_constants()
+    if not c.count:
+        raise declined("the image is empty")
+    taps = image_taps(site, [x.shape[a] for a in c.axes])
+    order: Literal["rows", "channels"] = "rows" if site.attributes["channels_last"] else "channels"
+    return mean_kernel(
+        site, x, taps, np.full(1, float(c.count)), (c.x_zero, c.y_zero), (c.x_scale, c.y_scale),
+        lambda sums, count: _rounded(sums, c, count, site.ctx.arith), order,
+    )  # fmt: skip

@@ -8,6 +8,8 @@ from qrun.ir import Array
 from qrun.ops._codes import Rounded, all_codes, scale_param, single, unary, zero_param
 from qrun.ops._context import Context
 from qrun.ops._exact import two_product
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import op
 from qrun.ops._rounding import decide
 
@@ -18,6 +20,7 @@ _NAME = "QLinearLeakyRelu"
     _NAME,
     since=1,
     domain="com.microsoft",
+    form="pointwise",
     types={"T": ("int8 uint8", "X X_zero_point Y_zero_point"), "float": ("float", "X_scale Y_scale")},
 )
 def qlinear_leaky_relu(
@@ -47,6 +50,11 @@ def qlinear_leaky_relu(
     with np.errstate(all="ignore"):
         slope = np.float64(np.float32(alpha))
     return unary(X, (_ort if ctx.arith == "ort" else _exact)(centre, xs, slope, ys), yz, ctx, "Y")
+
+
+@qlinear_leaky_relu.native
+def _lower(site: Site) -> NativeKernel:
+    return unary_kernel(site, qlinear_leaky_relu, 4)
 
 
 def _exact(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:

@@ -22,6 +22,7 @@ from qrun.ops._matmul import (
 )
 from qrun.ops._narrow import FLOAT8, narrow
 from qrun.ops._native import NativeKernel, Site, gemm_kernel, native_target
+from qrun.ops._native_dynamic import Product, quantized_kernel
 from qrun.ops._op import op, refuse
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
 
@@ -123,9 +124,24 @@ def _lower(site: Site) -> NativeKernel:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = cast(list[Any], site.inputs)
     c = _check(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, site.ctx)
     claim_product(a, b, site.ctx)
-    site.require_constants()
-    target = native_target(site, c.a_scale, c.b_scale, c.y_scale, c.y_zero)
-    return gemm_kernel(site, a, b, (c.a_zero, c.b_zero), None, target)
+    for place in (1, 4, 6, 7):
+        site.require_constant(place)
+    matrices = int(np.prod(b.shape[:-2], dtype=np.int64)) if c.b_scale.ndim > 2 else 1
+    scale = c.b_scale
+    if matrices > 1:
+        scale = np.broadcast_to(scale, (*b.shape[:-2], 1, scale.shape[-1]))
+    target = native_target(site, c.a_scale, scale, c.y_scale, c.y_zero)
+    if all(site.fixed[1:]) and b.ndim == 2 and not c.a_zero.ndim:
+        return gemm_kernel(site, a, b, (c.a_zero, c.b_zero), None, target)
+    product = Product(
+        site,
+        a,
+        b,
+        (0, 3, 2, 5),
+        lambda zero: row_param(zero, "a_zero_point", a, _NAME),
+        lambda zero: column_param(zero, "b_zero_point", b, _NAME),
+    )
+    return quantized_kernel(product, target, None, matrices)
 
 
 def _refuse_zero_point(zero: Array, name: str) -> None:

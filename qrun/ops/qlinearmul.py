@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, binary, common_shape, scale_param, single, zero_param
 from qrun.ops._context import Context
 from qrun.ops._exact import two_product
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_pointwise import binary_kernel
 from qrun.ops._op import op
 from qrun.ops._rounding import decide
+
+if TYPE_CHECKING:
+    from qrun.native.fits import Product
 
 _NAME = "QLinearMul"
 
@@ -18,6 +25,7 @@ _NAME = "QLinearMul"
     _NAME,
     since=1,
     domain="com.microsoft",
+    form="broadcast",
     types={
         "T": ("int8 uint8", "A A_zero_point B B_zero_point C_zero_point"),
         "float": ("float", "A_scale B_scale C_scale"),
@@ -66,3 +74,14 @@ def qlinear_mul(
         return np.rint(total).astype(np.float64) - float(zc)
 
     return binary(A, B, shape, ort if ctx.arith == "ort" else exact, zc, ctx, "C")
+
+
+@qlinear_mul.native
+def _lower(site: Site) -> NativeKernel:
+    return binary_kernel(site, qlinear_mul, _near, lambda a, b: "b")
+
+
+def _near(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> Product:
+    from qrun.native.fits import Product
+
+    return Product(float(sa * sb / sc), za, zb, zc, ort)

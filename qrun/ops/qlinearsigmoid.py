@@ -7,6 +7,8 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, all_codes, scale_param, single, unary, zero_param
 from qrun.ops._context import Context
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import op
 from qrun.ops._rounding import REACH, fma32
 from qrun.ops._transcendental import exp_sum_exceeds
@@ -22,6 +24,7 @@ _EVEN = (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.701
     _NAME,
     since=1,
     domain="com.microsoft",
+    form="pointwise",
     types={"T": ("int8 uint8", "X X_zero_point Y_zero_point"), "float": ("float", "X_scale Y_scale")},
 )
 def qlinear_sigmoid(
@@ -48,6 +51,11 @@ def qlinear_sigmoid(
     yz = zero_param(Y_zero_point, X.dtype, "Y_zero_point", "Y", _NAME)
     centre = all_codes(X.dtype).astype(np.float64) - float(xz)
     return unary(X, (_ort if ctx.arith == "ort" else _exact)(centre, xs, ys), yz, ctx, "Y")
+
+
+@qlinear_sigmoid.native
+def _lower(site: Site) -> NativeKernel:
+    return unary_kernel(site, qlinear_sigmoid, 4)
 
 
 def _exact(centre: Array, xs: Array, ys: Array) -> Rounded:

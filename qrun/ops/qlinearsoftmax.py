@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from qrun.ir import Array
 from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._context import Context
 from qrun.ops._exact import Pair
+from qrun.ops._native import Inputs, NativeKernel, Site, declined
 from qrun.ops._op import op, refuse
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, decide
@@ -67,6 +69,42 @@ def qlinear_softmax(
         part = slice(start, start + step)
         store(function(rows[part], float(xs), ys), yz, y[part], ctx, "Y")
     return np.ascontiguousarray(y.reshape(X.shape) if opset < 13 else np.moveaxis(y.reshape(moved.shape), -1, place))
+
+
+@qlinear_softmax.native
+def lower_qlinear_softmax(site: Site) -> NativeKernel:
+    """Everything that the parameters decide is decided once; inputs with a result near a tie go to the reference."""
+    site.require_constants(1)
+    x, scale, _, y_scale, y_zero = (np.zeros(0) if array is None else array for array in site.inputs)
+    axis, opset = site.attributes["axis"], site.attributes["opset"]
+    whole: Callable[..., Array] = qlinear_softmax
+    whole(*site.inputs, axis=axis, opset=opset, ctx=site.ctx)
+    xs, ys, zero = float(scale.reshape(())), float(y_scale.reshape(())), int(y_zero.reshape(()))
+    if site.ctx.arith == "ort" or not (0 < xs < math.inf and 0 < ys < math.inf) or not x.size:
+        raise declined("an unusual scale, or the arithmetic of onnxruntime")
+    if opset >= 13 and axis % x.ndim != x.ndim - 1:
+        raise declined("not over the last axis")
+    length = math.prod(x.shape[axis % x.ndim :])
+    weights = np.exp(-xs * np.arange(256.0))
+    flip = 0x80 if x.dtype == np.int8 else 0
+    margin = (length + 32) * REACH * _EPS
+    low, high = np.iinfo(x.dtype).min - zero, np.iinfo(x.dtype).max - zero
+
+    def run(arrays: Inputs) -> Array:
+        source = arrays[0]
+        assert source is not None
+        codes = source.reshape(-1, length).view(np.uint8) ^ np.uint8(flip)
+        top = codes.max(axis=1, keepdims=True)
+        weight = weights[top - codes]
+        estimate = weight / weight.sum(axis=1, keepdims=True) / ys
+        rounded = np.rint(estimate)
+        near = np.abs(np.abs(estimate - rounded) - 0.5) <= margin
+        if near.any() or (codes == top).all(axis=1).any():
+            return whole(*arrays, axis=axis, opset=opset)
+        y = (np.minimum(np.maximum(rounded, low), high) + zero).astype(source.dtype)
+        return np.asarray(y.reshape(source.shape))
+
+    return NativeKernel(run, lambda y: False, ())
 
 
 def _axis(x: Array, axis: int) -> int:

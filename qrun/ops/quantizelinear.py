@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -11,20 +12,22 @@ from qrun.ir import Array
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._context import Context
-from qrun.ops._granularity import grain
-from qrun.ops._narrow import FLOAT8, is_narrow, largest, narrow
+from qrun.ops._granularity import Grain, grain
+from qrun.ops._narrow import FLOAT8, is_narrow, narrow
+from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native_quantize import quantize_kernel
 from qrun.ops._op import op, refuse
-from qrun.ops._quantize import BLOCK, limits, note_scale, same_type
+from qrun.ops._quantize import BLOCK, note_scale, same_type
+from qrun.ops._quotients import DOUBLE, SINGLE, Counts, divide, round_codes
 
 _OP = "QuantizeLinear"
 _NAMES = ("y_scale", "y_zero_point")
-_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _HALF, _BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 _SCALE8 = np.dtype(ml_dtypes.float8_e8m0fnu)
-_PRECISIONS = (_SINGLE, _HALF, _BRAIN, _DOUBLE)
+_PRECISIONS = (SINGLE, _HALF, _BRAIN, DOUBLE)
 
 
-@op(_OP, since=10)
+@op(_OP, since=10, form="pointwise")
 def quantize_linear_10(
     x: Array, y_scale: Array, y_zero_point: Array | None = None, *, ctx: Context | None = None
 ) -> Array:
@@ -32,7 +35,7 @@ def quantize_linear_10(
     return _quantize(x, y_scale, y_zero_point, None, ctx)
 
 
-@op(_OP, since=13)
+@op(_OP, since=13, form="pointwise")
 def quantize_linear_13(
     x: Array, y_scale: Array, y_zero_point: Array | None = None, *, axis: int = 1, ctx: Context | None = None
 ) -> Array:
@@ -40,7 +43,7 @@ def quantize_linear_13(
     return _quantize(x, y_scale, y_zero_point, axis, ctx)
 
 
-@op(_OP, since=19)
+@op(_OP, since=19, form="pointwise")
 def quantize_linear_19(
     x: Array,
     y_scale: Array,
@@ -54,7 +57,7 @@ def quantize_linear_19(
     return _quantize(x, y_scale, y_zero_point, axis, ctx, saturate=saturate)
 
 
-@op(_OP, since=21)
+@op(_OP, since=21, form="pointwise")
 def quantize_linear_21(
     x: Array,
     y_scale: Array,
@@ -70,7 +73,7 @@ def quantize_linear_21(
     return _quantize(x, y_scale, y_zero_point, axis, ctx, block_size, output_dtype, saturate)
 
 
-@op(_OP, since=23)
+@op(_OP, since=23, form="pointwise")
 def quantize_linear(
     x: Array,
     y_scale: Array,
@@ -107,6 +110,7 @@ def quantize_linear(
     _OP,
     since=1,
     domain="com.microsoft",
+    form="pointwise",
     types={
         "T1": ("float16 float", "x y_scale"),
         "T2": ("int8 uint8 int16 uint16 int4 uint4", "y_zero_point"),
@@ -143,28 +147,62 @@ def _quantize(
     contrib: bool = False,
 ) -> Array:
     ctx = ctx or Context()
-    target = output_type(zero, output_dtype, ctx)
-    division = _division(x.dtype, scale.dtype, precision, ctx, contrib)
-    form = grain(x, scale, zero, axis, block_size, f"{_OP}-{ctx.version if ctx.version < 99 else OPSETS[-1]}", _NAMES)
-    if is_narrow(target):
-        _refuse_zero_point(zero, target)
-        zero = None if target in FLOAT8 else zero
-    note_scale(ctx, scale, "y_scale")
+    target, division, form = _check(x, scale, zero, axis, (block_size, output_dtype, precision), contrib, ctx)
+    zero = None if target in FLOAT8 else zero
     y = np.empty(x.shape, target)
-    counts = _Counts(ctx.observing)
-    buffer = np.empty(min(BLOCK, x.size), _DOUBLE if division == _DOUBLE else _SINGLE)
+    counts = Counts(ctx.observing)
+    buffer = np.empty(min(BLOCK, x.size), DOUBLE if division == DOUBLE else SINGLE)
     for part, out, s, z in form.views(np.ascontiguousarray(x).reshape(x.shape), y, scale, zero):
         q = buffer[: part.size].reshape(part.shape)
-        _divide(part, s, division, q)
+        divide(part, s, division, q)
         if is_narrow(target):
             counts.narrow(q, target)
             if zero is not None:
                 np.add(q, 0, out=q)
             out[...] = narrow(q, target, bool(saturate))
         else:
-            _round(q, None if zero is None else z, out, counts)
+            round_codes(q, None if zero is None else z, out, counts)
     counts.report(ctx, x)
     return y
+
+
+def _check(
+    x: Array, scale: Array, zero: Array | None, axis: int | None, numbers: Sequence[int], contrib: bool, ctx: Context
+) -> tuple[np.dtype[Any], np.dtype[Any], Grain]:
+    """Refuse what does not fit, and observe scales: y's type, the division's, and how scales cover x.
+
+    numbers: block_size, output_dtype, precision.
+    """
+    block_size, output_dtype, precision = numbers
+    target = output_type(zero, output_dtype, ctx)
+    division = _division(x.dtype, scale.dtype, precision, ctx, contrib)
+    form = grain(x, scale, zero, axis, block_size, f"{_OP}-{ctx.version if ctx.version < 99 else OPSETS[-1]}", _NAMES)
+    if is_narrow(target):
+        _refuse_zero_point(zero, target)
+    note_scale(ctx, scale, "y_scale")
+    return target, division, form
+
+
+def _lower(site: Site) -> NativeKernel:
+    x, scale, zero = site.inputs
+    assert x is not None
+    assert scale is not None
+    a = site.attributes
+    axis, contrib = a.get("axis"), site.ctx.version == 1
+    if contrib and axis is None:
+        if scale.size != 1:
+            site.ctx.observe("axis-assumed", "y_scale", 1, 1, (), "axis is missing; 1 is assumed")
+        axis = 1
+    numbers = [a.get(name, 0) for name in ("block_size", "output_dtype", "precision")]
+    target, division, form = _check(x, scale, zero, axis, numbers, contrib, site.ctx)
+    if division != SINGLE:
+        raise declined(f"no native division in {type_name(division)}")
+    return quantize_kernel(site, x, scale, zero, target, form)
+
+
+for _definition in (quantize_linear_10, quantize_linear_13, quantize_linear_19, quantize_linear_21, quantize_linear,
+                    ms_quantize_linear):  # fmt: skip
+    _definition.native(_lower)
 
 
 def output_type(zero: Array | None, output_dtype: int, ctx: Context) -> np.dtype[Any]:
@@ -200,13 +238,13 @@ def _division(x: np.dtype[Any], scale: np.dtype[Any], precision: int, ctx: Conte
             name="bad-attribute",
         )
     if ctx.arith == "ort":
-        return _SINGLE
+        return SINGLE
     if precision:
         return DTYPES[precision]
     if np.dtype(np.int32) in (x, scale) or scale == _SCALE8:
-        return _DOUBLE
+        return DOUBLE
     if ctx.arith == "onnx-ref":
-        return x if x == scale else _SINGLE
+        return x if x == scale else SINGLE
     if ctx.version >= 23 or contrib:
         return scale
     return x
@@ -224,69 +262,3 @@ def _refuse_zero_point(zero: Array | None, target: np.dtype[Any]) -> None:
                 why="implementations ignore or add it; no page says where it would be rounded.",
                 fix="use a zero point of 0",
             )
-
-
-def _divide(x: Array, scale: Array, division: np.dtype[Any], out: Array) -> None:
-    """x / scale, operands and quotient in the division type, written as float32 (or float64 for that type)."""
-    with np.errstate(all="ignore"):
-        if division == _SINGLE and x.dtype == scale.dtype == _SINGLE:
-            np.divide(x, scale, out=out)
-        elif division in (_SINGLE, _DOUBLE):
-            np.divide(x.astype(division), scale.astype(division), out=out)
-        else:
-            a, b = (v.astype(division).astype(_SINGLE) for v in (x, scale))
-            np.divide(a, b, out=out)
-            out[...] = out.astype(division)
-
-
-def _round(q: Array, zero: Array | None, out: Array, counts: _Counts) -> None:
-    """saturate(RNE(q) + zero) in place; NaN to the smallest value."""
-    low, high = limits(out.dtype)
-    with np.errstate(all="ignore"):
-        np.rint(q, out=q)
-        if zero is not None and zero.size == 1:
-            offset: Any = int(zero.reshape(()))
-        else:
-            offset = 0 if zero is None else zero.astype(np.int32).astype(q.dtype)
-        bottom, top = low - offset, high - offset
-        counts.integers(q, bottom, top)
-        np.clip(q, bottom, top, out=q)
-        if np.isnan(q.max()):
-            counts.nan(q)
-            np.copyto(q, np.asarray(bottom, q.dtype), where=np.isnan(q))
-        if zero is not None:
-            np.add(q, offset, out=q)
-        if out.dtype.kind == "V":
-            out[...] = q.astype(np.int8).astype(out.dtype)
-        else:
-            np.copyto(out, q, casting="unsafe")
-
-
-class _Counts:
-    """Saturated elements and NaN, over the blocks of one tensor."""
-
-    def __init__(self, observing: bool) -> None:
-        self.observing = observing
-        self.saturated = self.missing = 0
-
-    def integers(self, q: Array, bottom: Any, top: Any) -> None:
-        if self.observing:
-            self.saturated += int(np.count_nonzero(q > top))
-            if np.any(bottom):
-                self.saturated += int(np.count_nonzero(q < np.where(bottom, bottom, -np.inf)))
-
-    def nan(self, q: Array) -> None:
-        self.missing += int(np.count_nonzero(np.isnan(q)))
-
-    def narrow(self, q: Array, target: np.dtype[Any]) -> None:
-        if self.observing:
-            self.saturated += int(np.count_nonzero(np.abs(q) > largest(target)))
-            if target not in FLOAT8:
-                self.missing += int(np.count_nonzero(np.isnan(q)))
-
-    def report(self, ctx: Context, x: Array) -> None:
-        ctx.observe("saturated", "y", self.saturated, x.size)
-        if self.missing and ctx.observing:
-            missing = np.isnan(x)
-            first = np.unravel_index(int(np.argmax(missing)), x.shape) if missing.any() else ()
-            ctx.observe("nan-quantized", "x", self.missing, x.size, [int(i) for i in first])

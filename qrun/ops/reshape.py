@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_movement import transpose_kernel, view_kernel
 from qrun.ops._op import Shape, op, refuse
 from qrun.ops._shape import checked, ints
 
 
-@op("Reshape", since=5)
+@op("Reshape", since=5, form="moves")
 def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
     """The elements of `data` in row-major order with another shape; a view where possible.
 
@@ -56,7 +59,7 @@ def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
     )
 
 
-@op("Flatten", since=1)
+@op("Flatten", since=1, form="moves")
 def flatten(input: Array, *, axis: int = 1) -> Array:
     """The elements of `input` as a matrix [d_0 * ... * d_(axis-1), d_axis * ... * d_(r-1)]; a view where possible.
 
@@ -91,7 +94,7 @@ def _squeeze(data: Array, axes: Sequence[int] | None) -> Array:
     return data.reshape([n for place, n in enumerate(data.shape) if place not in gone])
 
 
-@op("Squeeze", since=1)
+@op("Squeeze", since=1, form="moves")
 def squeeze_1(data: Array, *, axes: tuple[int, ...] = ()) -> Array:
     """Remove the given axes, which must have length 1; all such axes if none are given. A view where possible.
 
@@ -100,7 +103,7 @@ def squeeze_1(data: Array, *, axes: tuple[int, ...] = ()) -> Array:
     return _squeeze(data, axes or None)
 
 
-@op("Squeeze", since=13)
+@op("Squeeze", since=13, form="moves")
 def squeeze(data: Array, axes: Array | None = None) -> Array:
     """Remove the given axes, which must have length 1; all such axes if `axes` is omitted. A view where possible.
 
@@ -117,7 +120,7 @@ def _unsqueeze(data: Array, axes: Sequence[int]) -> Array:
     return data.reshape(checked(dims, data.itemsize, "axes"))
 
 
-@op("Unsqueeze", since=1)
+@op("Unsqueeze", since=1, form="moves")
 def unsqueeze_1(data: Array, *, axes: tuple[int, ...]) -> Array:
     """Insert axes of length 1 at the given places of the output. A view where possible.
 
@@ -126,7 +129,7 @@ def unsqueeze_1(data: Array, *, axes: tuple[int, ...]) -> Array:
     return _unsqueeze(data, axes)
 
 
-@op("Unsqueeze", since=13)
+@op("Unsqueeze", since=13, form="moves")
 def unsqueeze(data: Array, axes: Array) -> Array:
     """Insert axes of length 1 at the given places of the output. A view where possible.
 
@@ -135,7 +138,7 @@ def unsqueeze(data: Array, axes: Array) -> Array:
     return _unsqueeze(data, ints(axes, "axes", scalar=True))
 
 
-@op("Transpose", since=1)
+@op("Transpose", since=1, form="moves")
 def transpose(data: Array, *, perm: tuple[int, ...] = ()) -> Array:
     """Permute the axes: axis i of the output is axis perm[i] of the input; reversed if perm is not given. A view.
 
@@ -154,7 +157,18 @@ def transpose(data: Array, *, perm: tuple[int, ...] = ()) -> Array:
     return data.transpose(order)
 
 
-@op("Identity", since=1)
+@op("Identity", since=1, form="moves")
 def identity(input: Array) -> Array:
     """The input itself. Source: ONNX operators, Identity-25."""
     return input
+
+
+for _definition in (reshape, flatten, squeeze_1, squeeze, unsqueeze_1, unsqueeze, identity):
+    _definition.native(partial(view_kernel, definition=_definition))
+
+
+@transpose.native
+def _lower_transpose(site: Site) -> NativeKernel:
+    x = site.inputs[0]
+    assert x is not None
+    return transpose_kernel(site, transpose, site.attributes["perm"] or tuple(range(x.ndim))[::-1])

@@ -35,7 +35,7 @@ def non_zero(X: Array, *, ctx: Context | None = None) -> Array:
     return np.asarray(np.nonzero(found), np.int64) if X.ndim else np.zeros(shape, np.int64)
 
 
-@op("Compress", since=9)
+@op("Compress", since=9, form="moves")
 def compress(input: Array, condition: Array, *, axis: int | None = None) -> Array:
     """The slices of input along `axis` for which condition is true; without an axis the elements of the flattened input.
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from typing import Any, cast
 
 from qrun.ir import Array
 from qrun.ops._float import axes_in
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_movement import slice_kernel
 from qrun.ops._op import op, refuse
 from qrun.ops._shape import ints, same_length
 
 
-def _cut(
+def _cuts(
     data: Array, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None, steps: Sequence[int] | None
-) -> Array:
+) -> tuple[builtins.slice, ...]:
     same_length(ends, len(starts), "ends", "Slice: one end for each start.")
     if axes is None:
         axes = range(len(starts))
@@ -28,7 +31,7 @@ def _cut(
     cuts = [builtins.slice(None)] * data.ndim
     for axis, start, end, step in zip(axes_in(axes, data.ndim), starts, ends, steps, strict=True):
         cuts[axis] = _clamped(data.shape[axis], start, end, step)
-    return data[tuple(cuts)]
+    return tuple(cuts)
 
 
 def _clamped(size: int, start: int, end: int, step: int) -> builtins.slice:
@@ -41,7 +44,7 @@ def _clamped(size: int, start: int, end: int, step: int) -> builtins.slice:
     return builtins.slice(min(max(start, 0), size - 1), None if end < 0 else end, step)
 
 
-@op("Slice", since=1)
+@op("Slice", since=1, form="moves")
 def slice_1(
     data: Array, *, starts: tuple[int, ...], ends: tuple[int, ...], axes: tuple[int, ...] | None = None
 ) -> Array:
@@ -49,10 +52,10 @@ def slice_1(
 
     Source: ONNX operators, Slice-1.
     """
-    return _cut(data, starts, ends, axes, None)
+    return data[_cuts(data, starts, ends, axes, None)]
 
 
-@op("Slice", since=10)
+@op("Slice", since=10, form="moves")
 def slice(data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
     """data[start:end:step] along each of `axes` (0, 1, ... if omitted). A view.
 
@@ -61,10 +64,29 @@ def slice(data: Array, starts: Array, ends: Array, axes: Array | None = None, st
     that starts before the first element keeps that element, unlike numpy's.
     Refuses a step of 0 and axes named twice. Source: ONNX operators, Slice-13.
     """
-    return _cut(
+    return data[_input_cuts(data, starts, ends, axes, steps)]
+
+
+def _input_cuts(
+    data: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None
+) -> tuple[builtins.slice, ...]:
+    return _cuts(
         data,
         ints(starts, "starts"),
         ints(ends, "ends"),
         None if axes is None else ints(axes, "axes"),
         None if steps is None else ints(steps, "steps"),
     )
+
+
+@slice_1.native
+def _lower_1(site: Site) -> NativeKernel:
+    (data,), a = site.inputs, site.attributes
+    assert data is not None
+    return slice_kernel(site, slice_1, lambda: _cuts(data, a["starts"], a["ends"], a["axes"], None))
+
+
+@slice.native
+def _lower(site: Site) -> NativeKernel:
+    inputs = cast(list[Any], site.inputs)
+    return slice_kernel(site, slice, lambda: _input_cuts(*inputs))

@@ -40,7 +40,7 @@ def _equal(input: Array, axis: int, count: int) -> list[int]:
     return [size // count] * count
 
 
-@op("Split", since=2)
+@op("Split", since=2, form="moves")
 def split_2(
     input: Array, *, axis: int = 0, split: tuple[int, ...] = (), ctx: Context | None = None
 ) -> tuple[Array, ...]:
@@ -51,7 +51,7 @@ def split_2(
     return _cut(input, axis, split or _equal(input, axis, ctx.outputs if ctx else 1), ctx)
 
 
-@op("Split", since=13)
+@op("Split", since=13, form="moves")
 def split_13(
     input: Array, split: Array | None = None, *, axis: int = 0, ctx: Context | None = None
 ) -> tuple[Array, ...]:
@@ -63,7 +63,7 @@ def split_13(
     return _cut(input, axis, lengths, ctx)
 
 
-@op("Split", since=18)
+@op("Split", since=18, form="moves")
 def split(
     input: Array,
     split: Array | None = None,

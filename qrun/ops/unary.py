@@ -10,6 +10,8 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._erf import erf as wide_erf
 from qrun.ops._float import is_integer, unary
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import op
 
 
@@ -18,49 +20,64 @@ def _exact(function: Callable[[Array], Any], x: Array) -> Array:
         return np.asarray(function(x))
 
 
-@op("Abs", since=6)
+@op("Abs", since=6, form="pointwise")
 def abs_(X: Array) -> Array:
     """|X|, exact; the smallest signed integer stays itself. Source: ONNX operators, Abs-13."""
     return _exact(np.abs, X)
 
 
-@op("Neg", since=6)
+@abs_.native
+def _lower_abs(site: Site) -> NativeKernel:
+    return unary_kernel(site, abs_)
+
+
+@op("Neg", since=6, form="pointwise")
 def neg(X: Array) -> Array:
     """-X, exact; the smallest integer stays itself. Source: ONNX operators, Neg-13."""
     return _exact(np.negative, X)
 
 
-@op("Sign", since=9)
+@neg.native
+def _lower_neg(site: Site) -> NativeKernel:
+    return unary_kernel(site, neg)
+
+
+@op("Sign", since=9, form="pointwise")
 def sign(input: Array) -> Array:
     """1 above 0, -1 below, 0 at 0; NaN stays NaN. Source: ONNX operators, Sign-13."""
     return _exact(np.sign, input)
 
 
-@op("Floor", since=6)
+@sign.native
+def _lower_sign(site: Site) -> NativeKernel:
+    return unary_kernel(site, sign)
+
+
+@op("Floor", since=6, form="pointwise")
 def floor(X: Array) -> Array:
     """The largest integer not above X, exact. Source: ONNX operators, Floor-13."""
     return _exact(np.floor, X)
 
 
-@op("Ceil", since=6)
+@op("Ceil", since=6, form="pointwise")
 def ceil(X: Array) -> Array:
     """The smallest integer not below X, exact. Source: ONNX operators, Ceil-13."""
     return _exact(np.ceil, X)
 
 
-@op("Round", since=11)
+@op("Round", since=11, form="pointwise")
 def round_(X: Array) -> Array:
     """The nearest integer, halves to even, exact. Source: ONNX operators, Round-22."""
     return _exact(np.rint, X)
 
 
-@op("Reciprocal", since=6)
+@op("Reciprocal", since=6, form="pointwise")
 def reciprocal(X: Array) -> Array:
     """1 / X, correctly rounded; infinity at 0. Source: ONNX operators, Reciprocal-13."""
     return _exact(lambda x: np.divide(x.dtype.type(1), x), X)
 
 
-@op("Log", since=6)
+@op("Log", since=6, form="pointwise")
 def log(input: Array) -> Array:
     """The natural logarithm, in float64 and rounded once; float64 stays float64; NaN below 0.
 
@@ -69,7 +86,7 @@ def log(input: Array) -> Array:
     return unary(np.log, input)
 
 
-@op("Erf", since=9)
+@op("Erf", since=9, form="pointwise")
 def erf(input: Array) -> Array:
     """2 / sqrt(pi) * integral of exp(-t**2) from 0 to input, in float64 with a relative error below 1e-15, rounded once.
 

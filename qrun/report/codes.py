@@ -17,7 +17,7 @@ CODES: dict[str, tuple[str, str]] = {
     "QR011": ("backend-failed", "The other runtime that was asked for with --backend failed while it ran the model. Its own message is shown."),
     "QR012": ("backend-missing", "--backend ort needs onnxruntime, which is not installed."),
     "QR013": ("backend-refused", "The other runtime that was asked for with --backend does not load the model. Its own message is shown."),
-    "QR014": ("native-unavailable", "--backend native needs llvmlite and a CPU that it has kernels for (x86-64 so far). --backend reference gives the same results."),
+    "QR014": ("native-unavailable", "--backend native needs llvmlite and a CPU that it has kernels for (x86-64 or AArch64). --backend reference gives the same results."),
     "QR101": ("not-a-model", "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which."),
     "QR102": ("invalid-graph", "The graph contradicts itself: a tensor made twice or never, nodes that wait for each other in a circle."),
     "QR103": ("bad-tensor", "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, or the type does not exist."),

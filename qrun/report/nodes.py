@@ -22,25 +22,40 @@ def op_names(nodes: Iterable[Node]) -> Callable[[Node], str]:
     return lambda node: node.op if len(domains[node.op_type]) > 1 else node.op_type
 
 
+def fused_text(event: NodeEvent, op: str) -> str:
+    """The operator, and how many other nodes it stands for: ``Conv +3``."""
+    others = len(event.group) - 1
+    return f"{op} +{others}" if others > 0 else op
+
+
+FUSED = "+N: with N other nodes, fused (--no-fuse runs them one by one)"
+
+
 def output_text(event: NodeEvent) -> str:
     """Type and shape of what a node made: ``uint8 [1,96,56,56]``."""
     return ", ".join(f"{type_name(t.dtype)} {shape_text(t.shape)}" for t in event.outputs)
 
 
 def kernel_text(event: NodeEvent) -> str:
-    """What ran a node, in a native session: ``native y32``, ``reference: w is not constant``."""
+    """What ran a node, in a native session: ``native y32``, ``native f64 (exact ties)``, ``reference: w is not constant``."""
     if event.backend != "native":
         return f"{event.backend}: {event.why}" if event.why else event.backend
-    forms = list(dict.fromkeys(s.form for s in event.sections))
-    if len(forms) < 2:
-        return " ".join(["native", *forms])
-    return "native " + ", ".join(f"{s.form} {s.first}..{s.first + s.channels - 1}" for s in event.sections)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for s in event.sections:
+        alike.setdefault((s.form, s.why), []).append(f"{s.first}..{s.first + s.channels - 1}")
+    many = len(alike) > 1
+    parts = ([form, *(places if many else []), f"({why})" if why else ""] for (form, why), places in alike.items())
+    return " ".join(["native", ", ".join(" ".join(filter(None, part)) for part in parts)]).rstrip()
 
 
 def kernel_fields(event: NodeEvent) -> dict[str, Any]:
     """The backend that ran a node, why not the native one, and the native kernels with their channels; for JSON."""
-    sections = [{"kernel": s.kernel, "form": s.form, "first": s.first, "channels": s.channels} for s in event.sections]
-    return {"backend": event.backend, "why": event.why, "kernels": sections}
+    sections = [
+        {"kernel": s.kernel, "form": s.form, "first": s.first, "channels": s.channels, "why": s.why}
+        for s in event.sections
+    ]
+    fused = {"group": list(event.group), "runs_as": event.node.op} if event.node and len(event.group) > 1 else {}
+    return {"backend": event.backend, "why": event.why, "kernels": sections, **fused}
 
 
 def common_prefix(names: Sequence[str]) -> str:

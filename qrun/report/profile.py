@@ -14,7 +14,7 @@ from qrun.memory import human
 from qrun.profiling import SPREAD, Profile, Summary, outliers, summary
 from qrun.report.grid import Column, Grid, markdown_lines
 from qrun.report.header import cpus, environment, headline, model_fields
-from qrun.report.nodes import fold_prefix, kernel_fields, op_names, output_text
+from qrun.report.nodes import FUSED, fold_prefix, fused_text, kernel_fields, op_names, output_text
 from qrun.report.screen import Out, Screen
 from qrun.report.text import bar, duration, percent, plural, width_of
 
@@ -115,6 +115,8 @@ def _nodes(screen: Screen, report: ProfileReport) -> None:
     screen.line((title, "bold"))
     grid = _node_grid(report, [int(p) for p in places])
     screen.grid(fold_prefix(screen, grid))
+    if any(len(report.profile.last.events[place].group) > 1 for place in places):
+        screen.line((f"  {FUSED}", "dim"))
     left = len(medians) - len(places)
     if left:
         rest = float(medians.sum() - medians[list(places)].sum())
@@ -138,7 +140,7 @@ def _node_grid(report: ProfileReport, places: Sequence[int]) -> Grid:
         event, median = events[place], float(medians[place])
         running += median
         speed = f"{event.macs / median:.1f}" if event.macs and median else "-"
-        rows.append([str(event.index), nodes[event.index].label, op(nodes[event.index]), duration(median),
+        rows.append([str(event.index), nodes[event.index].label, fused_text(event, op(nodes[event.index])), duration(median),
                      duration(p90[place]), percent(median / total), percent(running / total), speed,
                      output_text(event)])  # fmt: skip
     return Grid(columns, rows)

@@ -11,7 +11,7 @@ from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, model_fields
 from qrun.report.message import print_findings
-from qrun.report.nodes import fold_prefix, kernel_fields, kernel_text, op_names, output_text
+from qrun.report.nodes import FUSED, fold_prefix, fused_text, kernel_fields, kernel_text, op_names, output_text
 from qrun.report.screen import Out, Screen
 from qrun.report.stats import listed, stats
 from qrun.report.text import duration, number, percent, plural
@@ -95,8 +95,9 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
         per_node = "; no nodes" if not report.model.nodes else "; per-node time is not available for this backend yet"
         screen.line(head, f"  {duration(total)}, one run{per_node}")
         return
-    aside = f"; {duration(report.result.aside_ns)} more for native kernels and checks" if report.result.aside_ns else ""
-    screen.line(head, f"  {duration(total)}, one run (qrun profile for statistics){aside}")
+    screen.line(head, f"  {duration(total)}, one run (qrun profile for statistics)")
+    if report.result.aside_ns:
+        screen.wrapped("  ", "  ", f"{duration(report.result.aside_ns)} more for native kernels and checks")
     events = sorted(report.result.events, key=lambda e: -e.duration_ns)
     if not all_nodes and len(events) > TOP + 2:
         events = events[:TOP]
@@ -104,6 +105,8 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     if all_nodes:
         events.sort(key=lambda e: e.index)
     screen.grid(_time_grid(screen, report, events, total, all_nodes and report.backend == "native"))
+    if any(len(e.group) > 1 for e in events):
+        screen.line((f"  {FUSED}", "dim"))
     left = len(report.result.events) - len(events)
     if left:
         screen.line(f"  {screen.ellipsis} {left} more nodes, {duration(max(total - shown, 0))}")
@@ -117,7 +120,7 @@ def _time_grid(
     nodes = report.model.nodes
     op = op_names(nodes)
     rows = [
-        [str(e.index), nodes[e.index].label, op(nodes[e.index]), duration(e.duration_ns),
+        [str(e.index), nodes[e.index].label, fused_text(e, op(nodes[e.index])), duration(e.duration_ns),
          percent(e.duration_ns / total if total else 0), output_text(e)]
         for e in events
     ]  # fmt: skip

@@ -41,7 +41,7 @@ def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
             if o.kind in kinds:
                 parts.setdefault(o.param, []).append(o)
         for param, found in parts.items():
-            node = model.nodes[event.index]
+            node = event.node or model.nodes[event.index]
             size, rank = _extent(event, node, param)
             total = max(sum(o.total for o in found), size)
             whole = len(found) == 1 and found[0].total == total and rank in (len(found[0].first), -1)

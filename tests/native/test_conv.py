@@ -6,67 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import ISAS, Array, codes, engine, every_isa, thin
+from native_cases import conv_case, reference, target_of
+from native_support import ISAS, codes, engine, every_isa, thin
 
 from qrun.native import Conv, Declined, Gemm, Target
 from qrun.native.engine import stage
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
-from qrun.ops.qlinearconv import qlinear_conv
 from qrun.ops.qlinearmatmul import qlinear_matmul
 
 F = np.float32
-
-
-def conv_case(rng: np.random.Generator) -> dict[str, Any] | None:
-    """A random convolution, or None if its kernel does not fit."""
-    group, inputs = int(rng.choice([1, 1, 1, 2, 3, 4, 8])), int(rng.choice([1, 2, 3, 4, 5, 8, 16, 17, 40]))
-    outputs = int(rng.choice([1, 1, 2, 5, 15, 16, 17, 33, 64, 65, 70]))
-    if rng.random() < 0.25:
-        inputs = outputs = 1
-        group = int(rng.choice([2, 4, 5, 15, 16, 17, 33, 63, 64, 65, 130]))
-    axes = int(rng.integers(1, 3))
-    kernel = [int(rng.integers(1, 4)) for _ in range(axes)]
-    image = [int(rng.integers(1, 9)) for _ in range(axes)]
-    pads = [int(rng.integers(0, 3)) for _ in range(2 * axes)]
-    dilations = [int(rng.integers(1, 3)) for _ in range(axes)]
-    for i in range(axes):
-        if image[i] + pads[i] + pads[axes + i] < (kernel[i] - 1) * dilations[i] + 1:
-            return None
-    kinds = [str(kind) for kind in rng.choice(["u8", "s8"], 3)]
-    m = group * outputs
-    x = codes(rng, (int(rng.choice([1, 1, 2, 3])), group * inputs, *image), kinds[0])
-    w = codes(rng, (m, inputs, *kernel), kinds[1])
-    zero_shape = (m,) if rng.random() < 0.4 else ()
-    sigma = 5000 * np.sqrt(inputs * np.prod(kernel))
-    scales = rng.uniform(0.5, 2, (m,) if rng.random() < 0.7 else ()) * 30 / sigma
-    return {
-        "x": x, "x_zero_point": codes(rng, (), kinds[0]), "w": w, "w_scale": np.asarray(scales, F),
-        "w_zero_point": np.zeros((), w.dtype) if rng.random() < 0.4 else codes(rng, zero_shape, kinds[1]),
-        "y_zero_point": codes(rng, (), kinds[2]), "out": kinds[2],
-        "B": rng.integers(-5000, 5000, m).astype(np.int32) if rng.random() < 0.7 else None,
-        "geometry": {"group": group, "strides": tuple(int(rng.integers(1, 4)) for _ in range(axes)),
-                     "dilations": tuple(dilations), "pads": tuple(pads)},
-    }  # fmt: skip
 
 
 def plan_conv(isa: str, case: dict[str, Any], target: Target | None, threads: int = 1) -> Conv:
     return Conv(
         engine(isa, threads), case["x"].shape, case["w"], x_zero_point=case["x_zero_point"],
         w_zero_point=case["w_zero_point"], bias=case["B"] if target else None, target=target, **case["geometry"],
-    )  # fmt: skip
-
-
-def target_of(case: dict[str, Any], arith: str = "exact") -> Target:
-    return Target(F(0.3), case["w_scale"].reshape(-1), F(0.3), case["out"], int(case["y_zero_point"]), arith)
-
-
-def reference(case: dict[str, Any], arith: str = "exact") -> Array:
-    from qrun.ops._context import Context
-
-    return qlinear_conv(
-        case["x"], np.array(F(0.3)), case["x_zero_point"], case["w"], case["w_scale"], case["w_zero_point"],
-        np.array(F(0.3)), case["y_zero_point"], case["B"], ctx=Context(arith=arith), **case["geometry"],
     )  # fmt: skip
 
 

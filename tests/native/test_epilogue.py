@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
+from native_cases import OUTPUTS, RATIOS, SPECIAL, critical
 from native_support import ISAS, LIMITS, Array, engine, every_isa, exact_result, thin
 
 from qrun.native import Gemm, Target
 from qrun.native.epilogue import prove
 from qrun.native.results import Results
-from qrun.native.thresholds import INT32, apply_steps, exact_steps
+from qrun.native.thresholds import apply_steps, exact_steps
 
 F = np.float32
-INT32_ENDS = np.array([-(2**31), -(2**31) + 1, -1, 0, 1, 2**31 - 2, 2**31 - 1])
-
-RATIOS = {
-    "1/90": (1, 1, 90), "1/255": (1, 1, 255), "3/82": (3, 1, 82), "7/92": (7, 1, 92), "1/1000": (1, 1, 1000),
-    "equal": (1, 1, 1), "1/6": (1, 1, 6), "2^-12": (1, 2**-12, 1), "2^3": (8, 1, 1), "7/2^11": (7, 2**-11, 1),
-    "decimal": (0.1, 0.5, 0.3), "small": (0.0371, 0.00071, 0.7131), "tiny": (1, 2**-30, 1.1),
-}  # fmt: skip
-SPECIAL = {
-    "subnormal": (1, 2**-149, 1), "all subnormal": (2**-149, 2**-149, 2**-149), "subnormal quotient": (2**-140, 1, 1),
-    "zero": (0, 1, 1), "negative zero": (-0.0, 1, 1), "negative": (-1, 0.01, 1), "both negative": (-1, -0.01, 1),
-    "divided by zero": (1, 1, 0), "zero by zero": (0, 1, 0), "by negative zero": (1, 1, -0.0),
-    "infinite": (np.inf, 1, 1), "minus infinite": (1, -np.inf, 1), "by infinity": (1, 1, np.inf),
-    "infinite by infinite": (np.inf, 1, np.inf), "nan": (np.nan, 1, 1), "huge": (3e38, 3e38, 1e-38),
-    "511.99": (511.99, 1, 1), "512": (512, 1, 1), "negative 600": (-600, 1, 1), "tie far out": (1, 1, 2.0**26),
-}  # fmt: skip
-OUTPUTS = [("u8", 0), ("u8", 7), ("u8", 128), ("u8", 255), ("s8", -128), ("s8", 0), ("s8", 3)]
-
-
-def critical(scales: tuple[Any, Any, Any], out: str, zero: int) -> Array:
-    """Accumulators at every step and one below it, of both orientations, and the ends of int32."""
-    x, w, y = scales
-    steps = exact_steps(F(x), np.array([w], F), F(y), LIMITS[out][0], zero).steps[0]
-    points = np.concatenate([steps, steps - 1, -steps, -steps + 1, -steps - 1, INT32_ENDS])
-    return np.unique(points[(points >= INT32[0]) & (points <= INT32[1])])
 
 
 @pytest.mark.parametrize("name", [*RATIOS, *SPECIAL])

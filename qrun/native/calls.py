@@ -1,0 +1,104 @@
+"""Kernel calls that Python makes: prepared once, repeated on buffers that differ from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from qrun.native.engine import Engine, address
+from qrun.native.fold import aligned
+from qrun.native.section import COUNTER, WORDS
+from qrun.native.thresholds import Ints
+
+_LINES = -(-WORDS // 8) * 8
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel, its argument struct, and in how many tiles threads can share it."""
+
+    kernel: Any
+    arguments: Ints
+    tiles: int = 1
+
+
+class Buffer:
+    """An array, and where it is."""
+
+    __slots__ = ("array", "start")
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array, self.start = array, address(array)
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], dtype: Any) -> Buffer:
+        return cls(np.empty(shape, dtype))
+
+
+class Batch:
+    """Calls that do not depend on each other, and their structs. For one run at a time.
+
+    Each run begins with `renew`; then `move` adds to words that hold offsets, and `execute` calls the kernels.
+    """
+
+    def __init__(self, engine: Engine, calls: Sequence[Call]) -> None:
+        self.pool = engine.pool
+        self.template = np.zeros((len(calls), _LINES), np.int64)
+        self.template[:, :WORDS] = [call.arguments for call in calls]
+        self.words = aligned(self.template.shape, np.int64, 0)
+        base, step = address(self.words), self.words.strides[0]
+        self.starts = [(call.kernel, base + number * step) for number, call in enumerate(calls)]
+        self.helpers = min(engine.threads, sum(call.tiles for call in calls)) - 1
+        self._first = self.template[0].tolist()
+        self._only: Any = memoryview(self.words.reshape(-1).data) if len(calls) == 1 else None
+
+    def renew(self) -> None:
+        self.words[...] = self.template
+
+    def move(self, word: int, value: int) -> None:
+        """Add an address or a number to this word of all structs."""
+        if self._only is not None:
+            self._only[word] = self._first[word] + value
+        else:
+            self.words[:, word] += value
+
+    def execute(self, *keep: object) -> None:
+        """Make the calls; keep: what they work on."""
+        if self.pool is None or self.helpers < 1:
+            for kernel, start in self.starts:
+                kernel(start, start + COUNTER)
+            return
+        waiting = [self.pool.submit(_walk, self.starts, (self, keep)) for _ in range(self.helpers)]
+        _walk(self.starts, keep)
+        for done in waiting:
+            done.result()
+
+
+def _walk(starts: Sequence[tuple[Any, int]], keep: object) -> None:
+    """What every thread does: take the tiles of each call that are left."""
+    for kernel, start in starts:
+        kernel(start, start + COUNTER)
+
+
+class Rooms(Generic[T]):
+    """Memory for runs: each takes some of its own, and gives it back for the next one.
+
+    A run that fails keeps it: its helpers might still be at work there.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._free: list[T] = []
+
+    def take(self) -> T:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._make()
+
+    def give(self, room: T) -> None:
+        self._free.append(room)

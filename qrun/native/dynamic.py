@@ -1,0 +1,297 @@
+"""Matrix products whose zero points, scales or right operand are known at run time only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from qrun.native.calls import Buffer, Rooms
+from qrun.native.engine import Engine, address
+from qrun.native.errors import Declined
+from qrun.native.finish import Finish, Term
+from qrun.native.fold import aligned
+from qrun.native.forms import MAGIC_BITS
+from qrun.native.gemm import Gemm
+from qrun.native.operation import Operand, size
+from qrun.native.packing import Packing, offsets
+from qrun.native.results import Results
+from qrun.native.stack import Part, Products, Shape
+
+Array = np.ndarray[Any, Any]
+Room = dict[Any, Any]
+_INT32 = np.dtype(np.int32)
+_EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
+_PRODUCTS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """Address of the left matrix, or of each product's; bytes between rows (0: no gaps); the array that holds them."""
+
+    starts: Any
+    stride: int
+    keep: Array
+
+
+class Matmul:
+    """Sums over k of (a - a_zero) * (b - b_zero) [+ addend] in int32, wrapping, for 8-bit a [..., M, K], b [..., K, N]
+    of two axes or more, and what a Finish makes of them.
+
+    a, b:    operands; weights: b itself if it is a matrix and constant; zero: its zero point [1] or [N] if constant too.
+    results, form: of the Finish; results have one channel, or one per column (of all right matrices, one after another).
+
+    May be used by several threads at once: each run takes memory of its own, kept for the next one.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        a: Operand,
+        b: Operand,
+        *,
+        weights: Array | None = None,
+        zero: Array | None = None,
+        form: str = "i32",
+        results: Results | None = None,
+        groups: int = 1,
+    ) -> None:
+        if a.dtype not in _EIGHT or b.dtype not in _EIGHT:
+            raise Declined("not 8-bit operands")
+        self.engine, self.a, self.b = engine, a, b
+        self.shape = shape = Shape.of(a.shape, b.shape)
+        if len(shape.lefts) > _PRODUCTS:
+            raise Declined(f"more than {_PRODUCTS} matrices")
+        self.y_shape = (*shape.lead, shape.m, shape.n)
+        self.empty = not size(self.y_shape)
+        self._rows, self._matrices = size(self.y_shape[:-1]), size(b.shape[:-2])
+        self.shift = 128 if b.dtype == np.uint8 else 0
+        self._raised = engine.isa.shift(a.dtype == np.int8)
+        self.finish = Finish(engine, shape.n, form, results, groups)
+        constant = np.zeros((0, shape.n), b.dtype) if not shape.k else weights
+        self.centred = False
+        codes = np.zeros((shape.k, shape.n), np.int8)
+        if constant is not None:
+            codes, self.centred = _int8(constant, zero)
+        self.packs = constant is None
+        self.columns = -(-shape.n // engine.isa.lanes) * engine.isa.lanes
+        self.sums = np.zeros((1, self.columns), np.int32)
+        self.sums[0, : shape.n] = codes.sum(axis=0, dtype=np.int64)
+        if groups > 1 and self.finish.held is not None:
+            self.finish.held = _copy(self.finish.held[shape.rights])
+        self.gemm = self._gemm(codes)
+        self._parts: dict[tuple[int, bool], tuple[Part, ...]] = {}
+        self.sections = () if self.empty else tuple(part.section for part in self._placed(0))
+        self.a_bytes = max((section.extents[0] for section in self.sections), default=0)
+        self.packing: Packing | None = None
+        if self.packs and not self.empty:
+            panels = tuple(part.panels for part in self._placed(0))
+            self.packing = Packing(engine, b.shape, b.dtype, panels)
+        self._rooms: Rooms[Room] = Rooms(dict)
+        self._last: tuple[Array | None, Array | None] = (None, None)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """About what a run needs besides its operands and its result."""
+        shape = self.shape
+        packed = size(self.b.shape[:-2]) * (self.packing.nbytes + 80 * shape.n) if self.packing else 0
+        return size(self.y_shape) * 4 + size(self.a.shape) + len(shape.lefts) * 2048 + packed + shape.n * 64
+
+    def _gemm(self, codes: Array) -> Gemm:
+        rows = (max(self.shape.rows, 1), self.shape.k)
+        return Gemm(self.engine, rows, codes, x_zero_point=np.zeros((), self.a.dtype))
+
+    @cached_property
+    def _ones(self) -> Gemm:
+        """What sums the rows of a."""
+        return self._gemm(np.ones((self.shape.k, 1), np.int8))
+
+    def _placed(self, stride: int, ones: bool = False) -> tuple[Part, ...]:
+        """The product's kernels for rows of a that lie `stride` bytes apart, 0 for no gaps."""
+        found = self._parts.get((stride, ones))
+        if found is None:
+            gemm = self._ones if ones else self.gemm
+            start = 0
+            made = []
+            for section, (part, *_) in zip(gemm.sections((stride, 0)), gemm.conv._parts, strict=True):
+                made.append(Part.of(section, part.names, start, self.packs and not ones))
+                start += made[-1].panels.nbytes
+            found = self._parts[stride, ones] = tuple(made)
+        return found
+
+    def run(
+        self,
+        a: Array,
+        b: Array,
+        a_zero: Array,
+        b_zero: Array,
+        held: Array | None = None,
+        addend: Array | None = None,
+        beyond: int = 0,
+    ) -> Array:
+        """The result [..., M, N] for a, b of any strides; a constant b is not read.
+
+        a_zero: int32 [1], or one for each row of the result. b_zero: int32 [1 or right matrices, 1 or N].
+        held: the Finish's constants. addend: int32 [N]. beyond: bytes that may be read after a's last one.
+
+        Raises ValueError if something has not the planned shape and type.
+        """
+        self._check(a, b, a_zero, b_zero, held, addend)
+        result = Buffer.empty(self.y_shape, self.finish.dtype)
+        if self.empty:
+            return result.array
+        room = self._rooms.take()
+        x = self._left(room, a, beyond)
+        packed, sums = None, self.sums
+        if self.packing is not None:
+            packer = room.get("packer")
+            if packer is None:
+                packer = room["packer"] = self.packing.room()
+            packer.run(b)
+            packed, sums = packer.packed, packer.sums
+        terms, bias = self._terms(room, x, sums, a_zero, b_zero, addend)
+        self._compute(room, x, packed, terms, bias, result, held)
+        self._rooms.give(room)
+        return result.array
+
+    def _check(
+        self, a: Array, b: Array, a_zero: Array, b_zero: Array, held: Array | None, addend: Array | None
+    ) -> None:
+        """Raises ValueError for arguments that are not as planned: kernels check nothing."""
+        n, rows, matrices = self.shape.n, self._rows, self._matrices
+        fits = (
+            (a.shape, a.dtype) == (self.a.shape, self.a.dtype)
+            and (not self.packs or (b.shape, b.dtype) == (self.b.shape, self.b.dtype))
+            and a_zero.shape in ((1,), (rows,))
+            and b_zero.ndim == 2
+            and len(b_zero) in (1, matrices)
+            and b_zero.shape[1] in (1, n)
+            and a_zero.dtype == b_zero.dtype == _INT32
+            and (addend is None or (addend.shape == (n,) and addend.dtype == _INT32))
+            and (self.finish.takes(held, (1, matrices)) or self.empty)
+        )
+        if not fits:
+            raise ValueError("the operands or parameters of a product are not as planned")
+
+    def _terms(
+        self, room: Room, x: _Left, sums: Array, a_zero: Array, b_zero: Array, addend: Array | None
+    ) -> tuple[list[Term], Buffer]:
+        """What the zero points add to the bare products: terms for the finish, and start values of the sums.
+
+        For weights w = b - shift and d = shift - b_zero, per row and column:
+        sum (a - a_zero) * (b - b_zero) = sum a * w - a_zero * sum w + (sum a - K * a_zero) * d.
+        """
+        shape = self.shape
+        terms: list[Term] = []
+        raised = self._raised
+        if len(a_zero) > 1:
+            terms.append((a_zero, self._per_product(-sums[:, : shape.n])))
+        else:
+            raised += int(a_zero[0])
+        bias = _buffer(room, "bias", sums.shape, np.int32)
+        np.multiply(sums, -raised, out=bias.array)
+        if addend is not None:
+            bias.array[:, : shape.n] += addend
+        if self.finish.form == "y32":
+            bias.array[...] += MAGIC_BITS
+        correction = self._correction(b_zero)
+        if correction is not None:
+            totals = self._totals(room, x) - shape.k * a_zero
+            terms.append((totals, self._per_product(correction)))
+        return terms, bias
+
+    def _correction(self, b_zero: Array) -> Array | None:
+        """shift - b_zero [1 or right matrices, N], None if that is 0; remembered for the same array."""
+        if self.centred:
+            return None
+        seen, correction = self._last
+        if b_zero is not seen:
+            differences = self.shift - b_zero
+            correction = np.broadcast_to(differences, (len(b_zero), self.shape.n)) if differences.any() else None
+            self._last = (b_zero, correction)
+        return correction
+
+    def _compute(
+        self,
+        room: Room,
+        x: _Left,
+        packed: Buffer | None,
+        terms: list[Term],
+        bias: Buffer,
+        y: Buffer,
+        held: Array | None,
+    ) -> None:
+        shape = self.shape
+        direct = self.finish.form == "i32" and not terms
+        acc = y if direct else _buffer(room, "acc", (y.array.size + self.engine.isa.lanes,), np.int32)
+        self._products(room, x.stride, False).run(x.starts, acc, packed, bias, x)
+        if not direct:
+            if held is not None and len(held) > 1:
+                held = held[shape.rights]
+            self.finish.run(room, acc, y, y.array.size // shape.n, terms, held)
+
+    def _products(self, room: Room, stride: int, ones: bool) -> Products:
+        """The product, or the sums of a's rows, in this room."""
+        found = room.get(("products", stride, ones))
+        if found is None:
+            rows, columns = self.shape.rows, 1 if ones else self.shape.n
+            packing = None if ones else self.packing
+            strides = (packing.nbytes, 4 * packing.columns) if packing else (0, 0)
+            parts = self._placed(stride, ones)
+            found = Products(self.engine, parts, self.shape.rights, 4 * rows * columns, strides)
+            room["products", stride, ones] = found
+        return found
+
+    def _per_product(self, values: Array) -> Array:
+        """[right matrices, N] as [products, N]; what is the same for all matrices stays one row."""
+        return values[self.shape.rights] if len(values) > 1 else values
+
+    def _left(self, room: Room, a: Array, beyond: int) -> _Left:
+        """a where kernels can read it."""
+        shape = self.shape
+        one = len(shape.lefts) == 1
+        if one:
+            a = a.reshape(1, shape.rows, shape.k)
+        stride = a.strides[-2] if shape.rows > 1 else shape.k
+        over = self.a_bytes - shape.rows * shape.k
+        if (a.strides[-1] != 1 and shape.k > 1) or stride < shape.k or over > beyond or (over > 0 and stride > shape.k):
+            held = _buffer(room, "a", (a.size + max(over, 0),), a.dtype).array
+            tight = held[: a.size].reshape(a.shape)
+            tight[...] = a
+            a, stride = tight, shape.k
+        starts = address(a) if one else address(a) + offsets(a)[shape.lefts]
+        return _Left(starts, 0 if stride == shape.k else stride, a)
+
+    def _totals(self, room: Room, x: _Left) -> Array:
+        """int32: the sum of every row of a, for each product."""
+        shape, isa = self.shape, self.engine.isa
+        acc = _buffer(room, "totals", (shape.rows * len(shape.lefts),), np.int32)
+        bias = _buffer(room, "totals bias", (1, isa.lanes), np.int32)
+        bias.array[...] = -self._raised * shape.k
+        self._products(room, x.stride, True).run(x.starts, acc, None, bias, x)
+        return acc.array
+
+
+def _buffer(room: Room, name: str, shape: tuple[int, ...], dtype: Any) -> Buffer:
+    """An array of a run's own memory; one name stands for one shape."""
+    found: Buffer | None = room.get(name)
+    if found is None:
+        found = room[name] = Buffer(aligned(shape, dtype))
+    return found
+
+
+def _copy(array: Array) -> Array:
+    made = aligned(array.shape, array.dtype)
+    made[...] = array
+    return made
+
+
+def _int8(codes: Array, zero: Array | None) -> tuple[Array, bool]:
+    """Constant codes [K, N] as int8: less their zero point, if that is known and fits; else uint8 ones 128 less."""
+    if zero is not None:
+        centred = codes.astype(np.int16) - zero.astype(np.int16)
+        if centred.min(initial=0) >= -128 and centred.max(initial=0) <= 127:
+            return centred.astype(np.int8), True
+    return (codes ^ np.uint8(128)).view(np.int8) if codes.dtype == np.uint8 else codes, False

@@ -1,0 +1,212 @@
+"""Cheap float32 forms of elementwise 8-bit functions: searched for, and proven on every entry of the function's table.
+
+Codes are u = 0..255, int8 ones 128 higher. The forms are those of _point.py and _pair.py; rounding is emulated bit for
+bit, with or without a fused multiply-add. Constants are nudged until every entry agrees; what never does is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.native.thresholds import Bools, Floats, Ints
+
+Singles = np.ndarray[Any, np.dtype[np.float32]]
+Words = Mapping[str, int]
+
+CODES = np.arange(256, dtype=np.float64)
+_LARGEST = 2.0**30
+_INT16 = 2**15 - 1
+_PAIRS = 4
+_SCALES = 6
+_FAR = 1e6
+_STEEPEST = 300.0
+_BISECTIONS = 60
+_LINE_TRIES = ((0, False), (0, True), (1, True), (-1, True))
+"""Nudges of the slope, and whether the offset is that of the rounded slope or of the exact one."""
+_NUDGES = (
+    (0, 0, 0), (0, 0, 1), (0, 0, -1), (1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (1, 0, 1), (1, 0, -1), (-1, 0, 1),
+    (-1, 0, -1), (0, 1, 1), (0, 1, -1), (0, -1, 1), (0, -1, -1), (1, 1, 0), (-1, -1, 0), (1, -1, 0), (-1, 1, 0),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """An estimate: y is about a * (u - u_zero) + b * (v - v_zero) + zero; inside: zero is added before rounding."""
+
+    a: float
+    b: float
+    u_zero: int
+    v_zero: int
+    zero: int
+    inside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """An estimate: y is about m * (u - u_zero) * (v - v_zero) + zero."""
+
+    m: float
+    u_zero: int
+    v_zero: int
+    zero: int
+    inside: bool = False
+
+
+def fused(product: Floats, addend: Any) -> Floats:
+    """float32(product + addend) with one rounding. product: exact products of float32; addend: float32 values."""
+    total = np.asarray(product + addend)
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    if np.any(error):
+        bits = total.view(np.int64)
+        inexact = (error != 0) & (bits & 1 == 0)
+        total = (bits + np.where(inexact, np.where((error > 0) == (total > 0), 1, -1), 0)).view(np.float64)
+    return _single(total)
+
+
+def fit_lines(tables: Ints, limits: tuple[int, int], fma: bool) -> tuple[Bools, Singles, Singles, int]:
+    """For tables [N, 256], values within limits: which have a line, its a and b, and the `add` of all.
+
+    y = saturate(RNE(u * a + b) + add)
+    """
+    low, high = limits
+    upper = np.where(tables >= high, _FAR, tables + 0.5)
+    lower = np.where(tables <= low, -_FAR, tables - 0.5)
+    slopes = _slopes(upper, lower)
+    best: tuple[Bools, Singles, Singles, int] | None = None
+    for add in (0, 1):
+        done = np.zeros(len(tables), np.bool_)
+        a, b = np.zeros(len(tables), np.float32), np.zeros(len(tables), np.float32)
+        for nudge, rounded in _LINE_TRIES:
+            rows = np.flatnonzero(~done)
+            slope = _nudged(slopes[rows], nudge)
+            product = slope.astype(np.float64)[:, None] * CODES
+            near = product if rounded else slopes[rows, None] * CODES
+            middle = ((lower[rows] - near).max(axis=1) + (upper[rows] - near).min(axis=1)) / 2
+            offset = (middle - add).astype(np.float32)
+            value = _mul_add(product, offset.astype(np.float64)[:, None], fma)
+            good = _agree(value, add, tables[rows], limits).all(axis=1)
+            hit = rows[good]
+            a[hit], b[hit], done[hit] = slope[good], offset[good], True
+        if best is None or done.sum() > best[0].sum():
+            best = done, a, b, add
+        if done.all():
+            break
+    assert best is not None
+    return best
+
+
+def _slopes(upper: Floats, lower: Floats) -> Floats:
+    """The slopes of the lines that stay farthest inside lower <= a * u + b <= upper, found by bisection."""
+    left, right = np.full(len(upper), -_STEEPEST), np.full(len(upper), _STEEPEST)
+    for _ in range(_BISECTIONS):
+        middle = (left + right) / 2
+        product = middle[:, None] * CODES
+        turn = np.argmin(upper - product, axis=1) - np.argmax(lower - product, axis=1)
+        left, right = np.where(turn <= 0, middle, left), np.where(turn >= 0, middle, right)
+    return np.asarray((left + right) / 2)
+
+
+def fit_pair(
+    table: Ints, near: Sum | Product, limits: tuple[int, int], fma: bool, signed: bool
+) -> tuple[str, Words] | None:
+    """A form of _pair.py that gives table [256, 256], values within limits, and its words; None if none was found.
+
+    signed: codes are int8.
+    """
+    numbers = (near.a, near.b) if isinstance(near, Sum) else (near.m,)
+    if not all(1e-6 < abs(number) < 1e6 for number in numbers):
+        return None
+    tries = (_ints(near, fma), _chains(near, fma, 128 * signed)) if isinstance(near, Sum) else (_products(near),)
+    for candidates in tries:
+        for form, value, words in candidates:
+            if _agree(value, words["add"], table, limits).all():
+                return form, words
+    return None
+
+
+def _ints(near: Sum, fma: bool) -> Iterator[tuple[str, Floats, dict[str, int]]]:
+    """int: small A / B close to a / b."""
+    steep = abs(near.a) > abs(near.b)
+    large, small = (near.a, near.b) if steep else (near.b, near.a)
+    first = np.arange(1, _INT16 + 1, dtype=np.float64)
+    second = np.rint(first * (small / large))
+    scale = (large / first).astype(np.float32).astype(np.float64)
+    error = np.abs(scale * first - large) + np.abs(scale * second - small)
+    for best in sorted(np.argpartition(error, _PAIRS)[:_PAIRS], key=lambda i: (error[i], i)):
+        a, b = (first[best], second[best]) if steep else (second[best], first[best])
+        left, right = a * (CODES - near.u_zero), b * (CODES - near.v_zero)
+        product = (left[:, None] + right) * scale[best]
+        offset = int(-a * near.u_zero - b * near.v_zero)
+        weights = int(a) & 0xFFFF | (int(b) & 0xFFFF) << 16
+        for c, add in _places(near):
+            words = {"weights": weights, "offset": offset, "m": _bits(scale[best]), "c": _bits(c), "add": add}
+            yield "int", _mul_add(product, c, fma), words
+
+
+def _chains(near: Sum, fma: bool, shift: int) -> Iterator[tuple[str, Floats, dict[str, int]]]:
+    """fma: the factors as float32, and the zero points in the constant, rounded as onnxruntime does on the way."""
+    a, b = float(np.float32(near.a)), float(np.float32(near.b))
+    zeros = float(fused(np.asarray(a * (near.u_zero - shift)), _single(b * (near.v_zero - shift))))
+    for nudges in _NUDGES:
+        for c, add in _places(near):
+            ka, kb, kc = (float(_nudged(v, n)) for v, n in zip((a, b, c - zeros), nudges, strict=True))
+            right = _mul_add(kb * (CODES - shift), kc, fma)
+            left = np.broadcast_to((ka * (CODES - shift))[:, None], (256, 256))
+            words = {"a": _bits(ka), "b": _bits(kb), "c": _bits(kc), "add": add}
+            yield "fma", _mul_add(left, right, fma), words
+
+
+def _products(near: Product) -> Iterator[tuple[str, Floats, dict[str, int]]]:
+    """mul: s * m close to the factor, s a small integer."""
+    small = np.arange(1, 257, dtype=np.float64)
+    scale = (near.m / small).astype(np.float32).astype(np.float64)
+    best = np.argsort(np.abs(scale * small - near.m), kind="stable")[:_SCALES]
+    tries = [(1.0, float(np.float32(near.m))), *((float(small[i]), float(scale[i])) for i in best)]
+    tries += [(1.0, float(_nudged(near.m, nudge))) for nudge in (1, -1, 2, -2)]
+    exact = (CODES - near.u_zero)[:, None] * (CODES - near.v_zero)
+    for s, m in tries:
+        rounded = _single(exact * s * m)
+        for c, add in _places(near):
+            words = {
+                "u_zero": _bits(near.u_zero), "s": _bits(s), "t": _bits(-s * near.v_zero), "m": _bits(m), "c": _bits(c),
+                "add": add,
+            }  # fmt: skip
+            yield "mul", _single(rounded + c), words
+
+
+def _places(near: Sum | Product) -> list[tuple[float, int]]:
+    """The zero point after rounding, or before it: that changes ties, and what float32 can tell apart."""
+    both = [(0.0, near.zero), (float(near.zero), 0)]
+    return both[:1] if not near.zero else both[::-1] if near.inside else both
+
+
+def _agree(values: Floats, add: int, table: Ints, limits: tuple[int, int]) -> Bools:
+    """Where RNE(values) + add, saturated, is the table's; all values must be far inside int32."""
+    if not np.abs(values).max(initial=0) < _LARGEST:
+        return np.zeros(table.shape, np.bool_)
+    return np.asarray(np.clip(np.rint(values) + add, *limits) == table)
+
+
+def _mul_add(product: Floats, addend: Any, fma: bool) -> Floats:
+    if np.ndim(addend) == 0 and addend == 0:
+        return _single(product)
+    return fused(product, addend) if fma else _single(_single(product) + addend)
+
+
+def _single(values: Any) -> Floats:
+    return np.asarray(values).astype(np.float32).astype(np.float64)
+
+
+def _nudged(value: Any, ulps: int) -> Singles:
+    """float32(value), so many representable numbers on."""
+    bits = np.asarray(value).astype(np.float32).view(np.int32)
+    return np.asarray((bits + np.int32(ulps)).astype(np.int32).view(np.float32))
+
+
+def _bits(value: float) -> int:
+    return int(np.float32(value).view(np.int32))

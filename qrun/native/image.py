@@ -1,0 +1,138 @@
+"""Compiled objects as images: machine code and its constants in one piece that runs wherever it lies.
+
+Loading one takes neither LLVM nor its memory. Only for Linux on x86-64; elsewhere LLVM loads objects.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+USABLE = sys.platform == "linux" and platform.machine() == "x86_64" and sys.maxsize > 2**32
+
+_ELF = b"\x7fELF\x02\x01\x01"
+_X86_64 = 62
+_BITS, _SYMBOLS, _NAMES, _RELOCATIONS = 1, 2, 3, 4
+_WRITE, _ALLOC = 1, 2
+_RELATIVE = (2, 4)
+_GLOBAL_FUNCTION = 0x12
+_HEAD = struct.Struct("<II")
+_SYMBOL = struct.Struct("<24sQ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    kind: int
+    flags: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    align: int
+
+
+class _Foreign(Exception):
+    """The object needs a real linker."""
+
+
+def image_of(body: bytes) -> bytes | None:
+    """The image of an ELF object for x86-64 that was compiled as position-independent code; None if it needs more than
+    distances between its own sections.
+    """
+    try:
+        return _image(body)
+    except (_Foreign, struct.error, ValueError):
+        return None
+
+
+def _image(body: bytes) -> bytes:
+    if body[:7] != _ELF or struct.unpack_from("<H", body, 18)[0] != _X86_64:
+        raise _Foreign
+    sections = _sections(body)
+    places: dict[int, int] = {}
+    code = bytearray()
+    for number, section in enumerate(sections):
+        if not section.flags & _ALLOC or section.name == ".eh_frame" or not section.size:
+            continue
+        if section.kind != _BITS or section.flags & _WRITE:
+            raise _Foreign
+        code += b"\xcc" * (-len(code) % max(section.align, 16))
+        places[number] = len(code)
+        code += body[section.offset : section.offset + section.size]
+    symbols = list(_symbols(body, sections))
+    for section in sections:
+        if section.kind == _RELOCATIONS and section.info in places:
+            _relocate(code, body, section, places, symbols)
+    names = [(name, places[at] + value) for name, info, at, value in symbols if info == _GLOBAL_FUNCTION]
+    if any(len(name) > 24 for name, _ in names):
+        raise _Foreign
+    return _HEAD.pack(len(names), len(code)) + b"".join(_SYMBOL.pack(*entry) for entry in names) + bytes(code)
+
+
+def _sections(body: bytes) -> list[_Section]:
+    start, count, names = *struct.unpack_from("<Q", body, 40), *struct.unpack_from("<HH", body, 60)
+    rows = [struct.unpack_from("<IIQQQQIIQQ", body, start + 64 * i) for i in range(count)]
+    text = body[rows[names][4] :]
+    return [
+        _Section(_name(text, name).decode(), kind, flags, offset, size, link, info, align)
+        for name, kind, flags, _, offset, size, link, info, align, _ in rows
+    ]
+
+
+def _name(table: bytes, start: int) -> bytes:
+    return table[start : table.index(b"\0", start)]
+
+
+def _symbols(body: bytes, sections: list[_Section]) -> Iterator[tuple[bytes, int, int, int]]:
+    """Name, kind, section and place in it."""
+    (table,) = (section for section in sections if section.kind == _SYMBOLS)
+    names = body[sections[table.link].offset :][: sections[table.link].size]
+    for name, info, _, section, value, _ in struct.iter_unpack("<IBBHQQ", body[table.offset :][: table.size]):
+        yield _name(names, name), info, section, value
+
+
+def _relocate(
+    code: bytearray, body: bytes, table: _Section, places: dict[int, int], symbols: list[tuple[bytes, int, int, int]]
+) -> None:
+    for offset, info, addend in struct.iter_unpack("<QQq", body[table.offset :][: table.size]):
+        _, _, section, value = symbols[info >> 32]
+        if info & 0xFFFFFFFF not in _RELATIVE or section not in places:
+            raise _Foreign
+        place = places[table.info] + offset
+        struct.pack_into("<i", code, place, places[section] + value + addend - place)
+
+
+class Image:
+    """An image in executable memory, which nothing can write to. It must outlive every call.
+
+    Raises OSError where the system does not allow it.
+    """
+
+    def __init__(self, image: bytes) -> None:
+        count, size = _HEAD.unpack_from(image)
+        table, code = image[_HEAD.size :][: _SYMBOL.size * count], image[_HEAD.size + _SYMBOL.size * count :]
+        if len(code) != size or not size:
+            raise OSError("not an image")
+        self._offsets = {name.rstrip(b"\0").decode(): offset for name, offset in _SYMBOL.iter_unpack(table)}
+        self._memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._memory[:size] = code
+        self._pin = ctypes.c_char.from_buffer(self._memory)
+        self._start = ctypes.addressof(self._pin)
+        _protect(self._start, size)
+
+    def get_function_address(self, name: str) -> int:
+        return int(self._start + self._offsets[name])
+
+
+def _protect(start: int, size: int) -> None:
+    change: Any = ctypes.CDLL(None, use_errno=True).mprotect
+    change.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if change(start, size, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "memory cannot be made executable")

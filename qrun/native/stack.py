@@ -1,0 +1,95 @@
+"""Stacks of matrices: which ones meet in a product, and the products of all of them as kernel calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.calls import Batch, Buffer, Call
+from qrun.native.engine import Engine, address
+from qrun.native.operation import size
+from qrun.native.packing import Panels
+from qrun.native.section import Section
+from qrun.native.thresholds import Ints
+
+_WEIGHTS, _BIAS = 2, 3
+"""Operands of a product's kernels, besides what they read and write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A stack of products [M, K] x [K, N]: `lead` is the stack's shape, lefts and rights say which matrices meet.
+
+    One product of more rows, if there is but one right matrix.
+    """
+
+    lead: tuple[int, ...]
+    m: int
+    k: int
+    n: int
+    rows: int
+    lefts: Ints
+    rights: Ints
+
+    @classmethod
+    def of(cls, a: Sequence[int], b: Sequence[int]) -> Shape:
+        lead = np.broadcast_shapes(tuple(a[:-2]), tuple(b[:-2]))
+        m, k, n = a[-2], a[-1], b[-1]
+        if size(b[:-2]) == 1:
+            one = np.zeros(1, np.int64)
+            return cls(lead, m, k, n, size(lead) * m, one, one)
+        lefts, rights = (np.broadcast_to(np.arange(size(s[:-2])).reshape(s[:-2]), lead).reshape(-1) for s in (a, b))
+        return cls(lead, m, k, n, m, lefts, rights)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A product kernel that reads its start values, and perhaps its packed weights, as operands."""
+
+    section: Section
+    panels: Panels
+
+    @classmethod
+    def of(cls, section: Section, names: Sequence[str], start: int, packs: bool) -> Part:
+        arguments, pointers = section.arguments.copy(), section.pointers
+        weights, bias = (names.index(name) for name in ("weights*", "bias*"))
+        packed = next(array for array in section.keep if address(array) == arguments[weights])
+        panels, _, quads, width, _ = packed.shape
+        for word, operand in ((bias, _BIAS), (weights, _WEIGHTS))[: 1 + packs]:
+            arguments[word] = 0
+            pointers = (*pointers, (word, operand))
+        return cls(
+            replace(section, arguments=arguments, pointers=pointers), Panels(section.first, panels, quads, width, start)
+        )
+
+
+class Products:
+    """The products of all left matrices, prepared for one run at a time: sums `step` bytes apart."""
+
+    def __init__(
+        self, engine: Engine, parts: Sequence[Part], rights: Ints, step: int, strides: tuple[int, int]
+    ) -> None:
+        self.parts = parts
+        calls = []
+        for number, right in enumerate(rights.tolist()):
+            for part in parts:
+                section, panels = part.section, part.panels
+                moves = (0, number * step, right * strides[0] + panels.start, right * strides[1] + 4 * panels.first)
+                calls.append(Call(section.kernel, section.bound(moves), section.tiles))
+        self.batch = Batch(engine, calls)
+
+    def run(self, starts: Any, acc: Buffer, weights: Buffer | None, bias: Buffer, *keep: object) -> None:
+        """starts: address of the left matrix, or of each."""
+        batch, count = self.batch, len(self.parts)
+        batch.renew()
+        bases = (starts, acc.start, 0 if weights is None else weights.start, bias.start)
+        for place, part in enumerate(self.parts):
+            for word, operand in part.section.pointers:
+                if len(batch.starts) == 1:
+                    batch.move(word, bases[operand])
+                else:
+                    batch.words[place::count, word] += bases[operand]
+        batch.execute(acc, weights, bias, keep)

@@ -1,0 +1,169 @@
+"""Native lowerings of products that give float32, and of quantizations whose parameters come with each run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._context import Arith, Context
+from qrun.ops._dynamic import dynamic_parameters, range_parameters
+from qrun.ops._exact import two_product
+from qrun.ops._native import Inputs, NativeKernel, NativeSection, Site
+from qrun.ops._native_dynamic import Product, Value, sections_of
+from qrun.ops._quantize import note_scale
+
+if TYPE_CHECKING:
+    from qrun.native import Codes
+
+_MOST = 2**31
+_REACH = 2.0**-51
+"""More than twice the error, by magnitude of the terms, of a sum of a product in float64."""
+
+
+class FloatProduct:
+    """A product as float32: acc * slope * a_scale * b_scale + bias, rounded once, or in onnxruntime's float32 steps.
+
+    b_scale: [1 or right matrices, 1 or N]; bias float32 [N] or None; addend int32 [N] or None.
+    """
+
+    def __init__(
+        self,
+        product: Product,
+        b_scale: Value,
+        bias: Value = lambda inputs: None,
+        addend: Value = lambda inputs: None,
+        slope: Array | None = None,
+    ) -> None:
+        self.product, self.b_scale, self.bias, self.addend, self.slope = product, b_scale, bias, addend, slope
+        self.form = "ort" if product.site.ctx.arith == "ort" else "real"
+        self.matmul = product.matmul(form=self.form)
+        self.wraps = product.wraps
+        self.most = min(max(map(abs, product.bounds())), _MOST)
+        self.sections = sections_of(self.matmul)
+        self._last: tuple[Array | None, Array | None, Array | None] = (None, None, None)
+
+    def run(self, inputs: Inputs, a: Array, b: Array, a_scale: Array, a_zero: Array, beyond: int = 0) -> Array:
+        """a_scale: float32 of rank 0; the rest as Matmul.run takes it."""
+        held = self._held(a_scale, self.b_scale(inputs), self.bias(inputs))
+        b_zero, addend = self.product.b_zero(inputs), self.addend(inputs)
+        return self.product.shaped(self.matmul.run(a, b, a_zero, b_zero, held, addend, beyond))
+
+    def _held(self, a_scale: Array, b_scale: Array, bias: Array | None) -> Array:
+        """The constants of the Finish; what does not depend on a_scale is kept while the arrays are the same ones."""
+        scale, addend, base = self._last
+        if base is None or b_scale is not scale or bias is not addend:
+            base = self._base(b_scale, bias)
+            self._last = (b_scale, bias, base)
+        held = base.copy()
+        with np.errstate(all="ignore"):
+            if self.form == "ort":
+                left = a_scale if self.slope is None else self.slope * a_scale
+                np.multiply(base[:, :, 0], left, out=held[:, :, 0])
+                return held
+            left = a_scale.astype(np.float64) if self.slope is None else a_scale.astype(np.float64) * self.slope
+            np.multiply(base[:, :, :2], left, out=held[:, :, :2])
+            held[:, :, 1] += _REACH * np.abs(base[:, :, 3])
+            if self.slope is not None:
+                held[:, :, 2] = two_product(base[:, :, 0], left).lo
+        return held
+
+    def _base(self, b_scale: Array, bias: Array | None) -> Array:
+        """The constants for an a_scale of 1."""
+        n = self.product.n
+        fields = [b_scale, np.full((1, 1), -0.0, np.float32) if bias is None else bias[None]]
+        if self.form == "real":
+            exact = b_scale.astype(np.float64)
+            with np.errstate(invalid="ignore"):
+                fields[:1] = [exact, exact * (2 * self.most * _REACH), np.zeros((1, 1))]
+        return self.matmul.finish.constants([np.broadcast_to(field, (len(field), n)) for field in fields])
+
+
+def float_kernel(floats: FloatProduct, a_scale: Value, plain: Callable[[Inputs], bool]) -> NativeKernel:
+    """The kernel of a float32 product whose operands and zero points are inputs.
+
+    plain: whether a run's parameters leave the reference kernel nothing to observe.
+    """
+    product = floats.product
+
+    def run(inputs: Inputs) -> Array:
+        assert product.a_zero is not None
+        return floats.run(inputs, *product.operands(inputs), a_scale(inputs), product.a_zero(inputs))
+
+    return NativeKernel(run, lambda y: not floats.wraps, floats.sections, plain=plain)
+
+
+def dynamic_kernel(floats: FloatProduct, plain: Callable[[Inputs], bool]) -> NativeKernel:
+    """The kernel of a float32 product whose left operand is quantized in each run."""
+    from qrun.native import Buffer, Codes, Rooms
+
+    product = floats.product
+    site, size, count = product.site, product.left.size, floats.matmul.a_bytes
+    quantizer = Codes(site.engine, size) if size else None
+    arith: Arith = "ort" if site.ctx.arith == "ort" else "exact"
+    site.afford(size + count)
+    rooms = Rooms(lambda: Buffer(np.empty(size + count, np.uint8)))
+
+    def run(inputs: Inputs) -> Array:
+        x, b = product.operands(inputs)
+        x = np.ascontiguousarray(x)
+        scale, zero = parameters(quantizer, x, arith)
+        held = rooms.take()
+        if quantizer is not None:
+            quantizer.codes(x, scale, zero, held)
+        codes = held.array[:size].reshape(x.shape)
+        y = floats.run(inputs, codes, b, scale, zero.astype(np.int32).reshape(1), count)
+        rooms.give(held)
+        return y
+
+    def complete(y: Array) -> bool:
+        return not floats.wraps and bool(y.size) and bool(np.isfinite(y).all())
+
+    names = () if quantizer is None else tuple(NativeSection(s.key(), s.form, 0, 0) for s in quantizer.specs)
+    return NativeKernel(run, complete, (*names, *floats.sections), plain=plain)
+
+
+def quantizer_kernel(site: Site, x: Array) -> NativeKernel:
+    """The kernel that quantizes x to codes, with their scale and zero point."""
+    from qrun.native import Buffer, Codes
+
+    site.afford(x.size)
+    quantizer = Codes(site.engine, x.size) if x.size else None
+
+    def run(inputs: Inputs) -> tuple[Array, Array, Array]:
+        (source,) = inputs
+        assert source is not None
+        source = np.ascontiguousarray(source).reshape(source.shape)
+        scale, zero = parameters(quantizer, source, site.ctx.arith)
+        y = np.empty(source.shape, np.uint8)
+        if quantizer is not None:
+            quantizer.codes(source, scale, zero, Buffer(y))
+        return y, scale, zero
+
+    def complete(made: tuple[Array, Array, Array]) -> bool:
+        return bool(0 < made[1] < np.inf)
+
+    names = () if quantizer is None else tuple(NativeSection(s.key(), s.form, 0, 0) for s in quantizer.specs)
+    return NativeKernel(run, complete, names)
+
+
+def parameters(quantizer: Codes | None, x: Array, arith: Arith) -> tuple[Array, Array]:
+    """Scale and zero point of x as the reference derives them: from its range, if that is finite."""
+    if quantizer is None:
+        return dynamic_parameters(x, arith)
+    found = quantizer.range(x)
+    return dynamic_parameters(x, arith) if found is None else range_parameters(*found, arith)
+
+
+def plain_scales(*scales: tuple[str, Value]) -> Callable[[Inputs], bool]:
+    """Whether the reference kernel has nothing to observe in these scales."""
+
+    def plain(inputs: Inputs) -> bool:
+        probe = Context()
+        for name, scale in scales:
+            note_scale(probe, scale(inputs), name)
+        return not probe.observations
+
+    return plain

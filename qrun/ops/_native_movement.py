@@ -1,0 +1,71 @@
+"""Native lowerings of operators that move elements. Alone they run as numpy's views; programs copy or place them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.ops._context import Context
+from qrun.ops._native import Inputs, NativeKernel, Site, declined
+from qrun.ops._op import OpDef
+
+if TYPE_CHECKING:
+    from qrun.native import Operation
+
+_SIZES = (1, 2, 4, 8)
+
+
+def moving_kernel(site: Site, definition: OpDef, operation: Callable[[Array, Array], Operation]) -> NativeKernel:
+    """The kernel of an operator that moves its first input by constants; operation: of the input and its result."""
+    x = site.inputs[0]
+    assert x is not None
+    y = _reference(definition, site, site.inputs, site.ctx)
+    site.require_constants()
+    if x.dtype.itemsize not in _SIZES or x.dtype.hasobject:
+        raise declined(f"no native copies of {type_name(x.dtype)}")
+
+    def run(inputs: Inputs) -> Array:
+        return _reference(definition, site, inputs, Context(site.ctx.arith, site.ctx.version))
+
+    return NativeKernel(run, lambda y: True, (), operation(x, y), (0,))
+
+
+def view_kernel(site: Site, definition: OpDef) -> NativeKernel:
+    """The kernel of an operator that gives its input another shape."""
+    from qrun.native.copy import view
+
+    return moving_kernel(site, definition, lambda x, y: view(site.engine, x.shape, y.shape, x.dtype))
+
+
+def transpose_kernel(site: Site, definition: OpDef, perm: Sequence[int]) -> NativeKernel:
+    from qrun.native.copy import transposed
+
+    return moving_kernel(site, definition, lambda x, y: transposed(site.engine, x.shape, x.dtype, perm))
+
+
+def slice_kernel(site: Site, definition: OpDef, cuts: Callable[[], Sequence[slice]]) -> NativeKernel:
+    from qrun.native.copy import sliced
+
+    def operation(x: Array, y: Array) -> Operation:
+        bounds = [cut.indices(n) for cut, n in zip(cuts(), x.shape, strict=True)]
+        starts = [start if n else 0 for (start, _, _), n in zip(bounds, y.shape, strict=True)]
+        return sliced(site.engine, x.shape, x.dtype, starts, [step for _, _, step in bounds], y.shape, "any")
+
+    return moving_kernel(site, definition, operation)
+
+
+def pad_kernel(
+    site: Site, definition: OpDef, value: Callable[[], Array], amounts: Callable[[], tuple[list[int], list[int]]]
+) -> NativeKernel:
+    from qrun.native.copy import padded
+
+    return moving_kernel(site, definition, lambda x, y: padded(site.engine, x.shape, value(), *amounts(), "any"))
+
+
+def _reference(definition: OpDef, site: Site, inputs: Inputs, ctx: Context) -> Array:
+    options: dict[str, Any] = {**site.attributes, **({"ctx": ctx} if definition.takes_context else {})}
+    return np.asarray(definition(*inputs, **options))

@@ -1,0 +1,165 @@
+"""Native lowerings of elementwise operators on 8-bit tensors: through tables that the reference kernels make.
+
+The reference kernel runs once on all codes, or on all pairs of codes; what it observes there tells what it may observe
+in the tensors themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.ops._codes import all_codes, common_shape
+from qrun.ops._context import Context
+from qrun.ops._native import NativeKernel, Site, declined, few_ends, kernel_of
+from qrun.ops._op import OpDef, Shape
+
+if TYPE_CHECKING:
+    from qrun.native.fits import Product, Sum
+
+EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
+Complete = Callable[[Array], bool]
+_IN_RESULTS = ("saturated", "nan-quantized")
+_PARAMETERS = (1, 2, 4, 5, 6, 7)
+
+
+def always(y: Array) -> bool:
+    return True
+
+
+def table_kernel(
+    site: Site, x: Array, table: Array, axis: int | None = None, complete: Complete = always, place: int = 0
+) -> NativeKernel:
+    """The kernel of y = table[x], or of a table for each index of `axis`; x is the node's input number `place`."""
+    from qrun.native.point import Point
+
+    return kernel_of(site, Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis), (place,), complete)
+
+
+def unary_kernel(site: Site, definition: OpDef, zero: int | None = None) -> NativeKernel:
+    """The kernel of an operator on one 8-bit tensor, its other inputs parameters; zero: the input that is the result's
+    zero point."""
+    x = site.inputs[0]
+    if x is None or x.dtype not in EIGHT:
+        raise declined(f"no native kernel for {type_name(x.dtype) if x is not None else 'nothing'}")
+    seen = Context(site.ctx.arith, site.ctx.version)
+    options = {**site.attributes, **({"ctx": seen} if definition.takes_context else {})}
+    table = definition(all_codes(x.dtype), *site.inputs[1:], **options)
+    site.require_constants()
+    note(site, seen)
+    point = None if zero is None else site.inputs[zero]
+    return table_kernel(site, x, table, complete=completeness(seen, table.dtype, point))
+
+
+def note(site: Site, seen: Context) -> None:
+    """What the reference saw in the parameters is seen in every run."""
+    site.ctx.observations.extend(o for o in seen.observations if o.kind not in _IN_RESULTS)
+
+
+def completeness(seen: Context, dtype: np.dtype[Any], zero: Array | None, param: str = "") -> Complete:
+    """Whether results leave the reference nothing to observe, from what it saw in all that there are.
+
+    param: of several results, the one that is observed under this name.
+    """
+    kinds = {o.kind for o in seen.observations if param in ("", o.param)}
+    if "nan-quantized" in kinds:
+        return lambda y: False
+    return few_ends(dtype, 0 if zero is None else int(zero.reshape(()))) if "saturated" in kinds else always
+
+
+def binary_kernel(
+    site: Site, definition: OpDef, near: Callable[..., Sum | Product], scalar_side: Callable[[Shape, Shape], str]
+) -> NativeKernel:
+    """The kernel of a com.microsoft operator on A and B with their parameters and those of C.
+
+    near:        (scales of A, B, C, zero points of A, B, C, of unsigned codes) to an estimate of the function.
+    scalar_side: which operand the reference treats as scalar ("a" or "b"), which may change its rounding.
+    """
+    a, b = site.inputs[0], site.inputs[3]
+    assert a is not None
+    assert b is not None
+    shape = common_shape(definition.op_type, A=a, B=b)
+    swap = scalar_side(a.shape, b.shape) == "a"
+    codes = all_codes(a.dtype)
+    column, row = codes[:, None], codes[None, :]
+    parts = (column, row) if swap else (row, column)
+    arguments: list[Any] = list(site.inputs)
+    arguments[0], arguments[3] = parts
+    seen = Context(site.ctx.arith, site.ctx.version)
+    table = definition(*arguments, ctx=seen)
+    site.ctx.claim(shape, 1)
+    for place in _PARAMETERS:
+        if not site.fixed[place]:
+            raise declined(f"{site.names[place]} is not constant")
+    note(site, seen)
+    complete = completeness(seen, table.dtype, site.inputs[7])
+    table = table if swap else table.T
+    for fixed, moving, by_moving in ((3, 0, table), (0, 3, table.T)):
+        constant, x = site.inputs[fixed], site.inputs[moving]
+        assert constant is not None
+        assert x is not None
+        axis = _axis(constant.shape, x.shape) if site.fixed[fixed] and not site.fixed[moving] else None
+        if axis is not None and shape == x.shape:
+            chosen = np.ascontiguousarray(by_moving.T[constant.reshape(-1).view(np.uint8)])
+            if constant.size == 1:
+                return table_kernel(site, x, chosen[0], None, complete, moving)
+            return table_kernel(site, x, chosen, axis, complete, moving)
+    return _pair_kernel(site, table, near, complete, swap)
+
+
+def _pair_kernel(
+    site: Site, table: Array, near: Callable[..., Sum | Product], complete: Complete, swap: bool
+) -> NativeKernel:
+    """The kernel of table[a, b]; swapped if the reference treats A as the scalar: then it adds A's part first."""
+    from qrun.native.pair import Pair
+
+    operands = (3, 0) if swap else (0, 3)
+    x, y = (site.inputs[place] for place in operands)
+    assert x is not None
+    assert y is not None
+    shift = 128 if x.dtype == np.int8 else 0
+    scales, zeros = [], []
+    for tensor in (*operands, 5):
+        scale, zero = site.inputs[tensor + 1], site.inputs[tensor + 2]
+        assert scale is not None
+        scales.append(np.float64(scale.reshape(())))
+        zeros.append((0 if zero is None else int(zero.reshape(()))) + (shift if tensor != 5 else 0))
+    with np.errstate(all="ignore"):
+        about = near(*scales, *zeros, site.ctx.arith == "ort")
+    entries = np.ascontiguousarray(table.T if swap else table)
+    pair = Pair(site.engine, (x.shape, y.shape), entries, x_type=x.dtype, near=about)
+    return kernel_of(site, pair, operands, complete)
+
+
+def _axis(constant: Shape, x: Shape) -> int | None:
+    """The axis of x, 1 or the last one, along which a constant differs; None if it is not such a constant."""
+    padded = (1,) * (len(x) - len(constant)) + constant
+    axes = [i for i, n in enumerate(padded) if n != 1]
+    if len(padded) != len(x) or len(axes) > 1 or any(i not in (1, len(x) - 1) for i in axes):
+        return None
+    return axes[0] if axes else max(len(x) - 1, 0)
+
+
+def concat_kernel(
+    site: Site, places: Sequence[int], axis: int, tables: Sequence[Array | None], complete: Sequence[Complete] = ()
+) -> NativeKernel:
+    """The kernel that joins the inputs of these numbers, each through its table; complete: of each one's part."""
+    from qrun.native.concat import Concat
+
+    tensors = [x for x in (site.inputs[place] for place in places) if x is not None]
+    types = [x.dtype for x in tensors]
+    y_type = types[0] if tables[0] is None else tables[0].dtype
+    if any(dtype not in EIGHT for dtype in (*types, y_type)):
+        raise declined(f"no native kernel for {type_name(types[0])}")
+    operation = Concat(site.engine, [x.shape for x in tensors], axis, tables, x_types=types, y_type=y_type)
+    ends = np.cumsum([0, *(x.shape[axis] for x in tensors)]).tolist()
+    parts = [(*(slice(None),) * axis, slice(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+
+    def whole(y: Array) -> bool:
+        return all(check(y[part]) for part, check in zip(parts, complete, strict=False))
+
+    return kernel_of(site, operation, tuple(places), whole)

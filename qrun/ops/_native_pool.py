@@ -1,0 +1,119 @@
+"""Native lowerings of pools: windows as tables, and means as functions of sums that the reference rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.ops._context import Context
+from qrun.ops._native import NativeKernel, Site, declined, few_ends, kernel_of
+from qrun.ops._quantize import store
+from qrun.ops._window import Window
+
+if TYPE_CHECKING:
+    from qrun.native.operation import Order
+    from qrun.native.pool import Taps
+
+EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
+_ENTRIES = 1 << 26
+Rounding = Callable[[Array, Array], Array]
+"""Sums of x - x_zero_point, float64, and their divisor to rounded quotients."""
+
+
+def taps_of(site: Site, size: Sequence[int], win: Window) -> Taps:
+    """What the windows read of an image of this size."""
+    from qrun.native.pool import Taps
+
+    entries = math.prod(win.out) * math.prod(win.kernel)
+    if entries > _ENTRIES:
+        raise declined("the table of offsets would be too large")
+    site.afford(entries * 40)
+    places = []
+    for n, k, s, d, b, o in zip(size, win.kernel, win.strides, win.dilations, win.begin, win.out, strict=True):
+        place = np.arange(o, dtype=np.int64)[:, None] * s - b + np.arange(k, dtype=np.int64) * d
+        places.append(np.where((place >= 0) & (place < n), place, -1))
+    return Taps(tuple(size), tuple(places))
+
+
+def image_taps(site: Site, size: Sequence[int]) -> Taps:
+    """The whole image as one window."""
+    ones = (1,) * len(size)
+    return taps_of(site, size, Window(tuple(size), ones, ones, (0,) * len(size), (0,) * len(size), ones))
+
+
+def largest_kernel(site: Site, x: Array, size: Sequence[int], win: Window, order: Order) -> NativeKernel:
+    """The kernel of a maximum pool of x [N,C,spatial...], or in order ``rows`` [N,spatial...,C]."""
+    from qrun.native.pool import MaxPool
+
+    if x.dtype not in EIGHT:
+        raise declined(f"no native pools of {type_name(x.dtype)}")
+    if site.ctx.wants(1):
+        raise declined("Indices are asked for")
+    pool = MaxPool(site.engine, x.shape, x.dtype, taps_of(site, size, win), order)
+    return kernel_of(site, pool, (0,), lambda y: True)
+
+
+def mean_kernel(
+    site: Site,
+    x: Array,
+    taps: Taps,
+    divisors: Array,
+    zeros: tuple[Array, Array],
+    scales: tuple[Array, Array],
+    rounding: Rounding,
+    order: Order,
+) -> NativeKernel:
+    """The kernel of means that are functions of sums; divisors: one for each output pixel."""
+    from qrun.native.means import Means
+    from qrun.native.pool import SumPool
+
+    codes, low = _range(x, zeros[0])
+
+    def rule(sums: Array, divisor: float) -> Array:
+        made = np.empty(sums.shape, x.dtype)
+        with np.errstate(all="ignore"):
+            rounded = rounding(sums.astype(np.float64), np.full((1,) * sums.ndim, divisor))
+        store(rounded, zeros[1], made, Context(observing=False), "Y")
+        return made
+
+    means = Means.of(
+        rule, (float(scales[0]), float(scales[1])), taps.inside, divisors, codes, int(zeros[1]),
+        "s8" if low else "u8",
+    )  # fmt: skip
+    pool = SumPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), means, order)
+    return kernel_of(site, pool, (0,), mean_complete(x, zeros[1], scales, divisors))
+
+
+def float_mean_kernel(
+    site: Site,
+    x: Array,
+    taps: Taps,
+    divisors: Array,
+    zeros: tuple[Array, Array],
+    scales: tuple[Array, Array],
+    order: Order,
+) -> NativeKernel:
+    """The kernel of means in onnxruntime's float32 arithmetic."""
+    from qrun.native.pool import MeanPool
+
+    if not np.isfinite(scales[0]):
+        raise declined("x_scale is not finite")
+    both = np.float32(scales[0]), np.float32(scales[1])
+    pool = MeanPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), divisors, both, int(zeros[1]), order)
+    return kernel_of(site, pool, (0,), mean_complete(x, zeros[1], scales, divisors))
+
+
+def mean_complete(x: Array, zero: Array, scales: tuple[Array, Array], divisors: Array) -> Callable[[Array], bool]:
+    """Conservative: where a mean may be NaN, no result is complete."""
+    plain = all(np.isfinite(scale) and scale > 0 for scale in scales) and bool((divisors > 0).all())
+    return few_ends(x.dtype, int(zero)) if plain else lambda y: False
+
+
+def _range(x: Array, zero: Array) -> tuple[tuple[int, int], int]:
+    info = np.iinfo(x.dtype)
+    return (int(info.min) - int(zero), int(info.max) - int(zero)), int(info.min)

@@ -1,0 +1,120 @@
+"""Rewrites of a Model that keep what it computes, and `optimize`, which applies them all.
+
+Node indices: an optimized model's nodes have those of the nodes that they are named after in the model it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from qrun.ir import Model, Node
+from qrun.ops import Arith, find
+from qrun.passes._draft import Rewritten
+from qrun.passes._sides import is_dequantize, is_quantize
+from qrun.passes.fold_constants import fold_constants
+from qrun.passes.fuse_qdq import fuse_qdq
+from qrun.passes.merge_quantize import merge_quantize
+from qrun.passes.sink_dequantize import sink_dequantize
+from qrun.passes.tabulate import tabulate
+
+__all__ = [
+    *("Optimized", "Refusal", "optimize"),
+    *("fold_constants", "fuse_qdq", "merge_quantize", "sink_dequantize", "tabulate"),
+]
+
+_Pass = Callable[[Model, Iterable[str], Arith], Rewritten]
+_integers = partial(fold_constants, dequantize=False)
+_PASSES: tuple[_Pass, ...] = (
+    _integers, merge_quantize, sink_dequantize, _integers, tabulate, fuse_qdq, tabulate, fold_constants,
+)  # fmt: skip
+"""Weights are folded to float last, when it is known who still reads them so; the second tables join the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A node of the original model that reads or makes quantized tensors, and why it stays as it is."""
+
+    index: int
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Optimized:
+    """A model to run in place of another one.
+
+    model:   its nodes have the index and the label of the node of the original that they are named after: the one that
+             does their work.
+    groups:  for each of its nodes, by index, the nodes of the original that it stands for. A node of the original may
+             be in several groups (a DequantizeLinear that many read), or in none (it became a constant, or vanished).
+    refused: the nodes that might have become integer operators, but did not.
+    """
+
+    model: Model
+    groups: Mapping[int, tuple[int, ...]]
+    refused: tuple[Refusal, ...]
+
+
+def optimize(model: Model, keep: frozenset[str], arith: Arith) -> Optimized:
+    """The model with integer operators and tables instead of groups of nodes; see the passes for what stays equal.
+
+    keep: names of tensors that must remain, besides the graph's outputs. One that a group would swallow keeps the group
+          from being made; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
+    """
+    current = replace(model, nodes=tuple(replace(node, index=i, name=node.label) for i, node in enumerate(model.nodes)))
+    groups: list[tuple[int, ...]] = [(i,) for i in range(len(model.nodes))]
+    reasons: dict[int, str] = {}
+    for rewrite in _PASSES:
+        done = rewrite(current, keep, arith)
+        for index, reason in done.refused.items():
+            if len(groups[index]) == 1:
+                reasons.setdefault(groups[index][0], reason)
+        groups = [tuple(sorted({i for old in origins for i in groups[old]})) for origins in done.origins]
+        current = done.model
+    old = model.nodes
+    refused = tuple(
+        Refusal(old[group[0]].index, old[group[0]].label, reasons.get(group[0]) or _reason(current, node))
+        for node, group in zip(current.nodes, groups, strict=True)
+        if len(group) == 1 and _is_float(current, node)
+    )
+    nodes = tuple(_named(model, current.nodes, groups))
+    led = {node.index: tuple(old[i].index for i in group) for node, group in zip(nodes, groups, strict=True)}
+    return Optimized(replace(current, nodes=nodes), led, refused)
+
+
+def _named(model: Model, nodes: Iterable[Node], groups: Iterable[tuple[int, ...]]) -> Iterator[Node]:
+    """The nodes with index and label of that of their group which does the work; a new index where that is taken."""
+    free = max((node.index for node in model.nodes), default=0) + 1
+    taken: set[int] = set()
+    for node, group in zip(nodes, groups, strict=True):
+        members = [model.nodes[i] for i in group]
+        named = next((m for m in members if not (is_dequantize(m) or is_quantize(m))), members[0])
+        index, label = named.index, named.label
+        if index in taken:
+            index, label, free = free, node.label, free + 1
+        taken.add(index)
+        yield replace(node, index=index, name=label)
+
+
+def _is_float(model: Model, node: Node) -> bool:
+    """Whether the node lies between DequantizeLinear and QuantizeLinear, or beside one of them."""
+    if is_dequantize(node) or is_quantize(node):
+        return False
+    return _reads_dequantized(model, node) or any(
+        is_quantize(reader) for name in node.outputs for reader in model.consumers.get(name, ())
+    )
+
+
+def _reads_dequantized(model: Model, node: Node) -> bool:
+    return any(is_dequantize(model.producers[name]) for name in node.inputs if name in model.producers)
+
+
+def _reason(model: Model, node: Node) -> str:
+    """Why a node stays for which no pass has said it."""
+    definition = find(node.domain, node.op_type, node.version)
+    if definition is not None and definition.form and _reads_dequantized(model, node):
+        return "its result is not quantized"
+    able = definition is not None and (definition.form or node.op_type == "MaxPool")
+    return "its input is not dequantized" if able else f"{node.op_type} has no integer form"

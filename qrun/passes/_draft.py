@@ -1,0 +1,201 @@
+"""A model while a pass rewrites it: one slot of new nodes for each old one, and the names that must stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from qrun.ir import Array, Model, Node, TensorType
+from qrun.ops import Arith
+from qrun.passes._evaluate import evaluate
+from qrun.passes._shapes import Dims, known_shapes
+
+_SMALL = 1 << 20
+_DEPTH = 8
+
+
+class Refused(Exception):
+    """A pass leaves a node as it is; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What a pass returns.
+
+    origins: for each node, the nodes of the model it was given, by index, that this one stands for.
+    refused: why a node of that model stays as it is, by index.
+    """
+
+    model: Model
+    origins: tuple[tuple[int, ...], ...]
+    refused: Mapping[int, str]
+
+
+class Draft:
+    """The model, its constants so far, and for each of its nodes a slot with the nodes that take its place.
+
+    A node's index must be its place. Names keep their meaning: what a slot's old node made, its new nodes or those of
+    another slot make, unless nobody reads it any more.
+    """
+
+    def __init__(self, model: Model, keep: Iterable[str], arith: Arith) -> None:
+        self.model = model
+        self.arith: Arith = arith
+        self.constants = dict(model.constants)
+        self.kept = frozenset(keep) | {v.name for v in model.outputs} | frozenset(_captured(model.nodes))
+        self.refused: dict[int, str] = {}
+        self._types: dict[str, TensorType] = {}
+        self._slots: dict[int, tuple[tuple[Node, tuple[int, ...]], ...]] = {}
+        self._aliases: dict[str, str] = {}
+        self._fed = {v.name for v in model.defaults}
+        self._given = {v.name for v in model.inputs} | set(model.constants)
+        self._zeros: dict[tuple[np.dtype, tuple[int, ...]], str] = {}
+        self._computed: dict[str, Array | None] = {}
+
+    @cached_property
+    def _used(self) -> set[str]:
+        """Names that something has."""
+        found = self._given | set(self.constants) | self.kept
+        return found.union(*((*node.inputs, *node.outputs) for node in self.model.nodes))
+
+    @cached_property
+    def _fixed(self) -> set[str]:
+        """What nodes make of constants alone."""
+        found: set[str] = set()
+        for node in self.model.nodes:
+            if all(not n or n in found or self.value(n) is not None for n in node.inputs) and not any(node.subgraphs):
+                found.update(node.outputs)
+        return found
+
+    def value(self, name: str) -> Array | None:
+        """A constant, or None. What may be fed is none."""
+        return None if name in self._fed else self.constants.get(name)
+
+    def computed(self, name: str, depth: int = _DEPTH) -> Array | None:
+        """A constant, or what nodes make of constants alone if that is small; else None."""
+        found = self.value(name)
+        if found is not None or name not in self._fixed or not depth:
+            return found
+        if name not in self._computed:
+            node = self.model.producers[name]
+            args = [self.computed(i, depth - 1) if i else None for i in node.inputs]
+            known = all(a is not None or not i for a, i in zip(args, node.inputs, strict=True))
+            small = known and sum(a.nbytes for a in args if a is not None) <= _SMALL
+            made = evaluate(node, args, self.arith, _SMALL * 8) if small else None
+            for output, array in zip(node.outputs, made or [None] * len(node.outputs), strict=False):
+                self._computed[output] = array
+        return self._computed.get(name)
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Dims]:
+        """What is known about shapes before any run."""
+        return known_shapes(self.model)
+
+    def producer(self, name: str) -> Node | None:
+        return self.model.producers.get(name)
+
+    def consumers(self, name: str) -> tuple[Node, ...]:
+        return self.model.consumers.get(name, ())
+
+    def type(self, name: str) -> TensorType | None:
+        """What the file states about a tensor, or a pass has added."""
+        return self._types.get(name) or self.model.types.get(name)
+
+    def fresh(self, base: str) -> str:
+        """A name that nothing has yet."""
+        name, number = base, 2
+        while name in self._used:
+            name, number = f"{base}_{number}", number + 1
+        self._used.add(name)
+        return name
+
+    def constant(self, array: Array, base: str) -> str:
+        """The name of a new constant."""
+        name = self.fresh(base)
+        array = np.array(array)
+        array.setflags(write=False)
+        self.constants[name] = array
+        return name
+
+    def zeros(self, dtype: np.dtype, shape: tuple[int, ...]) -> str:
+        """The name of a constant of zeros, such as an omitted zero point stands for."""
+        key = (dtype, shape)
+        if key not in self._zeros:
+            self._zeros[key] = self.constant(np.zeros(shape, dtype), "zero_point")
+        return self._zeros[key]
+
+    def state(self, name: str, dtype: np.dtype, like: str) -> None:
+        """Note the element type of a tensor that has the shape of another one."""
+        known = self.type(like)
+        self._types[name] = TensorType(name, dtype, known.shape if known else None)
+
+    def put(self, index: int, *nodes: tuple[Node, Iterable[int]]) -> None:
+        """Fill a slot: nodes and what each stands for. Their inputs are made before, in earlier slots or in this one."""
+        self._slots[index] = tuple((node, tuple(sorted(set(origins)))) for node, origins in nodes)
+
+    def alias(self, name: str, same: str, index: int) -> None:
+        """Let `name`, which the node of this index makes, and `same` be one tensor; they have one value and type.
+
+        One of the names goes; where both must stay, or `same` is not made by a node, the node becomes an Identity.
+        """
+        same = self._resolve(same)
+        self.put(index)
+        if name not in self.kept:
+            self._aliases[name] = same
+        elif same not in self.kept and same not in self._given and same not in self.constants:
+            self._aliases[same] = name
+        else:
+            label = self.model.nodes[index].label
+            self.put(index, (Node(index, label, "", "Identity", 1, (same,), (name,)), (index,)))
+
+    def finish(self) -> Rewritten:
+        """The rewritten model, without the nodes that only replaced ones needed."""
+        old = self.model.nodes
+        if not self._slots:
+            return Rewritten(self.model, tuple((node.index,) for node in old), self.refused)
+        needed = set(self.kept) | self._leaves()
+        live = []
+        for index in range(len(old) - 1, -1, -1):
+            for node, origins in reversed(self._slots.get(index, ((old[index], (index,)),))):
+                outputs = tuple(map(self._resolve, node.outputs))
+                if not outputs or not needed.isdisjoint(outputs):
+                    inputs = tuple(map(self._resolve, node.inputs))
+                    needed.update(inputs)
+                    live.append((node, inputs, outputs, origins))
+        live.reverse()
+        nodes = tuple(
+            Node(i, node.label, node.domain, node.op_type, node.version, inputs, outputs, node.attributes)
+            for i, (node, inputs, outputs, _) in enumerate(live)
+        )
+        constants = {n: a for n, a in self.constants.items() if n in needed or n in self._fed}
+        opsets = {**{node.domain: node.version for node in nodes}, **self.model.opsets}
+        types = {**self.model.types, **self._types}
+        model = replace(self.model, nodes=nodes, constants=constants, opsets=opsets, types=types)
+        return Rewritten(model, tuple(entry[-1] for entry in live), self.refused)
+
+    def _resolve(self, name: str) -> str:
+        """The name that a tensor has in the end."""
+        while name in self._aliases:
+            name = self._aliases[name]
+        return name
+
+    def _leaves(self) -> set[str]:
+        """What nodes make that nobody reads: they run, and may fail, all the same."""
+        consumers = self.model.consumers
+        found: set[str] = set()
+        for node in self.model.nodes:
+            if not any(name in consumers or name in self.kept for name in node.outputs):
+                found.update(name for name in node.outputs if name)
+        return found
+
+
+def _captured(nodes: Iterable[Node]) -> Iterator[str]:
+    """Names that subgraphs may read from outside."""
+    for node in nodes:
+        for graph in node.subgraphs:
+            yield from (v.name for v in graph.outputs)
+            yield from (name for inner in graph.nodes for name in inner.inputs if name)
+            yield from _captured(graph.nodes)

@@ -1,0 +1,83 @@
+"""Running one node with its reference kernel while a model is rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from qrun.errors import QrunError
+from qrun.ir import Array, Node
+from qrun.ir.schema import OPSETS, schema
+from qrun.memory import Budget
+from qrun.ops import Arith, Context, Observation, OpDef, find
+from qrun.ops._native import ENDS_SHARE
+
+
+def evaluate(
+    node: Node, args: Sequence[Array | None], arith: Arith, limit: int, *, saturating: bool = False
+) -> tuple[Array, ...] | None:
+    """The outputs of a node, or None where it refuses its inputs, or needs more than `limit` bytes of memory.
+
+    Also None where the kernel observes what a run should report, saturation of more than a few elements included unless
+    `saturating`.
+    """
+    definition = find(node.domain, node.op_type, node.version)
+    if definition is None or not _takes(definition, node.version, args):
+        return None
+    wanted = tuple(bool(name) for name in node.outputs)
+    ctx = Context(arith, node.version, len(node.outputs), wanted, True, Budget(limit))
+    try:
+        kwargs = definition.bind(node)
+        if definition.takes_context:
+            kwargs["ctx"] = ctx
+        made = definition.reference(*args, **kwargs)
+    except (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError):
+        return None
+    made = made if isinstance(made, tuple) else (made,)
+    told = any(not _is_usual(seen, saturating) for seen in ctx.observations)
+    return None if told or len(made) < sum(wanted) else made
+
+
+def _is_usual(seen: Observation, saturating: bool) -> bool:
+    return seen.kind == "saturated" and (saturating or seen.count * ENDS_SHARE <= seen.total)
+
+
+def _takes(definition: OpDef, version: int, args: Sequence[Array | None]) -> bool:
+    """Whether the operator allows these element types."""
+    formals = definition.formals(version)
+    shared: dict[str, np.dtype] = {}
+    for place, array in enumerate(args):
+        if array is None or not formals:
+            continue
+        formal = formals[min(place, len(formals) - 1)]
+        if formal.types is None:
+            continue
+        if array.dtype not in formal.types:
+            return False
+        if formal.homogeneous and shared.setdefault(formal.variable, array.dtype) != array.dtype:
+            return False
+    return True
+
+
+def accepting_version(node: Node, dtype: np.dtype) -> int | None:
+    """The node's version, or else the next one of the same declaration, whose first input may have this type."""
+    definition = find(node.domain, node.op_type, node.version)
+    for version in _versions(node):
+        if definition is None or find(node.domain, node.op_type, version) is not definition:
+            break
+        formals = definition.formals(version)
+        if formals and (formals[0].types is None or dtype in formals[0].types):
+            return version
+    return None
+
+
+def _versions(node: Node) -> Iterator[int]:
+    """The node's version and the later ones of its operator."""
+    last = node.version
+    yield last
+    for opset in OPSETS:
+        known = schema(node.domain, node.op_type, opset) if opset > node.version else None
+        if known is not None and known.version > last:
+            last = known.version
+            yield last

@@ -1,0 +1,53 @@
+"""Add, Mul, Concat and the average pools of dequantized tensors as operators of com.microsoft."""
+
+from __future__ import annotations
+
+from qrun.ir import Node
+from qrun.passes._draft import Draft, Refused
+from qrun.passes._pools import windows_reach_input
+from qrun.passes._qdq_output import Form, one_type, read_output
+from qrun.passes._sides import per_tensor
+
+
+def binary(draft: Draft, node: Node) -> Form:
+    """Add and Mul of tensors of one type."""
+    a, b = per_tensor(draft, node, 0), per_tensor(draft, node, 1)
+    out = read_output(draft, node)
+    one_type(A=a, B=b, **{"the result": out.side})
+    inputs = (a.tensor, a.scale, a.zero, b.tensor, b.scale, b.zero, out.side.scale, out.side.zero)
+    return Form(f"QLinear{node.op_type}", inputs, out, (a.node.index, b.node.index))
+
+
+def concat(draft: Draft, node: Node) -> Form:
+    """Concat of tensors of any 8-bit types."""
+    parts = [per_tensor(draft, node, place) for place in range(len(node.inputs))]
+    out = read_output(draft, node)
+    inputs = (out.side.scale, out.side.zero, *(name for p in parts for name in (p.tensor, p.scale, p.zero)))
+    return Form("QLinearConcat", inputs, out, tuple(p.node.index for p in parts), node.attributes)
+
+
+def average_pool(draft: Draft, node: Node) -> Form:
+    """AveragePool without dilations."""
+    x = per_tensor(draft, node, 0)
+    out = read_output(draft, node)
+    one_type(X=x, **{"the result": out.side})
+    dilations = node.attributes.get("dilations", ())
+    if isinstance(dilations, tuple) and any(d != 1 for d in dilations):
+        raise Refused("it has dilations")
+    if not windows_reach_input(node):
+        raise Refused("a window may lie wholly in the padding")
+    kept = {name: value for name, value in node.attributes.items() if name != "dilations"}
+    inputs = (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
+    return Form("QLinearAveragePool", inputs, out, (x.node.index,), kept)
+
+
+def global_average_pool(draft: Draft, node: Node) -> Form:
+    """GlobalAveragePool of a tensor that surely has spatial axes."""
+    x = per_tensor(draft, node, 0)
+    out = read_output(draft, node)
+    one_type(X=x, **{"the result": out.side})
+    shape = draft.shapes.get(node.inputs[0]) or draft.shapes.get(x.tensor)
+    if shape is None or len(shape) < 3:
+        raise Refused("X is not known to have spatial axes")
+    inputs = (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
+    return Form("QLinearGlobalAveragePool", inputs, out, (x.node.index,))

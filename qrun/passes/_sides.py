@@ -1,0 +1,138 @@
+"""Quantized tensors in a graph: what QuantizeLinear and DequantizeLinear nodes say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qrun.ir import Array, Node
+from qrun.ir.schema import DOMAINS
+from qrun.ir.types import DTYPES, NUMBERS, type_name
+from qrun.ops import find
+from qrun.passes._draft import Draft, Refused
+from qrun.passes._evaluate import evaluate
+
+EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
+_F32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A tensor of integers and the parameters that give it real values.
+
+    tensor, scale, zero:    names; the last two are constants.
+    scale_value, zero_value: float32, and dtype; of rank 0 or one per place along `axis`, which is None if per tensor.
+    node:                   the DequantizeLinear or QuantizeLinear.
+    """
+
+    tensor: str
+    dtype: np.dtype
+    scale: str
+    zero: str
+    scale_value: Array
+    zero_value: Array
+    axis: int | None
+    node: Node
+
+
+def param(node: Node, place: int) -> str:
+    """The specification's name of an input."""
+    definition = find(node.domain, node.op_type, node.version)
+    return definition.param(place) if definition else str(place)
+
+
+def dequantized(draft: Draft, node: Node, place: int, dtypes: Sequence[np.dtype] = EIGHT) -> Side:
+    """The quantized tensor behind input number `place`. Refused if there is none that an integer operator takes."""
+    name = node.inputs[place] if place < len(node.inputs) else ""
+    what = param(node, place)
+    source = draft.producer(name)
+    if source is None or not is_dequantize(source):
+        raise Refused(f"{what} is not dequantized")
+    return dequantize_side(draft, source, what, dtypes)
+
+
+def is_dequantize(node: Node) -> bool:
+    return node.op_type == "DequantizeLinear" and node.domain in DOMAINS
+
+
+def is_quantize(node: Node) -> bool:
+    return node.op_type == "QuantizeLinear" and node.domain in DOMAINS
+
+
+def dequantize_side(draft: Draft, source: Node, what: str, dtypes: Sequence[np.dtype]) -> Side:
+    """The input of a DequantizeLinear node that makes float32, or Refused."""
+    if source.attributes.get("output_dtype", 0) not in (0, NUMBERS[_F32]):
+        raise Refused(f"{what} is not dequantized to float32")
+    return _side(draft, source, source.inputs[0], what, dtypes, None)
+
+
+def per_tensor(draft: Draft, node: Node, place: int) -> Side:
+    """The 8-bit tensor with one scale behind input number `place`, or Refused."""
+    side = dequantized(draft, node, place)
+    if side.axis is not None:
+        raise Refused(f"{param(node, place)} has one scale per place along axis {side.axis}")
+    return side
+
+
+def quantized(draft: Draft, node: Node, what: str) -> Side:
+    """The output of a QuantizeLinear node, of 8 bits with one scale, or Refused."""
+    if node.attributes.get("precision", 0) not in (0, NUMBERS[_F32]):
+        raise Refused(f"{what} is not quantized in float32 precision")
+    number = node.attributes.get("output_dtype", 0)
+    dtype = DTYPES.get(number) if isinstance(number, int) and number else np.dtype(np.uint8)
+    side = _side(draft, node, node.outputs[0], what, EIGHT, dtype)
+    if side.axis is not None:
+        raise Refused(f"{what} has one scale per place along axis {side.axis}")
+    return side
+
+
+def dtype_of(draft: Draft, name: str, zero: Array | None) -> np.dtype | None:
+    """The element type of a tensor: a constant's own, that of its zero point, or a stated one."""
+    value = draft.value(name)
+    if value is not None:
+        return value.dtype
+    known = draft.type(name)
+    stated = known.dtype if known else None
+    if zero is None or stated in (None, zero.dtype):
+        return stated if zero is None else zero.dtype
+    return None
+
+
+def _side(
+    draft: Draft, node: Node, tensor: str, what: str, dtypes: Sequence[np.dtype], omitted: np.dtype | None
+) -> Side:
+    scale_name, zero_name = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
+    scale, zero = draft.value(scale_name), draft.value(zero_name) if zero_name else None
+    if scale is None or (zero_name and zero is None):
+        raise Refused(f"the {'zero point' if scale is not None else 'scale'} of {what} is not constant")
+    if scale.dtype != _F32:
+        raise Refused(f"the scale of {what} is {type_name(scale.dtype)}")
+    if not bool(np.all(np.isfinite(scale) & (scale > 0))):
+        raise Refused(f"the scale of {what} is not a positive finite number")
+    single = scale.size == 1 and (zero is None or (zero.size == 1 and zero.ndim <= 1))
+    aligned = zero is None or zero.shape == scale.shape or single
+    if node.attributes.get("block_size", 0) or scale.ndim > 1 or not aligned:
+        raise Refused(f"{what} is not quantized per tensor or per axis")
+    dtype = dtype_of(draft, tensor, zero)
+    if omitted is not None:
+        dtype = omitted if zero is None else zero.dtype
+    if dtype is None:
+        raise Refused(f"the type of {what} is not known")
+    if dtype not in dtypes:
+        raise Refused(f"{what} is {type_name(dtype)}")
+    axis = node.attributes.get("axis", 1)
+    if not zero_name:
+        zero_name = draft.zeros(dtype, scale.shape)
+        zero = draft.value(zero_name)
+    assert zero is not None
+    return Side(tensor, dtype, scale_name, zero_name, scale, zero,
+                axis if scale.size != 1 and isinstance(axis, int) else None, node)  # fmt: skip
+
+
+def levels(draft: Draft, side: Side) -> Array | None:
+    """The float32 value of every code of a tensor with one scale, in the order of their bits."""
+    codes = np.arange(256, dtype=np.uint8).view(side.dtype)
+    made = evaluate(side.node, (codes, side.scale_value, side.zero_value), draft.arith, 1 << 20)
+    return made[0] if made else None

@@ -1,0 +1,53 @@
+"""Nodes that only read constants become constants.
+
+The reference kernels compute them, in the session's arithmetic, so the values are those of a run. Nodes with
+subgraphs stay, those that refuse their inputs (they will fail when run, with their own message), those that have
+something to report about their values (a run will), and those whose results would need too much memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from qrun.ir import Array, Model
+from qrun.ops import Arith
+from qrun.passes._draft import Draft, Rewritten
+from qrun.passes._evaluate import evaluate
+
+LIMIT = 64 << 20
+"""Bytes that a result, or all results together, may have beyond those of the inputs."""
+
+
+def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantize: bool = True) -> Rewritten:
+    """The model without nodes of constants.
+
+    dequantize: also fold DequantizeLinear, which makes four bytes of one.
+    """
+    draft = Draft(model, keep, arith)
+    room = LIMIT
+    for node in model.nodes:
+        if (node.op_type == "DequantizeLinear" and not dequantize) or any(node.subgraphs):
+            continue
+        args = [draft.value(name) if name else None for name in node.inputs]
+        if any(a is None and name for a, name in zip(args, node.inputs, strict=True)):
+            continue
+        given = sum(a.nbytes for a in args if a is not None)
+        made = evaluate(node, args, arith, room + given)
+        if made is None:
+            continue
+        named = {name: array for name, array in zip(node.outputs, made, strict=False) if name}
+        growth = sum(a.nbytes for a in named.values() if node.inputs) - given
+        if growth > room:
+            continue
+        room -= max(0, growth)
+        draft.constants.update((name, _frozen(array)) for name, array in named.items())
+        draft.put(node.index)
+    return draft.finish()
+
+
+def _frozen(array: Array) -> Array:
+    view = np.asarray(array).view()
+    view.setflags(write=False)
+    return view

@@ -1,0 +1,153 @@
+"""The engines that scripts/bench.py times: how each opens a model and runs it. Imports an engine only to use it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, process_time, sleep
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Call = Callable[[Array], list[Array]]
+
+PACKAGES = {
+    "qrun": "qrun",
+    "reference": "qrun",
+    "ort": "onnxruntime",
+    "openvino": "openvino",
+    "openvino-noamx": "openvino",
+}
+ENGINES = tuple(PACKAGES)
+QDQ_ONLY = ("openvino", "openvino-noamx")
+WARM = 3
+QUIET = 0.1
+LONGEST = 0.3
+
+
+def installed(engine: str) -> bool:
+    return importlib.util.find_spec(PACKAGES[engine]) is not None
+
+
+def version(engine: str) -> str:
+    package = PACKAGES[engine]
+    return str(importlib.metadata.version("onnx-qrun" if package == "qrun" else package))
+
+
+def load(engine: str) -> Any:
+    """Import the engine's package. oneDNN reads its limit once, so it must stand before."""
+    if engine == "openvino-noamx":
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_VNNI"
+    return importlib.import_module(PACKAGES[engine])
+
+
+def create(engine: str, path: Path, threads: int, cache: str) -> Call:
+    """A session of the engine: a function from the one input to the outputs. cache: folder of qrun's kernels."""
+    module = load(engine)
+    if engine == "ort":
+        return _onnxruntime(module, path, threads)
+    if engine.startswith("openvino"):
+        return _openvino(module, path, threads)
+    backend = {"backend": "native", "threads": threads, "cache": cache} if engine == "qrun" else {}
+    session = module.Session(path, **backend)
+    name = session.inputs[0].name
+    return lambda x: list(session.run({name: x}).values())
+
+
+def _onnxruntime(module: Any, path: Path, threads: int) -> Call:
+    options = module.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = module.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda x: list(session.run(None, {name: x}))
+
+
+def _openvino(module: Any, path: Path, threads: int) -> Call:
+    settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
+    request = module.Core().compile_model(str(path), "CPU", settings).create_infer_request()
+    return lambda x: list(request.infer({0: x}).values())
+
+
+class Runner:
+    """One engine with one model open and warm."""
+
+    def __init__(self, engine: str, path: Path, x: Array, threads: int, cache: str) -> None:
+        self._call, self._x = create(engine, path, threads, cache), x
+        for _ in range(WARM):
+            self._made = [np.array(y) for y in self._call(x)]
+
+    def outputs(self) -> list[Array]:
+        """Of the last warm-up run."""
+        return self._made
+
+    def burst(self, times: int) -> list[float]:
+        """Seconds of each of `times` runs, one straight after the other."""
+        taken = []
+        for _ in range(times):
+            start = perf_counter()
+            self._call(self._x)
+            taken.append(perf_counter() - start)
+        settle()
+        return taken
+
+    def each(self, images: Array) -> list[Array]:
+        """The outputs for `images`, fed one by one, joined along the first axis."""
+        made = [[np.array(y) for y in self._call(images[i : i + 1])] for i in range(len(images))]
+        return [np.concatenate(parts) for parts in zip(*made, strict=True)]
+
+
+def settle() -> None:
+    """Wait until this process's threads no longer spin: they use less than QUIET of a CPU, or LONGEST seconds passed."""
+    end = perf_counter() + LONGEST
+    while perf_counter() < end:
+        start, used = perf_counter(), process_time()
+        sleep(0.002)
+        if process_time() - used < QUIET * (perf_counter() - start):
+            return
+
+
+class Checker:
+    """qrun's reference backend on one input: the truth for all engines, and the model's multiply-adds."""
+
+    def __init__(self, path: Path, x: Array, cache: str) -> None:
+        import qrun
+
+        self._session, self._path, self._cache = qrun.Session(path, backend="reference"), path, cache
+        self._feeds = {self._session.inputs[0].name: x}
+        self._result = self._session.execute(self._feeds, observe=False)
+
+    def outputs(self) -> list[Array]:
+        return list(self._result.outputs.values())
+
+    def macs(self) -> int:
+        return sum(event.macs for event in self._result.events)
+
+    def native(self, threads: int) -> str:
+        """What is wrong with the native backend: the first integer tensor of the graph that it computes differently."""
+        import qrun
+
+        made = [tensor for event in self._result.events for tensor in event.outputs]
+        names = [tensor.name for tensor in made if tensor.dtype.kind in "iu"]
+        native = qrun.Session(self._path, backend="native", threads=threads, cache=self._cache)
+        got, want = native.run(self._feeds, names), self._session.run(self._feeds, names)
+        wrong = [name for name in names if not same(got[name], want[name])]
+        return f"{wrong[0]} is not what the reference backend computes" if wrong else ""
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error that says what is wrong; OpenVINO says first where in its sources."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(("Exception from ", "Check '"))]
+    return (telling or lines or [type(error).__name__])[0][:200]
+
+
+def same(a: Array, b: Array) -> bool:
+    """Equal types, shapes and bits."""
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()

@@ -1,0 +1,34 @@
+"""What qrun keeps about operators of ai.onnx is what onnx.defs says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx.defs
+import pytest
+
+from qrun.ir import schema as kept
+from qrun.ir.schema import OPSETS, defined_schema, kept_schema, schema
+
+WRITTEN_FOR = Path(kept.__file__).with_name("schemas.txt").read_text("ascii").split("\n")[0]
+
+
+@pytest.mark.skipif(f"onnx {onnx.__version__}" != WRITTEN_FOR, reason=f"schemas.txt was written for {WRITTEN_FOR}")
+def test_every_kept_schema_is_that_of_onnx() -> None:
+    names = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}
+    assert len(names) > 190
+    for name in names:
+        for opset in OPSETS:
+            assert kept_schema(name, opset) == defined_schema("", name, opset), (name, opset)
+
+
+def test_unknown_operators_have_none() -> None:
+    assert schema("", "Convolve", 21) is None
+    assert schema("", "@0", 21) is None
+    assert schema("", "onnx 1", 21) is None
+    assert schema("com.microsoft", "QLinearAdd", 1) is None
+    assert schema("com.example", "Conv", 1) is None
+    assert schema("", "Conv", -1) is None
+    assert schema("", "Upsample", 10) is None
+    assert schema("", "Upsample", 9) is not None

@@ -1,0 +1,223 @@
+"""The kernels of every AArch64 instruction set, bit for bit, under qemu-user; and what objects are made of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from aarch64_support import AARCH64, BY_NAME, Foreign, Object, Unlinked, every_aarch64, needs_qemu
+from native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, reference, target_of
+from native_support import ISAS, Array, codes, engine, exact_result
+
+from qrun.native import Conv, Engine, Operation, Target
+from qrun.native.compile import _llvm, _target, compile_object, kernel_text
+from qrun.native.copy import sliced, transposed
+from qrun.native.epilogue import prove
+from qrun.native.isa import Isa
+from qrun.native.results import Results
+from qrun.native.spec import KernelSpec
+from qrun.ops.convinteger import conv_integer
+
+F = np.float32
+FORMS = ("y32", "x32", "f64", "ort", "table")
+
+
+class Case(NamedTuple):
+    """An operation, planned for any engine, on one array."""
+
+    label: str
+    plan: Callable[[Engine], Operation]
+    x: Array
+    want: Array
+
+
+def random_cases() -> Iterator[Case]:
+    rng = np.random.default_rng(70)
+    for number in range(36):
+        case = conv_case(rng)
+        if case is None:
+            continue
+        arith = ("exact", "ort", "integer")[number % 3]
+        if arith == "integer":
+            want = conv_integer(case["x"], case["w"], case["x_zero_point"], case["w_zero_point"], **case["geometry"])
+        else:
+            want = reference(case, arith)
+        shapes = f"{case['x'].dtype}{case['x'].shape} {case['w'].dtype}{case['w'].shape} {case['geometry']}"
+        yield Case(f"{number} {arith} {shapes}", planner(case, arith), case["x"], want)
+
+
+def planner(case: dict[str, Any], arith: str) -> Callable[[Engine], Conv]:
+    target = None if arith == "integer" else target_of(case, arith)
+
+    def plan(engine: Engine) -> Conv:
+        return Conv(
+            engine, case["x"].shape, case["w"], x_zero_point=case["x_zero_point"], w_zero_point=case["w_zero_point"],
+            bias=case["B"] if target else None, target=target, **case["geometry"],
+        )  # fmt: skip
+
+    return plan
+
+
+def extreme_cases() -> Iterator[Case]:
+    """Products that leave 16 bits when they are added; enough weights for the next panel's to be fetched ahead."""
+    rng = np.random.default_rng(71)
+    for kind, w_kind in itertools.product(("u8", "s8"), repeat=2):
+        for k, n, rows in ((800, 272, 18), (24, 9, 3), (28, 20, 11), (30, 5, 2)):
+            x, w = (np.where(codes(rng, s, t) < 9, *ends(t)) for s, t in (((1, k, rows), kind), ((n, k, 1), w_kind)))
+            x[:, :, 0], x[:, :, 1] = ends(kind)
+            w[0], w[1] = ends(w_kind)
+            case = {"x": x, "w": w, "x_zero_point": codes(rng, (), kind), "w_zero_point": codes(rng, (), w_kind),
+                    "B": None, "geometry": {}}  # fmt: skip
+            want = conv_integer(x, w, case["x_zero_point"], case["w_zero_point"])
+            yield Case(f"extremes {kind} {w_kind} {k}", planner(case, "integer"), x, want)
+
+
+def ends(kind: str) -> tuple[Any, Any]:
+    limits = np.iinfo({"u8": np.uint8, "s8": np.int8}[kind])
+    return limits.dtype.type(limits.min), limits.dtype.type(limits.max)
+
+
+def step_cases() -> Iterator[Case]:
+    """Every form, dense and depthwise, driven to each step and one below it: accumulators are biases."""
+    names = [*RATIOS, *SPECIAL]
+    count = itertools.count()
+    for form, (out, zero) in itertools.product(FORMS, OUTPUTS):
+        for name in names[next(count) % 5 :: 5]:
+            scales = tuple(F(v) for v in {**RATIOS, **SPECIAL}[name])
+            points = critical(scales, out, zero)
+            points = points[np.abs(points) < (2**21 if form in ("y32", "x32") else 2**31)]
+            target = Target(
+                scales[0], np.array([scales[1]], F), scales[2], out, zero, "ort" if form == "ort" else "exact"
+            )
+            if serves(target, points, form):
+                want = np.array([result(int(acc), scales, target) for acc in points])
+                yield planted(f"{form} {out} {zero} {name}", target, points, want, next(count) % 2)
+
+
+def serves(target: Target, points: Array, form: str) -> bool:
+    if form in ("table", "ort"):
+        return True
+    proven = prove(target, points.min(keepdims=True), points.max(keepdims=True))
+    return bool(getattr(proven, form)[0]) and (form != "f64" or not proven.x32[0])
+
+
+def result(acc: int, scales: tuple[Any, ...], target: Target) -> int:
+    if target.arith == "exact":
+        return exact_result(acc, *scales, target.out, target.zero_point)
+    low, high = (-128, 127) if target.out == "s8" else (0, 255)
+    with np.errstate(all="ignore"):
+        rounded = np.rint(F(acc) * (scales[0] * scales[1] / scales[2]))
+    return low if np.isnan(rounded) else int(np.clip(rounded + target.zero_point, low, high))
+
+
+def planted(label: str, target: Target, points: Array, want: Array, depthwise: int) -> Case:
+    n, rows = len(points), 7
+    inputs = n if depthwise else 4
+    form = label.split()[0]
+
+    def plan(engine: Engine) -> Conv:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Results, "form", lambda self, channels: form)
+            w, zero = np.zeros((n, inputs // (n if depthwise else 1), 1), np.int8), np.array(9, np.uint8)
+            return Conv(
+                engine, (1, inputs, rows), w, x_zero_point=zero, bias=points.astype(np.int32), target=target,
+                group=n if depthwise else 1,
+            )  # fmt: skip
+
+    kind = {"u8": np.uint8, "s8": np.int8}[target.out]
+    want = np.repeat(want.astype(kind)[None, :, None], rows, axis=2)
+    return Case(f"{label} {'depthwise' if depthwise else 'dense'}", plan, np.full((1, inputs, rows), 9, np.uint8), want)
+
+
+def copy_cases() -> Iterator[Case]:
+    rng = np.random.default_rng(72)
+    for dtype in (np.uint8, np.int16, np.float32, np.int64):
+        x = rng.integers(0, 100, (2, 6, 5, 7)).astype(dtype)
+        for perm in ((0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0), (1, 0, 2, 3)):
+            yield Case(f"transpose {perm}", partial(plan_transposed, x, perm), x, x.transpose(perm))
+        yield Case("slice", partial(plan_sliced, x), x, x[1:, ::-2, 1:4, ::3])
+
+
+def plan_transposed(x: Array, perm: tuple[int, ...], engine: Engine) -> Operation:
+    return transposed(engine, x.shape, x.dtype, perm)
+
+
+def plan_sliced(x: Array, engine: Engine) -> Operation:
+    return sliced(engine, x.shape, x.dtype, (1, 5, 1, 0), (1, -2, 1, 3), (1, 3, 3, 3))
+
+
+@cache
+def cases() -> tuple[list[Case], list[Case]]:
+    """Those that are planned as users' are, and those that force a form."""
+    return [*random_cases(), *extreme_cases(), *copy_cases()], list(step_cases())
+
+
+@needs_qemu
+@every_aarch64
+def test_kernels_are_exact(isa: str, tmp_path: Path) -> None:
+    """Equal to the references, to the definition, and to what this machine's own instruction sets make of the plans."""
+    place = AARCH64.index(isa)
+    plain, forced = cases()
+    forced = forced[place % 3 :: 3] if place else forced
+    foreign, own = Foreign(isa), engine(ISAS[place % len(ISAS)])
+    got = [foreign.run(case.plan(foreign), [case.x]) for case in plain + forced]
+    foreign.finish(tmp_path)
+    for case, y in zip(plain + forced, got, strict=True):
+        assert y.dtype == case.want.dtype
+        assert np.array_equal(y, case.want), case.label
+    for case, y in zip(plain, got, strict=False):
+        assert np.array_equal(y, own.run(case.plan(own), [case.x])), case.label
+    specs = [spec for spec in foreign.program.kernels if spec.kind in ("dense", "depthwise")]
+    products = set(itertools.product(("dense", "depthwise"), FORMS, ("u8", "s8")))
+    products |= {("dense", "i32", "i32"), ("depthwise", "i32", "i32")}
+    assert {(s.kind, s.form, s.out) for s in specs} == products
+    signs = {(s.signed, s.vectors) for s in specs if s.kind == "dense"}
+    assert signs == set(itertools.product((False, True), (1, 2, 3, 4)))
+    assert {s.unroll for s in specs} == set(range(1, 9))
+    assert any(s.prefetch for s in specs)
+
+
+def specs(isa: Isa) -> Iterator[KernelSpec]:
+    """Every kind and form."""
+    planner = Engine(isa, Unlinked())
+    yield from {section.spec for case in copy_cases() for section in case.plan(planner).tight}
+    for kind in ("dense", "depthwise") + ("interleaved",) * (isa.dot == "vnni512"):
+        for form in (*FORMS, "i32") if kind != "interleaved" else FORMS[:4]:
+            vectors = max(isa.rows) if form != "i32" else 1
+            rows = 2 if form == "table" else isa.rows[vectors] if kind == "dense" else 4
+            yield KernelSpec(kind, isa.name, rows, vectors, 4, form, "i32" if form == "i32" else "s8", True, 2)
+
+
+@pytest.mark.parametrize("isa", BY_NAME.values(), ids=list(BY_NAME))
+def test_objects_need_nothing_from_elsewhere(isa: Isa) -> None:
+    """No calls of memcpy or the like: an object is complete, whatever process loads it."""
+    for spec in specs(isa):
+        found = Object(compile_object(kernel_text(spec), isa))
+        assert found.machine == {"x86_64": 62, "aarch64": 183}[isa.architecture]
+        assert found.undefined == [], spec
+
+
+def test_undefined_symbols_are_seen() -> None:
+    text = "declare void @memcpy()\ndefine void @kernel() {\n  call void @memcpy()\n  ret void\n}\n"
+    for isa in BY_NAME.values():
+        assert Object(compile_object(text, isa)).undefined == ["memcpy"]
+
+
+DOTS = {"neon-i8mm": {"usdot", "sudot"}, "neon-dotprod": {"sdot"}, "neon": {"smull", "smull2"}}
+
+
+@every_aarch64
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("unroll", [3, 4])
+def test_the_dot_product_is_that_of_the_instruction_set(isa: str, signed: bool, unroll: int) -> None:
+    spec = KernelSpec("dense", isa, 2, 2, unroll, "y32", "u8", signed)
+    words = set(_target(BY_NAME[isa]).emit_assembly(_llvm().parse_assembly(kernel_text(spec))).split())
+    found = words & set().union(*DOTS.values(), {"udot"})
+    assert found
+    assert found <= DOTS[isa]
+    assert ("eor" in words) == (signed == (isa == "neon-i8mm")), "only activations of the other sign are flipped"

@@ -1,0 +1,235 @@
+"""Concatenations of 8-bit tensors, with and without requantization: axes, gaps, inputs in place, networks."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from aarch64_support import Foreign, every_aarch64, needs_qemu
+from native_support import ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
+from onnx import helper
+from pointwise_support import FILL, Rows, guarded, rows_of
+from support import MS, assert_equal, node_model
+
+import qrun
+from qrun.native import Declined, Engine
+from qrun.native.concat import Concat
+from qrun.rules import check
+
+F = np.float32
+
+
+def made(
+    native: Engine, shape: tuple[int, ...], lengths: tuple[int, ...], axis: int, kinds: str = "u", seed: int = 30
+) -> tuple[Concat, list[Array], Array]:
+    """A concatenation of uint8 ("u", a table), int8 ("s", a table) and copied ("=") inputs to uint8, and its result."""
+    rng = np.random.default_rng(seed)
+    arrays, tables, wants = [], [], []
+    for i, length in enumerate(lengths):
+        kind = kinds[i % len(kinds)]
+        x = codes(rng, (*shape[:axis], length, *shape[axis + 1 :]), "s8" if kind == "s" else "u8")
+        table = None if kind == "=" else codes(rng, (256,), "u8")
+        arrays.append(x)
+        tables.append(table)
+        wants.append(x if table is None else table[x.view(np.uint8)])
+    shapes, types = [x.shape for x in arrays], [x.dtype for x in arrays]
+    operation = Concat(native, shapes, axis, tables, x_types=types, y_type=np.dtype(np.uint8))
+    return operation, arrays, np.concatenate(wants, axis)
+
+
+@every_isa
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_axis(isa: str, threads: int) -> None:
+    native = engine(isa, threads)
+    shapes = [(5,), (2, 3), (2, 3, 4), (2, 3, 4, 5), (1, 3, 40, 50), (2, 1, 3, 2, 4), (0, 3, 2)]
+    for shape in shapes:
+        for axis in range(len(shape)):
+            for lengths in ((3, 70, 1), (64, 0, 65), (4,)):
+                operation, arrays, want = made(native, shape, lengths, axis, "u=s")
+                got = native.run(operation, arrays)
+                assert_equal(np.ascontiguousarray(got), want, f"{shape} {axis} {lengths}")
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@every_isa
+def test_gaps_and_guards(isa: str, at_end: bool) -> None:
+    guard, native = Guarded(), engine(isa)
+    v = 4 * native.isa.lanes
+    for shape, axis in (((1, 1, 3), 1), ((5, 1), 1), ((2, 3, 1), 2)):
+        for lengths in ((v - 1, 1), (v, v + 1), (2, 3 * v), (v, 0, 1)):
+            operation, arrays, want = made(native, shape, lengths, axis, "u=s")
+            total = sum(lengths)
+            for extra, last in product((0, 3), (0, 5)):
+                strides = [x.shape[axis] + extra if extra else 0 for x in arrays] + [total + last if last else 0]
+                got = Rows(operation, strides, guarded(guard, at_end)).run(native, arrays)
+                assert np.array_equal(got, rows_of(want, operation.order)), (shape, lengths, strides)
+
+
+def test_inputs_in_place_are_left_alone() -> None:
+    native = engine(ISAS[0])
+    operation, arrays, want = made(native, (1, 1, 3, 2), (5, 70, 9), 1, "u=")
+    assert operation.parts == (0, 5, 75)
+    assert operation.copied == (False, True, False)
+    sections = operation.sections((0, 84, 0, 0), frozenset([1]))
+    assert {place for section in sections for place in (0, 1, 2) if section.extents[place]} == {0, 2}
+    result = np.full(6 * 84, FILL, np.uint8)
+    buffers = [np.ascontiguousarray(np.moveaxis(x, 1, -1)).reshape(-1) for x in arrays]
+    native.execute(sections, [*buffers, result])
+    rows = rows_of(want, "channels")
+    rows[:, 5:75] = FILL
+    assert np.array_equal(result.reshape(6, 84), rows)
+
+
+def test_tables_that_change_nothing_are_copies() -> None:
+    codes_of = np.arange(256, dtype=np.uint8)
+    types = [np.dtype(np.uint8), np.dtype(np.int8)]
+    tables = [codes_of, codes_of]
+    operation = Concat(engine(ISAS[0]), [(2, 3)] * 2, 1, tables, x_types=types, y_type=types[0])
+    assert operation.copied == (True, False)
+    assert operation.tight[0].spec.form == "copy"
+
+
+def test_what_is_refused() -> None:
+    native, u8 = engine(ISAS[0]), np.dtype(np.uint8)
+    with pytest.raises(Declined, match="8-bit"):
+        Concat(native, [(3,)], 0, [None], x_types=[np.dtype(F)], y_type=np.dtype(F))
+    with pytest.raises(ValueError, match="axis"):
+        Concat(native, [(3,)], 1, [None], x_types=[u8], y_type=u8)
+    with pytest.raises(ValueError, match="copied"):
+        Concat(native, [(3,)], 0, [None], x_types=[np.dtype(np.int8)], y_type=u8)
+    with pytest.raises(ValueError, match="tables"):
+        Concat(native, [(3,)], 0, [np.zeros(255, np.uint8)], x_types=[u8], y_type=u8)
+
+
+@needs_qemu
+@every_aarch64
+def test_aarch64(isa: str, tmp_path: Path) -> None:
+    native, found = Foreign(isa), []
+    for shape, axis in product(((2, 3, 4, 5), (5, 33)), (0, 1)):
+        operation, arrays, want = made(native, shape, (15, 16, 33, 2), axis, "u=s")
+        found.append((native.run(operation, arrays), want))
+    native.finish(tmp_path)
+    for got, want in found:
+        assert_equal(np.ascontiguousarray(got), want)
+
+
+def joined(axis: int, scales: tuple[float, ...], kinds: tuple[str, ...], constants: Any = None) -> tuple[Any, Any]:
+    """A QLinearConcat of random tensors to uint8 with scale 0.02 and zero point 3."""
+    rng = np.random.default_rng(31)
+    inputs: list[Any] = [np.array(F(0.02)), np.array(3, np.uint8)]
+    for i, (scale, kind) in enumerate(zip(scales, kinds, strict=True)):
+        shape = [2, 9, 5, 4]
+        shape[axis] = 3 + 40 * i
+        inputs += [codes(rng, tuple(shape), kind), np.array(F(scale)), np.array(3).astype(TYPES[kind])]
+    parameters = [place for place in range(len(inputs)) if place < 2 or (place - 2) % 3]
+    return node_model("QLinearConcat", inputs, {"axis": axis}, domain=MS, outputs=[np.uint8],
+                      constants=parameters if constants is None else constants)  # fmt: skip
+
+
+MODELS = {
+    **{f"axis {axis}": joined(axis, (0.02, 0.03, 0.015), ("u8", "u8", "s8")) for axis in range(4)},
+    "negative": joined(-2, (0.02, 0.03), ("s8", "u8")), "saturated": joined(1, (0.02, 5.0), ("u8", "u8")),
+    "ties": joined(1, (0.01, 0.02 / 6), ("u8", "s8")), "bad scale": joined(1, (0.0, -0.02), ("u8", "s8")),
+    "nan": joined(1, (np.nan, 0.02), ("u8", "s8")),
+    "plain": node_model("Concat", [codes(np.random.default_rng(i), (2, i, 3, 3), "s8") for i in (5, 70)], {"axis": 1},
+                        outputs=[np.int8]),
+    "plain last": node_model("Concat", [codes(np.random.default_rng(i), (2, i), "u8") for i in (5, 70)], {"axis": -1},
+                             outputs=[np.uint8]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arith", ["exact", "ort"])
+@thin(*MODELS, name="name", other=4)
+def test_sessions_equal_the_reference(isa: str, name: str, arith: str) -> None:
+    model, feeds = MODELS[name]
+    want = qrun.Session(model, arith=arith, backend="reference").execute(feeds)
+    session = qrun.Session(model, arith=arith, backend="native", isa=isa, cache=OBJECTS, fuse=False)
+    first = session.execute(feeds)
+    assert (first.events[0].backend, first.events[0].why) == ("native", "")
+    assert check(session.model, first) == check(session.model, want)
+    for result in (first, session.execute(feeds), session.execute(feeds)):
+        assert_equal(result.outputs["y0"], want.outputs["y0"], name)
+
+
+def test_what_the_lowering_leaves_to_the_reference() -> None:
+    for (model, feeds), why in (
+        (joined(1, (0.02, 0.03), ("u8", "u8"), [0, 1, 3, 4, 6]), "a parameter of inputs[3] is not constant"),
+        (joined(1, (0.02, 0.03), ("u8", "u8"), [1, 3, 4, 6, 7]), "a parameter of inputs[0] is not constant"),
+        (node_model("Concat", [np.ones(3, F)] * 2, {"axis": 0}), "no native kernel for float"),
+    ):
+        event = qrun.Session(model, backend="native", cache=OBJECTS, fuse=False).execute(feeds).events[0]
+        assert event.backend == "reference"
+        assert why in event.why
+
+
+def test_refusals_are_those_of_the_reference() -> None:
+    x, s, z = np.zeros((2, 3), np.uint8), np.array(F(1)), np.array(0, np.uint8)
+    cases = [
+        [s, z, x, s, z, x.T, s, z], [s, z, x, s], [s, z], [s, z, x, np.ones(2, F), z], [s, z, x, s, np.array(0, np.int8)],
+        [s, z, x.astype(F), s, z], [s, np.zeros(2, np.uint8), x, s, z], [s, z, x, s, z, x, np.ones(2, F), z],
+    ]  # fmt: skip
+    for inputs in cases:
+        texts = []
+        fixed = [place for place in range(len(inputs)) if place != 2]
+        for options in ({}, {"backend": "native", "cache": OBJECTS, "fuse": False}):
+            model, feeds = node_model(
+                "QLinearConcat", inputs, {"axis": 0}, domain=MS, outputs=[np.uint8], constants=fixed
+            )
+            with pytest.raises(qrun.OperatorError) as caught:
+                qrun.Session(model, **options).run(feeds)
+            texts.append(str(caught.value))
+        assert texts[0] == texts[1]
+    model, feeds = node_model("QLinearConcat", [s, z, x, s, z], {"axis": 2}, domain=MS, outputs=[np.uint8],
+                              constants=[0, 1, 3, 4])  # fmt: skip
+    with pytest.raises(qrun.OperatorError, match="axis 2 is out of range"):
+        qrun.Session(model, backend="native", cache=OBJECTS, fuse=False).run(feeds)
+
+
+def network(equal: bool) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Two convolutions and an addition into a concatenation that is read by a convolution and an output."""
+    rng = np.random.default_rng(32)
+    constants: dict[str, Any] = {"s": np.array(F(0.02)), "t": np.array(F(0.02 if equal else 0.03)), "z": np.array(7, np.uint8),
+                                 "ws": np.array(F(0.01)), "wz": np.array(0, np.int8)}  # fmt: skip
+    nodes = []
+
+    def conv(x: str, y: str, outputs: int, inputs: int, scale: str) -> None:
+        constants[f"w_{y}"] = rng.integers(-60, 60, (outputs, inputs, 3, 3)).astype(np.int8)
+        names = [x, "s", "z", f"w_{y}", "ws", "wz", scale, "z"]
+        nodes.append(helper.make_node("QLinearConv", names, [y], pads=[1, 1, 1, 1]))
+
+    conv("x", "a", 24, 3, "s")
+    conv("x", "b", 40, 3, "t")
+    conv("a", "c", 24, 24, "s")
+    nodes.append(helper.make_node("QLinearAdd", ["a", "s", "z", "c", "s", "z", "s", "z"], ["d"], domain=MS))
+    parts = [name for n, scale in (("d", "s"), ("b", "t"), ("a", "s")) for name in (n, scale, "z")]
+    nodes.append(helper.make_node("QLinearConcat", ["s", "z", *parts], ["e"], domain=MS, axis=1))
+    conv("e", "f", 8, 88, "t")
+    nodes.append(helper.make_node("QLinearConcat", ["s", "z", "e", "s", "z", "f", "t", "z"], ["g"], domain=MS, axis=1))
+    u8 = onnx.TensorProto.UINT8
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", u8, [2, 3, 9, 8])],
+        [helper.make_tensor_value_info(name, u8, None) for name in ("g", "d", "f")],
+        [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8), {"x": codes(rng, (2, 3, 9, 8), "u8")}
+
+
+@pytest.mark.parametrize("equal", [True, False])
+@pytest.mark.parametrize("threads", [1, 3])
+@every_isa
+def test_networks_that_concatenate(isa: str, threads: int, equal: bool) -> None:
+    model, feeds = network(equal)
+    names = [name for node in model.graph.node for name in node.output]
+    want = qrun.Session(model, backend="reference").execute(feeds, names).outputs
+    session = qrun.Session(model, backend="native", isa=isa, threads=threads, cache=OBJECTS)
+    assert {event.backend for event in session.execute(feeds).events} == {"native"}
+    for keep in (["g", "d", "f"], ["g"], names):
+        for _ in range(3):
+            got = session.execute(feeds, keep).outputs
+            for name in keep:
+                assert_equal(got[name], want[name], f"{name} of {keep}")

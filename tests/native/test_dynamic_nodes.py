@@ -1,0 +1,313 @@
+"""Nodes whose parameters or weights are known at run time: the native backend against the reference, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from native_support import ISAS, OBJECTS, codes, thin
+from onnx import TensorProto, helper, numpy_helper
+from support import MS, assert_equal, node_model, with_all_outputs
+
+import qrun
+from qrun.rules import check
+
+F, U, S = np.float32, np.uint8, np.int8
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+Rng = np.random.Generator
+Shape = tuple[int, ...]
+Node = tuple[str, str, list[Any], dict[str, Any], list[Any]]
+"""Operator, domain, inputs, attributes and types of the outputs."""
+
+
+def pick(rng: Rng, *values: Any) -> Any:
+    return values[int(rng.integers(0, len(values)))]
+
+
+def eight(rng: Rng, shape: Shape, dtype: Any) -> np.ndarray:
+    return codes(rng, shape, "u8" if dtype == U else "s8")
+
+
+def scales(rng: Rng, shape: Shape) -> np.ndarray:
+    """Often powers of two, which make ties; rarely zero, negative, subnormal, huge or not finite."""
+    values = np.array(
+        np.exp2(rng.integers(-9, -5, shape)) if rng.random() < 0.4 else rng.uniform(0.002, 0.02, shape), F
+    )
+    if rng.random() < 0.12 and values.size:
+        values.reshape(-1)[rng.integers(0, values.size)] = pick(rng, 0, -0.01, np.inf, np.nan, 1e-40, 1e38)
+    return values
+
+
+def shapes(rng: Rng) -> tuple[Shape, Shape]:
+    m, k, n = pick(rng, 0, 1, 4, 5, 6, 9), pick(rng, 0, 1, 3, 16, 20, 64, 65), pick(rng, 0, 1, 5, 16, 17, 64, 70)
+    la, lb = pick(rng, ((), ()), ((), ()), ((3,), ()), ((), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((0,), (1,)))
+    a, b = (*la, m, k), (*lb, k, n)
+    return (k,) if rng.random() < 0.1 else a, (k,) if rng.random() < 0.1 else b
+
+
+def row(rng: Rng, a: Shape, dtype: Any, scalar: bool = False) -> np.ndarray:
+    forms = [(), (1,)] + [(a[0],)] * (len(a) == 2) + [(*a[:-1], 1)] * (len(a) > 1)
+    return eight(rng, pick(rng, *forms[: 2 if scalar else 4]), dtype)
+
+
+def column(rng: Rng, b: Shape, lifted: bool = False) -> Shape:
+    forms = [(), (1,)] + [(b[-1],)] * (len(b) == 2 or (lifted and len(b) > 1)) + [(*b[:-2], 1, b[-1])] * (len(b) > 1)
+    return pick(rng, *forms, *[(*[1] * (len(b) - 2), 1, b[-1])] * (len(b) > 2))
+
+
+def real(rng: Rng, shape: Shape) -> np.ndarray:
+    x = np.asarray(rng.normal(0, 10 ** rng.uniform(-3, 3), shape), F)
+    kind = rng.random()
+    if x.size and kind < 0.2:
+        x.reshape(-1)[rng.integers(0, x.size)] = pick(rng, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45)
+    return np.asarray(np.abs(x) if kind > 0.9 else x * 0 if kind > 0.85 else np.rint(x * 8) / 8 if kind > 0.7 else x, F)
+
+
+def integer_product(rng: Rng) -> Node:
+    (a, b), ta, tb = shapes(rng), pick(rng, U, S), pick(rng, U, S)
+    inputs = [eight(rng, a, ta), eight(rng, b, tb), row(rng, a, ta), eight(rng, column(rng, b), tb)]
+    return "MatMulInteger", "", inputs[: pick(rng, 2, 3, 4, 4)], {}, [np.int32]
+
+
+def quantized_product(rng: Rng) -> Node:
+    (a, b), ta, tb, ty = shapes(rng), pick(rng, U, S), pick(rng, U, S), pick(rng, U, S)
+    inputs = [eight(rng, a, ta), scales(rng, ()), row(rng, a, ta), eight(rng, b, tb), scales(rng, column(rng, b)),
+              eight(rng, column(rng, b), tb), np.array(F(0.4)), eight(rng, (), ty)]  # fmt: skip
+    return "QLinearMatMul", "", inputs, {}, [ty]
+
+
+def float_product(rng: Rng) -> Node:
+    (a, b), ta, tb = shapes(rng), pick(rng, U, S), pick(rng, U, S)
+    inputs = [eight(rng, a, ta), eight(rng, b, tb), scales(rng, (1,)), scales(rng, column(rng, b, True)),
+              row(rng, a, ta, True), eight(rng, column(rng, b, True), tb),
+              np.asarray(rng.normal(0, 10, b[-1] if len(b) > 1 else 1), F)]  # fmt: skip
+    return "MatMulIntegerToFloat", MS, inputs[: pick(rng, 4, 5, 6, 7)], {}, [F]
+
+
+def dynamic_product(rng: Rng) -> Node:
+    (a, b), tb = shapes(rng), pick(rng, U, S)
+    inputs = [real(rng, a), eight(rng, b, tb), scales(rng, column(rng, b, True)), eight(rng, column(rng, b, True), tb),
+              np.asarray(rng.normal(0, 10, b[-1] if len(b) > 1 else 1), F)]  # fmt: skip
+    return "DynamicQuantizeMatMul", MS, inputs[: pick(rng, 3, 4, 5)], {}, [F]
+
+
+def dynamic_codes(rng: Rng) -> Node:
+    return "DynamicQuantizeLinear", "", [real(rng, shapes(rng)[0])], {}, [U, F, U]
+
+
+def gemm(rng: Rng) -> Node:
+    m, k, n = pick(rng, 0, 1, 4, 9), pick(rng, 0, 1, 8, 65), pick(rng, 1, 7, 40, 64)
+    ta, tb, ty = pick(rng, U, S), pick(rng, U, S), pick(rng, U, S)
+    ends = pick(rng, 4000, 2**31 - 1)
+    inputs = [eight(rng, pick(rng, (m, k), (m, k)), ta), scales(rng, ()), eight(rng, (), ta), eight(rng, (k, n), tb),
+              scales(rng, column(rng, (k, n))[-1:]), eight(rng, column(rng, (k, n))[-1:], tb),
+              rng.integers(-ends, ends, pick(rng, (), (n,), (1, n))).astype(np.int32),
+              np.array(F(0.3)), eight(rng, (), ty)]  # fmt: skip
+    if rng.random() < 0.4:
+        inputs[6] = None
+    attributes: dict[str, Any] = {"alpha": float(pick(rng, 1, 1, 0.5, -2, 0.3))}
+    for place, name in ((0, "transA"), (3, "transB")):
+        if rng.random() < 0.5:
+            attributes[name] = 1
+            inputs[place] = np.ascontiguousarray(inputs[place].T)
+    inputs = inputs[: pick(rng, 6, 7, 8, 9)]
+    while inputs[-1] is None:
+        inputs.pop()
+    return "QGemm", MS, inputs, attributes, [ty if len(inputs) == 9 else F]
+
+
+def outcome(model: Any, feeds: Any, runs: int, **options: Any) -> tuple[str, Any, Any]:
+    """The text of a refusal, or the last result with its findings."""
+    session = qrun.Session(model, **options)
+    try:
+        for _ in range(runs):
+            result = session.execute(feeds)
+    except qrun.RunError as error:
+        return str(error), None, None
+    return "", result, check(session.model, result)
+
+
+def observed(result: Any) -> list[Any]:
+    return sorted((o.kind, o.param, o.count, o.total, o.first, o.detail)
+                  for o in result.events[-1].observations if o.kind != "saturated")  # fmt: skip
+
+
+MAKERS = (integer_product, quantized_product, float_product, dynamic_product, dynamic_codes, gemm)
+NEEDED = {"QLinearMatMul": {1, 4, 6, 7}, "QGemm": {1, 4, 6, 7, 8}}
+"""Inputs without which a node that requantizes is not lowered unless they are constant."""
+
+
+@pytest.mark.parametrize("arith", ["exact", "ort"])
+@thin(*MAKERS, best=1, other=2, name="make")
+def test_random_nodes(isa: str, make: Any, arith: str) -> None:
+    seed = 31
+    rng = np.random.default_rng(seed)
+    native = 0
+    for number in range(60 if isa == ISAS[0] else 20):
+        op_type, domain, inputs, attributes, types = make(rng)
+        share = pick(rng, 0.0, 0.5, 0.9)
+        constants = {p for p in range(1, len(inputs)) if inputs[p] is not None and rng.random() < share}
+        if types != [F] or op_type == "QLinearMatMul":
+            constants |= {p for p in NEEDED.get(op_type, ()) if p < len(inputs) and inputs[p] is not None}
+        model, feeds = node_model(
+            op_type, inputs, attributes, domain=domain, outputs=types, constants=sorted(constants)
+        )
+        case = f"seed {seed} case {number} {op_type} {[getattr(i, 'shape', None) for i in inputs]} {sorted(constants)}"
+        refused, want, findings = outcome(model, feeds, 1, arith=arith, backend="reference")
+        error, got, found = outcome(model, feeds, 2, arith=arith, backend="native", isa=isa, cache=OBJECTS)
+        assert error == refused, case
+        if want is None:
+            continue
+        for name, array in want.outputs.items():
+            assert_equal(got.outputs[name], array, f"{case} {name}")
+        assert found == findings, case
+        assert observed(got) == observed(want), case
+        (event,) = got.events
+        assert event.backend == "native" or event.why.startswith("alpha * a_scale"), (case, event.why)
+        native += event.backend == "native"
+    assert native >= 10
+
+
+A, B = np.arange(6, dtype=U).reshape(2, 3), np.arange(12, dtype=S).reshape(3, 4)
+ONE, ZERO, ZERO_S = np.array(F(0.5)), np.zeros((), U), np.zeros((), S)
+
+
+def declined(op_type: str, inputs: list[Any], constants: Any, **attributes: Any) -> Any:
+    last = next(i.dtype for i in inputs[::-1] if i is not None)
+    out = F if op_type == "MatMulIntegerToFloat" and last != np.float16 else last
+    domain = "" if op_type == "QLinearMatMul" else MS
+    return node_model(op_type, inputs, attributes, domain=domain, outputs=[out], constants=constants)
+
+
+HALF = np.array(0.5, np.float16)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (declined("QLinearMatMul", [A, ONE, ZERO, B, ONE, ZERO_S, ONE, ZERO], [3, 4, 6, 7]), "a_scale is not constant"),
+        (declined("QLinearMatMul", [A, ONE, ZERO, B, ONE, ZERO_S, ONE, ZERO], [1, 3, 6, 7]), "b_scale is not constant"),
+        (declined("QLinearMatMul", [A, ONE, ZERO, B, ONE, ZERO_S, ONE, ZERO], [1, 4, 7]), "y_scale is not constant"),
+        (declined("QLinearMatMul", [A, ONE, ZERO, B, ONE, ZERO_S, ONE, ZERO], [1, 4, 6]), "y_zero_point is not constant"),
+        (declined("QGemm", [A, ONE, ZERO, B, ONE, ZERO_S, np.zeros(4, np.int32), ONE, ZERO], [1, 4, 7, 8]), "C is not constant"),
+        (declined("QGemm", [A, ONE, ZERO, B, ONE, ZERO_S, np.zeros((2, 4), np.int32), ONE, ZERO], [1, 4, 6, 7, 8]), "C is not one"),
+        (declined("QGemm", [A, ONE * F(0.7), ZERO, B, ONE, ZERO_S, None, ONE, ZERO], [1, 4, 7, 8], alpha=0.3), "not a float32"),
+        (declined("MatMulIntegerToFloat", [A, B, HALF, HALF], []), "no native float16 results"),
+    ],
+)  # fmt: skip
+def test_what_is_declined_and_why(model: Any, reason: str) -> None:
+    (event,) = qrun.Session(model[0], backend="native", cache=OBJECTS).execute(model[1]).events
+    assert event.backend == "reference"
+    assert reason in event.why
+
+
+@pytest.mark.parametrize("lead", [(3,), (2, 2)])
+@pytest.mark.parametrize("requantized", [False, True])
+def test_scales_of_each_matrix(lead: Shape, requantized: bool) -> None:
+    rng = np.random.default_rng(1)
+    a, b = eight(rng, (*lead, 4, 8), U), eight(rng, (*lead, 8, 20), S)
+    scale, zero = rng.uniform(0.01, 1, (*lead, 1, 20)).astype(F), eight(rng, (*lead, 1, 20), S)
+    inputs = [a, ONE, ZERO, b, scale, zero, np.array(F(9)), ZERO] if requantized else [a, b, ONE, scale, ZERO, zero]
+    model, feeds = node_model("QLinearMatMul" if requantized else "MatMulIntegerToFloat", inputs,
+                              domain="" if requantized else MS, outputs=[U if requantized else F],
+                              constants=[1, 4, 6, 7] if requantized else [])  # fmt: skip
+    result = qrun.Session(model, backend="native", cache=OBJECTS).execute(feeds)
+    assert result.events[0].backend == "native"
+    assert_equal(result.outputs["y0"], qrun.Session(model, backend="reference").run(feeds)["y0"])
+
+
+def test_a_scale_that_turns_bad_is_observed() -> None:
+    model, feeds = node_model("MatMulIntegerToFloat", [A, B, ONE, ONE], domain=MS, outputs=[F])
+    session = qrun.Session(model, backend="native", cache=OBJECTS)
+    kinds = []
+    for scale in (0.5, -0.5, 0.25, np.inf):
+        result = session.execute(feeds | {"i3": np.array(F(scale))})
+        kinds.append([o.kind for o in result.events[0].observations])
+        want = qrun.Session(model, backend="reference").run(feeds | {"i3": np.array(F(scale))})
+        assert_equal(result.outputs["y0"], want["y0"])
+    assert kinds == [[], ["bad-scale"], [], ["bad-scale"]]
+
+
+def test_parameters_may_change_in_place() -> None:
+    rng = np.random.default_rng(2)
+    bias, zero = np.asarray(rng.normal(0, 1, 4), F), np.zeros(4, S)
+    model, feeds = node_model(
+        "DynamicQuantizeMatMul", [rng.normal(0, 1, (2, 3)).astype(F), B, ONE, zero, bias], domain=MS
+    )
+    session = qrun.Session(model, backend="native", cache=OBJECTS)
+    reference = qrun.Session(model, backend="reference")
+    for step in range(3):
+        bias += 1
+        zero -= S(step)
+        changed = feeds | {"i3": zero, "i4": bias}
+        assert_equal(session.run(changed)["y0"], reference.run(changed)["y0"])
+
+
+def test_the_form_of_float_results_is_shown() -> None:
+    model, feeds = node_model("MatMulIntegerToFloat", [A, B, ONE, ONE], domain=MS, outputs=[F])
+    for arith, form in (("exact", "real"), ("ort", "ort"), ("onnx-ref", "real")):
+        (event,) = qrun.Session(model, backend="native", cache=OBJECTS, arith=arith).execute(feeds).events
+        assert {s.form for s in event.sections} == {form}
+
+
+def transformer_block(rng: Rng, length: int = 7, width: int = 24, heads: int = 3) -> onnx.ModelProto:
+    nodes: list[onnx.NodeProto] = []
+    constants: list[onnx.TensorProto] = []
+
+    def const(value: Any) -> str:
+        constants.append(numpy_helper.from_array(np.asarray(value), f"c{len(constants)}"))
+        return constants[-1].name
+
+    def node(op_type: str, *inputs: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(op_type, inputs, [f"t{len(nodes)}"], name=f"n{len(nodes)}", **attributes))
+        return str(nodes[-1].output[0])
+
+    def dense(x: str, k: int, n: int) -> str:
+        w = const((rng.normal(0, 1, (k, n)) / np.sqrt(k)).astype(F))
+        return node("Add", node("MatMul", x, w), const(rng.normal(0, 0.1, n).astype(F)))
+
+    split, joined = const(np.array([0, 0, heads, -1], np.int64)), const(np.array([0, 0, width], np.int64))
+    q, k, v = (
+        node("Transpose", node("Reshape", dense("x", width, width), split), perm=perm)
+        for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    )
+    weights = node("Softmax", node("Mul", node("MatMul", q, k), const(F(0.35))), axis=-1)
+    mixed = node("Reshape", node("Transpose", node("MatMul", weights, v), perm=[0, 2, 1, 3]), joined)
+    y = node("LayerNormalization", node("Add", dense(mixed, width, width), "x"), const(np.ones(width, F)), axis=-1)
+    y = node("Add", dense(node("Relu", dense(y, width, 40)), 40, width), y)
+    x_info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, length, width])
+    graph = helper.make_graph(
+        nodes, "g", [x_info], [helper.make_tensor_value_info(y, TensorProto.FLOAT, None)], constants
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("run_time_weights", [False, True])
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_a_dynamically_quantized_transformer_block(unsigned: bool, run_time_weights: bool, tmp_path: Path) -> None:
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    rng = np.random.default_rng(7)
+    source, target = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(transformer_block(rng), source)
+    kind = quantization.QuantType.QUInt8 if unsigned else quantization.QuantType.QInt8
+    quantization.quantize_dynamic(
+        source, target, weight_type=kind, per_channel=not unsigned,
+        extra_options={"MatMulConstBOnly": not run_time_weights},
+    )  # fmt: skip
+    model = with_all_outputs(onnx.load(target))
+    for arith in ("exact", "ort"):
+        reference = qrun.Session(model, arith=arith, backend="reference")
+        native = qrun.Session(model, arith=arith, backend="native", cache=OBJECTS)
+        for _ in range(3):
+            feeds = {"x": rng.normal(0, 1, (2, 7, 24)).astype(F)}
+            want, got = reference.execute(feeds), native.execute(feeds)
+            for name, array in want.outputs.items():
+                assert_equal(got.outputs[name], array, f"{arith} {name}")
+        quantized = [
+            e for e in got.events if model.graph.node[e.index].op_type in ("MatMulInteger", "DynamicQuantizeLinear")
+        ]
+        assert len(quantized) == (16 if run_time_weights else 10)
+        assert {e.backend for e in quantized} == {"native"}

@@ -1,0 +1,101 @@
+"""Which instruction sets a machine has, by its architecture and features."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qrun.native import Declined, available, isa
+from qrun.native._features import host_features
+from qrun.native.isa import ISAS, choose
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, name: str, features: set[str]) -> list[str]:
+    """The instruction sets of a machine that has these features."""
+    monkeypatch.setattr("platform.machine", lambda: name)
+    monkeypatch.setattr(isa, "host_features", lambda architecture: frozenset(features))
+    return [found.name for found in available()]
+
+
+def test_names_are_unique() -> None:
+    assert len({found.name for found in ISAS}) == len(ISAS) == 8
+
+
+@pytest.mark.parametrize(
+    ("features", "want"),
+    [
+        ({"lse", "dotprod", "i8mm", "sve"}, ["neon-i8mm", "neon-dotprod", "neon"]),
+        ({"lse", "dotprod"}, ["neon-dotprod", "neon"]),
+        ({"i8mm"}, ["neon"]),
+        (set(), ["neon"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["aarch64", "arm64", "ARM64"])
+def test_aarch64(name: str, features: set[str], want: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine(monkeypatch, name, features) == want
+    assert choose().name == want[0]
+    with pytest.raises(Declined, match=rf"'avx2' cannot run on this CPU; usable here: {', '.join(want)}$"):
+        choose("avx2")
+    with pytest.raises(Declined, match="'armv7' is not an instruction set"):
+        choose("armv7")
+
+
+def test_x86(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = set().union(*(found.needs for found in ISAS))
+    assert machine(monkeypatch, "x86_64", everything) == ["avx512vnni", "avxvnni", "avx512bw", "avx2", "generic"]
+    assert machine(monkeypatch, "AMD64", {"sse2"}) == ["generic"]
+    with pytest.raises(Declined, match=r"'neon' cannot run on this CPU; usable here: generic$"):
+        choose("neon")
+
+
+@pytest.mark.parametrize("name", ["riscv64", "armv7l", "aarch64_be", "i686", ""])
+def test_other_machines_have_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine(monkeypatch, name, {"neon"}) == []
+
+
+def test_dot_products_get_the_type_they_take() -> None:
+    shifts = {found.name: (found.shift(signed=False), found.shift(signed=True)) for found in ISAS}
+    assert {name: shift for name, shift in shifts.items() if shift != (0, 128)} == {
+        "neon-dotprod": (-128, 0),
+        "neon": (-128, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        ({16: 0, 26: 0}, set()),
+        ({16: 1 << 8 | 1 << 20, 26: 0}, {"lse", "dotprod"}),
+        ({16: 1 << 8 | 1 << 20, 26: 1 << 13}, {"lse", "dotprod", "i8mm"}),
+        ({16: ~(1 << 8 | 1 << 20), 26: ~(1 << 13)}, set()),
+    ],
+)
+def test_features_of_linux(words: dict[int, int], want: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def getauxval(entry: int) -> int:
+        return words[entry]
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(getauxval=getauxval))
+    assert host_features("aarch64") == want
+
+
+@pytest.mark.parametrize("on", [set(), {"FEAT_LSE", "FEAT_DotProd"}, {"FEAT_LSE", "FEAT_DotProd", "FEAT_I8MM"}])
+def test_features_of_macos(on: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def sysctlbyname(name: bytes, value: Any, *rest: object) -> int:
+        feature = name.decode().removeprefix("hw.optional.arm.")
+        value._obj.value = feature in on
+        return -1 if feature == "FEAT_I8MM" and feature not in on else 0
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(sysctlbyname=sysctlbyname))
+    names = {"FEAT_LSE": "lse", "FEAT_DotProd": "dotprod", "FEAT_I8MM": "i8mm"}
+    assert host_features("aarch64") == {names[feature] for feature in on}
+
+
+def test_features_of_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert host_features("aarch64") == set()

@@ -1,0 +1,381 @@
+"""Native QuantizeLinear and DequantizeLinear: the bits of float32 division and product, for every number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from native_support import ISAS, LIMITS, OBJECTS, TYPES, Array, codes, engine, every_isa, thin
+from onnx import TensorProto, helper, numpy_helper
+from placed_support import run_placed, same_everywhere
+from support import MS, assert_equal, node_model
+
+import qrun
+from qrun.native import Declined, Operand
+from qrun.native.quantize import Dequantize, Quantize, _fma, reciprocal
+
+F = np.float32
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+SCALES = {
+    "plain": 0.0187, "1/255": 1 / 255, "1/90": 1 / 90, "dyadic": 0.5, "small": 3.7e-5, "large": 1e30, "least": 2.0**-126,
+    "subnormal": 1e-44, "zero": 0.0, "negative": -0.1, "infinite": np.inf, "nan": np.nan,
+}  # fmt: skip
+SPECIAL = np.array([np.nan, -np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, -1e-45, 0, -0.0, 1e30, -1e30], F)
+
+
+def quantized(x: Array, scale: Any, zero: Any, dtype: Any) -> Array:
+    """saturate(RNE(x / scale) + zero) in float32 and float64, NaN giving the least code."""
+    info = np.iinfo(dtype)
+    with np.errstate(all="ignore"):
+        value = np.rint((x / np.asarray(scale, F)).astype(F)).astype(np.float64) + np.asarray(zero, np.float64)
+        return np.clip(np.where(np.isnan(value), info.min, value), info.min, info.max).astype(dtype)
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], scale: float, kind: str, zero: int) -> Array:
+    """Multiples of half the scale, and their neighbours, over the range of results and a little more; and special ones."""
+    low, high = LIMITS[kind]
+    step = scale if np.isfinite(scale) and scale else 1.0
+    with np.errstate(all="ignore"):
+        x = ((rng.integers(2 * (low - zero) - 6, 2 * (high - zero) + 7, shape)) * np.float64(F(step)) / 2).astype(F)
+    x = (x.view(np.int32) + rng.integers(-2, 3, shape, dtype=np.int32) * (x != 0)).view(F)
+    return np.where(rng.random(shape) < 0.1, rng.choice(SPECIAL, shape), x)
+
+
+SHAPES = [
+    (), (1,), (7,), (15,), (16,), (17,), (63,), (64,), (65,), (1000,), (3, 0), (2, 3, 5, 7), (1, 17, 33), (2, 65, 4), (1, 1, 300),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@thin(*SCALES, name="scale", other=4)
+def test_quotients_of_every_kind(isa: str, scale: str, threads: int) -> None:
+    rng = np.random.default_rng([len(scale), threads])
+    native = engine(isa, threads)
+    for number, shape in enumerate(SHAPES):
+        kind = ("u8", "s8")[number % 2]
+        zero = int(rng.integers(LIMITS[kind][0], LIMITS[kind][1] + 1))
+        x = numbers(rng, shape, SCALES[scale], kind, zero)
+        operation = Quantize(native, shape, np.asarray(F(SCALES[scale])), np.asarray(zero, TYPES[kind]))
+        usual = native.isa.fma and scale in ("plain", "1/255", "1/90", "dyadic", "small", "large")
+        assert (operation.form, bool(operation.why)) == (("mul", False) if usual else ("div", True))
+        want = quantized(x, F(SCALES[scale]), zero, TYPES[kind])
+        strides = [(0, 0)]
+        if len(shape) > 2:
+            strides += [(4 * shape[1] + 8, shape[1] + 5), (0, shape[1] + 70), (4 * shape[1] + 4, 0)]
+        for pair in strides:
+            source = np.moveaxis(x, 1, -1) if any(pair) else x
+            placed = channels_last(operation) if any(pair) else operation
+            made = run_placed(native, placed, [source], pair, bool(number % 2))
+            assert_equal(made, np.moveaxis(want, 1, -1) if any(pair) else want, f"{isa} {scale} {shape} {zero} {pair}")
+
+
+def channels_last(operation: Any) -> Any:
+    """An elementwise operation as its rows lie: gaps are between those of axis 1."""
+
+    class Seen:
+        operands = tuple(
+            Operand((o.shape[0], *o.shape[2:], o.shape[1]), o.dtype) for o in operation.operands
+        )  # fmt: skip
+        source_order = result_order = "rows"
+        sections = operation.sections
+        result = operands[-1]
+
+    return Seen()
+
+
+@thin(*range(12), name="seed", other=4)
+def test_scales_per_axis(isa: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    native = engine(isa)
+    for shape in ((2, 5), (3, 17, 4), (1, 70, 3, 2), (2, 3, 4, 33)):
+        for axis in {1, len(shape) - 1}:
+            kind, n = ("u8", "s8")[seed % 2], shape[axis]
+            scale = rng.choice(np.array(list(SCALES.values()), F), n)
+            zero = rng.integers(*(np.array(LIMITS[kind]) + (0, 1)), n).astype(TYPES[kind])
+            x, c = numbers(rng, shape, 0.0187, kind, 0), codes(rng, shape, kind)
+            lanes = [n if a == axis else 1 for a in range(len(shape))]
+            down, up = Quantize(native, shape, scale, zero, axis), Dequantize(native, shape, scale, zero, axis)
+            want = quantized(x, scale.reshape(lanes), zero.reshape(lanes), TYPES[kind])
+            with np.errstate(all="ignore"):
+                back = (c.astype(F) - zero.reshape(lanes).astype(F)) * scale.reshape(lanes)
+            for gaps in ((0, 0), (4 * n + 4, n + 3)):
+                assert_equal(run_placed(native, down, [x], gaps), want, f"{isa} {shape} {axis} {gaps}")
+            for gaps in ((0, 0), (n + 3, 4 * n + 4)):
+                assert_equal(run_placed(native, up, [c], gaps), back, f"{isa} {shape} {axis} {gaps}")
+
+
+def test_the_proof_covers_every_number() -> None:
+    """Form mul against division, for all float32 of some binades and for millions near ties of random scales."""
+    rng = np.random.default_rng(1)
+    proven = 0
+    for number in range(60):
+        scale = F(np.exp(rng.normal(-3, 3))) if number % 3 else F(rng.integers(1, 200) / rng.integers(1, 200))
+        found = reciprocal(scale, -100, 155)
+        if found is None:
+            continue
+        proven += 1
+        low, high, r, s = found
+        ties = (rng.integers(-100, 155, 20000) + 0.5) * np.float64(scale)
+        x = ties.astype(F).view(np.int32) + rng.integers(-40, 41, 20000, dtype=np.int32)
+        x = np.concatenate([x.view(F), rng.uniform(-110, 165, 20000).astype(F) * scale])
+        clipped = np.clip(x, low, high)
+        with np.errstate(all="ignore"):
+            got = np.rint(_fma(clipped, r, clipped * s))
+        assert np.array_equal(got, np.clip(np.rint(x / scale), -100, 155)), scale
+    assert proven == 60
+    low, high, r, s = reciprocal(F(0.0187), -100, 155) or ()
+    x = np.arange(F(0.5).view(np.int32), F(1).view(np.int32), dtype=np.int32).view(F)
+    assert np.array_equal(np.rint(_fma(x, r, x * s)), np.rint(x / F(0.0187)))
+
+
+def test_reciprocals_that_miss_a_tie_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _fma
+    monkeypatch.setattr("qrun.native.quantize._fma", lambda a, b, c: real(a, b, c * F(0)))
+    missed = sum(reciprocal(F(s), -100, 155) is None for s in np.random.default_rng(2).uniform(0.01, 1, 50))
+    assert missed > 45
+    assert reciprocal(F(0.25), -100, 155) is not None
+
+
+def test_the_emulated_multiply_add_rounds_once() -> None:
+    from fractions import Fraction
+
+    rng = np.random.default_rng(3)
+    a, c = rng.normal(0, 1, 3000).astype(F), (rng.normal(0, 1, 3000) * 2.0 ** rng.integers(-30, 2, 3000)).astype(F)
+    b = F(1.2345678)
+    c[::3] = -(a[::3] * b)
+    made = _fma(a, b, c)
+    for x, y, z in zip(a, c, made, strict=True):
+        exact = Fraction(float(x)) * Fraction(float(b)) + Fraction(float(y))
+        near = [np.nextafter(z, F(-np.inf)), np.nextafter(z, F(np.inf))]
+        assert all(abs(exact - Fraction(float(z))) <= abs(exact - Fraction(float(n))) for n in near)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@thin(*[(c, w) for c in (2, 3, 4) for w in (16, 17, 31, 32, 33, 64, 65, 224)], name="size", other=6)
+def test_images_become_pixels(isa: str, size: tuple[int, int], threads: int) -> None:
+    planes, width = size
+    rng = np.random.default_rng(width)
+    native = engine(isa, threads)
+    for number, (spatial, border) in enumerate((((5, width), (3, 2, 1, 4)), ((3, width), (0, 0, 0, 0)),
+                                                ((width,), (0, 2, 0, 1)), ((1, width), (0, 1, 2, 0)))):  # fmt: skip
+        kind, shape = ("u8", "s8")[number % 2], (2, planes, *spatial)
+        zero = int(rng.integers(LIMITS[kind][0], LIMITS[kind][1] + 1))
+        scale = F((0.0187, -0.3)[number == 3])
+        x = numbers(rng, shape, 0.0187, kind, zero)
+        plain = Quantize(native, shape, np.asarray(scale), np.asarray(zero, TYPES[kind]))
+        operation = plain.into(Operand(shape, np.dtype(TYPES[kind]), border, zero), "channels")
+        assert operation is not None
+        assert (operation.source_order, operation.result_order) == ("plain", "channels")
+        want = quantized(x, scale, zero, TYPES[kind])
+        for at_end in (True, False):
+            made = run_placed(native, operation, [x], (0, 0), at_end)
+            assert_equal(made, want, f"{isa} {shape} {border} {scale}")
+
+
+def test_other_images_are_quantized_in_place() -> None:
+    u8 = np.dtype(np.uint8)
+    for shape in ((1, 5, 20, 20), (1, 1, 20, 20), (1, 3, 20, 15), (1, 3, 4, 20, 20), (3, 20)):
+        plain = Quantize(engine(ISAS[0]), shape, np.asarray(F(1)), np.asarray(0, np.uint8))
+        assert plain.into(Operand(shape, u8), "channels") is None
+    plain = Quantize(engine(ISAS[0]), (1, 3, 20, 20), np.asarray(F(1)), np.asarray(0, np.uint8))
+    assert plain.into(Operand((1, 3, 20, 20), u8), "plain") is None
+    image = plain.into(Operand((1, 3, 20, 20), u8), "channels")
+    assert image is not None
+    with pytest.raises(ValueError, match="an image has no gaps"):
+        image.sections((0, 5))
+
+
+@every_isa
+@pytest.mark.parametrize("threads", [1, 3])
+def test_products(isa: str, threads: int) -> None:
+    rng = np.random.default_rng(threads)
+    native = engine(isa, threads)
+    for number, shape in enumerate([*SHAPES, (40000,)]):
+        kind = ("u8", "s8", "i32")[number % 3]
+        scale = F(list(SCALES.values())[number % len(SCALES)])
+        if kind == "i32":
+            x, zero = rng.integers(-(2**31), 2**31, shape).astype(np.int32), np.asarray(0, np.int32)
+        else:
+            x, zero = codes(rng, shape, kind), codes(rng, (), kind)
+        operation = Dequantize(native, shape, np.asarray(scale), zero)
+        with np.errstate(all="ignore"):
+            want = np.asarray((x.astype(np.int64) - int(zero)).astype(F) * scale)
+        strides = [(0, 0)]
+        if len(shape) > 2:
+            row = shape[1] * x.itemsize
+            strides += [(row + 8, 4 * shape[1] + 12), (0, 4 * shape[1] + 4)]
+        for pair in strides:
+            source = np.moveaxis(x, 1, -1) if any(pair) else x
+            placed = channels_last(operation) if any(pair) else operation
+            made = run_placed(native, placed, [source], pair, bool(number % 2))
+            assert_equal(made, np.moveaxis(want, 1, -1) if any(pair) else want, f"{isa} {shape} {kind} {scale} {pair}")
+
+
+def test_what_the_kernels_do_not_take() -> None:
+    native = engine(ISAS[0])
+    one, zero = np.asarray(F(1)), np.asarray(0, np.uint8)
+    with pytest.raises(Declined, match="axis 2"):
+        Quantize(native, (2, 3, 4, 5), np.ones(4, F), np.zeros(4, np.uint8), 2)
+    with pytest.raises(Declined, match="not float32 scales"):
+        Quantize(native, (2,), one.astype(np.float64), zero)
+    with pytest.raises(Declined, match="not float32 scales"):
+        Quantize(native, (2,), one, zero.astype(np.int16))
+    with pytest.raises(Declined, match="int32 codes with a zero point"):
+        Dequantize(native, (2,), one, np.asarray(3, np.int32))
+    with pytest.raises(Declined, match="not 8-bit or int32"):
+        Dequantize(native, (2,), one, np.asarray(3, np.uint16))
+    for made in (Quantize, Dequantize):
+        with pytest.raises(ValueError, match="one per column"):
+            made(native, (2, 3), np.ones(2, F), np.zeros(2, np.uint8), 1)
+
+
+NODES: list[tuple[int, str, dict[str, Any]]] = [
+    (10, "", {}), (13, "", {"axis": 1}), (13, "", {"axis": -1}), (19, "", {}), (21, "", {"axis": 1}), (23, "", {"axis": 3}),
+    (21, MS, {"axis": 1}), (21, MS, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arith", ["exact", "ort", "onnx-ref"])
+@pytest.mark.parametrize(("opset", "domain", "attributes"), NODES)
+def test_nodes(opset: int, domain: str, attributes: dict[str, Any], arith: str) -> None:
+    rng = np.random.default_rng(opset)
+    shape = (2, 9, 4, 7)
+    for kind in ("u8", "s8"):
+        for per_axis in (False, True) if attributes or domain else (False,):
+            n = shape[attributes.get("axis", 1)]
+            scale = rng.uniform(0.01, 0.1, n).astype(F) if per_axis else np.array(F(0.0187))
+            zero = codes(rng, scale.shape, kind)
+            x, c = numbers(rng, shape, 0.0187, kind, 0), codes(rng, shape, kind)
+            for op_type, data, out in (("QuantizeLinear", x, TYPES[kind]), ("DequantizeLinear", c, F)):
+                model, feeds = node_model(op_type, [data, scale, zero], attributes, opset=opset, domain=domain,
+                                          outputs=[out], constants=[1, 2])  # fmt: skip
+                event = same_everywhere(model, feeds, arith=arith).events[0]
+                assert (event.backend, event.why) == ("native", "")
+                want = qrun.Session(model, arith=arith).execute(feeds).events[0]
+                if per_axis or op_type == "DequantizeLinear":
+                    assert {o.kind for o in event.observations} == {o.kind for o in want.observations}
+
+
+def test_parameters_may_be_missing() -> None:
+    x = np.linspace(-3, 300, 50, dtype=F)
+    model, feeds = node_model("QuantizeLinear", [x, np.array(F(1.1))], outputs=[np.uint8], constants=[1])
+    assert same_everywhere(model, feeds).events[0].backend == "native"
+    model, feeds = node_model("QuantizeLinear", [x, np.array([F(1.1)])], {"output_dtype": 3}, outputs=[np.int8],
+                              constants=[1])  # fmt: skip
+    assert same_everywhere(model, feeds).events[0].backend == "native"
+    for dtype in (np.uint8, np.int32):
+        model, feeds = node_model("DequantizeLinear", [np.arange(50, dtype=dtype), np.array(F(1.1))], outputs=[F],
+                                  constants=[1])  # fmt: skip
+        assert same_everywhere(model, feeds).events[0].backend == "native"
+
+
+@pytest.mark.parametrize("zero", [0, 128])
+@pytest.mark.parametrize("what", ["nothing", "nan", "top", "bottom"])
+def test_checks_find_what_the_reference_finds(what: str, zero: int) -> None:
+    x = np.linspace(1, 100, 400, dtype=F)
+    if what == "nan":
+        x[7] = np.nan
+    elif what != "nothing":
+        x[:100] = 900 if what == "top" else -900
+    for scale in (1.0, 0.0, np.nan, -1.0):
+        model, feeds = node_model("QuantizeLinear", [x, np.array(F(scale)), np.uint8(zero)], outputs=[np.uint8],
+                                  constants=[1, 2])  # fmt: skip
+        got = same_everywhere(model, feeds).events[0].observations
+        want = qrun.Session(model).execute(feeds).events[0].observations
+        assert [(o.kind, o.param, o.count) for o in got] == [(o.kind, o.param, o.count) for o in want]
+
+
+def test_what_is_declined_and_why() -> None:
+    x, c = np.zeros((4, 6), F), np.zeros((4, 6), np.uint8)
+    one, zero = np.array(F(1)), np.uint8(0)
+    half = np.float16
+    cases = [
+        (("QuantizeLinear", [x.astype(half), one.astype(half), zero]), {}, np.uint8, [1, 2],
+         "no native division in float16"),
+        (("QuantizeLinear", [x, one, zero]), {"precision": 11}, np.uint8, [1, 2], "no native division in float64"),
+        (("QuantizeLinear", [x, one, np.uint16(0)]), {}, np.uint16, [1, 2], "no native division of float32 by float32 to uint16"),
+        (("QuantizeLinear", [x.astype(np.int32), one, zero]), {}, np.uint8, [1, 2], "no native division in float64"),
+        (("QuantizeLinear", [x, one, zero]), {}, np.uint8, [2], "y_scale is not constant"),
+        (("QuantizeLinear", [x, np.ones((2, 6), F), np.zeros((2, 6), np.uint8)]), {"axis": 0, "block_size": 2}, np.uint8,
+         [1, 2], "the scales are blocked"),
+        (("QuantizeLinear", [x, np.ones(4, F), np.zeros(4, np.uint8)]), {"axis": 0}, np.uint8, [1, 2], "scales along axis 0"),
+        (("DequantizeLinear", [c, one.astype(half), zero]), {}, half, [1, 2], "no native product of uint8 by float16 to float16"),
+        (("DequantizeLinear", [c.astype(np.int16), one, np.int16(0)]), {}, F, [1, 2], "no native product of int16 by float32"),
+        (("DequantizeLinear", [c.astype(np.int32), one, np.int32(3)]), {}, F, [1, 2], "int32 codes with a zero point"),
+        (("DequantizeLinear", [c, one, zero]), {}, F, [1], "x_zero_point is not constant"),
+    ]  # fmt: skip
+    for (op_type, inputs), attributes, out, constants, why in cases:
+        model, feeds = node_model(op_type, inputs, attributes, opset=23, outputs=[out], constants=constants)
+        event = same_everywhere(model, feeds).events[0]
+        assert event.backend == "reference"
+        assert why in event.why
+
+
+def test_refusals_are_those_of_the_reference() -> None:
+    x, one = np.zeros((4, 6), F), np.array(F(1))
+    for op_type, inputs, attributes in (
+        ("QuantizeLinear", [x, np.ones(3, F), np.zeros(3, np.uint8)], {}),
+        ("QuantizeLinear", [x, one, np.zeros(2, np.uint8)], {}),
+        ("QuantizeLinear", [x, np.ones(6, F), np.zeros(6, np.uint8)], {"axis": 7}),
+        ("DequantizeLinear", [x.astype(np.uint8), np.ones(3, F), np.zeros(3, np.uint8)], {}),
+        ("DequantizeLinear", [x.astype(np.uint8), one, np.int8(0)], {}),
+    ):
+        model, feeds = node_model(op_type, inputs, attributes, outputs=[np.uint8], constants=[1, 2])
+        texts = []
+        for options in ({}, {"backend": "native", "cache": OBJECTS}):
+            with pytest.raises(qrun.OperatorError) as caught:
+                qrun.Session(model, **options).run(feeds)
+            texts.append(str(caught.value))
+        assert texts[0] == texts[1]
+
+
+def first_layer(shape: tuple[int, ...], kernel: int, after: str) -> onnx.ModelProto:
+    """QuantizeLinear, a convolution with padding, and what follows it."""
+    rng = np.random.default_rng(4)
+    values = {
+        "s": F(0.0187), "z": np.uint8(114), "w": rng.integers(-99, 99, (8, shape[1], kernel, kernel)).astype(np.int8),
+        "ws": F(0.01), "wz": np.int8(0), "ys": F(0.4), "yz": np.uint8(100), "half": F(0.5),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["a"], "quantize"),
+        helper.make_node("QLinearConv", ["a", "s", "z", "w", "ws", "wz", "ys", "yz"], ["b"], "conv",
+                         pads=[kernel // 2] * 4, strides=[2, 2]),
+        helper.make_node("MaxPool", ["b"], ["c"], "pool", kernel_shape=[2, 2]),
+        helper.make_node("DequantizeLinear", [after, "ys", "yz"], ["d"], "up"),
+        helper.make_node("QuantizeLinear", ["d", "half", "z"], ["y"], "down"),
+    ]  # fmt: skip
+    tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in values.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = [helper.make_tensor_value_info(n, TensorProto.UINT8, None) for n in ("c", "y")]
+    graph = helper.make_graph(nodes, "g", [x], y, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("isa", ISAS[:: max(1, len(ISAS) - 1)])
+@pytest.mark.parametrize("shape", [(1, 3, 20, 24), (2, 1, 9, 9), (1, 4, 16, 40), (1, 3, 9, 8), (1, 17, 6, 6)])
+def test_first_layers(isa: str, shape: tuple[int, ...]) -> None:
+    x = numbers(np.random.default_rng(5), shape, 0.0187, "u8", 114)
+    for kernel, after in ((3, "b"), (1, "c"), (5, "c")):
+        model = first_layer(shape, kernel, after)
+        for names in (None, ["a", "b", "c", "d", "y"]):
+            events = same_everywhere(model, {"x": x}, names, isa=isa, threads=kernel).events
+            assert {event.backend for event in events} == {"native"}
+
+
+def test_a_program_quantizes_straight_into_the_border() -> None:
+    from qrun.native import Conv, Program, Task
+
+    native, u8 = engine(ISAS[0]), np.dtype(np.uint8)
+    shape = (1, 3, 20, 24)
+    down = Quantize(native, shape, np.asarray(F(0.0187)), np.asarray(114, np.uint8))
+    conv = Conv(
+        native, shape, np.ones((8, 3, 3, 3), np.int8), x_zero_point=np.asarray(114, np.uint8), pads=(1, 1, 1, 1)
+    )
+    items = [Task(down, ("x",), "a"), Task(conv, ("a",), "y")]
+    for wanted, kinds in ((["y"], ["quantize_image", "dense"]), (["a", "y"], ["quantize", "blocks", "dense"])):
+        program = Program(native, items, {"x": Operand(shape, np.dtype(F))}, {}, wanted)
+        assert [call.section.spec.kind for call in program.calls] == kinds
+    assert conv.operands[0].border == (1, 1, 1, 1)
+    assert conv.operands[0].dtype == u8

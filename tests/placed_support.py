@@ -1,0 +1,90 @@
+"""Operations on operands that a test places: rows apart, memory guarded, and nodes run by every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from native_support import OBJECTS, Array, Guarded
+
+import qrun
+from qrun.native import Engine, Operation
+from qrun.rules import check
+
+UNTOUCHED = 0xA5
+
+
+def rows_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+    """How many rows an array in memory has, and their bytes."""
+    columns = shape[-1] if shape else 1
+    return int(np.prod(shape[:-1], dtype=np.int64)) if columns else 0, columns * itemsize
+
+
+def run_placed(
+    engine: Engine, operation: Operation, arrays: Sequence[Array], strides: Sequence[int], at_end: bool = True
+) -> Array:
+    """The result of an operation whose operands lie between unreadable pages, rows `strides` bytes apart.
+
+    Bytes of the result that are no row, or a border, must stay as they are.
+    """
+    guard = Guarded()
+    sections = operation.sections(strides)
+    buffers = []
+    for place, operand in enumerate(operation.operands):
+        last = place == len(operation.operands) - 1
+        order = operation.result_order if last else operation.source_order
+        stored = operand.stored(order)
+        rows, width = rows_of(stored, operand.dtype.itemsize)
+        stride = strides[place] or width
+        span = (rows - 1) * stride + width if rows else 0
+        need = max((s.extents[place] for s in sections), default=0)
+        if last:
+            assert need <= span
+        memory = guard.take(span if last else max(need, 1), at_end)
+        memory[:] = UNTOUCHED
+        if not last:
+            array = arrays[place]
+            inner = np.moveaxis(array, 1, -1) if order == "channels" and array.ndim > 2 else array
+            whole = np.zeros(max(span, len(memory)), np.uint8)
+            if rows and width:
+                filled = np.ascontiguousarray(inner).reshape(-1).view(np.uint8).reshape(rows, width)
+                np.lib.stride_tricks.as_strided(whole, (rows, width), (stride, 1))[...] = filled
+            memory[:] = whole[: len(memory)]
+        buffers.append((memory, stored, stride, order))
+    engine.execute(sections, [memory for memory, *_ in buffers])
+    memory, stored, stride, order = buffers[-1]
+    result = operation.result
+    rows, width = rows_of(stored, result.dtype.itemsize)
+    if not rows or not width:
+        return np.zeros(result.shape, result.dtype)
+    view = np.lib.stride_tricks.as_strided(memory, (rows, width), (stride, 1))
+    made = view.copy().view(result.dtype).reshape(stored)
+    if any(result.border):
+        frame = made.copy()
+        frame[result.interior()] = np.frombuffer(bytes([UNTOUCHED]) * result.dtype.itemsize, result.dtype)[0]
+        assert (frame.view(np.uint8) == UNTOUCHED).all(), "the border was written"
+        made = made[result.interior()]
+    view[...] = UNTOUCHED
+    assert (memory == UNTOUCHED).all(), "bytes between rows were written"
+    return np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
+
+
+def same_everywhere(
+    model: Any, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, **options: Any
+) -> qrun.RunResult:
+    """Run a model natively, node by node and then as a program; all outputs and findings are the reference's.
+
+    Returns the result of the node-by-node run.
+    """
+    want = qrun.Session(model, arith=options.get("arith", "exact"), backend="reference").execute(feeds, outputs)
+    session = qrun.Session(model, backend="native", cache=OBJECTS, **options)
+    watched = session.execute(feeds, outputs)
+    assert check(qrun.load(model), watched) == check(qrun.load(model), want)
+    for got in (watched.outputs, *(session.run(feeds, outputs) for _ in range(3))):
+        assert list(got) == list(want.outputs)
+        for name, array in want.outputs.items():
+            assert got[name].dtype == array.dtype, name
+            assert got[name].shape == array.shape, name
+            assert got[name].tobytes() == array.tobytes(), name
+    return watched

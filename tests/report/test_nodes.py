@@ -1,0 +1,57 @@
+"""What reports say about the kernels of a node."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qrun import Session
+from qrun.native import available
+from qrun.ops._native import NativeSection
+from qrun.report.nodes import kernel_fields, kernel_text
+from qrun.steps import NodeEvent
+
+
+def event(*sections: NativeSection, backend: str = "native", why: str = "") -> NodeEvent:
+    return NodeEvent(0, 0, 0, (), (), 0, backend, why=why, sections=sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        ((), "native"),
+        ((("y32", 0, 64, ""),), "native y32"),
+        ((("y32", 0, 64, ""), ("y32", 64, 16, "")), "native y32"),
+        ((("f64", 0, 64, "exact ties"), ("f64", 64, 16, "exact ties")), "native f64 (exact ties)"),
+        (
+            (("y32", 0, 64, ""), ("f64", 64, 16, "exact ties (2 of 16 channels)")),
+            "native y32 0..63, f64 64..79 (exact ties (2 of 16 channels))",
+        ),
+    ],
+)
+def test_forms_and_reasons(sections: tuple[tuple[str, int, int, str], ...], text: str) -> None:
+    made = event(*(NativeSection("k", form, first, channels, why) for form, first, channels, why in sections))
+    assert kernel_text(made) == text
+    assert [k["why"] for k in kernel_fields(made)["kernels"]] == [why for *_, why in sections]
+
+
+def test_why_the_reference_ran() -> None:
+    assert kernel_text(event(backend="reference", why="w is not constant")) == "reference: w is not constant"
+    assert kernel_text(event(backend="reference")) == "reference"
+
+
+@pytest.mark.skipif(not available(), reason="no native kernels for this machine")
+def test_the_reason_comes_from_the_proof() -> None:
+    constants = {"xs": np.float32(3), "xz": np.uint8(0), "w": np.ones((16, 8), np.int8), "ws": np.float32(1), "wz": np.int8(0),
+                 "ys": np.float32(82), "yz": np.uint8(0)}  # fmt: skip
+    node = helper.make_node("QLinearMatMul", ["x", *constants], ["y"], name="product")
+    x, y = (helper.make_tensor_value_info(*info) for info in (("x", 2, [4, 16]), ("y", 2, [4, 8])))
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph([node], "g", [x], [y], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    assert graph.input[0].type.tensor_type.elem_type == TensorProto.UINT8
+    session = Session(model, backend="native", cache=False)
+    for _ in range(3):
+        (ran,) = session.execute({"x": np.ones((4, 16), np.uint8)}).events
+        assert kernel_text(ran) == "native table (exact ties, which float64 misses)"

@@ -1,0 +1,206 @@
+"""scripts/bench.py: what it measures fits together, and it times neither wrong results nor dead engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.native import available
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+import _bench_cases  # noqa: E402
+import _engines  # noqa: E402
+import _peak  # noqa: E402
+import _workers  # noqa: E402
+
+Array = np.ndarray[Any, Any]
+MACS = 8 * 8 * 16 * 4 * 3 * 3
+needs_native = pytest.mark.skipif(not available(), reason="no native kernels for this machine")
+
+
+def write(folder: Path, name: str = "tiny", mean: bool = False) -> None:
+    """A quantized convolution 4 -> 16 channels of 8x8, reshaped to a row; if `mean`, less its mean over the batch."""
+    rng = np.random.default_rng(7)
+    weights = rng.integers(-127, 128, (16, 4, 3, 3)).astype(np.int8)
+    tensors = {"s": np.float32(0.02), "z": np.uint8(128), "w": weights, "ws": np.float32(0.01), "wz": np.int8(0)}
+    tensors |= {"ys": np.float32(0.05), "yz": np.uint8(120), "row": np.array([1, -1], np.int64)}
+    quantized = ["q", "s", "z", "w", "ws", "wz", "ys", "yz"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("QLinearConv", quantized, ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("DequantizeLinear", ["c", "ys", "yz"], ["f"]),
+        helper.make_node("Reshape", ["f", "row"], ["y"]),
+    ]
+    if mean:
+        nodes += [helper.make_node("ReduceMean", ["y"], ["m"], axes=[0]), helper.make_node("Sub", ["y", "m"], ["d"])]
+    graph = helper.make_graph(
+        nodes, "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])],
+        [helper.make_tensor_value_info("d" if mean else "y", TensorProto.FLOAT, [1, 1024])],
+        [numpy_helper.from_array(np.asarray(value), key) for key, value in tensors.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / f"{name}-qop.onnx")
+    np.save(folder / f"{name}-x.npy", rng.standard_normal((1, 4, 8, 8)).astype(np.float32))
+
+
+def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, SCRIPTS / "bench.py", folder, "--formats", "qop", "--threads", "1", *words]
+    return subprocess.run([str(w) for w in command], capture_output=True, text=True, timeout=120, cwd=folder)
+
+
+@needs_native
+def test_times_and_ratios_fit_together(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    write(tmp_path)
+    words = ("--models", "tiny", "--engines", "qrun,ort,openvino", "--batch", "1,2", "--rounds", "2")
+    done = bench(tmp_path, *words, "--json", "b.json", "--markdown")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "b.json").read_text())
+    assert found["machine"]["isa"] == available()[0].name
+    assert found["versions"]["qrun"] == qrun.__version__
+    assert [(r["model"], r["format"], r["threads"], r["batch"]) for r in found["results"]] == [
+        ("tiny", "qop", 1, 1), ("tiny", "qop", 1, 2)
+    ]  # fmt: skip
+    for result in found["results"]:
+        ours, theirs = result["engines"]["qrun"], result["engines"]["ort"]
+        assert result["macs"] == MACS * result["batch"]
+        assert result["peak_gmacs"] > 1
+        assert result["engines"]["openvino"]["state"] in ("no file", "not installed")
+        for engine in (ours, theirs):
+            assert engine["state"] == "ok"
+            assert engine["runs"] == 2 * _bench_cases.BURST
+            assert 0 < engine["min_ms"] <= engine["median_ms"]
+            assert engine["gmacs"] == pytest.approx(result["macs"] / engine["min_ms"] / 1e6)
+            assert engine["peak_share"] == pytest.approx(engine["gmacs"] / result["peak_gmacs"])
+        for kind in ("min", "median"):
+            assert result["ratios"]["ort"][kind] == pytest.approx(ours[f"{kind}_ms"] / theirs[f"{kind}_ms"])
+    lines = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| tiny")]
+    assert [line[:4] for line in lines] == [["| tiny", "qop", "1", "1"], ["| tiny", "qop", "1", "2"]]
+
+
+@needs_native
+def test_startup_and_memory(tmp_path: Path) -> None:
+    write(tmp_path)
+    words = ("--models", "tiny", "--engines", "qrun", "--rounds", "0", "--startup", "--memory", "--times", "1")
+    done = bench(tmp_path, *words, "--json", "b.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "b.json").read_text())
+    empty, filled = found["startup"]
+    assert (empty["cache"], filled["cache"]) == ("empty cache", "filled cache")
+    for row in (empty, filled):
+        once = row["create_ms"] + row["first_run_ms"] - row["later_run_ms"]
+        assert row["setup_ms"] == pytest.approx(once)
+        assert row["process_ms"] > row["imports_ms"] + row["create_ms"] + row["first_run_ms"]
+    (memory,) = found["memory"]
+    assert 5 < memory["imports_mib"] <= memory["peak_mib"] < 1000
+
+
+def test_a_batch_that_mixes_images_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "mixed", mean=True)
+    done = bench(tmp_path, "--models", "mixed", "--engines", "reference", "--batch", "2", "--rounds", "1")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "bench.py: error: mixed-qop-b2.onnx: a batch of 2 gives other outputs than 2 single images\n"
+    )
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    done = bench(tmp_path, "--models", "nosuch", "--rounds", "1")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "there is no nosuch-qop.onnx" in done.stderr
+
+
+def truth(wrong: str = "") -> _bench_cases.Truth:
+    return _bench_cases.Truth([np.array([[0.0, 1.0, -2.0]], np.float32), np.array([3, 4], np.uint8)], 1, wrong)
+
+
+@pytest.mark.parametrize(
+    ("engine", "floats", "integers", "wrong"),
+    [
+        ("qrun", [0, 1, -2], [3, 4], False),
+        ("qrun", [0, 1, -2], [3, 5], True),
+        ("qrun", [0, 1.1, -2], [3, 4], True),
+        ("reference", [0, 1, -2], [2, 4], True),
+        ("ort", [0.3, 1, -2], [3, 5], False),
+        ("openvino", [3, 1, -2], [3, 4], True),
+    ],
+)
+def test_wrong_results_are_found(engine: str, floats: list[float], integers: list[int], wrong: bool) -> None:
+    outputs: list[Array] = [np.array([floats], np.float32), np.array(integers, np.uint8)]
+    assert bool(_bench_cases.judge(engine, outputs, truth())[2]) == wrong
+
+
+def test_a_wrong_tensor_inside_is_found() -> None:
+    reason = "conv1 is not what the reference backend computes"
+    assert _bench_cases.judge("qrun", truth().outputs, truth(reason))[2] == reason
+    assert _bench_cases.judge("ort", truth().outputs, truth(reason))[2] == ""
+    assert _bench_cases.judge("qrun", [np.zeros(4), np.zeros(2)], truth())[2] == "another shape"
+
+
+@needs_native
+def test_one_wrong_bit_of_an_inner_tensor_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path)
+    checker = _engines.Checker(tmp_path / "tiny-qop.onnx", np.load(tmp_path / "tiny-x.npy"), str(tmp_path))
+    assert checker.macs() == MACS
+    assert checker.native(1) == ""
+    run = qrun.Session.run
+
+    def flipped(session: qrun.Session, *arguments: Any) -> dict[str, Array]:
+        made = {name: array.copy() for name, array in run(session, *arguments).items()}
+        if session.backend == "native":
+            made["c"][0, 5, 3, 2] ^= 1
+        return made
+
+    monkeypatch.setattr(qrun.Session, "run", flipped)
+    assert checker.native(1) == "c is not what the reference backend computes"
+
+
+class Mortal:
+    def __init__(self, start: bool = True) -> None:
+        if not start:
+            self.die()
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def fail(self) -> None:
+        raise ValueError("\n  no such thing\nat line 3")
+
+    def burst(self, times: int) -> list[float]:
+        self.die()
+        return [0.0] * times
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals end processes on Unix only")
+def test_dead_workers_are_told() -> None:
+    with pytest.raises(_workers.WorkerError, match="ended by SIGSEGV") as caught:
+        _workers.Worker(Mortal, False)
+    assert caught.value.dead
+    with _workers.Worker(Mortal) as worker:
+        assert _bench_cases.interleaved({"one": worker}, 2) == ({}, {"one": "ended by SIGSEGV"})
+    with _workers.Worker(Mortal) as worker, pytest.raises(_workers.WorkerError, match=r"^no such thing$") as caught:
+        worker.ask("fail")
+    assert not caught.value.dead
+
+
+@needs_native
+def test_a_peak_for_every_instruction_set() -> None:
+    speeds = []
+    for isa in available():
+        peak = _peak.Peak(isa.dot, isa.cpu, isa.features)
+        speeds.append(max(peak.burst(2)))
+    assert all(speed > 1e9 for speed in speeds), speeds
