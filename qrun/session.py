@@ -17,7 +17,7 @@ from qrun.ir import Array, Model, TensorType, load
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
-from qrun.passes import optimize
+from qrun.passes import has_tables, optimize
 from qrun.plan import BACKENDS, Plan, plan
 from qrun.profiling import Profile, Progress, measure
 from qrun.programs import Compiled, Programs, expected_failure
@@ -100,8 +100,8 @@ class Session:
         self.backend = "native" if self._engine else "reference"
         self.fuse = self._engine is not None if fuse is None else fuse
         self._lock = threading.Lock()
-        self._plans: dict[tuple[str, ...], Prepared] = {}
-        self._prepared(())
+        self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
+        self._prepared((), False)
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class Session:
     ) -> RunResult:
         if not isinstance(feeds, Mapping):
             raise _bad_argument("feeds", "a dict of arrays by input name", feeds)
-        chosen = self._prepared((outputs,) if isinstance(outputs, str) else tuple(outputs or ()))
+        chosen = self._prepared((outputs,) if isinstance(outputs, str) else tuple(outputs or ()), observe)
         values = check_feeds(self.model, feeds)
         budget = Budget(default_limit if self.max_memory is None else self.max_memory)
         if chosen.programs is None or observe:
@@ -179,21 +179,25 @@ class Session:
             raise _bad_argument("runs", "at least 1, or None", runs)
         return measure(lambda: self.execute(feeds, observe=False), self.model, runs, warmup, seconds, progress)
 
-    def _prepared(self, keep: tuple[str, ...]) -> Prepared:
+    def _prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:
         """The plan for these outputs, and what runs it; plans of one model share their native kernels."""
         with self._lock:
-            found = self._plans.get(keep)
+            key = (keep, observe and self.fuse)
+            found = self._plans.get(key)
             if found is None:
                 while len(self._plans) >= PLANS:
                     del self._plans[next(iter(self._plans))]
-                found = self._plans[keep] = self._prepare(keep)
+                found = self._plans[key] = self._prepare(*key)
             return found
 
-    def _prepare(self, keep: tuple[str, ...]) -> Prepared:
+    def _prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:
         first = plan(self.model, keep)
         if not self.fuse:
             return self._with_kernels(first, {}, {})
-        done = optimize(self.model, frozenset(first.keep), self.arith)
+        other = self._plans.get((keep, not observe))
+        if other is not None and not has_tables(other.plan.model):
+            return other
+        done = optimize(self.model, frozenset(first.keep), self.arith, tables=not observe)
         reasons = {refusal.index: refusal.reason for refusal in done.refused}
         return self._with_kernels(plan(done.model, keep), done.groups, reasons)
 

@@ -61,6 +61,19 @@ def exact_result(acc: int, x_scale: Any, w_scale: Any, y_scale: Any, out: str, z
     return min(max(rounded + zero, low), high)
 
 
+def nearest32(value: Fraction) -> Any:
+    """The float32 nearest to a real number, ties to even, from the definition."""
+    sign, size = (-1 if value < 0 else 1), abs(value)
+    if not size:
+        return np.float32(0)
+    exponent = -149
+    while size >= Fraction(2) ** (exponent + 24):
+        exponent += 1
+    steps = round(size / Fraction(2) ** exponent)
+    with np.errstate(over="ignore"):
+        return np.float32(sign * np.ldexp(np.float64(steps), exponent))
+
+
 class Guarded:
     """Memory between two unreadable pages: touching anything beyond it kills the process."""
 

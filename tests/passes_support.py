@@ -94,7 +94,9 @@ def reasons(done: Optimized) -> dict[str, str]:
 
 
 def run(model: qrun.Model, graph: Graph, arith: Any = "exact", outputs: Sequence[str] = ()) -> list[np.ndarray]:
-    return list(qrun.Session(model, backend="reference", fuse=False, arith=arith).run(graph.feeds, list(outputs)).values())
+    return list(
+        qrun.Session(model, backend="reference", fuse=False, arith=arith).run(graph.feeds, list(outputs)).values()
+    )
 
 
 def assert_same(graph: Graph, arith: Any = "exact", keep: Sequence[str] = (), message: str = "") -> Optimized:

@@ -13,7 +13,7 @@ POOL = (
     "x*", "padding*", "offsets*", "y*", "x_image", "y_image", "y_row", "taps", "panels", "last_channel", "columns",
     "pixels", "chunk", "chunks", "strip", "strips", "tiles",
 )  # fmt: skip
-SUM = (*POOL, "constants*", "shift!", "zero!", "scale")
+SUM = (*POOL, "constants*", "table*", "shift!", "zero!", "scale")
 MEAN = (*POOL, "constants*", "x_zero!", "scale!", "divide!", "zero!")
 """One 8-byte word each.
 
@@ -22,7 +22,7 @@ offsets      int32 [pixels][taps]: bytes from the image's start
 panels, last_channel   channels are done in panels; the last one starts at last_channel and overlaps
 columns      channels, where they are fewer than one panel of 16
 chunk, strip      pixels and panels of a tile
-constants    8 bytes per pixel: two float32 a and b, a float64, or the start of a table (an address)
+constants    8 bytes per pixel: two float32 a and b, a float64, or an int64: where in `table` the code of sum 0 is
 scale        a float64 by which sums are multiplied before the division (q64)
 shift        added to a sum of unsigned codes
 """
@@ -176,7 +176,7 @@ class SumPool(_Pool):
 
     def _lookup(self, sums: list[str], constant: str) -> list[str]:
         w, n, ints = self.w, self.lanes, self.bytes.ints32
-        table = w.load("ptr", constant, 8)
+        table = w.at(self.a["table"], w.load("i64", constant, 8))
         extend, on = indices([24] * n), w.splat(n, "i1", "true")
         codes = []
         for value in sums:

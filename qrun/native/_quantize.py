@@ -140,7 +140,7 @@ class Quantize(_Floats):
 
 
 class QuantizeImage(Quantize):
-    """Planes of float32 to pixels of `vectors` bytes: 2, 3 or 4 planes, `rows` pixels at a time."""
+    """Planes of float32 to pixels of `vectors` bytes: one to four planes, `rows` pixels at a time."""
 
     names = IMAGE
 
@@ -164,6 +164,9 @@ class QuantizeImage(Quantize):
         for plane in range(spec.vectors):
             x = w.at(x, self.a["x_plane"]) if plane else x
             codes.append(self._codes(x, "0"))
+        if spec.vectors == 1:
+            w.store(self.bytes.kind, codes[0], y)
+            return
         pieces = interleaved(w, "i8", 1, codes, spec.rows)
         if spec.rows > NARROW:
             pieces = sixteens(w, "i8", pieces, spec.rows, 1)

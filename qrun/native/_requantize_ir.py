@@ -179,7 +179,8 @@ class Requantizer:
         w, kind = self.w, "<16 x i32>"
         padded = [row[i % len(row)] for i in range(4)]
         halves = [
-            w.call("<32 x i16>", "llvm.x86.avx512.packssdw.512", (kind, padded[i]), (kind, padded[i + 1])) for i in (0, 2)
+            w.call("<32 x i16>", "llvm.x86.avx512.packssdw.512", (kind, padded[i]), (kind, padded[i + 1]))
+            for i in (0, 2)
         ]
         narrow = "packuswb" if self.out == "u8" else "packsswb"
         packed = w.call("<64 x i8>", f"llvm.x86.avx512.{narrow}.512", *(("<32 x i16>", half) for half in halves))

@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.native.cache import ObjectCache
 from qrun.native.compile import Kernels, Runner
-from qrun.native.fold import aligned
+from qrun.native.fold import aligned, keep_freed_memory
 from qrun.native.isa import Isa, choose
 from qrun.native.operation import Operation, size
 from qrun.native.section import COUNTER, Section
@@ -46,6 +46,7 @@ class Engine:
         """
         if threads < 1:
             raise ValueError(f"threads must be 1 or more, got {threads}")
+        keep_freed_memory()
         engine = cls(choose(isa), Kernels(ObjectCache(cache)), threads)
         if threads > 1:
             from concurrent.futures import ThreadPoolExecutor

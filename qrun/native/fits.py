@@ -6,8 +6,9 @@ bit, with or without a fused multiply-add. Constants are nudged until every entr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from qrun.native.thresholds import Bools, Floats, Ints
 
 Singles = np.ndarray[Any, np.dtype[np.float32]]
 Words = Mapping[str, int]
+Candidate = tuple[str, Callable[[slice], Floats], dict[str, int]]
+"""A form, its values before rounding in some rows of the table, and its words."""
 
 CODES = np.arange(256, dtype=np.float64)
 _LARGEST = 2.0**30
@@ -27,6 +30,8 @@ _STEEPEST = 300.0
 _BISECTIONS = 60
 _LINE_TRIES = ((0, False), (0, True), (1, True), (-1, True))
 """Nudges of the slope, and whether the offset is that of the rounded slope or of the exact one."""
+_SHARES = tuple(slice(first, None, 8) for first in range(8))
+"""Rows of a table that are looked at together: what is wrong is so in most of them, and they stay in the cache."""
 _NUDGES = (
     (0, 0, 0), (0, 0, 1), (0, 0, -1), (1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (1, 0, 1), (1, 0, -1), (-1, 0, 1),
     (-1, 0, -1), (0, 1, 1), (0, 1, -1), (0, -1, 1), (0, -1, -1), (1, 1, 0), (-1, -1, 0), (1, -1, 0), (-1, 1, 0),
@@ -123,13 +128,13 @@ def fit_pair(
         return None
     tries = (_ints(near, fma), _chains(near, fma, 128 * signed)) if isinstance(near, Sum) else (_products(near),)
     for candidates in tries:
-        for form, value, words in candidates:
-            if _agree(value, words["add"], table, limits).all():
+        for form, values, words in candidates:
+            if all(_agree(values(rows), words["add"], table[rows], limits).all() for rows in _SHARES):
                 return form, words
     return None
 
 
-def _ints(near: Sum, fma: bool) -> Iterator[tuple[str, Floats, dict[str, int]]]:
+def _ints(near: Sum, fma: bool) -> Iterator[Candidate]:
     """int: small A / B close to a / b."""
     steep = abs(near.a) > abs(near.b)
     large, small = (near.a, near.b) if steep else (near.b, near.a)
@@ -140,15 +145,14 @@ def _ints(near: Sum, fma: bool) -> Iterator[tuple[str, Floats, dict[str, int]]]:
     for best in sorted(np.argpartition(error, _PAIRS)[:_PAIRS], key=lambda i: (error[i], i)):
         a, b = (first[best], second[best]) if steep else (second[best], first[best])
         left, right = a * (CODES - near.u_zero), b * (CODES - near.v_zero)
-        product = (left[:, None] + right) * scale[best]
         offset = int(-a * near.u_zero - b * near.v_zero)
         weights = int(a) & 0xFFFF | (int(b) & 0xFFFF) << 16
         for c, add in _places(near):
             words = {"weights": weights, "offset": offset, "m": _bits(scale[best]), "c": _bits(c), "add": add}
-            yield "int", _mul_add(product, c, fma), words
+            yield "int", partial(_int_values, left, right, scale[best], c, fma), words
 
 
-def _chains(near: Sum, fma: bool, shift: int) -> Iterator[tuple[str, Floats, dict[str, int]]]:
+def _chains(near: Sum, fma: bool, shift: int) -> Iterator[Candidate]:
     """fma: the factors as float32, and the zero points in the constant, rounded as onnxruntime does on the way."""
     a, b = float(np.float32(near.a)), float(np.float32(near.b))
     zeros = float(fused(np.asarray(a * (near.u_zero - shift)), _single(b * (near.v_zero - shift))))
@@ -156,27 +160,38 @@ def _chains(near: Sum, fma: bool, shift: int) -> Iterator[tuple[str, Floats, dic
         for c, add in _places(near):
             ka, kb, kc = (float(_nudged(v, n)) for v, n in zip((a, b, c - zeros), nudges, strict=True))
             right = _mul_add(kb * (CODES - shift), kc, fma)
-            left = np.broadcast_to((ka * (CODES - shift))[:, None], (256, 256))
+            left = (ka * (CODES - shift))[:, None]
             words = {"a": _bits(ka), "b": _bits(kb), "c": _bits(kc), "add": add}
-            yield "fma", _mul_add(left, right, fma), words
+            yield "fma", partial(_chain_values, left, right, fma), words
 
 
-def _products(near: Product) -> Iterator[tuple[str, Floats, dict[str, int]]]:
+def _products(near: Product) -> Iterator[Candidate]:
     """mul: s * m close to the factor, s a small integer."""
     small = np.arange(1, 257, dtype=np.float64)
     scale = (near.m / small).astype(np.float32).astype(np.float64)
     best = np.argsort(np.abs(scale * small - near.m), kind="stable")[:_SCALES]
     tries = [(1.0, float(np.float32(near.m))), *((float(small[i]), float(scale[i])) for i in best)]
     tries += [(1.0, float(_nudged(near.m, nudge))) for nudge in (1, -1, 2, -2)]
-    exact = (CODES - near.u_zero)[:, None] * (CODES - near.v_zero)
+    left, right = (CODES - near.u_zero)[:, None], CODES - near.v_zero
     for s, m in tries:
-        rounded = _single(exact * s * m)
         for c, add in _places(near):
             words = {
                 "u_zero": _bits(near.u_zero), "s": _bits(s), "t": _bits(-s * near.v_zero), "m": _bits(m), "c": _bits(c),
                 "add": add,
             }  # fmt: skip
-            yield "mul", _single(rounded + c), words
+            yield "mul", partial(_product_values, left, right, s * m, c), words
+
+
+def _int_values(left: Floats, right: Floats, scale: float, c: float, fma: bool, rows: slice) -> Floats:
+    return _mul_add((left[rows, None] + right) * scale, c, fma)
+
+
+def _chain_values(left: Floats, right: Floats, fma: bool, rows: slice) -> Floats:
+    return _mul_add(np.broadcast_to(left[rows], (len(left[rows]), len(right))), right, fma)
+
+
+def _product_values(left: Floats, right: Floats, factor: float, c: float, rows: slice) -> Floats:
+    return _single(_single(left[rows] * right * factor) + c)
 
 
 def _places(near: Sum | Product) -> list[tuple[float, int]]:

@@ -15,6 +15,7 @@ Centred = np.ndarray[Any, np.dtype[np.int8 | np.int16]]
 
 _WIDE = 1 << 23
 _NEAR = 1 << 17
+_LARGEST_REUSED = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,13 @@ def int8_taps(centred: Centred) -> tuple[Int8s, list[int]]:
         if not len(keep):
             return np.concatenate(parts, axis=1), sources
         rest, taps = rest[:, keep], [taps[i] for i in keep]
+
+
+def keep_freed_memory() -> None:
+    """Make glibc's malloc reuse what is freed while plans are made, where it would give large arrays back to the system
+    and take them again, a page fault at a time: it does so only with blocks larger than any that was ever freed.
+    """
+    np.empty(_LARGEST_REUSED, np.uint8)
 
 
 def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> np.ndarray[Any, Any]:

@@ -36,14 +36,14 @@ class Means:
 
     form:      x32: RNE(fl32(fl32(float32(sum) * a) * b)); f64: RNE(fl64(sum * m)); q64: RNE(fl64(fl64(sum * scale) / d));
                all plus `zero`, saturated. table: a lookup.
-    constants: 8 bytes for each output pixel. tables: what they point into. why: what the cheaper forms lack.
+    constants: 8 bytes for each output pixel, int64 places in `table` for a lookup. why: what the cheaper forms lack.
     """
 
     form: str
     constants: Array
     zero: int
     scale: float = 1.0
-    tables: tuple[Array, ...] = ()
+    table: Array | None = None
     why: str = ""
 
     @classmethod
@@ -64,11 +64,13 @@ class Means:
                 constants = aligned((len(inside), 8 // np.dtype(dtype).itemsize), dtype)
                 constants[...] = np.asarray(found, dtype).reshape(len(classes), -1)[which]
                 return cls(form, constants, zero, scales[0], why=_WHY[form])
-        tables = tuple(c.table() for c in classes)
-        starts = [t.ctypes.data - c.low for t, c in zip(tables, classes, strict=True)]
+        tables = [c.table() for c in classes]
+        starts = np.cumsum([0, *(len(t) for t in tables)])[:-1] - [c.low for c in classes]
         constants = aligned((len(inside), 1), np.int64)
-        constants[:, 0] = np.asarray(starts, np.int64)[which]
-        return cls("table", constants, zero, tables=tables, why=_WHY["table"])
+        constants[:, 0] = starts[which]
+        table = aligned(sum(len(t) for t in tables), np.uint8)
+        table[...] = np.concatenate(tables)
+        return cls("table", constants, zero, table=table, why=_WHY["table"])
 
 
 class _Class:
@@ -150,7 +152,7 @@ class _Class:
         count = self.high - self.low + 1
         if count > _TABLE:
             raise Declined("no multiplier gives the exact results of so large windows")
-        table = aligned(count + 3, np.uint8, 0)
         sums = self.sums if len(self.sums) == count else np.arange(self.low, self.high + 1, dtype=np.int64)
+        table = np.zeros(count + 3, np.uint8)
         table[:count] = np.asarray(self.rule(sums, self.divisor)).astype(np.int64) & 0xFF
         return table

@@ -214,9 +214,16 @@ class SumPool(_Pool):
     def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
         form, constants, zero = self.means.form, self.means.constants, self.means.zero
         shift = -taps * (self.x_zero + 128 * self.signed)
-        arrays = {"constants*": constants, **{f"table{n}": t for n, t in enumerate(self.means.tables)}}
+        arrays = {"constants*": constants}
+        if self.means.table is not None:
+            arrays["table*"] = self.means.table
         scale = int(np.float64(self.means.scale).view(np.int64))
-        return form, _pool.SUM, {"shift!": shift, "zero!": 0 if form == "table" else zero, "scale": scale}, arrays
+        return (
+            form,
+            _pool.SUM,
+            {"shift!": shift, "zero!": 0 if form == "table" else zero, "scale": scale, "table*": 0},
+            arrays,
+        )
 
 
 class MeanPool(_Pool):

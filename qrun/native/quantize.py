@@ -151,10 +151,10 @@ class Quantize(_Elementwise):
         return (self._section("quantize", block, self.form, grid, zero, self.constants, read),)
 
     def into(self, operand: Operand, order: Order) -> Operation | None:
-        """For images of two to four planes: channels-last, perhaps with a border."""
+        """For images of one to four planes: channels-last, perhaps with a border."""
         shape = operand.shape
         fits = order == "channels" and len(shape) in (3, 4) and shape == self.result.shape
-        if not fits or self.axis is not None or shape[1] not in (2, 3, 4) or shape[-1] < _quantize.NARROW:
+        if not fits or self.axis is not None or shape[1] not in (1, 2, 3, 4) or shape[-1] < _quantize.NARROW:
             return None
         return QuantizeImage(self, operand)
 

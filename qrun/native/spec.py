@@ -19,7 +19,7 @@ class KernelSpec:
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense); bytes of an element, or of a vector (copies);
              taps per turn (pools).
     form:    how results are made of accumulators (forms.py).
-    out:     u8, s8 or i32.
+    out:     u8, s8 or i32; bytes (copies).
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense).
     """

@@ -207,7 +207,7 @@ def _section(
     if min(*lowest, starts[1]) < 0:
         raise ValueError("a copy begins before its operand")
     rows, vectors, unroll = call.block
-    spec = KernelSpec(call.kind, engine.isa.name, rows, vectors, unroll, call.form, f"{8 * itemsize}bit", False)
+    spec = KernelSpec(call.kind, engine.isa.name, rows, vectors, unroll, call.form, "bytes", False)
     arrays = {} if source is None else {"x*": source}
     x = () if source is not None else ((names.index("x*"), 0),)
     return Section(

@@ -15,8 +15,11 @@ from qrun.ops._op import OpDef
 
 if TYPE_CHECKING:
     from qrun.native import Operation
+    from qrun.native.operation import Order
 
 _SIZES = (1, 2, 4, 8)
+_AXES = 5
+"""Of so many axes every copy is possible; of more, it must be tried."""
 
 
 def moving_kernel(site: Site, definition: OpDef, operation: Callable[[Array, Array], Operation]) -> NativeKernel:
@@ -31,7 +34,10 @@ def moving_kernel(site: Site, definition: OpDef, operation: Callable[[Array, Arr
     def run(inputs: Inputs) -> Array:
         return _reference(definition, site, inputs, Context(site.ctx.arith, site.ctx.version))
 
-    return NativeKernel(run, lambda y: True, (), operation(x, y), (0,))
+    made = operation(x, y)
+    if not made.view and x.ndim > _AXES:
+        _ = made.tight
+    return NativeKernel(run, lambda y: True, (), made, (0,))
 
 
 def view_kernel(site: Site, definition: OpDef) -> NativeKernel:
@@ -53,7 +59,7 @@ def slice_kernel(site: Site, definition: OpDef, cuts: Callable[[], Sequence[slic
     def operation(x: Array, y: Array) -> Operation:
         bounds = [cut.indices(n) for cut, n in zip(cuts(), x.shape, strict=True)]
         starts = [start if n else 0 for (start, _, _), n in zip(bounds, y.shape, strict=True)]
-        return sliced(site.engine, x.shape, x.dtype, starts, [step for _, _, step in bounds], y.shape, "any")
+        return sliced(site.engine, x.shape, x.dtype, starts, [step for _, _, step in bounds], y.shape, _order(x))
 
     return moving_kernel(site, definition, operation)
 
@@ -63,7 +69,11 @@ def pad_kernel(
 ) -> NativeKernel:
     from qrun.native.copy import padded
 
-    return moving_kernel(site, definition, lambda x, y: padded(site.engine, x.shape, value(), *amounts(), "any"))
+    return moving_kernel(site, definition, lambda x, y: padded(site.engine, x.shape, value(), *amounts(), _order(x)))
+
+
+def _order(x: Array) -> Order:
+    return "any" if x.ndim <= _AXES else "plain"
 
 
 def _reference(definition: OpDef, site: Site, inputs: Inputs, ctx: Context) -> Array:

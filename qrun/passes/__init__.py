@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from qrun.ir import Model, Node
+from qrun.ir.schema import OWN
 from qrun.ops import Arith, find
 from qrun.passes._draft import Rewritten
 from qrun.passes._sides import is_dequantize, is_quantize
@@ -20,7 +21,7 @@ from qrun.passes.sink_dequantize import sink_dequantize
 from qrun.passes.tabulate import tabulate
 
 __all__ = [
-    *("Optimized", "Refusal", "optimize"),
+    *("Optimized", "Refusal", "has_tables", "optimize"),
     *("fold_constants", "fuse_qdq", "merge_quantize", "sink_dequantize", "tabulate"),
 ]
 
@@ -57,16 +58,19 @@ class Optimized:
     refused: tuple[Refusal, ...]
 
 
-def optimize(model: Model, keep: frozenset[str], arith: Arith) -> Optimized:
+def optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool = True) -> Optimized:
     """The model with integer operators and tables instead of groups of nodes; see the passes for what stays equal.
 
     keep: names of tensors that must remain, besides the graph's outputs. One that a group would swallow keeps the group
           from being made; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
+    tables: whether to tabulate, which changes no result, but a table cannot say what saturated.
     """
     current = replace(model, nodes=tuple(replace(node, index=i, name=node.label) for i, node in enumerate(model.nodes)))
     groups: list[tuple[int, ...]] = [(i,) for i in range(len(model.nodes))]
     reasons: dict[int, str] = {}
     for rewrite in _PASSES:
+        if rewrite is tabulate and not tables:
+            continue
         done = rewrite(current, keep, arith)
         for index, reason in done.refused.items():
             if len(groups[index]) == 1:
@@ -82,6 +86,11 @@ def optimize(model: Model, keep: frozenset[str], arith: Arith) -> Optimized:
     nodes = tuple(_named(model, current.nodes, groups))
     led = {node.index: tuple(old[i].index for i in group) for node, group in zip(nodes, groups, strict=True)}
     return Optimized(replace(current, nodes=nodes), led, refused)
+
+
+def has_tables(model: Model) -> bool:
+    """Whether a model that was optimized has tables in place of operators."""
+    return any(node.domain == OWN for node in model.nodes)
 
 
 def _named(model: Model, nodes: Iterable[Node], groups: Iterable[tuple[int, ...]]) -> Iterator[Node]:

@@ -20,7 +20,7 @@ def binary(draft: Draft, node: Node) -> Form:
 
 def concat(draft: Draft, node: Node) -> Form:
     """Concat of tensors of any 8-bit types."""
-    parts = [per_tensor(draft, node, place) for place in range(len(node.inputs))]
+    parts = [per_tensor(draft, node, place) for place in range(max(1, len(node.inputs)))]
     out = read_output(draft, node)
     inputs = (out.side.scale, out.side.zero, *(name for p in parts for name in (p.tensor, p.scale, p.zero)))
     return Form("QLinearConcat", inputs, out, tuple(p.node.index for p in parts), node.attributes)

@@ -51,7 +51,7 @@ def read_output(draft: Draft, node: Node) -> Output:
     """Where the node's result is quantized; Refused if it is not, or if somebody else reads it in float."""
     if any(node.outputs[1:]):
         raise Refused("it has more than one output")
-    name, what = node.outputs[0], "its result"
+    name, what = _first(node), "its result"
     clamps: list[Node] = []
     while True:
         readers = draft.consumers(name)
@@ -66,9 +66,13 @@ def read_output(draft: Draft, node: Node) -> Output:
         if reader.op_type not in _CLAMPS or reader.domain or not fixed:
             raise Refused(f"{what} goes to {reader.op}, not to QuantizeLinear")
         clamps.append(reader)
-        name, what = reader.outputs[0], f"the result of {reader.op_type}"
+        name, what = _first(reader), f"the result of {reader.op_type}"
     side = quantized(draft, reader, "its result")
     return Output(side, tuple(clamps), _limits(draft, side, clamps) if clamps else None)
+
+
+def _first(node: Node) -> str:
+    return node.outputs[0] if node.outputs else ""
 
 
 def _limits(draft: Draft, side: Side, clamps: Sequence[Node]) -> tuple[int, int] | None:

@@ -54,11 +54,15 @@ def dequantized(draft: Draft, node: Node, place: int, dtypes: Sequence[np.dtype]
 
 
 def is_dequantize(node: Node) -> bool:
-    return node.op_type == "DequantizeLinear" and node.domain in DOMAINS
+    return node.op_type == "DequantizeLinear" and _is_whole(node)
 
 
 def is_quantize(node: Node) -> bool:
-    return node.op_type == "QuantizeLinear" and node.domain in DOMAINS
+    return node.op_type == "QuantizeLinear" and _is_whole(node)
+
+
+def _is_whole(node: Node) -> bool:
+    return node.domain in DOMAINS and len(node.inputs) > 1 and any(node.outputs[:1])
 
 
 def dequantize_side(draft: Draft, source: Node, what: str, dtypes: Sequence[np.dtype]) -> Side:

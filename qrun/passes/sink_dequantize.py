@@ -73,7 +73,7 @@ class _Sink:
 
     def _drop(self, node: Node) -> None:
         """The input for the output; Dropout only where the input surely is of a type that it takes."""
-        source, name = node.inputs[0], node.outputs[0]
+        source, name = node.inputs[0], node.outputs[0] if node.outputs else ""
         if not name or (node.op_type != "Identity" and source not in self.sides):
             return
         self.draft.alias(name, source, node.index)
@@ -144,7 +144,7 @@ def _moved_axis(draft: Draft, node: Node, side: Side) -> int | None:
 
 def _filled(draft: Draft, node: Node, side: Side) -> tuple[str, ...]:
     """Pad's inputs after the first, with a code to fill with."""
-    if node.attributes.get("mode", "constant") != "constant":
+    if len(node.inputs) < 2 or node.attributes.get("mode", "constant") != "constant":
         return node.inputs[1:]
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     fill = draft.value(name) if name else np.zeros((), np.float32)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qrun.ir import Node
+from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Grid
 from qrun.report.screen import Screen
@@ -14,12 +14,19 @@ from qrun.report.text import same_start
 from qrun.session import NodeEvent
 
 
+def node_of(model: Model, event: NodeEvent) -> Node:
+    """The file's node that an event is named after, or, for a second one made of it, the node that ran."""
+    if event.index < len(model.nodes) or event.node is None:
+        return model.nodes[event.index]
+    return event.node
+
+
 def op_names(nodes: Iterable[Node]) -> Callable[[Node], str]:
     """How tables of these nodes call their operators: with the domain only where two share a name."""
     domains: dict[str, set[str]] = {}
     for node in nodes:
         domains.setdefault(node.op_type, set()).add(node.domain)
-    return lambda node: node.op if len(domains[node.op_type]) > 1 else node.op_type
+    return lambda node: node.op if len(domains.get(node.op_type, ())) > 1 else node.op_type
 
 
 def fused_text(event: NodeEvent, op: str) -> str:

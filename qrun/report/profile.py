@@ -14,7 +14,7 @@ from qrun.memory import human
 from qrun.profiling import SPREAD, Profile, Summary, outliers, summary
 from qrun.report.grid import Column, Grid, markdown_lines
 from qrun.report.header import cpus, environment, headline, model_fields
-from qrun.report.nodes import FUSED, fold_prefix, fused_text, kernel_fields, op_names, output_text
+from qrun.report.nodes import FUSED, fold_prefix, fused_text, kernel_fields, node_of, op_names, output_text
 from qrun.report.screen import Out, Screen
 from qrun.report.text import bar, duration, percent, plural, width_of
 
@@ -140,7 +140,7 @@ def _node_grid(report: ProfileReport, places: Sequence[int]) -> Grid:
         event, median = events[place], float(medians[place])
         running += median
         speed = f"{event.macs / median:.1f}" if event.macs and median else "-"
-        rows.append([str(event.index), nodes[event.index].label, fused_text(event, op(nodes[event.index])), duration(median),
+        rows.append([str(event.index), node_of(profile.model, event).label, fused_text(event, op(node_of(profile.model, event))), duration(median),
                      duration(p90[place]), percent(median / total), percent(running / total), speed,
                      output_text(event)])  # fmt: skip
     return Grid(columns, rows)
@@ -156,7 +156,7 @@ class _Kind:
 def _kinds(report: ProfileReport) -> list[_Kind]:
     found: dict[str, list[float]] = {}
     for event, median in zip(report.profile.last.events, report.medians, strict=True):
-        node = report.profile.model.nodes[event.index]
+        node = node_of(report.profile.model, event)
         found.setdefault(node.op, []).append(float(median))
     kinds = [_Kind(op, len(times), sum(times)) for op, times in found.items()]
     return sorted(kinds, key=lambda kind: -kind.median)
@@ -275,7 +275,7 @@ def _node_fields(report: ProfileReport) -> list[dict[str, Any]]:
     total = float(report.medians.sum()) or 1.0
     rows = []
     for event, samples in zip(profile.last.events, profile.node_ns, strict=True):
-        node = profile.model.nodes[event.index]
+        node = node_of(profile.model, event)
         s = summary(samples)
         rows.append({
             "index": event.index, "name": node.name, "domain": node.domain or "ai.onnx", "op": node.op_type,

@@ -11,7 +11,7 @@ from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, model_fields
 from qrun.report.message import print_findings
-from qrun.report.nodes import FUSED, fold_prefix, fused_text, kernel_fields, kernel_text, op_names, output_text
+from qrun.report.nodes import FUSED, fold_prefix, fused_text, kernel_fields, kernel_text, node_of, op_names, output_text
 from qrun.report.screen import Out, Screen
 from qrun.report.stats import listed, stats
 from qrun.report.text import duration, number, percent, plural
@@ -120,7 +120,7 @@ def _time_grid(
     nodes = report.model.nodes
     op = op_names(nodes)
     rows = [
-        [str(e.index), nodes[e.index].label, fused_text(e, op(nodes[e.index])), duration(e.duration_ns),
+        [str(e.index), node_of(report.model, e).label, fused_text(e, op(node_of(report.model, e))), duration(e.duration_ns),
          percent(e.duration_ns / total if total else 0), output_text(e)]
         for e in events
     ]  # fmt: skip
@@ -184,7 +184,7 @@ def _output_fields(name: str, array: Array, digest: str) -> dict[str, Any]:
 
 
 def _node_fields(model: Model, event: NodeEvent) -> dict[str, Any]:
-    node = model.nodes[event.index]
+    node = node_of(model, event)
     return {
         "index": event.index,
         "name": node.name,

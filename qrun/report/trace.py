@@ -9,6 +9,7 @@ from typing import Any
 
 from qrun.ir import Model
 from qrun.ir.types import ONNX_NAMES
+from qrun.report.nodes import node_of
 from qrun.session import NodeEvent, RunResult, TensorInfo
 
 
@@ -34,7 +35,7 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
     for node in result.events:
         made_by = f"qrun {__version__} {node.backend if backend == 'native' else backend}".strip()
         args = {**_node_args(model, node), "backend": made_by, "dur_ns": node.duration_ns}
-        name = f"{model.nodes[node.index].label}_kernel_time"
+        name = f"{node_of(model, node).label}_kernel_time"
         events.append(event("Node", name, offset + node.start_ns - begin, node.duration_ns, args))
     return "[" + ",\n ".join(json.dumps(e, allow_nan=False) for e in events) + "]\n"
 
@@ -43,7 +44,7 @@ def _node_args(model: Model, node: NodeEvent) -> dict[str, Any]:
     stored = sum(t.nbytes for t in node.inputs if t.name in model.constants)
     fed = sum(t.nbytes for t in node.inputs if t.name not in model.constants)
     return {
-        "op_name": model.nodes[node.index].op_type,
+        "op_name": node_of(model, node).op_type,
         "provider": "CPUExecutionProvider",
         "node_index": str(node.index),
         "graph_index": str(node.index),

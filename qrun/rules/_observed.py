@@ -41,12 +41,19 @@ def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
             if o.kind in kinds:
                 parts.setdefault(o.param, []).append(o)
         for param, found in parts.items():
-            node = event.node or model.nodes[event.index]
+            node = _named(model, event)
             size, rank = _extent(event, node, param)
             total = max(sum(o.total for o in found), size)
             whole = len(found) == 1 and found[0].total == total and rank in (len(found[0].first), -1)
             first = found[0].first if whole else ()
             yield Seen(node, param, sum(o.count for o in found), total, first, found[0].detail)
+
+
+def _named(model: Model, event: NodeEvent) -> Node:
+    """The file's node, unless an operator with other parameters ran in its place."""
+    if event.node is None or (event.index < len(model.nodes) and model.nodes[event.index].op == event.node.op):
+        return model.nodes[event.index]
+    return event.node
 
 
 def kinds_at(result: RunResult, node: Node) -> set[str]:

@@ -56,7 +56,7 @@ def terminal(*arguments: str, width: int = 80, only: str = "both", **env: str) -
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("command", ["run", "profile"])
 def test_terminal_fits(width: int, command: str) -> None:
-    more = ["-n", "3"] if command == "profile" else ["-v"]
+    more = ["-n", "3"] if command == "profile" else ["-v", "--backend", "reference"]
     shown = ESCAPE.sub("", terminal(command, "deep.onnx", "-i", "x.npy", *more, width=width, only="out"))
     from rich.cells import cell_len
 
@@ -76,7 +76,7 @@ def test_terminal_fits(width: int, command: str) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 @pytest.mark.parametrize("command", ["run", "profile"])
 def test_columns_in_a_pipe(width: int, command: str) -> None:
-    more = ["-n", "3"] if command == "profile" else ["-v"]
+    more = ["-n", "3"] if command == "profile" else ["-v", "--backend", "reference"]
     shown = call(command, "deep.onnx", "-i", "x.npy", *more, env={"COLUMNS": str(width)}).out
     assert "╭" not in shown
     for line in shown.splitlines():
@@ -88,7 +88,7 @@ def test_narrow_terminal_has_no_boxes() -> None:
     assert not re.search("[╭│─]|……", shown)
     names = [line.split()[1] for line in shown.splitlines() if line.endswith("%") and line.split()[0].isdigit()]
     assert len(set(names)) == 10, shown
-    assert "…10/con…" in names
+    assert all(re.fullmatch(r"…\d+/con.*…", name) for name in names)
 
 
 def test_dumb_terminal_has_no_boxes() -> None:
@@ -168,7 +168,7 @@ def test_forced_colour_brings_no_cursor_codes() -> None:
 
 
 def test_progress_only_on_a_terminal() -> None:
-    assert "\r" in terminal("profile", "deep.onnx", "-n", "150", only="err").replace("\n", "")
+    assert "\r" in terminal("profile", "deep.onnx", "-n", "150", "-b", "reference", only="err").replace("\n", "")
     assert "runs" not in terminal("profile", "deep.onnx", "-n", "300", "-q", only="err")
 
 
@@ -187,7 +187,7 @@ def test_poor_encodings(folder: Path, encoding: str) -> None:
             assert "\\U0001f600" in ended.out + ended.err
     if encoding == "ascii":
         assert "..." in call("s.onnx", encoding=encoding).out
-        assert "##" in call("profile", "s.onnx", "-n", "3", encoding=encoding).out
+        assert "##" in call("profile", "s.onnx", "-n", "3", "-b", "reference", encoding=encoding).out
         assert (
             "\\u"
             not in call("profile", "s.onnx", "-n", "3", "--format", "markdown", encoding=encoding).out.split("mean")[1]

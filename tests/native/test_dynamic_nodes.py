@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from native_support import ISAS, OBJECTS, codes, thin
+from native_support import ISAS, OBJECTS, codes, nearest32, thin
 from onnx import TensorProto, helper, numpy_helper
 from support import MS, assert_equal, node_model, with_all_outputs
 
@@ -217,6 +218,49 @@ def test_scales_of_each_matrix(lead: Shape, requantized: bool) -> None:
     result = qrun.Session(model, backend="native", cache=OBJECTS).execute(feeds)
     assert result.events[0].backend == "native"
     assert_equal(result.outputs["y0"], qrun.Session(model, backend="reference").run(feeds)["y0"])
+
+
+def hard_scales(rng: Rng, codes_product: int, alpha: int) -> np.ndarray:
+    """float32 [.., 2]: scales whose product with both integers is closer to a tie of float32 than float64 resolves."""
+    found: list[tuple[int, int]] = []
+    dropped = (codes_product * alpha).bit_length() + 24
+    near = np.arange(1, 2 ** (dropped - 29 - 1), dtype=np.uint64)
+    while len(found) < 24:
+        right = int(rng.integers(2**23, 2**24)) | 1
+        inverse = pow(codes_product * alpha * right, -1, 2**dropped)
+        for residue in (2 ** (dropped - 1) + near, 2 ** (dropped - 1) - near):
+            left = residue * np.uint64(inverse) & np.uint64(2**dropped - 1)
+            found += [(int(value), right) for value in left[(left >= 2**23) & (left < 2**24)]]
+    return np.array(found, F)
+
+
+@pytest.mark.parametrize("alpha", [1, 251])
+def test_ties_that_float64_cannot_tell(alpha: int) -> None:
+    rng = np.random.default_rng(4)
+    scales_found = hard_scales(rng, 255 * 255, alpha)
+    a, b, zero = np.full((1, 1), 255, U), np.full((1, len(scales_found)), 255, U), np.zeros((), U)
+    wrong = 0
+    for left in np.unique(scales_found[:, 0]):
+        right = scales_found[:, 1]
+        inputs = [a, np.array(left), zero, b, right, zero]
+        model, feeds = node_model("QGemm", inputs, {"alpha": float(alpha)}, domain=MS)
+        got = qrun.Session(model, backend="native", cache=OBJECTS).run(feeds)["y0"]
+        exact = [255 * 255 * alpha * Fraction(float(left)) * Fraction(float(value)) for value in right]
+        want = np.array([[nearest32(value) for value in exact]])
+        assert np.array_equal(got, want)
+        wrong += int(np.count_nonzero(want != np.array([[F(float(value)) for value in exact]])))
+        wrong += int(np.count_nonzero(want != (np.float64(255 * 255 * alpha * float(left)) * right).astype(F)))
+    assert wrong
+
+
+def test_a_bias_that_float64_cannot_carry() -> None:
+    left, right, bias = F(2**-12 * (1 + 2**-15)), F(2**-12 * (1 - 2**-15)), F(1 + 2**-23)
+    one = np.ones((1, 1), U)
+    model, feeds = node_model("MatMulIntegerToFloat", [one, one, np.array(left), np.array(right), None, None,
+                                                       np.array([bias])], domain=MS)  # fmt: skip
+    got = qrun.Session(model, backend="native", cache=OBJECTS).run(feeds)["y0"]
+    exact = Fraction(float(left)) * Fraction(float(right)) + Fraction(float(bias))
+    assert got == nearest32(exact) != F(float(left) * float(right) + float(bias))
 
 
 def test_a_scale_that_turns_bad_is_observed() -> None:

@@ -193,7 +193,7 @@ def test_kernels_are_reused_and_bounded() -> None:
     again = session.execute({"i0": A}, ["y0"])
     assert first.aside_ns > 0
     assert again.aside_ns < first.aside_ns
-    natives = session._prepared(()).natives
+    natives = session._prepared((), False).natives
     assert natives is not None
     for rows in (*range(VARIANTS + 3), 2):
         a = np.full((rows, 3), rows, np.uint8)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from aarch64_support import Foreign, every_aarch64, needs_qemu
 from native_support import ISAS, LIMITS, OBJECTS, TYPES, Array, codes, engine, every_isa, thin
 from placed_support import run_placed, same_everywhere
 from support import MS, assert_equal, node_model
@@ -368,3 +370,40 @@ def test_refusals_are_those_of_the_reference() -> None:
                 qrun.Session(model, **options).run(feeds)
             texts.append(str(caught.value))
         assert texts[0] == texts[1]
+
+
+@needs_qemu
+@every_aarch64
+def test_pools_of_aarch64(isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(14)
+    foreign, cases = Foreign(isa), []
+    for number, channels in enumerate((3, 16, 21, 40, 130)):
+        kind, taps, order = ("u8", "s8")[number % 2], taps_of(rng, 2), ("channels", "rows")[number % 2]
+        x = codes(rng, (2, channels, *taps.image), kind)
+        zeros = tuple(int(z) for z in rng.integers(LIMITS[kind][0], LIMITS[kind][1] + 1, 2))
+        given = np.moveaxis(x, 1, -1) if order == "rows" else x
+        for form in ("max", "x32", "f64", "q64", "table", "ort"):
+            with monkeypatch.context() as patch:
+                for cheaper in ("x32", "f64", "q64"):
+                    if form in ("max", "ort", cheaper):
+                        break
+                    patch.setattr(_Class, cheaper, lambda self: None)
+                scales = RATIOS["plain" if number % 2 else "equal"]
+
+                def plan(native: Any, form: str = form, taps: Taps = taps, x: Array = x, given: Array = given,
+                         kind: str = kind, order: Any = order, zeros: Any = zeros, scales: Any = scales) -> Any:  # fmt: skip
+                    if form == "max":
+                        return MaxPool(native, given.shape, x.dtype, taps, order)
+                    divisors = np.full(taps.pixels, float(taps.count))
+                    if form == "ort":
+                        return MeanPool(native, given.shape, x.dtype, taps, zeros[0], divisors, scales, zeros[1], order)
+                    means = means_of(taps, scales, kind, zeros, divisors)
+                    assert means.form == form
+                    return SumPool(native, given.shape, x.dtype, taps, zeros[0], means, order)
+
+                own = engine(ISAS[0])
+                want = own.run(plan(own), [given])
+                cases.append((f"{form} {kind} {channels}", foreign.run(plan(foreign), [given]), want))
+    foreign.finish(tmp_path)
+    for label, got, want in cases:
+        assert_equal(got, want, label)

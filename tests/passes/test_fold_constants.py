@@ -44,8 +44,8 @@ def test_in_the_arithmetic_of_the_session(arith: Any) -> None:
     c = g.const(rng.normal(0, 1, 1000).astype(F))
     y = g.node(
         "QLinearMul",
-        *[g.q(c, 1 / 90, U8(99)), *g.params(1 / 90, U8(99))] * 2,
-        *g.params(0.0071, U8(3)),
+        *[g.q(c, 1 / 30, U8(99)), *g.params(1 / 30, U8(99))] * 2,
+        *g.params(0.051, U8(3)),
         domain="com.microsoft",
     )
     assert ops(assert_same(g.output(y), arith)) == []

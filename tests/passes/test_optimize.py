@@ -145,6 +145,20 @@ def test_microsoft_domain() -> None:
     assert ops(rewritten(g.output(z))) == ["QLinearAdd"]
 
 
+@pytest.mark.parametrize("op_type", ["DequantizeLinear", "QuantizeLinear", "Conv", "MatMul", "Gemm", "Add", "Concat", "Relu",
+                                     "AveragePool", "MaxPool", "Pad", "Identity", "Dropout", "Reshape", "Shape", "Clip"])  # fmt: skip
+def test_nodes_without_inputs_or_outputs_do_not_stop_it(op_type: str) -> None:
+    for outputs in ([], [""], ["out"]):
+        for count in range(4):
+            g = Graph()
+            t = g.dq(g.feed(codes(np.random.default_rng(1), U8, (1, 1, 4, 4))), 0.1, U8(3))
+            g.nodes.append(onnx.helper.make_node(op_type, [t, "", t, t][:count], outputs))
+            g.output(g.node("Neg", t))
+            if outputs == ["out"]:
+                g.output(g.q("out", 0.1, U8(3)))
+            assert "Neg" in ops(rewritten(g))
+
+
 UNARY = ("Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Exp", "HardSwish", "Elu", "Erf", "Identity")
 
 

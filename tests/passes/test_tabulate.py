@@ -72,9 +72,10 @@ def test_every_pointwise_operator(op_type: str, arith: Any) -> None:
         g = Graph(24)
         x = g.feed(codes(rng, dtype, SHAPE))
         build = POINTWISE.get(op_type, lambda g, t: str(g.node(op_type, t)))
-        t = g.dq(x, scale, zero(rng, dtype))
-        if op_type in PARTIAL:
-            t = g.node("Add", g.dq(x, 1 / 256, np.iinfo(dtype).min), g.const(F(op_type == "Acosh")))
+        if op_type not in PARTIAL:
+            t = g.dq(x, scale, zero(rng, dtype))
+        else:
+            t = g.node("Add", g.dq(x, 1 / 256, dtype(np.iinfo(dtype).min)), g.const(F(op_type == "Acosh")))
         done = assert_same(g.output(g.q(build(g, t), 0.02, zero(rng, dtype))), arith, message=op_type)
         assert ops(done) == ["Table"]
         (table,) = done.model.constants.values()
