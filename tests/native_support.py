@@ -66,7 +66,7 @@ def nearest32(value: Fraction) -> Any:
     sign, size = (-1 if value < 0 else 1), abs(value)
     if not size:
         return np.float32(0)
-    exponent = -149
+    exponent = max(-149, size.numerator.bit_length() - size.denominator.bit_length() - 24)
     while size >= Fraction(2) ** (exponent + 24):
         exponent += 1
     steps = round(size / Fraction(2) ** exponent)

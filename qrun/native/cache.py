@@ -1,4 +1,6 @@
-"""Compiled objects on disk. They are executable code, so only a private directory of this user is trusted."""
+"""Compiled kernels and found constants on disk. Kernels are executable code, so only a private directory of this user is
+trusted.
+"""
 
 from __future__ import annotations
 

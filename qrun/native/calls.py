@@ -39,6 +39,14 @@ class Buffer:
         return cls(np.empty(shape, dtype))
 
 
+def buffer(room: dict[Any, Any], name: str, shape: tuple[int, ...], dtype: Any) -> Buffer:
+    """An array of a run's own memory; one name stands for one shape."""
+    found: Buffer | None = room.get(name)
+    if found is None:
+        found = room[name] = Buffer(aligned(shape, dtype))
+    return found
+
+
 class Batch:
     """Calls that do not depend on each other, and their structs. For one run at a time.
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from qrun.native import image
 from qrun.native.cache import ObjectCache, digest
+from qrun.native.errors import Declined
 from qrun.native.isa import ISAS, Isa, host_architecture
 from qrun.native.spec import KernelSpec
 
@@ -192,8 +193,11 @@ def load_object(body: bytes, isa: Isa) -> Any:
 
 @cache
 def _llvm() -> Any:
-    import llvmlite.binding as llvm
-
+    """Imported only to compile, or to load what is no image. Raises Declined if that fails."""
+    try:
+        import llvmlite.binding as llvm
+    except (ImportError, OSError) as error:
+        raise Declined(f"llvmlite cannot be loaded: {error}") from None
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.calls import Buffer, Rooms
+from qrun.native.calls import Buffer, Rooms, buffer
 from qrun.native.engine import Engine, address
 from qrun.native.errors import Declined
 from qrun.native.finish import Finish, Term
-from qrun.native.fold import aligned
 from qrun.native.forms import MAGIC_BITS
 from qrun.native.gemm import Gemm
 from qrun.native.operation import Operand, size
-from qrun.native.packing import Packing, offsets
+from qrun.native.packing import Packing, as_int8, offsets
 from qrun.native.results import Results
 from qrun.native.stack import Part, Products, Shape
 
@@ -25,6 +24,7 @@ Room = dict[Any, Any]
 _INT32 = np.dtype(np.int32)
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 _PRODUCTS = 1 << 14
+_STRIDES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +74,29 @@ class Matmul:
         self.centred = False
         codes = np.zeros((shape.k, shape.n), np.int8)
         if constant is not None:
-            codes, self.centred = _int8(constant, zero)
+            codes, self.centred = as_int8(constant, zero)
         self.packs = constant is None
         self.columns = -(-shape.n // engine.isa.lanes) * engine.isa.lanes
         self.sums = np.zeros((1, self.columns), np.int32)
         self.sums[0, : shape.n] = codes.sum(axis=0, dtype=np.int64)
-        if groups > 1 and self.finish.held is not None:
-            self.finish.held = _copy(self.finish.held[shape.rights])
+        if groups > 1:
+            self.finish.repeat(shape.rights)
         self.gemm = self._gemm(codes)
         self._parts: dict[tuple[int, bool], tuple[Part, ...]] = {}
         self.sections = () if self.empty else tuple(part.section for part in self._placed(0))
-        self.a_bytes = max((section.extents[0] for section in self.sections), default=0)
+        self._start = None if self.packs else self._starts(False)
         self.packing: Packing | None = None
         if self.packs and not self.empty:
             panels = tuple(part.panels for part in self._placed(0))
             self.packing = Packing(engine, b.shape, b.dtype, panels)
+        self._reaches: dict[bool, int] = {}
         self._rooms: Rooms[Room] = Rooms(dict)
         self._last: tuple[Array | None, Array | None] = (None, None)
+
+    @property
+    def a_bytes(self) -> int:
+        """How far kernels may read from a left matrix without gaps."""
+        return self._reach(False)
 
     @property
     def scratch_bytes(self) -> int:
@@ -121,6 +127,22 @@ class Matmul:
             found = self._parts[stride, ones] = tuple(made)
         return found
 
+    def _reach(self, ones: bool) -> int:
+        """How far the product's kernels, and with `ones` those that sum rows, read from a left matrix without gaps."""
+        found = self._reaches.get(ones)
+        if found is None:
+            parts = () if self.empty else (*self._placed(0), *(self._placed(0, True) if ones else ()))
+            found = self._reaches[ones] = max((part.section.extents[0] for part in parts), default=0)
+        return found
+
+    def _starts(self, ones: bool) -> Array | None:
+        """What kernels for constant weights start from: int32 [1, whole vectors], None for zeros."""
+        lanes = self.engine.isa.lanes
+        values = np.zeros((1, lanes if ones else self.columns), np.int32)
+        for part in () if self.empty else self._placed(0, ones):
+            values[0, part.section.first :][: part.start.size] = part.start
+        return values if values.any() else None
+
     def run(
         self,
         a: Array,
@@ -143,7 +165,8 @@ class Matmul:
         if self.empty:
             return result.array
         room = self._rooms.take()
-        x = self._left(room, a, beyond)
+        correction = self._correction(b_zero)
+        x = self._left(room, a, beyond, self._reach(correction is not None))
         packed, sums = None, self.sums
         if self.packing is not None:
             packer = room.get("packer")
@@ -151,7 +174,7 @@ class Matmul:
                 packer = room["packer"] = self.packing.room()
             packer.run(b)
             packed, sums = packer.packed, packer.sums
-        terms, bias = self._terms(room, x, sums, a_zero, b_zero, addend)
+        terms, bias = self._terms(room, x, sums, a_zero, correction, addend)
         self._compute(room, x, packed, terms, bias, result, held)
         self._rooms.give(room)
         return result.array
@@ -176,7 +199,7 @@ class Matmul:
             raise ValueError("the operands or parameters of a product are not as planned")
 
     def _terms(
-        self, room: Room, x: _Left, sums: Array, a_zero: Array, b_zero: Array, addend: Array | None
+        self, room: Room, x: _Left, sums: Array, a_zero: Array, correction: Array | None, addend: Array | None
     ) -> tuple[list[Term], Buffer]:
         """What the zero points add to the bare products: terms for the finish, and start values of the sums.
 
@@ -185,18 +208,19 @@ class Matmul:
         """
         shape = self.shape
         terms: list[Term] = []
-        raised = self._raised
+        raised = self._raised if self.packs else 0
         if len(a_zero) > 1:
             terms.append((a_zero, self._per_product(-sums[:, : shape.n])))
         else:
             raised += int(a_zero[0])
-        bias = _buffer(room, "bias", sums.shape, np.int32)
+        bias = buffer(room, "bias", sums.shape, np.int32)
         np.multiply(sums, -raised, out=bias.array)
+        if self._start is not None:
+            bias.array[...] += self._start
         if addend is not None:
             bias.array[:, : shape.n] += addend
         if self.finish.form == "y32":
             bias.array[...] += MAGIC_BITS
-        correction = self._correction(b_zero)
         if correction is not None:
             totals = self._totals(room, x) - shape.k * a_zero
             terms.append((totals, self._per_product(correction)))
@@ -225,7 +249,7 @@ class Matmul:
     ) -> None:
         shape = self.shape
         direct = self.finish.form == "i32" and not terms
-        acc = y if direct else _buffer(room, "acc", (y.array.size + self.engine.isa.lanes,), np.int32)
+        acc = y if direct else buffer(room, "acc", (y.array.size + self.engine.isa.lanes,), np.int32)
         self._products(room, x.stride, False).run(x.starts, acc, packed, bias, x)
         if not direct:
             if held is not None and len(held) > 1:
@@ -248,50 +272,29 @@ class Matmul:
         """[right matrices, N] as [products, N]; what is the same for all matrices stays one row."""
         return values[self.shape.rights] if len(values) > 1 else values
 
-    def _left(self, room: Room, a: Array, beyond: int) -> _Left:
-        """a where kernels can read it."""
+    def _left(self, room: Room, a: Array, beyond: int, reach: int) -> _Left:
+        """a where kernels can read it, that reach so far from the start of a matrix without gaps."""
         shape = self.shape
         one = len(shape.lefts) == 1
         if one:
             a = a.reshape(1, shape.rows, shape.k)
         stride = a.strides[-2] if shape.rows > 1 else shape.k
-        over = self.a_bytes - shape.rows * shape.k
-        if (a.strides[-1] != 1 and shape.k > 1) or stride < shape.k or over > beyond or (over > 0 and stride > shape.k):
-            held = _buffer(room, "a", (a.size + max(over, 0),), a.dtype).array
+        over = reach - shape.rows * shape.k
+        gaps = stride != shape.k
+        known = not gaps or (stride, False) in self._parts or len(self._parts) < _STRIDES
+        if (a.strides[-1] != 1 and shape.k > 1) or stride < shape.k or over > (0 if gaps else beyond) or not known:
+            held = buffer(room, f"a and {over}", (a.size + max(over, 0),), a.dtype).array
             tight = held[: a.size].reshape(a.shape)
             tight[...] = a
-            a, stride = tight, shape.k
+            a, stride, gaps = tight, shape.k, False
         starts = address(a) if one else address(a) + offsets(a)[shape.lefts]
-        return _Left(starts, 0 if stride == shape.k else stride, a)
+        return _Left(starts, stride if gaps else 0, a)
 
     def _totals(self, room: Room, x: _Left) -> Array:
         """int32: the sum of every row of a, for each product."""
-        shape, isa = self.shape, self.engine.isa
-        acc = _buffer(room, "totals", (shape.rows * len(shape.lefts),), np.int32)
-        bias = _buffer(room, "totals bias", (1, isa.lanes), np.int32)
-        bias.array[...] = -self._raised * shape.k
+        acc = buffer(room, "totals", (self.shape.rows * len(self.shape.lefts),), np.int32)
+        bias = buffer(room, "totals bias", (1, self.engine.isa.lanes), np.int32)
+        start = self._starts(True)
+        bias.array[...] = 0 if start is None else start
         self._products(room, x.stride, True).run(x.starts, acc, None, bias, x)
         return acc.array
-
-
-def _buffer(room: Room, name: str, shape: tuple[int, ...], dtype: Any) -> Buffer:
-    """An array of a run's own memory; one name stands for one shape."""
-    found: Buffer | None = room.get(name)
-    if found is None:
-        found = room[name] = Buffer(aligned(shape, dtype))
-    return found
-
-
-def _copy(array: Array) -> Array:
-    made = aligned(array.shape, array.dtype)
-    made[...] = array
-    return made
-
-
-def _int8(codes: Array, zero: Array | None) -> tuple[Array, bool]:
-    """Constant codes [K, N] as int8: less their zero point, if that is known and fits; else uint8 ones 128 less."""
-    if zero is not None:
-        centred = codes.astype(np.int16) - zero.astype(np.int16)
-        if centred.min(initial=0) >= -128 and centred.max(initial=0) <= 127:
-            return centred.astype(np.int8), True
-    return (codes ^ np.uint8(128)).view(np.int8) if codes.dtype == np.uint8 else codes, False

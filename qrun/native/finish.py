@@ -16,6 +16,7 @@ from qrun.native.planned import share
 from qrun.native.results import Results
 from qrun.native.section import struct
 from qrun.native.spec import KernelSpec
+from qrun.native.thresholds import Ints
 
 Array = np.ndarray[Any, Any]
 Term = tuple[Array, Array]
@@ -58,6 +59,13 @@ class Finish:
         channels = np.arange(matrices)[:, None] * self.n + lane
         pick = np.where(lane < self.n, channels, -1).reshape(matrices * self.panels, self.width)
         return results.constants(self.form, pick).reshape(matrices, -1)
+
+    def repeat(self, matrices: Ints) -> None:
+        """Take the known constants of these matrices, one after another."""
+        if self.held is not None:
+            held = aligned((len(matrices), self.held.shape[1]), self.held.dtype)
+            held[...] = self.held[matrices]
+            self.held = held
 
     def takes(self, held: Array | None, sets: tuple[int, int]) -> bool:
         """Whether these constants, of one of so many sets, are what runs need."""

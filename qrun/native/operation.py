@@ -72,6 +72,8 @@ class Operation(ABC):
     order: Order
     view = False
     """Whether the result is the operand's own bytes, in C order, under another shape."""
+    gaps = True
+    """Whether the rows of its result may lie further apart than they are long."""
     parts: tuple[int, ...] = ()
     """Of a concatenation: the byte in a row of the result where each operand's columns start."""
     copied: tuple[bool, ...] = ()

@@ -151,3 +151,12 @@ def offsets(array: Array) -> Ints:
     for count, step in zip(array.shape[:-2], array.strides, strict=False):
         found = found[..., None] + np.arange(count) * step
     return found.reshape(-1)
+
+
+def as_int8(codes: Array, zero: Array | None) -> tuple[Array, bool]:
+    """Constant codes [K, N] as int8: less their zero point, if that is known and fits; else uint8 ones 128 less."""
+    if zero is not None:
+        centred = codes.astype(np.int16) - zero.astype(np.int16)
+        if centred.min(initial=0) >= -128 and centred.max(initial=0) <= 127:
+            return centred.astype(np.int8), True
+    return (codes ^ np.uint8(128)).view(np.int8) if codes.dtype == np.uint8 else codes, False

@@ -231,9 +231,9 @@ class Placement:
 
     def _can_join(self, storage: Storage, order: Order) -> bool:
         producer = self._producers.get(storage)
-        if producer is None or storage.parent is not None or storage.key is not None or any(storage.operand.border):
+        if producer is None or not producer.gaps or any(storage.operand.border):
             return False
-        if any(not child.gaps for child in storage.children):
+        if storage.parent is not None or storage.key is not None or any(not child.gaps for child in storage.children):
             return False
         flat = len(storage.operand.shape) == 2
         fits = ("channels", "rows", "any") if flat else ("channels", "any") if order == "channels" else ("rows",)

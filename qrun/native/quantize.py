@@ -163,6 +163,7 @@ class QuantizeImage(Planned):
     """A Quantize from planes to pixels: x in C order, the result channels-last, its border not written."""
 
     order: Order = "channels"
+    gaps = False
 
     def __init__(self, plain: Quantize, result: Operand) -> None:
         super().__init__()

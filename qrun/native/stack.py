@@ -10,11 +10,13 @@ import numpy as np
 
 from qrun.native.calls import Batch, Buffer, Call
 from qrun.native.engine import Engine, address
+from qrun.native.errors import Declined
 from qrun.native.operation import size
 from qrun.native.packing import Panels
 from qrun.native.section import Section
 from qrun.native.thresholds import Ints
 
+Array = np.ndarray[Any, Any]
 _WEIGHTS, _BIAS = 2, 3
 """Operands of a product's kernels, besides what they read and write."""
 
@@ -47,23 +49,35 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A product kernel that reads its start values, and perhaps its packed weights, as operands."""
+    """A product kernel that reads its start values, and perhaps its packed weights, as operands.
+
+    start: the values it would start from itself, int32 for all columns of its vectors.
+    """
 
     section: Section
     panels: Panels
+    start: Array
 
     @classmethod
-    def of(cls, section: Section, names: Sequence[str], start: int, packs: bool) -> Part:
+    def of(cls, section: Section, names: Sequence[str], first_byte: int, packs: bool) -> Part:
+        """packs: it reads weights that begin at this byte of all packed ones. Raises Declined if they lie otherwise."""
         arguments, pointers = section.arguments.copy(), section.pointers
+        if packs and section.spec.kind != "dense":
+            raise Declined(f"no {section.spec.kind} kernels for weights that are not constant")
         weights, bias = (names.index(name) for name in ("weights*", "bias*"))
-        packed = next(array for array in section.keep if address(array) == arguments[weights])
-        panels, _, quads, width, _ = packed.shape
+        packed, start = (_held(section, arguments[word]) for word in (weights, bias))
+        panels = Panels(section.first, 0, 0, 0, first_byte)
+        if packs:
+            panels = Panels(section.first, packed.shape[0], packed.shape[2], packed.shape[3], first_byte)
         for word, operand in ((bias, _BIAS), (weights, _WEIGHTS))[: 1 + packs]:
             arguments[word] = 0
             pointers = (*pointers, (word, operand))
-        return cls(
-            replace(section, arguments=arguments, pointers=pointers), Panels(section.first, panels, quads, width, start)
-        )
+        return cls(replace(section, arguments=arguments, pointers=pointers), panels, start.reshape(-1))
+
+
+def _held(section: Section, start: int) -> Array:
+    """The section's own array that is there."""
+    return next(array for array in section.keep if address(array) == start)
 
 
 class Products:

@@ -35,7 +35,7 @@ def fused_text(event: NodeEvent, op: str) -> str:
     return f"{op} +{others}" if others > 0 else op
 
 
-FUSED = "+N: with N other nodes, fused (--no-fuse runs them one by one)"
+FUSED = "+N: with N other nodes, as one that rounds once (--no-fuse: as written)"
 
 
 def output_text(event: NodeEvent) -> str:

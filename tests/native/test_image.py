@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from native_support import every_isa
 
-from qrun.native import Conv, Engine, Target, available, image
+from qrun.native import Conv, Declined, Engine, Target, available, image
 from qrun.native._features import _of_cpuinfo, _of_llvm
-from qrun.native.compile import compile_object
+from qrun.native.compile import _llvm, compile_object
 from qrun.native.image import Image, image_of
 from qrun.native.isa import ISAS, Isa
 
@@ -113,7 +113,7 @@ def test_where_images_may_not_run_llvm_loads_objects(tmp_path: Path, monkeypatch
 
 def test_kept_kernels_do_not_load_llvm(tmp_path: Path) -> None:
     code = (
-        "import sys, numpy as np; from qrun.native import Conv, Engine, Target; "
+        "import sys, numpy as np; from qrun.native import Conv, Declined, Engine, Target; "
         f"e = Engine.create(cache={str(tmp_path / 'c')!r}); x = np.ones((1, 4, 3), np.uint8); "
         "t = Target(np.float32(1), np.ones(1, np.float32), np.float32(1), 'u8', 0); "
         "y = Conv(e, x.shape, np.ones((4, 4, 1), np.int8), x_zero_point=np.uint8(0), target=t).run(x); "
@@ -125,6 +125,15 @@ def test_kept_kernels_do_not_load_llvm(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert [line.split() for line in said] == [["48", "True", "False"], ["48", "False", "False"]]
+
+
+def test_without_llvm_new_kernels_are_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    y = run(Engine.create(cache=tmp_path / "c"))
+    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
+    _llvm.cache_clear()
+    assert np.array_equal(run(Engine.create(cache=tmp_path / "c")), y)
+    with pytest.raises(Declined, match=r"^llvmlite cannot be loaded: .*llvmlite\.binding"):
+        run(Engine.create(cache=None))
 
 
 def test_linux_tells_the_features_that_llvm_finds() -> None:

@@ -131,7 +131,7 @@ def test_several_threads_may_run_a_session() -> None:
 
 
 def test_events_are_those_of_the_nodes() -> None:
-    native = qrun.Session(chain(middle="Cos"), backend="native", cache=OBJECTS)
+    native = qrun.Session(chain(middle="Cos"), backend="native", cache=OBJECTS, fuse=False)
     native.run({"x": codes(0)})
     result = native.execute({"x": codes(0)}, observe=False)
     assert program_of(native) is not None
