@@ -1,0 +1,25 @@
+"""Random networks on the native backend: every tensor equals the reference backend's, fused and as written.
+
+``python tests/graphs.py 2000 0`` runs as many as one likes.
+"""
+
+from __future__ import annotations
+
+import pytest
+from graphs import compare
+from native_support import ISAS, OBJECTS
+
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+
+
+@pytest.mark.parametrize("first", range(0, 160, 16))
+def test_random_graphs(first: int) -> None:
+    for seed in range(first, first + 16):
+        compare(seed, cache=OBJECTS)
+
+
+@pytest.mark.parametrize("isa", ISAS[1:])
+def test_every_instruction_set(isa: str) -> None:
+    start = 1000 * ISAS.index(isa)
+    for seed in range(start, start + 12):
+        compare(seed, isa, cache=OBJECTS)
