@@ -7,14 +7,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from qrun.errors import CallError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.memory import Budget
-from qrun.ops import Arith, Context, Observation
+from qrun.ops import Arith, Context, Observation, find
 from qrun.ops._native import NativeKernel, Site
 from qrun.plan import Step
 
@@ -35,7 +35,11 @@ class TensorLike(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
 
 
-Key = tuple[tuple[tuple[int, ...], np.dtype[Any]] | None, ...]
+Key = tuple[tuple[tuple[int, ...], np.dtype[Any], bytes] | None, ...]
+How = Literal["", "constant", "value"]
+"""Whether an input of a node is the same in each run; ``value``: made by an operator that sees shapes only, so that
+kernels are kept for each of its values."""
+Fixed = tuple[How, ...]
 Claim = tuple[tuple[int, ...], int, str]
 
 
@@ -78,7 +82,7 @@ class NativeKernels:
         self.engine = engine
         self.arith: Arith = arith
         self.literal = literal or {}
-        self._fixed: dict[int, tuple[bool, ...]] = {}
+        self._fixed: dict[int, Fixed] = {}
         self._bound: dict[int, dict[Key, Bound]] = {}
         self._lock = threading.Lock()
 
@@ -87,14 +91,16 @@ class NativeKernels:
         fixed = self._fixed.get(step.node.index)
         return None if fixed is None else self._bound[step.node.index].get(_key(args, fixed))
 
-    def bound(self, step: Step, infos: Mapping[str, TensorLike]) -> Bound | None:
-        """What was bound for inputs of these types and shapes, if anything."""
+    def bound(self, step: Step, infos: Mapping[str, TensorLike], shapes: Mapping[str, Array]) -> Bound | None:
+        """What was bound for inputs of these types and shapes, if anything. shapes: what shape operators made."""
         fixed = self._fixed.get(step.node.index)
         if fixed is None:
             return None
         names = zip(step.node.inputs, fixed, strict=True)
-        key = tuple(None if f or not name else (infos[name].shape, infos[name].dtype) for name, f in names)
-        return self._bound[step.node.index].get(key)
+        args = [
+            shapes[name] if f == "value" else infos[name] if name and f != "constant" else None for name, f in names
+        ]
+        return self._bound[step.node.index].get(_key(args, fixed))
 
     def bind(self, step: Step, args: Sequence[Array | None], budget: Budget) -> Bound:
         """The kernel for these inputs. Raises what the reference kernel's checks raise."""
@@ -103,14 +109,21 @@ class NativeKernels:
             found = self.known(step, args)
             if found is not None:
                 return found
-            fixed = tuple(not name or self.model.constant(name) is not None for name in step.node.inputs)
-            bound = self._make(step, args, fixed, budget)
+            fixed = tuple(self._how_fixed(name) for name in step.node.inputs)
+            bound = self._make(step, args, tuple(bool(f) for f in fixed), budget)
             kept = self._bound.setdefault(index, {})
             while len(kept) >= VARIANTS:
                 del kept[next(iter(kept))]
             kept[_key(args, fixed)] = bound
             self._fixed[index] = fixed
             return bound
+
+    def _how_fixed(self, name: str) -> How:
+        if not name or self.model.constant(name) is not None:
+            return "constant"
+        made = self.model.producers.get(name)
+        definition = find(made.domain, made.op_type, made.version) if made else None
+        return "value" if definition is not None and definition.form == "shape" else ""
 
     def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> Bound:
         from qrun.native import Declined
@@ -132,8 +145,11 @@ class NativeKernels:
         return Bound(kernel, "", tuple(recorded.claims), tuple(ctx.observations))
 
 
-def _key(args: Sequence[Array | None], fixed: Sequence[bool]) -> Key:
-    return tuple(None if f or a is None else (a.shape, a.dtype) for a, f in zip(args, fixed, strict=True))
+def _key(args: Sequence[TensorLike | None], fixed: Fixed) -> Key:
+    return tuple(
+        None if f == "constant" or a is None else (a.shape, a.dtype, np.asarray(a).tobytes() if f else b"")
+        for a, f in zip(args, fixed, strict=True)
+    )
 
 
 def _attributes(step: Step) -> Mapping[str, Any]:

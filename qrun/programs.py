@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from qrun.dispatch import Bound, NativeKernels
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
@@ -104,12 +106,16 @@ class Programs:
         infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
         arrays = {**defaults(plan), **feeds}
         infos |= {name: TensorInfo(name, a.dtype, a.shape) for name, a in arrays.items()}
-        bounds = [self.natives.bound(step, infos) for step in plan.steps]
+        shapes = self._shapes(plan, infos)
+        bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
         items: list[Task | Foreign] = []
         outside = set(arrays)
-        fixed: dict[str, Array] = {}
+        fixed = dict(shapes)
         for step, bound in zip(plan.steps, bounds, strict=True):
             kernel = bound.kernel if bound else None
+            if step.node.outputs[0] in shapes:
+                items.append(Foreign((), ()))
+                continue
             if kernel is None or kernel.operation is None:
                 made = tuple(name for name in step.node.outputs if name)
                 items.append(Foreign(moving(plan, step), made))
@@ -128,6 +134,15 @@ class Programs:
         except Declined:
             return None
         return Compiled(plan, program, tuple(bounds), events, self.arith)
+
+    def _shapes(self, plan: Plan, infos: Mapping[str, TensorInfo]) -> dict[str, Array]:
+        """What operators make that see only their inputs' shapes, by tensor name."""
+        found = {}
+        for step in plan.steps:
+            if step.definition.form == "shape":
+                stand_ins = [np.broadcast_to(np.zeros((), infos[n].dtype), infos[n].shape) for n in step.node.inputs]
+                found[step.node.outputs[0]] = reference(step, stand_ins, Context(self.arith, step.node.version))
+        return found
 
 
 def expected_failure(error: Exception) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-LATER = {"qrun": ("qrun.dispatch", "qrun.native", "llvmlite.binding")}
+LATER = {"qrun": ("qrun.session", "qrun.native")}
 """What an engine would import only when it makes a session; a module that is gone is no error."""
 
 

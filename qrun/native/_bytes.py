@@ -15,6 +15,8 @@ from qrun.native._ir import Writer, constants, indices
 from qrun.native.isa import Isa
 
 PIECE = 16
+DOUBLES = 4096.0
+_DOUBLES_TOP = 0x40B0
 _NEON = "llvm.aarch64.neon."
 _WORDS = {16: "avx512.packssdw.512", 8: "avx2.packssdw", 4: "sse2.packssdw.128"}
 _U8 = {16: "avx512.packuswb.512", 8: "avx2.packuswb", 4: "sse2.packuswb.128"}
@@ -60,6 +62,11 @@ class Bytes:
     def neon(self) -> bool:
         return self.isa.architecture == "aarch64"
 
+    @property
+    def floats64(self) -> str:
+        """Half of a vector's lanes."""
+        return f"<{self.lanes // 2} x double>"
+
     def flipped(self, x: str) -> str:
         """int8 codes as uint8, 128 higher."""
         return self.w.let(f"xor {self.kind} {x}, {constants('i8', [-128] * self.width)}")
@@ -89,6 +96,32 @@ class Bytes:
     def numbers(self, x: str, signed: bool = False) -> list[str]:
         """float32 lanes of bytes."""
         return [self.w.let(f"sitofp {self.ints32} {lane} to {self.floats}") for lane in self.ints(x, signed)]
+
+    def doubles(self, x: str) -> list[tuple[str, str]]:
+        """float64 of uint8 codes, DOUBLES higher: for each of the four vectors of lanes the halves that `low_words` joins.
+
+        A double of this size has the code at the top of its sixth byte, so that unpacking alone makes it.
+        """
+        w, n, half, kind = self.w, self.lanes, f"<{2 * self.lanes} x i16>", self.ints32
+        top, pairs = constants("i16", [_DOUBLES_TOP] * (2 * n)), []
+        for part in (0, 1):
+            words = w.let(f"bitcast {self.kind} {self._unpack('zeroinitializer', x, part)} to {half}")
+            for quarter in (0, 1):
+                order = self._unpacking(2 * n, PIECE // 2, quarter)
+                lane = w.let(f"shufflevector {half} {words}, {half} {top}, {order}")
+                lane = w.let(f"bitcast {half} {lane} to {kind}")
+                orders = (self._unpacking(n, PIECE // 4, side) for side in (0, 1))
+                sides = (w.let(f"shufflevector {kind} zeroinitializer, {kind} {lane}, {order}") for order in orders)
+                low, high = (w.let(f"bitcast {kind} {side} to {self.floats64}") for side in sides)
+                pairs.append((low, high))
+        return pairs
+
+    def low_words(self, low: str, high: str) -> str:
+        """int32 lanes: the low halves of float64 values."""
+        w, n, kind = self.w, self.lanes, self.ints32
+        words = [w.let(f"bitcast {self.floats64} {value} to {kind}") for value in (low, high)]
+        order = [base + i + side for base in range(0, n, 4) for side in (0, n) for i in (0, 2)]
+        return w.let(f"shufflevector {kind} {words[0]}, {kind} {words[1]}, <{n} x i32> {indices(order)}")
 
     def weighted(self, a: str, b: str, weights: str, offset: str) -> list[str]:
         """int32 lanes a * low half + b * high half + offset; weights hold two int16."""
@@ -126,8 +159,11 @@ class Bytes:
 
     def stored(self, values: Sequence[str], add: str, out: str) -> str:
         """float32 lanes to bytes: rounded to nearest, ties to even; `add`, an i16 vector, added; saturated."""
+        return self.saturated([self._rounded(value) for value in values], add, out)
+
+    def saturated(self, lanes: Sequence[str], add: str, out: str) -> str:
+        """int32 lanes to bytes: `add`, an i16 vector, added; saturated."""
         w, n = self.w, self.lanes
-        lanes = [self._rounded(value) for value in values]
         half = f"<{2 * n} x i16>"
         words = [self._narrowed(lanes[i], lanes[i + 1]) for i in (0, 2)]
         sums = [w.call(half, f"llvm.sadd.sat.v{2 * n}i16", (half, word), (half, add)) for word in words]

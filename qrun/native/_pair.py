@@ -3,6 +3,8 @@
 int    y = saturate(RNE(w * m + c) + add), w = u * A + v * B + offset in int32, A and B int16
 fma    y = saturate(RNE(u * a + (v * b + c)) + add) in float32, u and v the codes themselves
 mul    y = saturate(RNE((u - u_zero) * (v * s + t) * m + c) + add) in float32, everything before m exact
+f64    y = low word of (((U * a + (V * b + c)) + snap) + turn) + add, saturated, in float64; U = u + 4096, V = v + 4096; snap
+       and turn are large enough to round: first to a grid that makes ties exact, then to integers
 table  one pair after the other in a table of all 65,536, by the codes' bits
 """
 
@@ -14,6 +16,7 @@ from qrun.native.spec import KernelSpec
 
 OWN = {
     "int": ("weights!", "offset!", "m!", "c!", "add!"), "fma": ("a!", "b!", "c!", "add!"),
+    "f64": ("a", "b", "c", "snap", "turn", "add!"),
     "mul": ("u_zero!", "s!", "t!", "m!", "c!", "add!"), "table": ("table*",),
 }  # fmt: skip
 """Words of each form; weights: A and B * 2**16."""
@@ -32,7 +35,10 @@ class Pair(Rows):
         self.add = self.added()
         for name in OWN[spec.form]:
             name = name.rstrip("!")
-            if name in ("weights", "offset"):
+            if spec.form == "f64" and name != "add":
+                one = self.w.let(f"bitcast i64 {self.a[name]} to double")
+                self.floats[name] = self.w.splat(self.bytes.lanes // 2, "double", one)
+            elif name in ("weights", "offset"):
                 self.floats[name] = self.w.splat(self.bytes.lanes, "i32", self.a[name])
             elif name != "add":
                 self.floats[name] = self.splat(name)
@@ -43,6 +49,8 @@ class Pair(Rows):
             return self._table(u, v)
         if self.spec.signed and self.spec.form != "fma":
             u, v = self.bytes.flipped(u), self.bytes.flipped(v)
+        if self.spec.form == "f64":
+            return self.bytes.saturated(self._doubles(u, v), self.add, self.spec.out)
         made = {"int": self._int, "fma": self._fma, "mul": self._mul}[self.spec.form](u, v)
         return self.bytes.stored(made, self.add, self.spec.out)
 
@@ -57,6 +65,24 @@ class Pair(Rows):
         left, right = (self.bytes.numbers(value, self.spec.signed) for value in (u, v))
         inner = [fma(number, f["b"], f["c"]) for number in right]
         return [fma(number, f["a"], rest) for number, rest in zip(left, inner, strict=True)]
+
+    def _doubles(self, u: str, v: str) -> list[str]:
+        left, right = self.bytes.doubles(u), self.bytes.doubles(v)
+        halves = [[self._double(*both) for both in zip(a, b, strict=True)] for a, b in zip(left, right, strict=True)]
+        return [self.bytes.low_words(*pair) for pair in halves]
+
+    def _double(self, u: str, v: str) -> str:
+        """Products are exact: whether they are fused with the sums does not matter."""
+        w, f, kind = self.w, self.floats, self.bytes.floats64
+        total = self._mul_add(u, f["a"], self._mul_add(v, f["b"], f["c"]))
+        snapped = w.let(f"fadd {kind} {total}, {f['snap']}")
+        return w.let(f"fadd {kind} {snapped}, {f['turn']}")
+
+    def _mul_add(self, a: str, b: str, c: str) -> str:
+        w, kind = self.w, self.bytes.floats64
+        if self.isa.fma:
+            return w.call(kind, f"llvm.fma.v{self.bytes.lanes // 2}f64", (kind, a), (kind, b), (kind, c))
+        return w.let(f"fadd {kind} {w.let(f'fmul {kind} {a}, {b}')}, {c}")
 
     def _mul(self, u: str, v: str) -> list[str]:
         w, f, kind = self.w, self.floats, self.bytes.floats

@@ -1,4 +1,4 @@
-"""Cheap float32 forms of elementwise 8-bit functions: searched for, and proven on every entry of the function's table.
+"""Cheap forms of elementwise 8-bit functions: searched for, and proven on every entry of the function's table.
 
 Codes are u = 0..255, int8 ones 128 higher. The forms are those of _point.py and _pair.py; rounding is emulated bit for
 bit, with or without a fused multiply-add. Constants are nudged until every entry agrees; what never does is looked up.
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.native._bytes import DOUBLES
 from qrun.native.thresholds import Bools, Floats, Ints
 
 Singles = np.ndarray[Any, np.dtype[np.float32]]
@@ -26,6 +27,10 @@ _INT16 = 2**15 - 1
 _PAIRS = 4
 _SCALES = 6
 _FAR = 1e6
+_INTEGERS = 1.5 * 2.0**52
+"""float64 numbers around it are integers, and their low words too."""
+_SHORT = 40
+_GRIDS = (32, 36, 28, 24, 40)
 _STEEPEST = 300.0
 _BISECTIONS = 60
 _LINE_TRIES = ((0, False), (0, True), (1, True), (-1, True))
@@ -126,7 +131,8 @@ def fit_pair(
     numbers = (near.a, near.b) if isinstance(near, Sum) else (near.m,)
     if not all(1e-6 < abs(number) < 1e6 for number in numbers):
         return None
-    tries = (_ints(near, fma), _chains(near, fma, 128 * signed)) if isinstance(near, Sum) else (_products(near),)
+    tries: tuple[Iterator[Candidate], ...] = (_products(near),) if isinstance(near, Product) else (
+        _ints(near, fma), _chains(near, fma, 128 * signed), _doubles(near))  # fmt: skip
     for candidates in tries:
         for form, values, words in candidates:
             if all(_agree(values(rows), words["add"], table[rows], limits).all() for rows in _SHARES):
@@ -165,6 +171,23 @@ def _chains(near: Sum, fma: bool, shift: int) -> Iterator[Candidate]:
             yield "fma", partial(_chain_values, left, right, fma), words
 
 
+def _doubles(near: Sum) -> Iterator[Candidate]:
+    """f64: sums are rounded to a grid where what is meant to be a tie is one, and nothing else.
+
+    Factors of so few bits that products with DOUBLES + 255 are exact.
+    """
+    ka, kb = (_shortened(factor) for factor in (near.a, near.b))
+    left, right = (DOUBLES + CODES) * ka, (DOUBLES + CODES) * kb
+    zeros = -(DOUBLES + near.u_zero) * ka - (DOUBLES + near.v_zero) * kb
+    for grid in _GRIDS:
+        snap = 1.5 * 2.0 ** (52 - grid)
+        for c, add in _places(near):
+            numbers = {"a": ka, "b": kb, "c": zeros + c, "snap": snap, "turn": _INTEGERS - snap}
+            words = {name: int(np.float64(number).view(np.int64)) for name, number in numbers.items()}
+            values = partial(_double_values, left, right + numbers["c"], snap)
+            yield "f64", values, words | {"add": add}
+
+
 def _products(near: Product) -> Iterator[Candidate]:
     """mul: s * m close to the factor, s a small integer."""
     small = np.arange(1, 257, dtype=np.float64)
@@ -188,6 +211,13 @@ def _int_values(left: Floats, right: Floats, scale: float, c: float, fma: bool, 
 
 def _chain_values(left: Floats, right: Floats, fma: bool, rows: slice) -> Floats:
     return _mul_add(np.broadcast_to(left[rows], (len(left[rows]), len(right))), right, fma)
+
+
+def _double_values(left: Floats, right: Floats, snap: float, rows: slice) -> Floats:
+    total = left[rows, None] + right
+    total += snap
+    total += _INTEGERS - snap
+    return np.asarray(total - _INTEGERS)
 
 
 def _product_values(left: Floats, right: Floats, factor: float, c: float, rows: slice) -> Floats:
@@ -215,6 +245,12 @@ def _mul_add(product: Floats, addend: Any, fma: bool) -> Floats:
 
 def _single(values: Any) -> Floats:
     return np.asarray(values).astype(np.float32).astype(np.float64)
+
+
+def _shortened(value: float) -> float:
+    """Rounded to _SHORT bits."""
+    fraction, exponent = np.frexp(value)
+    return float(np.ldexp(np.rint(np.ldexp(fraction, _SHORT)), exponent - _SHORT))
 
 
 def _nudged(value: Any, ulps: int) -> Singles:

@@ -67,7 +67,8 @@ class Pair(Planned):
         if found is None:
             return None
         form, words = found
-        return _kernel(form, {f"{k}!": v for k, v in words.items()}, {}, NAMES[table.dtype], signed)
+        named = {name: words[name.rstrip("!")] for name in _pair.OWN[form]}
+        return _kernel(form, named, {}, NAMES[table.dtype], signed)
 
     def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
         result = self.result

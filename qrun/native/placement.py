@@ -25,7 +25,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A step that runs elsewhere, on arrays."""
+    """A step that runs elsewhere, on arrays; nothing runs for one without outputs."""
 
     inputs: tuple[Key, ...]
     outputs: tuple[Key, ...]

@@ -162,12 +162,12 @@ class Program:
     def _apart(self, number: int) -> bool:
         """Whether something runs elsewhere between this call and the one before."""
         start, end = self.calls[number - 1].placed.item, self.calls[number].placed.item
-        return any(isinstance(item, Foreign) for item in self.items[start + 1 : end])
+        return any(isinstance(item, Foreign) and item.outputs for item in self.items[start + 1 : end])
 
     def _stretches(self) -> tuple[Stretch, ...]:
         plain: list[Stretch] = []
         number = 0
-        foreign = [n for n, item in enumerate(self.items) if isinstance(item, Foreign)]
+        foreign = [n for n, item in enumerate(self.items) if isinstance(item, Foreign) and item.outputs]
         for item in [*foreign, len(self.items)]:
             first = number
             while number < len(self.calls) and self.calls[number].placed.item < item:

@@ -27,13 +27,14 @@ Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
 Kernel = Callable[..., Any]
 Lowering = Callable[["Site"], "NativeKernel"]
 Types = Mapping[str, tuple[str, str]]
-Form = Literal["", "pointwise", "broadcast", "moves"]
+Form = Literal["", "pointwise", "broadcast", "moves", "shape"]
 """On which elements of its inputs an output element depends.
 
 pointwise: on the one at its place in the first input. The other inputs are parameters: each is one number, or has one
            for each place along the attribute `axis`, or along axis 1 if there is no such attribute.
 broadcast: on those at its place in all inputs, which broadcast as in numpy.
 moves:     it is an element of the first input; the others, and the attributes, tell which.
+shape:     on none, only on the inputs' shapes.
 
 For nodes with one output, without training mode or blocks. An empty form promises nothing.
 """

@@ -75,7 +75,7 @@ def constant_of_shape(input: Array, *, value: Array | None = None, ctx: Context 
     return made
 
 
-@op("Shape", since=1)
+@op("Shape", since=1, form="shape")
 def shape(data: Array, *, start: int = 0, end: int | None = None) -> Array:
     """data's dimensions from axis `start` up to `end`, int64; both may be negative and are clamped to [0, r].
 
@@ -84,7 +84,7 @@ def shape(data: Array, *, start: int = 0, end: int | None = None) -> Array:
     return np.array(data.shape[start:end], np.int64)
 
 
-@op("Size", since=1)
+@op("Size", since=1, form="shape")
 def size(data: Array) -> Array:
     """The number of data's elements, an int64 scalar. Source: ONNX operators, Size-25."""
     return np.array(data.size, np.int64)

@@ -164,3 +164,25 @@ def test_an_error_within_a_program_names_the_node() -> None:
     with pytest.raises(QrunError) as caught:
         native.run({"x": codes(0)})
     assert any("node" in place for place in caught.value.where)
+
+
+def test_a_shape_that_another_tensor_gives() -> None:
+    """Reshape to the shape of y: the same x with another y is another kernel."""
+    value = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[1, 1]),
+        helper.make_node("Shape", ["y"], ["s"]),
+        helper.make_node("Reshape", ["p", "s"], ["r"]),
+        helper.make_node("Relu", ["r"], ["z"]),
+    ]
+    inputs = [value("x", TensorProto.INT8, [1, 6, 2, 2]), value("y", TensorProto.FLOAT, ["A", "B"])]
+    graph = helper.make_graph(nodes, "shapes", inputs, [value("z", TensorProto.INT8, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    native = qrun.Session(model, backend="native", cache=OBJECTS)
+    x = np.arange(-12, 12, dtype=np.int8).reshape(1, 6, 2, 2)
+    for shape in ((2, 12), (2, 12), (2, 12), (4, 6), (4, 6), (2, 12), (24, 1), (24, 1), (24, 1)):
+        z = native.run({"x": x, "y": np.zeros(shape, F)})["z"]
+        assert np.array_equal(z, np.maximum(x, 0).reshape(shape))
+    made = program_of(native)
+    assert made is not None
+    assert len(made.program.stretches) == 1
