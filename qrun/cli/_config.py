@@ -11,8 +11,10 @@ import click
 from qrun.cli._base import Option, option
 from qrun.errors import CallError
 
-FORBIDDEN = {"inputs", "output", "trace", "config", "help"}
+FORBIDDEN = {"inputs", "output", "trace", "data", "config", "help"}
 """Options that read or write files: a project file must not choose them."""
+PER_FILE = ("select", "ignore", "lsb", "rtol", "atol")
+"""Options of a command with ``per-file`` that can be set for some models."""
 
 
 def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -88,6 +90,9 @@ def _defaults(ctx: click.Context, table: dict[str, Any], path: Path) -> dict[str
             if key != command:
                 continue
             for inner, setting in value.items():
+                if inner == "per-file" and set(PER_FILE) <= set(own):
+                    ctx.meta["qrun.per-file"] = _per_file(ctx, own, setting, path)
+                    continue
                 if inner not in own:
                     raise _unknown(f"{key}.{inner}", "an option", list(own), path)
                 found[_parameter(own[inner])] = _value(own[inner], inner, setting, path)
@@ -95,6 +100,22 @@ def _defaults(ctx: click.Context, table: dict[str, Any], path: Path) -> dict[str
             found.setdefault(_parameter(own[key]), _value(own[key], key, value, path))
         else:
             raise _unknown(key, "an option", list(own), path)
+    return found
+
+
+def _per_file(ctx: click.Context, own: dict[str, Option], table: Any, path: Path) -> dict[str, dict[str, Any]]:
+    """Patterns of paths and the parameters that hold for models that fit, converted as on the command line."""
+    found: dict[str, dict[str, Any]] = {}
+    for pattern, settings in (table if isinstance(table, dict) else {"": table}).items():
+        if not isinstance(settings, dict):
+            raise _unknown(
+                f"{path.name}.per-file.{pattern}".rstrip("."), "a table", ['"PATTERN" = {ignore = [...]}'], path
+            )
+        for key, setting in settings.items():
+            if key not in PER_FILE:
+                raise _unknown(f"per-file.{key}", "an option", list(PER_FILE), path)
+            raw = _value(own[key], key, setting, path)
+            found.setdefault(pattern, {})[_parameter(own[key])] = own[key].type_cast_value(ctx, raw)
     return found
 
 

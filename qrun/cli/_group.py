@@ -12,6 +12,7 @@ from qrun.cli._base import Command, help_width
 
 COMMANDS = {
     "run": ("qrun.cli.run:command", "Run a model: outputs, time per node, spec checks."),
+    "check": ("qrun.cli.check:command", "Check models against the operator specs; replay test vectors."),
     "profile": ("qrun.cli.profile:command", "Measure time per node over many runs."),
     "inspect": ("qrun.cli.inspect:command", "Show inputs, outputs, operators and quantization of a model."),
     "ops": ("qrun.cli.ops:command", "List supported operators, versions and types."),
@@ -28,6 +29,7 @@ Usage:
 Examples:
   qrun m.onnx --inputs x.npy          outputs, time per node, spec checks
   qrun m.onnx -i x.npy -o out.npz     save the outputs
+  qrun check models/                  findings, and test vectors replayed
   qrun profile m.onnx --trace t.json  time per node; trace opens in Perfetto
   qrun inspect m.onnx                 what is in a model
 """

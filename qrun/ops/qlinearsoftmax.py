@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from qrun.ops._transcendental import exp_sum_exceeds
 
 _NAME = "QLinearSoftmax"
 _BLOCK = 1 << 18
+_PART = 1 << 13
+_LONG = 1 << 11
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -85,26 +88,83 @@ def lower_qlinear_softmax(site: Site) -> NativeKernel:
     if opset >= 13 and axis % x.ndim != x.ndim - 1:
         raise declined("not over the last axis")
     length = math.prod(x.shape[axis % x.ndim :])
-    weights = np.exp(-xs * np.arange(256.0))
-    flip = 0x80 if x.dtype == np.int8 else 0
-    margin = (length + 32) * REACH * _EPS
-    low, high = np.iinfo(x.dtype).min - zero, np.iinfo(x.dtype).max - zero
+    rows = _Rows.of(length, xs, ys, zero, x.dtype)
 
     def run(arrays: Inputs) -> Array:
         source = arrays[0]
         assert source is not None
-        codes = source.reshape(-1, length).view(np.uint8) ^ np.uint8(flip)
-        top = codes.max(axis=1, keepdims=True)
-        weight = weights[top - codes]
-        estimate = weight / weight.sum(axis=1, keepdims=True) / ys
-        rounded = np.rint(estimate)
-        near = np.abs(np.abs(estimate - rounded) - 0.5) <= margin
-        if near.any() or (codes == top).all(axis=1).any():
-            return whole(*arrays, axis=axis, opset=opset)
-        y = (np.minimum(np.maximum(rounded, low), high) + zero).astype(source.dtype)
-        return np.asarray(y.reshape(source.shape))
+        y = rows.results(source.reshape(-1, length))
+        return whole(*arrays, axis=axis, opset=opset) if y is None else np.asarray(y.reshape(source.shape))
 
     return NativeKernel(run, lambda y: False, ())
+
+
+class _Rows(NamedTuple):
+    """Softmax of rows of `length` codes where float64 decides, by distances from a row's largest code.
+
+    weights:  exp(-scale * distance); levels: the same over y_scale.
+    certain:  quotients nearer to an integer than this are rounded right.
+    high, zero, dtype: of the result: the largest before the zero point is added.
+    """
+
+    length: int
+    weights: Array
+    levels: Array
+    certain: float
+    high: int
+    zero: int
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, length: int, xs: float, ys: float, zero: int, dtype: np.dtype[Any]) -> _Rows:
+        weights = np.exp(-xs * np.arange(256.0))
+        certain = 0.5 - (length + 32) * REACH * _EPS
+        return cls(length, weights, weights / ys, certain, int(np.iinfo(dtype).max) - zero, zero, dtype)
+
+    def results(self, codes: Array) -> Array | None:
+        """Of codes [N, length]; None if a result may be a tie, or a row's codes are all equal."""
+        if len(codes) == 1:
+            return self._row(codes[0])
+        y = np.empty(codes.shape, self.dtype)
+        step = 1 if self.length >= _LONG else _PART // self.length
+        for start in range(0, len(codes), step):
+            part = self._row(codes[start]) if step == 1 else self._short(codes[start : start + step])
+            if part is None:
+                return None
+            y[start : start + step] = part
+        return y
+
+    def _row(self, codes: Array) -> Array | None:
+        """Results for all 256 distances, then looked up."""
+        places = np.subtract(codes.max(), codes, dtype=np.intp)
+        total = self.weights.take(places).sum()
+        quotient = self.levels / total
+        rounded = np.rint(quotient)
+        quotient -= rounded
+        error = np.abs(quotient, out=quotient)
+        if total == self.length or (error.max() >= self.certain and error.take(places).max() >= self.certain):
+            return None
+        if rounded[0] > self.high:
+            np.minimum(rounded, self.high, out=rounded)
+        if self.zero:
+            rounded += self.zero
+        y: Array = rounded.astype(self.dtype).take(places)
+        return y
+
+    def _short(self, codes: Array) -> Array | None:
+        """Several rows; each element on its own."""
+        places = np.subtract(codes.max(axis=1, keepdims=True), codes).view(np.uint8).astype(np.intp)
+        total = self.weights.take(places).sum(axis=1, keepdims=True)
+        quotient = self.levels.take(places)
+        quotient /= total
+        rounded = np.rint(quotient)
+        quotient -= rounded
+        if np.abs(quotient, out=quotient).max() >= self.certain or (total == self.length).any():
+            return None
+        np.minimum(rounded, self.high, out=rounded)
+        rounded += self.zero
+        y: Array = rounded.astype(self.dtype)
+        return y
 
 
 def _axis(x: Array, axis: int) -> int:

@@ -26,11 +26,12 @@ CODES: dict[str, tuple[str, str]] = {
     "QR106": ("opset", "The model imports an opset that qrun does not read, or one domain twice."),
     "QR107": ("function", "A model-local function cannot be put in the place of its calls, for example because it calls itself."),
     "QR202": ("node-refused", "An operator refuses its inputs for a reason that has no code of its own."),
-    "QR206": ("kernel-too-large", "The window of a convolution or pool, with its dilations, is larger than the padded input."),
-    "QR207": ("group-mismatch", "The channels of a convolution do not fit its groups: x has C channels, w has C / group of them, and the output channels are a multiple of group."),
-    "QR208": ("shape-mismatch", "The shapes of the inputs do not go together."),
     "QR209": ("index-range", "An index points outside the axis that it selects from."),
     "QR210": ("node-failed", "The computation of a node failed on these values or shapes."),
+    "QR501": ("output-differs", "An output differs from the one recorded in test_data_set_*/output_N.pb by more than the tolerance: --lsb steps for integers, atol + rtol * |recorded| for floats. Where the node that makes the output rounds (QuantizeLinear, QLinearConv, QLinearMatMul, QGemm, QLinearAdd, QLinearMul), the finding tells the exact value before rounding, and whether every differing element is within 1e-5 steps of a tie: then two runtimes chose differently, and --lsb 1 or --arith accepts it. Everything else is an error, of that node or of one before it."),
+    "QR502": ("vector-form", "A recorded input does not have the element type or shape that the graph declares, or an output is made with another type or shape than recorded. The vectors belong to another model, or the model declares its outputs wrongly."),
+    "QR503": ("missing-file", "A test_data_set folder has no file for an input or output of the graph. Files are input_0.pb, input_1.pb ... and output_0.pb ..., in graph order or with the names of the graph's inputs and outputs in them."),
+    "QR504": ("extra-file", "A test_data_set folder has a file that belongs to no input or output of the graph, so nothing is compared with it."),
 }  # fmt: skip
 """Code to name and explanation."""
 
@@ -41,6 +42,7 @@ GROUPS = {
     "QR3": "scales, zero points and bias",
     "QR4": "values at run time",
     "QR5": "recorded vectors",
+    "QR6": "portability of QDQ groups",
 }
 
 TOPICS = {
@@ -81,8 +83,12 @@ Options can have defaults in [tool.qrun] of the nearest pyproject.toml, upwards 
   [tool.qrun.run]
   fail-on = "warning"
 
-Keys are the names of options. Keys directly in [tool.qrun] hold for every command that has the option. An unknown key is
-an error. Options that name files to read or write (inputs, output, trace) cannot be set there.
+  [tool.qrun.check.per-file]
+  "legacy/*.onnx" = { ignore = ["QR304"], lsb = 1 }
+
+Keys are the names of options. In per-file, select, ignore, lsb, rtol and atol hold for models whose path from the current
+folder fits the pattern (* fits slashes too), the first pattern that fits; its ignore adds to the others. Keys directly in [tool.qrun] hold for every command that has the option. An unknown key is
+an error. Options that name files to read or write (inputs, output, trace, data) cannot be set there.
 
 Order: command line, environment (QRUN_MAX_MEMORY), file, default. What comes from the file is said on stderr.
 --config FILE reads another file, --config none reads none.""",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from qrun.errors import OperatorError
 from qrun.ir import Model, Node
-from qrun.ir.schema import schema
 from qrun.ops import find
+from qrun.rules._ort import known_schema
 from qrun.rules._rule import Finding
 from qrun.rules._scope import nodes
 
@@ -41,7 +41,7 @@ def _refusal(node: Node) -> OperatorError | None:
 
 def _by_schema(node: Node) -> OperatorError | None:
     """The same for operators that qrun does not run: names of attributes, and how many inputs."""
-    known = schema(node.domain, node.op_type, node.version)
+    known = known_schema(node)
     if known is None:
         return None
     stranger = next((name for name in node.attributes if name not in known.attributes), None)

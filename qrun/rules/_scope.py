@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array, Model, Node
-from qrun.ir.schema import schema
 from qrun.ir.types import DTYPES
+from qrun.rules._ort import known_schema
 from qrun.rules._parameters import quantizers
 
 Shape = tuple[int | str | None, ...]
 _HOPS = 8
+_KEPT = "_scopes_of_rules"
 _QUANTIZE = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -23,13 +24,15 @@ _QUANTIZE = ("QuantizeLinear", "DequantizeLinear")
 class Scope:
     """One graph of a model, seen from inside: names are looked up here, then in the graphs around it.
 
-    path:  labels of the nodes around this graph, outermost first; index: place of the outermost one, or None.
+    path:   labels of the nodes around this graph, outermost first; index: place of the outermost one, or None.
+    holder: the node of the outer graph that holds this one.
     """
 
     model: Model
     outer: Scope | None = None
     path: tuple[str, ...] = ()
     index: int | None = None
+    holder: Node | None = None
 
     def at(self, node: Node) -> dict[str, Any]:
         """The Finding fields that say where: ``Finding("...", **scope.at(node))``."""
@@ -93,7 +96,7 @@ class Scope:
 
         for node in self.model.nodes:
             for place, name in enumerate(node.outputs):
-                made = None if not name or name in found else _made_type(node, place, dtype)
+                made = None if not name or name in found else made_type(node, place, dtype)
                 if made is not None:
                     found[name] = made
         return found
@@ -102,7 +105,7 @@ class Scope:
 _Types = Callable[[str], np.dtype[Any] | None]
 
 
-def _made_type(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
+def made_type(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
     """The element type of a node's output: by its attributes, its zero point, or the type variables of its schema."""
     value = constant_value(node)
     if value is not None:
@@ -119,29 +122,32 @@ def _made_type(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
 
 
 def _by_schema(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
-    known_schema = schema(node.domain, node.op_type, node.version)
-    if known_schema is None or not known_schema.outputs or any(node.subgraphs):
+    defined = known_schema(node)
+    if defined is None or not defined.outputs or any(node.subgraphs):
         return None
-    out = known_schema.outputs[min(place, len(known_schema.outputs) - 1)]
+    out = defined.outputs[min(place, len(defined.outputs) - 1)]
     if out.types is None:
         return None
-    for formal, name in zip(known_schema.inputs, node.inputs, strict=False):
+    for formal, name in zip(defined.inputs, node.inputs, strict=False):
         if formal.variable == out.variable and name:
             return dtype(name)
     return next(iter(out.types)) if len(out.types) == 1 else None
 
 
-def scopes(model: Model, outer: Scope | None = None, node: Node | None = None) -> Iterator[Scope]:
-    """The model's graph and every graph inside it."""
-    if outer is None or node is None:
-        here = Scope(model)
-    else:
-        index = node.index if outer.index is None else outer.index
-        here = Scope(model, outer, (*outer.path, node.label), index)
+def scopes(model: Model) -> tuple[Scope, ...]:
+    """The model's graph and every graph inside it, kept with the model so that all rules share what is found out."""
+    found: tuple[Scope, ...] | None = vars(model).get(_KEPT)
+    if found is None:
+        found = vars(model)[_KEPT] = tuple(_scopes(Scope(model)))
+    return found
+
+
+def _scopes(here: Scope) -> Iterator[Scope]:
     yield here
-    for inner in model.nodes:
-        for graph in inner.subgraphs:
-            yield from scopes(graph, here, inner)
+    for node in here.model.nodes:
+        index = node.index if here.index is None else here.index
+        for graph in node.subgraphs:
+            yield from _scopes(Scope(graph, here, (*here.path, node.label), index, node))
 
 
 def nodes(model: Model) -> Iterator[tuple[Scope, Node]]:
@@ -149,6 +155,16 @@ def nodes(model: Model) -> Iterator[tuple[Scope, Node]]:
     for scope in scopes(model):
         for node in scope.model.nodes:
             yield scope, node
+
+
+def names_read(graph: Model) -> set[str]:
+    """Names that the graph's nodes, the graphs inside them, and its outputs read."""
+    found = {v.name for v in graph.outputs}
+    for node in graph.nodes:
+        found.update(node.inputs)
+        for inner in node.subgraphs:
+            found |= names_read(inner)
+    return found
 
 
 _PLAIN: Mapping[str, type] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qrun.ir import Model
 from qrun.rules._rule import Finding, rule
-from qrun.rules._scope import listed, scopes
+from qrun.rules._scope import listed, names_read, scopes
 
 
 @rule(
@@ -42,7 +42,7 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
     """
     for scope in scopes(model):
         graph = scope.model
-        unused = sorted(set(graph.constants) - _read(graph)) if graph.constants else []
+        unused = sorted(set(graph.constants) - names_read(graph)) if graph.constants else []
         if unused:
             size = sum(graph.constants[name].nbytes for name in unused)
             plural = "s" if len(unused) > 1 else ""
@@ -54,13 +54,3 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
                 expected="every initializer is read by a node or is an output",
                 got=f"{len(unused)} unused, {size} bytes",
             )
-
-
-def _read(graph: Model) -> set[str]:
-    """Names that the graph's nodes, the graphs inside them, and its outputs read."""
-    found = {v.name for v in graph.outputs}
-    for node in graph.nodes:
-        found.update(node.inputs)
-        for inner in node.subgraphs:
-            found |= _read(inner)
-    return found

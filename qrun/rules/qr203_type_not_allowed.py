@@ -11,6 +11,7 @@ from qrun.ir import Model, Node
 from qrun.ir.schema import OPSETS, Formal, schema
 from qrun.ir.types import type_name
 from qrun.ops import find
+from qrun.rules._ort import known_schema
 from qrun.rules._parameters import bias, quantizers
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, nodes
@@ -59,7 +60,7 @@ def _formals(node: Node) -> tuple[Sequence[Formal], Sequence[str]]:
     definition = find(node.domain, node.op_type, node.version)
     if definition is not None:
         return definition.formals(node.version), [definition.param(i) for i in range(len(node.inputs))]
-    known = schema(node.domain, node.op_type, node.version)
+    known = known_schema(node)
     if known is None or not known.inputs:
         return (), ()
     last = len(known.inputs) - 1

@@ -28,9 +28,10 @@ def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
     Bad
         <ir_version: 8, opset_import: ["" : 13]>
         main () => (uint8[1,1,1,1] y)
-        <uint8[1,1,1,1] x = {255}, float s = {0.00000001}, uint8 z = {0}, uint8[1,1,1,1] w = {255},
-         int32[1] top = {2147483647}, uint8 one = {128}, float ys = {1.0}>
+        <uint8[1,1,1,1] x = {255}, float s = {0.00000001}, uint8 z = {0}, uint8[1,1,1,1] stored = {255},
+         int32[1] top = {2147480000}, uint8 one = {128}, float ys = {1.0}>
         {
+            w = Identity(stored)
             y = QLinearConv(x, s, z, w, s, z, ys, one, top)
         }
 

@@ -22,7 +22,7 @@ from qrun.native.pair import Pair
 from qrun.rules import check
 
 F = np.float32
-FORMS = {"add": ("int", "fma", "table"), "mul": ("mul", "table")}
+FORMS = {"add": ("int", "fma", "f64", "table"), "mul": ("mul", "table")}
 
 
 def forced(
@@ -36,8 +36,10 @@ def forced(
 ) -> Pair | None:
     """The operation in this form, or None if the form does not prove."""
     with patch.context() as context:
-        if form == "fma":
+        if form in ("fma", "f64"):
             context.setattr(fits, "_ints", lambda *_: iter(()))
+        if form == "f64":
+            context.setattr(fits, "_chains", lambda *_: iter(()))
         made = Pair(native, shapes, table, x_type=np.dtype(TYPES[kind]), near=None if form == "table" else near)
     return made if made.kernel.form == form else None
 
@@ -57,6 +59,7 @@ def test_all_pairs(isa: str, value: tuple[str, str, str], monkeypatch: pytest.Mo
         table, near = pair_table(name, kind, SCALES[scales], zeros, arith)
         for form in FORMS[name]:
             operation = forced(engine(isa), form, (a.shape, a.shape), table, kind, near, monkeypatch)
+            assert operation is not None or (form, arith) != ("f64", "exact"), zeros
             if operation is not None:
                 proven.add(form)
                 got = engine(isa).run(operation, [a.view(TYPES[kind]), b.view(TYPES[kind])])
@@ -80,6 +83,30 @@ def test_random_scales_nearly_always_prove(fma: bool) -> None:
         forms.append(found[0] if found else "table")
     assert forms.count("table") <= (0 if fma else 1), forms
     assert forms.count("int") >= 14, forms
+
+
+TIES = {
+    "one operand": (0.0137, 0.0291, 6 * 0.0137), "both": (0.01, 0.03, 0.06), "decimal": (0.05, 0.02, 0.07),
+    "large": (0.3, 0.11, 0.2), "small": (0.00031, 0.02, 0.04), "fractions": (7 / 13, 11 / 17, 7 / 13 * 10 / 3), "unlike": (0.7, 1e-4, 0.7 * 6),
+    "beyond": (3, 7, 0.011),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fma", [True, False])
+@pytest.mark.parametrize("name", TIES)
+def test_ties_and_what_nearly_is_one_need_no_table(name: str, fma: bool) -> None:
+    for kind, zeros in product(("u8", "s8"), ((0, 0, 0), (3, 7, 9), (100, 5, 127))):
+        table, near = pair_table("add", kind, TIES[name], zeros)
+        order = np.arange(256) ^ (128 if kind == "s8" else 0)
+        found = fit_pair(table[order][:, order].astype(np.int64), near, LIMITS[kind], fma, kind == "s8")
+        assert found is not None, (kind, zeros)
+
+
+def test_single_precision_misses_some_ties() -> None:
+    table, near = pair_table("add", "u8", TIES["one operand"], ZEROS[1])
+    found = fit_pair(table.astype(np.int64), near, LIMITS["u8"], True, False)
+    assert found is not None
+    assert found[0] == "f64"
 
 
 @pytest.mark.parametrize("at_end", [True, False])

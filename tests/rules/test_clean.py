@@ -81,13 +81,18 @@ def quantize(folder: Path, form: str, per_channel: bool, activations: str) -> Pa
 )
 def test_quantized_by_onnxruntime(tmp_path: Path, form: str, per_channel: bool, activations: str) -> None:
     path = quantize(tmp_path, form, per_channel, activations)
-    assert [f for f in qrun.check(path) if f.level != "note"] == []
+    assert {f.rule for f in qrun.check(path) if f.level != "note"} == saturating(activations)
     try:
         session = qrun.Session(path)
     except UnsupportedError as error:
         pytest.skip(f"cannot run it yet: {error.facts}")
     result = session.execute(DATA[0])
-    assert [f for f in qrun.check(session.model, result) if f.level != "note"] == []
+    assert {f.rule for f in qrun.check(session.model, result) if f.level != "note"} == saturating(activations)
+
+
+def saturating(activations: str) -> set[str]:
+    """uint8 activations with int8 weights of 8 bits saturate on CPUs without VNNI; int8 activations are exact there."""
+    return set() if activations == "QInt8" else {"QR409"}
 
 
 def test_the_float_network() -> None:

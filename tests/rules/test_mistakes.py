@@ -118,6 +118,7 @@ def test_a_shared_scale_is_one_finding() -> None:
     second = model.graph.node.add()
     second.CopyFrom(model.graph.node[0])
     second.name, second.output[0] = "n2", "y1"
+    model.graph.output.append(helper.make_tensor_value_info("y1", TensorProto.UINT8, None))
     assert "read by 2 nodes" in only(model, "QR306").tensor
 
 

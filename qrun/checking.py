@@ -1,0 +1,206 @@
+"""What ``qrun check`` does: find models, load, judge by the rules, replay vectors. It stops for nothing that is in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter_ns
+
+from qrun.errors import CallError, QrunError, UnsupportedError
+from qrun.ir import Model, load
+from qrun.rules import RULES, Finding
+from qrun.session import RunResult
+from qrun.vectors import Runner, Tolerance, Vector, as_finding, replay, vector_folders
+
+LEVELS = ("error", "warning", "note")
+MakeRunner = Callable[[Model, Path], Runner]
+"""A backend ready to run this model. Raises UnsupportedError if it cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is judged, and how strictly.
+
+    selected:  ids of the findings to report.
+    data:      folders with vectors; None: those beside each model; (): none.
+    per_file:  patterns of paths and the settings of models that fit; the first that fits holds.
+    """
+
+    selected: frozenset[str]
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    data: Sequence[Path] | None = None
+    per_file: Mapping[str, Settings] = field(default_factory=dict)
+
+    def of(self, path: Path) -> Settings:
+        """The settings for one model."""
+        names = {path.as_posix(), shown_path(path)}
+        for pattern, settings in self.per_file.items():
+            if any(fnmatchcase(name, pattern) for name in names):
+                return replace(settings, data=self.data)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One model: its findings, worst first, then in graph order; its vectors; how many nodes it has; which rules judged it."""
+
+    path: Path
+    findings: tuple[Finding, ...] = ()
+    vectors: tuple[Vector, ...] = ()
+    nodes: int = 0
+    rules: tuple[str, ...] = ()
+    duration_ns: int = 0
+
+    @property
+    def name(self) -> str:
+        return shown_path(self.path)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All models, and the settings that a reader of the report needs."""
+
+    models: tuple[Checked, ...]
+    backend: str
+    arith: str
+    tolerance: Tolerance
+    fail_on: str = "error"
+
+    @cached_property
+    def findings(self) -> tuple[tuple[Checked, Finding], ...]:
+        return tuple((model, finding) for model in self.models for finding in model.findings)
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        return tuple(vector for model in self.models for vector in model.vectors)
+
+    def count(self, level: str) -> int:
+        return sum(finding.level == level for _, finding in self.findings)
+
+    def failing(self, finding: Finding) -> bool:
+        """Is the finding at or above the level that makes the check fail?"""
+        return self.fail_on in LEVELS and LEVELS.index(finding.level) <= LEVELS.index(self.fail_on)
+
+    @property
+    def failed(self) -> bool:
+        return any(self.failing(finding) for _, finding in self.findings)
+
+
+def find_models(paths: Sequence[str]) -> list[Path]:
+    """The files, and the .onnx files below the folders, each once. CallError for a path without any."""
+    found: dict[Path, None] = {}
+    for given in paths:
+        path = Path(given)
+        below = list(_below(path)) if path.is_dir() else [path]
+        if not os.path.exists(path):
+            near = sorted(p.name for p in path.parent.glob("*.onnx"))[:4] if path.parent.is_dir() else []
+            raise CallError("QR004", "no-such-file", f"cannot read {given!r}: No such file or directory", where=[given],
+                            fixes=[f"models in that folder: {', '.join(near)}"] if near else ["check the path"])  # fmt: skip
+        if not below:
+            raise CallError("QR004", "no-such-file", f"there is no .onnx file in {given!r} or below", where=[given],
+                            fixes=["name a folder that holds models, or the files themselves"])  # fmt: skip
+        found |= dict.fromkeys(below)
+    return list(found)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The .onnx files in a folder and its folders, without hidden ones."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent) / name for name in sorted(files) if name.lower().endswith(".onnx"))
+
+
+def check_models(
+    paths: Sequence[Path], settings: Settings, make: MakeRunner, *, progress: Callable[[int], None] | None = None
+) -> list[Checked]:
+    """Check each model; `make` is asked only for those with vectors, `progress` told how many are done."""
+    done = []
+    for place, path in enumerate(paths):
+        if progress is not None:
+            progress(place)
+        done.append(check_model(path, settings.of(path), make))
+    return done
+
+
+def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
+    """What is wrong with one model and its vectors."""
+    start = perf_counter_ns()
+    rules: tuple[str, ...] = ()
+    vectors: list[Vector] = []
+    nodes = 0
+    try:
+        model = load(path)
+    except QrunError as error:
+        found = [as_finding(error)]
+    else:
+        nodes = len(model.nodes)
+        rules = tuple(id for id in RULES if id in settings.selected)
+        found = [f for id in rules for f in RULES[id].find(model, None)]
+        vectors = _replayed(model, path, settings, make)
+        found += _seen_in(model, rules, [v.result for v in vectors if v.result is not None])
+        if not any(v.result for v in vectors):
+            rules = tuple(id for id in rules if not RULES[id].runs)
+        found += _of_vectors(vectors, found)
+    for vector in vectors:
+        vector.result = None
+    found = sorted((f for f in found if f.rule in settings.selected), key=_order)
+    return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start)
+
+
+def _order(finding: Finding) -> tuple[int, int, str]:
+    return LEVELS.index(finding.level), -1 if finding.index is None else finding.index, finding.rule
+
+
+def _replayed(model: Model, path: Path, settings: Settings, make: MakeRunner) -> list[Vector]:
+    folders = vector_folders(path, settings.data)
+    if not folders:
+        return []
+    try:
+        runner = make(model, path)
+    except QrunError as error:
+        vectors = [Vector(folder.name, folder) for folder in folders]
+        for vector in vectors:
+            if isinstance(error, UnsupportedError):
+                vector.skip(error.message)
+            else:
+                vector.status = "failed"
+                vector.findings.append(as_finding(error))
+        return vectors
+    return [replay(model, runner, folder, settings.tolerance) for folder in folders]
+
+
+def _seen_in(model: Model, rules: Sequence[str], results: Sequence[RunResult]) -> list[Finding]:
+    """What the rules over runs find, each once however many vectors show it."""
+    first: dict[tuple[str, str, str], Finding] = {}
+    for result in results:
+        for id in rules:
+            if RULES[id].runs:
+                for finding in RULES[id].find(model, result):
+                    first.setdefault((id, finding.node, finding.tensor), finding)
+    return list(first.values())
+
+
+def _of_vectors(vectors: Sequence[Vector], known: Sequence[Finding]) -> Iterator[Finding]:
+    """The vectors' findings, without refusals at run time that a rule has found already, or another vector."""
+    told = {(f.rule, f.index) for f in known}
+    for vector in vectors:
+        for finding in vector.findings:
+            if finding.rule.startswith("QR5"):
+                yield finding
+            elif (finding.rule, finding.index) not in told:
+                told.add((finding.rule, finding.index))
+                yield finding
+
+
+def shown_path(path: Path) -> str:
+    """The path from the current folder with forward slashes, if it is below that; else as given."""
+    if path.is_absolute():
+        try:
+            return path.relative_to(Path.cwd()).as_posix()
+        except ValueError:
+            return path.as_posix()
+    return path.as_posix()

@@ -1,0 +1,208 @@
+"""``qrun check``: models against the specifications, and their recorded vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qrun.cli._base import Call, argument, define, general_options, option
+from qrun.cli._options import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qrun.checking import MakeRunner, Report, Settings
+    from qrun.report.screen import Out
+
+FORMATS = ("full", "concise", "json", "github", "gitlab", "junit", "sarif", "markdown")
+
+
+@define(
+    "check",
+    examples=[
+        "qrun check m.onnx",
+        "qrun check models/ --format github -o qrun.sarif -o qrun.xml",
+        "qrun check m.onnx --select QR3 --ignore QR305",
+        "qrun check node_tests/ --backend ort",
+    ],
+    notes="Exit code 1 if a finding is at the level of --fail-on or worse. [tool.qrun.check.per-file] holds other "
+    "settings for some models: qrun explain config.",
+)
+@argument("paths", about="Models, or folders searched for *.onnx.", nargs=-1, required=True, metavar="PATH...")
+@option(
+    "--select",
+    metavar="CODES",
+    multiple=True,
+    group="Rules",
+    help="Only these rules: ids, prefixes or names, comma-separated, e.g. QR3,QR401. Repeatable.",
+)
+@option("--ignore", metavar="CODES", multiple=True, group="Rules", help="Not these rules. Repeatable.")
+@option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "note", "never"]),
+    default="error",
+    show_default=True,
+    group="Rules",
+    help="Exit 1 when a finding is this or worse.",
+)
+@option(
+    "--data",
+    metavar="DIR",
+    multiple=True,
+    group="Vectors",
+    show_default="test_data_set_* beside each model",
+    help="Recorded inputs and outputs to replay; 'none' to replay nothing. Repeatable.",
+)
+@option(
+    "--lsb",
+    type=click.IntRange(0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    group="Vectors",
+    help="Steps by which integer outputs may differ.",
+)
+@option(
+    "--rtol",
+    type=click.FloatRange(0),
+    metavar="X",
+    default=1e-3,
+    show_default=True,
+    group="Vectors",
+    help="Relative tolerance of floating-point outputs.",
+)
+@option(
+    "--atol",
+    type=click.FloatRange(0),
+    metavar="X",
+    default=1e-7,
+    show_default=True,
+    group="Vectors",
+    help="Absolute tolerance of floating-point outputs.",
+)
+@option(
+    "-b",
+    "--backend",
+    type=click.Choice(["native", "reference", "ort", "onnx-ref"]),
+    default="reference",
+    show_default=True,
+    group="Vectors",
+    help="Which runtime replays the vectors.",
+)
+@option(
+    "--arith",
+    type=click.Choice(["exact", "ort", "onnx-ref"]),
+    default="exact",
+    show_default=True,
+    group="Vectors",
+    help="Requantization: the correctly rounded value, or as another runtime rounds.",
+)
+@option(
+    "--max-memory",
+    type=Size(),
+    metavar="SIZE",
+    envvar="QRUN_MAX_MEMORY",
+    show_envvar=True,
+    show_default="80% of free",
+    group="Vectors",
+    help="Skip vectors that would take more, e.g. 8GiB.",
+)
+@option(
+    "-o",
+    "--output",
+    metavar="[FORMAT=]FILE",
+    multiple=True,
+    group="Output",
+    help="Also write a report: .sarif, .xml (JUnit), .json, .md, .txt, or FORMAT=FILE. Repeatable.",
+)
+@option(
+    "--format", type=click.Choice(FORMATS), default="full", show_default=True, group="Output", help="What to print."
+)
+@option("--json", "format", flag_value="json", group="Output", help="Same as --format json.")
+@general_options(config=True)
+@click.pass_context
+def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: Any) -> int:
+    """Check models against the operator specs; replay their test vectors."""
+    from qrun.checking import find_models
+    from qrun.report.checkformats import print_report, report_text, target
+    from qrun.runners import runner_maker
+
+    models = find_models(paths)
+    settings = _settings(options, ctx.meta.get("qrun.per-file", {}))
+    targets = [target(spec) for spec in options["output"]]
+    _check_targets(targets, models)
+    make = runner_maker(options["backend"], options["arith"], options["max_memory"])
+    report = _checked(models, settings, make, options, out)
+    argv = ctx.ensure_object(Call).argv
+    notes = out.verbose > 0
+    print_report(out.result, options["format"], report, argv, notes)
+    for format, file in targets:
+        _write(file, report_text(format, report, argv, notes))
+    if options["format"] == "github":
+        _append_summary(report, out, notes)
+    return int(report.failed)
+
+
+def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settings:
+    """From the options, and for some models from [tool.qrun.check.per-file]."""
+    from qrun.checking import Settings
+    from qrun.report.catalog import select
+    from qrun.vectors import Tolerance, vector_folders
+
+    def made(given: Mapping[str, Any]) -> Settings:
+        tolerance = Tolerance(given["lsb"], given["rtol"], given["atol"])
+        return Settings(select(given["select"], given["ignore"]), tolerance)
+
+    data = None
+    if options["data"]:
+        data = tuple(Path(folder) for folder in options["data"] if folder != "none")
+        vector_folders(Path(), data)
+    plain = made(options)
+    others = {
+        pattern: made({**options, **own, "ignore": (*options["ignore"], *own.get("ignore", ()))})
+        for pattern, own in per_file.items()
+    }
+    return Settings(plain.selected, plain.tolerance, data, others)
+
+
+def _checked(
+    models: Sequence[Path], settings: Settings, make: MakeRunner, options: Mapping[str, Any], out: Out
+) -> Report:
+    from qrun.checking import Report, check_models
+    from qrun.report.progress import Progress
+
+    with Progress(out, "check", "models") as progress:
+        checked = check_models(models, settings, make, progress=lambda done: progress(done, len(models), None))
+    return Report(tuple(checked), options["backend"], options["arith"], settings.tolerance, options["fail_on"])
+
+
+def _check_targets(targets: Sequence[tuple[str, str]], models: Sequence[Path]) -> None:
+    """CallError before the work if a report cannot go where it should."""
+    from qrun.outputs import check_trace
+
+    read = {str(path): "a model of this call" for path in models}
+    for _, file in targets:
+        check_trace(file, read)
+        read[file] = "another report of this call"
+
+
+def _write(file: str, text: str) -> None:
+    from qrun.outputs import replacing
+
+    with replacing(file) as stream:
+        stream.write(text.encode("utf-8", "backslashreplace"))
+
+
+def _append_summary(report: Report, out: Out, notes: bool) -> None:
+    from qrun.report.github import append_summary
+
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        try:
+            append_summary(report, path, notes)
+        except (OSError, ValueError) as error:
+            out.note(f"the job summary {path} cannot be written: {getattr(error, 'strerror', None) or error}")

@@ -1,0 +1,69 @@
+"""``pytest -p qrun.pytest_plugin``: the fixture `qrun_check`, which checks models inside another project's tests.
+
+def test_models(qrun_check):
+    qrun_check("models/", ignore=["QR402"])
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from qrun.checking import Report, Settings, check_models, find_models
+from qrun.errors import QrunError
+from qrun.report.catalog import select
+from qrun.report.check import print_full
+from qrun.report.screen import Screen
+from qrun.vectors import Tolerance
+
+Check = Callable[..., Report]
+
+
+def check_path(
+    path: str | os.PathLike[str],
+    *more: str | os.PathLike[str],
+    select_: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    fail_on: str = "error",
+    data: Sequence[str | os.PathLike[str]] | None = None,
+    lsb: int = 0,
+    rtol: float = 1e-3,
+    atol: float = 1e-7,
+    backend: str = "reference",
+    arith: str = "exact",
+) -> Report:
+    """Check models as ``qrun check`` does, and fail the test with the findings' text.
+
+    path, more: models, or folders searched for .onnx. data: folders with vectors; None: those beside each model; (): none.
+    The other parameters are the options of ``qrun check`` (select_ is --select).
+    """
+    from qrun.runners import runner_maker
+
+    try:
+        models = find_models([os.fspath(given) for given in (path, *more)])
+        folders = None if data is None else tuple(Path(folder) for folder in data)
+        settings = Settings(select(select_, ignore), Tolerance(lsb, rtol, atol), folders)
+        checked = check_models(models, settings, runner_maker(backend, arith))
+    except QrunError as error:
+        pytest.fail(str(error), pytrace=False)
+    report = Report(tuple(checked), backend, arith, settings.tolerance, fail_on)
+    if report.failed:
+        pytest.fail(text(report), pytrace=False)
+    return report
+
+
+def text(report: Report) -> str:
+    """The full report as plain text."""
+    stream = StringIO()
+    print_full(Screen(stream, terminal=False, width=None, color=False), report, False)
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="session")
+def qrun_check() -> Check:
+    """`check_path`: checks a model or folder, and fails the test if it finds an error."""
+    return check_path

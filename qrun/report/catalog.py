@@ -1,0 +1,84 @@
+"""Every code that a finding can have, rule or not, in one form; and which of them ``--select`` and ``--ignore`` choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+
+from qrun.errors import CallError
+from qrun.report.codes import CODES
+from qrun.rules import RULES
+
+STOPS = frozenset(code for code in CODES if code.startswith(("QR0", "QR1")))
+"""Codes of files that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule, or a code of the loader, a kernel or the vectors.
+
+    text: what it means and why it matters, paragraphs; fix and spec may be empty.
+    """
+
+    id: str
+    name: str
+    level: str
+    summary: str
+    text: str
+    fix: str = ""
+    spec: str = ""
+
+
+@cache
+def catalog() -> dict[str, Entry]:
+    """Entries by id, in order."""
+    found = [
+        Entry(id, name, "error", f"{text.partition('. ')[0].rstrip('.')}.", text) for id, (name, text) in CODES.items()
+    ]
+    for rule in RULES.values():
+        why = rule.sections.get("Why is this bad?", "")
+        before = rule.doc.partition("Why is this bad?")[0]
+        text = "\n\n".join(" ".join(part.split()) for part in f"{before}\n\n{why}".split("\n\n") if part.strip())
+        found.append(Entry(rule.id, rule.name, rule.level, " ".join(rule.summary.split()), text, rule.fix, rule.spec))
+    return {entry.id: entry for entry in sorted(found, key=lambda e: e.id)}
+
+
+def entry(id: str) -> Entry:
+    return catalog().get(id) or Entry(id, id.lower(), "error", id, id)
+
+
+def select(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
+    """The ids that are chosen by ids, prefixes and names, separated by commas; all but the ignored without `selected`.
+
+    What stops a model from being read stays chosen unless it is ignored: no selection makes such a file look well.
+    """
+    chosen = _ids(selected, "select") | STOPS if _words(selected) else frozenset(catalog())
+    return chosen - _ids(ignored, "ignore")
+
+
+def _words(given: Sequence[str]) -> list[str]:
+    return [word.strip() for text in given for word in text.split(",") if word.strip()]
+
+
+def _ids(given: Sequence[str], option: str) -> frozenset[str]:
+    found: set[str] = set()
+    for word in _words(given):
+        ids = {e.id for e in catalog().values() if e.id.startswith(word.upper()) or e.name == word.lower()}
+        if not ids or word.upper() in ("Q", ""):
+            raise _unknown(word, option)
+        found |= ids
+    return frozenset(found)
+
+
+def _unknown(word: str, option: str) -> CallError:
+    known = {e.name: e.name for e in catalog().values()} | {id.lower(): id for id in catalog()}
+    near = [known[n] for n in get_close_matches(word.lower(), known, 2, 0.6)]
+    return CallError(
+        "QR005",
+        "bad-option",
+        f"--{option} {word}: no rule has this id, prefix or name",
+        facts=[("expected", "ids, prefixes or names such as QR301, QR3, scale-shape")],
+        fixes=[f"did you mean {' or '.join(near)}?"] if near else ["qrun explain lists all codes"],
+    )

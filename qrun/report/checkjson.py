@@ -1,0 +1,69 @@
+"""The report of ``qrun check`` as one JSON document; qrun/schemas/check-1.0.json is its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qrun.checking import LEVELS, Checked, Report
+from qrun.report.check import fingerprints
+from qrun.report.json import document
+from qrun.report.run import finding_fields
+from qrun.vectors import Compared, Vector
+
+
+def check_json(report: Report, argv: Sequence[str] = ()) -> str:
+    """The document's text."""
+    return document("check", argv, check_fields(report))
+
+
+def check_fields(report: Report) -> dict[str, Any]:
+    prints = iter(fingerprints(report))
+    states = [vector.status for vector in report.vectors]
+    return {
+        "exit_code": int(report.failed),
+        "backend": report.backend,
+        "arith": report.arith,
+        "fail_on": report.fail_on,
+        "tolerance": {
+            "lsb": report.tolerance.lsb,
+            "rtol": report.tolerance.rtol,
+            "atol": report.tolerance.atol,
+        },
+        "summary": {
+            "models": len(report.models),
+            **{f"{level}s": report.count(level) for level in LEVELS},
+            "vectors": {"total": len(states), **{s: states.count(s) for s in ("passed", "failed", "skipped")}},
+        },
+        "models": [_model_fields(model, prints) for model in report.models],
+    }
+
+
+def _model_fields(model: Checked, prints: Any) -> dict[str, Any]:
+    return {
+        "path": model.name,
+        "nodes": model.nodes,
+        "rules": list(model.rules),
+        "time_ms": model.duration_ns / 1e6,
+        "findings": [{**finding_fields(finding), "fingerprint": next(prints)} for finding in model.findings],
+        "vectors": [_vector_fields(vector) for vector in model.vectors],
+    }
+
+
+def _vector_fields(vector: Vector) -> dict[str, Any]:
+    return {
+        "name": vector.name,
+        "path": vector.folder.as_posix(),
+        "status": vector.status,
+        "reason": vector.reason,
+        "time_ms": vector.duration_ns / 1e6,
+        "outputs": [_output_fields(output) for output in vector.outputs],
+    }
+
+
+def _output_fields(output: Compared) -> dict[str, Any]:
+    return {
+        "name": output.name, "file": output.file, "verdict": output.verdict, "total": output.total,
+        "differing": output.differing, "largest": output.largest, "first": list(output.first) if output.differing else None,
+        "got": output.got, "recorded": output.recorded, "exact": output.exact,
+    }  # fmt: skip

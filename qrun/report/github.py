@@ -1,0 +1,56 @@
+"""``qrun check`` as workflow commands of GitHub Actions: annotations, and the job's summary.
+
+A step shows 10 annotations of a level and drops the others, so the last one tells how many there are.
+"""
+
+from __future__ import annotations
+
+from qrun.checking import Checked, Report
+from qrun.report.check import facts, place, title, visible
+from qrun.report.markdown import markdown
+from qrun.report.text import plural, safe
+from qrun.rules import Finding
+
+MOST = 9
+COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
+
+
+def workflow_commands(report: Report, notes: bool = False) -> str:
+    """One line a finding, at most MOST of a level, then one that says how many more."""
+    lines = []
+    for level, command in COMMANDS.items():
+        found = [pair for pair in visible(report, notes) if pair[1].level == level]
+        lines += [_annotation(command, model, finding) for model, finding in found[:MOST]]
+        if len(found) > MOST:
+            more = f"{plural(len(found) - MOST, level)} more; the log and the job summary have them"
+            lines.append(f"::{command} title=qrun check::{_data(more)}")
+    return "\n".join(lines)
+
+
+def append_summary(report: Report, path: str, notes: bool = False) -> None:
+    """Add the Markdown report to the file that $GITHUB_STEP_SUMMARY names. Raises OSError."""
+    with open(path, "a", encoding="utf-8") as stream:
+        stream.write(markdown(report, notes) + "\n")
+
+
+def _annotation(command: str, model: Checked, finding: Finding) -> str:
+    where = " ".join(part for part in (safe(model.name), safe(place(finding))) if part)
+    lines = [f"{where}: {safe(finding.message)}", *(f"  {label}: {safe(text)}" for label, text in facts(finding))]
+    properties = {
+        "title": f"qrun {title(finding)}",
+        "file": model.name,
+        "line": "1",
+        "col": "1",
+        "endLine": "1",
+        "endColumn": "1",
+    }
+    shown = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    return f"::{command} {shown}::{_data(chr(10).join(lines))}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(safe(text)).replace(":", "%3A").replace(",", "%2C")

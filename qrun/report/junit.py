@@ -1,0 +1,88 @@
+"""``qrun check`` as JUnit XML: a suite for each model, a case for each rule and each vector.
+
+A finding below --fail-on is text of a case that passed. Characters that XML cannot hold are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from xml.etree import ElementTree as Tree
+
+from qrun.checking import Checked, Report
+from qrun.report.catalog import entry
+from qrun.report.check import facts, place
+from qrun.rules import Finding
+from qrun.vectors import Vector
+
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Everything but the characters of XML 1.0."""
+
+
+def junit(report: Report) -> str:
+    suites = [_suite(report, model) for model in report.models]
+    root = Tree.Element("testsuites", {"name": "qrun check", **_sums(suites)})
+    root.extend(suites)
+    Tree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Tree.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(report: Report, model: Checked) -> Tree.Element:
+    by_rule: dict[str, list[Finding]] = {id: [] for id in model.rules}
+    for finding in model.findings:
+        if not finding.rule.startswith("QR5"):
+            by_rule.setdefault(finding.rule, []).append(finding)
+    suite = Tree.Element("testsuite", {"name": clean(model.name)})
+    for id, findings in by_rule.items():
+        case = _case(suite, model, f"{id} {entry(id).name}", 0)
+        _fill(case, report, findings)
+    for vector in model.vectors:
+        case = _case(suite, model, vector.name, vector.duration_ns)
+        _fill(case, report, _own(model, vector))
+        if vector.status == "skipped":
+            Tree.SubElement(case, "skipped", {"message": clean(vector.reason)})
+    counts = {tag: sum(case.find(found) is not None for case in suite) for tag, found in _KINDS.items()}
+    times = {"time": f"{model.duration_ns / 1e9:.3f}"}
+    suite.attrib |= {"tests": str(len(suite)), **{k: str(v) for k, v in counts.items()}, **times}
+    return suite
+
+
+_KINDS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+
+
+def _own(model: Checked, vector: Vector) -> list[Finding]:
+    """The vector's findings that were selected."""
+    return [f for f in vector.findings if any(f is kept for kept in model.findings) and f.rule.startswith("QR5")]
+
+
+def _case(suite: Tree.Element, model: Checked, name: str, nanoseconds: int) -> Tree.Element:
+    seconds = f"{nanoseconds / 1e9:.3f}"
+    return Tree.SubElement(suite, "testcase", {"classname": clean(model.name), "name": clean(name), "time": seconds})
+
+
+def _fill(case: Tree.Element, report: Report, findings: Sequence[Finding]) -> None:
+    failing = [f for f in findings if report.failing(f)]
+    if failing:
+        failure = Tree.SubElement(case, "failure", {"type": failing[0].rule, "message": clean(_line(failing[0]))})
+        failure.text = clean("\n\n".join(map(_block, failing)))
+    others = [f for f in findings if not report.failing(f)]
+    if others:
+        Tree.SubElement(case, "system-out").text = clean("\n\n".join(f"{f.level}: {_block(f)}" for f in others))
+
+
+def _line(finding: Finding) -> str:
+    return ": ".join(part for part in (place(finding), finding.message) if part)
+
+
+def _block(finding: Finding) -> str:
+    return "\n".join([_line(finding), *(f"  {label}: {text}" for label, text in facts(finding))])
+
+
+def _sums(suites: Iterable[Tree.Element]) -> Mapping[str, str]:
+    found = list(suites)
+    sums = {key: str(sum(int(s.attrib[key]) for s in found)) for key in ("tests", *_KINDS)}
+    return {**sums, "time": f"{sum(float(s.attrib['time']) for s in found):.3f}"}
+
+
+def clean(text: str) -> str:
+    return FORBIDDEN.sub("", text)

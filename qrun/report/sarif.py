@@ -1,0 +1,100 @@
+"""``qrun check`` as SARIF 2.1.0 (OASIS), in the shape that GitHub's code scanning reads.
+
+A model is a binary file: every result stands on line 1, named by its node and tensor as logical locations, and told
+apart by fingerprints of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from urllib.parse import quote
+
+from qrun.checking import Checked, Report
+from qrun.report.catalog import Entry, entry
+from qrun.report.check import facts, fingerprints, place
+from qrun.report.json import strict
+from qrun.rules import Finding
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+REGION = {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 1}
+
+
+def sarif(report: Report) -> str:
+    from qrun import __version__
+
+    ids = dict.fromkeys(id for model in report.models for id in model.rules)
+    ids |= dict.fromkeys(finding.rule for _, finding in report.findings)
+    places = {id: number for number, id in enumerate(sorted(ids))}
+    results = [
+        _result(model, finding, places[finding.rule], fingerprint)
+        for (model, finding), fingerprint in zip(report.findings, fingerprints(report), strict=True)
+    ]
+    driver = {
+        "name": "qrun",
+        "fullName": "qrun check",
+        "version": __version__,
+        "semanticVersion": __version__,
+        "rules": [_rule(entry(id)) for id in places],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "utf16CodeUnits",
+        "invocations": [{"executionSuccessful": True, "exitCode": int(report.failed)}],
+        "artifacts": [{"location": _location(model)} for model in report.models],
+        "results": results,
+    }
+    return (
+        json.dumps(strict({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}), ensure_ascii=True, indent=1) + "\n"
+    )
+
+
+def _rule(found: Entry) -> dict[str, Any]:
+    help_text = "\n\n".join(part for part in (found.text, f"Fix: {found.fix}." if found.fix else "") if part)
+    more = {"helpUri": found.spec} if found.spec.startswith("https://") else {}
+    return {
+        "id": found.id,
+        "name": found.name,
+        "shortDescription": {"text": found.summary or found.name},
+        "fullDescription": {"text": found.text or found.summary or found.name},
+        "help": {"text": help_text or found.name},
+        **more,
+        "defaultConfiguration": {"level": found.level},
+        "properties": {"tags": [_group(found.id)]},
+    }
+
+
+def _group(id: str) -> str:
+    from qrun.report.codes import GROUPS
+
+    return GROUPS.get(id[:3], "qrun")
+
+
+def _location(model: Checked) -> dict[str, str]:
+    """A relative URI below the source root, or an absolute one."""
+    if model.path.is_absolute() and model.name.startswith(("/", model.path.anchor)):
+        return {"uri": model.path.as_uri()}
+    return {"uri": quote(os.fsencode(model.name)), "uriBaseId": "%SRCROOT%"}
+
+
+def _result(model: Checked, finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
+    text = ": ".join(part for part in (place(finding), finding.message) if part)
+    details = "".join(f"\n{label}: {value}" for label, value in facts(finding))
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": _location(model), "region": REGION}}
+    logical = [
+        {"name": name, "fullyQualifiedName": name, "kind": kind}
+        for name, kind in ((finding.node, "element"), (finding.tensor, "value"))
+        if name
+    ]
+    if logical:
+        location["logicalLocations"] = logical
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": rule,
+        "level": finding.level,
+        "message": {"text": text + details},
+        "locations": [location],
+        "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint}:1", "qrunFinding/v1": fingerprint},
+        "properties": {"operator": finding.op, "expected": finding.expected, "got": finding.got},
+    }

@@ -1,0 +1,120 @@
+"""What onnxruntime says about its operators and CPU kernels, from onnxruntime.txt; scripts/make_ort.py tells its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Node
+from qrun.ir.schema import DOMAINS, MS, Formal, Schema, schema
+from qrun.ir.types import BY_ONNX_NAME
+from qrun.ops import find
+
+NEWEST_OPSET = 26
+NEWEST_IR = 13
+"""What this version of onnxruntime reads; it refuses newer ones."""
+
+_OPEN = 2**31
+
+Types = frozenset[np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The CPU kernels of one operator.
+
+    function: it can also be run as an ONNX function, so a missing kernel is no refusal.
+    rows:     first and last version, and the types of the type variables.
+    """
+
+    function: bool
+    rows: tuple[tuple[int, int, Mapping[str, Types]], ...]
+
+    def of(self, version: int) -> Iterator[Mapping[str, Types]]:
+        """The rows for an operator of this since_version; one without an end is for its own version only."""
+        return (types for first, last, types in self.rows if first == version or (first < version <= last < _OPEN))
+
+
+def runtime() -> str:
+    """``onnxruntime 1.31.1``."""
+    return _lines()[0]
+
+
+def known_schema(node: Node) -> Schema | None:
+    """What onnx.defs or onnxruntime defines for a node's operator, or None if they do not have it."""
+    return contrib(node.op_type) if node.domain == MS else schema(node.domain, node.op_type, node.version)
+
+
+def is_unknown(node: Node) -> bool:
+    """Whether the node's domain is known but does not define the operator at this opset."""
+    return node.domain in DOMAINS and find(node.domain, node.op_type, node.version) is None and not known_schema(node)
+
+
+@cache
+def contrib(op_type: str) -> Schema | None:
+    """The schema of an operator of com.microsoft."""
+    fields = _table().get(("schema", op_type))
+    if fields is None:
+        return None
+    inputs, outputs, counts, attributes, variables = fields
+    least, most, results = map(int, counts.split())
+    constraints = {name: _types(number) for name, _, number in (v.partition("@") for v in variables.split())}
+
+    def formal(text: str) -> Formal:
+        name, _, variable = text.partition(":")
+        plain = variable[7:-1] if variable.startswith("tensor(") else ""
+        types = constraints.get(variable) or (frozenset({BY_ONNX_NAME[plain]}) if plain in BY_ONNX_NAME else None)
+        option = {"?": "Optional", "*": "Variadic", "+": "Variadic"}.get(name[-1], "Single")
+        return Formal(name.rstrip("?*+"), variable, types, option, name[-1] != "+")
+
+    ins, outs = (tuple(map(formal, text.split())) for text in (inputs, outputs))
+    return Schema(1, ins, outs, least, most, results, frozenset(attributes.split()))
+
+
+@cache
+def cpu_kernels(domain: str, op_type: str) -> Kernels | None:
+    """The kernels of an operator, or None if the CPU provider has none at all."""
+    fields = _table().get((f"cpu {domain}".rstrip(), op_type))
+    if fields is None:
+        return None
+    rows = []
+    for row in fields:
+        if row == "?":
+            continue
+        span, *variables = row.split()
+        first, _, last = span.partition("-")
+        types = {name: _types(number) for name, _, number in (v.partition("@") for v in variables)}
+        rows.append((int(first), int(last or _OPEN), {name: t for name, t in types.items() if t}))
+    return Kernels(fields[0] == "?", tuple(rows))
+
+
+@cache
+def _lines() -> Sequence[str]:
+    return Path(__file__).with_name("onnxruntime.txt").read_text("ascii").splitlines()
+
+
+@cache
+def _table() -> Mapping[tuple[str, str], Sequence[str]]:
+    found = {}
+    for line in _lines()[1:]:
+        kind, *fields = line.split("\t")
+        if kind == "schema":
+            found[kind, fields[0]] = fields[1:]
+        elif kind == "cpu":
+            found[f"cpu {fields[0]}".rstrip(), fields[1]] = fields[2:]
+    return found
+
+
+@cache
+def _sets() -> Mapping[str, Types]:
+    heads = (line[1:].partition(" ") for line in _lines() if line.startswith("@"))
+    return {number: frozenset(BY_ONNX_NAME[n] for n in names.split() if n != "-") for number, _, names in heads}
+
+
+def _types(number: str) -> Types:
+    return _sets()[number]

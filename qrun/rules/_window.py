@@ -1,0 +1,108 @@
+"""The geometry of a convolution or pool node: its window's attributes, and the shapes of x and w."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qrun.ir import Model, Node
+from qrun.ir.schema import MS
+from qrun.rules._scope import Scope, Shape, nodes
+
+Ints = tuple[int, ...]
+
+CONVS: dict[tuple[str, str], tuple[int, int]] = {
+    ("", "Conv"): (0, 1),
+    ("", "ConvInteger"): (0, 1),
+    ("", "ConvTranspose"): (0, 1),
+    ("", "QLinearConv"): (0, 3),
+    (MS, "QLinearConv"): (0, 3),
+}
+"""Convolutions, and the places of x and w."""
+POOLS = (("", "MaxPool"), ("", "AveragePool"), ("", "LpPool"), (MS, "QLinearAveragePool"), (MS, "NhwcMaxPool"))
+OPERATORS = tuple(f"{domain}::{name}" if domain else name for domain, name in (*CONVS, *POOLS))
+CONV_NAMES = tuple(f"{domain}::{name}" if domain else name for domain, name in CONVS)
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """A node with a window. x, w: names of its tensors, w empty for a pool; shapes as far as they are known."""
+
+    scope: Scope
+    node: Node
+    x: str
+    w: str
+    x_shape: Shape | None
+    w_shape: Shape | None
+
+    @property
+    def transposed(self) -> bool:
+        return self.node.op_type == "ConvTranspose"
+
+    @property
+    def w_place(self) -> int:
+        return CONVS[self.node.domain, self.node.op_type][1] if self.w else 0
+
+    @property
+    def channels_last(self) -> bool:
+        return self.node.op_type == "NhwcMaxPool" or number(self.node, "channels_last", 0) != 0
+
+    @property
+    def channels(self) -> int | str | None:
+        if self.x_shape is None or len(self.x_shape) < 3:
+            return None
+        return self.x_shape[-1 if self.channels_last else 1]
+
+    @property
+    def size(self) -> Shape | None:
+        """The spatial sizes of x."""
+        if self.x_shape is None or len(self.x_shape) < 3:
+            return None
+        return self.x_shape[1:-1] if self.channels_last else self.x_shape[2:]
+
+    @property
+    def kernel(self) -> Shape | None:
+        """That of w, else what kernel_shape says."""
+        if self.w_shape is not None and len(self.w_shape) >= 3:
+            return self.w_shape[2:]
+        return ints(self.node, "kernel_shape") or None
+
+    @property
+    def rank(self) -> int | None:
+        """How many spatial axes there are; None if that is unknown or x and w disagree."""
+        found = {len(s) for s in (self.size, self.kernel) if s is not None}
+        return found.pop() if len(found) == 1 else None
+
+
+def windows(model: Model) -> Iterator[Windowed]:
+    """Every convolution and pool of the model and of the graphs inside it."""
+    for scope, node in nodes(model):
+        key = node.domain, node.op_type
+        if key in CONVS and max(CONVS[key]) < len(node.inputs):
+            x, w = (node.inputs[place] for place in CONVS[key])
+            yield Windowed(scope, node, x, w, scope.shape(x), scope.shape(w))
+        elif key in POOLS and node.inputs:
+            yield Windowed(scope, node, node.inputs[0], "", scope.shape(node.inputs[0]), None)
+
+
+def ints(node: Node, name: str) -> Ints:
+    """An attribute that is a list of ints; empty if it is not given or of another type."""
+    value = node.attributes.get(name)
+    whole = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
+    return tuple(value) if isinstance(value, tuple) and whole else ()
+
+
+def number(node: Node, name: str, default: int) -> int:
+    value = node.attributes.get(name, default)
+    return value if isinstance(value, int) else default
+
+
+def auto_pad(node: Node) -> str:
+    value = node.attributes.get("auto_pad", "NOTSET")
+    return value if isinstance(value, str) else "NOTSET"
+
+
+def bad_values(node: Node, name: str, count: int | None, least: int) -> bool:
+    """Whether a list attribute that is given has another length than `count`, or a value below `least`."""
+    values = ints(node, name)
+    return bool(values) and (any(v < least for v in values) or count not in (None, len(values)))

@@ -1,0 +1,145 @@
+"""What a quantizing node rounds: the real numbers in steps of its output, to tell a tie from a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from qrun.ir import Array, Node
+from qrun.ops import Context, find
+
+NEAR = 1e-5
+"""Steps of the output (LSB) within which a value counts as a tie."""
+_MS = "com.microsoft"
+_CODES = {
+    np.dtype(t)
+    for t in (np.uint8, np.int8, np.uint16, np.int16, np.int32, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2)
+}  # fmt: skip
+
+Values = Sequence[Array | None]
+
+
+def before_rounding(node: Node, values: Values) -> Array | None:
+    """The node's output as float64 before it is rounded and saturated, zero point added.
+
+    values: the node's inputs. None if this is not known for the operator or these forms.
+    """
+    function = _KNOWN.get((node.domain, node.op_type))
+    if function is None:
+        return None
+    with np.errstate(all="ignore"):
+        try:
+            return function(node, values)
+        except (ValueError, IndexError):
+            return None
+
+
+def ties(exact: Array, got: Array, want: Array) -> int:
+    """How many of these elements have neighbours as `got` and `want`, and an exact value within NEAR of their middle."""
+    middle = (got.astype(np.float64) + want.astype(np.float64)) / 2
+    step = np.abs(got.astype(np.float64) - want.astype(np.float64))
+    return int(np.count_nonzero((step == 1) & (np.abs(exact - middle) <= NEAR)))
+
+
+def _f64(array: Array | None) -> Array:
+    return np.zeros(()) if array is None else np.asarray(array, np.float64)
+
+
+def _one(array: Array | None) -> Array:
+    """A per-tensor parameter."""
+    value = _f64(array)
+    return value.reshape(()) if value.size == 1 else value
+
+
+def _along(array: Array | None, axis: int, x: Array, block: int) -> Array:
+    """A scale or zero point as it broadcasts to x: per tensor, per axis, or in blocks along the axis."""
+    value = _one(array)
+    if value.ndim == 0:
+        return value
+    axis %= x.ndim
+    if block:
+        return np.take(value, np.arange(x.shape[axis]) // block, axis=axis)
+    return value.reshape([-1 if at == axis else 1 for at in range(x.ndim)])
+
+
+def _quantize(node: Node, values: Values) -> Array | None:
+    x, scale, zero = (*values, None)[:3]
+    if x is None or (zero is not None and zero.dtype not in _CODES):
+        return None
+    axis, block = node.attributes.get("axis", 1), node.attributes.get("block_size", 0)
+    if not isinstance(axis, int) or not isinstance(block, int):
+        return None
+    if not x.ndim:
+        return _f64(x) / _one(scale) + _one(zero)
+    return np.asarray(_f64(x) / _along(scale, axis, x, block) + _along(zero, axis, x, block))
+
+
+def _conv(node: Node, values: Values) -> Array | None:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*values, None, None)[:9]
+    integer = find("", "ConvInteger", 10)
+    if integer is None or x is None or w is None or node.attributes.get("channels_last", 0):
+        return None
+    geometry = {k: v for k, v in node.attributes.items() if k != "channels_last"}
+    scalar_zero = None if x_zero is None else x_zero.reshape(())
+    acc = _f64(integer.reference(x, w, scalar_zero, w_zero, **geometry, ctx=Context(observing=False)))
+    lanes = (-1, *(1,) * (x.ndim - 2))
+    if bias is not None:
+        acc = acc + _f64(bias).reshape(lanes)
+    factor = _one(w_scale)
+    factor = factor.reshape(lanes) if factor.ndim else factor
+    return np.asarray(acc * (_one(x_scale) * factor / _one(y_scale)) + _one(y_zero))
+
+
+def _matmul(node: Node, values: Values) -> Array | None:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = values
+    if a is None or b is None or min(a.ndim, b.ndim) < 2 or not {a.dtype, b.dtype} <= _CODES:
+        return None
+
+    def row(value: Array | None) -> Array:
+        made = _one(value)
+        return made[:, None] if made.ndim == 1 else made
+
+    acc = (_f64(a) - row(a_zero)) @ (_f64(b) - _one(b_zero))
+    return _unless_wrapped(acc, row(a_scale) * _one(b_scale) / _one(y_scale), y_zero)
+
+
+def _gemm(node: Node, values: Values) -> Array | None:
+    a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (*values, None, None, None)[:9]
+    if y_zero is None or a is None or b is None:
+        return None
+    left, right = _f64(a) - _one(a_zero), _f64(b)
+    right = right.T if node.attributes.get("transB", 0) else right
+    acc = (left.T if node.attributes.get("transA", 0) else left) @ (right - _one(b_zero)) + _f64(c)
+    alpha = node.attributes.get("alpha", 1.0)
+    if not isinstance(alpha, float):
+        return None
+    return _unless_wrapped(acc, alpha * _one(a_scale) * _one(b_scale) / _one(y_scale), y_zero)
+
+
+def _unless_wrapped(acc: Array, factor: Array, zero: Array | None) -> Array | None:
+    if acc.size and np.abs(acc).max() >= 2**31:
+        return None
+    return np.asarray(acc * factor + _one(zero))
+
+
+def _pointwise(function: Callable[[Array, Array], Array]) -> Callable[[Node, Values], Array | None]:
+    def value(node: Node, values: Values) -> Array | None:
+        a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = (*values, None)[:8]
+        real = function((_f64(a) - _one(a_zero)) * _one(a_scale), (_f64(b) - _one(b_zero)) * _one(b_scale))
+        return np.asarray(real / _one(c_scale) + _one(c_zero))
+
+    return value
+
+
+_KNOWN: Mapping[tuple[str, str], Callable[[Node, Values], Array | None]] = {
+    ("", "QuantizeLinear"): _quantize,
+    (_MS, "QuantizeLinear"): _quantize,
+    ("", "QLinearConv"): _conv,
+    (_MS, "QLinearConv"): _conv,
+    ("", "QLinearMatMul"): _matmul,
+    (_MS, "QGemm"): _gemm,
+    (_MS, "QLinearAdd"): _pointwise(np.add),
+    (_MS, "QLinearMul"): _pointwise(np.multiply),
+}

@@ -1,0 +1,303 @@
+"""Recorded vectors: ``test_data_set_*`` folders replayed on a model, and every output compared with its record.
+
+Layout: input_0.pb, input_1.pb ... and output_0.pb ..., each one TensorProto, by name or in graph order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError
+from qrun.feeds import check_feeds
+from qrun.ir import Array, Model, Node, TensorType
+from qrun.ir.tensorfile import read_tensor
+from qrun.ir.types import describe, type_name
+from qrun.rules import Finding, at
+from qrun.session import RunResult, Session
+from qrun.ties import NEAR, before_rounding, ties
+
+NAMES = {"QR501": "output-differs", "QR502": "vector-form", "QR503": "missing-file", "QR504": "extra-file"}
+Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Integers may differ by `lsb` steps, floats by ``atol + rtol * |recorded|``."""
+
+    lsb: int = 0
+    rtol: float = 1e-3
+    atol: float = 1e-7
+
+
+class Runner(Protocol):
+    """A Session or a Peer."""
+
+    def execute(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One output beside its record.
+
+    differing, total: elements outside the tolerance, of how many; largest: the largest difference; first, got, recorded:
+    the first element that differs; exact: its value before rounding, if that is known.
+    verdict: ``equal``; ``differs`` (floats); for integers ``tie`` (every differing element is one step off, and within
+    1e-5 steps of a tie), ``error``, or ``unclassified``.
+    """
+
+    name: str
+    file: str
+    total: int
+    differing: int = 0
+    largest: float = 0.0
+    first: tuple[int, ...] = ()
+    got: Any = None
+    recorded: Any = None
+    exact: float | None = None
+    verdict: Verdict = "equal"
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Vector:
+    """One folder, replayed. status: ``passed``, ``failed`` (findings say why), or ``skipped`` (`reason` says why)."""
+
+    name: str
+    folder: Path
+    status: Literal["passed", "failed", "skipped"] = "passed"
+    reason: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    outputs: list[Compared] = field(default_factory=list)
+    duration_ns: int = 0
+    result: RunResult | None = None
+
+    def fail(self, code: str, message: str, **facts: Any) -> None:
+        self.status = "failed"
+        self.findings.append(Finding(message, rule=code, name=NAMES[code], level="error", **facts))
+
+    def skip(self, reason: str) -> None:
+        self.status, self.reason = "skipped", reason
+
+
+def vector_folders(model: Path, data: Sequence[Path] | None) -> list[Path]:
+    """The folders to replay: ``test_data_set_*`` beside the model, or those that `data` are or hold.
+
+    Raises CallError for a folder of `data` with no vectors.
+    """
+    if data is None:
+        return _sets(model.parent)
+    found = []
+    for folder in data:
+        sets = [folder] if any(folder.glob("*put_*.pb")) else _sets(folder)
+        if not sets:
+            raise CallError("QR004", "no-such-file", f"{str(folder)!r} holds no vectors", where=[str(folder)],
+                            facts=[("expected", "input_0.pb, output_0.pb ..., or folders test_data_set_* with them")],
+                            fixes=["--data none checks without vectors"])  # fmt: skip
+        found += sets
+    return found
+
+
+def _sets(folder: Path) -> list[Path]:
+    return sorted((p for p in folder.glob("test_data_set_*") if p.is_dir()), key=lambda p: (len(p.name), p.name))
+
+
+def replay(model: Model, runner: Runner, folder: Path, tolerance: Tolerance) -> Vector:
+    """Run the recorded inputs and compare the outputs. Problems of the files and of the run become findings."""
+    vector = Vector(folder.name, folder)
+    start = perf_counter_ns()
+    try:
+        _replay(vector, model, runner, tolerance)
+    except (MemoryLimitError, UnsupportedError) as error:
+        vector.skip(error.message)
+    except QrunError as error:
+        vector.status = "failed"
+        vector.findings.append(as_finding(error))
+    vector.duration_ns = perf_counter_ns() - start
+    return vector
+
+
+def _replay(vector: Vector, model: Model, runner: Runner, tolerance: Tolerance) -> None:
+    odd = next((v for v in (*model.inputs, *model.outputs) if v.kind != "tensor"), None)
+    if odd is not None:
+        vector.skip(f"{odd.name} is a {odd.kind}, which qrun does not read from vectors")
+        return
+    feeds = _read(vector, "input", (*model.inputs, *model.defaults), len(model.inputs))
+    records = _read(vector, "output", model.outputs, len(model.outputs))
+    if any(value.name not in feeds for value in model.inputs):
+        return
+    arrays = {name: array for name, (_, array) in feeds.items()}
+    try:
+        check_feeds(model, arrays, {name: file for name, (file, _) in feeds.items()})
+    except CallError as error:
+        facts = dict(error.facts)
+        vector.fail("QR502", f"{vector.name}: {error.message}", tensor=(error.where[1:] or ("",))[0],
+                    expected=facts.get("expected", ""), got=facts.get("got", ""),
+                    fix="record the vectors of this model again")  # fmt: skip
+        return
+    vector.result = runner.execute(arrays)
+    for place, value in enumerate(model.outputs):
+        if value.name in records and value.name in vector.result.outputs:
+            file, want = records[value.name]
+            _judge(vector, model, arrays, (place, value), (file, want), tolerance)
+
+
+def _read(vector: Vector, kind: str, values: Sequence[TensorType], needed: int) -> dict[str, tuple[str, Array]]:
+    """The arrays of ``kind_*.pb`` by the graph's names, with their files; missing and extra files are findings."""
+    numbers = {
+        int(m[1]): p for p in vector.folder.glob(f"{kind}_*.pb") if (m := re.fullmatch(rf"{kind}_(\d+)", p.stem))
+    }
+    read = {number: read_tensor(numbers[number]) for number in sorted(numbers)}
+    known = [value.name for value in values]
+    names = [name for name, _ in read.values()]
+    by_name = sorted(numbers) == list(range(len(names))) and len(set(names)) == len(names) and set(names) <= set(known)
+    found: dict[str, tuple[str, Array]] = {}
+    for number, (name, array) in read.items():
+        file = f"{vector.name}/{numbers[number].name}"
+        if by_name or number < len(known):
+            found[name if by_name else known[number]] = (file, array)
+        else:
+            vector.fail("QR504", f"{file} belongs to no {kind} of the graph", tensor=f"{name or file} ({kind} {number})",
+                        expected=f"{len(known)} files {kind}_*.pb: {', '.join(known)}", got=describe(array),
+                        fix="remove the file, or record the vectors of this model again")  # fmt: skip
+    for place, name in enumerate(known[:needed]):
+        if name not in found:
+            file = f"{vector.name}/{kind}_{place}.pb"
+            vector.fail("QR503", f"{file} is missing", tensor=f"{name} ({kind} {place})",
+                        expected=f"{file}: {values[place]}", got=f"{len(read)} files {kind}_*.pb",
+                        fix="qrun MODEL -i DIR -o DIR/ writes the outputs of these inputs"
+                        if kind == "output" else "record the vectors of this model again")  # fmt: skip
+    return found
+
+
+def _judge(
+    vector: Vector, model: Model, feeds: Mapping[str, Array], output: tuple[int, TensorType], record: tuple[str, Array],
+    tolerance: Tolerance,
+) -> None:  # fmt: skip
+    """Compare one output; a difference becomes a finding at the node that makes it."""
+    (place, value), (file, want) = output, record
+    assert vector.result is not None
+    got = vector.result.outputs[value.name]
+    node = model.producers.get(value.name)
+    where = {**(at(node) if node else {}), "tensor": f"{value.name} (output {place}, {file})"}
+    if got.dtype != want.dtype or got.shape != want.shape:
+        vector.fail("QR502", f"{value.name} is {describe(got)}, recorded as {describe(want)}", **where,
+                    expected=f"{describe(want)}, as in {file}", got=describe(got),
+                    fix="record the vectors of this model again")  # fmt: skip
+        return
+    compared = compare(value.name, file, got, want, tolerance)
+    if compared.differing and integral(got.dtype):
+        compared = _classified(compared, model, feeds, got, want, tolerance)
+    vector.outputs.append(compared)
+    if compared.differing:
+        index = f" at [{','.join(map(str, compared.first))}]" if compared.first else ""
+        unit = " LSB" if integral(got.dtype) else ""
+        most = f", by at most {compared.largest:.6g}{unit}" if compared.largest else ""
+        exact = f"; the exact value before rounding is {compared.exact:.12g}" if compared.exact is not None else ""
+        allowed = f"--lsb {tolerance.lsb}" if unit else f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
+        vector.fail("QR501", f"{value.name} differs from {file} in {compared.differing} of {compared.total} elements{most}", **where,
+                    expected=f"{compared.recorded}{index}, within {allowed}",
+                    got=f"{compared.got}{exact}", why=compared.why, fix=_fix(compared.verdict))  # fmt: skip
+
+
+def _fix(verdict: Verdict) -> str:
+    if verdict == "tie":
+        return "--lsb 1 accepts such choices; --arith ort and --arith onnx-ref round as those runtimes do"
+    return "qrun MODEL -i DIR -t PATTERN shows the tensors before this one; --rtol, --atol and --lsb allow more"
+
+
+def integral(dtype: np.dtype[Any]) -> bool:
+    """Are these integers, compared in steps?"""
+    return dtype.kind in "iu" or type_name(dtype).startswith(("int", "uint"))
+
+
+def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance) -> Compared:
+    """Element by element; NaN equals NaN. Both have one type and shape. Strings and booleans must be equal."""
+    largest = 0.0
+    if got.dtype.kind in "OUSb":
+        bad = np.asarray(got != want)
+    elif integral(got.dtype):
+        step = _steps(got, want)
+        bad = np.asarray(step > tolerance.lsb, bool)
+        largest = float(step.max()) if step.size else 0.0
+    else:
+        wide = np.complex128 if got.dtype.kind == "c" else np.float64
+        a, b = got.astype(wide), want.astype(wide)
+        with np.errstate(all="ignore"):
+            step = np.abs(a - b)
+            bad = ~((step <= tolerance.atol + tolerance.rtol * np.abs(b)) & np.isfinite(b)) & (a != b)
+            bad &= ~(np.isnan(a) & np.isnan(b))
+        finite = step[np.isfinite(step)]
+        largest = float(finite.max()) if finite.size else 0.0
+    count = int(np.count_nonzero(bad))
+    if not count:
+        return Compared(name, file, got.size, largest=largest)
+    first = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), got.shape))
+    return Compared(name, file, got.size, count, largest, first, plain(got[first]), plain(want[first]), None, "differs")
+
+
+def _steps(got: Array, want: Array) -> Array:
+    """How many steps apart two arrays of integers are."""
+    wide = object if got.dtype.itemsize == 8 else np.int64
+    return np.asarray(np.abs(got.astype(wide) - want.astype(wide)))
+
+
+def plain(value: Any) -> Any:
+    """An element as a Python number or string."""
+    item = value.item() if hasattr(value, "item") else value
+    return (
+        item if isinstance(item, (bool, int, float, str)) else float(item) if hasattr(item, "__float__") else str(item)
+    )
+
+
+def _classified(
+    c: Compared, model: Model, feeds: Mapping[str, Array], got: Array, want: Array, tolerance: Tolerance
+) -> Compared:  # fmt: skip
+    """With the verdict over the elements that differ, from the exact values that their node rounds."""
+    node = model.producers.get(c.name)
+    exact = _exact(model, node, feeds) if node is not None else None
+    if node is None or exact is None or exact.shape != got.shape:
+        why = f"not classified: the value before rounding is not known for {node.op}" if node else "not classified"
+        return replace(c, verdict="unclassified", why=f"{why}.")
+    bad = np.asarray(_steps(got, want) > tolerance.lsb, bool)
+    near = ties(exact[bad], got[bad], want[bad])
+    share = f"{near} of {c.differing} differing elements"
+    if near == c.differing:
+        why = f"all {c.differing} differing elements are within {NEAR:g} LSB of a tie: an arithmetic choice."
+        return replace(c, exact=float(exact[c.first]), verdict="tie", why=why)
+    why = f"{share} are within {NEAR:g} LSB of a tie; the others are an error here, or of a node before {node.label}."
+    return replace(c, exact=float(exact[c.first]), verdict="error", why=why)
+
+
+def _exact(model: Model, node: Node, feeds: Mapping[str, Array]) -> Array | None:
+    """The exact values that the node rounds; its inputs are computed by the reference kernels."""
+    names = [n for n in node.inputs if n]
+    try:
+        values = Session(model, backend="reference").run(feeds, names)
+    except QrunError:
+        return None
+    return before_rounding(node, [values[n] if n else None for n in node.inputs])
+
+
+_NODE = re.compile(r"node (\d+) (.*) \((.+-\d+)\)", re.DOTALL)
+
+
+def as_finding(error: QrunError) -> Finding:
+    """A refusal of the loader, of a kernel or of another runtime as a finding of the same code."""
+    facts = dict(error.facts)
+    expected = facts.pop("expected", "")
+    got = facts.pop("got", "")
+    others = "; ".join(f"{label} {value}".strip() for label, value in facts.items())
+    node = next((m for part in error.where if (m := _NODE.fullmatch(part))), None)
+    tensor = next((part.removeprefix("tensor ") for part in error.where if part.startswith("tensor ")), "")
+    found = Finding(
+        error.message, tensor=tensor, expected=expected, got="; ".join(part for part in (got, others) if part),
+        why=error.why, fix="; or ".join(error.fixes), rule=error.code, name=error.name, level="error",
+    )  # fmt: skip
+    return replace(found, index=int(node[1]), node=node[2], op=node[3]) if node else found

@@ -1,0 +1,412 @@
+"""``qrun check``: which models and rules, vectors, reports, settings from a file, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from importlib.resources import files as resources
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import numpy as np
+import pytest
+from cli_support import (
+    ROOT,
+    call,
+    conv_model,
+    deep_model,
+    make_model,
+    process,
+    quantize_model,
+    save,
+    sum_model,
+    value,
+)
+from onnx import TensorProto, helper, numpy_helper
+
+SCHEMA = json.loads(resources("qrun").joinpath("schemas/check-1.0.json").read_text())
+
+
+def record(folder: Path, **arrays: list[np.ndarray]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, values in arrays.items():
+        for place, array in enumerate(values):
+            (folder / f"{kind}_{place}.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
+    return folder
+
+
+def bad_scale(folder: Path, name: str = "bad.onnx") -> Path:
+    """QR301 at /stem/conv, and nothing else that is an error."""
+    return save(conv_model(w_scale=np.full(3, 0.01, np.float32)), folder / name)
+
+
+def codes(*arguments: str | Path, **more: str) -> list[str]:
+    ended = call("check", *arguments, "--json", **more)  # type: ignore[arg-type]
+    jsonschema.validate(ended.json, SCHEMA)
+    return [f["rule"] for model in ended.json["models"] for f in model["findings"]]
+
+
+# Models
+
+
+def test_a_clean_model(folder: Path) -> None:
+    save(quantize_model(), folder / "m.onnx")
+    ended = call("check", "m.onnx")
+    assert (ended.code, ended.out, ended.err) == (0, "1 model: nothing found\n", "")
+
+
+def test_a_finding_as_a_block(folder: Path) -> None:
+    bad_scale(folder)
+    ended = call("check", "bad.onnx")
+    assert ended.code == 1
+    assert ended.out.startswith("error QR301 scale-shape: ")
+    assert "  --> bad.onnx  node 0 /stem/conv (QLinearConv-10)" in ended.out
+    assert re.search(r"1 model: 1 error.*qrun explain QR301\n$", ended.out)
+
+
+def test_folders_are_searched(folder: Path) -> None:
+    for name in ("a/m.onnx", "a/b/N.ONNX", ".hidden/m.onnx", "a/text.txt"):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        save(quantize_model(), folder / name)
+    ended = call("check", ".", "a/m.onnx", "--json")
+    assert [m["path"] for m in ended.json["models"]] == ["a/m.onnx", "a/b/N.ONNX"]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "QR101"),
+        (b"<!DOCTYPE html><html>", "QR101"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 23437214\n", "QR101"),
+        (deep_model().SerializeToString()[:-700], "QR101"),
+    ],
+)
+def test_what_cannot_be_read_is_a_finding(folder: Path, data: bytes, code: str) -> None:
+    (folder / "m.onnx").write_bytes(data)
+    bad_scale(folder, "z.onnx")
+    ended = call("check", ".")
+    assert ended.code == 1
+    assert f"error {code} not-a-model: m.onnx" in ended.out
+    assert "QR301" in ended.out, "it goes on with the others"
+    assert codes("m.onnx", "--select", "QR3") == [code], "no selection makes such a file look well"
+    assert codes("m.onnx", "--ignore", code) == []
+
+
+def test_a_loader_finding_names_what_the_loader_names(folder: Path) -> None:
+    model = sum_model()
+    model.opset_import[0].version = 99
+    save(model, folder / "m.onnx")
+    (found,) = call("check", "m.onnx", "--json").json["models"][0]["findings"]
+    assert (found["rule"], found["level"]) == ("QR106", "error")
+    assert found["expected"].startswith("opset")
+    assert found["got"] == "99"
+
+
+def test_a_model_that_qrun_cannot_run(folder: Path) -> None:
+    nodes = [helper.make_node("MaxPoolX", ["x"], ["h"], domain="com.acme", name="pool"),
+             helper.make_node("QuantizeLinear", ["h", "s", "z"], ["y"], name="quant")]  # fmt: skip
+    model = make_model(nodes, [value("x", TensorProto.FLOAT, [2])], [value("y", TensorProto.UINT8, [2])],
+                       {"s": np.ones((3, 2), np.float32), "z": np.uint8(0)}, domains=["com.acme"])  # fmt: skip
+    save(model, folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)], output=[np.zeros(2, np.uint8)])
+    ended = call("check", "m.onnx")
+    assert "QR301" in ended.out
+    assert "m.onnx: test_data_set_0 skipped: qrun cannot run 1 operator" in ended.out
+    assert "1 vector: 1 skipped" in ended.out
+
+
+# Rules
+
+
+@pytest.mark.parametrize("chosen", ["QR301", "qr301", "QR3", "scale-shape", "QR1,QR301", " QR1 , QR3 "])
+def test_select(folder: Path, chosen: str) -> None:
+    bad_scale(folder)
+    assert codes("bad.onnx", "--select", chosen) == ["QR301"]
+    assert codes("bad.onnx", "--ignore", chosen).count("QR301") == 0
+
+
+def test_select_and_ignore_together(folder: Path) -> None:
+    bad_scale(folder)
+    assert codes("bad.onnx", "--select", "QR3", "--ignore", "QR301") == []
+    assert codes("bad.onnx", "--select", "QR1", "--select", "QR3") == ["QR301"]
+    assert codes("bad.onnx", "--select", "QR1") == []
+
+
+@pytest.mark.parametrize(("word", "hint"), [("scale-shap", "scale-shape"), ("QR9", ""), ("QR3011", "QR301"), ("Q", "")])
+def test_unknown_rules(folder: Path, word: str, hint: str) -> None:
+    bad_scale(folder)
+    for option in ("--select", "--ignore"):
+        ended = call("check", "bad.onnx", option, word)
+        assert ended.code == 2
+        assert f"{option} {word}" in ended.err
+        assert hint in ended.err
+
+
+def test_fail_on(folder: Path) -> None:
+    bad_scale(folder)
+    assert [call("check", "bad.onnx", "--fail-on", on).code for on in ("error", "warning", "note", "never")] == [1, 1, 1, 0]
+    warned = quantize_model(np.float32(1e-40))
+    save(warned, folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.float32([1, 1, 1])], output=[np.uint8([255, 255, 255])])
+    levels = [f["level"] for m in call("check", "m.onnx", "--json").json["models"] for f in m["findings"]]
+    assert "warning" in levels
+    assert "error" not in levels
+    assert [call("check", "m.onnx", "--fail-on", on).code for on in ("error", "warning", "never")] == [0, 1, 0]
+
+
+# Vectors
+
+
+def test_vectors_beside_the_model(folder: Path) -> None:
+    save(sum_model(), folder / "m.onnx")
+    one, two = np.float32([1, 2]), np.float32([3, 4])
+    record(folder / "test_data_set_0", input=[one, two], output=[one + two])
+    record(folder / "test_data_set_1", input=[one, two], output=[one + two + 1])
+    ended = call("check", "m.onnx")
+    assert ended.code == 1
+    assert "error QR501 output-differs: y differs from test_data_set_1/output_0.pb in 2 of 2 elements, by at most 1" in ended.out
+    assert "2 vectors: 1 passed, 1 failed" in ended.out
+    assert call("check", "m.onnx", "--data", "none").out.startswith("1 model: nothing found\n")
+    assert call("check", "m.onnx", "--data", "test_data_set_0").code == 0
+    assert call("check", "m.onnx", "--rtol", "0.5").code == 0
+    assert call("check", "m.onnx", "--atol", "1").code == 0
+    assert call("check", "m.onnx", "--ignore", "QR501").code == 0
+    assert call("check", "m.onnx", "--data", "nothing").code == 2
+
+
+def test_integer_vectors_by_lsb_and_arith(folder: Path) -> None:
+    save(quantize_model(0.5, np.uint8(3)), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.float32([1.25, 2])], output=[np.uint8([6, 7])])
+    found = call("check", "m.onnx", "--json").json["models"][0]
+    (output,) = found["vectors"][0]["outputs"]
+    assert (output["verdict"], output["exact"], output["got"], output["recorded"], output["first"]) == ("tie", 5.5, 5, 6, [0])
+    assert call("check", "m.onnx", "--lsb", "1").code == 0
+
+
+def test_a_refusal_while_running_is_told_once(folder: Path) -> None:
+    bad_scale(folder, "m.onnx")
+    for place in range(2):
+        record(folder / f"test_data_set_{place}", input=[np.zeros((1, 3, 8, 8), np.uint8)], output=[np.zeros((1, 16, 8, 8), np.uint8)])
+    ended = call("check", "m.onnx", "--json")
+    assert [f["rule"] for f in ended.json["models"][0]["findings"]].count("QR301") == 1
+    assert [v["status"] for v in ended.json["models"][0]["vectors"]] == ["failed", "failed"]
+
+
+def test_rules_over_runs_see_the_vectors(folder: Path) -> None:
+    save(quantize_model(0.5), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.float32([np.nan, 2])], output=[np.uint8([0, 4])])
+    assert "QR401" in codes("m.onnx")
+    assert "QR401" not in codes("m.onnx", "--data", "none")
+
+
+@pytest.mark.parametrize("backend", ["native", "reference", "ort", "onnx-ref"])
+def test_backends(folder: Path, backend: str) -> None:
+    pytest.importorskip("onnxruntime")
+    save(sum_model(), folder / "m.onnx")
+    one = np.float32([1, 2])
+    record(folder / "test_data_set_0", input=[one, one], output=[one + one])
+    ended = call("check", "m.onnx", "--backend", backend, "--json")
+    assert ended.code == 0
+    assert ended.json["summary"]["vectors"]["passed"] == 1
+
+
+def test_another_runtime_that_refuses_is_skipped(folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    bad_scale(folder, "m.onnx")
+    record(folder / "test_data_set_0", input=[np.zeros((1, 3, 8, 8), np.uint8)], output=[np.zeros((1, 16, 8, 8), np.uint8)])
+    ended = call("check", "m.onnx", "--backend", "ort", "--json")
+    (vector,) = ended.json["models"][0]["vectors"]
+    assert vector["status"] in ("skipped", "failed")
+    assert {f["rule"] for f in ended.json["models"][0]["findings"]} >= {"QR301"}
+    assert call("check", "m.onnx", "--backend", "ort", "--arith", "ort").code == 2
+
+
+def test_memory_limits_skip_vectors(folder: Path) -> None:
+    save(deep_model(3), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.zeros((1, 3, 8, 8), np.uint8)], output=[np.zeros((1, 3, 8, 8), np.uint8)])
+    ended = call("check", "m.onnx", "--max-memory", "100")
+    assert "skipped: " in ended.out
+
+
+def test_onnx_node_tests_work_as_they_are() -> None:
+    ended = call("check", ROOT / "models", "--json")
+    jsonschema.validate(ended.json, SCHEMA)
+    assert ended.code == 0
+    summary = ended.json["summary"]
+    assert summary["vectors"]["passed"] == summary["vectors"]["total"] > 30
+    assert summary["errors"] == 0
+
+
+# Reports
+
+
+def test_reports_in_files(folder: Path) -> None:
+    bad_scale(folder)
+    names = ["a.sarif", "a.xml", "a.json", "a.md", "gitlab=b.json", "github=b.txt", "concise=c"]
+    ended = call("check", "bad.onnx", *[word for name in names for word in ("-o", name)])
+    assert ended.code == 1
+    assert ended.out.startswith("error QR301")
+    assert json.loads((folder / "a.sarif").read_text())["version"] == "2.1.0"
+    assert ElementTree.parse(folder / "a.xml").getroot().tag == "testsuites"
+    jsonschema.validate(json.loads((folder / "a.json").read_text()), SCHEMA)
+    assert (folder / "a.md").read_text().startswith("### qrun check: 1 model: 1 error")
+    assert isinstance(json.loads((folder / "b.json").read_text()), list)
+    assert "\n::error title=qrun QR301 scale-shape,file=bad.onnx" in (folder / "b.txt").read_text()
+    assert (folder / "c").read_text().startswith("bad.onnx: /stem/conv: error QR301")
+
+
+@pytest.mark.parametrize("target", ["report.html", "nowhere/a.sarif", "m.onnx", "json=m.onnx", "."])
+def test_reports_that_cannot_be_written(folder: Path, target: str) -> None:
+    save(quantize_model(), folder / "m.onnx")
+    before = (folder / "m.onnx").read_bytes()
+    assert call("check", "m.onnx", "-o", target).code == 2
+    assert (folder / "m.onnx").read_bytes() == before
+    assert call("check", "m.onnx", "-o", "a.json", "-o", "gitlab=a.json").code == 2
+
+
+def test_github(folder: Path) -> None:
+    bad_scale(folder)
+    ended = call("check", "bad.onnx", "--format", "github", env={"GITHUB_STEP_SUMMARY": str(folder / "s.md")})
+    assert ended.code == 1
+    assert ended.out.startswith("error QR301")
+    assert "\n::error title=qrun QR301 scale-shape,file=bad.onnx,line=1," in ended.out
+    assert (folder / "s.md").read_text().startswith("### qrun check: 1 model: 1 error")
+    lost = call("check", "bad.onnx", "--format", "github", env={"GITHUB_STEP_SUMMARY": str(folder / "no" / "s.md")})
+    assert lost.code == 1
+    assert "job summary" in lost.err
+
+
+# Calls that are wrong
+
+
+def test_wrong_calls(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    save(quantize_model(), folder / "m.onnx")
+    wrong = [[], ["nothing.onnx"], ["empty"], ["m.onnx", "nothing.onnx"], ["m.onnx", "--format", "yaml"], ["m.onnx", "--lsb", "-1"]]
+    for arguments in wrong:
+        ended = call("check", *arguments)
+        assert (ended.code, ended.out) == (2, ""), arguments
+        assert "Traceback" not in ended.err
+    assert "m.onnx" in call("check", "n.onnx").err
+    failed = call("check", "empty", "--json")
+    jsonschema.validate(failed.json, SCHEMA)
+    assert failed.json["error"]["code"] == "QR004"
+
+
+def test_help_lists_check() -> None:
+    assert re.search(r"^ +check +Check models", call("--help").out, re.M)
+    assert all(len(line) <= 80 for line in call("check", "-h").out.splitlines())
+
+
+# [tool.qrun.check]
+
+
+def config(folder: Path, text: str) -> None:
+    (folder / "pyproject.toml").write_text(text)
+
+
+def test_configuration(folder: Path) -> None:
+    bad_scale(folder)
+    config(folder, '[tool.qrun.check]\nignore = ["QR301"]\n')
+    ended = call("check", "bad.onnx")
+    assert ended.code == 0
+    assert "ignore from [tool.qrun]" in ended.err
+    config(folder, '[tool.qrun.check]\nselect = ["QR1"]\nfail-on = "never"\n')
+    assert call("check", "bad.onnx", "--select", "QR3").code == 0
+    assert call("check", "bad.onnx", "--select", "QR3", "--fail-on", "error").code == 1
+    assert call("check", "bad.onnx", "--config", "none").code == 1
+
+
+def test_settings_per_file(folder: Path) -> None:
+    (folder / "legacy").mkdir()
+    bad_scale(folder)
+    bad_scale(folder, "legacy/bad.onnx")
+    config(folder, '[tool.qrun.check.per-file]\n"legacy/*" = {ignore = ["QR301"]}\n"other/*" = {lsb = 1}\n')
+    models = call("check", ".", "--json").json["models"]
+    assert {m["path"]: [f["rule"] for f in m["findings"]] for m in models} == {"bad.onnx": ["QR301"], "legacy/bad.onnx": []}
+    assert call("check", str(folder / "legacy")).code == 0
+
+
+def test_tolerance_per_file(folder: Path) -> None:
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        save(quantize_model(0.5, np.uint8(3)), folder / name / "m.onnx")
+        record(folder / name / "test_data_set_0", input=[np.float32([1.25, 2])], output=[np.uint8([6, 7])])
+    config(folder, '[tool.qrun.check.per-file]\n"a/*" = {lsb = 1, select = "QR5"}\n')
+    found = call("check", ".", "--json").json["models"]
+    assert [m["vectors"][0]["status"] for m in found] == ["passed", "failed"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[tool.qrun.check]\nselct = ["QR1"]\n',
+        '[tool.qrun.check]\noutput = ["a.json"]\n',
+        '[tool.qrun.check]\ndata = ["d"]\n',
+        '[tool.qrun.check]\nper-file = 3\n',
+        '[tool.qrun.check.per-file]\n"a" = 3\n',
+        '[tool.qrun.check.per-file]\n"a" = {ignor = ["QR1"]}\n',
+        '[tool.qrun.check.per-file]\n"a" = {lsb = "much"}\n',
+        '[tool.qrun.check.per-file]\n"a" = {ignore = ["QR999"]}\n',
+        '[tool.qrun.run.per-file]\n"a" = {ignore = ["QR1"]}\n',
+    ],
+)
+def test_mistakes_in_the_configuration(folder: Path, text: str) -> None:
+    save(quantize_model(), folder / "m.onnx")
+    config(folder, text)
+    command = "run" if ".run." in text else "check"
+    ended = call(command, "m.onnx")
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+
+
+# pytest
+
+
+SUITE = """
+def test_good(qrun_check):
+    report = qrun_check("good.onnx")
+    assert len(report.models) == 1
+
+def test_bad(qrun_check):
+    qrun_check("good.onnx", "bad.onnx", lsb=1)
+
+def test_ignored(qrun_check):
+    qrun_check("bad.onnx", ignore=["QR301"])
+
+def test_never(qrun_check):
+    assert qrun_check("bad.onnx", fail_on="never").count("error") == 1
+
+def test_missing(qrun_check):
+    qrun_check("nothing.onnx")
+"""
+
+
+def test_pytest_plugin(folder: Path) -> None:
+    save(quantize_model(), folder / "good.onnx")
+    bad_scale(folder)
+    (folder / "test_models.py").write_text(SUITE)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "qrun.pytest_plugin", "-p", "no:cacheprovider", "test_models.py"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert "2 failed, 3 passed" in ended.stdout, ended.stdout
+    assert "error QR301 scale-shape: " in ended.stdout
+    assert "--> bad.onnx  node 0 /stem/conv" in ended.stdout
+    assert "QR004 no-such-file" in ended.stdout
+
+
+# Speed
+
+
+def test_many_models_are_checked_fast(folder: Path) -> None:
+    for place in range(100):
+        (folder / f"m{place}").mkdir()
+        save(quantize_model(0.5 + place), folder / f"m{place}" / "model.onnx")
+        record(folder / f"m{place}" / "test_data_set_0", input=[np.float32([0])], output=[np.uint8([0])])
+    start = time.perf_counter()
+    ended = process("check", ".", cwd=folder)
+    assert time.perf_counter() - start < 5
+    assert "100 models: nothing found; 100 vectors: 100 passed" in ended.out, ended.out[-500:] + ended.err
