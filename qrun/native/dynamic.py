@@ -101,7 +101,7 @@ class Matmul:
 
     def _gemm(self, codes: Array) -> Gemm:
         rows = (max(self.shape.rows, 1), self.shape.k)
-        return Gemm(self.engine, rows, codes, x_zero_point=np.zeros((), self.a.dtype))
+        return Gemm(self.engine, rows, codes, x_zero_point=np.zeros((), self.a.dtype), tiles=False)
 
     @cached_property
     def _ones(self) -> Gemm:
