@@ -68,7 +68,6 @@ class Matmul:
         self.empty = not size(self.y_shape)
         self._rows, self._matrices = size(self.y_shape[:-1]), size(b.shape[:-2])
         self.shift = 128 if b.dtype == np.uint8 else 0
-        self._raised = engine.isa.shift(a.dtype == np.int8)
         self.finish = Finish(engine, shape.n, form, results, groups)
         constant = np.zeros((0, shape.n), b.dtype) if not shape.k else weights
         self.centred = False
@@ -81,7 +80,8 @@ class Matmul:
         self.sums[0, : shape.n] = codes.sum(axis=0, dtype=np.int64)
         if groups > 1 and self.finish.held is not None:
             self.finish.held = _copy(self.finish.held[shape.rights])
-        self.gemm = self._gemm(codes)
+        self.gemm = self._gemm(codes, tiles=not self.packs)
+        self._raised = 0 if self.gemm.conv.tiled else engine.isa.shift(a.dtype == np.int8)
         self._parts: dict[tuple[int, bool], tuple[Part, ...]] = {}
         self.sections = () if self.empty else tuple(part.section for part in self._placed(0))
         self.a_bytes = max((section.extents[0] for section in self.sections), default=0)
@@ -99,9 +99,9 @@ class Matmul:
         packed = size(self.b.shape[:-2]) * (self.packing.nbytes + 80 * shape.n) if self.packing else 0
         return size(self.y_shape) * 4 + size(self.a.shape) + len(shape.lefts) * 2048 + packed + shape.n * 64
 
-    def _gemm(self, codes: Array) -> Gemm:
+    def _gemm(self, codes: Array, tiles: bool = False) -> Gemm:
         rows = (max(self.shape.rows, 1), self.shape.k)
-        return Gemm(self.engine, rows, codes, x_zero_point=np.zeros((), self.a.dtype), tiles=False)
+        return Gemm(self.engine, rows, codes, x_zero_point=np.zeros((), self.a.dtype), tiles=tiles)
 
     @cached_property
     def _ones(self) -> Gemm:
@@ -269,7 +269,7 @@ class Matmul:
         shape, isa = self.shape, self.engine.isa
         acc = _buffer(room, "totals", (shape.rows * len(shape.lefts),), np.int32)
         bias = _buffer(room, "totals bias", (1, isa.lanes), np.int32)
-        bias.array[...] = -self._raised * shape.k
+        bias.array[...] = -isa.shift(self.a.dtype == np.int8) * shape.k
         self._products(room, x.stride, True).run(x.starts, acc, None, bias, x)
         return acc.array
 

@@ -54,10 +54,10 @@ class Section:
 
     def run(self, start: int) -> None:
         """Take the tiles that are left; start: address of a bound struct."""
-        call(self.kernel, start, self.scratch)
+        invoke(self.kernel, start, self.scratch)
 
 
-def call(kernel: Any, start: int, nbytes: int) -> None:
+def invoke(kernel: Any, start: int, nbytes: int) -> None:
     """Call a kernel with the struct at this address and, if it wants any, memory of this thread."""
     if nbytes:
         kernel(start, start + COUNTER, scratch(nbytes))

@@ -47,7 +47,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A product kernel that reads its start values, and perhaps its packed weights, as operands."""
+    """A product kernel that reads its start values, and if it `packs` its packed weights, as operands.
+
+    panels says where those are, otherwise only which column is the first.
+    """
 
     section: Section
     panels: Panels
@@ -56,14 +59,15 @@ class Part:
     def of(cls, section: Section, names: Sequence[str], start: int, packs: bool) -> Part:
         arguments, pointers = section.arguments.copy(), section.pointers
         weights, bias = (names.index(name) for name in ("weights*", "bias*"))
-        packed = next(array for array in section.keep if address(array) == arguments[weights])
-        panels, _, quads, width, _ = packed.shape
+        panels = Panels(section.first, 0, 0, 0, start)
+        if packs:
+            packed = next(array for array in section.keep if address(array) == arguments[weights])
+            count, _, quads, width, _ = packed.shape
+            panels = Panels(section.first, count, quads, width, start)
         for word, operand in ((bias, _BIAS), (weights, _WEIGHTS))[: 1 + packs]:
             arguments[word] = 0
             pointers = (*pointers, (word, operand))
-        return cls(
-            replace(section, arguments=arguments, pointers=pointers), Panels(section.first, panels, quads, width, start)
-        )
+        return cls(replace(section, arguments=arguments, pointers=pointers), panels)
 
 
 class Products:
@@ -78,7 +82,7 @@ class Products:
             for part in parts:
                 section, panels = part.section, part.panels
                 moves = (0, number * step, right * strides[0] + panels.start, right * strides[1] + 4 * panels.first)
-                calls.append(Call(section.kernel, section.bound(moves), section.tiles))
+                calls.append(Call(section.kernel, section.bound(moves), section.tiles, section.scratch))
         self.batch = Batch(engine, calls)
 
     def run(self, starts: Any, acc: Buffer, weights: Buffer | None, bias: Buffer, *keep: object) -> None:
