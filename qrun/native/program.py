@@ -356,7 +356,12 @@ class Instance:
     def _lead(self, stretch: Stretch) -> None:
         self.generation += 1
         self.program.engine.runner.lead(
-            address(self.plan), stretch.first, stretch.end, address(self.state), self.generation, address(self.times),
+            address(self.plan),
+            stretch.first,
+            stretch.end,
+            address(self.state),
+            self.generation,
+            address(self.times),
             scratch(self.program.scratch),
         )
 

@@ -14,8 +14,8 @@ from qrun.native.layout import Layout
 from qrun.native.product import FAR_WEIGHTS, Product, lanes_of
 from qrun.native.section import Section, struct
 from qrun.native.spec import KernelSpec
-from qrun.native.tiling import Mode, Tables, choose, tables
 from qrun.native.thresholds import Ints
+from qrun.native.tiling import Mode, Tables, choose, tables
 
 _WASTE = 6
 _SCRATCH = 1 << 20

@@ -105,7 +105,10 @@ def test_products_of_few_rows_or_little_k_stay_as_they_are() -> None:
     zero = np.uint8(0)
     for rows, k, n, want in ((1, 768, 768, False), (2, 768, 768, False), (4, 768, 768, True), (128, 768, 100, True),
                              (128, 4, 64, False), (64, 64, 1, False), (50, 0, 20, False)):  # fmt: skip
-        assert Gemm(engine("amx"), (rows, k), np.zeros((k, n), np.int8), x_zero_point=zero).conv.tiled == want, (rows, k)
+        assert Gemm(engine("amx"), (rows, k), np.zeros((k, n), np.int8), x_zero_point=zero).conv.tiled == want, (
+            rows,
+            k,
+        )
     assert not Conv(engine("amx"), (1, 64, 8, 8), np.zeros((64, 32, 3, 3), np.int8), x_zero_point=zero, group=2).tiled
 
 
