@@ -3,7 +3,7 @@
 The first line is the version. Then a line for each set of element types, `@number names...`; for each operator of
 com.microsoft, ``schema name inputs outputs least-and-most-inputs most-outputs attributes variables``; and for each
 operator with CPU kernels, ``cpu domain name kernel...`` with kernels as ``first-last variable@number ...``.
-A ``?`` before the kernels marks an operator that onnxruntime can also run as an ONNX function.
+``?since:opset`` before them: from that opset on, this version of the operator can also be run as an ONNX function.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ def kernels(sets: dict[str, int]) -> Iterator[str]:
             row = " ".join((f"{first}-{last if last < 2**31 - 1 else ''}", *types))
             found.setdefault((k.domain, k.op_name), {})[row] = None
     for (domain, name), rows in sorted(found.items()):
-        yield "\t".join(("cpu", domain, name, *(["?"] if function(name, domain) else []), *rows))
+        yield "\t".join(("cpu", domain, name, *functions(name, domain), *rows))
 
 
-def function(name: str, domain: str) -> bool:
-    versions = [s for s in onnx.defs.get_all_schemas_with_history() if (s.domain, s.name) == (domain, name)]
-    return any(s.has_function or s.has_context_dependent_function for s in versions)
+def functions(name: str, domain: str) -> Iterator[str]:
+    for s in onnx.defs.get_all_schemas_with_history():
+        opsets = [*s.function_opset_versions, *s.context_dependent_function_opset_versions]
+        if (s.domain, s.name) == (domain, name) and opsets:
+            yield f"?{s.since_version}:{min(opsets)}"
 
 
 def number(names: Any, sets: dict[str, int]) -> int:

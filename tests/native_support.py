@@ -20,10 +20,20 @@ ISAS = [isa.name for isa in available()]
 every_isa = pytest.mark.parametrize("isa", ISAS)
 
 
-def thin(*values: Any, best: int = 1, other: int = 3, name: str = "value") -> pytest.MarkDecorator:
+THOROUGH = ISAS[: 1 + ("amx" in ISAS)]
+"""The best instruction set, and avx512vnni behind amx: that differs from it by its products only."""
+
+
+def thin(
+    *values: Any, best: int = 1, other: int = 3, name: str = "value", products: bool = False
+) -> pytest.MarkDecorator:
     """Parametrize `isa` and `name` together: every value (or every `best`-th one) on the best instruction set, every
-    `other`-th one on the others, starting elsewhere on each."""
-    cases = [(isa, v) for i, isa in enumerate(ISAS) for v in values[i % other if i else 0 :: other if i else best]]
+    `other`-th one on the others, starting elsewhere on each. products: amx does not count as an other one."""
+    first = THOROUGH if products else THOROUGH[-1:]
+    cases = [(isa, v) for isa in first for v in values[::best]]
+    cases += [
+        (isa, v) for i, isa in enumerate(i for i in ISAS if i not in first) for v in values[(i + 1) % other :: other]
+    ]
     return pytest.mark.parametrize(("isa", name), cases)
 
 

@@ -69,3 +69,9 @@ def test_links_to_files_exist() -> None:
 def test_the_changelog_knows_this_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## {re.escape(qrun.__version__)}\b", changelog, re.M)
+
+
+def test_the_page_of_rules_is_that_of_the_docstrings() -> None:
+    """docs/rules.md is made from the rules: python scripts/docs.py writes it again."""
+    done = subprocess.run([sys.executable, "scripts/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

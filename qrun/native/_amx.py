@@ -7,11 +7,7 @@ begin. Activations keep their type: nothing is shifted.
 
 from __future__ import annotations
 
-import ctypes
-import platform
-import sys
 from dataclasses import dataclass, field
-from functools import cache
 
 from qrun.native._flow import Flow
 from qrun.native._ir import argument_loader, constants
@@ -47,17 +43,6 @@ _LONG = 24
 _NOWHERE = 64
 _SUMS = _NOWHERE + 4 * STEP
 _HELD = {"y32": 3, "x32": 2, "ort": 1, "f64": 1}
-_PERMISSION = (158, 0x1023, 18)
-
-
-@cache
-def permitted() -> bool:
-    """Ask Linux, once per process, to let it use tiles; False where that cannot be. Without it they are illegal."""
-    if sys.platform != "linux" or platform.machine() != "x86_64" or sys.maxsize < 2**32:
-        return False
-    call = ctypes.CDLL(None).syscall
-    call.restype = ctypes.c_long
-    return bool(call(*map(ctypes.c_long, _PERMISSION)) == 0)
 
 
 def groups(spec: KernelSpec) -> list[range]:

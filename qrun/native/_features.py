@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import sys
+from functools import cache
 from importlib.util import find_spec
 
 _HWCAP, _HWCAP2 = 16, 26
 _LINUX = {"lse": (_HWCAP, 8), "dotprod": (_HWCAP, 20), "i8mm": (_HWCAP2, 13)}
 """By feature: entry of the auxiliary vector, and bit in it."""
+_PERMISSION = (158, 0x1023, 18)
+"""arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of x86-64."""
 _CPUINFO = {"abm": "lzcnt", "bmi1": "bmi"}
 _DARWIN = {"lse": "FEAT_LSE", "dotprod": "FEAT_DotProd", "i8mm": "FEAT_I8MM"}
 
@@ -57,3 +61,16 @@ def _on_darwin(feature: str) -> bool:
     name = f"hw.optional.arm.{_DARWIN[feature]}".encode()
     status = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
     return status == 0 and value.value != 0
+
+
+@cache
+def permitted() -> bool:
+    """Ask Linux, once per process, to let it use AMX tiles; False where it does not. Without that they are illegal.
+
+    Threads and forked processes inherit the permission.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64" or sys.maxsize < 2**32:
+        return False
+    call = ctypes.CDLL(None).syscall
+    call.restype = ctypes.c_long
+    return bool(call(*map(ctypes.c_long, _PERMISSION)) == 0)

@@ -4,7 +4,7 @@
     lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
 
-A helper that comes late joins at the start and finds the tiles taken; nobody waits for a sleeping thread.
+Every kernel is given its thread's scratch memory; few take it. A helper that comes late joins at the start and finds the tiles taken; nobody waits for a sleeping thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def runner_text(architecture: str) -> str:
 declare i64 @{clock}()
 declare void @{wait}
 
-define internal void @segment(ptr %plan, i64 %first, i64 %end, ptr %times) {{
+define internal void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch) {{
 entry:
   br label %call
 call:
@@ -45,7 +45,7 @@ call:
   %args.p = getelementptr i8, ptr %e, i64 8
   %args = load ptr, ptr %args.p, align 8
   %counter = getelementptr i8, ptr %args, i64 {NEXT}
-  %did = call i64 %kernel(ptr %args, ptr %counter)
+  %did = call i64 %kernel(ptr %args, ptr %counter, ptr %scratch)
   %some = icmp ne i64 %did, 0
   br i1 %some, label %tell, label %told
 tell:
@@ -93,7 +93,7 @@ exit:
   ret void
 }}
 
-define i64 @lead(ptr %plan, i64 %first, i64 %end, ptr %state, i64 %generation, ptr %times) {{
+define i64 @lead(ptr %plan, i64 %first, i64 %end, ptr %state, i64 %generation, ptr %times, ptr %scratch) {{
 entry:
   br label %reset
 reset:
@@ -117,7 +117,7 @@ open:
   store i64 %first, ptr %range.p, align 8
   store i64 %end, ptr %range1.p, align 8
   store atomic i64 %generation, ptr %open.p seq_cst, align 8
-  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times)
+  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch)
   store atomic i64 0, ptr %open.p seq_cst, align 8
   br label %leave
 leave:
@@ -131,7 +131,7 @@ exit:
   ret i64 0
 }}
 
-define i64 @follow(ptr %plan, ptr %state, i64 %patience, ptr %times) {{
+define i64 @follow(ptr %plan, ptr %state, i64 %patience, ptr %times, ptr %scratch) {{
 entry:
   %open.p = getelementptr i8, ptr %state, i64 {OPEN}
   %inside.p = getelementptr i8, ptr %state, i64 {INSIDE}
@@ -162,7 +162,7 @@ enter:
 work:
   %first = load i64, ptr %range.p, align 8
   %end = load i64, ptr %range1.p, align 8
-  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times)
+  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch)
   br label %out
 out:
   %seen = phi i64 [%last, %enter], [%g, %work]

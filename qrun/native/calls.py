@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.native.engine import Engine, address
 from qrun.native.fold import aligned
-from qrun.native.section import COUNTER, WORDS
+from qrun.native.section import WORDS, invoke
 from qrun.native.thresholds import Ints
 
 _LINES = -(-WORDS // 8) * 8
@@ -19,11 +19,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kernel, its argument struct, and in how many tiles threads can share it."""
+    """A kernel, its argument struct, in how many tiles threads can share it, and the memory each one brings."""
 
     kernel: Any
     arguments: Ints
     tiles: int = 1
+    scratch: int = 0
 
 
 class Buffer:
@@ -59,7 +60,7 @@ class Batch:
         self.template[:, :WORDS] = [call.arguments for call in calls]
         self.words = aligned(self.template.shape, np.int64, 0)
         base, step = address(self.words), self.words.strides[0]
-        self.starts = [(call.kernel, base + number * step) for number, call in enumerate(calls)]
+        self.starts = [(call.kernel, base + number * step, call.scratch) for number, call in enumerate(calls)]
         self.helpers = min(engine.threads, sum(call.tiles for call in calls)) - 1
         self._first = self.template[0].tolist()
         self._only: Any = memoryview(self.words.reshape(-1).data) if len(calls) == 1 else None
@@ -77,8 +78,7 @@ class Batch:
     def execute(self, *keep: object) -> None:
         """Make the calls; keep: what they work on."""
         if self.pool is None or self.helpers < 1:
-            for kernel, start in self.starts:
-                kernel(start, start + COUNTER)
+            _walk(self.starts, keep)
             return
         waiting = [self.pool.submit(_walk, self.starts, (self, keep)) for _ in range(self.helpers)]
         _walk(self.starts, keep)
@@ -86,10 +86,10 @@ class Batch:
             done.result()
 
 
-def _walk(starts: Sequence[tuple[Any, int]], keep: object) -> None:
+def _walk(starts: Sequence[tuple[Any, int, int]], keep: object) -> None:
     """What every thread does: take the tiles of each call that are left."""
-    for kernel, start in starts:
-        kernel(start, start + COUNTER)
+    for start in starts:
+        invoke(*start)
 
 
 class Rooms(Generic[T]):

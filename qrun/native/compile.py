@@ -29,6 +29,8 @@ class KernelWriter(Protocol):
 
 
 _WRITERS = {
+    "amx": "_amx.Amx",
+    "amx_copy": "_amx.Amx",
     "bounds": "_bounds.Bounds",
     "dense": "_dense.Dense",
     "depthwise": "_depthwise.Depthwise",
@@ -52,6 +54,7 @@ _WRITERS = {
 }
 """The class that writes kernels of each kind; imported when one is to be compiled."""
 _SOURCES = (
+    "_amx.py",
     "_bounds.py",
     "_bytes.py",
     "_copy.py",
@@ -75,9 +78,10 @@ _SOURCES = (
     "image.py",
     "isa.py",
 )
-_SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-_LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 6)
-_FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
+_SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2)
+_WITH_SCRATCH = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
+_LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
+_FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,10 @@ class Kernels:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, spec: KernelSpec) -> Any:
-        """The kernel as a ctypes function (argument struct, tile counter) -> tiles done; it runs without the GIL."""
+        """The kernel as a ctypes function (argument struct, tile counter) -> tiles done; it runs without the GIL.
+
+        Kernels of kinds amx and amx_copy take memory of the calling thread as well.
+        """
         with self._lock:
             kernel = self._ready.get(spec)
             if kernel is None:
@@ -128,7 +135,8 @@ class Kernels:
     def _make(self, spec: KernelSpec) -> Any:
         isa = next(isa for isa in ISAS if isa.name == spec.isa)
         engine = self._load(spec.key(), isa, lambda: kernel_text(spec))
-        return _SIGNATURE(engine.get_function_address("kernel"))
+        signature = _WITH_SCRATCH if spec.kind.startswith("amx") else _SIGNATURE
+        return signature(engine.get_function_address("kernel"))
 
     def _load(self, name: str, isa: Isa, text: Callable[[], str]) -> Any:
         key = f"{_version()} {isa.cpu} {isa.features} {name}"

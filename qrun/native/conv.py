@@ -19,6 +19,7 @@ from qrun.native.product import Part, Product
 from qrun.native.results import Results
 from qrun.native.section import Section
 from qrun.native.thresholds import INT32
+from qrun.native.tiled import TiledPart, tiled
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +40,10 @@ class Conv(Operation):
     x_shape, y_shape, y_type: what `run` takes and gives.
     may_wrap: whether some activations would take a sum out of int32.
     constant_bytes: memory held by packed weights, tables and constants.
+    tiled: whether it runs on AMX tiles.
     x_bytes, y_bytes: least sizes of buffers without gaps; kernels may read `x_bytes`, a little beyond the last image.
+
+    tiles: whether AMX tiles may be used, where the instruction set has them.
 
     Raises Declined with the reason if this engine does not do it.
     """
@@ -60,6 +64,7 @@ class Conv(Operation):
         strides: Sequence[int] = (),
         dilations: Sequence[int] = (),
         pads: Sequence[int] = (),
+        tiles: bool = True,
     ) -> None:
         if len(x_shape) < 3 or w.ndim != len(x_shape) or w.dtype not in _EIGHT or x_zero_point.dtype not in _EIGHT:
             raise Declined("not 8-bit activations [N, C, spatial...] with 8-bit weights of the same rank")
@@ -89,8 +94,9 @@ class Conv(Operation):
         )
         taps = w.reshape(outputs, w.shape[1], size(self.window.kernel)).transpose(0, 2, 1)
         zero, addend = self._parameters(taps, w_zero_point, bias)
-        self.may_wrap = False
-        self._parts: list[tuple[Part, int]] = []
+        self.may_wrap = self.tiled = False
+        self._tiles = tiles and engine.isa.tiles
+        self._parts: list[tuple[Part | TiledPart, int]] = []
         if 0 not in self.y_shape:
             signed = self.x_type == np.int8
             shift = 0 if self._depthwise(taps) else engine.isa.shift(signed)
@@ -126,7 +132,7 @@ class Conv(Operation):
     def _depthwise(self, taps: Array) -> bool:
         return self.group > 1 and len(taps) == self.group and taps.shape[2] == 1
 
-    def _plan(self, folded: Folded, target: Target | None) -> list[tuple[Part, int]]:
+    def _plan(self, folded: Folded, target: Target | None) -> list[tuple[Part | TiledPart, int]]:
         """Kernel calls, each with its k."""
         engine, channels = self.engine, self.image[3]
         results = Results.of(target, folded, engine.kernels, engine.isa)
@@ -141,11 +147,18 @@ class Conv(Operation):
         if self.lines:
             merged = folded.lines(self.window.kernel)
             k = merged.centred.shape[2]
-            return [(part, k) for part in product(merged, k).dense()]
+            return self._dense(product(merged, k), 1)
         count = merged_groups(self.group, len(folded.centred) // self.group, folded.centred.shape[2], engine.isa.lanes)
         k, groups = folded.centred.shape[2] * count, self.group // count
         merged = folded.merged(self.group, count)
-        return [(part, k) for part in product(merged, k).dense(groups)]
+        return self._dense(product(merged, k), groups)
+
+    def _dense(self, product: Product, groups: int) -> list[tuple[Part | TiledPart, int]]:
+        parts: Sequence[Part | TiledPart] = ()
+        if self._tiles and groups == 1:
+            parts = tiled(product, self.window, self.lines)
+            self.tiled = bool(parts)
+        return [(part, product.layout.k) for part in parts or product.dense(groups)]
 
     def _layout(self, k: int, pixel: int, row: int) -> Layout:
         offsets = self.window.line_offsets(pixel) if self.lines else self.window.offsets(pixel)
@@ -153,7 +166,7 @@ class Conv(Operation):
             offsets = np.full((len(offsets), 1), -1, np.int64)
         stored = self.operands[0].stored("channels")
         x_image, y_image = size(stored[1:-1]) * pixel, len(offsets) * row
-        return Layout(self.image[0], offsets, k, x_image, y_image, row)
+        return Layout(self.image[0], offsets, k, x_image, y_image, row, pixel)
 
     def run(self, x: Array) -> Array:
         """x [N, C, spatial...] of any strides to y [N, M, spatial...]: views of channels-last memory are free.

@@ -81,7 +81,7 @@ class Matmul:
         self.sums[0, : shape.n] = codes.sum(axis=0, dtype=np.int64)
         if groups > 1:
             self.finish.repeat(shape.rights)
-        self.gemm = self._gemm(codes)
+        self.gemm = self._gemm(codes, tiles=not self.packs)
         self._parts: dict[tuple[int, bool], tuple[Part, ...]] = {}
         self.sections = () if self.empty else tuple(part.section for part in self._placed(0))
         self._start = None if self.packs else self._starts(False)
@@ -105,9 +105,9 @@ class Matmul:
         packed = size(self.b.shape[:-2]) * (self.packing.nbytes + 80 * shape.n) if self.packing else 0
         return size(self.y_shape) * 4 + size(self.a.shape) + len(shape.lefts) * 2048 + packed + shape.n * 64
 
-    def _gemm(self, codes: Array) -> Gemm:
+    def _gemm(self, codes: Array, tiles: bool = False) -> Gemm:
         rows = (max(self.shape.rows, 1), self.shape.k)
-        return Gemm(self.engine, rows, codes, x_zero_point=np.zeros((), self.a.dtype))
+        return Gemm(self.engine, rows, codes, x_zero_point=np.zeros((), self.a.dtype), tiles=tiles)
 
     @cached_property
     def _ones(self) -> Gemm:

@@ -14,7 +14,7 @@ from qrun.native.compile import Kernels, Runner
 from qrun.native.fold import aligned, keep_freed_memory
 from qrun.native.isa import Isa, choose
 from qrun.native.operation import Operation, size
-from qrun.native.section import COUNTER, Section
+from qrun.native.section import Section
 
 Array = np.ndarray[Any, Any]
 
@@ -81,14 +81,13 @@ class Engine:
         for section in sections:
             arguments = section.bound(addresses)
             start = address(arguments)
-            call = (start, start + COUNTER)
             helpers = min(self.threads, section.tiles) - 1
             if self.pool is None or helpers < 1:
-                section.kernel(*call)
+                section.run(start)
                 continue
-            keep = (arguments, section.keep, operands)
-            waiting = [self.pool.submit(_help, section.kernel, call, keep) for _ in range(helpers)]
-            section.kernel(*call)
+            keep = (arguments, operands)
+            waiting = [self.pool.submit(_help, section, start, keep) for _ in range(helpers)]
+            section.run(start)
             for done in waiting:
                 done.result()
 
@@ -110,9 +109,9 @@ def stage(array: Array, operation: Operation, place: int) -> Array:
     return buffer
 
 
-def _help(kernel: Any, call: tuple[int, int], keep: object) -> None:
+def _help(section: Section, start: int, keep: object) -> None:
     """Run a kernel; `keep` holds what it works on, also if the caller is interrupted and leaves."""
-    kernel(*call)
+    section.run(start)
 
 
 def address(array: Array) -> int:

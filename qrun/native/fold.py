@@ -44,9 +44,11 @@ class Folded:
             spread[:, group, :, :, group] = own[:, group]
         return replace(self, centred=spread.reshape(n, taps, count * k))
 
-    def shifted(self) -> Folded:
-        """The same sums of activations that are read 128 higher."""
-        return replace(self, constant=wrapped(self.constant.astype(np.int64) - 128 * _sums(self.centred)))
+    def shifted(self, by: int = 128) -> Folded:
+        """The same sums of activations that are read higher by this."""
+        if not by:
+            return self
+        return replace(self, constant=wrapped(self.constant.astype(np.int64) - by * _sums(self.centred)))
 
     def lines(self, kernel: tuple[int, int]) -> Folded:
         """The same sums with a whole kernel row as one tap."""

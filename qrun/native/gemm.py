@@ -34,6 +34,7 @@ class Gemm(Operation):
         w_zero_point: Array | None = None,
         bias: Array | None = None,
         target: Target | None = None,
+        tiles: bool = True,
     ) -> None:
         rows = size(x_shape[:-1])
         self.engine = engine
@@ -45,6 +46,7 @@ class Gemm(Operation):
             w_zero_point=w_zero_point,
             bias=bias,
             target=target,
+            tiles=tiles,
         )
         self.empty = not rows
         shape = tuple(int(n) for n in x_shape)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from qrun.native._features import host_features
+from qrun.native._features import host_features, permitted
 from qrun.native.errors import Declined
 
 
@@ -39,6 +39,11 @@ class Isa:
     def vectors(self) -> int:
         return max(self.rows)
 
+    @property
+    def tiles(self) -> bool:
+        """Whether products may run on AMX tiles; the other kernels are those of avx512vnni."""
+        return "amx-int8" in self.needs
+
     def shift(self, signed: bool) -> int:
         """What dense kernels add to activations, int8 if `signed`, to get the type that their dot product takes."""
         return 128 * (signed - (self.dot in ("sdot", "smull")))
@@ -46,14 +51,20 @@ class Isa:
 
 _V3 = frozenset({"avx", "avx2", "fma", "bmi", "bmi2", "f16c", "lzcnt", "movbe", "popcnt", "cx16"})
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_TILES = frozenset({"amx-tile", "amx-int8"})
 _DOT = frozenset({"lse", "dotprod"})
 _DOT_ROWS = {4: 5, 3: 6, 2: 8, 1: 10}
 _NEON_ROWS = {4: 3, 3: 4, 2: 6, 1: 8}
 _NO_EXTRAS = "-aes,-crc,-perfmon,-sha2"
 _ARM = "aarch64"
 
+_VNNI = Isa(
+    "avx512vnni", 16, "vnni512", {4: 5, 3: 7, 2: 9, 1: 12}, True, "x86-64-v4", "+avx512vnni", _V4 | {"avx512vnni"}
+)
+
 ISAS = (
-    Isa("avx512vnni", 16, "vnni512", {4: 5, 3: 7, 2: 9, 1: 12}, True, "x86-64-v4", "+avx512vnni", _V4 | {"avx512vnni"}),
+    replace(_VNNI, name="amx", features="+avx512vnni,+amx-tile,+amx-int8", needs=_VNNI.needs | _TILES),
+    _VNNI,
     Isa("avxvnni", 8, "vnni256", {2: 6, 1: 8}, True, "x86-64-v3", "+avxvnni", _V3 | {"avxvnni"}),
     Isa("avx512bw", 16, "madd512", {4: 4, 3: 5, 2: 7, 1: 7}, True, "x86-64-v4", "", _V4),
     Isa("avx2", 8, "madd256", {2: 4, 1: 6}, True, "x86-64-v3", "", _V3),
@@ -74,7 +85,7 @@ def available() -> tuple[Isa, ...]:
     """The instruction sets this CPU and operating system can run, best first."""
     mine = [isa for isa in ISAS if isa.architecture == host_architecture()]
     host = host_features(host_architecture()) if mine else frozenset()
-    return tuple(isa for isa in mine if isa.needs <= host)
+    return tuple(isa for isa in mine if isa.needs <= host and (not isa.tiles or permitted()))
 
 
 def choose(name: str = "") -> Isa:

@@ -26,6 +26,7 @@ class Layout:
     offsets: int64 [rows, taps] from the start of an image; -1 reads a row of zero points instead.
     k:       activations read at an offset.
     x_image, y_image: from one image to the next. y_row: from one row of results to the next.
+    pixel:   from one pixel of activations to the next.
     """
 
     images: int
@@ -34,6 +35,7 @@ class Layout:
     x_image: int
     y_image: int
     y_row: int
+    pixel: int
 
     def __post_init__(self) -> None:
         if min(self.images, self.k + 1, self.x_image + 1, self.y_image + 1, self.y_row + 1) < 1:

@@ -21,7 +21,8 @@ from qrun.native.thresholds import Ints
 
 _TABLE_ROWS = 2
 _DEPTHWISE_ROWS = 4
-_FAR_WEIGHTS = 200 << 10
+FAR_WEIGHTS = 200 << 10
+"""Bytes of weights beyond which the next panel's are prefetched."""
 _FEW_BLOCKS = 3
 _NEAR = 16 << 10
 _GAIN = 0.6
@@ -97,9 +98,9 @@ class Product:
         unroll, steps = unroll_for(self.layout.k)
         each = len(weights) // groups
         parts = []
-        for first, vectors, panels, form in self._panels(each, groups):
+        for first, vectors, panels, form in self.panels(each, groups):
             width = vectors * self.isa.lanes
-            pick = np.concatenate([_lanes(first, panels * width, each, g * each) for g in range(groups)])
+            pick = np.concatenate([lanes_of(first, panels * width, each, g * each) for g in range(groups)])
             pick = pick.reshape(groups * panels, width)
             rows = min(_TABLE_ROWS if form == "table" else self.isa.rows[vectors], self.layout.rows)
             packed = _grouped(weights.reshape(groups, each, *weights.shape[1:])[:, first:], panels, width, 4 * steps)
@@ -124,7 +125,7 @@ class Product:
         """
         x = self.layout.x_image
         chunks = -(-x // _NEAR)
-        if panels == 1 or weights > _FAR_WEIGHTS or chunks < 2:
+        if panels == 1 or weights > FAR_WEIGHTS or chunks < 2:
             return 0
         return max(1, blocks // chunks) if x + weights * chunks < _GAIN * (x * panels + weights) else 0
 
@@ -137,7 +138,7 @@ class Product:
         vectors = min(sizes, key=lambda v: (v * lanes > n, -(-n // (v * lanes)) * v))
         width = vectors * lanes
         panels, last = -(-n // width), max(n - width, 0)
-        pick = np.stack([_lanes(min(p * width, last), width, n) for p in range(panels)])
+        pick = np.stack([lanes_of(min(p * width, last), width, n) for p in range(panels)])
         taps = list(range(self.folded.centred.shape[1]))
         this = self
         if interleaved:
@@ -164,9 +165,9 @@ class Product:
 
     def _prefetch(self, weights: int, turn: int, blocks: int) -> int:
         """Lines to prefetch per turn so that the next panel is there when this one is done; 0 if all weights stay near."""
-        return -(-turn // 64 // blocks) if weights > _FAR_WEIGHTS and blocks >= _FEW_BLOCKS else 0
+        return -(-turn // 64 // blocks) if weights > FAR_WEIGHTS and blocks >= _FEW_BLOCKS else 0
 
-    def _panels(self, channels: int, groups: int) -> list[tuple[int, int, int, str]]:
+    def panels(self, channels: int, groups: int) -> list[tuple[int, int, int, str]]:
         """Runs of a group's panels that share a kernel: (first channel, vectors, panels, form)."""
         runs: list[tuple[int, int, int, str]] = []
         left, first = -(-channels // self.isa.lanes), 0
@@ -183,6 +184,14 @@ class Product:
             first, left = end, left - vectors
         return runs
 
+    def bias(self, form: str, pick: Ints) -> np.ndarray[Any, Any]:
+        """What the sums of these channels start from, 0 where there is none (-1)."""
+        bias = aligned(pick.shape, np.int32)
+        bias[...] = np.where(pick < 0, 0, self.folded.constant[np.maximum(pick, 0)])
+        if form == "y32":
+            bias[...] = wrapped(bias.astype(np.int64) + MAGIC_BITS)
+        return bias
+
     def _part(
         self,
         spec: KernelSpec,
@@ -195,10 +204,7 @@ class Product:
     ) -> Part:
         """reads: taps, bytes read at each, and how far beyond that the last group's channels lie."""
         layout, (taps, read, beyond) = self.layout, reads
-        bias = aligned(pick.shape, np.int32)
-        bias[...] = np.where(pick < 0, 0, self.folded.constant[np.maximum(pick, 0)])
-        if spec.form == "y32":
-            bias[...] = wrapped(bias.astype(np.int64) + MAGIC_BITS)
+        bias = self.bias(spec.form, pick)
         constants = self.results.constants(spec.form, pick)
         padding = aligned(read, self.x_zero.dtype, int(self.x_zero))
         arrays = {**arrays, "bias*": bias, "constants*": constants, "padding*": padding}
@@ -230,7 +236,8 @@ class Product:
         return Part(section, tuple(names), tuple(taps), read + beyond, self.results.size)
 
 
-def _lanes(first: int, count: int, channels: int, start: int = 0) -> Ints:
+def lanes_of(first: int, count: int, channels: int, start: int = 0) -> Ints:
+    """`count` channels from `first`, -1 beyond the last; start: of the group."""
     lanes = np.arange(first, first + count)
     return np.where(lanes < channels, start + lanes, -1)
 

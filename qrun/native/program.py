@@ -19,7 +19,7 @@ from qrun.native.engine import Engine, address
 from qrun.native.fold import aligned
 from qrun.native.operation import Operand, size
 from qrun.native.placement import Foreign, Key, Placed, Placement, Storage, Task
-from qrun.native.section import Section
+from qrun.native.section import Section, scratch
 from qrun.native.shuffles import fused
 from qrun.native.thresholds import Ints
 
@@ -121,6 +121,7 @@ class Program:
         self.barriers, self.since = self._barriers()
         self.stretches = self._stretches()
         self.room = self._room()
+        self.scratch = max((call.section.scratch for call in self.calls), default=0)
         self.arena = max(self.placement.arena, self.room.pop(None, 0))
         self._free: list[Instance] = []
         self._lock = threading.Lock()
@@ -203,7 +204,7 @@ class Program:
     @property
     def nbytes(self) -> int:
         """Memory of one run."""
-        return self.arena + len(self.calls) * (STRUCT + ENTRY)
+        return self.arena + len(self.calls) * (STRUCT + ENTRY) + self.engine.threads * self.scratch
 
     def times(self, ran: Ran) -> tuple[list[int], list[int]]:
         """For each item when it started (perf_counter_ns) and how many ns it took, 0 for what took no time."""
@@ -355,7 +356,13 @@ class Instance:
     def _lead(self, stretch: Stretch) -> None:
         self.generation += 1
         self.program.engine.runner.lead(
-            address(self.plan), stretch.first, stretch.end, address(self.state), self.generation, address(self.times)
+            address(self.plan),
+            stretch.first,
+            stretch.end,
+            address(self.state),
+            self.generation,
+            address(self.times),
+            scratch(self.program.scratch),
         )
 
     def _call_helpers(self) -> None:
@@ -375,4 +382,5 @@ def _outputs(item: Task | Foreign) -> tuple[Key, ...]:
 
 def _follow(instance: Instance) -> None:
     engine = instance.program.engine
-    engine.runner.follow(address(instance.plan), address(instance.state), _PATIENCE, address(instance.times[1:]))
+    own = scratch(instance.program.scratch)
+    engine.runner.follow(address(instance.plan), address(instance.state), _PATIENCE, address(instance.times[1:]), own)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.native.fold import aligned
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
 
 COUNTER = 256
 WORDS = COUNTER // 8 + 1
+
+_own = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Section:
     first, channels: the output channels it computes.
     keep:      the arrays that the struct points into.
     why:       why spec.form is not a cheaper one; "" if it is the cheapest, or the only one.
+    scratch:   bytes of memory that a calling thread brings.
     """
 
     spec: KernelSpec
@@ -38,6 +43,7 @@ class Section:
     channels: int = 0
     keep: tuple[np.ndarray[Any, Any], ...] = ()
     why: str = ""
+    scratch: int = 0
 
     def bound(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""
@@ -45,6 +51,29 @@ class Section:
         for word, operand in self.pointers:
             arguments[word] += addresses[operand]
         return arguments
+
+    def run(self, start: int) -> None:
+        """Take the tiles that are left; start: address of a bound struct."""
+        invoke(self.kernel, start, self.scratch)
+
+
+def invoke(kernel: Any, start: int, nbytes: int) -> None:
+    """Call a kernel with the struct at this address and, if it wants any, memory of this thread."""
+    if nbytes:
+        kernel(start, start + COUNTER, scratch(nbytes))
+    else:
+        kernel(start, start + COUNTER)
+
+
+def scratch(nbytes: int) -> int:
+    """The address of at least this much memory that belongs to the calling thread, on a 64-byte boundary.
+
+    It is the same for all of the thread's calls, so that it stays near, until one needs more.
+    """
+    held: np.ndarray[Any, Any] | None = getattr(_own, "held", None)
+    if held is None or held.nbytes < nbytes:
+        held = _own.held = aligned(nbytes, np.uint8)
+    return int(held.__array_interface__["data"][0])
 
 
 def struct(names: Sequence[str], words: Mapping[str, int], arrays: Mapping[str, np.ndarray[Any, Any]]) -> Ints:

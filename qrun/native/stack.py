@@ -92,7 +92,7 @@ class Products:
             for part in parts:
                 section, panels = part.section, part.panels
                 moves = (0, number * step, right * strides[0] + panels.start, right * strides[1] + 4 * panels.first)
-                calls.append(Call(section.kernel, section.bound(moves), section.tiles))
+                calls.append(Call(section.kernel, section.bound(moves), section.tiles, section.scratch))
         self.batch = Batch(engine, calls)
 
     def run(self, starts: Any, acc: Buffer, weights: Buffer | None, bias: Buffer, *keep: object) -> None:

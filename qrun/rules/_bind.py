@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qrun.errors import OperatorError
 from qrun.ir import Model, Node
 from qrun.ops import find
-from qrun.rules._ort import known_schema
+from qrun.rules._ort import is_unknown, known_schema
 from qrun.rules._rule import Finding
 from qrun.rules._scope import nodes
 
@@ -30,6 +30,8 @@ def refusals(model: Model, code: str) -> Iterator[Finding]:
 
 def _refusal(node: Node) -> OperatorError | None:
     definition = find(node.domain, node.op_type, node.version)
+    if is_unknown(node):
+        return None
     if definition is None:
         return _by_schema(node)
     try:

@@ -28,11 +28,11 @@ Types = frozenset[np.dtype[Any]]
 class Kernels:
     """The CPU kernels of one operator.
 
-    function: it can also be run as an ONNX function, so a missing kernel is no refusal.
-    rows:     first and last version, and the types of the type variables.
+    functions: since_version to the opset from which it can also be run as an ONNX function, and needs no kernel.
+    rows:      first and last version, and the types of the type variables.
     """
 
-    function: bool
+    functions: Mapping[int, int]
     rows: tuple[tuple[int, int, Mapping[str, Types]], ...]
 
     def of(self, version: int) -> Iterator[Mapping[str, Types]]:
@@ -52,7 +52,9 @@ def known_schema(node: Node) -> Schema | None:
 
 def is_unknown(node: Node) -> bool:
     """Whether the node's domain is known but does not define the operator at this opset."""
-    return node.domain in DOMAINS and find(node.domain, node.op_type, node.version) is None and not known_schema(node)
+    if node.domain not in DOMAINS or known_schema(node) is not None:
+        return False
+    return not node.domain or find(node.domain, node.op_type, node.version) is None
 
 
 @cache
@@ -82,15 +84,17 @@ def cpu_kernels(domain: str, op_type: str) -> Kernels | None:
     fields = _table().get((f"cpu {domain}".rstrip(), op_type))
     if fields is None:
         return None
-    rows = []
+    rows, functions = [], {}
     for row in fields:
-        if row == "?":
+        if row.startswith("?"):
+            since, _, opset = row[1:].partition(":")
+            functions[int(since)] = int(opset)
             continue
         span, *variables = row.split()
         first, _, last = span.partition("-")
         types = {name: _types(number) for name, _, number in (v.partition("@") for v in variables)}
         rows.append((int(first), int(last or _OPEN), {name: t for name, t in types.items() if t}))
-    return Kernels(fields[0] == "?", tuple(rows))
+    return Kernels(functions, tuple(rows))
 
 
 @cache

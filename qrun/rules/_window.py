@@ -70,7 +70,8 @@ class Windowed:
     @property
     def rank(self) -> int | None:
         """How many spatial axes there are; None if that is unknown or x and w disagree."""
-        found = {len(s) for s in (self.size, self.kernel) if s is not None}
+        given = (self.size, self.kernel) if self.w or self.size is None else (self.size,)
+        found = {len(s) for s in given if s is not None}
         return found.pop() if len(found) == 1 else None
 
 

@@ -66,7 +66,7 @@ def _too_large(window: Windowed) -> tuple[int, int, int] | None:
     node, rank, size, kernel = window.node, window.rank, window.size, window.kernel
     if rank is None or size is None or kernel is None or auto_pad(node) not in ("NOTSET", "VALID"):
         return None
-    if bad_values(node, "pads", 2 * rank, 0) or bad_values(node, "dilations", rank, 1):
+    if bad_values(node, "pads", 2 * rank, 0) or bad_values(node, "dilations", rank, 1) or len(kernel) != rank:
         return None
     pads = ints(node, "pads") or (0,) * 2 * rank
     dilations = ints(node, "dilations") or (1,) * rank

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from qrun.ir import Model, Node
 from qrun.ir.types import type_name
+from qrun.rules._ort import known_schema
 from qrun.rules._parameters import quantizers
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import made_type, nodes
@@ -52,7 +56,7 @@ def output_type(model: Model) -> Iterator[Finding]:
             if value is None or value.dtype is None or (not place and _by_zero_point(node)):
                 continue
             made = made_type(node, place, scope.dtype)
-            if made is not None and made != value.dtype:
+            if made is not None and made != value.dtype and _allowed(node, place, made):
                 yield Finding(
                     f"{name} is stated as {type_name(value.dtype)}, but the node makes {type_name(made)}",
                     **scope.at(node),
@@ -61,6 +65,15 @@ def output_type(model: Model) -> Iterator[Finding]:
                     got=type_name(value.dtype),
                     why=f"{node.op}-{node.version}: the inputs and attributes give the output's type.",
                 )
+
+
+def _allowed(node: Node, place: int, made: np.dtype[Any]) -> bool:
+    """False if the type follows from an input that the operator does not take, which is QR203's to say."""
+    known = known_schema(node)
+    if known is None or not known.outputs:
+        return True
+    types = known.outputs[min(place, len(known.outputs) - 1)].types
+    return types is None or made in types
 
 
 def _by_zero_point(node: Node) -> bool:

@@ -55,13 +55,14 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
             y = QLinearMatMul(x, s, z, w, s, zero, s, z)
         }
     """
-    if model.opsets.get("", 0) > NEWEST_OPSET:
+    opset = model.opsets.get("", 0)
+    if opset > NEWEST_OPSET:
         return
     missing: dict[tuple[str, int, Bound], list[tuple[Scope, Node]]] = {}
     for scope, node in nodes(model):
         known = known_schema(node) if node.domain in DOMAINS else None
         bound = _bound(scope, node, known) if known is not None else None
-        if bound is not None and not _has_kernel(node.domain, node.op_type, node.version, bound):
+        if bound is not None and not _has_kernel(node.domain, node.op_type, node.version, opset, bound):
             missing.setdefault((node.op, node.version, bound), []).append((scope, node))
     for (op, version, bound), places in missing.items():
         scope, node = places[0]
@@ -95,11 +96,11 @@ def _bound(scope: Scope, node: Node, known: Schema) -> Bound | None:
 
 
 @cache
-def _has_kernel(domain: str, op_type: str, version: int, bound: Bound) -> bool:
+def _has_kernel(domain: str, op_type: str, version: int, opset: int, bound: Bound) -> bool:
     kernels = cpu_kernels(domain, op_type)
     if kernels is None:
         return domain != MS
-    if kernels.function:
+    if kernels.functions.get(version, opset + 1) <= opset:
         return True
     single = {name: _SINGLE if dtype == _HALF else dtype for name, dtype in bound}
     rows = list(kernels.of(version))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qrun.ir import Model
-from qrun.rules._groups import dequantized_inputs, is_quantized, refused
+from qrun.rules._groups import FORMS, dequantized_inputs, is_quantized, refused
 from qrun.rules._rule import Finding, at, rule
 
 
@@ -43,12 +43,15 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
         }
     """
     for node, reason in refused(model):
-        if "no integer form" in reason and dequantized_inputs(model, node) and is_quantized(model, node):
-            yield Finding(
-                f"{node.op_type} runs in float between its quantized tensors",
-                **at(node),
-                tensor=f"{node.outputs[0]} (output 0)",
-                expected="an operator with an integer form, or float tensors",
-                got=reason,
-                why=f"{node.op}-{node.version} has no integer form in qrun.",
-            )
+        if node.op_type in FORMS or not dequantized_inputs(model, node) or not is_quantized(model, node):
+            continue
+        if reason.startswith("its result is not quantized"):
+            reason = f"{node.op_type} of several tensors has no integer form"
+        yield Finding(
+            f"{node.op_type} runs in float between its quantized tensors",
+            **at(node),
+            tensor=f"{node.outputs[0]} (output 0)",
+            expected="an operator with an integer form, or float tensors",
+            got=reason,
+            why=f"{node.op}-{node.version} between DequantizeLinear and QuantizeLinear has no integer form in qrun.",
+        )

@@ -148,7 +148,12 @@ def test_unknown_rules(folder: Path, word: str, hint: str) -> None:
 
 def test_fail_on(folder: Path) -> None:
     bad_scale(folder)
-    assert [call("check", "bad.onnx", "--fail-on", on).code for on in ("error", "warning", "note", "never")] == [1, 1, 1, 0]
+    assert [call("check", "bad.onnx", "--fail-on", on).code for on in ("error", "warning", "note", "never")] == [
+        1,
+        1,
+        1,
+        0,
+    ]
     warned = quantize_model(np.float32(1e-40))
     save(warned, folder / "m.onnx")
     record(folder / "test_data_set_0", input=[np.float32([1, 1, 1])], output=[np.uint8([255, 255, 255])])
@@ -168,7 +173,10 @@ def test_vectors_beside_the_model(folder: Path) -> None:
     record(folder / "test_data_set_1", input=[one, two], output=[one + two + 1])
     ended = call("check", "m.onnx")
     assert ended.code == 1
-    assert "error QR501 output-differs: y differs from test_data_set_1/output_0.pb in 2 of 2 elements, by at most 1" in ended.out
+    assert (
+        "error QR501 output-differs: y differs from test_data_set_1/output_0.pb in 2 of 2 elements, by at most 1"
+        in ended.out
+    )
     assert "2 vectors: 1 passed, 1 failed" in ended.out
     assert call("check", "m.onnx", "--data", "none").out.startswith("1 model: nothing found\n")
     assert call("check", "m.onnx", "--data", "test_data_set_0").code == 0
@@ -183,14 +191,24 @@ def test_integer_vectors_by_lsb_and_arith(folder: Path) -> None:
     record(folder / "test_data_set_0", input=[np.float32([1.25, 2])], output=[np.uint8([6, 7])])
     found = call("check", "m.onnx", "--json").json["models"][0]
     (output,) = found["vectors"][0]["outputs"]
-    assert (output["verdict"], output["exact"], output["got"], output["recorded"], output["first"]) == ("tie", 5.5, 5, 6, [0])
+    assert (output["verdict"], output["exact"], output["got"], output["recorded"], output["first"]) == (
+        "tie",
+        5.5,
+        5,
+        6,
+        [0],
+    )
     assert call("check", "m.onnx", "--lsb", "1").code == 0
 
 
 def test_a_refusal_while_running_is_told_once(folder: Path) -> None:
     bad_scale(folder, "m.onnx")
     for place in range(2):
-        record(folder / f"test_data_set_{place}", input=[np.zeros((1, 3, 8, 8), np.uint8)], output=[np.zeros((1, 16, 8, 8), np.uint8)])
+        record(
+            folder / f"test_data_set_{place}",
+            input=[np.zeros((1, 3, 8, 8), np.uint8)],
+            output=[np.zeros((1, 16, 8, 8), np.uint8)],
+        )
     ended = call("check", "m.onnx", "--json")
     assert [f["rule"] for f in ended.json["models"][0]["findings"]].count("QR301") == 1
     assert [v["status"] for v in ended.json["models"][0]["vectors"]] == ["failed", "failed"]
@@ -217,7 +235,9 @@ def test_backends(folder: Path, backend: str) -> None:
 def test_another_runtime_that_refuses_is_skipped(folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     bad_scale(folder, "m.onnx")
-    record(folder / "test_data_set_0", input=[np.zeros((1, 3, 8, 8), np.uint8)], output=[np.zeros((1, 16, 8, 8), np.uint8)])
+    record(
+        folder / "test_data_set_0", input=[np.zeros((1, 3, 8, 8), np.uint8)], output=[np.zeros((1, 16, 8, 8), np.uint8)]
+    )
     ended = call("check", "m.onnx", "--backend", "ort", "--json")
     (vector,) = ended.json["models"][0]["vectors"]
     assert vector["status"] in ("skipped", "failed")
@@ -227,7 +247,9 @@ def test_another_runtime_that_refuses_is_skipped(folder: Path) -> None:
 
 def test_memory_limits_skip_vectors(folder: Path) -> None:
     save(deep_model(3), folder / "m.onnx")
-    record(folder / "test_data_set_0", input=[np.zeros((1, 3, 8, 8), np.uint8)], output=[np.zeros((1, 3, 8, 8), np.uint8)])
+    record(
+        folder / "test_data_set_0", input=[np.zeros((1, 3, 8, 8), np.uint8)], output=[np.zeros((1, 3, 8, 8), np.uint8)]
+    )
     ended = call("check", "m.onnx", "--max-memory", "100")
     assert "skipped: " in ended.out
 
@@ -286,7 +308,14 @@ def test_github(folder: Path) -> None:
 def test_wrong_calls(folder: Path) -> None:
     (folder / "empty").mkdir()
     save(quantize_model(), folder / "m.onnx")
-    wrong = [[], ["nothing.onnx"], ["empty"], ["m.onnx", "nothing.onnx"], ["m.onnx", "--format", "yaml"], ["m.onnx", "--lsb", "-1"]]
+    wrong = [
+        [],
+        ["nothing.onnx"],
+        ["empty"],
+        ["m.onnx", "nothing.onnx"],
+        ["m.onnx", "--format", "yaml"],
+        ["m.onnx", "--lsb", "-1"],
+    ]
     for arguments in wrong:
         ended = call("check", *arguments)
         assert (ended.code, ended.out) == (2, ""), arguments
@@ -327,7 +356,10 @@ def test_settings_per_file(folder: Path) -> None:
     bad_scale(folder, "legacy/bad.onnx")
     config(folder, '[tool.qrun.check.per-file]\n"legacy/*" = {ignore = ["QR301"]}\n"other/*" = {lsb = 1}\n')
     models = call("check", ".", "--json").json["models"]
-    assert {m["path"]: [f["rule"] for f in m["findings"]] for m in models} == {"bad.onnx": ["QR301"], "legacy/bad.onnx": []}
+    assert {m["path"]: [f["rule"] for f in m["findings"]] for m in models} == {
+        "bad.onnx": ["QR301"],
+        "legacy/bad.onnx": [],
+    }
     assert call("check", str(folder / "legacy")).code == 0
 
 
@@ -347,7 +379,7 @@ def test_tolerance_per_file(folder: Path) -> None:
         '[tool.qrun.check]\nselct = ["QR1"]\n',
         '[tool.qrun.check]\noutput = ["a.json"]\n',
         '[tool.qrun.check]\ndata = ["d"]\n',
-        '[tool.qrun.check]\nper-file = 3\n',
+        "[tool.qrun.check]\nper-file = 3\n",
         '[tool.qrun.check.per-file]\n"a" = 3\n',
         '[tool.qrun.check.per-file]\n"a" = {ignor = ["QR1"]}\n',
         '[tool.qrun.check.per-file]\n"a" = {lsb = "much"}\n',
@@ -390,7 +422,17 @@ def test_pytest_plugin(folder: Path) -> None:
     save(quantize_model(), folder / "good.onnx")
     bad_scale(folder)
     (folder / "test_models.py").write_text(SUITE)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "qrun.pytest_plugin", "-p", "no:cacheprovider", "test_models.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "qrun.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        "test_models.py",
+    ]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     assert "2 failed, 3 passed" in ended.stdout, ended.stdout
     assert "error QR301 scale-shape: " in ended.stdout

@@ -15,25 +15,23 @@ import pytest
 from native_support import LIMITS, TYPES, Array, Guarded, codes
 
 from qrun.native import _amx
-from qrun.native._features import host_features
+from qrun.native._features import host_features, permitted
 from qrun.native.compile import compile_object, load_object
 from qrun.native.fold import aligned
 from qrun.native.forms import BYTES, MAGIC, MAGIC_BITS, TABLE
 from qrun.native.image import USABLE, Image, image_of
-from qrun.native.isa import ISAS, Isa, host_architecture
+from qrun.native.isa import ISAS, host_architecture
 from qrun.native.spec import KernelSpec
 
-VNNI = next(isa for isa in ISAS if isa.name == "avx512vnni")
-AMX = Isa("amx", 16, "vnni512", VNNI.rows, True, VNNI.cpu, f"{VNNI.features},+amx-tile,+amx-int8", VNNI.needs)
+AMX = next(isa for isa in ISAS if isa.tiles)
 SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
-NEEDS = AMX.needs | {"amx-tile", "amx-int8"}
 
 
 def missing() -> str:
     """Why this machine cannot run the kernels, or ''."""
-    if host_architecture() != "x86_64" or not host_features("x86_64") >= NEEDS:
+    if host_architecture() != "x86_64" or not host_features("x86_64") >= AMX.needs:
         return "this CPU has no AMX"
-    return "" if _amx.permitted() else "the system does not let this process use AMX tiles"
+    return "" if permitted() else "the system does not let this process use AMX tiles"
 
 
 needs_amx = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -360,4 +358,4 @@ def test_groups_fill_four_tiles_of_sums() -> None:
 def test_permission_is_asked_of_linux_on_x86_only(system: str, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert not _amx.permitted.__wrapped__()
+    assert not permitted.__wrapped__()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from native_cases import conv_case, reference, target_of
-from native_support import ISAS, codes, engine, every_isa, thin
+from native_support import THOROUGH, codes, engine, every_isa, thin
 
 from qrun.native import Conv, Declined, Gemm, Target
 from qrun.native.engine import stage
@@ -25,7 +25,7 @@ def plan_conv(isa: str, case: dict[str, Any], target: Target | None, threads: in
     )  # fmt: skip
 
 
-@thin(*range(3), other=3, name="seed")
+@thin(*range(3), other=3, name="seed", products=True)
 def test_random_convolutions_equal_the_reference(isa: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for number in range(20):
@@ -46,7 +46,7 @@ def test_random_convolutions_equal_the_reference(isa: str, seed: int) -> None:
 def test_depthwise_convolutions_equal_the_reference(isa: str, kind: str) -> None:
     rng = np.random.default_rng(60)
     kinds = set()
-    for channels in (2, 15, 16, 31, 63, 64, 65, 130, 144)[:: 1 if isa == ISAS[0] else 2]:
+    for channels in (2, 15, 16, 31, 63, 64, 65, 130, 144)[:: 1 if isa in THOROUGH else 2]:
         for kernel, image in (((3, 3), (5, 4)), ((1, 2), (1, 6)), ((5, 5), (3, 3)), ((2, 2), (2, 2))):
             for w_zero in (0, 3):
                 w = codes(rng, (channels, 1, *kernel), "s8")
@@ -59,13 +59,13 @@ def test_depthwise_convolutions_equal_the_reference(isa: str, kind: str) -> None
                 plan = plan_conv(isa, case, target_of(case))
                 assert np.array_equal(plan.run(case["x"]), reference(case)), (channels, kernel, w_zero)
                 kinds |= {section.spec.kind for section in plan.tight}
-    assert kinds == ({"depthwise", "interleaved"} if isa == "avx512vnni" else {"depthwise"})
+    assert kinds == ({"depthwise", "interleaved"} if engine(isa).isa.dot == "vnni512" else {"depthwise"})
 
 
 @every_isa
 def test_random_integer_convolutions_equal_the_reference(isa: str) -> None:
     rng = np.random.default_rng(50)
-    for number in range(25 if isa == ISAS[0] else 10):
+    for number in range(25 if isa in THOROUGH else 10):
         case = conv_case(rng)
         if case is not None:
             y = plan_conv(isa, case, None).run(case["x"])
@@ -74,17 +74,17 @@ def test_random_integer_convolutions_equal_the_reference(isa: str) -> None:
             assert np.array_equal(y, want), f"case {number}: {case['x'].shape} {case['w'].shape} {case['geometry']}"
 
 
-@thin("u8", "s8", None, name="out")
+@thin("u8", "s8", None, name="out", products=True)
 def test_sizes_around_every_tile(isa: str, out: str | None) -> None:
     rng = np.random.default_rng(3)
     chosen = engine(isa).isa
     lanes = chosen.lanes
     panel = lanes * chosen.vectors
     some = {1, lanes - 1, lanes + 1, panel, panel + 1}
-    for columns in some | ({2, lanes, panel - 1, 2 * panel + 3} if isa == ISAS[0] else set()):
+    for columns in some | ({2, lanes, panel - 1, 2 * panel + 3} if isa in THOROUGH else set()):
         block = chosen.rows[min(chosen.vectors, -(-columns // lanes))]
         for rows in {0, 1, block - 1, block, block + 1, 2 * block}:
-            for k in ((0, 1, 4, 5, 33) if isa == ISAS[0] else (0, 33)) if rows in (1, block) else (7,):
+            for k in ((0, 1, 4, 5, 33) if isa in THOROUGH else (0, 33)) if rows in (1, block) else (7,):
                 check_gemm(rng, isa, rows, k, columns, out)
 
 

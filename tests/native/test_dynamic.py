@@ -59,7 +59,7 @@ def planned(isa: str, a: Array, b: Array, threads: int = 1, **more: Any) -> Matm
     return Matmul(engine(isa, threads), Operand(a.shape, a.dtype), Operand(b.shape, b.dtype), **more)
 
 
-@thin(*range(len(STACKS) * len(SIZES)), best=1, other=3, name="which")
+@thin(*range(len(STACKS) * len(SIZES)), best=1, other=3, name="which", products=True)
 def test_sums_wrap_like_int32(isa: str, which: int) -> None:
     rng = np.random.default_rng(which)
     stack, sizes = STACKS[which % len(STACKS)], SIZES[which // len(STACKS)]

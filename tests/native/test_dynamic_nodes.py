@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from native_support import ISAS, OBJECTS, codes, nearest32, thin
+from native_support import ISAS, OBJECTS, THOROUGH, codes, nearest32, thin
 from onnx import TensorProto, helper, numpy_helper
 from support import MS, assert_equal, node_model, with_all_outputs
 
@@ -142,12 +142,12 @@ NEEDED = {"QLinearMatMul": {1, 4, 6, 7}, "QGemm": {1, 4, 6, 7, 8}}
 
 
 @pytest.mark.parametrize("arith", ["exact", "ort"])
-@thin(*MAKERS, best=1, other=2, name="make")
+@thin(*MAKERS, best=1, other=2, name="make", products=True)
 def test_random_nodes(isa: str, make: Any, arith: str) -> None:
     seed = 31
     rng = np.random.default_rng(seed)
     native = 0
-    for number in range(60 if isa == ISAS[0] else 20):
+    for number in range(60 if isa in THOROUGH else 20):
         op_type, domain, inputs, attributes, types = make(rng)
         share = pick(rng, 0.0, 0.5, 0.9)
         constants = {p for p in range(1, len(inputs)) if inputs[p] is not None and rng.random() < share}

@@ -14,15 +14,16 @@ from qrun.native._features import host_features
 from qrun.native.isa import ISAS, choose
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, name: str, features: set[str]) -> list[str]:
+def machine(monkeypatch: pytest.MonkeyPatch, name: str, features: set[str], permission: bool = True) -> list[str]:
     """The instruction sets of a machine that has these features."""
     monkeypatch.setattr("platform.machine", lambda: name)
     monkeypatch.setattr(isa, "host_features", lambda architecture: frozenset(features))
+    monkeypatch.setattr(isa, "permitted", lambda: permission)
     return [found.name for found in available()]
 
 
 def test_names_are_unique() -> None:
-    assert len({found.name for found in ISAS}) == len(ISAS) == 8
+    assert len({found.name for found in ISAS}) == len(ISAS) == 9
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,12 @@ def test_aarch64(name: str, features: set[str], want: list[str], monkeypatch: py
 
 def test_x86(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = set().union(*(found.needs for found in ISAS))
-    assert machine(monkeypatch, "x86_64", everything) == ["avx512vnni", "avxvnni", "avx512bw", "avx2", "generic"]
+    others = ["avx512vnni", "avxvnni", "avx512bw", "avx2", "generic"]
+    assert machine(monkeypatch, "x86_64", everything) == ["amx", *others]
+    assert machine(monkeypatch, "x86_64", everything, permission=False) == others
+    with pytest.raises(Declined, match="'amx' cannot run on this CPU; usable here: avx512vnni"):
+        choose("amx")
+    assert machine(monkeypatch, "x86_64", everything - {"amx-int8"}) == others
     assert machine(monkeypatch, "AMD64", {"sse2"}) == ["generic"]
     with pytest.raises(Declined, match=r"'neon' cannot run on this CPU; usable here: generic$"):
         choose("neon")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from native_support import ISAS, OBJECTS, Array, Guarded, codes, thin
+from native_support import ISAS, OBJECTS, THOROUGH, Array, Guarded, codes, thin
 
 import qrun.native.engine
 import qrun.native.layout
 import qrun.native.product
 import qrun.native.results
+import qrun.native.section
+import qrun.native.tiled
+import qrun.native.tiling
 from qrun.native import Conv, Engine, Target
 from qrun.native.engine import stage
 
@@ -42,22 +46,41 @@ def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: boo
             array[...] = fill
         return array
 
-    for module in (qrun.native.engine, qrun.native.layout, qrun.native.product, qrun.native.results):
+    modules = [
+        getattr(qrun.native, name) for name in ("engine", "layout", "product", "results", "section", "tiled", "tiling")
+    ]
+    for module in modules:
         monkeypatch.setattr(module, "aligned", aligned)
+    monkeypatch.setattr(qrun.native.section, "_own", threading.local())
+    monkeypatch.setattr(qrun.native.tiled, "tables", qrun.native.tiling.tables.__wrapped__)
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@thin("u8", "s8", None, name="out")
+@thin("u8", "s8", None, name="out", products=True)
 def test_nothing_beyond_the_buffers_is_touched(
     isa: str, at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check(isa, at_end, out, monkeypatch)
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("out", ["u8", "s8", None])
+@pytest.mark.skipif("amx" not in ISAS, reason="this machine has no AMX, or does not let it be used")
+def test_nothing_beyond_the_buffers_is_touched_by_tiles(
+    at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qrun.native.tiled, "_WASTE", 1 << 40)
+    check("amx", at_end, out, monkeypatch)
+
+
+def check(isa: str, at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = Guarded()
     guard_constants(monkeypatch, guard, at_end)
     rng = np.random.default_rng(2)
     engine = Engine.create(isa, OBJECTS)
     channels = engine.isa.lanes * engine.isa.vectors
     tiles = [((1, c, r), (m, c, 1), {}) for c in (4, 7) for r in (1, 4, 5, 6) for m in (1, channels - 1, channels + 1)]
-    cases = GEOMETRIES + (tiles if isa == ISAS[0] else tiles[::3])
+    cases = GEOMETRIES + (tiles if isa in THOROUGH else tiles[::3])
     for number, (shape, w_shape, geometry) in enumerate(cases):
         kind = ("u8", "s8")[number % 2]
         w, x_zero = codes(rng, w_shape, "s8"), codes(rng, (), kind)
@@ -74,6 +97,8 @@ def test_nothing_beyond_the_buffers_is_touched(
         engine.execute(plan.tight, [held, y])
         want = np.ascontiguousarray(np.moveaxis(plan.run(x), 1, -1)).reshape(-1).view(np.uint8)
         assert np.array_equal(y, want), (shape, w_shape, geometry)
+        if qrun.native.tiled._WASTE > 100:
+            assert plan.tiled or not shape[1] or "group" in geometry
 
 
 def test_buffers_that_are_too_small_are_refused() -> None:

@@ -78,7 +78,7 @@ def test_every_tensor_equals_the_reference(network: Any, wanted: Any, name: str,
     assert all(e.backend == "native" for e in two.events if model.nodes[e.index].op_type in native)
 
 
-@thin("digits", "mobilenetv2", other=2, name="name")
+@thin("digits", "mobilenetv2", other=2, name="name", products=True)
 def test_every_instruction_set(network: Any, wanted: Any, isa: str, name: str) -> None:
     result = compare(network, wanted, name, isa=isa)
     kernels = [s.kernel for e in result.events for s in e.sections]

@@ -196,7 +196,7 @@ def test_markdown_names_stay_names() -> None:
     assert "&lt;f&gt;" in cells[5]
     assert "@" not in cells[5]
     assert cells[4].strip().startswith("``")
-    assert all(" " <= sign for sign in row)
+    assert all(sign >= " " for sign in row)
 
 
 def test_worst_findings_come_first() -> None:
@@ -294,7 +294,9 @@ RUN = shape("tool results", "columnKind invocations artifacts",
             results={"type": "array", "items": RESULT}, columnKind={"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
             invocations={"type": "array", "items": shape("executionSuccessful", "exitCode")},
             artifacts={"type": "array", "items": shape("location", location=ARTIFACT)})  # fmt: skip
-SARIF = shape("version runs", "$schema", version={"const": "2.1.0"}, runs={"type": "array", "items": RUN, "minItems": 1})
+SARIF = shape(
+    "version runs", "$schema", version={"const": "2.1.0"}, runs={"type": "array", "items": RUN, "minItems": 1}
+)
 
 
 def sarif(made: Report) -> Any:
@@ -316,7 +318,10 @@ def test_sarif() -> None:
         "artifactLocation": {"uri": "models/det.onnx", "uriBaseId": "%SRCROOT%"},
         "region": {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 1},
     }
-    assert [place["name"] for place in first["locations"][0]["logicalLocations"]] == ["/stem/conv", "w (input 4, w_scale)"]
+    assert [place["name"] for place in first["locations"][0]["logicalLocations"]] == [
+        "/stem/conv",
+        "w (input 4, w_scale)",
+    ]
     prints = [result["partialFingerprints"]["primaryLocationLineHash"] for result in run["results"]]
     assert len(set(prints)) == len(prints)
     assert all(re.fullmatch(r"[0-9a-f]{16}:1", fingerprint) for fingerprint in prints)

@@ -11,7 +11,7 @@ import onnx
 import onnx.parser
 import pytest
 from graphs import random_graph
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from support import MS, node_model, run_ort
 
 import qrun
@@ -255,7 +255,7 @@ def no_kernel(model: onnx.ModelProto) -> None:
     """QR217 says the same as onnxruntime."""
     rule = bool(list(RULES["QR217"].find(qrun.load(model), None)))
     message = ort_refuses(model)
-    assert rule == ("Could not find an implementation" in message), (message, qrun.check(model))
+    assert rule == ("NOT_IMPLEMENTED" in message), (message, qrun.check(model))
 
 
 @pytest.mark.parametrize("types", list(itertools.product((U8, I8), repeat=3)), ids=str)
@@ -278,7 +278,9 @@ def test_kernels_of_quantize_and_dequantize(opset: int) -> None:
     judged = 0
     for kind, code in itertools.product(KINDS, CODES):
         scale = np.ones((), F32 if kind == np.int32 else kind)
-        quantize, _ = node_model("QuantizeLinear", [np.ones(2, kind), scale, np.zeros((), code)], opset=opset, outputs=[code])
+        quantize, _ = node_model(
+            "QuantizeLinear", [np.ones(2, kind), scale, np.zeros((), code)], opset=opset, outputs=[code]
+        )
         dequantize, _ = node_model(
             "DequantizeLinear", [np.ones(2, code), scale, np.zeros((), code)], opset=opset, outputs=[scale.dtype]
         )
@@ -341,21 +343,25 @@ def test_the_table_of_onnxruntime() -> None:
     assert [len(list(kernels.of(version))) for version in (1, 10, 21, 22)] == [0, 2, 2, 0]
     assert cpu_kernels(MS, "QLinearReduceMean") is None
     assert known_schema(Node(0, "", "com.acme", "Add", 1, (), ())) is None
+    if f"onnxruntime {pytest.importorskip('onnxruntime').__version__}" != runtime():
+        return
     state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
     for s in state.get_all_operator_schema():
-        if s.domain == MS and not ort_refuses(random_graph(0)).startswith("skip"):
+        if s.domain == MS:
             defined = contrib(s.name)
             assert defined is not None, s.name
             assert defined.attributes == frozenset(s.attributes), s.name
 
 
-@pytest.mark.parametrize("value", [1, 1.5, "x", b"\xff", [1.5], ["x"], [2**62, -(2**62)], [], np.ones(3, F32)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [1, 1.5, "x", b"\xff", [1.5], ["x"], [2**62, -(2**62)], [], np.ones(3, F32)], ids=repr
+)
 def test_hostile_attributes_do_no_harm(value: Any) -> None:
     names = ("pads", "strides", "dilations", "kernel_shape", "auto_pad", "group", "channels_last", "output_dtype", "to")
     for name in names:
         model, _ = conv("QLinearConv", {}, X, W)
         attribute = numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
-        kind = onnx.AttributeProto.INTS if value == [] else None
+        kind = onnx.AttributeProto.INTS if isinstance(value, list) and not value else None
         model.graph.node[0].attribute.append(helper.make_attribute(name, attribute, attr_type=kind))
         qrun.check(model)
 
@@ -382,7 +388,3 @@ def test_no_errors_on_node_cases_of_onnx() -> None:
             wrong[case.name] = mine
     assert not wrong, wrong
     assert judged > 1800
-
-
-def test_type_proto_numbers() -> None:
-    assert TensorProto.INT8 == 3

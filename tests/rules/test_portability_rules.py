@@ -26,13 +26,16 @@ CASES = {
     "16 bits": ("QR603", "X is uint16"),
     "relu": ("", ""),
 }
+"""What is found, and the reason given."""
+FUSED_BY_ORT = ("plain", "relu", "float weights")
+"""onnxruntime 1.31.1 quantizes stored float weights of such a group itself."""
 
 
 def group(case: str) -> onnx.ModelProto:
     """Q, DQ, Conv, Q, DQ with one thing changed."""
     rng = np.random.default_rng(0)
     code: Any = np.uint16 if case == "16 bits" else U8
-    stored = {"xs": F32(0.02), "xz": code(128), "ys": F32(0.05), "ws": F32(0.01), "wz": I8(0),
+    stored = {"xs": F32(0.02), "xz": code(128), "ys": F32(0.05), "ws": F32(0.01), "wz": I8(0), "yz": code(0),
               "w": rng.integers(-64, 65, (4, 3, 3, 3)).astype(I8)}  # fmt: skip
     if case == "float weights":
         stored["wd"] = rng.normal(size=(4, 3, 3, 3)).astype(F32)
@@ -49,8 +52,8 @@ def group(case: str) -> onnx.ModelProto:
     if case == "float result":
         nodes.append(node("Softmax", ["f"], ["y"]))
     else:
-        nodes.append(node("QuantizeLinear", [made, "ys", "xz"], ["yq"]))
-        nodes.append(node("DequantizeLinear", ["yq", "ys", "xz"], ["y"]))
+        nodes.append(node("QuantizeLinear", [made, "ys", "yz"], ["yq"]))
+        nodes.append(node("DequantizeLinear", ["yq", "ys", "yz"], ["y"]))
     if case == "result is an output":
         outputs.append("f")
     if case == "result has a float reader":
@@ -80,14 +83,14 @@ def test_groups(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_onnxruntime_agrees(tmp_path: Path, case: str) -> None:
-    """Reported groups do not become QLinearConv there either."""
+    """Reported groups do not become QLinearConv there either, or only by changing the weights."""
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     ort.InferenceSession(group(case).SerializeToString(), options, providers=["CPUExecutionProvider"])
     fused = "QLinearConv" in {n.op_type for n in onnx.load(tmp_path / "optimized.onnx").graph.node}
-    assert fused == (not CASES[case][0] and case not in ("float input", "float result"))
+    assert fused == (case in FUSED_BY_ORT)
 
 
 def elementwise(op_type: str, a_type: str = "uint8", b_type: str = "uint8") -> onnx.ModelProto:
@@ -113,7 +116,7 @@ def test_different_types() -> None:
 
 def test_operators_without_an_integer_form() -> None:
     (f,) = ours(elementwise("Div"))
-    assert (f.rule, f.level, f.got) == ("QR602", "note", "Div has no integer form")
+    assert (f.rule, f.level, f.got) == ("QR602", "note", "Div of several tensors has no integer form")
 
 
 def test_bias_scale_is_reported_once() -> None:
