@@ -142,7 +142,7 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
         found = [f for id in rules for f in RULES[id].find(model, None)]
         vectors = _replayed(model, path, settings, make)
         found += _seen_in(model, rules, [v.result for v in vectors if v.result is not None])
-        if not any(v.result for v in vectors):
+        if not any(v.result and v.result.events for v in vectors):
             rules = tuple(id for id in rules if not RULES[id].runs)
         found += _of_vectors(vectors, found)
     for vector in vectors:

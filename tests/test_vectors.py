@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qrun.errors import CallError
 from qrun.ir import load
 from qrun.session import Session
+from qrun.ties import before_rounding, ties
 from qrun.vectors import Tolerance, Vector, compare, replay, vector_folders
 
 Array = np.ndarray[Any, Any]
@@ -194,6 +195,12 @@ def test_two_steps_off_a_tie_is_an_error(tmp_path: Path) -> None:
     assert quantized(tmp_path, [1.25], [7]).outputs[0].verdict == "error"
 
 
+def test_ties_are_between_neighbours() -> None:
+    exact, got = np.array([6.5, 6.5, 6.6, np.nan]), np.array([6, 5, 6, 6], np.uint8)
+    assert ties(exact, got, np.array([7, 8, 7, 7], np.uint8)) == 1
+    assert ties(exact, np.array([7, 8, 7, 7], np.uint8), got) == 1
+
+
 def test_lsb_allows_steps(tmp_path: Path) -> None:
     assert quantized(tmp_path, [1.0, 1.25], [5, 6], lsb=1).status == "passed"
     assert quantized(tmp_path, [1.0, 1.25], [5, 7], lsb=1).outputs[0].differing == 1
@@ -247,8 +254,6 @@ CASES: dict[str, tuple[onnx.NodeProto, tuple[int, ...], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("op", CASES)
 def test_exact_values_round_to_the_output(op: str) -> None:
-    from qrun.ties import before_rounding
-
     node, shape, stored = CASES[op]
     model = make_model([node], [value("x", EIGHT, shape)], [value("y", EIGHT, None)], {**PARAMETERS, **stored}, 21,
                        ["com.microsoft"])  # fmt: skip
@@ -267,8 +272,6 @@ def test_exact_values_round_to_the_output(op: str) -> None:
 
 @pytest.mark.parametrize(("axis", "block"), [(0, 0), (1, 0), (-1, 0), (1, 2)])
 def test_exact_values_of_quantize_linear(axis: int, block: int) -> None:
-    from qrun.ties import before_rounding
-
     x = RNG.uniform(-3, 3, (3, 4)).astype(F)
     shape = (3, 2) if block else (x.shape[axis],)
     more = {"block_size": block} if block else {}

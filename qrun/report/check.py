@@ -47,7 +47,7 @@ def print_summary(screen: Screen, report: Report, notes: bool) -> None:
     if hidden:
         text += f"; -v shows {plural(hidden, 'note')}"
     codes = list(dict.fromkeys(f.rule for _, f in visible(report, notes)))
-    screen.line(text + (f"   qrun explain {codes[0]}" if codes else ""))
+    screen.wrapped("", "  ", text + (f"   qrun explain {codes[0]}" if codes else ""))
 
 
 def summary(report: Report) -> str:

@@ -77,7 +77,8 @@ def _print_rule(screen: Screen, rule: Rule, verbose: bool) -> None:
     _paragraphs(screen, f"{before.strip()}\n\n{rule.sections['Why is this bad?']}")
     operators = dict.fromkeys(op.rpartition("::")[2] for op in rule.applies)
     rows = [("applies to", ", ".join(operators)), ("spec", rule.spec), ("fix", rule.fix),
-            ("found by", "qrun run, while the model runs" if rule.runs else "qrun run and qrun.check, without running")]  # fmt: skip
+            ("found by", "qrun run, and qrun check with vectors" if rule.runs else "qrun check, without running; qrun run"),
+            ("silence", f"qrun check --ignore {rule.id}, or [tool.qrun.check] ignore")]  # fmt: skip
     for label, value in rows:
         if value:
             screen.wrapped(f"  {label:<10}  ", " " * 14, value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -73,7 +74,7 @@ def _group(id: str) -> str:
 
 def _location(model: Checked) -> dict[str, str]:
     """A relative URI below the source root, or an absolute one."""
-    if model.path.is_absolute() and model.name.startswith(("/", model.path.anchor)):
+    if Path(model.name).is_absolute():
         return {"uri": model.path.as_uri()}
     return {"uri": quote(os.fsencode(model.name)), "uriBaseId": "%SRCROOT%"}
 

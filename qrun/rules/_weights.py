@@ -83,7 +83,7 @@ def weights(model: Model) -> Iterator[Weight]:
 
 
 def dequantized(scope: Scope, name: str) -> Operand | None:
-    """The integers behind a tensor that a DequantizeLinear makes, seen through copies of none."""
+    """The integers behind a tensor that a DequantizeLinear makes. None if their zero point is given, but not stored."""
     made = scope.producer(name)
     if made is None or made[0].op_type != "DequantizeLinear" or len(made[0].inputs) < 2:
         return None

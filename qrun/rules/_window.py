@@ -20,6 +20,10 @@ CONVS: dict[tuple[str, str], tuple[int, int]] = {
 }
 """Convolutions, and the places of x and w."""
 POOLS = (("", "MaxPool"), ("", "AveragePool"), ("", "LpPool"), (MS, "QLinearAveragePool"), (MS, "NhwcMaxPool"))
+_KEEPING = ("QuantizeLinear", "DequantizeLinear", "Relu", "Clip", "Identity", "LeakyRelu", "Sigmoid", "QLinearSigmoid",
+            "QLinearLeakyRelu", "BatchNormalization")  # fmt: skip
+"""Operators whose output has the channels of their first input, as pools do."""
+_HOPS = 8
 OPERATORS = tuple(f"{domain}::{name}" if domain else name for domain, name in (*CONVS, *POOLS))
 CONV_NAMES = tuple(f"{domain}::{name}" if domain else name for domain, name in CONVS)
 
@@ -49,7 +53,9 @@ class Windowed:
 
     @property
     def channels(self) -> int | str | None:
-        if self.x_shape is None or len(self.x_shape) < 3:
+        if self.x_shape is None:
+            return None if self.channels_last else made_channels(self.scope, self.x)
+        if len(self.x_shape) < 3:
             return None
         return self.x_shape[-1 if self.channels_last else 1]
 
@@ -84,6 +90,25 @@ def windows(model: Model) -> Iterator[Windowed]:
             yield Windowed(scope, node, x, w, scope.shape(x), scope.shape(w))
         elif key in POOLS and node.inputs:
             yield Windowed(scope, node, node.inputs[0], "", scope.shape(node.inputs[0]), None)
+
+
+def made_channels(scope: Scope, name: str) -> int | None:
+    """The channels of a tensor that the file gives no shape: those of the convolution that it comes from."""
+    for _ in range(_HOPS):
+        made = scope.producer(name)
+        if made is None:
+            return None
+        node, scope = made
+        key = node.domain, node.op_type
+        if key in CONVS and node.op_type != "ConvTranspose" and not number(node, "channels_last", 0):
+            places = CONVS[key]
+            w = scope.shape(node.inputs[places[1]]) if places[1] < len(node.inputs) else None
+            return w[0] if w is not None and len(w) > 2 and isinstance(w[0], int) else None
+        keeps = key in POOLS or node.op_type in _KEEPING
+        if not keeps or not node.inputs or number(node, "channels_last", 0) or node.op_type == "NhwcMaxPool":
+            return None
+        name = node.inputs[0]
+    return None
 
 
 def ints(node: Node, name: str) -> Ints:

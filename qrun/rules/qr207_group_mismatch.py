@@ -51,7 +51,7 @@ def group_mismatch(model: Model) -> Iterator[Finding]:
         if expected:
             node, group = window.node, number(window.node, "group", 1)
             yield Finding(
-                f"channels do not fit group {group}: x {shape_text(window.x_shape)}, w {shape_text(window.w_shape)}",
+                f"channels do not fit group {group}: x has {_text(window.channels)}, w is {shape_text(window.w_shape)}",
                 **window.scope.at(node),
                 tensor=f"{window.w} (input {window.w_place})",
                 expected=expected,

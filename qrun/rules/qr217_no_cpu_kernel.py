@@ -56,7 +56,7 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
         }
     """
     opset = model.opsets.get("", 0)
-    if opset > NEWEST_OPSET:
+    if opset > NEWEST_OPSET or model.opsets.get(MS, 1) != 1:
         return
     missing: dict[tuple[str, int, Bound], list[tuple[Scope, Node]]] = {}
     for scope, node in nodes(model):
@@ -78,13 +78,16 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
 
 
 def _bound(scope: Scope, node: Node, known: Schema) -> Bound | None:
-    """The types of a node's variables as far as they are known; None if they contradict the schema."""
+    """The types of a node's variables as far as they are known; None if they contradict the schema, or what the file
+    states, which other rules report."""
     found: dict[str, np.dtype[Any]] = {}
     places = [(known.inputs, place, name, scope.dtype(name)) for place, name in enumerate(node.inputs) if name]
     places += [(known.outputs, p, n, made_type(node, p, scope.dtype)) for p, n in enumerate(node.outputs) if n]
-    for formals, place, _, dtype in places:
+    for formals, place, name, dtype in places:
         if not formals or dtype is None:
             continue
+        if scope.dtype(name) not in (None, dtype):
+            return None
         formal = formals[min(place, len(formals) - 1)]
         if formal.types is None or not formal.homogeneous:
             continue

@@ -119,6 +119,17 @@ def test_a_model_that_qrun_cannot_run(folder: Path) -> None:
     assert "1 vector: 1 skipped" in ended.out
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_lines_fit(folder: Path, width: int) -> None:
+    (folder / "some/rather/long/folder/names/of/an/exporter").mkdir(parents=True)
+    bad_scale(folder, "some/rather/long/folder/names/of/an/exporter/model.onnx")
+    save(quantize_model(np.float32(np.nan)), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.float32([1])], output=[np.uint8([9])])
+    shown = call("check", ".", "-v", env={"COLUMNS": str(width)}).out
+    assert "QR301" in shown
+    assert all(len(line) <= width for line in shown.splitlines()), shown
+
+
 # Rules
 
 

@@ -16,13 +16,14 @@ from qrun.rules import Finding
 
 U8, I8, F32, I32 = np.uint8, np.int8, np.float32, np.int32
 SEED = 20261122
+MIDDLE = U8(128)
 
 
 def ours(model: onnx.ModelProto, *rules: str) -> list[Finding]:
     return [f for f in qrun.check(model) if f.rule in rules]
 
 
-def conv(w: Any, x_zero: Any = 128, w_zero: Any = None, bias: Any = None, group: int = 1) -> onnx.ModelProto:
+def conv(w: Any, x_zero: Any = MIDDLE, w_zero: Any = None, bias: Any = None, group: int = 1) -> onnx.ModelProto:
     x = np.zeros((1, w.shape[1] * group, 4, 4), np.asarray(x_zero).dtype)
     zero = w.dtype.type(0) if w_zero is None else w_zero
     values = [x, F32(0.02), x_zero, w, F32(0.01), zero, F32(1), x_zero, *([bias] if bias is not None else [])]
