@@ -26,6 +26,8 @@ Array = np.ndarray[Any, Any]
 _TYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype(np.uint8), "s8": np.dtype(np.int8), "i32": np.dtype(np.int32)}
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 _FEW_CHANNELS = 16
+_TILED_GROUPS, _TILED_INPUTS = 8, 32
+"""Up to so many groups, of at least so many inputs each, run on tiles, group by group."""
 
 
 class Conv(Operation):
@@ -137,7 +139,7 @@ class Conv(Operation):
         engine, channels = self.engine, self.image[3]
         results = Results.of(target, folded, engine.kernels, engine.isa)
 
-        def product(part: Folded, k: int) -> Product:
+        def product(part: Folded, k: int, results: Results = results) -> Product:
             zero = np.asarray(self.x_zero, self.x_type)
             layout = self._layout(k, channels, self.result.row_bytes("channels"))
             return Product(engine.kernels, engine.isa, layout, part, results, zero, engine.threads)
@@ -148,6 +150,13 @@ class Conv(Operation):
             merged = folded.lines(self.window.kernel)
             k = merged.centred.shape[2]
             return self._dense(product(merged, k), 1)
+        if self._tiles and 1 < self.group <= _TILED_GROUPS:
+            n, _, k = folded.centred.shape
+            each = n // self.group
+            cuts = [slice(g * each, (g + 1) * each) for g in range(self.group)]
+            made = [tiled(product(folded.part(c), k, results.part(c)), self.window, False) for c in cuts]
+            if all(made) and k >= _TILED_INPUTS:
+                return [(part.of_group(g, k, each), k) for g, parts in enumerate(made) for part in parts]
         count = merged_groups(self.group, len(folded.centred) // self.group, folded.centred.shape[2], engine.isa.lanes)
         k, groups = folded.centred.shape[2] * count, self.group // count
         merged = folded.merged(self.group, count)

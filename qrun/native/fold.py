@@ -32,6 +32,10 @@ class Folded:
     low: Ints
     high: Ints
 
+    def part(self, channels: slice) -> Folded:
+        """The sums of some channels."""
+        return Folded(self.centred[channels], self.constant[channels], self.low[channels], self.high[channels])
+
     def merged(self, groups: int, count: int) -> Folded:
         """The same sums with `count` neighbouring groups as one, the weights between them zero."""
         if count == 1:

@@ -45,18 +45,27 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class TiledPart:
-    """A kernel call, and what it takes to point it at operands that lie differently. itemsize: of results."""
+    """A kernel call, and what it takes to point it at operands that lie differently.
+
+    itemsize: of results. x_start: the input channel where its group begins.
+    """
 
     section: Section
     tiles: Tiles
     itemsize: int
+    x_start: int = 0
     names: tuple[str, ...] = _amx.ARGUMENTS
+
+    def of_group(self, group: int, inputs: int, outputs: int) -> TiledPart:
+        """The same for the channels of a group, of which each has so many."""
+        section = replace(self.section, first=self.section.first + group * outputs)
+        return replace(self, section=section, x_start=group * inputs)
 
     def placed(self, layout: Layout) -> Section:
         """The call on activations and results that lie as `layout` says; constants are shared."""
         section, names, made = self.section, self.names, self.tiles.tables(layout.pixel)
         words = {
-            "x*": 0, "y*": section.first * self.itemsize,
+            "x*": self.x_start, "y*": section.first * self.itemsize,
             "x_image": layout.x_image, "y_image": layout.y_image, "y_row": layout.y_row, "line": made.line,
         }  # fmt: skip
         arrays = {"places*": made.places, "targets*": made.targets, "gather*": made.gather}
@@ -65,7 +74,7 @@ class TiledPart:
             arguments[names.index(name)] = value
         for name, array in arrays.items():
             arguments[names.index(name)] = array.ctypes.data
-        read = (layout.images - 1) * layout.x_image + made.read if made.read else 0
+        read = self.x_start + (layout.images - 1) * layout.x_image + made.read if made.read else 0
         written = layout.y_bytes((section.first + section.channels) * self.itemsize)
         keep = (*section.keep, *arrays.values())
         return replace(section, arguments=arguments, extents=(read, written), keep=keep)

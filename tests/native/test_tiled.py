@@ -16,6 +16,7 @@ import qrun
 from qrun.native import Conv, Engine, Gemm, Matmul, Operand, Target, tiled, tiling
 from qrun.native.geometry import Window
 from qrun.native.tiling import Grid, Mode
+from qrun.ops.convinteger import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
 
 F = np.float32
@@ -227,3 +228,22 @@ def test_plans_are_made_once_per_geometry() -> None:
         before = tiling.tables.cache_info().misses
         Conv(Engine.create("amx", OBJECTS), (1, 64, 21, 19), w, x_zero_point=np.uint8(0), pads=(1, 1, 1, 1))
     assert tiling.tables.cache_info().misses == before
+
+
+@needs_amx
+def test_groups_run_one_by_one() -> None:
+    """Also between rows with gaps."""
+    rng = np.random.default_rng(12)
+    for group, k, each in ((2, 34, 34), (4, 68, 68), (3, 40, 5), (8, 33, 17)):
+        x, w = codes(rng, (2, 9, 7, group * k + 6), "u8"), codes(rng, (group * each, k, 3, 3), "s8")
+        plan = Conv(engine("amx"), (2, group * k, 9, 7), w, x_zero_point=np.uint8(77), group=group, pads=(1, 1, 1, 1))
+        assert {section.spec.kind[:3] for section in plan.tight} == {"amx"}
+        part = np.moveaxis(x[..., 3 : 3 + group * k], -1, 1)
+        want = conv_integer(part, w, np.uint8(77), np.int8(0), group=group, pads=(1, 1, 1, 1))
+        assert np.array_equal(plan.run(part), want)
+        y = np.full((2, 9, 7, group * each + 9), -7, np.int32)
+        flat = np.concatenate([x.reshape(-1)[3:], np.zeros(4096, np.uint8)])
+        engine("amx").execute(plan.sections((group * k + 6, 4 * (group * each + 9))), [flat, y.reshape(-1)[4:]])
+        assert np.array_equal(np.moveaxis(y[..., 4 : 4 + group * each], -1, 1), want)
+        assert (y[..., :4] == -7).all()
+        assert (y[..., 4 + group * each :] == -7).all()
