@@ -12,9 +12,10 @@ from time import perf_counter_ns
 
 from qrun.errors import CallError, QrunError, UnsupportedError
 from qrun.ir import Model, load
+from qrun.refusals import as_finding
 from qrun.rules import RULES, Finding
 from qrun.session import RunResult
-from qrun.vectors import Runner, Tolerance, Vector, as_finding, replay, vector_folders
+from qrun.vectors import Runner, Tolerance, Vector, replay, vector_folders
 
 LEVELS = ("error", "warning", "note")
 MakeRunner = Callable[[Model, Path], Runner]

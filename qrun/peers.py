@@ -12,7 +12,7 @@ import onnx
 from qrun.errors import QrunError, RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.ir.load import parse, read_file
-from qrun.ir.types import NUMBERS, type_name
+from qrun.ir.types import DTYPES, NUMBERS, PACKED_BITS, type_name
 from qrun.plan import plan
 from qrun.profiling import Profile, Progress, measure
 from qrun.session import RunResult
@@ -60,11 +60,15 @@ class Peer:
     ) -> RunResult:
         """Run once, as Session.execute does, but without node events and with nothing to observe.
 
-        outputs: some of those that the peer was made for. Raises RunError with the runtime's own words.
+        outputs: some of those that the peer was made for. Raises RunError with the runtime's own words,
+        UnsupportedError for element types that cannot be handed over.
         """
         start = perf_counter_ns()
         try:
             arrays = self._run(feeds)
+        except UnsupportedError as error:
+            error.where = (self.model.label,)
+            raise
         except Exception as error:
             raise RunError(
                 "QR011",
@@ -135,7 +139,7 @@ def _ort(model: Model, proto: onnx.ModelProto, outputs: Sequence[str], threads: 
         if all(a.dtype in ORT_TYPES for a in feeds.values()) and _plain(model, outputs):
             return list(session.run(list(outputs), dict(feeds)))
         values = {name: _value(ort, array) for name, array in feeds.items()}
-        return [v.numpy() for v in session.run_with_ort_values(list(outputs), values)]
+        return [_array(v) for v in session.run_with_ort_values(list(outputs), values)]
 
     return label, run
 
@@ -150,8 +154,28 @@ def _value(ort: Any, array: Array) -> Any:
         return ort.OrtValue.ortvalue_from_numpy(array)
     bits = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
     if NUMBERS[array.dtype] not in range(16, 21):
-        raise TypeError(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
+        raise _unfit(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, NUMBERS[array.dtype])
+
+
+def _array(value: Any) -> Array:
+    """An output with its own element type; OrtValue.numpy gives bytes for some, and refuses others."""
+    dtype = DTYPES.get(value.element_type())
+    if dtype is None or dtype in ORT_TYPES:
+        return np.asarray(value.numpy())
+    try:
+        array = np.asarray(value.numpy())
+    except RuntimeError:
+        raise _unfit(f"qrun cannot read {type_name(dtype)} from onnxruntime") from None
+    if array.dtype == dtype:
+        return array
+    if NUMBERS[dtype] in PACKED_BITS or array.itemsize != dtype.itemsize:
+        raise _unfit(f"qrun cannot read {type_name(dtype)} from onnxruntime")
+    return array.view(dtype)
+
+
+def _unfit(message: str) -> UnsupportedError:
+    return UnsupportedError("QR013", "backend-refused", message, fixes=["--backend reference runs the model with qrun"])
 
 
 def _reference(model: Model, proto: onnx.ModelProto, outputs: Sequence[str], threads: int | None) -> tuple[str, Runner]:

@@ -19,6 +19,7 @@ from qrun.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.tensorfile import read_tensor
 from qrun.ir.types import describe, type_name
+from qrun.refusals import as_finding
 from qrun.rules import Finding, at
 from qrun.session import RunResult, Session
 from qrun.ties import NEAR, before_rounding, ties
@@ -283,21 +284,3 @@ def _exact(model: Model, node: Node, feeds: Mapping[str, Array]) -> Array | None
     except QrunError:
         return None
     return before_rounding(node, [values[n] if n else None for n in node.inputs])
-
-
-_NODE = re.compile(r"node (\d+) (.*) \((.+-\d+)\)", re.DOTALL)
-
-
-def as_finding(error: QrunError) -> Finding:
-    """A refusal of the loader, of a kernel or of another runtime as a finding of the same code."""
-    facts = dict(error.facts)
-    expected = facts.pop("expected", "")
-    got = facts.pop("got", "")
-    others = "; ".join(f"{label} {value}".strip() for label, value in facts.items())
-    node = next((m for part in error.where if (m := _NODE.fullmatch(part))), None)
-    tensor = next((part.removeprefix("tensor ") for part in error.where if part.startswith("tensor ")), "")
-    found = Finding(
-        error.message, tensor=tensor, expected=expected, got="; ".join(part for part in (got, others) if part),
-        why=error.why, fix="; or ".join(error.fixes), rule=error.code, name=error.name, level="error",
-    )  # fmt: skip
-    return replace(found, index=int(node[1]), node=node[2], op=node[3]) if node else found

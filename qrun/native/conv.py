@@ -156,6 +156,7 @@ class Conv(Operation):
             cuts = [slice(g * each, (g + 1) * each) for g in range(self.group)]
             made = [tiled(product(folded.part(c), k, results.part(c)), self.window, False) for c in cuts]
             if all(made) and k >= _TILED_INPUTS:
+                self.tiled = True
                 return [(part.of_group(g, k, each), k) for g, parts in enumerate(made) for part in parts]
         count = merged_groups(self.group, len(folded.centred) // self.group, folded.centred.shape[2], engine.isa.lanes)
         k, groups = folded.centred.shape[2] * count, self.group // count

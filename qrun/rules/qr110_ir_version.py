@@ -25,8 +25,8 @@ def ir_version(model: Model) -> Iterator[Finding]:
     """The file states no IR version, one from before operator sets, or one that was never published.
 
     Why is this bad?
-        The IR version says how to read the file. onnx.checker refuses such a model; onnxruntime refuses one that is too
-        new, and reads one without a version by guessing.
+        The IR version says how to read the file. onnx.checker refuses such a model; onnxruntime refuses a version that
+        is too new, and reads a file without one.
 
     Bad
         <ir_version: 99, opset_import: ["" : 13]>

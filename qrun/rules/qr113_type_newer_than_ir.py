@@ -37,8 +37,8 @@ def type_newer_than_ir(model: Model) -> Iterator[Finding]:
     """A tensor has an element type that the file's IR version does not have yet. One finding for each type.
 
     Why is this bad?
-        A reader of that IR version does not know the type: it may refuse the file in the middle, or misread packed
-        elements. It happens when a tool converts tensors to int4 or float8 but leaves ir_version as it was.
+        A reader of that IR version does not know the type, and cannot tell before it meets it. It happens when a tool
+        converts tensors to int4 or float8 but leaves ir_version as it was.
 
     Bad
         <ir_version: 8, opset_import: ["" : 21]>

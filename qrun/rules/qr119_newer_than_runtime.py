@@ -23,8 +23,8 @@ def newer_than_runtime(model: Model) -> Iterator[Finding]:
     """The opset or the IR version is newer than onnxruntime 1.31.1 reads: ai.onnx 26, IR version 13.
 
     Why is this bad?
-        The model is valid, but onnxruntime refuses to load it ("ONNX Runtime only *guarantees* support for models
-        stamped with official released onnx opset versions", or "Unsupported model IR version").
+        The model is valid, but onnxruntime refuses to load it ("official support for domain ai.onnx is till opset 26",
+        "Unsupported model IR version").
 
     Bad
         <ir_version: 13, opset_import: ["" : 27]>

@@ -29,11 +29,11 @@ _HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
     fix="choose types that it has kernels for, such as uint8 activations, or put a Cast around the node",
 )
 def no_cpu_kernel(model: Model) -> Iterator[Finding]:
-    """The types are legal, but the CPU provider of onnxruntime 1.31.1 has no kernel for them. One finding for each
-    operator and combination.
+    """The types are legal, but the CPU provider of onnxruntime 1.31.1 has no kernel for them.
 
-    Known cases: QLinearConv and QLinearMatMul run uint8 activations with any 8-bit weights, or int8 throughout, and
-    nothing else; QuantizeLinear of int32 or bfloat16; float8 in QLinearMatMul; 16-bit integers in Add.
+    One finding for each operator and combination of types. Known cases: QLinearConv and QLinearMatMul run uint8
+    activations with any 8-bit weights, or int8 throughout, and nothing else; QuantizeLinear of int32 or bfloat16;
+    float8 in QLinearMatMul; 16-bit integers in Add.
 
     Why is this bad?
         The model loads on no machine with that runtime ("Could not find an implementation"). float16 is not reported

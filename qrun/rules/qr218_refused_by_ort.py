@@ -37,7 +37,7 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
     optional in com.microsoft and left out.
 
     Why is this bad?
-        Most of these models load, and fail with the first input. Without Y_zero_point, QLinearSigmoid and
+        Many of these models load, and fail with the first input. Without Y_zero_point, QLinearSigmoid and
         QLinearLeakyRelu end the whole process.
 
     Bad

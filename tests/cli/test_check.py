@@ -121,8 +121,8 @@ def test_a_model_that_qrun_cannot_run(folder: Path) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_lines_fit(folder: Path, width: int) -> None:
-    (folder / "some/rather/long/folder/names/of/an/exporter").mkdir(parents=True)
-    bad_scale(folder, "some/rather/long/folder/names/of/an/exporter/model.onnx")
+    (folder / "some/rather/long/folder/names").mkdir(parents=True)
+    bad_scale(folder, "some/rather/long/folder/names/model.onnx")
     save(quantize_model(np.float32(np.nan)), folder / "m.onnx")
     record(folder / "test_data_set_0", input=[np.float32([1])], output=[np.uint8([9])])
     shown = call("check", ".", "-v", env={"COLUMNS": str(width)}).out
