@@ -110,7 +110,9 @@ def test_products_of_few_rows_or_little_k_stay_as_they_are() -> None:
             rows,
             k,
         )
-    assert not Conv(engine("amx"), (1, 64, 8, 8), np.zeros((64, 32, 3, 3), np.int8), x_zero_point=zero, group=2).tiled
+    for group, want in ((2, True), (4, False), (16, False)):
+        w = np.zeros((64, 64 // group, 3, 3), np.int8)
+        assert Conv(engine("amx"), (1, 64, 8, 8), w, x_zero_point=zero, group=group).tiled == want, group
 
 
 @needs_amx
