@@ -202,9 +202,11 @@ def _judge(
         most = f", by at most {compared.largest:.6g}{unit}" if compared.largest else ""
         exact = f"; the exact value before rounding is {compared.exact:.12g}" if compared.exact is not None else ""
         allowed = f"--lsb {tolerance.lsb}" if unit else f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
-        vector.fail("QR501", f"{value.name} differs from {file} in {compared.differing} of {compared.total} elements{most}", **where,
-                    expected=f"{compared.recorded}{index}, within {allowed}",
-                    got=f"{compared.got}{exact}", why=compared.why, fix=_fix(compared.verdict))  # fmt: skip
+        made, recorded = (f"{v:.9g}" if isinstance(v, float) else str(v) for v in (compared.got, compared.recorded))
+        share = f"{compared.differing} of {compared.total} elements{most}"
+        vector.fail("QR501", f"{value.name} differs from {file} in {share}; first{index} {made}, recorded {recorded}", **where,
+                    expected=f"{recorded}{index}, within {allowed}", got=f"{made}{exact}", why=compared.why,
+                    fix=_fix(compared.verdict))  # fmt: skip
 
 
 def _fix(verdict: Verdict) -> str:

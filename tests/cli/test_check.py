@@ -256,6 +256,15 @@ def test_another_runtime_that_refuses_is_skipped(folder: Path) -> None:
     assert call("check", "m.onnx", "--backend", "ort", "--arith", "ort").code == 2
 
 
+def test_types_that_cannot_be_handed_over_accuse_nobody() -> None:
+    pytest.importorskip("onnxruntime")
+    ended = call(
+        "check", *(ROOT / "models" / f"quantizelinear_{t}" for t in ("e4m3fn", "int4")), "--backend", "ort", "--json"
+    )
+    assert [m["vectors"][0]["status"] for m in ended.json["models"]] == ["passed", "skipped"]
+    assert ended.code == 0
+
+
 def test_memory_limits_skip_vectors(folder: Path) -> None:
     save(deep_model(3), folder / "m.onnx")
     record(
