@@ -15,8 +15,8 @@ qrun's kernels measures that instruction's peak; the best of all models counts. 
 model, as `qrun profile` does.
 
 What runs: onnxruntime the same file as qrun, with all optimizations and as many intra-op threads. OpenVINO cannot read
-QOperator files: on a `qop` line it runs the QDQ file of the network, on as many threads, one stream, latency hint. Both
-may use AMX, which qrun does not: OpenVINO does for convolutions, onnxruntime only for matrix products. `--no-amx` limits
+QOperator files: on a `qop` line it runs the QDQ file of the network, on as many threads, one stream, latency hint. All
+use AMX where the CPU has it, onnxruntime only for matrix products. `--no-amx` limits
 OpenVINO to AVX512-VNNI (ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI); onnxruntime has no such switch. The engine
 `openvino-noamx` is that too, to have both side by side. `--batch N` feeds N different images; the rewritten model must
 give the same outputs as N single images.

@@ -31,7 +31,7 @@ def pair_saturation(model: Model) -> Iterator[Finding]:
     onnxruntime's AVX2 and AVX-512BW kernels for uint8 * int8 add two products at a time in int16, with saturation
     (vpmaddubsw). The rule looks at the pairs as those kernels form them: neighbours along the sum, in which input
     channels vary fastest. No finding means proven safe: no input can saturate. Depthwise convolutions are: they have
-    other kernels. The same node in ARM, VNNI and AMX kernels is exact.
+    other kernels. The same node in ARM, VNNI and AMX kernels is exact. One finding for a whole model: its worst node.
 
     Why is this bad?
         The same model gives other outputs on another CPU, by far more than rounding, and nothing says so. A machine with
@@ -53,32 +53,44 @@ def pair_saturation(model: Model) -> Iterator[Finding]:
             y = QLinearMatMul(x, s, z, w, s, wz, s, z)
         }
     """
+    unsafe = []
     for w in weights(model):
         if w.x.dtype != np.uint8 or w.dtype != np.int8 or w.node.op_type == "ConvInteger" or _is_depthwise(w):
             continue
         if w.float and not _is_quantized(w):
             continue
-        yield from _judge(w)
+        found = _worst(w)
+        if found is not None:
+            unsafe.append((found, w))
+    if unsafe:
+        (_, pair, where), w = max(unsafe, key=lambda one: abs(one[0][0]))
+        yield _finding(w, pair, where, len(unsafe))
 
 
-def _judge(w: Weight) -> Iterator[Finding]:
+def _worst(w: Weight) -> tuple[int, str, str] | None:
+    """The largest sum of a pair, the pair, and where it is and how many others leave int16; None if none does."""
     if int(w.codes.min()) >= -64 and int(w.codes.max()) <= 64:
-        return
+        return None
     codes = _by_pairs(w)
     first, second = codes[:, 0 : codes.shape[1] // 2 * 2 : 2], codes[:, 1::2]
     sums = np.add(first, second, dtype=np.int16)
     high, low = int(sums.max(initial=0)), int(sums.min(initial=0))
     if high <= _SAFE and -low <= _SAFE:
-        return
+        return None
     place = np.unravel_index(int(sums.argmax() if high >= -low else sums.argmin()), sums.shape)
     a, b = int(first[place]), int(second[place])
     bad = int(np.count_nonzero(np.abs(sums) > _SAFE))
-    got = f"255 * {a} + 255 * {b} = {255 * (a + b)}"
-    yield Finding(
-        f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {got}",
+    channel = int(place[0]) if w.is_conv else int(place[-1])
+    return a + b, f"255 * {a} + 255 * {b} = {255 * (a + b)}", f"in output channel {channel}; {bad} of {sums.size} pairs"
+
+
+def _finding(w: Weight, pair: str, where: str, nodes: int) -> Finding:
+    others = f", and {nodes - 1} more node{'s' if nodes > 2 else ''} like it" if nodes > 1 else ""
+    return Finding(
+        f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {pair}{others}",
         **w.where,
         expected="pairs of neighbouring weights that add up to -128 .. 128, so that 255 times that fits int16",
-        got=f"{got} in output channel {int(place[0]) if w.is_conv else int(place[-1])}; {bad} of {sums.size} pairs",
+        got=f"{pair} {where}{others}",
         why="onnxruntime's AVX2 and AVX-512BW u8s8 kernels (vpmaddubsw) saturate at 32767; VNNI and ARM are exact.",
     )
 
