@@ -127,7 +127,9 @@ def _part(
     spec = KernelSpec(kind, product.isa.name, TILE * made.high, vectors, 1, form, results.out, product.signed)
     turns = made.chunk * len(_amx.groups(spec))
     if weights.size > FAR_WEIGHTS and turns > 1:
-        spec = replace(spec, prefetch=1 << (-(-TILE * vectors // turns) - 1).bit_length())
+        spec = replace(
+            spec, prefetch=next(lines for lines in (1, 4, 16) if lines * turns >= TILE * vectors or lines == 16)
+        )
     share = -(-panels // min(shares, panels))
     known = {
         "gathered": made.gather.shape[1], "depth": max(made.piece, 1), "pitch": made.pitch,
