@@ -91,7 +91,7 @@ class Conv(Operation):
         self.lines = bool(lines and self.window.kernel[1] > 1 and self.window.dilations[1] == 1)
         border = self.window.pads if self.lines else (0, 0, 0, 0)
         self.operands = (
-            Operand(self.x_shape, self.x_type, border, self.x_zero),
+            Operand(self.x_shape, self.x_type, border, self.x_zero, self.lines),
             Operand(self.y_shape, self.y_type),
         )
         taps = w.reshape(outputs, w.shape[1], size(self.window.kernel)).transpose(0, 2, 1)
@@ -113,7 +113,7 @@ class Conv(Operation):
     def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
         x, y = strides
         if any(strides) and self.lines and x:
-            raise ValueError("an operand with a border has no gaps")
+            raise ValueError("an operand that is read line by line has no gaps")
         return self._placed(x, y) if any(strides) else self._tight
 
     def _placed(self, x: int, y: int) -> tuple[Section, ...]:

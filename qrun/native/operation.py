@@ -23,12 +23,14 @@ class Operand:
     shape:  as its user sees it.
     border: elements of storage around the image (top, left, bottom, right), all `fill`: such an operand is read only,
             and lies in a buffer of its own.
+    tight:  whether its rows must lie without gaps.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     border: tuple[int, int, int, int] = (0, 0, 0, 0)
     fill: int = 0
+    tight: bool = False
 
     def columns(self, order: Order) -> int:
         """Elements of a row: those that lie next to each other in memory whatever the stride."""

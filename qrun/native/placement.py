@@ -239,6 +239,8 @@ class Placement:
         fits = ("channels", "rows", "any") if flat else ("channels", "any") if order == "channels" else ("rows",)
         if order == "channels" and storage.order != "channels" and not flat:
             return False
+        if any(reader.operands[place].tight for reader, place in storage.readers):
+            return False
         return producer.result_order in fits and all(reader.source_order in fits for reader, _ in storage.readers)
 
     def _allocate(self, end: int) -> None:

@@ -18,6 +18,12 @@ def test_random_graphs(first: int) -> None:
         compare(seed, cache=OBJECTS)
 
 
+@pytest.mark.parametrize("seed", [67, 1071, 10640])
+def test_graphs_that_once_failed(seed: int) -> None:
+    """Rows with gaps where an operation cannot have them, and rows of a concatenation along the last axis."""
+    compare(seed, cache=OBJECTS)
+
+
 @pytest.mark.parametrize("isa", ISAS[1:])
 def test_every_instruction_set(isa: str) -> None:
     start = 1000 * ISAS.index(isa)
