@@ -46,7 +46,7 @@ from _engines import ENGINES
 from _peak import INSTRUCTIONS
 from _workers import WorkerError
 
-MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1", "densenet121")
+MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121")
 FORMATS = ("qop", "qdq")
 
 

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper, version_converter
 
 OPSET = 17
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-NAMES = ("squeezenet", "resnet50", "shufflenet", "mobilenetv2", "inception_v1", "densenet121")
+NAMES = ("squeezenet", "resnet50", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121")
 
 
 def main() -> None:
