@@ -41,7 +41,6 @@ class Conv(Operation):
 
     x_shape, y_shape, y_type: what `run` takes and gives.
     may_wrap: whether some activations would take a sum out of int32.
-    constant_bytes: memory held by packed weights, tables and constants.
     tiled: whether it runs on AMX tiles.
     x_bytes, y_bytes: least sizes of buffers without gaps; kernels may read `x_bytes`, a little beyond the last image.
 
@@ -108,11 +107,10 @@ class Conv(Operation):
         self._tight = self._placed(0, 0)
         self.x_bytes, self.y_bytes = (max((s.extents[i] for s in self._tight), default=0) for i in (0, 1))
         self.x_bytes = max(size(self.operands[0].stored("channels")), self.x_bytes)
-        self.constant_bytes = sum(array.nbytes for s in self._tight for array in s.keep)
 
     def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
         x, y = strides
-        if any(strides) and self.lines and x:
+        if self.lines and x:
             raise ValueError("an operand that is read line by line has no gaps")
         return self._placed(x, y) if any(strides) else self._tight
 

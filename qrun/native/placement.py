@@ -103,8 +103,8 @@ class Placement:
     """Storages for a list of items.
 
     given: operands of the arrays that come from outside, by key. wanted: keys of values to be kept to the end.
-    placed: operations in order, conversions among them; arrays: by key, one form of each value in C order or the first
-    that exists; arena: its size in bytes.
+    placed: operations in order, conversions among them. forms: of each value by key, the one it is made in first.
+    borders: storages whose border is to be filled once. arena: its size in bytes.
     """
 
     def __init__(
