@@ -10,12 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from time import perf_counter_ns
 
+from qrun.differences import Tolerance
 from qrun.errors import CallError, QrunError, UnsupportedError
 from qrun.ir import Model, load
 from qrun.refusals import as_finding
 from qrun.rules import RULES, Finding
 from qrun.session import RunResult
-from qrun.vectors import Runner, Tolerance, Vector, replay, vector_folders
+from qrun.vectors import Runner, Vector, replay, vector_folders
 
 LEVELS = ("error", "warning", "note")
 MakeRunner = Callable[[Model, Path], Runner]

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from qrun.checking import Report, Settings, check_models, find_models
+from qrun.differences import Tolerance
 from qrun.errors import QrunError
 from qrun.report.catalog import select
 from qrun.report.check import print_full
 from qrun.report.screen import Screen
-from qrun.vectors import Tolerance
 
 Check = Callable[..., Report]
 

@@ -14,11 +14,12 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from qrun.differences import Tolerance, difference, distances, integral, plain
 from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError
 from qrun.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.tensorfile import read_tensor
-from qrun.ir.types import describe, type_name
+from qrun.ir.types import describe
 from qrun.refusals import as_finding
 from qrun.rules import Finding, at
 from qrun.session import RunResult, Session
@@ -26,15 +27,6 @@ from qrun.ties import NEAR, before_rounding, ties
 
 NAMES = {"QR501": "output-differs", "QR502": "vector-form", "QR503": "missing-file", "QR504": "extra-file"}
 Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """Integers may differ by `lsb` steps, floats by ``atol + rtol * |recorded|``."""
-
-    lsb: int = 0
-    rtol: float = 1e-3
-    atol: float = 1e-7
 
 
 class Runner(Protocol):
@@ -215,48 +207,14 @@ def _fix(verdict: Verdict) -> str:
     return "qrun MODEL -i DIR -t PATTERN shows the tensors before this one; --rtol, --atol and --lsb allow more"
 
 
-def integral(dtype: np.dtype[Any]) -> bool:
-    """Are these integers, compared in steps?"""
-    return dtype.kind in "iu" or type_name(dtype).startswith(("int", "uint"))
-
-
 def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance) -> Compared:
-    """Element by element; NaN equals NaN. Both have one type and shape. Strings and booleans must be equal."""
-    largest = 0.0
-    if got.dtype.kind in "OUSb":
-        bad = np.asarray(got != want)
-    elif integral(got.dtype):
-        step = _steps(got, want)
-        bad = np.asarray(step > tolerance.lsb, bool)
-        largest = float(step.max()) if step.size else 0.0
-    else:
-        wide = np.complex128 if got.dtype.kind == "c" else np.float64
-        a, b = got.astype(wide), want.astype(wide)
-        with np.errstate(all="ignore"):
-            step = np.abs(a - b)
-            bad = ~((step <= tolerance.atol + tolerance.rtol * np.abs(b)) & np.isfinite(b)) & (a != b)
-            bad &= ~(np.isnan(a) & np.isnan(b))
-        finite = step[np.isfinite(step)]
-        largest = float(finite.max()) if finite.size else 0.0
-    count = int(np.count_nonzero(bad))
-    if not count:
-        return Compared(name, file, got.size, largest=largest)
-    first = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), got.shape))
-    return Compared(name, file, got.size, count, largest, first, plain(got[first]), plain(want[first]), None, "differs")
-
-
-def _steps(got: Array, want: Array) -> Array:
-    """How many steps apart two arrays of integers are."""
-    wide = object if got.dtype.itemsize == 8 else np.int64
-    return np.asarray(np.abs(got.astype(wide) - want.astype(wide)))
-
-
-def plain(value: Any) -> Any:
-    """An element as a Python number or string."""
-    item = value.item() if hasattr(value, "item") else value
-    return (
-        item if isinstance(item, (bool, int, float, str)) else float(item) if hasattr(item, "__float__") else str(item)
-    )
+    """One output and its record, which have one type and shape."""
+    found = difference(got, want, tolerance)
+    if found.equal:
+        return Compared(name, file, found.total, largest=found.largest)
+    first = found.first
+    return Compared(name, file, found.total, found.differing, found.largest, first, plain(got[first]), plain(want[first]),
+                    None, "differs")  # fmt: skip
 
 
 def _classified(
@@ -268,7 +226,7 @@ def _classified(
     if node is None or exact is None or exact.shape != got.shape:
         why = f"not classified: the value before rounding is not known for {node.op}" if node else "not classified"
         return replace(c, verdict="unclassified", why=f"{why}.")
-    bad = np.asarray(_steps(got, want) > tolerance.lsb, bool)
+    bad = np.asarray(distances(got, want) > tolerance.lsb, bool)
     near = ties(exact[bad], got[bad], want[bad])
     share = f"{near} of {c.differing} differing elements"
     if near == c.differing:

@@ -21,7 +21,7 @@ from qrun.ops import REGISTRY, OpDef, find
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
     *("errors", "memory", "ir", "native", "ops", "passes", "plan", "dispatch", "steps", "profiling", "programs"),
-    *("sizes", "feeds", "session", "peers", "arrays", "randoms", "inline", "inputs", "outputs", "rules"),
+    *("sizes", "feeds", "session", "differences", "peers", "arrays", "randoms", "inline", "inputs", "outputs", "rules"),
     *("refusals", "ties", "vectors", "checking", "runners", "report", "cli", "pytest_plugin", "__main__"),
 ]
 FLAT = ("ops", "passes", "rules")

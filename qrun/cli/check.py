@@ -150,8 +150,9 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
 def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settings:
     """From the options, and for some models from [tool.qrun.check.per-file]."""
     from qrun.checking import Settings
+    from qrun.differences import Tolerance
     from qrun.report.catalog import select
-    from qrun.vectors import Tolerance, vector_folders
+    from qrun.vectors import vector_folders
 
     def made(given: Mapping[str, Any]) -> Settings:
         tolerance = Tolerance(given["lsb"], given["rtol"], given["atol"])

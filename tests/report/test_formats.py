@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 from qrun.checking import Checked, Report
+from qrun.differences import Tolerance
 from qrun.errors import CallError
 from qrun.report.checkformats import FORMATS, print_report, report_text, target
 from qrun.report.github import MOST, append_summary, workflow_commands
@@ -21,7 +22,7 @@ from qrun.report.markdown import MOST as MOST_ROWS
 from qrun.report.markdown import markdown
 from qrun.report.screen import Screen
 from qrun.rules import Finding
-from qrun.vectors import Compared, Tolerance, Vector
+from qrun.vectors import Compared, Vector
 
 ODD = "a|b`c`[d](e)<f>&@g:h,i%j\x00\x1b[31m\nk\u202e\ud800\\_*"
 """A name with signs that mean something to Markdown, HTML, XML, workflow commands, terminals or nothing."""
