@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,18 @@ def run_ort(
     options.log_severity_level = 4
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(outputs, dict(feeds)))
+
+
+@cache
+def pairs_saturate() -> bool:
+    """Whether onnxruntime on this processor adds two uint8 * int8 products in int16, which saturates (x86 without VNNI)."""
+    inputs = [np.full((1, 2), 255, np.uint8), np.full((2, 1), 127, np.int8)]
+    return int(run_ort(*node_model("MatMulInteger", inputs, outputs=[np.int32]))[0][0, 0]) != 2 * 255 * 127
+
+
+def exact_pairs(weights: np.ndarray) -> np.ndarray:
+    """The weights; int8 ones in 7 bits, -64 .. 63, where pairs_saturate(): onnxruntime then multiplies them exactly."""
+    return weights >> 1 if weights.dtype == np.int8 and pairs_saturate() else weights
 
 
 def with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -32,9 +32,12 @@ needs_native = pytest.mark.skipif(not available(), reason="no native kernels for
 
 
 def write(folder: Path, name: str = "tiny", mean: bool = False) -> None:
-    """A quantized convolution 4 -> 16 channels of 8x8, reshaped to a row; if `mean`, less its mean over the batch."""
+    """A quantized convolution 4 -> 16 channels of 8x8, reshaped to a row; if `mean`, less its mean over the batch.
+
+    Its weights have 7 bits: onnxruntime saturates products with more on CPUs without VNNI.
+    """
     rng = np.random.default_rng(7)
-    weights = rng.integers(-127, 128, (16, 4, 3, 3)).astype(np.int8)
+    weights = rng.integers(-64, 65, (16, 4, 3, 3)).astype(np.int8)
     tensors = {"s": np.float32(0.02), "z": np.uint8(128), "w": weights, "ws": np.float32(0.01), "wz": np.int8(0)}
     tensors |= {"ys": np.float32(0.05), "yz": np.uint8(120), "row": np.array([1, -1], np.int64)}
     quantized = ["q", "s", "z", "w", "ws", "wz", "ys", "yz"]

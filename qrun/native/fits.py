@@ -32,7 +32,7 @@ _INTEGERS = 1.5 * 2.0**52
 _SHORT = 40
 _GRIDS = (32, 36, 28, 24, 40)
 _STEEPEST = 300.0
-_BISECTIONS = 60
+_CUTS = 8
 _LINE_TRIES = ((0, False), (0, True), (1, True), (-1, True))
 """Nudges of the slope, and whether the offset is that of the rounded slope or of the exact one."""
 _SHARES = tuple(slice(first, None, 8) for first in range(8))
@@ -111,14 +111,30 @@ def fit_lines(tables: Ints, limits: tuple[int, int], fma: bool) -> tuple[Bools, 
 
 
 def _slopes(upper: Floats, lower: Floats) -> Floats:
-    """The slopes of the lines that stay farthest inside lower <= a * u + b <= upper, found by bisection."""
-    left, right = np.full(len(upper), -_STEEPEST), np.full(len(upper), _STEEPEST)
-    for _ in range(_BISECTIONS):
-        middle = (left + right) / 2
-        product = middle[:, None] * CODES
-        turn = np.argmin(upper - product, axis=1) - np.argmax(lower - product, axis=1)
-        left, right = np.where(turn <= 0, middle, left), np.where(turn >= 0, middle, right)
-    return np.asarray((left + right) / 2)
+    """The slopes a of the lines that stay farthest inside lower <= a * u + b <= upper: cutting planes.
+
+    The room that a slope leaves, min(upper - a * u) - max(lower - a * u), is concave and piecewise linear in a; the next
+    slope is where the tangents at the ends of the range meet.
+    """
+    ends = [_tangents(upper, lower, np.full(len(upper), end)) for end in (-_STEEPEST, _STEEPEST)]
+    (left_room, left_rise), (right_room, right_rise) = ends
+    middle = np.zeros(len(upper))
+    for _ in range(_CUTS):
+        bend = left_rise - right_rise
+        middle = np.where(bend > 0, (right_room - left_room) / np.where(bend > 0, bend, 1), middle)
+        room, rise = _tangents(upper, lower, middle)
+        left, right = rise >= 0, rise <= 0
+        left_room, left_rise = np.where(left, room, left_room), np.where(left, rise, left_rise)
+        right_room, right_rise = np.where(right, room, right_room), np.where(right, rise, right_rise)
+    return middle
+
+
+def _tangents(upper: Floats, lower: Floats, slopes: Floats) -> tuple[Floats, Floats]:
+    """Of the room at these slopes: where the tangent meets the axis of no slope, and its rise."""
+    product = slopes[:, None] * CODES
+    rows = np.arange(len(slopes))
+    top, bottom = np.argmin(upper - product, axis=1), np.argmax(lower - product, axis=1)
+    return upper[rows, top] - lower[rows, bottom], (bottom - top).astype(np.float64)
 
 
 def fit_pair(

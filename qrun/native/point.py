@@ -116,11 +116,12 @@ class Lines:
     @classmethod
     def of(cls, tables: Array, x_type: np.dtype[Any], fma: bool) -> Lines:
         signed = x_type == np.int8
-        values = np.atleast_2d(tables)[:, np.arange(256) ^ (128 if signed else 0)].astype(np.int64)
         info = np.iinfo(tables.dtype)
-        different, place = np.unique(values, axis=0, return_inverse=True)
-        good, a, b, add = fit_lines(different, (int(info.min), int(info.max)), fma)
-        place = place.reshape(-1)
+        distinct: dict[bytes, int] = {}
+        place = [distinct.setdefault(row.tobytes(), len(distinct)) for row in np.atleast_2d(tables)]
+        different = np.frombuffer(b"".join(distinct), tables.dtype).reshape(-1, 256)
+        values = different[:, np.arange(256) ^ (128 if signed else 0)].astype(np.int64)
+        good, a, b, add = fit_lines(values, (int(info.min), int(info.max)), fma)
         return cls(good[place], a[place], b[place], add, NAMES[tables.dtype], bool(signed))
 
     def runs(self) -> list[tuple[int, int, bool]]:
