@@ -61,8 +61,8 @@ def conv_window(
             shape_text(w.shape[2:]),
             shape_text(tuple(kernel_shape)),
             fix=f"remove kernel_shape; {wn} gives it",
-            code="QR204",
-            name="bad-attribute",
+            code="QR214",
+            name="kernel-shape",
         )
     return window(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
 

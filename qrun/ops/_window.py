@@ -45,8 +45,8 @@ def _axes(values: Sequence[int] | None, rank: int, name: str, default: int, leas
             name,
             f"{rank} numbers of at least {least}",
             shape_text(tuple(values)),
-            code="QR204",
-            name="bad-attribute",
+            code="QR216",
+            name="window-attribute",
         )
     return tuple(values)
 
@@ -74,8 +74,8 @@ def window(
             "kernel_shape",
             f"{rank} positive numbers",
             shape_text(tuple(kernel)),
-            code="QR204",
-            name="bad-attribute",
+            code="QR216",
+            name="window-attribute",
         )
     step = _axes(strides, rank, "strides", 1, 1)
     dilation = _axes(dilations, rank, "dilations", 1, 1)
@@ -114,8 +114,8 @@ def _padding(
             "auto_pad",
             "NOTSET, SAME_UPPER, SAME_LOWER or VALID",
             auto_pad,
-            code="QR204",
-            name="bad-attribute",
+            code="QR216",
+            name="window-attribute",
         )
     if pads and auto_pad != "NOTSET":
         raise refuse(
@@ -125,8 +125,8 @@ def _padding(
             f"pads {shape_text(tuple(pads))}, auto_pad {auto_pad}",
             why="the two cannot be used simultaneously.",
             fix="remove auto_pad, or remove pads",
-            code="QR204",
-            name="bad-attribute",
+            code="QR215",
+            name="pads-and-auto-pad",
         )
     if auto_pad in ("NOTSET", "VALID"):
         both = _axes(pads, 2 * rank, "pads", 0, 0)

@@ -108,8 +108,8 @@ def _check(x: Array, w: Array, bias: Array | None, group: int, kernel_shape: Seq
             shape_text(w.shape[2:]),
             shape_text(tuple(kernel_shape)),
             fix="remove kernel_shape; W gives it",
-            code="QR204",
-            name="bad-attribute",
+            code="QR214",
+            name="kernel-shape",
         )
     if bias is not None and bias.shape != (w.shape[1] * group,):
         raise refuse(
@@ -131,8 +131,8 @@ def _numbers(values: Sequence[int], rank: int, name: str, below: Sequence[int]) 
             name,
             f"{rank} numbers from 0 to {shape_text(tuple(b - 1 for b in below))}",
             shape_text(tuple(values)),
-            code="QR204",
-            name="bad-attribute",
+            code="QR216",
+            name="window-attribute",
         )
     return tuple(values)
 

@@ -78,7 +78,7 @@ def test_large_dilations_cost_no_more_than_their_input() -> None:
     [
         ([np.ones((1, 1, 3), u8), np.ones((2, 1, 1), u8), None, np.zeros(3, u8)], "QR302"),
         ([np.ones((1, 1, 3), u8), np.ones((2, 1, 1), u8), i8(0)], "QR303"),
-        ([np.ones((1, 1, 3), u8), np.ones((2, 1, 0), u8)], "QR204"),
+        ([np.ones((1, 1, 3), u8), np.ones((2, 1, 0), u8)], "QR216"),
         ([np.ones((1, 1, 3), u8), np.ones((2, 1, 4), u8)], "QR206"),
         ([np.ones((1, 1, 3), np.int32), np.ones((2, 1, 1), u8)], "QR203"),
     ],
