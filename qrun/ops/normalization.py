@@ -13,6 +13,9 @@ from qrun.ops._context import Context
 from qrun.ops._float import State, narrow, single, slide, widen
 from qrun.ops._op import op, refuse
 
+_BLOCK = 1 << 17
+"""Elements of LRN that are in work at once, so that they stay in the cache."""
+
 
 @op("BatchNormalization", since=7, form="pointwise")
 def batch_normalization_7(
@@ -167,14 +170,26 @@ def lrn(
     channels = X.shape[1]
     before, after = min((size - 1) // 2, channels - 1), min(size // 2, channels - 1)
     ctx = ctx or Context()
-    ctx.claim((X.shape[0], channels + before + after, *X.shape[2:]), 16, "squares")
-    with np.errstate(all="ignore"):
-        wide = widen(X)
-        pads = [(0, 0)] * X.ndim
-        pads[1] = (before, after)
-        squares = np.pad(np.square(wide), pads)
-        total = slide((squares,), 1, before + after + 1, 1, 1, channels, lambda a, b: (a[0] + b[0],))[0]
-        return narrow(wide / (single(bias) + single(alpha) / size * total) ** single(beta), X.dtype)
+    rows = X.reshape(X.shape[0], channels, -1)
+    step = max(1, _BLOCK // (len(rows) * channels))
+    ctx.claim((len(rows), channels + before + after, step), 16, "squares")
+    y = np.empty(rows.shape, X.dtype)
+    for start in range(0, rows.shape[2], step):
+        part = widen(rows[:, :, start : start + step])
+        with np.errstate(all="ignore"):
+            squares = np.pad(np.square(part), [(0, 0), (before, after), (0, 0)])
+            total = slide((squares,), 1, before + after + 1, 1, 1, channels, lambda a, b: (a[0] + b[0],))[0]
+            power = _power(single(bias) + single(alpha) / size * total, single(beta))
+            y[:, :, start : start + step] = narrow(part / power, X.dtype)
+    return y.reshape(X.shape)
+
+
+def _power(base: Array, exponent: float) -> Array:
+    """base ** exponent; 0.75 from square roots, within two units in the last place."""
+    if exponent != 0.75:
+        return np.asarray(base**exponent)
+    root = np.sqrt(base)
+    return np.asarray(root * np.sqrt(root))
 
 
 @op("Dropout", since=7)

@@ -82,3 +82,20 @@ def test_hostile_attributes_are_refused_or_harmless(value: int) -> None:
     for op_type, inputs, attributes in nodes:
         outcome = attempt(op_type, inputs, attributes)
         assert outcome not in ("QR210", "QR211"), f"{op_type} {attributes}: {outcome}"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("beta", [0.75, 0.5, -1.25])
+def test_lrn_of_many_pixels(dtype: type, beta: float) -> None:
+    """Pixel by pixel as the formula says, whether or not they fit in one block; the input stays as it is."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(2, 7, 130, 61)).astype(dtype)
+    kept = x.copy()
+    (y,) = [qrun_node("LRN", [x], {"size": 4, "alpha": 0.3, "beta": beta, "bias": 1.5}, outputs=[dtype])]
+    squares = np.square(x.astype(np.float64))
+    want = np.empty(x.shape)
+    for c in range(7):
+        total = squares[:, max(0, c - 1) : c + 3].sum(axis=1)
+        want[:, c] = x[:, c] / (1.5 + float(np.float32(0.3)) / 4 * total) ** beta
+    np.testing.assert_allclose(y, want, rtol=1e-13 if dtype is np.float64 else 6e-8)
+    np.testing.assert_array_equal(x, kept)
