@@ -10,10 +10,11 @@ from qrun.native.epilogue import Target
 from qrun.native.errors import Declined
 from qrun.native.finish import requantization
 from qrun.native.gemm import Gemm
+from qrun.native.instance import Unplanned
 from qrun.native.isa import available
 from qrun.native.operation import Operand, Operation
 from qrun.native.placement import Foreign, Task
-from qrun.native.program import Program, Unplanned
+from qrun.native.program import Program
 
 __all__ = [
     "Buffer",

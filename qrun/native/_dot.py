@@ -1,7 +1,7 @@
 """The instruction-set specific leaf: int32 lanes += four 8-bit activations times four signed 8-bit weights.
 
 Activations are unsigned, or signed for sdot and smull (Isa.shift). Every form is exact modulo 2**32. The 16-bit forms of
-x86 add products of even and of odd bytes; vpmaddubsw, which saturates, is never used.
+x86 add products of even and of odd bytes: vpmaddubsw saturates, and serves _clipped.py alone.
 """
 
 from __future__ import annotations

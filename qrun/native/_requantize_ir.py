@@ -154,7 +154,10 @@ class Requantizer:
         Ends in the label store_end; the last panel's cut vector is stored through the mask.
         """
         w = self.w
-        done = [self.finish(self.row(acc, constants)) for acc in block]
+        if self.isa.dot == "madd256" and self.vectors <= 2 and self.out != "i32" and self.form != "table":
+            done = self._packed32([self.row(acc, constants) for acc in block])
+        else:
+            done = [self.finish(self.row(acc, constants)) for acc in block]
         w.do(f"br i1 {self.full}, label %store_whole, label %store_cut")
         for name, whole in (("store_whole", True), ("store_cut", False)):
             w.label(name)
@@ -191,6 +194,27 @@ class Requantizer:
         return w.let(
             f"bitcast {kind} {w.let(f'shufflevector {kind} {words}, {kind} poison, {kind} {order}')} to <64 x i8>"
         )
+
+    def _packed32(self, rows: list[list[str]]) -> list[list[str]]:
+        """What is stored of each row of up to two vectors of eight, four vectors narrowed at a time."""
+        w, kind = self.w, "<8 x i32>"
+        values = [value for row in rows for value in row]
+        width, done = 8 * self.vectors, []
+        order = indices(4 * half + vector for vector in range(4) for half in range(2))
+        narrow = "packuswb" if self.out == "u8" else "packsswb"
+        for first in range(0, len(values), 4):
+            four = [values[min(first + i, len(values) - 1)] for i in range(4)]
+            halves = [
+                w.call("<16 x i16>", "llvm.x86.avx2.packssdw", (kind, four[i]), (kind, four[i + 1])) for i in (0, 2)
+            ]
+            packed = w.call("<32 x i8>", f"llvm.x86.avx2.{narrow}", *(("<16 x i16>", half) for half in halves))
+            words = w.let(f"bitcast <32 x i8> {packed} to {kind}")
+            ordered = w.let(f"shufflevector {kind} {words}, {kind} poison, {kind} {order}")
+            whole = w.let(f"bitcast {kind} {ordered} to <32 x i8>")
+            for start in range(0, min(32, 8 * (len(values) - first)), width):
+                lanes = indices(range(start, start + width))
+                done.append([w.let(f"shufflevector <32 x i8> {whole}, <32 x i8> poison, <{width} x i32> {lanes}")])
+        return done
 
     def _pack16(self, row: list[str]) -> str:
         """Four vectors of four, in order, through NEON's saturating narrowing."""
@@ -229,8 +253,8 @@ class Requantizer:
                 w.store("<16 x i8>", row[0], pointer)
                 return
             row = [
-                w.let(f"shufflevector <16 x i8> {row[0]}, <16 x i8> poison, <4 x i32> {indices(range(i, i + 4))}")
-                for i in range(0, 16, 4)
+                w.let(f"shufflevector <16 x i8> {row[0]}, <16 x i8> poison, <{n} x i32> {indices(range(i, i + n))}")
+                for i in range(0, 16, n)
             ]
         for place, value in enumerate(row):
             target = w.at(pointer, place * size)

@@ -4,6 +4,9 @@
     lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
 
+Each thread notes on the processor's clock, at `times`, when it came to each call and when it ended its own work on it,
+which is the same if it found none; then when it came to the end.
+
 Every kernel is given its thread's scratch memory; few take it. A helper that comes late joins at the start and finds the tiles taken; nobody waits for a sleeping thread.
 """
 
@@ -37,8 +40,10 @@ entry:
 call:
   %i = phi i64 [%first, %entry], [%i1, %next]
   %now = call i64 @{clock}()
-  %stamp = getelementptr i64, ptr %times, i64 %i
+  %stamp = getelementptr {{ i64, i64 }}, ptr %times, i64 %i
   store i64 %now, ptr %stamp, align 8
+  %worked.p = getelementptr i8, ptr %stamp, i64 8
+  store i64 %now, ptr %worked.p, align 8
   %offset = mul i64 %i, {ENTRY}
   %e = getelementptr i8, ptr %plan, i64 %offset
   %kernel = load ptr, ptr %e, align 8
@@ -49,6 +54,8 @@ call:
   %some = icmp ne i64 %did, 0
   br i1 %some, label %tell, label %told
 tell:
+  %worked = call i64 @{clock}()
+  store i64 %worked, ptr %worked.p, align 8
   %done.p = getelementptr i8, ptr %args, i64 {DONE}
   %old = atomicrmw add ptr %done.p, i64 %did release
   br label %told
@@ -88,7 +95,7 @@ next:
   br i1 %more, label %call, label %exit
 exit:
   %last = call i64 @{clock}()
-  %last.p = getelementptr i64, ptr %times, i64 %end
+  %last.p = getelementptr {{ i64, i64 }}, ptr %times, i64 %end
   store i64 %last, ptr %last.p, align 8
   ret void
 }}

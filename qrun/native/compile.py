@@ -32,6 +32,7 @@ _WRITERS = {
     "amx": "_amx.Amx",
     "amx_copy": "_amx.Amx",
     "bounds": "_bounds.Bounds",
+    "clipped": "_clipped.Clipped",
     "dense": "_dense.Dense",
     "depthwise": "_depthwise.Depthwise",
     "interleaved": "_depthwise.Interleaved",
@@ -53,10 +54,13 @@ _WRITERS = {
     "dequantize": "_quantize.Dequantize",
 }
 """The class that writes kernels of each kind; imported when one is to be compiled."""
+_THREAD_MEMORY = ("amx", "amx_copy", "clipped")
 _SOURCES = (
     "_amx.py",
     "_bounds.py",
     "_bytes.py",
+    "_clipped.py",
+    "_clipping.py",
     "_copy.py",
     "_dense.py",
     "_depthwise.py",
@@ -115,7 +119,7 @@ class Kernels:
     def get(self, spec: KernelSpec) -> Any:
         """The kernel as a ctypes function (argument struct, tile counter) -> tiles done; it runs without the GIL.
 
-        Kernels of kinds amx and amx_copy take memory of the calling thread as well.
+        Kernels of some kinds take memory of the calling thread as well.
         """
         with self._lock:
             kernel = self._ready.get(spec)
@@ -135,7 +139,7 @@ class Kernels:
     def _make(self, spec: KernelSpec) -> Any:
         isa = next(isa for isa in ISAS if isa.name == spec.isa)
         engine = self._load(spec.key(), isa, lambda: kernel_text(spec))
-        signature = _WITH_SCRATCH if spec.kind.startswith("amx") else _SIGNATURE
+        signature = _WITH_SCRATCH if spec.kind in _THREAD_MEMORY else _SIGNATURE
         return signature(engine.get_function_address("kernel"))
 
     def _load(self, name: str, isa: Isa, text: Callable[[], str]) -> Any:

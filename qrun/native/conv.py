@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.native.clipped import clipped
 from qrun.native.engine import Engine
 from qrun.native.epilogue import Target
 from qrun.native.errors import Declined
@@ -166,6 +167,8 @@ class Conv(Operation):
         if self._tiles and groups == 1:
             parts = tiled(product, self.window, self.lines)
             self.tiled = bool(parts)
+        if groups == 1 and not parts:
+            parts = clipped(product)
         return [(part, product.layout.k) for part in parts or product.dense(groups)]
 
     def _layout(self, k: int, pixel: int, row: int) -> Layout:

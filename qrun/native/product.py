@@ -103,7 +103,7 @@ class Product:
             pick = np.concatenate([lanes_of(first, panels * width, each, g * each) for g in range(groups)])
             pick = pick.reshape(groups * panels, width)
             rows = min(_TABLE_ROWS if form == "table" else self.isa.rows[vectors], self.layout.rows)
-            packed = _grouped(weights.reshape(groups, each, *weights.shape[1:])[:, first:], panels, width, 4 * steps)
+            packed = grouped(weights.reshape(groups, each, *weights.shape[1:])[:, first:], panels, width, 4 * steps)
             blocks = -(-self.layout.rows // rows)
             chunk = self._near_chunk(packed.nbytes, len(pick), blocks)
             lines = 0 if chunk else self._prefetch(weights.size, unroll * width * 4, blocks)
@@ -242,7 +242,7 @@ def lanes_of(first: int, count: int, channels: int, start: int = 0) -> Ints:
     return np.where(lanes < channels, start + lanes, -1)
 
 
-def _grouped(weights: Int8s, panels: int, width: int, k: int) -> Int8s:
+def grouped(weights: Int8s, panels: int, width: int, k: int) -> Int8s:
     """[groups, N, taps, used] as _pack packs each group, one after the other."""
     if len(weights) == 1:
         return _pack(weights[0], (panels, width), k)

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-
 from qrun.memory import Budget
-from qrun.native._runner import ENTRY, STATE, STRUCT
-from qrun.native.compile import address_of
+from qrun.native._runner import ENTRY, STRUCT
 from qrun.native.copy import arrange
-from qrun.native.engine import Engine, address
-from qrun.native.fold import aligned
+from qrun.native.engine import Engine
+from qrun.native.instance import Array, Elsewhere, Instance
 from qrun.native.operation import Operand, size
 from qrun.native.placement import Foreign, Key, Placed, Placement, Storage, Task
-from qrun.native.section import Section, scratch
+from qrun.native.section import Section
 from qrun.native.shuffles import fused
-from qrun.native.thresholds import Ints
-
-Array = np.ndarray[Any, Any]
-Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
-
-_PATIENCE = 20000
-"""Turns of the waiting loop (tens of nanoseconds each) after which a helper goes back to sleep."""
-_OPEN, _INSIDE, _RANGE, _GONE = range(0, STATE // 8, 8)
-
-
-class Unplanned(Exception):
-    """An array that came from elsewhere has not the planned type or shape."""
+from qrun.native.stamps import Ran, Stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +51,6 @@ class Call:
     placed: Placed
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Calls first..end-1, or, where they are none, the item that runs elsewhere; arrays that are not needed after it."""
-
-    first: int
-    end: int
-    item: int = -1
-    frees: tuple[Key, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """When a stretch began and ended (perf_counter_ns), and the processor's clock before each of its calls and after."""
-
-    stretch: Stretch
-    begin: int
-    end: int
-    ticks: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """Values asked for, and what the time was spent on."""
-
-    values: dict[Any, Array]
-    stamps: tuple[Stamp, ...]
-
-
 class Program:
     """Operations and steps that run elsewhere, in order, on values by key.
 
@@ -122,9 +79,10 @@ class Program:
         self.stretches = self._stretches()
         self.room = self._room()
         self.scratch = max((call.section.scratch for call in self.calls), default=0)
+        self.helpers = min(engine.threads, max((call.section.tiles for call in self.calls), default=1)) - 1
         self.arena = max(self.placement.arena, self.room.pop(None, 0))
         self._free: list[Instance] = []
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def _calls(self) -> tuple[Call, ...]:
         calls = []
@@ -206,27 +164,12 @@ class Program:
         """Memory of one run."""
         return self.arena + len(self.calls) * (STRUCT + ENTRY) + self.engine.threads * self.scratch
 
-    def times(self, ran: Ran) -> tuple[list[int], list[int]]:
-        """For each item when it started (perf_counter_ns) and how many ns it took, 0 for what took no time."""
-        starts, spans = [0] * len(self.items), [0] * len(self.items)
-        for stamp in ran.stamps:
-            stretch, ticks = stamp.stretch, stamp.ticks
-            if stretch.item >= 0:
-                starts[stretch.item], spans[stretch.item] = stamp.begin, stamp.end - stamp.begin
-                continue
-            scale = (stamp.end - stamp.begin) / max(int(ticks[-1] - ticks[0]), 1)
-            ns = ((ticks - ticks[0]) * scale).astype(np.int64).tolist()
-            for item, start, end in zip(self.item_of[stretch.first : stretch.end], ns[:-1], ns[1:], strict=True):
-                starts[item] = starts[item] or stamp.begin + start
-                spans[item] += end - start
-        return starts, spans
-
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> Ran:
         """arrays: the values that come from outside. elsewhere: item number and its inputs to its outputs.
 
         Raises Unplanned if an array has not the type and shape of its operand.
         """
-        with self._lock:
+        with self.lock:
             instance = self._free.pop() if self._free else None
         if instance is None:
             budget.claim((self.nbytes,), 1, "native program")
@@ -236,151 +179,10 @@ class Program:
         try:
             return instance.run(arrays, elsewhere, budget)
         finally:
-            with self._lock:
+            with self.lock:
                 self._free.append(instance)
 
 
 def _is_part(storage: Storage, whole: Storage, start: int) -> bool:
     """Whether a concatenation's operand was made in this place of its result."""
     return storage.parent is whole and storage.gaps and storage.start == start
-
-
-class Instance:
-    """Memory for one run at a time: arena, argument structs, plan, state shared with helpers."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.memory = aligned(program.arena, np.uint8)
-        calls = program.calls
-        self.structs = aligned((len(calls), STRUCT // 8), np.int64, 0)
-        self.plan = aligned((len(calls), ENTRY // 8), np.int64, 0)
-        self.state = aligned(STATE // 8, np.int64, 0)
-        self.times = np.zeros((2, len(calls) + 1), np.int64)
-        self.patches: dict[Key, list[tuple[int, int, int]]] = {}
-        self.generation, self.sent = 0, 0
-        base = address(self.memory)
-        for number, call in enumerate(calls):
-            section = call.section
-            self.structs[number, : len(section.arguments)] = section.arguments
-            for word, operand in section.pointers:
-                storage = call.placed.storages[operand]
-                start = int(section.arguments[word]) + storage.place
-                self.structs[number, word] = start + base
-                if storage.root.key is not None:
-                    self.patches.setdefault(storage.root.key, []).append((number, word, start))
-            mark, since = program.barriers[number], program.since[number]
-            self.plan[number, :5] = (
-                address_of(section.kernel), address(self.structs[number]), section.tiles, mark, since
-            )  # fmt: skip
-        for border in program.placement.borders:
-            self._bytes(border)[...] = border.operand.fill
-        self.views: dict[Key, Array] = {}
-        for key, forms in program.placement.forms.items():
-            if forms[0].shown and forms[0].root.key is None:
-                self.views[key] = self._view(forms[0])
-        for key, array in program.fixed.items():
-            if key in self.patches:
-                self._point(key, array)
-
-    def _bytes(self, storage: Storage) -> Array:
-        return self.memory[storage.place : storage.place + storage.nbytes].view(storage.operand.dtype)
-
-    def _view(self, storage: Storage) -> Array:
-        """The value as an array with its own shape."""
-        operand = storage.operand
-        stored, itemsize = operand.stored(storage.order), operand.dtype.itemsize
-        steps = [itemsize]
-        for axis in range(len(stored) - 1, 0, -1):
-            packed = steps[0] * stored[axis]
-            steps.insert(0, storage.stride if storage.stride and axis == len(stored) - 1 else packed)
-        flat = self.memory[storage.place :]
-        array = np.ndarray(stored, operand.dtype, flat.data if flat.size else b"", 0, tuple(steps[: len(stored)]))
-        return np.moveaxis(array, -1, 1) if storage.order == "channels" else array
-
-    def _point(self, key: Key, array: Array) -> Array:
-        """Let the calls that read this value read the array; returns what must live until they have."""
-        operand, room = self.program.given[key], self.program.room.get(key, 0)
-        if array.shape != operand.shape or array.dtype != operand.dtype:
-            raise Unplanned(f"{array.dtype}{list(array.shape)} instead of {operand.dtype}{list(operand.shape)}")
-        if not array.flags.c_contiguous or array.nbytes < room:
-            held = aligned(max(array.nbytes, room), np.uint8)
-            held[array.nbytes :] = 0
-            held[: array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
-            array = held
-        start = address(array)
-        for number, word, offset in self.patches.get(key, ()):
-            self.structs[number, word] = start + offset
-        return array
-
-    def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> Ran:
-        program = self.program
-        values, held, stamps = {**program.fixed}, {}, []
-
-        def take(key: Key, array: Array) -> None:
-            values[key], held[key] = array, self._point(key, array)
-            budget.hold(array)
-
-        for key, array in arrays.items():
-            take(key, array)
-        self._call_helpers()
-        for stretch in program.stretches:
-            begin = perf_counter_ns()
-            if stretch.item < 0:
-                self._lead(stretch)
-            else:
-                item = program.items[stretch.item]
-                made = elsewhere(stretch.item, [self._value(key, values) for key in item.inputs])
-                for key, array in zip(_outputs(item), made, strict=True):
-                    take(key, array.copy() if np.may_share_memory(array, self.memory) else array)
-            ticks = self.times[0, stretch.first : stretch.end + 1].copy()
-            stamps.append(Stamp(stretch, begin, perf_counter_ns(), ticks))
-            for key in stretch.frees:
-                budget.release(values.pop(key))
-                held.pop(key)
-        return Ran({key: self._copy(key, values) for key in program.wanted}, tuple(stamps))
-
-    def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
-        """A value as an array: a view of the arena, of another array, or that array."""
-        if key in self.views:
-            return self.views[key]
-        if key in values:
-            return values[key]
-        storage = self.program.placement.forms[key][0]
-        stored = values[storage.root.key].reshape(storage.operand.stored(storage.order))
-        return np.moveaxis(stored, -1, 1) if storage.order == "channels" else stored
-
-    def _copy(self, key: Key, values: Mapping[Any, Array]) -> Array:
-        value = self._value(key, values)
-        return np.ascontiguousarray(value) if value is values.get(key) else np.array(value, order="C")
-
-    def _lead(self, stretch: Stretch) -> None:
-        self.generation += 1
-        self.program.engine.runner.lead(
-            address(self.plan),
-            stretch.first,
-            stretch.end,
-            address(self.state),
-            self.generation,
-            address(self.times),
-            scratch(self.program.scratch),
-        )
-
-    def _call_helpers(self) -> None:
-        """Wake the helpers that are not waiting already."""
-        pool, wanted = self.program.engine.pool, self.program.engine.threads - 1
-        if pool is None or not self.program.calls:
-            return
-        present = self.sent - int(self.state[_GONE])
-        for _ in range(wanted - present):
-            self.sent += 1
-            pool.submit(_follow, self)
-
-
-def _outputs(item: Task | Foreign) -> tuple[Key, ...]:
-    return item.outputs if isinstance(item, Foreign) else (item.output,)
-
-
-def _follow(instance: Instance) -> None:
-    engine = instance.program.engine
-    own = scratch(instance.program.scratch)
-    engine.runner.follow(address(instance.plan), address(instance.state), _PATIENCE, address(instance.times[1:]), own)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from native_support import ISAS, OBJECTS, THOROUGH, Array, Guarded, codes, thin
 
+import qrun.native.clipped
 import qrun.native.engine
 import qrun.native.layout
 import qrun.native.product
@@ -46,9 +47,8 @@ def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: boo
             array[...] = fill
         return array
 
-    modules = [
-        getattr(qrun.native, name) for name in ("engine", "layout", "product", "results", "section", "tiled", "tiling")
-    ]
+    names = ("clipped", "engine", "layout", "product", "results", "section", "tiled", "tiling")
+    modules = [getattr(qrun.native, name) for name in names]
     for module in modules:
         monkeypatch.setattr(module, "aligned", aligned)
     monkeypatch.setattr(qrun.native.section, "_own", threading.local())
@@ -71,6 +71,16 @@ def test_nothing_beyond_the_buffers_is_touched_by_tiles(
 ) -> None:
     monkeypatch.setattr(qrun.native.tiled, "_WASTE", 1 << 40)
     check("amx", at_end, out, monkeypatch)
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("out", ["u8", "s8"])
+@pytest.mark.skipif("avx2" not in ISAS, reason="this CPU has no AVX2")
+def test_nothing_beyond_the_buffers_is_touched_by_clipped_products(
+    at_end: bool, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qrun.native.clipped, "SMALL", 255)
+    check("avx2", at_end, out, monkeypatch)
 
 
 def check(isa: str, at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPatch) -> None:

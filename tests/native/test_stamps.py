@@ -1,0 +1,33 @@
+"""What the notes of a program's threads say about the time of each item."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.native.stamps import Stamp, Stretch, helped, times
+
+LEADER = [[100, 130], [140, 150], [160, 165], [180, 180]]
+"""Ticks: came to a call, ended its own work on it; then the end."""
+
+
+def stamp(*helpers: list[list[int]]) -> Stamp:
+    return Stamp(Stretch(0, 3), 1000, 1160, np.array([LEADER, *helpers], np.int64))
+
+
+def test_a_call_takes_until_the_leader_comes_to_the_next() -> None:
+    assert times([stamp()], [0, 0, 2], 4) == ([1000, 1120, 1120, 1160], [120, 0, 40, 0])
+
+
+def test_what_runs_elsewhere_takes_the_whole_stretch() -> None:
+    assert times([Stamp(Stretch(0, 0, 1), 50, 70, np.zeros((1, 1, 2), np.int64))], [], 2) == ([50, 50], [0, 20])
+
+
+def test_a_helper_has_times_where_it_worked() -> None:
+    helper = [[105, 120], [140, 140], [162, 170], [175, 175]]
+    assert helped([stamp(helper)], [0, 0, 2]) == {0: [(1, 1010, 30)], 2: [(1, 1124, 16)]}
+
+
+def test_a_helper_that_was_not_there_left_old_notes() -> None:
+    old = [[10, 40], [45, 50], [60, 70], [80, 80]]
+    there = [[101, 111], [140, 140], [162, 162], [175, 175]]
+    assert helped([stamp(old, there)], [0, 0, 2]) == {0: [(2, 1002, 20)]}
