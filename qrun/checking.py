@@ -14,7 +14,7 @@ from qrun.differences import Tolerance
 from qrun.errors import CallError, QrunError, UnsupportedError
 from qrun.ir import Model, load
 from qrun.refusals import as_finding
-from qrun.rules import RULES, Finding
+from qrun.rules import RULES, Finding, once
 from qrun.session import RunResult
 from qrun.vectors import Runner, Vector, replay, vector_folders
 
@@ -141,15 +141,16 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
     else:
         nodes = len(model.nodes)
         rules = tuple(id for id in RULES if id in settings.selected)
-        found = [f for id in rules for f in RULES[id].find(model, None)]
         vectors = _replayed(model, path, settings, make)
+        feeds = next((v.feeds for v in vectors if v.feeds is not None), None)
+        found = [f for id in rules for f in RULES[id].find(model, None, feeds)]
         found += _seen_in(model, rules, [v.result for v in vectors if v.result is not None])
         if not any(v.result and v.result.events for v in vectors):
             rules = tuple(id for id in rules if not RULES[id].runs)
         found += _of_vectors(vectors, found)
     for vector in vectors:
-        vector.result = None
-    found = sorted((f for f in found if f.rule in settings.selected), key=_order)
+        vector.result = vector.feeds = None
+    found = sorted((f for f in once(found) if f.rule in settings.selected), key=_order)
     return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start)
 
 

@@ -70,6 +70,7 @@ class Vector:
     outputs: list[Compared] = field(default_factory=list)
     duration_ns: int = 0
     result: RunResult | None = None
+    feeds: Mapping[str, Array] | None = None
 
     def fail(self, code: str, message: str, **facts: Any) -> None:
         self.status = "failed"
@@ -130,11 +131,11 @@ def _replay(vector: Vector, model: Model, runner: Runner, tolerance: Tolerance) 
         check_feeds(model, arrays, {name: file for name, (file, _) in feeds.items()})
     except CallError as error:
         facts = dict(error.facts)
-        vector.fail("QR502", f"{vector.name}: {error.message}", tensor=(error.where[1:] or ("",))[0],
+        vector.fail("QR502", f"{vector.name}: {error.message}", tensor=(error.where[1:] or ("",))[0].removeprefix("input "),
                     expected=facts.get("expected", ""), got=facts.get("got", ""),
                     fix="record the vectors of this model again")  # fmt: skip
         return
-    vector.result = runner.execute(arrays)
+    vector.result, vector.feeds = runner.execute(arrays), arrays
     for place, value in enumerate(model.outputs):
         if value.name in records and value.name in vector.result.outputs:
             file, want = records[value.name]

@@ -214,8 +214,12 @@ def _node(proto: onnx.NodeProto, index: int, scope: Scope) -> Node:
             "QR105",
             "unknown-domain",
             f"node uses domain {domain or 'ai.onnx'!r}, which is not imported",
-            where=[scope.label, label],
-            facts=[("imported", imported), ("known here", "ai.onnx 7-28, com.microsoft 1")],
+            where=[scope.label, f"node {label}"],
+            facts=[
+                ("expected", f"an opset_import entry of {domain or 'ai.onnx'}"),
+                ("imported", imported),
+                ("known here", "ai.onnx 7-28, com.microsoft 1"),
+            ],
             why="every node's domain needs an opset_import entry (ONNX IR).",
             fixes=[
                 f"if this is the standard {proto.op_type}, clear node.domain",
@@ -277,7 +281,7 @@ def _attribute(proto: AttributeProto, label: str, scope: Scope) -> Attribute:
         "QR203",
         "unsupported-type",
         f"{where} is a {kind.lower()}, which qrun does not read",
-        where=[scope.label, label],
+        where=[scope.label, f"node {label}"],
     )
 
 

@@ -15,7 +15,7 @@ Arith = Literal["exact", "ort", "onnx-ref"]
 class Observation:
     """Something a kernel saw in its values that a rule may report.
 
-    kind:  accumulator-wrap, nan-quantized, saturated, bad-scale, ...
+    kind:  accumulator-wrap, nan-quantized, infinite-quantized, saturated, bad-scale, ...
     param: the operator's input or output it concerns, by the specification's name.
     count, total: elements concerned, of how many.
     first: index of the first one, if it is worth naming.

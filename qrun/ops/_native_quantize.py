@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._granularity import Grain
-from qrun.ops._native import NativeKernel, Site, declined, few_ends, kernel_of
+from qrun.ops._native import NativeKernel, Site, declined, kernel_of
 
 _SINGLE = np.dtype(np.float32)
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
@@ -55,13 +55,12 @@ def _parameters(scale: Array, zero: Array | None, dtype: np.dtype[Any], form: Gr
 
 
 def _complete(scale: Array, zero: Array) -> Callable[[Array], bool]:
-    """Conservative: the least code may stand for NaN."""
-    least = int(np.iinfo(zero.dtype).min)
-    few = few_ends(zero.dtype, least)
+    """Conservative: the least and the largest code may stand for NaN or infinity."""
+    info = np.iinfo(zero.dtype)
     with np.errstate(invalid="ignore"):
         plain = bool((np.isfinite(scale) & (scale > 0)).all())
 
     def complete(y: Array) -> bool:
-        return plain and not (y == least).any() and few(y)
+        return plain and (not y.size or (info.min < int(y.min()) and int(y.max()) < info.max))
 
     return complete

@@ -51,14 +51,16 @@ def round_codes(q: Array, zero: Array | None, out: Array, counts: Counts) -> Non
 
 
 class Counts:
-    """Saturated elements and NaN, over the blocks of one tensor."""
+    """Saturated elements, NaN and infinities, over the blocks of one tensor."""
 
     def __init__(self, observing: bool) -> None:
         self.observing = observing
         self.saturated = self.missing = 0
+        self.infinite = False
 
     def integers(self, q: Array, bottom: Any, top: Any) -> None:
         if self.observing:
+            self.infinite |= bool(np.isinf(q).any())
             self.saturated += int(np.count_nonzero(q > top))
             if np.any(bottom):
                 self.saturated += int(np.count_nonzero(q < np.where(bottom, bottom, -np.inf)))
@@ -75,6 +77,12 @@ class Counts:
     def report(self, ctx: Context, x: Array) -> None:
         ctx.observe("saturated", "y", self.saturated, x.size)
         if self.missing and ctx.observing:
-            missing = np.isnan(x)
-            first = np.unravel_index(int(np.argmax(missing)), x.shape) if missing.any() else ()
-            ctx.observe("nan-quantized", "x", self.missing, x.size, [int(i) for i in first])
+            ctx.observe("nan-quantized", "x", self.missing, x.size, _first(np.isnan(x)))
+        if self.infinite:
+            infinite = np.isinf(x)
+            ctx.observe("infinite-quantized", "x", int(np.count_nonzero(infinite)), x.size, _first(infinite))
+
+
+def _first(found: Array) -> list[int]:
+    """The index of the first element, if there is one."""
+    return [int(i) for i in np.unravel_index(int(np.argmax(found)), found.shape)] if found.any() else []

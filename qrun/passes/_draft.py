@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from qrun.ir import Array, Model, Node, TensorType
+from qrun.ir.schema import OPSETS, version
 from qrun.ops import Arith
 from qrun.passes._evaluate import evaluate
 from qrun.passes._shapes import Dims, known_shapes
@@ -149,7 +150,8 @@ class Draft:
             self._aliases[same] = name
         else:
             label = self.model.nodes[index].label
-            self.put(index, (Node(index, label, "", "Identity", 1, (same,), (name,)), (index,)))
+            latest = version("", "Identity", OPSETS[-1])
+            self.put(index, (Node(index, label, "", "Identity", latest, (same,), (name,)), (index,)))
 
     def finish(self) -> Rewritten:
         """The rewritten model, without the nodes that only replaced ones needed."""

@@ -20,7 +20,7 @@ def evaluate(
     """The outputs of a node, or None where it refuses its inputs, or needs more than `limit` bytes of memory.
 
     Also None where the kernel observes what a run should report, saturation of more than a few elements included unless
-    `saturating`.
+    `saturating`; infinity saturates as well.
     """
     definition = find(node.domain, node.op_type, node.version)
     if definition is None or not _takes(definition, node.version, args):
@@ -40,6 +40,8 @@ def evaluate(
 
 
 def _is_usual(seen: Observation, saturating: bool) -> bool:
+    if seen.kind == "infinite-quantized":
+        return True
     return seen.kind == "saturated" and (saturating or seen.count * ENDS_SHARE <= seen.total)
 
 

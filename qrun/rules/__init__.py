@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from qrun.ir import Model, load
+from qrun.ir import Array, Model, load
 from qrun.rules._rule import RULES, Finding, Level, Rule, at, rule
 from qrun.session import RunResult
 
@@ -22,19 +22,25 @@ for _module in iter_modules(__path__):
 _ORDER: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
 
 
-def check(model: str | Path | bytes | onnx.ModelProto | Model, result: RunResult | None = None) -> list[Finding]:
+def check(
+    model: str | Path | bytes | onnx.ModelProto | Model,
+    result: RunResult | None = None,
+    feeds: Mapping[str, Array] | None = None,
+) -> list[Finding]:
     """All findings on a model, worst first, then in graph order.
 
-    result: a run of the model; adds what its values show. Raises ModelError if the model cannot be read.
+    result: a run of the model; adds what its values show. feeds: inputs; adds what only the tensors inside show, for
+    which the model is run again. Raises ModelError if the model cannot be read.
     """
     loaded = model if isinstance(model, Model) else load(model)
-    found = list(_findings(loaded, result))
-    return sorted(found, key=lambda f: (_ORDER[f.level], -1 if f.index is None else f.index, f.rule))
+    found = [finding for rule in RULES.values() for finding in rule.find(loaded, result, feeds)]
+    return sorted(once(found), key=lambda f: (_ORDER[f.level], -1 if f.index is None else f.index, f.rule))
 
 
-def _findings(model: Model, result: RunResult | None) -> Iterator[Finding]:
-    for known in RULES.values():
-        yield from known.find(model, result)
+def once(found: Sequence[Finding]) -> list[Finding]:
+    """The findings without those that another one at the same node replaces: one defect, one finding."""
+    told = {(old, f.node) for f in found if f.rule in RULES for old in RULES[f.rule].replaces}
+    return [f for f in found if (f.rule, f.node) not in told]
 
 
-__all__ = ["RULES", "Finding", "Level", "Rule", "at", "check", "rule"]
+__all__ = ["RULES", "Finding", "Level", "Rule", "at", "check", "once", "rule"]

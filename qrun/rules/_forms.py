@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qrun.ir import Node
 from qrun.ir.types import shape_text
-from qrun.rules._parameters import Bias, Form, Quantizer, Slot
+from qrun.rules._parameters import Bias, Form, Quantizer, Slot, quantizers
 from qrun.rules._scope import Scope, Shape, known
 
 _UNITS = {"channel": "output channel", "row": "row", "column": "column", "gemm": "column"}
@@ -22,6 +22,8 @@ def expected_shape(scope: Scope, node: Node, q: Quantizer, slot: Slot) -> str:
         return ""
     if q.form == "tensor":
         return f"scalar: one for {q.tensor.tensor or q.tensor.name}"
+    if q.form == "gemm" and not _multiply(scope, node, scope.shape(q.tensor.tensor)):
+        return ""
     return _lane(node, q.form, got, scope.shape(q.tensor.tensor), q.tensor.tensor)
 
 
@@ -139,12 +141,35 @@ def expected_bias(scope: Scope, node: Node, bias: Bias) -> str:
     size = weight[_lane_axis(node, bias.form, len(weight))]
     if not isinstance(size, int):
         return ""
+    if bias.form == "gemm" and not _multiply(scope, node, weight):
+        return ""
     if bias.form == "gemm":
         fits = len(got) <= 2 and (not got or got[-1] in (1, size)) and _fits_rows(scope, node, got)
     else:
         fits = got == (size,)
     unit = _UNITS[bias.form]
     return "" if fits else f"[{size}]: one per {unit} of {bias.weight.tensor} {shape_text(weight)}"
+
+
+def misfit(scope: Scope, node: Node) -> bool:
+    """Whether a scale or zero point of the node has a wrong shape, which QR301 and QR302 report."""
+    for q in quantizers(node):
+        if any(slot and expected_shape(scope, node, q, slot) for slot in (q.scale, q.zero_point)):
+            return True
+        scale, zero = (known(scope.shape(slot.tensor)) if slot else None for slot in (q.scale, q.zero_point))
+        if q.form == "axis" and scale is not None and zero is not None and not same_form(scale, zero):
+            return True
+    return False
+
+
+def _multiply(scope: Scope, node: Node, b: Shape | None) -> bool:
+    """Whether the matrices of a Gemm can be multiplied, as far as that is known; if not, QR208 reports it."""
+    a = scope.shape(node.inputs[0])
+    if a is None or b is None or len(a) != 2 or len(b) != 2:
+        return True
+    turned = node.attributes.get("transA", 0)
+    columns, rows = a[0 if isinstance(turned, int) and turned else 1], b[1 - _lane_axis(node, "gemm", 2)]
+    return not (isinstance(columns, int) and isinstance(rows, int)) or columns == rows
 
 
 def _fits_rows(scope: Scope, node: Node, got: tuple[int, ...]) -> bool:

@@ -1,15 +1,16 @@
-"""What the kernels saw while a model ran, added up per node and parameter."""
+"""What the kernels saw while a model ran, added up per node and parameter; and the tensors inside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from qrun.ir import Model, Node
+from qrun.errors import QrunError
+from qrun.ir import Array, Model, Node
 from qrun.ops import find
-from qrun.session import NodeEvent, RunResult
+from qrun.session import NodeEvent, RunResult, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,16 @@ def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
             whole = len(found) == 1 and found[0].total == total and rank in (len(found[0].first), -1)
             first = found[0].first if whole else ()
             yield Seen(node, param, sum(o.count for o in found), total, first, found[0].detail)
+
+
+def tensors(model: Model, feeds: Mapping[str, Array], names: Sequence[str]) -> Mapping[str, Array]:
+    """The values of these tensors of the main graph with these inputs; none if the model cannot be run."""
+    inside = [name for name in dict.fromkeys(names) if name not in feeds]
+    try:
+        made = Session(model).run(feeds, inside) if inside else {}
+    except QrunError:
+        return {}
+    return {name: feeds[name] if name in feeds else made[name] for name in names}
 
 
 def _named(model: Model, event: NodeEvent) -> Node:

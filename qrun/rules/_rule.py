@@ -1,13 +1,13 @@
-"""A conformance rule: one generator over a Model, or over a Model and its RunResult, that yields Findings."""
+"""A conformance rule: one generator over a Model, and perhaps a run of it, that yields Findings."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from qrun.ir import Model, Node
+from qrun.ir import Array, Model, Node
 from qrun.session import RunResult
 
 Level = Literal["error", "warning", "note"]
@@ -39,11 +39,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A declared rule. `runs` tells that it needs a RunResult.
+    """A declared rule. `runs` tells that it needs a RunResult; `fed`, that it tells more if it has the inputs of a run.
 
     fix: what usually helps; given to findings that name no fix of their own.
     applies: the operators concerned, where the rule is about some only.
     stops:   a run that meets this ends with an error of the same code, whatever the level.
+    replaces: rules that say less of the same defect: their findings at a node go where this one has found it.
     """
 
     id: str
@@ -53,9 +54,11 @@ class Rule:
     spec: str
     function: Callable[..., Iterator[Finding]]
     runs: bool
+    fed: bool
     fix: str = ""
     applies: tuple[str, ...] = ()
     stops: bool = False
+    replaces: tuple[str, ...] = ()
 
     @property
     def doc(self) -> str:
@@ -77,10 +80,13 @@ class Rule:
                 found.setdefault(heading, []).append(line)
         return {heading: inspect.cleandoc("\n".join(["", *lines])).strip() for heading, lines in found.items()}
 
-    def find(self, model: Model, result: RunResult | None) -> Iterator[Finding]:
+    def find(
+        self, model: Model, result: RunResult | None, feeds: Mapping[str, Array] | None = None
+    ) -> Iterator[Finding]:
         if self.runs and result is None:
             return
-        found = self.function(model, result) if self.runs else self.function(model)
+        more: tuple[Any, ...] = (result,) if self.runs else (feeds,) if self.fed else ()
+        found = self.function(model, *more)
         for finding in found:
             yield replace(finding, rule=self.id, name=self.name, level=self.level, fix=finding.fix or self.fix)
 
@@ -99,15 +105,20 @@ def rule(
     fix: str = "",
     applies: tuple[str, ...] = (),
     stops: bool = False,
+    replaces: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Declare a rule over ``(model)`` or ``(model, result)``. The docstring has a summary, ``Why is this bad?``,
-    ``Bad`` and ``Good``, the last two holding models in ONNX text form."""
+    """Declare a rule over ``(model)``, ``(model, result)`` or ``(model, feeds)``.
+
+    The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``, the last two holding models in ONNX text form.
+    """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Rule:
         if id in RULES:
             raise ValueError(f"rule {id} is declared twice")
-        runs = len(inspect.signature(function).parameters) > 1
-        RULES[id] = Rule(id, name, level, since, spec, function, runs, fix, applies, stops)
+        names = inspect.signature(function).parameters
+        RULES[id] = Rule(
+            id, name, level, since, spec, function, "result" in names, "feeds" in names, fix, applies, stops, replaces
+        )
         return RULES[id]
 
     return register

@@ -87,19 +87,31 @@ class Scope:
 
     @cached_property
     def dtypes(self) -> Mapping[str, np.dtype[Any]]:
-        """Element types of this graph's tensors, as far as they are known; one pass in execution order."""
+        """Element types of this graph's tensors, as far as they are known. Those of disputed tensors are not."""
+        return self._typed[0]
+
+    @property
+    def disputed(self) -> frozenset[str]:
+        """Tensors that the file states to have another element type than their node makes, which QR213 and QR303 report."""
+        return self._typed[1]
+
+    @cached_property
+    def _typed(self) -> tuple[Mapping[str, np.dtype[Any]], frozenset[str]]:
+        """Types and disputed tensors, in one pass in execution order."""
         found = {v.name: v.dtype for v in self.model.types.values() if v.dtype is not None}
         found |= {name: array.dtype for name, array in self.model.constants.items()}
+        disputed = set()
 
         def dtype(name: str) -> np.dtype[Any] | None:
             return found.get(name) or (self.outer.dtype(name) if self.outer and name else None)
 
         for node in self.model.nodes:
             for place, name in enumerate(node.outputs):
-                made = None if not name or name in found else made_type(node, place, dtype)
-                if made is not None:
-                    found[name] = made
-        return found
+                made = made_type(node, place, dtype) if name else None
+                if made is not None and found.setdefault(name, made) != made:
+                    disputed.add(name)
+                    del found[name]
+        return found, frozenset(disputed)
 
 
 _Types = Callable[[str], np.dtype[Any] | None]

@@ -12,6 +12,7 @@ from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, Schema
 from qrun.ir.types import type_name
 from qrun.rules._ort import NEWEST_OPSET, Types, cpu_kernels, known_schema, runtime
+from qrun.rules._parameters import quantizers
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, made_type, nodes
 
@@ -33,7 +34,7 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
 
     One finding for each operator and combination of types. Known cases: QLinearConv and QLinearMatMul run uint8
     activations with any 8-bit weights, or int8 throughout, and nothing else; QuantizeLinear of int32 or bfloat16;
-    float8 in QLinearMatMul; 16-bit integers in Add.
+    float8 in QLinearMatMul; 16-bit integers in Relu and Max.
 
     Why is this bad?
         The model loads on no machine with that runtime ("Could not find an implementation"). float16 is not reported
@@ -86,7 +87,7 @@ def _bound(scope: Scope, node: Node, known: Schema) -> Bound | None:
     for formals, place, name, dtype in places:
         if not formals or dtype is None:
             continue
-        if scope.dtype(name) not in (None, dtype):
+        if name in scope.disputed or _read_otherwise(scope, name, dtype):
             return None
         formal = formals[min(place, len(formals) - 1)]
         if formal.types is None or not formal.homogeneous:
@@ -96,6 +97,16 @@ def _bound(scope: Scope, node: Node, known: Schema) -> Bound | None:
         if dtype not in formal.types or found.setdefault(formal.variable, dtype) != dtype:
             return None
     return tuple(found.items())
+
+
+def _read_otherwise(scope: Scope, name: str, dtype: np.dtype[Any]) -> bool:
+    """Whether a node reads the tensor with a zero point of another type, which QR303 reports."""
+    return any(
+        q.zero_point is not None and q.tensor.tensor == name and scope.dtype(q.zero_point.tensor) not in (None, dtype)
+        for reader in scope.model.consumers.get(name, ())
+        for q in quantizers(reader)
+        if not q.is_output
+    )
 
 
 @cache

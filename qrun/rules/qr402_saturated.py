@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ SHARE = 0.05
 def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
     """More than 5 % of a quantized tensor, and more than one element, lies outside the range of its codes.
 
-    One element alone says nothing: the largest value of a calibration lies at the edge of its range by construction.
+    Infinity is not counted: QR411 reports it. One element alone says nothing: the largest value of a calibration lies at
+    the edge of its range by construction.
 
     Not reported where it may be a Relu or Relu6 folded into quantization: values below a zero point at the smallest
     code, and a range that ends at 6.
@@ -53,7 +55,9 @@ def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
             y = QuantizeLinear(x, scale, zero)
         }
     """
+    infinite = {s.node.index: s.count for s in seen(model, result, "infinite-quantized")}
     for s in seen(model, result, "saturated"):
+        s = replace(s, count=s.count - infinite.get(s.node.index, 0))
         if s.count < 2 or s.count <= SHARE * s.total or _folded(model, s.node):
             continue
         _, tensor = param_input(s.node, s.param)

@@ -17,9 +17,12 @@ from qrun.session import RunResult
     since="0.1",
     spec="https://onnx.ai/onnx/operators/onnx__MatMulInteger.html",
     fix="split the sum, or shrink the bias; 8-bit products need more than 33 000 terms to get here",
+    replaces=("QR406",),
 )
 def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
     """An integer sum left the range of int32 and wrapped round.
+
+    QR406 tells, without a run, that it can; at a node where it did, this is reported instead.
 
     Why is this bad?
         The specification lets the 32-bit accumulator overflow, so the result is defined but has nothing to do with

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from qrun.ir import Model
+from qrun.ir import Array, Model, Node
 from qrun.ir.types import shape_text
+from qrun.rules._observed import tensors
 from qrun.rules._parameters import MS
 from qrun.rules._rule import Finding, rule
-from qrun.rules._scope import nodes
+from qrun.rules._scope import Scope, nodes
 
 _OPERATORS = (("", "DynamicQuantizeLinear"), (MS, "DynamicQuantizeMatMul"))
 
@@ -22,13 +23,15 @@ _OPERATORS = (("", "DynamicQuantizeLinear"), (MS, "DynamicQuantizeMatMul"))
     fix="store the quantized tensor with its scale and zero point",
     applies=("DynamicQuantizeLinear", "com.microsoft::DynamicQuantizeMatMul"),
 )
-def dynamic_constant(model: Model) -> Iterator[Finding]:
-    """A stored tensor is quantized dynamically, at every run.
+def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
+    """A constant tensor is quantized dynamically: a stored one, or one whose elements are all equal.
+
+    The second is seen with recorded vectors, with the inputs of the first one.
 
     Why is this bad?
-        The scale is the same each time, so the work is wasted, and the float tensor is kept in the file. If the stored
-        tensor is all 0 (or empty), the scale is 0, and the specification, its reference and onnxruntime disagree about
-        the zero point of such a tensor.
+        The scale of a stored tensor is the same each time, so the work is wasted, and the float tensor is kept in the
+        file. A tensor of equal elements says nothing about the range that others have. If all are 0 (or there are none),
+        the scale is 0, and the specification, its reference and onnxruntime disagree about the zero point.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13]>
@@ -45,19 +48,43 @@ def dynamic_constant(model: Model) -> Iterator[Finding]:
             y, s, z = DynamicQuantizeLinear(x)
         }
     """
+    changing = []
     for scope, node in nodes(model):
         if (node.domain, node.op_type) not in _OPERATORS or not node.inputs:
             continue
         name = node.inputs[0]
         value, home = scope.value(name), scope.home(name)
-        if value is None or home is None or any(d.name == name for d in home.model.defaults):
-            continue
-        empty = ", all 0: its scale is 0" if value.dtype.kind == "f" and not value.any() else ""
-        yield Finding(
-            f"{node.op_type} of the stored tensor {name}{empty}",
-            **scope.at(node),
-            tensor=f"{name} (input 0)",
-            expected="a tensor that depends on the inputs",
-            got=f"a stored tensor {shape_text(value.shape)}{empty}",
-            why=f"{node.op}-{node.version} takes scale and zero point from the values, which never change here.",
-        )
+        if value is not None and home is not None and all(d.name != name for d in home.model.defaults):
+            yield _stored(scope, node, value)
+        elif scope.outer is None:
+            changing.append((scope, node))
+    seen = tensors(model, feeds, [node.inputs[0] for _, node in changing]) if feeds is not None and changing else {}
+    for scope, node in changing:
+        met = seen.get(node.inputs[0])
+        if met is not None and met.size > 1 and met.min() == met.max():
+            yield _flat(scope, node, met)
+
+
+def _stored(scope: Scope, node: Node, value: Array) -> Finding:
+    empty = ", all 0: its scale is 0" if value.dtype.kind == "f" and not value.any() else ""
+    return Finding(
+        f"{node.op_type} of the stored tensor {node.inputs[0]}{empty}",
+        **scope.at(node),
+        tensor=f"{node.inputs[0]} (input 0)",
+        expected="a tensor that depends on the inputs",
+        got=f"a stored tensor {shape_text(value.shape)}{empty}",
+        why=f"{node.op}-{node.version} takes scale and zero point from the values, which never change here.",
+    )
+
+
+def _flat(scope: Scope, node: Node, value: Array) -> Finding:
+    zero = "" if value.any() else ": its scale is 0"
+    return Finding(
+        f"{node.op_type} of {node.inputs[0]}, whose elements are all equal{zero}",
+        **scope.at(node),
+        tensor=f"{node.inputs[0]} (input 0)",
+        expected="elements that differ",
+        got=f"{value.size} times {value.flat[0]:.6g} with the recorded inputs{zero}",
+        why=f"{node.op}-{node.version} takes scale and zero point from the range of the values and 0.",
+        fix="record inputs that say more, or find the node that makes the tensor constant",
+    )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from qrun.ir import Array, Model
+from qrun.rules._pairs import SAFE, by_pairs, saturated
 from qrun.rules._rule import Finding, rule
+from qrun.rules._scope import listed
 from qrun.rules._weights import Weight, weights
-
-_SAFE = 128
-"""255 * 128 = 32640 fits int16; 255 * 129 = 32895 and -32895 do not."""
 
 
 @rule(
@@ -25,13 +24,14 @@ _SAFE = 128
     applies=("QLinearConv", "QLinearMatMul", "MatMulInteger", "com.microsoft::QGemm",
              "com.microsoft::MatMulIntegerToFloat", "com.microsoft::DynamicQuantizeMatMul", "Conv", "MatMul", "Gemm"),
 )  # fmt: skip
-def pair_saturation(model: Model) -> Iterator[Finding]:
+def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
     """uint8 inputs with int8 weights whose products saturate on x86 CPUs without VNNI.
 
     onnxruntime's AVX2 and AVX-512BW kernels for uint8 * int8 add two products at a time in int16, with saturation
     (vpmaddubsw). The rule looks at the pairs as those kernels form them: neighbours along the sum, in which input
     channels vary fastest. No finding means proven safe: no input can saturate. Depthwise convolutions are: they have
     other kernels. The same node in ARM, VNNI and AMX kernels is exact. One finding for a whole model: its worst node.
+    With recorded vectors it tells how many sums of pairs saturate with the inputs of the first one, in which nodes.
 
     Why is this bad?
         The same model gives other outputs on another CPU, by far more than rounding, and nothing says so. A machine with
@@ -64,47 +64,49 @@ def pair_saturation(model: Model) -> Iterator[Finding]:
             unsafe.append((found, w))
     if unsafe:
         (_, pair, where), w = max(unsafe, key=lambda one: abs(one[0][0]))
-        yield _finding(w, pair, where, len(unsafe))
+        met = _met(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
+        yield _finding(w, pair, where, len(unsafe), met)
 
 
 def _worst(w: Weight) -> tuple[int, str, str] | None:
     """The largest sum of a pair, the pair, and where it is and how many others leave int16; None if none does."""
     if int(w.codes.min()) >= -64 and int(w.codes.max()) <= 64:
         return None
-    codes = _by_pairs(w)
+    codes = by_pairs(w)
     first, second = codes[:, 0 : codes.shape[1] // 2 * 2 : 2], codes[:, 1::2]
     sums = np.add(first, second, dtype=np.int16)
     high, low = int(sums.max(initial=0)), int(sums.min(initial=0))
-    if high <= _SAFE and -low <= _SAFE:
+    if high <= SAFE and -low <= SAFE:
         return None
     place = np.unravel_index(int(sums.argmax() if high >= -low else sums.argmin()), sums.shape)
     a, b = int(first[place]), int(second[place])
-    bad = int(np.count_nonzero(np.abs(sums) > _SAFE))
+    bad = int(np.count_nonzero(np.abs(sums) > SAFE))
     channel = int(place[0]) if w.is_conv else int(place[-1])
     return a + b, f"255 * {a} + 255 * {b} = {255 * (a + b)}", f"in output channel {channel}; {bad} of {sums.size} pairs"
 
 
-def _finding(w: Weight, pair: str, where: str, nodes: int) -> Finding:
+def _met(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> str:
+    """How many sums saturate with these inputs, with the nodes that have most of them first."""
+    counts = saturated(model, unsafe, feeds)
+    if counts is None:
+        return ""
+    count, total = sum(c for c, _ in counts), sum(t for _, t in counts)
+    if not count:
+        return f"; with the recorded inputs none of {total} sums leaves int16"
+    ordered = sorted(zip(unsafe, counts, strict=True), key=lambda one: -one[1][0])
+    names = [f"{w.node.label} {c}" for w, (c, _) in ordered if c]
+    return f"; with the recorded inputs {count} of {total} sums leave int16: {listed(names)}"
+
+
+def _finding(w: Weight, pair: str, where: str, nodes: int, met: str) -> Finding:
     others = f", and {nodes - 1} more node{'s' if nodes > 2 else ''} like it" if nodes > 1 else ""
     return Finding(
         f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {pair}{others}",
         **w.where,
         expected="pairs of neighbouring weights that add up to -128 .. 128, so that 255 times that fits int16",
-        got=f"{pair} {where}{others}",
+        got=f"{pair} {where}{others}{met}",
         why="onnxruntime's AVX2 and AVX-512BW u8s8 kernels (vpmaddubsw) saturate at 32767; VNNI and ARM are exact.",
     )
-
-
-def _by_pairs(w: Weight) -> Array:
-    """The weights with the axis of the sum second, in the order in which the kernels walk it."""
-    codes = w.codes
-    if not w.is_conv:
-        summed = codes.ndim - 2 if w.axis == codes.ndim - 1 else codes.ndim - 1
-        moved = np.moveaxis(codes, (summed, w.axis), (-2, -1))
-        return moved.reshape(-1, *moved.shape[-2:])
-    if codes.shape[1] % 2 == 0:
-        return codes
-    return np.moveaxis(codes, 1, -1).reshape(len(codes), -1)
 
 
 def _is_depthwise(w: Weight) -> bool:

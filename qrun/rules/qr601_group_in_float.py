@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qrun.ir import Model, Node
+from qrun.rules._forms import misfit
 from qrun.rules._groups import FORMS, dequantized_inputs, is_quantized, meets_quantize, refused
 from qrun.rules._rule import Finding, at, rule
+from qrun.rules._scope import scopes
 
 _TOLD = ("the product of the operands' scales", "or one scale per row", ", not 0", ", not 1", "may not fit int32", "is uint16",
          "is int16", "spatial axes", "is not known", "a positive finite number", "nobody reads", "refuses its parameters",
@@ -78,6 +80,9 @@ def _why(model: Model, node: Node, reason: str) -> str:
 
 
 def _is_group(model: Model, node: Node, reason: str) -> bool:
+    scope = scopes(model)[0]
+    if any(misfit(scope, made) for made in map(model.producers.get, node.inputs) if made is not None):
+        return False
     if any(part in reason for part in _TOLD) or "no integer form" in reason or not dequantized_inputs(model, node):
         return False
     if reason.startswith(_UNQUANTIZED):

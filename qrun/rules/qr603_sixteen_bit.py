@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qrun.ir import Model
+from qrun.ir import Model, Node
 from qrun.rules._groups import FORMS, dequantized_inputs, refused
 from qrun.rules._rule import Finding, at, rule
+from qrun.rules._scope import scopes
 
 
 @rule(
@@ -19,7 +20,7 @@ from qrun.rules._rule import Finding, at, rule
     applies=FORMS,
 )
 def sixteen_bit(model: Model) -> Iterator[Finding]:
-    """A group of operators on 16-bit tensors, which CPU runtimes run in float.
+    """A group of operators on 16-bit tensors, which CPU runtimes run in float. One finding for each such tensor.
 
     Why is this bad?
         onnxruntime 1.31.1 makes no integer operator of such a group on its CPU provider, and qrun neither: the model is
@@ -47,9 +48,14 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
             y = QuantizeLinear(c, s, z)
         }
     """
+    told: set[str] = set()
     for node, reason in refused(model):
         wide = reason.endswith((" is uint16", " is int16"))
         if wide and node.op_type in FORMS and not node.domain and dequantized_inputs(model, node):
+            met = _sixteen_bit(model, node)
+            if met and met <= told:
+                continue
+            told |= met
             yield Finding(
                 f"{node.op_type} runs in float: {reason}",
                 **at(node),
@@ -58,3 +64,13 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
                 got=reason,
                 why=f"{node.op}-{node.version} has integer forms for 8 bits only.",
             )
+
+
+def _sixteen_bit(model: Model, node: Node) -> set[str]:
+    """The 16-bit tensors that the node reads behind DequantizeLinear, or makes before QuantizeLinear."""
+    made = [model.producers[name] for name in node.inputs if name in model.producers]
+    readers = [reader for name in node.outputs for reader in model.consumers.get(name, ())]
+    names = {m.inputs[0] for m in made if m.op_type == "DequantizeLinear" and m.inputs}
+    names |= {r.outputs[0] for r in readers if r.op_type == "QuantizeLinear" and r.outputs}
+    types = scopes(model)[0].dtypes
+    return {name for name in names if name in types and types[name].itemsize == 2}

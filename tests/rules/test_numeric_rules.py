@@ -194,6 +194,29 @@ def test_stored_tensors() -> None:
     assert f.got == "a stored tensor [3,2], all 0: its scale is 0"
 
 
+@pytest.mark.parametrize(("values", "got"), [
+    ([0.5, 0.5, 0.5], "3 times 0.5 with the recorded inputs"), ([0, 0], "2 times 0 with the recorded inputs: its scale is 0"),
+    ([-3, -3], "2 times -3 with the recorded inputs"), ([0.5, 0.25], ""), ([0, 1], ""), ([7], ""),
+])  # fmt: skip
+def test_equal_elements_at_run_time(values: list[float], got: str) -> None:
+    """Of an input, and of a tensor inside, which the rule runs the model for."""
+    given = np.array(values, F32)
+    direct = dynamic((len(values),))
+    assert ours(direct, "QR408") == []
+    inner = dynamic((len(values),))
+    inner.graph.node.insert(0, onnx.helper.make_node("Identity", ["i0"], ["t"], "copy"))
+    inner.graph.node[1].input[0] = "t"
+    for model, name in ((direct, "i0"), (inner, "t")):
+        found = [f for f in qrun.check(model, None, {"i0": given}) if f.rule == "QR408"]
+        assert [(f.got, f.tensor, f.node) for f in found] == ([(got, f"{name} (input 0)", "n")] if got else [])
+
+
+def test_a_model_that_cannot_be_run_keeps_its_static_findings() -> None:
+    model = matmul(np.full((4, 4), 127, I8), "MatMulInteger")
+    plain = ours(model, "QR409")
+    assert [f for f in qrun.check(model, None, {"nobody": np.zeros(1, U8)}) if f.rule == "QR409"] == plain
+
+
 def test_rows_do_change_with_their_batch() -> None:
     """What QR410 warns of, computed."""
     model = dynamic(("N", 2))
