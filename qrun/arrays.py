@@ -12,6 +12,7 @@ import os
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +28,7 @@ ZIP = b"PK"
 MAX_HEADER = 10_000
 CHUNK = 1 << 24
 MAX_RANK = 64
+DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError, OSError, ValueError)
 FLOAT8_E5M2 = ("<f1", "|f1")
 """What np.save writes for ml_dtypes.float8_e5m2, and np.load does not read."""
 
@@ -56,9 +58,7 @@ def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
         beside = []
     near = get_close_matches(path.name, beside, 1, 0.6)
     fixes = [f"did you mean {path.parent / near[0]}?"] if near else ["check the path"]
-    return CallError(
-        "QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes
-    )  # fmt: skip
+    return CallError("QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes)
 
 
 def read_npy(path: Path, budget: Budget) -> Array:
@@ -76,26 +76,41 @@ def read_npy(path: Path, budget: Budget) -> Array:
         raise no_such_file(path, error) from None
 
 
+class Npz:
+    """An open .npz file. members: by key; an array is read when it is asked for. A damaged file is a CallError."""
+
+    def __init__(self, source: str, stream: IO[bytes]) -> None:
+        self.source = source
+        self.members: dict[str, zipfile.ZipInfo] = {}
+        with _undamaged(source):
+            self._archive = zipfile.ZipFile(stream)
+        for info in self._archive.infolist():
+            key = info.filename.removesuffix(".npy")
+            if key in self.members:
+                raise bad_file(source, f"{key!r} twice", "every array once")
+            self.members[key] = info
+
+    def read(self, key: str, budget: Budget) -> Array:
+        info = self.members[key]
+        with _undamaged(self.source), self._archive.open(info) as member:
+            return read_array(member, f"{self.source}[{key}]", budget, info.file_size)
+
+
 def read_npz(source: str, stream: IO[bytes], budget: Budget) -> dict[str, Array]:
     """The arrays of a .npz file by key."""
-    found: dict[str, Array] = {}
+    archive = Npz(source, stream)
+    return {key: archive.read(key, budget) for key in archive.members}
+
+
+@contextmanager
+def _undamaged(source: str) -> Iterator[None]:
     try:
-        with zipfile.ZipFile(stream) as archive:
-            for info in archive.infolist():
-                key = info.filename.removesuffix(".npy")
-                if key in found:
-                    raise bad_file(source, f"{key!r} twice", "every array once")
-                with archive.open(info) as member:
-                    found[key] = read_array(member, f"{source}[{key}]", budget, info.file_size)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError, OSError) as error:
-        raise bad_file(
-            source, str(error) or type(error).__name__, "an .npz file", fix="write it again with np.savez"
-        ) from None
+        yield
     except Exception as error:
-        if type(error).__module__ in ("zlib", "lzma", "_bz2"):
-            raise bad_file(source, str(error), "an .npz file", fix="write it again with np.savez") from None
-        raise
-    return found
+        if not isinstance(error, DAMAGE) and type(error).__module__ not in ("zlib", "lzma", "_bz2"):
+            raise
+        got = str(error) or type(error).__name__
+        raise bad_file(source, got, "an .npz file", fix="write it again with np.savez") from None
 
 
 def read_stream(stream: IO[bytes], source: str, budget: Budget) -> dict[str, Array] | list[Array]:
@@ -164,7 +179,7 @@ def _header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[Any]
             warnings.simplefilter("ignore")
             fields = ast.literal_eval(text.decode("latin1" if magic[6] < 3 else "utf-8").strip())
         descr, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
-        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > 64:
+        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MAX_RANK:
             raise ValueError(f"shape {shape!r}")
         if not isinstance(descr, str):
             raise bad_file(source, "records with named fields", "an array of one element type")
@@ -279,6 +294,6 @@ def numbered(folder: Path, kind: str) -> Iterator[Path]:
 
 
 __all__ = [
-    "NPY", "bad_file", "human", "no_such_file", "numbered", "read_array", "read_npy", "read_npz", "read_stream",
-    "restored", "storable", "write_npy", "write_npz",
+    "NPY", "Npz", "bad_file", "human", "no_such_file", "numbered", "read_array", "read_npy", "read_npz",
+    "read_stream", "restored", "storable", "write_npy", "write_npz",
 ]  # fmt: skip

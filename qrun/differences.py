@@ -121,11 +121,9 @@ def _outside(got: Array, want: Array, step: Array, tolerance: Tolerance) -> Arra
         return np.asarray(step, bool)
     if integral(got.dtype):
         return np.asarray(step > tolerance.lsb, bool)
+    wide = want.astype(np.complex128 if want.dtype.kind == "c" else np.float64)
     with np.errstate(all="ignore"):
-        limit = tolerance.atol + tolerance.rtol * np.abs(
-            want.astype(np.complex128 if want.dtype.kind == "c" else np.float64)
-        )
-    close = (step <= limit) & np.isfinite(want.astype(limit.dtype))
+        close = (step <= tolerance.atol + tolerance.rtol * np.abs(wide)) & np.isfinite(wide)
     return np.asarray(~close & differing(got, want), bool)
 
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.ir import Array, Node
-from qrun.ops import Context, find
+from qrun.ops import Context, OpDef, find
 
 NEAR = 1e-5
 """Steps of the output (LSB) within which a value counts as a tie."""
@@ -79,9 +79,11 @@ def _quantize(node: Node, values: Values) -> Array | None:
 def _conv(node: Node, values: Values) -> Array | None:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*values, None, None)[:9]
     integer = find("", "ConvInteger", 10)
-    if integer is None or x is None or w is None or node.attributes.get("channels_last", 0):
+    if integer is None or x is None or w is None:
         return None
     geometry = {k: v for k, v in node.attributes.items() if k != "channels_last"}
+    turned = bool(node.attributes.get("channels_last", 0)) and x.ndim > 2
+    x = np.moveaxis(x, -1, 1) if turned else x
     scalar_zero = None if x_zero is None else x_zero.reshape(())
     acc = _f64(integer.reference(x, w, scalar_zero, w_zero, **geometry, ctx=Context(observing=False)))
     lanes = (-1, *(1,) * (x.ndim - 2))
@@ -89,7 +91,8 @@ def _conv(node: Node, values: Values) -> Array | None:
         acc = acc + _f64(bias).reshape(lanes)
     factor = _one(w_scale)
     factor = factor.reshape(lanes) if factor.ndim else factor
-    return np.asarray(acc * (_one(x_scale) * factor / _one(y_scale)) + _one(y_zero))
+    real = acc * (_one(x_scale) * factor / _one(y_scale)) + _one(y_zero)
+    return np.moveaxis(real, 1, -1) if turned else np.asarray(real)
 
 
 def _matmul(node: Node, values: Values) -> Array | None:
@@ -133,6 +136,40 @@ def _pointwise(function: Callable[[Array, Array], Array]) -> Callable[[Node, Val
     return value
 
 
+def _of_float(op_type: str, version: int) -> Callable[[Node, Values], Array | None]:
+    """Of a node that computes a function of one dequantized tensor: inputs x, its parameters, y's parameters."""
+
+    def value(node: Node, values: Values) -> Array | None:
+        x, x_scale, x_zero, y_scale, y_zero = (*values, None)[:5]
+        function = find("", op_type, version)
+        if function is None or x is None:
+            return None
+        attributes = {k: v for k, v in node.attributes.items() if k in function.attributes}
+        real = (_f64(x) - _one(x_zero)) * _one(x_scale)
+        last = bool(node.attributes.get("channels_last", 0)) and x.ndim > 2
+        real = np.moveaxis(real, -1, 1) if last else real
+        made = function.reference(real, **attributes, **_context(function))
+        made = made[0] if isinstance(made, tuple) else made
+        return np.asarray((np.moveaxis(made, 1, -1) if last else made) / _one(y_scale) + _one(y_zero))
+
+    return value
+
+
+def _context(function: OpDef) -> dict[str, Context]:
+    return {"ctx": Context(observing=False)} if function.takes_context else {}
+
+
+def _softmax(node: Node, values: Values) -> Array | None:
+    x, x_scale, _, y_scale, y_zero = (*values, None)[:5]
+    axis = node.attributes.get("axis", -1)
+    if x is None or not x.size or not isinstance(axis, int):
+        return None
+    real = _f64(x) * _one(x_scale)
+    whole = tuple(range(axis % x.ndim, x.ndim)) if node.attributes.get("opset", 13) in range(13) else (axis,)
+    powers = np.exp(real - real.max(axis=whole, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=whole, keepdims=True) / _one(y_scale) + _one(y_zero))
+
+
 _KNOWN: Mapping[tuple[str, str], Callable[[Node, Values], Array | None]] = {
     ("", "QuantizeLinear"): _quantize,
     (_MS, "QuantizeLinear"): _quantize,
@@ -142,4 +179,9 @@ _KNOWN: Mapping[tuple[str, str], Callable[[Node, Values], Array | None]] = {
     (_MS, "QGemm"): _gemm,
     (_MS, "QLinearAdd"): _pointwise(np.add),
     (_MS, "QLinearMul"): _pointwise(np.multiply),
+    (_MS, "QLinearAveragePool"): _of_float("AveragePool", 19),
+    (_MS, "QLinearGlobalAveragePool"): _of_float("GlobalAveragePool", 1),
+    (_MS, "QLinearLeakyRelu"): _of_float("LeakyRelu", 16),
+    (_MS, "QLinearSigmoid"): _of_float("Sigmoid", 13),
+    (_MS, "QLinearSoftmax"): _softmax,
 }

@@ -1,0 +1,276 @@
+"""``qrun compare``: two runtimes, two models, two saved results, or a run and its record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qrun.cli._base import Call, argument, define, format_options, general_options, option, stacked
+from qrun.cli._options import Size, input_options, read_model
+from qrun.cli.profile import Top
+from qrun.errors import CallError
+
+if TYPE_CHECKING:
+    from qrun.comparing.sides import Side
+    from qrun.differences import Tolerance
+    from qrun.inputs import Feeds
+    from qrun.ir import Model
+    from qrun.report.screen import Out
+
+AGAINST = ("ort", "ort-optimized", "onnx-ref", "reference", "native", "fused", "literal")
+_RUNS = "--against, --arith, --isolate and --record run one model"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What was compared, ready to be printed: as text, as Markdown, and the body of the JSON report."""
+
+    equal: bool
+    text: Callable[[Out, int | None], None]
+    markdown: Callable[[Out, int | None], None]
+    fields: Callable[[], dict[str, Any]]
+
+
+tolerance_options = stacked(
+    option("--lsb", type=click.IntRange(0), metavar="N", default=0, show_default=True, group="Tolerance",
+           help="Steps by which integer tensors may differ."),
+    option("--rtol", type=click.FloatRange(0), metavar="X", group="Tolerance", show_default="0.001; 0 between qrun's backends",
+           help="Relative tolerance of floating-point tensors."),
+    option("--atol", type=click.FloatRange(0), metavar="X", group="Tolerance", show_default="1e-07; 0 between qrun's backends",
+           help="Absolute tolerance of floating-point tensors."),
+)  # fmt: skip
+
+
+@define(
+    "compare",
+    examples=[
+        "qrun compare m.onnx -i x.npy                      # with ONNX Runtime",
+        "qrun compare m.onnx -i x.npy --against fused      # QDQ groups fused",
+        "qrun compare float.onnx int8.onnx -i x.npy        # what int8 costs",
+        "qrun compare m.onnx -i x.npy --record golden/     # then: m.onnx golden/",
+        "qrun compare before.json after.json               # also a.npz b.npz",
+    ],
+    notes="Exit code 0 if all is equal within the tolerance, 1 if not. A cause is named only if computing the node in this "
+    "way gives the other side's bits.",
+)
+@argument("a", about="A model, or - for stdin; or a result saved with --json or -o.")
+@argument("b", about="What to compare it with: a second model or result, or a recorded directory.", required=False)
+@input_options
+@option("--against", type=click.Choice(AGAINST), group="Run", show_default="ort",
+        help="Second side for the same model: another runtime (ort: node by node, ort-optimized: as its users run it), "
+             "qrun's other backend, or QDQ groups fused or literal.")  # fmt: skip
+@option("--arith", type=click.Choice(["ort", "onnx-ref"]), group="Run",
+        help="Compare qrun's exact arithmetic with this one.")  # fmt: skip
+@option("--isolate", is_flag=True, group="Run",
+        help="Feed every node the second side's values, so that errors do not add up.")  # fmt: skip
+@option("--record", metavar="DIR", group="Run", show_default="of qrun, or of --against",
+        help="Save hashes and statistics of all tensors, to compare other machines and versions with.")  # fmt: skip
+@option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,
+        show_default="80% of free", group="Run", help="Stop before a tensor would take more, e.g. 8GiB.")  # fmt: skip
+@tolerance_options
+@option("--top", type=Top(), metavar="N", default=10, show_default=True, group="Output",
+        help="Differing tensors to list, or 'all'.")  # fmt: skip
+@format_options("text", "json", "markdown")
+@general_options(config=True)
+@click.pass_context
+def command(ctx: click.Context, /, out: Out, **options: Any) -> int:
+    """Find the first tensor where two runtimes, models or runs differ."""
+    shown = _KINDS[_kind(options)](options, out)
+    code = 0 if shown.equal else 1
+    top = None if options["top"] == "all" else options["top"]
+    if options["format"] == "json":
+        from qrun.report.json import document
+
+        out.result.write(
+            document(
+                "compare", ctx.ensure_object(Call).argv, {**shown.fields(), "equal": shown.equal, "exit_code": code}
+            )
+        )
+    else:
+        (shown.markdown if options["format"] == "markdown" else shown.text)(out, top)
+    return code
+
+
+def _kind(options: Mapping[str, Any]) -> str:
+    """What A and B are. Raises CallError where they do not go together."""
+    a, b = options["a"], options["b"]
+    first, second = _suffix(a), _suffix(b) if b else ""
+    files = first in (".npz", ".json")
+    if b is None:
+        if files:
+            raise _unfit("a second file is missing", f"two {first} files", a, f"qrun compare {a} OTHER{first}")
+        return "record" if options["record"] else "runtimes"
+    if files or second in (".npz", ".json"):
+        if first != second:
+            raise _unfit("these two cannot be compared", "two .npz files, or two .json files", f"{a} and {b}")
+        _refuse(options, ("against", "arith", "isolate", "record", "inputs", "random", "shape"))
+        return first[1:]
+    if options["record"]:
+        raise _unfit("--record takes one model", "qrun compare MODEL --record DIR", f"{a} and {b}", "leave B out")
+    if os.path.isdir(b):
+        _refuse(options, ("isolate",))
+        return "recorded"
+    _refuse(options, ("against", "arith", "isolate"))
+    return "models"
+
+
+def _suffix(path: str) -> str:
+    return Path(path).suffix.lower()
+
+
+def _refuse(options: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    given = [f"--{name}" for name in names if options[name]]
+    if given:
+        raise _unfit(f"{given[0]} does not fit these arguments", f"qrun compare A B without {', '.join(given)}",
+                     f"{options['a']} and {options['b']}", f"leave out {given[0]}, or B")  # fmt: skip
+
+
+def _unfit(message: str, expected: str, got: str, fix: str = "qrun compare -h") -> CallError:
+    return CallError("QR005", "bad-option", message, facts=[("expected", expected), ("got", got)], fixes=[fix])
+
+
+def _model(options: Mapping[str, Any]) -> tuple[Model, bytes | None]:
+    from qrun.ir import load
+
+    source = read_model(options["a"], options["inputs"])
+    model = load(source, source="stdin" if options["a"] == "-" else "")
+    return model, source if isinstance(source, bytes) else None
+
+
+def _feeds(model: Model, options: Mapping[str, Any], out: Out) -> Feeds:
+    from qrun.inputs import read_inputs
+
+    feeds = read_inputs(model, options["inputs"], shapes=options["shape"], random=options["random"],
+                        seed=options["seed"], max_memory=options["max_memory"])  # fmt: skip
+    out.notes(feeds.notes)
+    return feeds
+
+
+def _tolerance(options: Mapping[str, Any], exact: bool = False) -> Tolerance:
+    from qrun.differences import Tolerance
+
+    rtol, atol = (
+        (0.0 if exact else usual) if options[n] is None else options[n] for n, usual in (("rtol", 1e-3), ("atol", 1e-7))
+    )
+    return Tolerance(options["lsb"], rtol, atol)
+
+
+def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
+    from qrun.comparing.choices import EXACT, sides
+    from qrun.comparing.runtimes import compare_runtimes
+    from qrun.report import compare as report
+    from qrun.report.progress import Progress
+
+    if options["arith"] and options["against"]:
+        raise _unfit("--arith compares two arithmetics of qrun, without --against", "one of them",
+                     f"--arith {options['arith']} --against {options['against']}", "leave one of them out")  # fmt: skip
+    model, data = _model(options)
+    feeds = _feeds(model, options, out)
+    against = "" if options["arith"] else options["against"] or "ort"
+    a, b = sides(model, against, data=data, arith=options["arith"] or "exact", max_memory=options["max_memory"])
+    tolerance = _tolerance(options, against in EXACT)
+    with Progress(out, "compare", "nodes") as progress:
+        found = compare_runtimes(a, b, feeds.arrays, tolerance, isolate=options["isolate"], progress=progress)
+    return Shown(
+        found.equal,
+        lambda out, top: report.print_comparison(out, found, top),
+        lambda out, top: report.print_comparison_markdown(out, found, top),
+        lambda: report.comparison_fields(found, feeds),
+    )
+
+
+def _models(options: Mapping[str, Any], out: Out) -> Shown:
+    from qrun.comparing.accuracy import accuracy
+    from qrun.ir import load
+    from qrun.report import accuracy as report
+    from qrun.report.progress import Progress
+
+    first, _ = _model(options)
+    second = load(options["b"])
+    feeds = _feeds(first, options, out)
+    with Progress(out, "compare") as progress:
+        found = accuracy(first, second, [feeds.arrays], tolerance=_tolerance(options), max_memory=options["max_memory"],
+                         progress=progress)  # fmt: skip
+    return Shown(
+        found.equal,
+        lambda out, top: report.print_accuracy(out, found, top),
+        lambda out, top: report.print_accuracy_markdown(out, found, top),
+        lambda: {"kind": "models", **report.accuracy_fields(found)},
+    )
+
+
+def _files(found: Any) -> Shown:
+    from qrun.report import comparefiles as report
+
+    return Shown(
+        found.equal,
+        lambda out, top: report.print_files(out, found, top),
+        lambda out, top: report.print_files_markdown(out, found, top),
+        lambda: {"kind": "files", **report.files_fields(found)},
+    )
+
+
+def _archives(options: Mapping[str, Any], out: Out) -> Shown:
+    from qrun.comparing.archives import compare_npz
+
+    return _files(compare_npz(Path(options["a"]), Path(options["b"]), _tolerance(options)))
+
+
+def _saved(options: Mapping[str, Any], out: Out) -> Shown:
+    from qrun.comparing.saved import compare_saved
+
+    return _files(compare_saved(Path(options["a"]), Path(options["b"])))
+
+
+def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
+    """The run that is recorded, or compared with a record: qrun's, or the one that --against or --arith name."""
+    from qrun.comparing.choices import sides
+
+    model, data = _model(options)
+    feeds = _feeds(model, options, out)
+    against: str | None = options["against"]
+    arith: Any = options["arith"] or "exact"
+    pair = sides(model, against or "", data=data, arith=arith, max_memory=options["max_memory"])
+    return pair[1 if against or options["arith"] else 0], feeds
+
+
+def _tensors(side: Side, feeds: Feeds) -> dict[str, Any]:
+    return {name: array for name, array in side.run(feeds.arrays).items() if array is not None}
+
+
+def _record(options: Mapping[str, Any], out: Out) -> Shown:
+    from qrun.comparing.record import check_folder, record
+    from qrun.report import comparefiles as report
+
+    folder = Path(options["record"])
+    check_folder(folder)
+    side, feeds = _recorded_side(options, out)
+    made = record(_tensors(side, feeds), side.model, feeds.arrays, side.label, folder)
+
+    def text(out: Out, top: int | None) -> None:
+        report.print_recorded(out, made)
+
+    return Shown(True, text, text, lambda: {"kind": "recorded", **report.recorded_fields(made)})
+
+
+def _with_record(options: Mapping[str, Any], out: Out) -> Shown:
+    from qrun.comparing.recordcompare import compare_record
+
+    side, feeds = _recorded_side(options, out)
+    return _files(compare_record(_tensors(side, feeds), side.model, feeds.arrays, Path(options["b"]), _tolerance(options),
+                                 label=side.label))  # fmt: skip
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any], Out], Shown]] = {
+    "runtimes": _runtimes,
+    "models": _models,
+    "npz": _archives,
+    "json": _saved,
+    "record": _record,
+    "recorded": _with_record,
+}

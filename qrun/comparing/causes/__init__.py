@@ -1,0 +1,91 @@
+"""Causes of differences: every module of this package declares some with @cause and is found by itself.
+
+A cause is a hypothesis about what the other side computes. It is named only if recomputing the node in this way gives
+the other side's bits in every element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+
+import numpy as np
+
+from qrun.comparing.causes._cause import CAUSES, Cause, Hypothesis, cause
+from qrun.comparing.causes._suspect import TIE, Form, Suspect, same
+from qrun.differences import differing
+from qrun.ir import Array
+
+for _module in iter_modules(__path__):
+    if not _module.name.startswith("_"):
+        import_module(f"{__name__}.{_module.name}")
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a tensor differs.
+
+    cause:     the name of a Cause, or ``unknown``. text: what the other side does, or what is known.
+    explained: differing elements that recomputing reproduces, all of them unless unknown; 0 where there is nothing to.
+    ties:      of the differing elements, how many are exact ties; None if the values before rounding are not known.
+    nearest, farthest: distance of the others to a tie, in steps (LSB).
+    """
+
+    cause: str
+    text: str
+    explained: int = 0
+    ties: int | None = None
+    nearest: float | None = None
+    farthest: float | None = None
+
+
+def reason(suspect: Suspect) -> Reason:
+    """The first cause, from the most specific to the most general, that gives what the other side gave."""
+    for known in sorted(CAUSES.values(), key=lambda c: c.rank):
+        for hypothesis in known.function(suspect):
+            if hypothesis.array is None:
+                return Reason(known.name, hypothesis.text)
+            if suspect.explained(hypothesis.array):
+                return _measured(suspect, known.name, hypothesis.text)
+    return _measured(suspect, UNKNOWN, "no hypothesis reproduces the other side's bits")
+
+
+def _measured(suspect: Suspect, name: str, text: str) -> Reason:
+    theirs, mine, exact = suspect.theirs, suspect.mine, suspect.exact
+    if theirs is None or theirs.shape != mine.shape or theirs.dtype != mine.dtype:
+        return Reason(name, text)
+    bad = differing(mine, theirs)
+    count = int(np.count_nonzero(bad)) if name != UNKNOWN else 0
+    if exact is None:
+        return Reason(name, text, count)
+    away = to_tie(exact[bad])
+    away = away[np.isfinite(away)]
+    if not away.size:
+        return Reason(name, text, count)
+    other = away[away > TIE] if (away > TIE).any() else away
+    return Reason(name, text, count, int(np.count_nonzero(away <= TIE)), float(other.min()), float(other.max()))
+
+
+def to_tie(values: Array) -> Array:
+    """How far each value is from the middle between two integers."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(values - np.floor(values) - 0.5))
+
+
+__all__ = [
+    "CAUSES",
+    "TIE",
+    "UNKNOWN",
+    "Cause",
+    "Form",
+    "Hypothesis",
+    "Reason",
+    "Suspect",
+    "cause",
+    "reason",
+    "same",
+    "to_tie",
+]

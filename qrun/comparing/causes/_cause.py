@@ -1,0 +1,51 @@
+"""The declaration of a cause: a function that says what the other side would give if this were the reason."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from qrun.comparing.causes._suspect import Suspect
+from qrun.ir import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What the other side would give.
+
+    array: its output; None for what needs no reproduction: it is seen as it is (a refusal, a missing output).
+    text:  in a few words, what it does differently.
+    """
+
+    array: Array | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A declared cause. rank: those of lower rank are tried first; the more specific ones."""
+
+    name: str
+    rank: int
+    source: str
+    function: Callable[[Suspect], Iterator[Hypothesis]]
+
+    @property
+    def summary(self) -> str:
+        return inspect.cleandoc(self.function.__doc__ or "").split("\n\n")[0]
+
+
+CAUSES: dict[str, Cause] = {}
+
+
+def cause(name: str, *, rank: int, source: str) -> Callable[[Callable[[Suspect], Iterator[Hypothesis]]], Cause]:
+    """Declare a cause over a Suspect; it yields no hypothesis where it does not apply. The docstring sums it up."""
+
+    def register(function: Callable[[Suspect], Iterator[Hypothesis]]) -> Cause:
+        if name in CAUSES or any(known.rank == rank for known in CAUSES.values()):
+            raise ValueError(f"cause {name}, rank {rank}, is declared twice")
+        CAUSES[name] = Cause(name, rank, source, function)
+        return CAUSES[name]
+
+    return register

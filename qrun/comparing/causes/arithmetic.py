@@ -1,0 +1,103 @@
+"""The same formula in other arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qrun.comparing.causes._cause import Hypothesis, cause
+from qrun.comparing.causes._suspect import Suspect, spread
+from qrun.ir.types import NUMBERS, type_name
+
+_PRODUCTS = ("QLinearConv", "QLinearMatMul", "QGemm")
+_NUMERICS = "onnxruntime core/mlas/lib/quantize.cpp; onnx/reference/ops/op_qlinear_conv.py"
+
+
+@cause("reciprocal-floor", rank=28, source="onnxruntime contrib_ops/cpu/quantization/qlinear_softmax.cc")
+def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
+    """QLinearSoftmax multiplies with floor(1 / y_scale), so that every scale that is no reciprocal integer is off."""
+    scale = s.arg("y_scale")
+    if not s.is_op("QLinearSoftmax") or scale is None:
+        return
+    inverse = np.float32(1) / scale.reshape(())
+    made = s.evaluate("ort")
+    if made is not None and np.floor(inverse) != inverse:
+        yield Hypothesis(
+            made, f"multiplies with floor(1 / y_scale) = {np.floor(inverse):.0f}, not {float(inverse):.7g}"
+        )
+
+
+@cause("division-type", rank=29, source="ONNX operators, QuantizeLinear-23: precision, else the type of y_scale")
+def division_type(s: Suspect) -> Iterator[Hypothesis]:
+    """x / y_scale is rounded to another type before it is rounded to an integer."""
+    if not s.is_op("QuantizeLinear"):
+        return
+    x, scale = s.args[0], s.args[1]
+    due = s.node.attributes.get("precision") or (scale.dtype if scale is not None else None)
+    for dtype in (np.float32, np.float16, np.float64):
+        kind = np.dtype(dtype)
+        if kind == due or NUMBERS[kind] == due or x is None or scale is None:
+            continue
+        with np.errstate(all="ignore"):
+            divisor = spread(scale, s.mine, s.node.attributes.get("axis", 1)).astype(kind)
+            quotient = (x.astype(kind) / divisor).astype(np.float64)
+        if quotient.shape != s.mine.shape:
+            continue
+        made = s.coded(np.rint(quotient), s.zero)
+        if made is not None:
+            yield Hypothesis(made, f"divides in {type_name(kind)}")
+
+
+@cause("float32-multiplier", rank=42, source=_NUMERICS)
+def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
+    """The scales become one float32 multiplier, which moves sums near a tie to the other side."""
+    if s.is_op(*_PRODUCTS):
+        for arith, text in (("ort", "float32(sum) times the multiplier, in float32"),
+                            ("onnx-ref", "float64(sum) times the multiplier, zero point added before rounding")):  # fmt: skip
+            made = s.evaluate(arith)  # type: ignore[arg-type]
+            if made is not None:
+                yield Hypothesis(made, f"rounds x_scale * w_scale / y_scale to float32; {text}")
+
+
+@cause(
+    "float32-arithmetic",
+    rank=43,
+    source="onnxruntime core/mlas/lib/qladd.cpp, contrib_ops/cpu/quantization; numerics, D2 to D4",
+)
+def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
+    """The node is computed in float32 steps, each rounded, where the real value is due."""
+    if s.is_op("DequantizeLinear"):
+        yield from _rounded_codes(s)
+    if s.alone and not s.is_op(*_PRODUCTS):
+        for arith, whose in (("ort", "onnxruntime's"), ("onnx-ref", "onnx.reference's")):
+            made = s.evaluate(arith)  # type: ignore[arg-type]
+            if made is not None:
+                yield Hypothesis(made, f"{whose} order of float32 steps")
+
+
+def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
+    """int32 codes converted to float32 before the zero point is subtracted."""
+    x, scale, zero = (*s.args, None)[:3]
+    if x is None or scale is None or x.dtype != np.int32:
+        return
+    axis = s.node.attributes.get("axis", 1)
+    with np.errstate(all="ignore"):
+        shift = np.float32(0) if zero is None else spread(zero, s.mine, axis).astype(np.float32)
+        made = (x.astype(np.float32) - shift) * spread(scale, s.mine, axis).astype(np.float32)
+        yield Hypothesis(
+            np.asarray(made.astype(s.mine.dtype)), "rounds the int32 code to float32 before it subtracts the zero point"
+        )
+
+
+@cause("near-tie", rank=44, source="IEEE 754: the quotient as one float32 number")
+def near_tie(s: Suspect) -> Iterator[Hypothesis]:
+    """The value before rounding is itself rounded to float32, which makes ties of what is near one."""
+    if s.exact is None or not s.alone:
+        return
+    with np.errstate(all="ignore"):
+        single = (s.exact - s.zero).astype(np.float32)
+        for text, whole, zero in (("", single, s.zero), (", zero point included", s.exact.astype(np.float32), 0.0)):
+            made = s.coded(np.rint(whole).astype(np.float64), zero)
+            if made is not None:
+                yield Hypothesis(made, f"rounds the value before rounding to float32{text}")

@@ -1,0 +1,19 @@
+"""The same nodes in another form: fused to integer operators, or as written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qrun.comparing.causes._cause import Hypothesis, cause
+from qrun.comparing.causes._suspect import Suspect
+
+
+@cause(
+    "fused-requantization",
+    rank=45,
+    source="onnxruntime, graph optimizations: QDQ selectors and transformers; qrun.passes.fuse_qdq",
+)
+def fused_requantization(s: Suspect) -> Iterator[Hypothesis]:
+    """DequantizeLinear-operator-QuantizeLinear groups run as one integer operator that rounds once, or the reverse."""
+    for made, text in s.formed("fused-requantization"):
+        yield Hypothesis(made, text)

@@ -1,0 +1,48 @@
+"""What is seen without recomputing anything: a refusal, an output that is missing or has another form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qrun.comparing.causes._cause import Hypothesis, cause
+from qrun.comparing.causes._suspect import Suspect, same
+from qrun.ir.types import describe, shape_text, type_name
+
+_SPEC = "https://onnx.ai/onnx/operators/"
+
+
+@cause("refused", rank=1, source=_SPEC)
+def refused(s: Suspect) -> Iterator[Hypothesis]:
+    """The other side refuses the node, or fails in it, where the specification allows it."""
+    if s.error is not None:
+        facts = dict(s.error.facts)
+        yield Hypothesis(None, facts.get("got", s.error.message))
+
+
+@cause("missing-output", rank=2, source=_SPEC)
+def missing_output(s: Suspect) -> Iterator[Hypothesis]:
+    """The other side makes no tensor at all for this output."""
+    if s.error is None and s.theirs is None:
+        yield Hypothesis(None, f"no output where {describe(s.mine)} is due")
+
+
+@cause("wrong-shape", rank=3, source=_SPEC)
+def wrong_shape(s: Suspect) -> Iterator[Hypothesis]:
+    """The values are right, the shape is not."""
+    if s.theirs is not None and s.theirs.shape != s.mine.shape and s.theirs.size == s.mine.size:
+        text = f"shape {shape_text(s.theirs.shape)} where {shape_text(s.mine.shape)} is due, same values"
+        yield Hypothesis(s.mine.reshape(s.theirs.shape), text)
+
+
+@cause("wrong-type", rank=4, source=_SPEC)
+def wrong_type(s: Suspect) -> Iterator[Hypothesis]:
+    """The values are right, the element type is not."""
+    if s.theirs is not None and s.theirs.dtype != s.mine.dtype and s.theirs.shape == s.mine.shape:
+        with np.errstate(all="ignore"):
+            cast = s.mine.astype(s.theirs.dtype)
+            back = s.theirs.astype(s.mine.dtype)
+        if same(back, s.mine):
+            text = f"{type_name(s.theirs.dtype)} where {type_name(s.mine.dtype)} is due, same values"
+            yield Hypothesis(cast, text)

@@ -1,0 +1,56 @@
+"""Sums of floats, whose order no specification fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qrun.comparing.causes._cause import Hypothesis, cause
+from qrun.comparing.causes._suspect import Suspect
+from qrun.ir import Array
+
+_UNIT = 2.0**-24
+_SUMS = {"Conv": (0, 1, 2), "MatMul": (0, 1), "Gemm": (0, 1, 2)}
+
+
+@cause(
+    "float-order",
+    rank=47,
+    source="Higham 2002, Accuracy and Stability of Numerical Algorithms, section 3.1: gamma_n bounds every order",
+)
+def float_order(s: Suspect) -> Iterator[Hypothesis]:
+    """A float32 sum in another order. No order is due, so none is recomputed: every element must be within what rounding
+    can do to a sum of these terms, in whatever order.
+    """
+    if not s.is_op(*_SUMS) or s.theirs is None or s.theirs.dtype != np.float32 or s.theirs.shape != s.mine.shape:
+        return
+    terms, size = _terms(s), _sizes(s)
+    if size is None or not np.isfinite(size).all() or not np.isfinite(s.theirs).all():
+        return
+    bound = 2 * (terms + 2) * _UNIT / (1 - (terms + 2) * _UNIT) * size.astype(np.float64)
+    apart = np.abs(s.mine.astype(np.float64) - s.theirs.astype(np.float64))
+    if np.all(apart <= bound):
+        share = float(np.max(np.divide(apart, bound, out=np.zeros_like(apart), where=bound > 0), initial=0.0))
+        yield Hypothesis(
+            None, f"sums of {terms} float32 terms in another order; at most {share:.1%} of what any order can do"
+        )
+
+
+def _terms(s: Suspect) -> int:
+    a, b = s.args[0], s.args[1]
+    assert a is not None
+    assert b is not None
+    if s.is_op("Conv"):
+        return int(np.prod(b.shape[1:], dtype=np.int64))
+    return int(a.shape[0 if s.node.attributes.get("transA") else -1])
+
+
+def _sizes(s: Suspect) -> Array | None:
+    """The same sums of the terms' magnitudes."""
+    sizes = {}
+    for place in _SUMS[s.node.op_type]:
+        array = s.args[place] if place < len(s.args) else None
+        if array is not None and s.definition is not None:
+            sizes[s.definition.inputs[place].name] = np.abs(array)
+    return s.evaluate(inputs=sizes)

@@ -1,0 +1,38 @@
+"""Which two sides ``--against`` and ``--arith`` stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from qrun.comparing.sides import PeerSide, QrunSide, Side
+from qrun.ir import Model
+from qrun.ops import Arith
+
+AGAINST = ("ort", "ort-optimized", "onnx-ref", "reference", "native", "fused", "literal")
+EXACT = ("reference", "native")
+"""Sides that must agree bit for bit, also in floats."""
+
+
+def sides(
+    model: Model, against: str, *, data: bytes | None = None, arith: Arith = "exact", max_memory: int | None = None
+) -> tuple[Side, Side]:
+    """The first side, which is qrun, and the one it is compared with.
+
+    against: one of AGAINST, or "" for qrun's exact arithmetic against `arith`.
+    data:    the bytes of a model that was not read from a path.
+    Raises UnsupportedError if the other runtime is not installed.
+    """
+    own: Callable[..., QrunSide] = partial(QrunSide, model, max_memory=max_memory)
+    peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data)
+    made: Mapping[str, Callable[[], tuple[Side, Side]]] = {
+        "": lambda: (own(name="exact"), own(name=arith, arith=arith)),
+        "ort": lambda: (own(), peer("ort")),
+        "ort-optimized": lambda: (own(), peer("ort", optimize=True)),
+        "onnx-ref": lambda: (own(), peer("onnx-ref")),
+        "reference": lambda: (own(name="native", backend="native"), own(name="reference")),
+        "native": lambda: (own(name="reference"), own(name="native", backend="native")),
+        "fused": lambda: (own(name="literal"), own(name="fused", fuse=True)),
+        "literal": lambda: (own(name="fused", backend="native", fuse=True), own(name="literal")),
+    }
+    return made[against]()

@@ -1,0 +1,285 @@
+"""Which tensor of one model stands for which tensor of another: found by walking both graphs in step.
+
+Quantizers are looked through, quantized operators are read as float ones, and operators that a quantizer leaves out
+(an activation in the output's range, a normalization in the weights, a bias as a node of its own) may be missing on
+either side. Operators pair when they are of one kind, read what is paired already, and have the same constants as far
+as quantization keeps them; where inputs lead nowhere, weights and the graph's outputs are the next places to start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from qrun.comparing.matching_graph import Reals, region
+from qrun.comparing.matching_likeness import ALIKE, COMMUTATIVE, agreement, is_absorbed, kind, likeness
+
+_FAR = 6
+"""Operators that may be missing in a row."""
+_MANY = 4
+"""Inputs of a commutative operator from which their order is taken as it is."""
+_ENOUGH, _CLEAR = 16, 0.05
+"""Numbers in weights that are known by themselves, and how much more alike than any others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A value of the second model and the one of the first that it stands for.
+
+    how: ``input``, ``output``, ``weights`` (same constants), ``operator`` (same kind, same inputs), ``reader`` (read by
+         matched operators).
+    """
+
+    value: str
+    other: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A value without a counterpart, and the node that makes it.
+
+    inside: the other model's node which does this step too, so that the value does not appear there; "" if there is none.
+    """
+
+    value: str
+    index: int
+    inside: str
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """All matches in the second model's order; what is left of the first and of the second model."""
+
+    matches: tuple[Match, ...]
+    left: tuple[Unmatched, ...]
+    right: tuple[Unmatched, ...]
+
+
+def match(first: Reals, second: Reals) -> Matching:
+    """Match the values of two models with the same inputs."""
+    return _Matcher(first, second).run()
+
+
+class _Matcher:
+    """starts: for each value of the second model, the first one of the first model that it may stand for."""
+
+    def __init__(self, first: Reals, second: Reals) -> None:
+        self.a, self.b = first, second
+        names = {v.name for v in first.model.inputs}
+        self.starts = {v.name: v.name for v in second.model.inputs if v.name in names}
+        self.how = dict.fromkeys(self.starts, "input")
+        self.pairs: dict[int, int] = {}
+        self.taken: set[int] = set()
+        self.skipped: set[int] = set()
+
+    def run(self) -> Matching:
+        done = -1
+        while done != len(self.starts) + len(self.pairs):
+            done = len(self.starts) + len(self.pairs)
+            self._forward()
+            if len(self.pairs) + len(self.skipped) < len(self.b.operators) and not self._anchor():
+                self._backward()
+        return self._settle()
+
+    # Pairing operators
+
+    def _forward(self) -> None:
+        for place in self.b.operators:
+            if place in self.pairs or place in self.skipped:
+                continue
+            inputs = [source.value for _, source in self.b.inputs(place)]
+            if not inputs or any(value not in self.starts for value in inputs):
+                continue
+            found = self._best(place, inputs)
+            if found is not None:
+                self._pair(place, found[0], "weights" if found[1] >= ALIKE else "operator")
+            elif is_absorbed(self.b, place):
+                self.skipped.add(place)
+                self._start(self.b.nodes[place].outputs[0], self.starts[inputs[0]], self.how[inputs[0]])
+
+    def _pair(self, place: int, other: int, how: str) -> None:
+        self.pairs[place] = other
+        self.taken.add(other)
+        for mine, theirs in zip(self.b.nodes[place].outputs, self.a.nodes[other].outputs, strict=False):
+            if mine and theirs:
+                self._start(mine, theirs, how)
+
+    def _start(self, value: str, other: str, how: str) -> None:
+        if value not in self.starts:
+            self.starts[value], self.how[value] = other, how
+
+    def _may_be(self, value: str) -> dict[str, int]:
+        """The values that `value` may stand for, and how many operators must be missing for that."""
+        first = self.starts[value]
+        found, pending = {first: 0}, deque([first])
+        while pending:
+            at = pending.popleft()
+            for read in self.a.readers.get(at, ()):
+                free = read.operator >= 0 and read.operator not in self.taken and found[at] < _FAR
+                if free and is_absorbed(self.a, read.operator):
+                    output = self.a.nodes[read.operator].outputs[0]
+                    if output not in found:
+                        found[output] = found[at] + 1
+                        pending.append(output)
+        return found
+
+    def _best(self, place: int, inputs: Sequence[str]) -> tuple[int, float] | None:
+        """The operator that does what this one does, and how alike their constants are."""
+        able = [self._may_be(value) for value in inputs]
+        reads = {read.operator: None for other in able[0] for read in self.a.readers.get(other, ())}
+        if kind(self.b.nodes[place]) in COMMUTATIVE:
+            reads |= {
+                read.operator: None for choice in able for other in choice for read in self.a.readers.get(other, ())
+            }
+        ranked = []
+        for other in reads:
+            if other < 0 or other in self.taken or kind(self.a.nodes[other]) != kind(self.b.nodes[place]):
+                continue
+            depth = self._depth(other, able, kind(self.b.nodes[place]) in COMMUTATIVE)
+            if depth is None:
+                continue
+            alike = likeness(self.a, other, self.b, place)
+            if alike is not None and alike < ALIKE and is_absorbed(self.b, place):
+                continue
+            hint = self.a.nodes[other].outputs[0] in self.b.nodes[place].outputs[0]
+            score = (
+                round(alike if alike is not None else 0.5, 2),
+                -depth,
+                agreement(self.a, other, self.b, place),
+                hint,
+            )
+            ranked.append((score, -other, alike or 0.0))
+        if not ranked:
+            return None
+        _, other, alike = max(ranked)
+        return -other, alike
+
+    def _depth(self, other: int, able: Sequence[dict[str, int]], swap: bool) -> int | None:
+        """How many operators must be missing for these inputs to be those of `other`; None if they cannot be."""
+        values = tuple(source.value for _, source in self.a.inputs(other))
+        if len(values) != len(able):
+            return None
+        orders = list(permutations(values)) if swap and len(values) < _MANY else [values]
+        fits = [
+            sum(choice[value] for choice, value in zip(able, order, strict=True))
+            for order in orders
+            if all(value in choice for choice, value in zip(able, order, strict=True))
+        ]
+        return min(fits, default=None)
+
+    # Starting anew
+
+    def _anchor(self) -> bool:
+        """Pair the first operator whose weights are those of one free operator only; was there one?"""
+        free = [o for o in self.a.operators if o not in self.taken]
+        for place in self.b.operators:
+            if place in self.pairs or place in self.skipped or not self._is_weighty(place):
+                continue
+            node = self.b.nodes[place]
+            alike = sorted(
+                ((likeness(self.a, o, self.b, place) or 0.0, o) for o in free if kind(self.a.nodes[o]) == kind(node)),
+                reverse=True,
+            )
+            if alike and alike[0][0] >= ALIKE and (len(alike) < 2 or alike[1][0] < alike[0][0] - _CLEAR):
+                self._pair(place, alike[0][1], "weights")
+                self._pair_inputs(place, alike[0][1])
+                return True
+        return False
+
+    def _is_weighty(self, place: int) -> bool:
+        return any((c := self.b.constant(n)) is not None and c.size >= _ENOUGH for n in self.b.fixed(place))
+
+    def _pair_inputs(self, place: int, other: int) -> None:
+        mine, theirs = ([s.value for _, s in r.inputs(p)] for r, p in ((self.b, place), (self.a, other)))
+        if len(mine) == len(theirs):
+            for value, counterpart in zip(mine, theirs, strict=True):
+                self._start(value, counterpart, "reader")
+
+    def _backward(self) -> None:
+        """From the graph's outputs, and what is matched without its operator, to the operators before."""
+        ends = [(v, o) for v, o in self._outputs() if v not in self.starts]
+        pending = ends + [(v, o) for v, o in self.starts.items() if self.how[v] == "reader"]
+        seen = set()
+        while pending:
+            value, other = pending.pop()
+            place, counterpart = self.b.made.get(value), self.a.made.get(other)
+            if place is None or counterpart is None or (value, other) in seen or place in self.pairs:
+                continue
+            seen.add((value, other))
+            if kind(self.b.nodes[place]) == kind(self.a.nodes[counterpart]) and counterpart not in self.taken:
+                self._pair(place, counterpart, "reader")
+                self._pair_inputs(place, counterpart)
+                pending += [(s.value, self.starts[s.value]) for _, s in self.b.inputs(place) if s.value in self.starts]
+            elif is_absorbed(self.a, counterpart):
+                pending.append((value, next(s.value for _, s in self.a.inputs(counterpart))))
+        for value, other in ends:
+            self._start(value, other, "output")
+
+    def _outputs(self) -> Iterator[tuple[str, str]]:
+        """Values of outputs of the same name, or else of the same place."""
+        mine, theirs = self.b.model.outputs, self.a.model.outputs
+        by_name = {v.name for v in mine} == {v.name for v in theirs}
+        for place, output in enumerate(mine):
+            name = output.name if by_name else theirs[place].name if place < len(theirs) else ""
+            if name in self.a.sources and output.name in self.b.sources:
+                yield self.b.sources[output.name].value, self.a.sources[name].value
+
+    # Settling
+
+    def _settle(self) -> Matching:
+        """Of what a value may stand for, the one that the paired readers read."""
+        outputs = dict(self._outputs())
+        found: dict[str, Match] = {}
+        for value in [*(v.name for v in self.b.model.inputs), *self.b.made]:
+            if value not in self.starts:
+                continue
+            other = self._chosen(value, outputs)
+            how = "output" if value in outputs and outputs[value] == other else self.how[value]
+            if other not in found or how != "reader":
+                found[other] = Match(value, other, how)
+        matches = tuple(sorted(found.values(), key=lambda m: self.b.made.get(m.value, -1)))
+        return Matching(matches, tuple(self._left(matches, 0)), tuple(self._left(matches, 1)))
+
+    def _chosen(self, value: str, outputs: dict[str, str]) -> str:
+        able = self._may_be(value)
+        votes: Counter[str] = Counter()
+        if outputs.get(value) in able:
+            votes[outputs[value]] += 1
+        for read in self.b.readers.get(value, ()):
+            if read.operator in self.pairs:
+                theirs = {s.value for _, s in self.a.inputs(self.pairs[read.operator])}
+                votes.update(other for other in able if other in theirs)
+        if votes:
+            return max(votes, key=lambda other: (votes[other], able[other]))
+        at = self.starts[value]
+        while len(reads := self.a.readers.get(at, [])) == 1 and self._is_free(reads[0].operator):
+            at = self.a.nodes[reads[0].operator].outputs[0]
+        return at
+
+    def _is_free(self, operator: int) -> bool:
+        return operator >= 0 and operator not in self.taken and is_absorbed(self.a, operator)
+
+    def _left(self, matches: Sequence[Match], side: int) -> Iterator[Unmatched]:
+        """What is not matched: inside a group of operators that is, or without any counterpart."""
+        reals, other = (self.a, self.b) if side == 0 else (self.b, self.a)
+        known = {m.other if side == 0 else m.value: m for m in matches}
+        inside: dict[int, Match] = {}
+        for value, found in known.items():
+            places = region(reals, value, set(known)).operators
+            if sum(not is_absorbed(reals, place) for place in places) < 2:
+                inside |= {place: found for place in places if place not in inside}
+        for value, place in reals.made.items():
+            if value in known or not reals.readers.get(value):
+                continue
+            yield Unmatched(value, reals.nodes[place].index, _label(other, inside.get(place), side))
+
+
+def _label(reals: Reals, holder: Match | None, side: int) -> str:
+    """The node that makes one side of a match."""
+    if holder is None:
+        return ""
+    place = reals.made.get(holder.value if side == 0 else holder.other)
+    return "the graph input" if place is None else reals.nodes[place].label

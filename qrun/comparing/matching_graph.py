@@ -1,0 +1,286 @@
+"""A model as operators on real values: which quantizers lie between a value and its reader, and what is constant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from qrun.comparing.matching_operators import unfold
+from qrun.comparing.matching_writer import is_dequantize, is_quantize
+from qrun.errors import MemoryLimitError, OperatorError
+from qrun.ir import Array, Model, Node
+from qrun.memory import Budget
+from qrun.ops import Context, find
+from qrun.plan import located
+
+Path = tuple[int, ...]
+"""Quantizers that a value passes, in order: places of QuantizeLinear or DynamicQuantizeLinear nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An input of an operator, or an output of the graph. operator: its place; -1: the graph's output number `place`."""
+
+    operator: int
+    place: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a tensor holds: a value and the quantizers that it has passed."""
+
+    value: str
+    path: Path = ()
+
+
+class Reals:
+    """Operators on values; a value is what an operator makes, or a graph input, before any quantizer.
+
+    nodes:   the unfolded nodes; an operator is called by its place among them.
+    sources: for each float tensor that is not constant, what it holds; for tensors of codes too.
+    budget:  the account of what computing takes.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.budget = Budget()
+        self.nodes = unfold(model)
+        self.sources: dict[str, Source] = {v.name: Source(v.name) for v in (*model.inputs, *model.defaults)}
+        self.names: dict[Source, str] = {source: name for name, source in self.sources.items()}
+        self.codes: dict[Source, str] = {}
+        self.operators: list[int] = []
+        self.made: dict[str, int] = {}
+        self.producers: dict[str, int] = {}
+        self._constants: dict[str, Array | None] = {}
+        self.readers: dict[str, list[Read]] = {}
+        for place, node in enumerate(self.nodes):
+            self._take(place, node)
+        for place, output in enumerate(model.outputs):
+            source = self.sources.get(output.name)
+            if source is not None:
+                self.readers.setdefault(source.value, []).append(Read(-1, place, source.path))
+
+    def _take(self, place: int, node: Node) -> None:
+        self.producers.update((name, place) for name in node.outputs if name)
+        if all(self.is_constant(name) for name in node.inputs) and not any(node.subgraphs):
+            return
+        source = self.sources.get(node.inputs[0]) if node.inputs else None
+        if is_quantize(node) and source is not None and all(map(self.is_constant, node.inputs[1:])):
+            self._passed(node.outputs[0], Source(source.value, (*source.path, place)), codes=True)
+        elif _is_dynamic(node) and source is not None:
+            self._passed(node.outputs[0], Source(source.value, (*source.path, place)), codes=True)
+            self.sources.update((name, Source(name)) for name in node.outputs[1:])
+        elif (is_dequantize(node) and source is not None and self._undoes(node, source)) or (
+            _is_alias(node) and source is not None and len(list(filter(None, node.outputs))) == 1
+        ):
+            self._passed(node.outputs[0], source)
+        else:
+            self.operators.append(place)
+            for at, name in enumerate(node.inputs):
+                if name in self.sources:
+                    self.readers.setdefault(self.sources[name].value, []).append(
+                        Read(place, at, self.sources[name].path)
+                    )
+            for name in node.outputs:
+                if name:
+                    self.made[name] = place
+                    self.sources[name] = Source(name)
+                    self.names[Source(name)] = name
+
+    def _passed(self, name: str, source: Source, codes: bool = False) -> None:
+        self.sources[name] = source
+        (self.codes if codes else self.names).setdefault(source, name)
+
+    def _undoes(self, node: Node, source: Source) -> bool:
+        """Does a DequantizeLinear read the codes of a quantizer, with that quantizer's own parameters?"""
+        if not source.path or self.codes.get(source) != node.inputs[0]:
+            return False
+        quantizer = self.nodes[source.path[-1]]
+        want = quantizer.outputs[1:] if _is_dynamic(quantizer) else quantizer.inputs[1:]
+        return all(self._same(a, b) for a, b in zip(_pair(node.inputs[1:]), _pair(want), strict=True))
+
+    def same_parameters(self, one: int, other: int) -> bool:
+        """Have two quantizers the same scale and zero point?"""
+        first, second = self.nodes[one], self.nodes[other]
+        return not _is_dynamic(first) and not _is_dynamic(second) and all(
+            self._same(a, b) for a, b in zip(_pair(first.inputs[1:]), _pair(second.inputs[1:]), strict=True)
+        )  # fmt: skip
+
+    def _same(self, a: str, b: str) -> bool:
+        if a == b:
+            return True
+        first, second = (self.constant(name) if name else np.zeros(()) for name in (a, b))
+        return first is not None and second is not None and first.size == second.size and bool(
+            np.all(first.astype(np.float64).reshape(-1) == second.astype(np.float64).reshape(-1))
+        )  # fmt: skip
+
+    @cached_property
+    def running(self) -> tuple[int, ...]:
+        """The places of nodes that do not only read constants."""
+        return tuple(p for p, node in enumerate(self.nodes) if any(n in self.sources for n in node.outputs))
+
+    # Constants
+
+    def is_constant(self, name: str) -> bool:
+        if not name or name in self.model.constants:
+            return name not in self.sources
+        return name in self.producers and name not in self.sources
+
+    def constant(self, name: str) -> Array | None:
+        """A constant's value, computed when first asked for."""
+        if not name or not self.is_constant(name):
+            return None
+        if name in self.model.constants:
+            return self.model.constants[name]
+        if name not in self._constants:
+            place = self.producers[name]
+            made = self.compute(place, [self.constant(i) for i in self.nodes[place].inputs])
+            self._constants.update(zip(self.nodes[place].outputs, made, strict=False))
+        return self._constants[name]
+
+    def quantized_constant(self, name: str) -> int | None:
+        """The place of the DequantizeLinear that a constant comes from, if it comes from one."""
+        place = self.producers.get(name)
+        while place is not None and name not in self.sources:
+            if is_dequantize(self.nodes[place]):
+                return place
+            name = self.nodes[place].inputs[0] if self.nodes[place].inputs else ""
+            place = self.producers.get(name)
+        return None
+
+    # Values
+
+    @cached_property
+    def rounds(self) -> Mapping[str, Path]:
+        """For each value, the quantizers that all its readers are behind: those of the operator that makes it.
+
+        A DynamicQuantizeLinear belongs to the operator that reads it.
+        """
+        found = {}
+        for value, reads in self.readers.items():
+            shared = reads[0].path
+            for read in reads[1:]:
+                same = next((i for i, (a, b) in enumerate(zip(shared, read.path, strict=False)) if a != b), None)
+                shared = shared[: min(len(shared), len(read.path)) if same is None else same]
+            dynamic = next((i for i, q in enumerate(shared) if _is_dynamic(self.nodes[q])), len(shared))
+            found[value] = shared[:dynamic]
+        return found
+
+    def settled(self, value: str) -> str:
+        """The tensor that holds a value behind its own quantizers."""
+        return self.names.get(Source(value, self.rounds.get(value, ())), value)
+
+    def inputs(self, place: int) -> Iterator[tuple[int, Source]]:
+        """The inputs of an operator that are not constant."""
+        for at, name in enumerate(self.nodes[place].inputs):
+            if name in self.sources:
+                yield at, self.sources[name]
+
+    def fixed(self, place: int) -> list[str]:
+        """The constant inputs of an operator."""
+        return [name for name in self.nodes[place].inputs if name and self.is_constant(name)]
+
+    # Computing
+
+    def compute(self, place: int, args: Sequence[Array | None]) -> tuple[Array, ...]:
+        """The outputs of a node with the reference kernel. Raises RunError."""
+        try:
+            return _call(self.nodes[place], args, self.budget)
+        except OperatorError as error:
+            raise located(error, self.model, self.nodes[place]) from None
+        except MemoryLimitError as error:
+            node = self.nodes[place]
+            error.where = (self.model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
+            raise
+
+    def pass_through(self, array: Array, path: Iterable[int]) -> Array:
+        """Values behind quantizers."""
+        for place in path:
+            node = self.nodes[place]
+            if _is_dynamic(node):
+                codes, scale, zero = self.compute(place, [array])
+            else:
+                scale, zero = (self.constant(name) for name in _pair(node.inputs[1:]))  # type: ignore[assignment]
+                (codes,) = self.compute(place, [array, *_given(node.inputs[1:], scale, zero)])
+            array = _dequantize(codes, scale, zero, node)
+        return array
+
+    def meaning(self, codes: Array, place: int) -> Array:
+        """The values of codes that the quantizer at `place` makes."""
+        scale, zero = (self.constant(name) for name in _pair(self.nodes[place].inputs[1:]))
+        return _dequantize(codes, scale, zero, self.nodes[place])
+
+
+def _pair(names: Sequence[str]) -> tuple[str, str]:
+    return (*names, "", "")[0], (*names, "", "")[1]
+
+
+def _given(names: Sequence[str], scale: Array | None, zero: Array | None) -> list[Array | None]:
+    return [scale, zero][: len(names)]
+
+
+def _is_dynamic(node: Node) -> bool:
+    return node.op_type == "DynamicQuantizeLinear" and not node.domain
+
+
+def _is_alias(node: Node) -> bool:
+    if node.domain:
+        return False
+    if node.op_type == "Cast":
+        return node.attributes.get("to") == 1
+    return node.op_type == "Identity" or (node.op_type == "Dropout" and len(node.inputs) < 3)
+
+
+def _dequantize(codes: Array, scale: Array | None, zero: Array | None, quantizer: Node) -> Array:
+    """What codes mean, with the parameters of the node that made them."""
+    kept = {k: v for k, v in quantizer.attributes.items() if k in ("axis", "block_size")}
+    node = Node(quantizer.index, quantizer.label, "", "DequantizeLinear", 21, ("x", "s", "z"), ("y",), kept)
+    return _call(node, [codes, scale, zero])[0]
+
+
+def _call(node: Node, args: Sequence[Array | None], budget: Budget | None = None) -> tuple[Array, ...]:
+    definition = find(node.domain, node.op_type, node.version)
+    assert definition is not None, node.op
+    kwargs: dict[str, Any] = dict(definition.bind(node))
+    if definition.takes_context:
+        wanted = tuple(bool(name) for name in node.outputs)
+        kwargs["ctx"] = Context("exact", node.version, len(node.outputs), wanted, False, budget or Budget())
+    with np.errstate(all="ignore"):
+        made = definition.reference(*args, **kwargs)
+    return made if isinstance(made, tuple) else (made,)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The operators, in order, that make a value from matched ones; `whole` if they read nothing else."""
+
+    operators: tuple[int, ...]
+    inputs: tuple[str, ...]
+    whole: bool
+
+
+def region(reals: Reals, value: str, known: set[str]) -> Region:
+    """What lies between a value and the known ones before it."""
+    found: set[int] = set()
+    inputs: dict[str, None] = {}
+    whole, pending = True, [value]
+    while pending:
+        at = pending.pop()
+        place = reals.made.get(at)
+        if place is None:
+            whole = whole and at == value
+            continue
+        if place in found:
+            continue
+        found.add(place)
+        for _, source in reals.inputs(place):
+            if source.value in known and source.value != value:
+                inputs[source.value] = None
+            else:
+                pending.append(source.value)
+    return Region(tuple(sorted(found)), tuple(inputs), whole)

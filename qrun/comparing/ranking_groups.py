@@ -1,0 +1,223 @@
+"""Groups: what one node of a quantized model, with its weights and quantizers, does to values of the other model."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from qrun.comparing.matching import Matching
+from qrun.comparing.matching_graph import Path, Reals, Region, region
+from qrun.comparing.matching_likeness import is_absorbed
+from qrun.comparing.matching_writer import moves
+from qrun.ir import Array, Node
+
+_STAYS = ("MaxPool", "GlobalMaxPool", "Relu", "Concat")
+"""Operators that, like those that move elements, make no values between the codes of their inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Everything between matched values that makes one of them, `value`, with all that rounds there.
+
+    target:  the tensor of the first model that it stands for, behind that model's own quantizers.
+    node:    the node of the second model that it is named after.
+    inputs:  for each value that it reads, the tensor of the first model.
+    rounds:  quantizers of the result; own: those before an input of an operator of the group, by (operator, input).
+    weights: the places of the DequantizeLinear nodes of constants.
+    floats:  the first model's nodes that do the same.
+    whole:   can it be computed from its inputs? Else only the rounding of its result is known.
+    """
+
+    value: str
+    target: str
+    node: Node
+    region: Region
+    inputs: Mapping[str, str]
+    rounds: Path
+    own: Mapping[tuple[int, int], Path]
+    weights: tuple[int, ...]
+    floats: tuple[Node, ...]
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What codes can mean: from low to high in steps, with that many codes."""
+
+    low: float
+    high: float
+    step: float
+    codes: int
+
+
+def groups(a: Reals, b: Reals, matching: Matching) -> list[Group]:
+    """The groups of `b` that quantize something, in order."""
+    names = {m.value: m.other for m in matching.matches}
+    theirs = {m.other for m in matching.matches}
+    found = []
+    for value, other in names.items():
+        inner = region(b, value, set(names))
+        rounds = b.rounds.get(value, ())
+        own = dict(_own(b, inner))
+        fixed = (b.quantized_constant(name) for place in inner.operators for name in b.fixed(place))
+        weights = tuple(dict.fromkeys(place for place in fixed if place is not None))
+        if not weights and not own and _repeats(b, inner, rounds):
+            rounds = ()
+        if not (rounds or own or weights):
+            continue
+        floats = tuple(a.nodes[place] for place in region(a, other, theirs).operators)
+        found.append(Group(value, a.settled(other), _named(b, inner, rounds), inner,
+                           {v: a.settled(names[v]) for v in inner.inputs}, rounds, own, weights, floats,
+                           inner.whole))  # fmt: skip
+    return found
+
+
+def _own(b: Reals, inner: Region) -> Iterator[tuple[tuple[int, int], Path]]:
+    """Quantizers in front of the group's operators that do not belong to another group's result."""
+    for place in inner.operators:
+        for at, source in b.inputs(place):
+            path = source.path
+            if source.value in inner.inputs:
+                path = path[len(b.rounds.get(source.value, ())) :]
+            if path:
+                yield (place, at), path
+
+
+def _repeats(b: Reals, inner: Region, rounds: Path) -> bool:
+    """Does the group only round again what is rounded so already?"""
+    if len(rounds) != 1 or not inner.operators or not inner.inputs:
+        return False
+    if not all(moves(b.nodes[p]) or b.nodes[p].op_type in _STAYS for p in inner.operators):
+        return False
+    read = [s.value for p in inner.operators for at, s in b.inputs(p) if not (at and moves(b.nodes[p]))]
+    before = [b.rounds.get(value, ()) for value in read if value in inner.inputs]
+    return bool(before) and all(path and b.same_parameters(path[-1], rounds[0]) for path in before)
+
+
+def _named(b: Reals, inner: Region, rounds: Path) -> Node:
+    """The first operator that is more than a bias or an activation, or any; of a graph input, its quantizer."""
+    places = [p for p in inner.operators if not is_absorbed(b, p)] or list(inner.operators) or list(rounds)
+    node = b.nodes[places[0]]
+    return next((n for n in b.model.nodes if n.index == node.index), node)
+
+
+def simulate(b: Reals, group: Group, values: Mapping[str, Array], *, own: bool = True) -> Array:
+    """What the group makes of the first model's values (by tensor), before its result is rounded.
+
+    own: with the quantizers in front of its operators.
+    """
+    if not group.region.operators:
+        return values[group.target]
+    held = {value: values[name] for value, name in group.inputs.items()}
+    for place in group.region.operators:
+        args: list[Array | None] = []
+        for at, name in enumerate(b.nodes[place].inputs):
+            source = b.sources.get(name)
+            if source is None:
+                args.append(b.constant(name))
+                continue
+            path = group.own.get((place, at), ()) if own else ()
+            args.append(b.pass_through(held[source.value], path))
+        made = b.compute(place, args)
+        held.update((n, array) for n, array in zip(b.nodes[place].outputs, made, strict=False) if n)
+    return held[group.value]
+
+
+def limits(b: Reals, rounds: Path) -> Limits | None:
+    """The narrowest range of the quantizers, if each has one scale."""
+    found = [known for place in rounds if (known := _range(b, place))]
+    return min(found, key=lambda r: r.high - r.low) if found and len(found) == len(rounds) else None
+
+
+def _range(b: Reals, place: int) -> Limits | None:
+    node = b.nodes[place]
+    scale = b.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    zero = b.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    dtype = zero.dtype if zero is not None else np.dtype(np.uint8)
+    if scale is None or scale.size != 1:
+        return None
+    try:
+        info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return None
+    step = float(scale.reshape(-1)[0])
+    first = float(zero.astype(np.float64).reshape(-1)[0]) if zero is not None else 0.0
+    return Limits(
+        (int(info.min) - first) * step, (int(info.max) - first) * step, step, int(info.max) - int(info.min) + 1
+    )
+
+
+class Mixed:
+    """Runs of the first model in which chosen groups of the second one take the place of its own operators."""
+
+    def __init__(self, a: Reals, b: Reals) -> None:
+        self.a, self.b = a, b
+        self.outputs = [v.name for v in a.model.outputs]
+
+    def clean(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Every tensor of the first model's own run."""
+        values = dict(feeds)
+        for place in self.a.running:
+            node = self.a.nodes[place]
+            made = self.a.compute(place, [self._value(name, values) for name in node.inputs])
+            for name, array in zip(node.outputs, made, strict=False):
+                if name:
+                    values[name] = array
+                    self.a.budget.hold(array)
+        for name in self.outputs:
+            if name not in values:
+                values[name] = self.a.constant(name)  # type: ignore[assignment]
+        return values
+
+    def run(
+        self, clean: Mapping[str, Array], active: Sequence[Group], known: Mapping[str, Array] | None = None
+    ) -> list[Array]:
+        """The outputs with these groups in place. known: what groups make, by target, if that is known already."""
+        at = {group.target: group for group in active}
+        now: dict[str, Array] = {}
+        for group in active:
+            if group.target not in self.a.producers:
+                now[group.target] = self._made(group, clean, known)
+        needed = self._needed(at)
+        for place in self.a.running:
+            node = self.a.nodes[place]
+            group_here = next((at[name] for name in node.outputs if name in at), None)
+            if group_here is not None and needed.isdisjoint(node.outputs):
+                continue
+            values = ChainMap(now, clean)  # type: ignore[arg-type]
+            if group_here is not None:
+                now[group_here.target] = self._made(group_here, values, known)
+            elif any(name in now for name in node.inputs) and not needed.isdisjoint(node.outputs):
+                made = self.a.compute(place, [self._value(name, values) for name in node.inputs])
+                now.update((name, array) for name, array in zip(node.outputs, made, strict=False) if name)
+        return [now.get(name, clean[name]) for name in self.outputs]
+
+    def _made(self, group: Group, values: Mapping[str, Array], known: Mapping[str, Array] | None) -> Array:
+        if known is not None and group.target in known:
+            return known[group.target]
+        like = values[group.target]
+        return rounded(self.b, group, simulate(self.b, group, values) if group.whole else like).reshape(like.shape)
+
+    def _needed(self, at: Mapping[str, Group]) -> set[str]:
+        """The tensors that the outputs need when these targets are made by groups."""
+        needed = set(self.outputs)
+        for place in reversed(self.a.running):
+            node = self.a.nodes[place]
+            if needed.isdisjoint(node.outputs):
+                continue
+            group = next((at[name] for name in node.outputs if name in at), None)
+            needed.update(node.inputs if group is None else group.inputs.values())
+        return needed
+
+    def _value(self, name: str, values: Mapping[str, Array]) -> Array | None:
+        if not name:
+            return None
+        return values[name] if name in self.a.sources else self.a.constant(name)
+
+
+def rounded(b: Reals, group: Group, made: Array) -> Array:
+    return b.pass_through(made, group.rounds)

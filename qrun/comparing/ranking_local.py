@@ -1,0 +1,225 @@
+"""What one group does to true values: its own noise, of what it is made, and how its range suits the values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qrun.comparing.accuracy_sums import Noise, Sums
+from qrun.comparing.matching_graph import Reals
+from qrun.comparing.ranking_groups import Group, Limits, limits, rounded, simulate
+from qrun.errors import OperatorError
+from qrun.ir import Array
+
+_BINS, _PER_OCTAVE = 2048, 4
+_SAMPLE = 1 << 16
+"""Elements of a tensor and run whose magnitudes are counted; from a larger one evenly chosen ones."""
+_GAP = 3.0
+"""Octaves without values that part magnitudes in two."""
+BULK = 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A group fed with the true values: the noise of its result, and the parts of its energy.
+
+    weights:  quantized weights (and whatever else its operators do differently); input: quantizers in front of its
+              operators; rounding: of the result inside the range; clipped: of the values beyond it.
+              Energies relative to that of the true values; they need not add up to noise.ratio, but nearly do.
+    """
+
+    noise: Noise
+    weights: float
+    input: float
+    rounding: float
+    clipped: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """True values beside the range that codes can mean.
+
+    count:        values; beyond: those outside the range by more than half a step.
+    least, most:  of the values; range: if it is not one fixed
+                  range, that of 256 codes for the values; None without values.
+    bulk:         magnitude that 99.9 % of the values do not exceed; typical: their median, without zeros.
+    near, nearby: if magnitudes fall into two parts far from each other: the largest of the smaller part, and the share
+                  of the values in it.
+    """
+
+    count: int
+    beyond: int
+    least: float
+    most: float
+    range: Limits | None
+    bulk: float
+    typical: float
+    near: float | None
+    nearby: float
+
+    def codes(self, magnitude: float) -> int:
+        """How many codes the values up to a magnitude use."""
+        assert self.range is not None
+        low, high = max(self.least, -magnitude, self.range.low), min(self.most, magnitude, self.range.high)
+        return max(1, min(self.range.codes, round((high - low) / self.range.step) + 1)) if high >= low else 1
+
+
+class Watch:
+    """Sums of one group over all runs."""
+
+    def __init__(self, b: Reals, group: Group) -> None:
+        self.b, self.group = b, group
+        self.range = limits(b, group.rounds)
+        self.sums = Sums()
+        self.energy = dict.fromkeys(("weights", "input", "rounding", "clipped"), 0.0)
+        self.values = _Values(self.range)
+        self.inputs = {key: _Values(limits(b, path)) for key, path in group.own.items()}
+        self.noise = dict.fromkeys(group.own, 0.0)
+
+    def add(self, clean: Mapping[str, Array]) -> Array:
+        """Count one run; what the group makes of its values."""
+        want = clean[self.group.target]
+        made = self._operate(clean, want)
+        group = self.group
+        got = rounded(self.b, group, made)
+        self.sums.add(got, want)
+        if group.rounds:
+            self._round(rounded(self.b, group, want), want)
+        self.values.add(want)
+        for (place, at), path in group.own.items():
+            source = self.b.sources[self.b.nodes[place].inputs[at]]
+            if source.value in group.inputs:
+                array = clean[group.inputs[source.value]]
+                self.inputs[place, at].add(array)
+                self.noise[place, at] += _energy(self.b.pass_through(array, path), array)
+        return got
+
+    def _operate(self, clean: Mapping[str, Array], want: Array) -> Array:
+        """What the group's operators make; where they cannot work on the first model's tensors, the true values."""
+        group = self.group
+        if not group.whole or not group.region.operators:
+            return want
+        try:
+            made = simulate(self.b, group, clean).reshape(want.shape)
+            plain = simulate(self.b, group, clean, own=False).reshape(want.shape) if group.own else made
+        except (OperatorError, ValueError, IndexError):
+            self.group = replace(group, whole=False)
+            return want
+        self.energy["weights"] += self._inside(plain, want)
+        self.energy["input"] += self._inside(made, plain) if group.own else 0.0
+        return made
+
+    def _inside(self, got: Array, want: Array) -> float:
+        """The energy of a difference inside the range."""
+        if self.range is not None:
+            got, want = (np.clip(x, self.range.low, self.range.high) for x in (got, want))
+        return _energy(got, want)
+
+    def _round(self, got: Array, want: Array) -> None:
+        out = beyond(want, self.range)
+        self.energy["clipped"] += _energy(got[out], want[out])
+        self.energy["rounding"] += _energy(got[~out], want[~out])
+
+    def local(self) -> Local:
+        signal = self.sums.signal
+        parts = {k: e / signal if signal else math.inf if e else 0.0 for k, e in self.energy.items()}
+        return Local(self.sums.result(), **parts)
+
+    def spread(self) -> Spread:
+        return self.values.spread()
+
+    def input_spread(self) -> Spread | None:
+        """Of the values in front of that quantizer before the group's operators that makes most noise."""
+        return self.inputs[max(self.noise, key=lambda key: self.noise[key])].spread() if self.noise else None
+
+    def channel_ratio(self) -> float:
+        """Of weights with one scale: the largest over the median of the channels' largest magnitudes; else 1."""
+        found = 1.0
+        for place in self.group.weights:
+            node = self.b.nodes[place]
+            scale, codes = self.b.constant(node.inputs[1]), self.b.constant(node.outputs[0])
+            if scale is None or codes is None or scale.size != 1 or codes.ndim < 2:
+                continue
+            reader = next(
+                (n for p in self.group.region.operators if node.outputs[0] in (n := self.b.nodes[p]).inputs), None
+            )
+            last = reader is not None and (
+                reader.op_type == "MatMul" or (reader.op_type == "Gemm" and not reader.attributes.get("transB", 0))
+            )
+            rows = np.abs(np.moveaxis(codes, -1 if last else 0, 0).reshape(codes.shape[-1 if last else 0], -1)).max(
+                1, initial=0
+            )
+            middle = float(np.median(rows[rows > 0])) if (rows > 0).any() else 0.0
+            found = max(found, float(rows.max()) / middle) if middle else found
+        return found
+
+
+def _energy(got: Array, want: Array) -> float:
+    """The sum of squared differences, where they are finite."""
+    with np.errstate(all="ignore"):
+        error = np.square(got.astype(np.float64) - want)
+    return float(error[np.isfinite(error)].sum())
+
+
+def beyond(array: Array, range_: Limits | None) -> Array:
+    """Where values are outside the range by more than half a step."""
+    if range_ is None:
+        return np.zeros(array.shape, bool)
+    return np.asarray((array > range_.high + range_.step / 2) | (array < range_.low - range_.step / 2))
+
+
+class _Values:
+    """Extremes of values, and how many have which magnitude, in quarters of octaves.
+
+    range_: what codes can mean; None: 256 codes from the smallest to the largest value of all runs.
+    """
+
+    def __init__(self, range_: Limits | None) -> None:
+        self.range, self.beyond = range_, 0
+        self.bins = np.zeros(_BINS, np.int64)
+        self.zeros = self.count = 0
+        self.least, self.most = math.inf, -math.inf
+
+    def add(self, array: Array) -> None:
+        flat = np.asarray(array, np.float64).reshape(-1)
+        self.count += flat.size
+        self.beyond += int(np.count_nonzero(beyond(flat, self.range)))
+        finite = flat[np.isfinite(flat)]
+        if not finite.size:
+            return
+        self.least, self.most = min(self.least, float(finite.min())), max(self.most, float(finite.max()))
+        sample = np.abs(finite[:: -(-finite.size // _SAMPLE)])
+        self.zeros += int(np.count_nonzero(sample == 0))
+        bins = np.ceil(np.log2(sample[sample > 0]) * _PER_OCTAVE).astype(np.int64) + _BINS // 2
+        self.bins += np.bincount(np.clip(bins, 0, _BINS - 1), minlength=_BINS)
+
+    def spread(self) -> Spread:
+        total = int(self.bins.sum()) + self.zeros
+        if not total:
+            return Spread(self.count, self.beyond, 0.0, 0.0, self.range, 0.0, 0.0, None, 1.0)
+        reach = self.zeros + np.cumsum(self.bins)
+        largest = max(abs(self.least), abs(self.most))
+        bulk = min(largest, _edge(int(np.searchsorted(reach, BULK * total)))) if self.bins.any() else 0.0
+        typical = _edge(int(np.searchsorted(reach - self.zeros, self.bins.sum() / 2))) if self.bins.any() else 0.0
+        near, share = self._parted(reach, total)
+        low, high = min(self.least, 0.0), max(self.most, 0.0)
+        range_ = self.range or Limits(low, high, (high - low) / 255 or 1.0, 256)
+        return Spread(self.count, self.beyond, self.least, self.most, range_, bulk, min(typical, largest), near, share)
+
+    def _parted(self, reach: Array, total: int) -> tuple[float | None, float]:
+        """Below the highest gap between magnitudes, if a good part of the values is there."""
+        used = np.flatnonzero(self.bins)
+        gaps = np.diff(used)
+        fits = (gaps > _GAP * _PER_OCTAVE) & (reach[used[:-1]] >= 0.1 * total) if used.size > 1 else np.zeros(0, bool)
+        if not fits.any():
+            return None, 1.0
+        at = int(used[:-1][fits][-1])
+        return _edge(at), float(reach[at]) / total
+
+
+def _edge(place: int) -> float:
+    """The largest magnitude in a bin."""
+    return float(2.0 ** ((min(place, _BINS - 1) - _BINS // 2) / _PER_OCTAVE))

@@ -1,0 +1,70 @@
+"""Why a group costs accuracy, from what was seen of its values, its range and its weights."""
+
+from __future__ import annotations
+
+import math
+
+from qrun.comparing.accuracy_sums import decibels
+from qrun.comparing.ranking_local import BULK, Local, Spread, Watch
+
+_WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
+"""How many times fewer codes are used than there are, than others use; how many times channels differ."""
+_LOST = 0.001
+"""Share of an input's values outside the range that counts as the cause."""
+_SEEN = 0.01
+"""Steps that small values must reach to count: rounding smaller ones away is no loss."""
+
+
+def explain(watch: Watch, local: Local, spread: Spread) -> tuple[str, str]:
+    """The reason for a group's noise: its largest part, and what the values and the range say about that."""
+    parts = {"clipped": local.clipped, "rounding": local.rounding, "weights": local.weights, "input": local.input}
+    largest = max(parts, key=lambda part: parts[part])
+    if largest == "clipped" and spread.range is not None:
+        return "clipped", _clipped(spread)
+    if largest == "weights":
+        ratio = watch.channel_ratio()
+        if ratio >= _CHANNELS:
+            return "weights-per-tensor", f"one scale for weights whose channels differ {ratio:.3g}-fold in size"
+        return "weights", f"rounded weights, {decibels(local.weights):.1f} dB"
+    inputs = watch.input_spread()
+    if largest == "input" and inputs is not None:
+        reason, why = ("clipped", _clipped(inputs)) if inputs.beyond > _LOST * inputs.count else _rounding(inputs)
+        return "input" if reason == "rounding" else reason, f"its input: {why}"
+    return _rounding(spread)
+
+
+def _clipped(spread: Spread) -> str:
+    assert spread.range is not None
+    past = spread.most - spread.range.high >= spread.range.low - spread.least
+    value, end = (spread.most, spread.range.high) if past else (spread.least, spread.range.low)
+    return (
+        f"clips {spread.beyond / spread.count:.2%} of the values: they reach {value:.4g}, the range ends at {end:.4g}"
+    )
+
+
+def _rounding(spread: Spread) -> tuple[str, str]:
+    known = spread.range
+    if known is None:
+        return "rounding", f"rounding; values up to {max(abs(spread.least), abs(spread.most)):.4g}"
+    used = spread.codes(math.inf)
+    if (
+        spread.near is not None
+        and spread.near >= _SEEN * known.step
+        and (few := spread.codes(spread.near)) * _FEW <= min(used, known.codes)
+    ):
+        far = spread.most if abs(spread.most) > abs(spread.least) else spread.least
+        return "far-values", (f"{spread.nearby:.1%} of the values are below {spread.near:.3g} and share "
+                              f"{few} of {known.codes} codes; others reach {far:.4g}")  # fmt: skip
+    if used * _WIDE <= known.codes:
+        return (
+            "range-unused",
+            f"values use {used} of {known.codes} codes: step {known.step:.3g}, typical value {spread.typical:.3g}",
+        )
+    few = spread.codes(spread.bulk)
+    if few * _FEW <= used:
+        width = spread.bulk / max(abs(known.low), abs(known.high))
+        return (
+            "outliers",
+            f"{BULK:.1%} of the values are within {width:.1%} of the range and share {few} of {known.codes} codes",
+        )
+    return "rounding", f"rounding to {used} codes: step {known.step:.3g}, typical value {spread.typical:.3g}"

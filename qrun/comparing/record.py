@@ -1,0 +1,190 @@
+"""``--record DIR``: all tensors of a run as hashes and statistics, small enough to commit, to compare another run with.
+
+The directory holds record.json (qrun/schemas/record-1.0.json), one tensor a line, in graph order. It has no clock and no
+path in it: two runs that make the same tensors on one machine make the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import file_digest
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from qrun.comparing.documents import read_document
+from qrun.comparing.recordentry import Entry, digest, filled
+from qrun.comparing.recordhost import host
+from qrun.errors import CallError
+from qrun.ir import Array, Model, Node
+from qrun.ir.types import describe
+from qrun.outputs import replacing
+
+FILE = "record.json"
+SCHEMA = "qrun/record/1.0"
+HOW = "qrun compare MODEL -i INPUTS --record DIR writes one"
+
+Tensors = Mapping[str, Array] | Iterable[tuple[str, Array]]
+"""Tensors of a run by name; or pairs in graph order, of which only those are kept that a later node reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What was written: the directory, how many tensors it describes, and the bytes it takes."""
+
+    folder: Path
+    tensors: int
+    nbytes: int
+
+
+def record(
+    tensors: Tensors, model: Model, feeds: Mapping[str, Array], label: str, folder: Path, *, threads: int | None = None
+) -> Recorded:
+    """Write a record of a run; an older record there is replaced at once.
+
+    feeds: the inputs of the run. label: what ran it, with its version. threads: of it, None for its default.
+    Raises CallError if `folder` is something else than a record, or cannot be written; what `tensors` raises.
+    """
+    check_folder(folder)
+    head = {"schema": SCHEMA, "model": model_facts(model), "inputs": input_facts(feeds), "label": label,
+            "environment": host(threads)}  # fmt: skip
+    lines = [_json(_fields(made.entry())) for made in walk(tensors, model, feeds)]
+    text = f"{_json(head)[:-1]},\n" + '"tensors":[\n' + ",\n".join(lines) + "\n]}\n"
+    data = text.encode()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot(folder, error.strerror or str(error)) from None
+    with replacing(str(folder / FILE)) as stream:
+        stream.write(data)
+    return Recorded(folder, len(lines), len(data))
+
+
+def check_folder(folder: Path) -> None:
+    """Raise CallError if a record cannot go to `folder`: it is a file, or a directory that holds anything but a record."""
+    try:
+        if not folder.exists():
+            return
+        if not folder.is_dir():
+            raise _cannot(folder, "a file of that name exists")
+        held = {path.name for path in folder.iterdir()}
+    except OSError as error:
+        raise _cannot(folder, error.strerror or str(error)) from None
+    if FILE in held:
+        read_document(folder / FILE, ("record",), "name a new directory for the record")
+    elif held:
+        raise _cannot(folder, f"it holds {sorted(held)[0]!r} and is no record")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A tensor, the node that made it, and the node's inputs (None for omitted ones; all None if one is not known).
+
+    fixed: it depends on no input of the graph.
+    """
+
+    name: str
+    array: Array
+    node: Node
+    values: list[Array | None] | None
+    fixed: bool
+
+    def entry(self) -> Entry:
+        bare = Entry.bare(self.name, self.array, self.node)
+        return bare if self.fixed else filled(bare, self.array, self.node, self.values)
+
+
+def walk(tensors: Tensors, model: Model, feeds: Mapping[str, Array]) -> Iterator[Made]:
+    """Every tensor that a node of the graph makes, in the order of `tensors`; each is let go after its last reader."""
+    if isinstance(tensors, Mapping):
+        held = tensors
+        tensors = ((name, held[name]) for name in model.producers if name in held)
+    live = {**model.constants, **feeds}
+    frees, fixed = _last_readers(model), _from_constants(model)
+    done = -1
+    for name, array in tensors:
+        node = model.producers.get(name)
+        if node is None:
+            continue
+        for index in range(done, node.index):
+            for freed in frees.get(index, ()):
+                live.pop(freed, None)
+        done = max(done, node.index)
+        yield Made(name, array, node, _values(node, live), name in fixed)
+        if name in model.consumers:
+            live[name] = array
+
+
+def _values(node: Node, live: Mapping[str, Array]) -> list[Array | None] | None:
+    """The node's inputs, None for omitted ones; None if one is not known."""
+    if any(name and name not in live for name in node.inputs):
+        return None
+    return [live[name] if name else None for name in node.inputs]
+
+
+def _last_readers(model: Model) -> dict[int, list[str]]:
+    """The tensors that no node after this one reads, by its index."""
+    found: dict[int, list[str]] = {}
+    for name, readers in model.consumers.items():
+        found.setdefault(max(node.index for node in readers), []).append(name)
+    return found
+
+
+def _from_constants(model: Model) -> frozenset[str]:
+    """The tensors that depend on no input: whoever has the model can make them again."""
+    found = set(model.constants) - {value.name for value in model.defaults}
+    for node in model.nodes:
+        if not any(node.subgraphs) and all(not name or name in found for name in node.inputs):
+            found |= set(node.outputs)
+    return frozenset(found)
+
+
+def model_facts(model: Model) -> dict[str, Any]:
+    """What identifies a model: SHA-256 of its file and of those with its data."""
+    folder = model.path.parent if model.path else Path()
+    external = {name: _file_sha(folder / name) for name in sorted(model.external_files)}
+    return {"sha256": model.sha256, "nodes": len(model.nodes), **({"external": external} if external else {})}
+
+
+def _file_sha(path: Path) -> str:
+    try:
+        with open(path, "rb") as stream:
+            return file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def input_facts(feeds: Mapping[str, Array]) -> list[dict[str, str]]:
+    """Name, type with shape, and SHA-256 of each input."""
+    return [{"name": name, "form": describe(feeds[name]), "sha256": digest(feeds[name])} for name in sorted(feeds)]
+
+
+def _fields(made: Entry) -> dict[str, Any]:
+    """An entry as JSON; what there is nothing of is left out."""
+    fields: dict[str, Any] = {
+        "name": made.name, "node": made.node, "op": made.op, "type": made.type, "shape": made.shape,
+        "sha256": made.sha256, "min": made.low, "max": made.high, "mean": made.mean, "nan": made.nan or None,
+        "inf": made.inf or None, "saturated": made.saturated, "quantiles": made.quantiles or None,
+        "sample": [_number(value) for value in made.sample] or None,
+    }  # fmt: skip
+    if made.histogram is not None:
+        fields["histogram"] = {"first": made.histogram.first, "counts": made.histogram.counts}
+    if made.ties is not None:
+        fields["ties"] = {"smallest": made.ties.smallest, "tie": made.ties.tie, "near": made.ties.near}
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _number(value: int | float) -> int | float | str:
+    return value if isfinite(value) else "nan" if value != value else "inf" if value > 0 else "-inf"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _cannot(folder: Path, reason: str) -> CallError:
+    return CallError("QR008", "cannot-write", f"cannot write a record to {str(folder)!r}: {reason}", where=[str(folder)],
+                     facts=[("expected", "a new or empty directory, or an older record")],
+                     fixes=["--record NEW_DIR"])  # fmt: skip

@@ -1,0 +1,223 @@
+"""Two results saved with ``--json``: two profiles, two runs or two checks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qrun.comparing.documents import Item, damaged, read_document
+from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
+from qrun.comparing.settings import Setting, settings
+from qrun.errors import CallError
+from qrun.ir.types import shape_text
+
+KINDS = ("profile", "run", "check")
+HOW = "qrun run, qrun profile and qrun check write such a file with --json"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPair:
+    """An output of both runs.
+
+    a, b:   type and shape.
+    equal:  the same bytes, by SHA-256.
+    differing, largest, first: how many elements differ, the largest difference and the first element (index and both
+            values), where both files hold the values; else None.
+    low, high, mean: of both runs.
+    """
+
+    name: str
+    a: str
+    b: str
+    equal: bool
+    total: int
+    differing: int | None = None
+    largest: float | None = None
+    first: tuple[tuple[int, ...], Any, Any] | None = None
+    low: tuple[float | None, float | None] = (None, None)
+    high: tuple[float | None, float | None] = (None, None)
+    mean: tuple[float | None, float | None] = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRuns:
+    """Two saved runs: their outputs in the order of `a`, those of one only, and in what the runs differed."""
+
+    a: Path
+    b: Path
+    settings: tuple[Setting, ...]
+    outputs: tuple[OutputPair, ...]
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """The same outputs, bit for bit, whatever made them."""
+        return not self.only_a and not self.only_b and all(pair.equal for pair in self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A finding of a saved check."""
+
+    model: str
+    rule: str
+    name: str
+    level: str
+    node: str
+    tensor: str
+    message: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it the same finding in another file; the message may tell of other values."""
+        return self.model, self.rule, self.level, self.node, self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChecks:
+    """Two saved checks.
+
+    new, gone: findings of `b` only, and of `a` only; kept: how many are in both.
+    vectors:   model, vector, and its status in `a` and in `b`, where they differ; ``-`` where it is missing.
+    only_a, only_b: models. One model on either side is the same model, whatever its path.
+    """
+
+    a: Path
+    b: Path
+    settings: tuple[Setting, ...]
+    new: tuple[Found, ...]
+    gone: tuple[Found, ...]
+    kept: int
+    vectors: tuple[tuple[str, str, str, str], ...] = ()
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        return not (self.new or self.gone or self.vectors or self.only_a or self.only_b)
+
+
+def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
+    """Compare two files that qrun wrote with ``--json``; `a` is the earlier one.
+
+    Raises CallError for a file that is missing, is no such document, is of a later major version, tells of a failure, or
+    if one is of another kind than the other.
+    """
+    (kind, first), (other, second) = (read_document(path, KINDS, HOW) for path in (a, b))
+    if kind != other:
+        raise CallError("QR005", "bad-option", f"a saved {kind} and a saved {other} cannot be compared",
+                        where=[str(a), str(b)], facts=[("expected", "two profiles, two runs or two checks"),
+                                                       ("got", f"{a}: {kind}, {b}: {other}")],
+                        fixes=[f"qrun {kind} ... --json > {b.name} makes another {kind}"])  # fmt: skip
+    if kind == "profile":
+        return compare_profiles(a, b, first, second)
+    return _runs(a, b, first, second) if kind == "run" else _checks(a, b, first, second)
+
+
+def _runs(a: Path, b: Path, first: Item, second: Item) -> SavedRuns:
+    left, right = _by_name(first["outputs"]), _by_name(second["outputs"])
+    pairs = tuple(_outputs(name, left[name], right[name]) for name in left if name in right)
+    only_a, only_b = (tuple(n for n in x if n not in y) for x, y in ((left, right), (right, left)))
+    return SavedRuns(a, b, settings(first, second), pairs, only_a, only_b)
+
+
+def _by_name(items: Item) -> dict[str, Item]:
+    found: dict[str, Item] = {}
+    for item in items:
+        name = item["name"].text
+        if name in found:
+            raise damaged(item.source, f"{item.place}: a new name", f"{name!r} again")
+        found[name] = item
+    return found
+
+
+def _outputs(name: str, a: Item, b: Item) -> OutputPair:
+    shape = a["shape"].shape
+    form, other = (f"{item['type'].text} {shape_text(item['shape'].shape)}" for item in (a, b))
+    equal = form == other and a["sha256"].text == b["sha256"].text
+    pair = OutputPair(name, form, other, equal, prod(shape), 0 if equal else None,
+                      low=_both(a, b, "min"), high=_both(a, b, "max"), mean=_both(a, b, "mean"))  # fmt: skip
+    if form != other or a.find("values") is None or b.find("values") is None:
+        return pair
+    left, right = _flat(a, prod(shape)), _flat(b, prod(shape))
+    places = [at for at, (x, y) in enumerate(zip(left, right, strict=True)) if x != y and not (x != x and y != y)]
+    steps = [abs(left[at] - right[at]) for at in places if not isinstance(left[at], str)]
+    largest = max((float(step) for step in steps if isfinite(step)), default=0.0)
+    if not places:
+        return replace(pair, differing=0, largest=largest)
+    index = tuple(int(i) for i in np.unravel_index(places[0], shape))
+    return replace(pair, differing=len(places), largest=largest, first=(index, left[places[0]], right[places[0]]))
+
+
+def _both(a: Item, b: Item, key: str) -> tuple[float | None, float | None]:
+    one, other = a.find(key), b.find(key)
+    return None if one is None else one.real, None if other is None else other.real
+
+
+def _flat(output: Item, total: int) -> list[Any]:
+    """The elements of the nested lists ``values``: numbers, or for element types that are none, texts."""
+    texts = output["type"].text in ("string", "complex64", "complex128")
+    pending = [output["values"]]
+    for _ in range(max(len(output["shape"].shape), 1)):
+        pending = [inner for item in pending for inner in item]
+    if len(pending) != total:
+        raise damaged(output.source, f"{output.place}.values: {total} elements", str(len(pending)))
+    return [json.dumps(item.value) if texts else _number(item) for item in pending]
+
+
+def _number(item: Item) -> int | float:
+    """Integers of element types exactly; true and false as 1 and 0."""
+    if isinstance(item.value, bool):
+        return int(item.value)
+    real = item.real
+    return item.value if isinstance(item.value, int) and abs(real) <= 2**64 else real
+
+
+def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
+    left, right = (_by_path(document) for document in (first, second))
+    if len(left) == len(right) == 1:
+        right = {next(iter(left)): next(iter(right.values()))}
+    both = [path for path in left if path in right]
+    before, after = ([f for path in both for f in _findings(path, side[path])] for side in (left, right))
+    new, gone = _without(after, before), _without(before, after)
+    changed = [(path, *change) for path in both for change in _vectors(left[path], right[path])]
+    return SavedChecks(a, b, settings(first, second), tuple(new), tuple(gone), len(before) - len(gone), tuple(changed),
+                       tuple(p for p in left if p not in right), tuple(p for p in right if p not in left))  # fmt: skip
+
+
+def _by_path(document: Item) -> dict[str, Item]:
+    return {model["path"].text: model for model in document["models"]}
+
+
+def _findings(path: str, model: Item) -> list[Found]:
+    def text(item: Item, key: str) -> str:
+        found = item.find(key)
+        return found.text if found is not None else ""
+
+    keys = ("rule", "name", "level", "node", "tensor", "message")
+    return [Found(path, *(text(item, key) for key in keys)) for item in model["findings"]]
+
+
+def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:
+    """Those that are not among the others, each of which stands for one."""
+    left = Counter(other.key for other in others)
+    kept = []
+    for finding in found:
+        left[finding.key] -= 1
+        if left[finding.key] < 0:
+            kept.append(finding)
+    return kept
+
+
+def _vectors(a: Item, b: Item) -> list[tuple[str, str, str]]:
+    left, right = ({v["name"].text: v["status"].text for v in model["vectors"]} for model in (a, b))
+    names = dict.fromkeys([*left, *right])
+    return [(n, left.get(n, "-"), right.get(n, "-")) for n in names if left.get(n) != right.get(n)]

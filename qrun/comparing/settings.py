@@ -1,0 +1,60 @@
+"""In what two recorded runs differed besides their results: the model, its inputs, the versions, the machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from qrun.comparing.documents import Item
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Something that is not the same in both: ``backend``, before and after."""
+
+    name: str
+    a: str
+    b: str
+
+
+def settings(first: Item, second: Item) -> tuple[Setting, ...]:
+    """What the two documents say about model, environment, options and inputs, as far as it differs."""
+    told = [_told(document) for document in (first, second)]
+    return differing(*told)
+
+
+def differing(a: dict[str, str], b: dict[str, str]) -> tuple[Setting, ...]:
+    names = dict.fromkeys([*a, *b])
+    return tuple(Setting(n, a.get(n, "-"), b.get(n, "-")) for n in names if a.get(n) != b.get(n))
+
+
+def environment(item: Item) -> dict[str, str]:
+    """The entries of an ``environment`` object as texts."""
+    return {key: text(item[key].value) for key in item.keys if item.find(key) is not None}
+
+
+def text(value: object) -> str:
+    """A value for people: texts as they are, other values as JSON without its outer braces."""
+    return value if isinstance(value, str) else json.dumps(value).strip("{}") or "none"
+
+
+def _told(document: Item) -> dict[str, str]:
+    told: dict[str, str] = {}
+    for key in ("qrun", "backend", "arith", "fail_on", "tolerance"):
+        found = document.find(key)
+        if found is not None:
+            told[key] = text(found.value)
+    model = document.find("model")
+    if model is not None:
+        for key, name in (("path", "model"), ("sha256", "model sha256")):
+            found = model.find(key)
+            told[name] = found.text if found is not None else "-"
+    where = document.find("environment")
+    told |= environment(where) if where is not None else {}
+    inputs = document.find("inputs")
+    for item in inputs or ():
+        name = item["name"].text
+        told[f"input {name}"] = f"{item['type'].text} {text(item['shape'].value)}"
+        if (sha := item.find("sha256")) is not None:
+            told[f"input {name} sha256"] = sha.text
+    return told

@@ -1,0 +1,237 @@
+"""The two sides of a comparison: whatever gives all tensors of a run, and makes one node anew from given inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from qrun.errors import QrunError
+from qrun.ir import Array, Model, Node, TensorType
+from qrun.ops import Arith
+from qrun.passes import optimize
+from qrun.peers import Nodes, Peer
+from qrun.session import Session
+
+Values = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is compared as a whole: a node, or the group of nodes that one side runs as one.
+
+    node:  that of the model which it is named after. group: the model's nodes in it, in order.
+    given: names of the tensors that it is compared by; None: all that it makes.
+    """
+
+    node: Node
+    group: tuple[Node, ...]
+    given: tuple[str, ...] | None = None
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        return self.made if self.given is None else self.given
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """Names of the tensors that it makes."""
+        return tuple(name for node in self.group for name in node.outputs if name)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Names of the tensors that it takes from outside, constants included."""
+        inside = set(self.made)
+        return tuple(dict.fromkeys(n for node in self.group for n in _reads(node) if n not in inside))
+
+
+class Side(Protocol):
+    """One way to run a model.
+
+    name: in a word, for tables. label: with versions and settings. model: as written.
+    """
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """The model's nodes, in order, in the groups that this side runs as one."""
+        ...
+
+    def run(self, feeds: Values) -> Mapping[str, Array | None]:
+        """All tensors that it can give, by the model's names; None for an output that it left out. Raises QrunError."""
+        ...
+
+    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
+        """What it makes of one unit, fed with tensors of the other side. Raises QrunError."""
+        ...
+
+
+@dataclass(frozen=True)
+class QrunSide:
+    """qrun itself.
+
+    backend: reference or native. fuse: run integer operators in place of QDQ groups. arith: as in Session.
+    max_memory: bytes a run may hold.
+    """
+
+    model: Model
+    backend: str = "reference"
+    fuse: bool = False
+    arith: Arith = "exact"
+    max_memory: int | None = None
+    name: str = "qrun"
+
+    @property
+    def label(self) -> str:
+        from qrun import __version__
+
+        parts = [self.backend, "groups fused" if self.fuse else "graph as written"]
+        parts += [f"arith {self.arith}"] if self.arith != "exact" else []
+        return f"qrun {__version__} ({', '.join(parts)})"
+
+    @cached_property
+    def _ran(self) -> tuple[Model, Mapping[int, tuple[int, ...]]]:
+        if not self.fuse:
+            return self.model, {}
+        done = optimize(self.model, frozenset(), self.arith)
+        return done.model, done.groups
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        model, groups = self._ran
+        nodes = {node.index: node for node in self.model.nodes}
+        if not groups:
+            return tuple(Unit(node, (node,)) for node in self.model.nodes)
+        found = []
+        for node in model.nodes:
+            members = tuple(nodes[i] for i in groups[node.index])
+            found.append(Unit(nodes.get(node.index, members[0]), members, tuple(n for n in node.outputs if n)))
+        return tuple(found)
+
+    def run(self, feeds: Values) -> Mapping[str, Array | None]:
+        model = self._ran[0]
+        known = set(self.model.producers)
+        names = [name for node in model.nodes for name in node.outputs if name in known]
+        return self._session(model).run(feeds, names) if names else {}
+
+    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
+        model, groups = self._ran
+        wanted = {node.index for node in unit.group}
+        nodes = unit.group if not groups else tuple(n for n in model.nodes if wanted >= set(groups[n.index]))
+        return run_alone(model, nodes, values, self.backend, self.arith, self.max_memory)
+
+    def _session(self, model: Model) -> Session:
+        return _session(model, self.backend, self.arith, self.max_memory)
+
+
+def run_alone(
+    model: Model,
+    nodes: Sequence[Node],
+    values: Values,
+    backend: str | None,
+    arith: Arith,
+    max_memory: int | None = None,
+) -> dict[str, Array]:
+    """Some nodes of a model, fed with `values`, by qrun: everything that they make. Raises QrunError, KeyError."""
+    part = extract(model, nodes, values)
+    made = [name for node in part.nodes for name in node.outputs if name]
+    return _session(part, backend, arith, max_memory).run({v.name: values[v.name] for v in part.inputs}, made)
+
+
+def extract(model: Model, nodes: Sequence[Node], values: Values) -> Model:
+    """A model of some nodes of another one; what they read, and it does not store, are its inputs, as `values` are.
+
+    Raises KeyError if one of them is missing.
+    """
+    made = {name for node in nodes for name in node.outputs if name}
+    names = list(dict.fromkeys(n for node in nodes for n in _reads(node) if n not in made))
+    stored = model.constants
+    constants = {n: stored[n] for n in names if n in stored and values.get(n, stored[n]) is stored[n]}
+    inputs = tuple(TensorType(n, values[n].dtype, values[n].shape) for n in names if n not in constants)
+    outputs = tuple(TensorType(name, None, None) for name in sorted(made))
+    moved = tuple(replace(node, index=place) for place, node in enumerate(nodes))
+    return replace(model, nodes=moved, inputs=inputs, outputs=outputs, constants=constants, types={}, defaults=())
+
+
+def _reads(node: Node) -> Iterable[str]:
+    """Names that a node reads, its subgraphs included."""
+    yield from (name for name in node.inputs if name)
+    for graph in node.subgraphs:
+        inner = {n for other in graph.nodes for n in other.outputs} | set(graph.constants)
+        inner |= {value.name for value in (*graph.inputs, *graph.defaults)}
+        yield from (name for other in graph.nodes for name in _reads(other) if name not in inner)
+        yield from (value.name for value in graph.outputs if value.name not in inner)
+
+
+def _session(model: Model, backend: str | None, arith: Arith, max_memory: int | None) -> Session:
+    isa, cache = os.environ.get("QRUN_ISA", ""), os.environ.get("QRUN_CACHE_DIR") or True
+    return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory, isa=isa, cache=cache)
+
+
+class PeerSide:
+    """Another runtime, node by node as the graph is written; with `optimize` as its users run it, outputs only."""
+
+    def __init__(self, model: Model, backend: str, *, data: bytes | None = None, optimize: bool = False) -> None:
+        self.model = model
+        self.backend = backend
+        self.name = backend
+        self._optimize = optimize
+        self._nodes = Nodes(model, data)
+        names = self._nodes.names
+        wanted = [v.name for v in model.outputs] if optimize else [n for n in model.producers if n in names]
+        self._names = [name for name in wanted if name in model.producers]
+        self._peer: Peer | None = None
+        self.refused: QrunError | None = None
+        try:
+            self._peer = Peer(model, backend, data=data, outputs=self._names, optimize=optimize)
+        except QrunError as error:
+            if error.code == "QR012":
+                raise
+            self.refused = error
+
+    @property
+    def label(self) -> str:
+        from qrun.peers import runtime_label
+
+        return self._peer.label if self._peer else runtime_label(self.backend, self._optimize)
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        nodes = self.model.nodes
+        if self._optimize and nodes:
+            return (Unit(nodes[-1], nodes),)
+        return tuple(Unit(node, (node,)) for node in nodes)
+
+    def run(self, feeds: Values) -> Mapping[str, Array | None]:
+        if self._peer is None:
+            assert self.refused is not None
+            raise self.refused
+        outputs = self._peer.execute(feeds).outputs if self._names else {}
+        return {name: _given(outputs[name]) for name in self._names}
+
+    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
+        """Unit by unit, where the runtime refuses the whole model."""
+        if self._optimize:
+            return self.run(values)
+        made: dict[str, Array | None] = {}
+        for node in unit.group:
+            inputs = {n: {**self.model.constants, **values}[n] for n in dict.fromkeys(_reads(node))}
+            outputs = self._nodes.alone(node, inputs, self.backend)
+            made |= dict(zip((n for n in node.outputs if n), map(_given, outputs), strict=True))
+        return made
+
+
+def _given(array: Array) -> Array | None:
+    """An output of a runtime, which gives None where there is none."""
+    return None if array.dtype == np.object_ and array.ndim == 0 and array.item() is None else array

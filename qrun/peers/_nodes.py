@@ -1,0 +1,68 @@
+"""Single nodes of a model in another runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qrun.ir import Array, Model, Node
+from qrun.ir.types import NUMBERS
+from qrun.peers._common import proto_of
+from qrun.peers._peer import Peer
+
+
+class Nodes:
+    """The nodes of a model's file, each to be run by itself in another runtime.
+
+    names: of the tensors that the file's nodes make; a model has others where qrun has put functions in place of calls.
+    """
+
+    def __init__(self, model: Model, data: bytes | None = None) -> None:
+        self.model = model
+        self._proto = proto_of(model, data, ())
+        self._nodes = {_key(node): node for node in self._proto.graph.node}
+
+    @property
+    def names(self) -> set[str]:
+        return {name for node in self._nodes.values() for name in node.output if name}
+
+    def alone(self, node: Node, values: Mapping[str, Array], backend: str) -> tuple[Array, ...]:
+        """What the runtime makes of one node.
+
+        values: its inputs by name; those that the model stores become initializers.
+        Raises UnsupportedError if the runtime refuses the node, RunError if it fails.
+        """
+        key = (node.domain, node.op_type, node.inputs, node.outputs)
+        opsets = {o.domain: o.version for o in self._proto.opset_import}
+        found = self._nodes.get(key)
+        if found is None:
+            found, opsets[node.domain] = _written(node), node.version
+        feeds = {name: array for name, array in values.items() if name not in self.model.constants}
+        inputs = [onnx.helper.make_tensor_value_info(n, NUMBERS[a.dtype], a.shape) for n, a in feeds.items()]
+        stored = [onnx.numpy_helper.from_array(a, n) for n, a in values.items() if n not in feeds]
+        names = [name for name in node.outputs if name]
+        graph = onnx.helper.make_graph([found], "node", inputs, [onnx.ValueInfoProto(name=n) for n in names], stored)
+        imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+        proto = onnx.helper.make_model(graph, opset_imports=imports)
+        proto.ir_version = self._proto.ir_version
+        lone = replace(self.model, path=None, source=f"{self.model.label}, node {node.index} {node.label}")
+        peer = Peer(lone, backend, data=proto.SerializeToString(), outputs=names, optimize=False)
+        return tuple(peer.execute(feeds).outputs.values())
+
+
+def _key(node: onnx.NodeProto) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return domain, node.op_type, tuple(node.input), tuple(node.output)
+
+
+def _written(node: Node) -> onnx.NodeProto:
+    """A node that the file does not have, because it comes from a function; empty lists are left out."""
+    attributes = {k: v for k, v in node.attributes.items() if isinstance(v, np.ndarray) or v != ()}
+    plain: dict[str, Any] = {
+        k: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()
+    }
+    return onnx.helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain, **plain)

@@ -1,0 +1,161 @@
+"""The report of a float model against a quantized one: outputs, costly nodes, what to keep in float, tensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from qrun.comparing.accuracy import Accuracy, TensorAccuracy
+from qrun.comparing.ranking import Cost
+from qrun.report.accuracyjson import accuracy_fields
+from qrun.report.accuracynotes import decibel, excluded, listed, notes, verdict
+from qrun.report.grid import Column, Grid, markdown_lines
+from qrun.report.header import headline
+from qrun.report.nodes import fold_prefix, op_names
+from qrun.report.screen import Out, Screen
+from qrun.report.text import number, percent, plural
+
+__all__ = ["accuracy_fields", "print_accuracy", "print_accuracy_markdown"]
+
+FOUND_BY = {"input": "as inputs", "output": "as outputs", "weights": "by weights", "operator": "by operator and inputs",
+            "reader": "by readers"}  # fmt: skip
+
+
+def print_accuracy(out: Out, found: Accuracy, top: int | None) -> None:
+    """The report as text. top: rows of each table; None for all."""
+    screen = out.result
+    if not out.quiet:
+        headline(screen, found.reference, found.feeds, {}, {})
+        headline(screen, found.quantized, {}, {}, {})
+        screen.wrapped("  ", "  ", _how(found))
+        screen.line()
+    for title, grid, rest in _tables(found, top):
+        screen.line((title, "bold"))
+        screen.grid(fold_prefix(screen, grid) if len(grid.columns) > 1 and grid.columns[1].shrink else grid)
+        if rest:
+            screen.wrapped(f"  {screen.ellipsis} ", "  ", rest)
+        screen.line()
+    _print_suggestion(screen, found)
+    screen.wrapped("", "  ", verdict(found))
+    if not out.quiet:
+        for note in notes(found):
+            screen.wrapped("note: ", "      ", note)
+
+
+def print_accuracy_markdown(out: Out, found: Accuracy, top: int | None) -> None:
+    """The report as GitHub Markdown."""
+    screen = out.result
+    names = (screen.clean(m.label).replace("`", " ") for m in (found.reference, found.quantized))
+    lines = ["### {}".format(" and ".join(f"`{name}`" for name in names)), "", _how(found), ""]
+    for title, grid, rest in _tables(found, top):
+        rows = [[screen.clean(cell) for cell in row] for row in grid.rows]
+        lines += [f"**{title}**", "", *markdown_lines(Grid(grid.columns, rows)), ""]
+        lines += [f"{screen.ellipsis} {rest}", ""] if rest else []
+    if found.suggestion is not None:
+        lines += [_kept(found), ""]
+        lines += ["```python", f"nodes_to_exclude={excluded(found)}", "```", ""] if found.suggestion.count else []
+    lines += [verdict(found), *(line for note in notes(found) for line in ("", f"note: {note}"))]
+    for line in lines:
+        screen.line(line)
+
+
+def _tables(found: Accuracy, top: int | None) -> list[tuple[str, Grid, str]]:
+    """Title, table, and what was left out."""
+    tables = [("Outputs", _outputs(found), "")]
+    if found.costs:
+        shown = found.costs[:top]
+        more = len(found.costs) - len(shown)
+        rest = f"{plural(more, 'more node')}, together {percent(sum(c.share for c in found.costs[len(shown):]))} of the noise   --top all, --json"  # fmt: skip
+        tables.append(("Costly nodes, each alone quantized", _costs(shown), rest if more else ""))
+    tensors = worst(found.tensors, top)
+    if tensors:
+        more = len(found.tensors) - len(tensors)
+        title = "Least accurate tensors, in graph order" if more else "Tensors, in graph order"
+        tables.append((title, _tensors(tensors), f"{plural(more, 'more tensor')}   --top all, --json" if more else ""))
+    return tables
+
+
+def _how(found: Accuracy) -> str:
+    strays = [one for one in found.left if not one.inside]
+    counts = Counter(row.how for row in found.tensors)
+    ways = ", ".join(f"{counts[how]} {text}" for how, text in FOUND_BY.items() if counts[how])
+    alone = sum(one.side == "quantized" for one in strays)
+    return (f"{plural(found.runs, 'set')} of inputs; {len(found.tensors)} of {len(found.tensors) + alone} tensors matched "
+            f"through the graph ({ways})")  # fmt: skip
+
+
+def _outputs(found: Accuracy) -> Grid:
+    columns = [Column("name", shrink=1), Column("SQNR", right=True), Column("cosine", right=True),
+               Column("max abs", right=True), Column("argmax", right=True), Column("NaN/Inf", right=True, optional=1)]  # fmt: skip
+    rows = []
+    for o in found.outputs:
+        name = o.name if o.name == o.other else f"{o.name} / {o.other}"
+        same = "-" if o.decided is None else f"{o.agreed} of {o.decided}"
+        rows.append(
+            [name, decibel(o.noise.sqnr), f"{o.noise.cosine:.6f}", number(o.noise.largest), same, str(o.noise.odd)]
+        )
+    return Grid(columns, rows)
+
+
+def _costs(costs: Sequence[Cost]) -> Grid:
+    op = op_names([cost.node for cost in costs])
+    columns = [Column("#", right=True), Column("node", shrink=2), Column("op", shrink=1, optional=2),
+               Column("output", right=True), Column("share", right=True), Column("local", right=True, optional=1),
+               Column("reason", wrap=True)]  # fmt: skip
+    rows = [
+        [str(c.node.index), c.node.label, op(c.node), decibel(c.sqnr) if c.measured else f"~{decibel(c.sqnr)}",
+         percent(c.share), decibel(c.local.noise.sqnr), c.why]
+        for c in costs
+    ]  # fmt: skip
+    return Grid(columns, rows)
+
+
+def worst(tensors: Sequence[TensorAccuracy], top: int | None) -> list[TensorAccuracy]:
+    """Those with the lowest cumulated SQNR, in graph order."""
+    known = [i for i, t in enumerate(tensors) if t.cumulated is not None and t.cumulated.count]
+
+    def order(i: int) -> float:
+        noise = tensors[i].cumulated
+        return 0.0 if noise is None or noise.sqnr != noise.sqnr else noise.sqnr
+
+    return list(tensors) if top is None else [tensors[i] for i in sorted(sorted(known, key=order)[:top])]
+
+
+def _tensors(tensors: Sequence[TensorAccuracy]) -> Grid:
+    columns = [Column("#", right=True), Column("tensor", shrink=2), Column("stands for", shrink=1),
+               Column("cumulated", right=True), Column("local", right=True), Column("cosine", right=True, optional=1),
+               Column("max abs", right=True, optional=2), Column("matched", optional=3)]  # fmt: skip
+    rows = []
+    for t in tensors:
+        noise = t.cumulated
+        rows.append([
+            "-" if t.node is None else str(t.node.index), t.tensor, t.reference, decibel(noise.sqnr if noise else None),
+            decibel(t.local.noise.sqnr) if t.local else "-", f"{noise.cosine:.6f}" if noise else "-",
+            number(noise.largest if noise else None), FOUND_BY[t.how],
+        ])  # fmt: skip
+    return Grid(columns, rows)
+
+
+def _kept(found: Accuracy) -> str:
+    kept = found.suggestion
+    assert kept is not None
+    tried = dict(kept.tried)
+    steps = ", ".join(f"{n}: {decibel(v)}" for n, v in kept.tried if n)
+    if not kept.count:
+        return f"No short list helps: {decibel(tried[0])} with all nodes quantized, and with the first ones in float {steps}."
+    return (f"With the dearest {kept.count} of {found.quantizing} quantized nodes in float: {decibel(tried[kept.count])} at the "
+            f"outputs instead of {decibel(tried[0])}, measured ({steps}).")  # fmt: skip
+
+
+def _print_suggestion(screen: Screen, found: Accuracy) -> None:
+    kept = found.suggestion
+    if kept is None:
+        return
+    screen.line(("Keep in float", "bold"))
+    screen.wrapped("  ", "  ", _kept(found))
+    if kept.count:
+        screen.wrapped("  ", "    ", f"nodes_to_exclude={excluded(found)}")
+    if kept.count and kept.around:
+        names = listed([node.label for node in kept.around])
+        screen.wrapped("  ", "  ", f"{names}: they read these results, and would round them again")
+    screen.line()

@@ -1,0 +1,90 @@
+"""The JSON body of a report of accuracy."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from qrun.comparing.accuracy import Accuracy, TensorAccuracy
+from qrun.comparing.accuracy_sums import Noise
+from qrun.comparing.ranking import Cost
+from qrun.ir import Node
+from qrun.report.accuracynotes import excluded, notes
+from qrun.report.header import model_fields
+
+
+def accuracy_fields(found: Accuracy) -> dict[str, Any]:
+    """The body of the JSON report; SQNR in dB, energies relative to that of the true values."""
+    return {
+        "reference": model_fields(found.reference),
+        "quantized": model_fields(found.quantized),
+        "runs": found.runs,
+        "tolerance": {"rtol": found.tolerance.rtol, "atol": found.tolerance.atol, "lsb": found.tolerance.lsb},
+        "equal": found.equal,
+        "outputs": [
+            {"name": o.name, "other": o.other, **_noise(o.noise), "argmax_agreed": o.agreed, "argmax_total": o.decided,
+             "equal": o.equal}
+            for o in found.outputs
+        ],
+        "costs": [_cost(cost) for cost in found.costs],
+        "quantized_nodes": found.quantizing,
+        "measured_nodes": found.measured,
+        "keep_in_float": _suggested(found),
+        "tensors": [_tensor(t) for t in found.tensors],
+        "unmatched": [
+            {"side": one.side, "tensor": one.tensor, "node": one.index, "inside": one.inside or None, "why": one.why}
+            for one in found.left
+        ],
+        "notes": notes(found),
+    }  # fmt: skip
+
+
+def _noise(noise: Noise) -> dict[str, Any]:
+    return {
+        "sqnr_db": noise.sqnr,
+        "cosine": noise.cosine,
+        "max_abs": noise.largest,
+        "elements": noise.count,
+        "odd": noise.odd,
+    }
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return {"index": node.index, "name": node.name, "domain": node.domain or "ai.onnx", "op": node.op_type}
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    spread, local = cost.spread, cost.local
+    known = spread.range
+    return {
+        **_node(cost.node), "tensor": cost.target, "float_nodes": [node.label for node in cost.floats],
+        "measured": cost.measured, "output_sqnr_db": cost.sqnr,
+        "share": cost.share, "reason": cost.reason, "why": cost.why,
+        "local": {**_noise(local.noise), "weights": local.weights, "input": local.input, "rounding": local.rounding,
+                  "clipped": local.clipped},
+        "values": {"count": spread.count, "beyond": spread.beyond, "min": spread.least, "max": spread.most,
+                   "bulk": spread.bulk, "typical": spread.typical, "near": spread.near, "near_share": spread.nearby},
+        "range": None if known is None else {"low": known.low, "high": known.high, "step": known.step, "codes": known.codes},
+    }  # fmt: skip
+
+
+def _suggested(found: Accuracy) -> dict[str, Any] | None:
+    kept = found.suggestion
+    if kept is None:
+        return None
+    return {
+        "count": kept.count,
+        "nodes": [node.label for node in kept.nodes],
+        "readers": [node.label for node in kept.around],
+        "exclude": json.loads(excluded(found)) if kept.count else [],
+        "tried": [{"nodes": n, "output_sqnr_db": value} for n, value in kept.tried],
+        "runs": kept.runs,
+    }
+
+
+def _tensor(row: TensorAccuracy) -> dict[str, Any]:
+    return {
+        "tensor": row.tensor, "node": None if row.node is None else row.node.index, "reference": row.reference,
+        "matched": row.how, "cumulated": None if row.cumulated is None else _noise(row.cumulated),
+        "local": None if row.local is None else _noise(row.local.noise),
+    }  # fmt: skip

@@ -1,0 +1,215 @@
+"""Reports of comparisons with files: two .npz, two saved results, a run with a record; as text, Markdown and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from qrun.comparing.archives import Archives, Pair, Place
+from qrun.comparing.record import Recorded
+from qrun.comparing.recordcompare import RecordComparison, TensorChange
+from qrun.comparing.saved import SavedChecks, SavedRuns
+from qrun.comparing.savedprofiles import SavedProfiles
+from qrun.ir.types import shape_text
+from qrun.report.comparesaved import check_sheet, profile_sheet, run_sheet
+from qrun.report.comparesheet import Block, Sheet, listed, more, print_sheet, print_sheet_markdown, settings_block
+from qrun.report.grid import Column, Grid
+from qrun.report.screen import Out
+from qrun.report.text import file_size, number, percent, plural
+
+Files = Archives | SavedRuns | SavedProfiles | SavedChecks | RecordComparison
+
+
+def print_files(out: Out, found: Files, top: int | None) -> None:
+    """The text report; the verdict only when quiet. top: rows of each table, None for all."""
+    print_sheet(out, sheet_of(found, top))
+
+
+def print_files_markdown(out: Out, found: Files, top: int | None) -> None:
+    """The report as GitHub Markdown."""
+    print_sheet_markdown(out, sheet_of(found, top))
+
+
+def files_fields(found: Files) -> dict[str, Any]:
+    """The body of the JSON report: ``files`` names the kind; everything that was compared, whole."""
+    kinds = {
+        Archives: "npz",
+        SavedRuns: "runs",
+        SavedProfiles: "profiles",
+        SavedChecks: "checks",
+        RecordComparison: "record",
+    }
+    fields = {"files": kinds[type(found)], "equal": found.equal, **_plain(asdict(found))}
+    if isinstance(found, RecordComparison):
+        fields["tensors"] = [_tensor_fields(change) for change in found.tensors]
+    return fields
+
+
+def _tensor_fields(change: TensorChange) -> dict[str, Any]:
+    """What was recorded and what is now only where the two differ."""
+    now = change.now
+    fields = {"name": now.name, "node": now.node, "op": now.op, "verdict": change.verdict}
+    return (
+        fields
+        if change.verdict == "equal"
+        else {**fields, **_plain(asdict(change)), "inputs_equal": change.inputs_equal}
+    )
+
+
+def print_recorded(out: Out, made: Recorded) -> None:
+    """What was written and how large it is."""
+    out.result.wrapped(
+        "", "  ", f"recorded {plural(made.tensors, 'tensor')} in {made.folder} ({file_size(made.nbytes)})"
+    )
+
+
+def recorded_fields(made: Recorded) -> dict[str, Any]:
+    return {"record": {"path": str(made.folder), "tensors": made.tensors, "bytes": made.nbytes}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def sheet_of(found: Files, top: int | None) -> Sheet:
+    if isinstance(found, Archives):
+        return _archives(found, top)
+    if isinstance(found, SavedProfiles):
+        return profile_sheet(found, top)
+    if isinstance(found, SavedRuns):
+        return run_sheet(found, top)
+    return check_sheet(found, top) if isinstance(found, SavedChecks) else _record(found, top)
+
+
+def _archives(found: Archives, top: int | None) -> Sheet:
+    differ = [pair for pair in found.pairs if not pair.difference.equal]
+    blocks = []
+    if differ:
+        columns = [Column("key", shrink=2), Column("type", optional=4), Column("differ", right=True), Column("largest", right=True),
+                   Column("SQNR", right=True, optional=2), Column("first", shrink=1), Column("a", right=True), Column("b", right=True),
+                   Column("worst", optional=1), Column("a", right=True, optional=1), Column("b", right=True, optional=1)]  # fmt: skip
+        forms = [p for p in differ if p.difference.form is not None]
+        valued = [p for p in differ if p.difference.form is None]
+        if valued:
+            shown = valued[:top]
+            blocks.append(
+                Block(
+                    "Arrays that differ",
+                    Grid(columns, [_pair_row(p) for p in shown]),
+                    more=more(len(valued) - len(shown), "array"),
+                )
+            )
+        if forms:
+            grid = Grid([Column("key", shrink=1), Column("a"), Column("b")], [[p.name, p.a, p.b] for p in forms[:top]])
+            blocks.append(Block("Types or shapes that differ", grid, more=more(len(forms) - len(grid.rows), "array")))
+    blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
+    t = found.tolerance
+    title = (f"a: {found.a}, b: {found.b}, {plural(len(found.pairs), 'array')} in both; "
+             f"tolerance {t.lsb} steps, rtol {t.rtol:g}, atol {t.atol:g}")  # fmt: skip
+    if found.equal:
+        return Sheet(title, blocks, f"equal: {plural(len(found.pairs), 'array')}.")
+    only = len(found.only_a) + len(found.only_b)
+    parts = [f"{len(differ)} of {plural(len(found.pairs), 'array')}, first {differ[0].name}"] if differ else []
+    parts += [f"{plural(only, 'array')} in one file only"] if only else []
+    return Sheet(title, blocks, f"differ: {'; '.join(parts)}.")
+
+
+def _pair_row(pair: Pair) -> list[str]:
+    d = pair.difference
+    largest = f"{d.largest:.0f}" if d.integral else number(d.largest)
+    return [
+        pair.name,
+        pair.a,
+        percent(d.differing / d.total),
+        largest,
+        decibels(pair.sqnr),
+        *_place(pair.first),
+        *_place(pair.worst),
+    ]
+
+
+def _place(place: Place | None) -> list[str]:
+    if place is None:
+        return ["-", "-", "-"]
+    return [shape_text(place.index), *(v if isinstance(v, str) else number(v) for v in (place.a, place.b))]
+
+
+def decibels(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} dB"
+
+
+def _record(found: RecordComparison, top: int | None) -> Sheet:
+    changed = [t for t in found.tensors if t.verdict != "equal"]
+    title = f"{found.now or 'this run'}, and in {found.folder} {found.recorded}, {plural(len(found.tensors), 'tensor')}"
+    blocks = settings_block(found.settings, "recorded", "now")
+    if found.first is not None:
+        blocks.append(Block("First difference", facts=_first(found.first)))
+        later = [t for t in changed if t is not found.first]
+        shown = later[:top]
+        if later:
+            blocks.append(
+                Block("Others", _change_grid(shown), more=more(len(later) - len(shown), "tensor"), folds=True)
+            )
+    blocks += listed([("Only in the record", found.only_recorded), ("Only in this run", found.only_now)], top)
+    close = sum(t.verdict == "close" for t in changed)
+    if found.first is None:
+        return Sheet(title, blocks, f"equal: {plural(len(found.tensors), 'tensor')}, bit for bit.")
+    count = f"{len(changed)} of {plural(len(found.tensors), 'tensor')} with other bits"
+    if found.equal:
+        return Sheet(title, blocks, f"equal within the tolerance, as far as the record tells: {count}.")
+    at = found.first.now
+    told = f", {close} of them within the tolerance" if close else ""
+    return Sheet(title, blocks, f"differ: first at node {at.node}, {at.name}; {count}{told}.")
+
+
+def _first(change: TensorChange) -> list[tuple[str, str]]:
+    old, new = change.recorded, change.now
+    facts = [("tensor", new.name), ("node", f"{new.node}  {new.op}"), ("type", _form(change))]
+    if change.verdict != "form":
+        facts.append(("differ", f"at least {plural(change.elements, 'element')}" + _step(change)))
+        facts += [
+            ("where", f"{shape_text(s.index)}  recorded {number(s.recorded)}  now {number(s.now)}")
+            for s in change.sampled[:1]
+        ]
+        facts.append(("sample", f"{len(change.sampled)} of {len(old.sample)} sampled elements differ"))
+        pairs = [
+            (n, x, y)
+            for n, x, y in (("min", old.low, new.low), ("max", old.high, new.high), ("mean", old.mean, new.mean))
+            if x != y
+        ]
+        pairs += [(n, x, y) for n, x, y in (("NaN", old.nan, new.nan), ("Inf", old.inf, new.inf)) if x != y]
+        facts += [(name, f"recorded {number(x)}  now {number(y)}") for name, x, y in pairs]
+    states = {True: "equal bit for bit", False: "other bits", None: "not all known"}
+    facts.append(("inputs", states[change.inputs_equal]))
+    return facts + ([("reading", change.reading)] if change.reading else [])
+
+
+def _form(change: TensorChange) -> str:
+    texts = list(dict.fromkeys(f"{e.type} {shape_text(e.shape)}" for e in (change.recorded, change.now)))
+    return texts[0] if len(texts) == 1 else f"recorded {texts[0]}  now {texts[1]}"
+
+
+def _step(change: TensorChange) -> str:
+    if not change.step:
+        return ""
+    steps = change.now.type.startswith(("int", "uint"))
+    return f", one by at least {plural(round(change.step), 'step') if steps else number(change.step)}"
+
+
+def _change_grid(changes: Sequence[TensorChange]) -> Grid:
+    columns = [Column("#", right=True), Column("tensor", shrink=2), Column("op", optional=2), Column("type", optional=1),
+               Column("differ at least", right=True), Column("by at least", right=True), Column("inputs"),
+               Column("verdict")]  # fmt: skip
+    states = {True: "equal", False: "other bits", None: "-"}
+    rows = [
+        [str(c.now.node), c.now.name, c.now.op, _form(c), str(c.elements), number(c.step) if c.step else "-",
+         states[c.inputs_equal], c.verdict]
+        for c in changes
+    ]  # fmt: skip
+    return Grid(columns, rows)

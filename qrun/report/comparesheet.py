@@ -1,0 +1,102 @@
+"""What a report of a comparison is made of, before it is text or Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from qrun.comparing.settings import Setting
+from qrun.report.grid import Column, Grid
+from qrun.report.markdown import cell, code
+from qrun.report.nodes import fold_prefix
+from qrun.report.screen import Out
+from qrun.report.text import plural
+
+SHORT = 12
+"""Digits of a hash that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A heading, and below it labelled facts, a table, and what was left out. folds: the table's names are of nodes."""
+
+    title: str
+    grid: Grid | None = None
+    facts: Sequence[tuple[str, str]] = ()
+    more: str = ""
+    folds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A report: what was compared, the blocks, and the verdict."""
+
+    title: str
+    blocks: Sequence[Block]
+    verdict: str
+
+
+def print_sheet(out: Out, sheet: Sheet) -> None:
+    """The text report; the verdict only when quiet."""
+    screen = out.result
+    if not out.quiet:
+        screen.wrapped("", "  ", sheet.title)
+        for block in sheet.blocks:
+            screen.line()
+            screen.line((block.title, "bold"))
+            width = max((len(label) for label, _ in block.facts), default=0)
+            for label, value in block.facts:
+                first = f"  {label:<{width}}  "
+                screen.wrapped(first, " " * len(first), value)
+            if block.grid is not None:
+                screen.grid(fold_prefix(screen, block.grid) if block.folds else block.grid)
+            if block.more:
+                screen.wrapped(f"  {screen.ellipsis} ", "    ", block.more)
+        screen.line()
+    screen.wrapped("", "  ", sheet.verdict)
+
+
+def print_sheet_markdown(out: Out, sheet: Sheet) -> None:
+    """The report as GitHub Markdown."""
+    lines = [f"### qrun compare: {cell(sheet.verdict)}", "", cell(sheet.title)]
+    for block in sheet.blocks:
+        lines += ["", f"**{cell(block.title)}**"]
+        if block.facts:
+            lines += ["", *(f"- {label}: {cell(value)}" for label, value in block.facts)]
+        if block.grid is not None:
+            lines += ["", *_table(block.grid)]
+        if block.more:
+            lines += ["", cell(block.more)]
+    out.result.write("\n".join(lines))
+
+
+def _table(grid: Grid) -> Iterator[str]:
+    """Names as code, other cells as text in which no sign means anything."""
+    yield f"| {' | '.join(cell(column.header) for column in grid.columns)} |"
+    yield f"| {' | '.join('---:' if column.right else '---' for column in grid.columns)} |"
+    for row in grid.rows:
+        parts = zip(row, grid.columns, strict=True)
+        yield f"| {' | '.join(code(text) if column.shrink else cell(text) for text, column in parts)} |"
+
+
+def more(left: int, noun: str) -> str:
+    """``3 more arrays   --top all, --json``; "" if nothing was left out."""
+    return f"{plural(left, f'more {noun}')}   --top all, --json" if left > 0 else ""
+
+
+def settings_block(settings: Sequence[Setting], a: str, b: str) -> list[Block]:
+    """What was not the same; nothing if all was."""
+    if not settings:
+        return []
+    rows = [[s.name, *((v[:SHORT] if s.name.endswith("sha256") else v) for v in (s.a, s.b))] for s in settings]
+    return [Block("Not the same", Grid([Column("what", shrink=1), Column(a, wrap=True), Column(b, wrap=True)], rows))]
+
+
+def listed(groups: Sequence[tuple[str, Sequence[str]]], top: int | None) -> list[Block]:
+    """Names that only one side has."""
+    made = []
+    for title, names in groups:
+        if names:
+            grid = Grid([Column("name", shrink=1)], [[name] for name in names[:top]])
+            made.append(Block(title, grid, more=more(len(names) - len(grid.rows), "name")))
+    return made

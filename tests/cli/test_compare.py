@@ -1,0 +1,281 @@
+"""``qrun compare`` of two runtimes: what it prints, its exit codes, and calls that cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from importlib.metadata import version
+from importlib.resources import files as resources
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from cli_support import ESCAPE, ROOT, call, npy, process, quantize_model, save, terminal
+from onnx import TensorProto, helper, numpy_helper
+from support import MS, node_model
+
+SCHEMA = json.loads(resources("qrun").joinpath("schemas/compare-1.0.json").read_text())
+DIGITS = ROOT / "models" / "digits"
+FORMS = ("float", "qoperator", "qdq", "dynamic")
+f32, u8 = np.float32, np.uint8
+needs_ort = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    """tie.onnx: a product whose results are ties, zero point 1; onnx.reference rounds half of them to the other side."""
+    inputs = [np.arange(8, dtype=u8).reshape(8, 1), f32(0.5), u8(0), np.array([[1]], u8), f32(1), u8(0), f32(1), u8(1)]
+    model, feeds = node_model("QLinearMatMul", inputs, opset=10, outputs=(u8,), constants=range(1, 8))
+    save(model, folder / "tie.onnx")
+    npy(folder / "x.npy", feeds["i0"])
+    add = node_model(
+        "QLinearAdd",
+        [feeds["i0"], f32(0.5), u8(0), np.zeros(1, u8), f32(1), u8(0), f32(1), u8(1)],
+        opset=17, domain=MS, outputs=(u8,), constants=range(1, 8),
+    )[0]  # fmt: skip
+    save(add, folder / "add.onnx")
+
+
+def digits(form: str) -> list[str]:
+    return [str(DIGITS / form / "model.onnx"), "-i", str(DIGITS / "x.npy")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("against", ["native", "reference"])
+def test_own_backends_are_equal_bit_for_bit(form: str, against: str) -> None:
+    ended = call("compare", *digits(form), "--against", against, "--json")
+    found = ended.json
+    jsonschema.validate(found, SCHEMA)
+    assert ended.code == 0, ended.err
+    assert found["tolerance"] == {"lsb": 0, "rtol": 0, "atol": 0}
+    assert found["summary"]["identical"] == found["summary"]["tensors"] >= found["summary"]["nodes"] > 0
+    assert found["first"] is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("against", ["fused", "literal"])
+def test_fused_and_literal(form: str, against: str) -> None:
+    """The codes may differ by a step where float32 steps do not give the real value; then that is the cause."""
+    ended = call("compare", *digits(form), "--against", against, "--json")
+    found = ended.json
+    jsonschema.validate(found, SCHEMA)
+    assert ended.code == (0 if found["equal"] else 1), ended.err
+    assert found["summary"]["tensors"] > 0
+    assert {t["by_itself"]["cause"] for t in found["tensors"] if t["by_itself"]} <= {"fused-requantization"}
+    if form == "qdq":
+        assert any(len(t["group"]) > 1 for t in found["tensors"])
+
+
+@needs_ort
+@pytest.mark.parametrize("form", FORMS)
+def test_onnxruntime(form: str) -> None:
+    """Whatever the CPU: every tensor that differs by itself has a cause, and all others are inherited."""
+    if version("onnxruntime").split("+")[0] != "1.31.1":
+        pytest.skip(f"onnxruntime is {version('onnxruntime')}; the causes are those of 1.31.1")
+    ended = call("compare", *digits(form), "--against", "ort", "--isolate", "--json")
+    found = ended.json
+    jsonschema.validate(found, SCHEMA)
+    assert ended.code == (0 if found["equal"] else 1), ended.err
+    assert found["sides"][1]["label"].endswith("graph optimizations off)")
+    assert found["summary"]["tensors"] >= found["summary"]["nodes"]
+    for t in found["tensors"]:
+        assert t["equal"] == (t["by_itself"] is None)
+        if t["by_itself"] and t["unit"] == "step":
+            assert t["by_itself"]["cause"] in ("pair-saturation", "float32-multiplier", "float32-arithmetic"), t
+
+
+@needs_ort
+@pytest.mark.parametrize("form", FORMS)
+def test_onnxruntime_as_users_run_it(form: str) -> None:
+    ended = call("compare", *digits(form), "--against", "ort-optimized", "--json")
+    found = ended.json
+    jsonschema.validate(found, SCHEMA)
+    assert found["sides"][1]["label"].endswith("graph optimizations on)")
+    assert [t["name"] for t in found["tensors"]] == [o["name"] for o in found["outputs"]]
+
+
+def test_first_difference(folder: Path) -> None:
+    ended = call("compare", "tie.onnx", "-i", "x.npy", "--arith", "onnx-ref")
+    assert ended.code == 1
+    lines = [re.sub(" +", " ", line.strip()) for line in ended.out.splitlines()]
+    for line in [
+        "First difference node 0 of 1 node",
+        "node n QLinearMatMul",
+        "output y0",
+        "type uint8 [8,1]",
+        "differ 4 of 8 elements, largest 1 step",
+        "where [1,0] exact 1 onnx-ref 2 before rounding 1.5",
+        "inputs equal bit for bit",
+        "cause zero-point-before-rounding: adds the zero point 1, an odd one, before rounding",
+        "evidence 4 of 4 differing elements reproduced bit for bit, and all others",
+        "ties all are exact ties",
+        "0 y0 QLinearMatMul uint8 [8,1] 50.0% 1 1 9.3 dB zero-point-before-rounding",
+        "zero-point-before-rounding 1 4 #0 n",
+        "y0 1 1 9.3 dB - over lsb 0",
+        "differ: first at node 0 by 1 step, zero-point-before-rounding; 1 of 1 tensors are not equal, 1 by themselves.",
+    ]:
+        assert line in lines, (line, ended.out)
+
+
+def test_tolerance(folder: Path) -> None:
+    ended = call("compare", "tie.onnx", "-i", "x.npy", "--arith", "onnx-ref", "--lsb", "1")
+    assert ended.code == 0
+    assert "within lsb 1" in ended.out
+    assert ended.out.rstrip().endswith("equal within the tolerance: 1 tensor.")
+
+
+@pytest.mark.parametrize(("arith", "code"), [("ort", 0), ("onnx-ref", 1)])
+def test_arithmetics_of_qrun(arith: str, code: int) -> None:
+    ended = call("compare", "tie.onnx", "-i", "x.npy", "--arith", arith, "--json")
+    assert (ended.code, [s["name"] for s in ended.json["sides"]]) == (code, ["exact", arith])
+
+
+@needs_ort
+def test_a_model_that_the_other_side_refuses_runs_node_by_node(folder: Path) -> None:
+    ended = call("compare", "add.onnx", "-i", "x.npy", "--against", "onnx-ref", "--json")
+    found = ended.json
+    jsonschema.validate(found, SCHEMA)
+    assert ended.code == 1
+    assert "QLinearAdd" in found["refused"]
+    (tensor,) = found["tensors"]
+    assert (tensor["by_itself"]["cause"], tensor["form"]) == ("refused", ["uint8 [8,1]", "nothing"])
+    text = call("compare", "add.onnx", "-i", "x.npy", "--against", "onnx-ref").out
+    assert "The whole model is refused" in text
+    assert "QLinearAdd" in text.split("cause", 1)[1]
+
+
+def test_json_and_its_schema_refuse_what_is_wrong() -> None:
+    found = call("compare", "tie.onnx", "-i", "x.npy", "--arith", "onnx-ref", "--json").json
+    jsonschema.validate(found, SCHEMA)
+    own = found["tensors"][0]["by_itself"]
+    assert (own["cause"], own["explained"], own["exact_ties"], own["before_rounding"]) == (
+        "zero-point-before-rounding", 4, 4, 1.5,
+    )  # fmt: skip
+    del found["tensors"][0]["by_itself"]["cause"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(found, SCHEMA)
+
+
+def test_markdown() -> None:
+    ended = call("compare", "tie.onnx", "-i", "x.npy", "--arith", "onnx-ref", "--format", "markdown")
+    assert ended.code == 1
+    assert ended.out.startswith("### qrun compare: differ: first at node 0")
+    assert "| `y0` | QLinearMatMul | uint8 \\[8,1\\] | 50.0% |" in ended.out
+
+
+def test_quiet_prints_the_verdict_only() -> None:
+    ended = call("compare", "tie.onnx", "-i", "x.npy", "--arith", "onnx-ref", "-q")
+    assert ended.out.splitlines()[0].startswith("differ: first at node 0")
+    assert len(ended.out.splitlines()) == 1
+    assert ended.err == ""
+
+
+def test_top(folder: Path) -> None:
+    names = ["x", *(f"t{i}" for i in range(6))]
+    nodes = [
+        helper.make_node("QLinearMatMul", [a, "half", "zero", "one", "scale", "zero", "scale", "odd"], [b])
+        for a, b in pairwise(names)
+    ]
+    stored = {"half": f32(0.5), "scale": f32(1), "zero": u8(0), "odd": u8(1), "one": np.ones((1, 1), u8)}
+    x, y = (helper.make_tensor_value_info(n, TensorProto.UINT8, [8, 1]) for n in (names[0], names[-1]))
+    initializers = [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], initializers), ir_version=8,
+                              opset_imports=[helper.make_opsetid("", 13)])  # fmt: skip
+    save(model, folder / "chain.onnx")
+    call_it = ("compare", "chain.onnx", "-i", "x.npy", "--arith", "onnx-ref")
+    differing = call(*call_it, "--json").json["summary"]["differing"]
+    assert differing == 6
+    short, whole = call(*call_it, "--top", "2").out, call(*call_it, "--top", "all").out
+    assert "4 more tensors differ   --top all, --isolate, --json" in short
+    assert "more tensors differ" not in whole
+    assert len(whole.splitlines()) - len(short.splitlines()) == 4 - 1
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_terminals(width: int, folder: Path) -> None:
+    shown = ESCAPE.sub(
+        "", terminal("compare", "tie.onnx", "-i", "x.npy", "--arith", "onnx-ref", width=width, only="out")
+    )
+    assert max(map(len, shown.splitlines())) <= width, shown
+    assert "zero-point-before-rounding" in shown
+    assert "╭" in shown
+
+
+def test_model_from_stdin(folder: Path) -> None:
+    ended = call("compare", "-", "-i", "x.npy", "--arith", "onnx-ref", stdin=(folder / "tie.onnx").read_bytes())
+    assert ended.code == 1, ended.err
+
+
+@needs_ort
+def test_dynamic_sizes_and_random_inputs(folder: Path) -> None:
+    save(quantize_model(), folder / "q.onnx")
+    ended = call("compare", "q.onnx", "--shape", "N=64", "--seed", "3")
+    assert ended.code == 0, ended.out + ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["a.npz"], "a second file is missing"),
+        (["a.json"], "a second file is missing"),
+        (["a.npz", "b.json"], "these two cannot be compared"),
+        (["tie.onnx", "b.json"], "these two cannot be compared"),
+        (["a.npz", "b.npz", "--against", "ort"], "--against does not fit"),
+        (["tie.onnx", "tie.onnx", "--isolate"], "--isolate does not fit"),
+        (["tie.onnx", "tie.onnx", "--record", "r"], "--record takes one model"),
+        (["tie.onnx", "-i", "x.npy", "--arith", "ort", "--against", "ort"], "--arith compares two arithmetics"),
+        (["missing.onnx"], "missing.onnx"),
+        ([], "Missing argument"),
+        (["tie.onnx", "--against", "tflite"], "tflite"),
+        (["tie.onnx", "--lsb", "-1"], "-1"),
+        (["tie.onnx", "--top", "0"], "neither a number above 0 nor 'all'"),
+        (["tie.onnx", "-i", "nothing.npy"], "nothing.npy"),
+    ],
+)
+def test_bad_calls(arguments: list[str], says: str) -> None:
+    ended = call("compare", *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert says in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_choices_of_the_help_are_those_that_exist() -> None:
+    from qrun.cli.compare import AGAINST
+    from qrun.comparing import choices
+
+    assert AGAINST == choices.AGAINST
+
+
+def test_failure_is_json_too() -> None:
+    ended = call("compare", "a.npz", "--json")
+    assert ended.code == 2
+    jsonschema.validate(ended.json, SCHEMA)
+    assert ended.json["error"]["code"] == "QR005"
+
+
+def test_qrun_refuses_the_model(folder: Path) -> None:
+    model, _ = node_model("NoSuchOperator", [np.zeros(1, f32)], domain="some.where")
+    save(model, folder / "other.onnx")
+    ended = call("compare", "other.onnx", "--random", "--arith", "onnx-ref")
+    assert ended.code == 4
+    assert "NoSuchOperator" in ended.err
+
+
+def test_memory_limit() -> None:
+    ended = call("compare", *digits("qdq"), "--against", "native", "--max-memory", "1000")
+    assert ended.code == 5
+    assert "QR010" in ended.err
+
+
+def test_without_onnxruntime(folder: Path) -> None:
+    """--against ort says what to install; onnx.reference needs nothing more."""
+    (folder / "onnxruntime.py").write_text("raise ImportError('not here')\n")
+    env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    ended = process("compare", "tie.onnx", "-i", "x.npy", env=env)
+    assert ended.code == 4
+    assert "onnx-qrun[ort]" in ended.err
+    assert process("compare", "tie.onnx", "-i", "x.npy", "--against", "onnx-ref", env=env).code in (0, 1)

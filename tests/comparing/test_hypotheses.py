@@ -1,0 +1,250 @@
+"""Each cause on a side that has the bug, computed here by other means; and none of them where a bit contradicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from support import MS, node_model
+
+import qrun
+from qrun.comparing.causes import CAUSES, UNKNOWN
+from qrun.comparing.causes.pairs import saturated_pairs
+from qrun.comparing.runtimes import Compared, compare_runtimes
+from qrun.comparing.sides import QrunSide, Unit
+from qrun.errors import UnsupportedError
+from qrun.ir import Array, Model
+
+f32, f16, u8, i8, i32, i64 = np.float32, np.float16, np.uint8, np.int8, np.int32, np.int64
+Values = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A side whose only node gives whatever `answer` says."""
+
+    model: Model
+    answer: Callable[[], Array | None]
+    name: str = "planted"
+    label: str = "planted 1.0"
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        return [Unit(node, (node,)) for node in self.model.nodes]
+
+    def run(self, feeds: Values) -> Mapping[str, Array | None]:
+        return {"y0": self.answer()}
+
+    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
+        return {"y0": self.answer()}
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A node, and what an implementation with the bug gives."""
+
+    cause: str
+    op: str
+    inputs: list[Any]
+    theirs: Any
+    kind: Any = u8
+    attributes: dict[str, Any] = field(default_factory=dict)
+    opset: int = 21
+    domain: str = ""
+    id: str = ""
+
+    def compare(self, answer: Callable[[], Array | None]) -> Compared:
+        opset = 17 if self.domain else self.opset
+        proto, feeds = node_model(
+            self.op, self.inputs, self.attributes, opset=opset, domain=self.domain, outputs=(self.kind,)
+        )
+        model = qrun.load(proto.SerializeToString())
+        return compare_runtimes(QrunSide(model), Planted(model, answer), feeds).tensors[0]
+
+
+def found(compared: Compared) -> str:
+    return compared.guilt.reason.cause if compared.guilt else ""
+
+
+def codes(values: Any, kind: Any = u8) -> np.ndarray:
+    info = np.iinfo(kind)
+    return np.clip(np.asarray(values, float), info.min, info.max).astype(kind)
+
+
+TIES = np.array([0.5, 1.5, 2.5, 3.5, -0.5, -1.5, 1.25, 7], f32)
+SQUARE = np.arange(9, dtype=u8).reshape(3, 3)
+A = np.arange(1, 201, dtype=u8).reshape(200, 1)
+X = np.array([[3, 250, 7, 200], [255, 1, 9, 90]], u8)
+W = np.array([[1, -2], [3, 4], [-5, 6], [7, 8]], i8)
+LONG = (
+    np.random.default_rng(7).normal(size=(4, 300)).astype(f32),
+    np.random.default_rng(8).normal(size=(300, 5)).astype(f32),
+)
+
+
+def scales_near_a_half() -> tuple[np.float32, np.float32, np.float32]:
+    """a * b / c within 1e-8 of a half, relatively, and not one."""
+    rng = np.random.default_rng(3)
+    while True:
+        a, b = rng.uniform(0.01, 0.1, 2).astype(f32)
+        c = f32(2 * np.float64(a) * np.float64(b))
+        apart = abs(np.float64(a) * np.float64(b) / np.float64(c) - 0.5) / 0.5
+        if 4e-9 < apart < 1e-8:
+            return a, b, c
+
+
+SA, SB, SC = scales_near_a_half()
+
+
+def softmax_with_floor(x: np.ndarray, x_scale: float, y_scale: np.float32) -> np.ndarray:
+    powers = np.exp((x.astype(float) - x.max(-1, keepdims=True)) * x_scale)
+    return codes(np.rint(powers / powers.sum(-1, keepdims=True) * np.floor(1 / y_scale)))
+
+
+def conv_in_pairs(x: np.ndarray, w: np.ndarray, zero: int, pad: int) -> np.ndarray:
+    """int32 sums [1,M,H,W] of a 3x3 convolution whose products are added two by two in int16, channels fastest."""
+    image = np.pad(x[0].astype(i64), ((0, 0), (pad, pad), (pad, pad)), constant_values=zero)
+    height, width = x.shape[2], x.shape[3]
+    sums = np.zeros((1, len(w), height, width), i64)
+    for m, row, column in np.ndindex(len(w), height, width):
+        left = image[:, row : row + 3, column : column + 3].transpose(1, 2, 0).reshape(-1)
+        right = w[m].astype(i64).transpose(1, 2, 0).reshape(-1)
+        products = np.append(left * right, [0] * (len(left) % 2)).reshape(-1, 2).sum(1)
+        sums[0, m, row, column] = np.clip(products, -(2**15), 2**15 - 1).sum() - zero * right.sum()
+    return sums
+
+
+IMAGE = np.random.default_rng(1).integers(100, 256, (1, 3, 4, 5)).astype(u8)
+KERNEL = np.random.default_rng(2).integers(60, 128, (2, 3, 3, 3)).astype(i8)
+
+
+BUGS = [
+    Bug("missing-output", "QuantizeLinear", [TIES, f32(1), u8(3)], None),
+    Bug("wrong-shape", "QuantizeLinear", [TIES, f32(1), u8(3)], codes(np.rint(TIES) + 3)[None]),
+    Bug("wrong-type", "QuantizeLinear", [TIES, f32(1), u8(3)], codes(np.rint(TIES) + 3).astype(i32)),
+    Bug("empty-sum", "MatMulInteger", [np.zeros((1, 0), u8), np.zeros((0, 2), u8)], np.array([[7, 9]], i32), i32),
+    Bug("saturation", "QuantizeLinear", [np.array([3e9, 1, -3e9], f32), f32(1), u8(0)], np.array([0, 1, 0], u8)),
+    Bug("saturation", "QuantizeLinear", [np.array([-3e9, 1], f32), f32(1), i8(-5)], np.array([127, -4], i8), i8,
+        id="wraps at the zero point"),
+    Bug("wrap-around", "QuantizeLinear", [np.array([300, 1, -3], f32), f32(1), u8(0)], np.array([44, 1, 253], u8)),
+    Bug("wrap-around", "DequantizeLinear", [np.array([-(2**31), 5], i32), f32(2), i32(1)],
+        np.array([(2**31 - 1) * 2.0, 8], f32), f32, id="int32 difference"),
+    Bug("special-value", "QuantizeLinear", [np.array([np.nan, 4], f32), f32(1), u8(7)], np.array([255, 11], u8)),
+    Bug("wrong-scale-axis", "DequantizeLinear", [SQUARE, np.array([1, 2, 3], f32)],
+        SQUARE.astype(f32) * np.array([[1], [2], [3]], f32), f32, {"axis": 1}),
+    Bug("wrong-scale-axis", "MatMulInteger", [SQUARE, SQUARE, np.array([1, 2, 3], u8)],
+        ((SQUARE.astype(i64) - [1, 2, 3]) @ SQUARE).astype(i32), i32, opset=10, id="rows along columns"),
+    Bug("negative-padding", "ConvInteger", [np.arange(1, 9, dtype=u8).reshape(1, 1, 8), np.ones((1, 1, 1), u8)],
+        np.array([[[2, 6]]], i32), i32, {"auto_pad": "SAME_UPPER", "strides": [4]}, 10),
+    Bug("wrong-parameter", "QLinearMatMul", [X, f32(1), u8(100), W, f32(1), i8(1), f32(4), u8(9)],
+        codes(np.rint((X.astype(i32) - 100) @ W.astype(i32) / 4) + 9), id="b_zero_point"),
+    Bug("wrong-parameter", "QGemm", [X, f32(1), u8(100), W, f32(1), i8(0), np.array([7, 9], i32), f32(4), u8(9)],
+        codes(np.rint((X.astype(i32) - 100) @ W.astype(i32) / 4) + 9), domain=MS, id="bias"),
+    Bug("zero-point-before-rounding", "QuantizeLinear", [TIES, f32(1), u8(3)], codes(np.rint(TIES + 3))),
+    Bug("tie-rounding", "QuantizeLinear", [TIES, f32(1), u8(4)],
+        codes(np.copysign(np.floor(np.abs(TIES) + 0.5), TIES) + 4), id="away from zero"),
+    Bug("tie-rounding", "QuantizeLinear", [TIES, f32(1), u8(4)], codes(np.floor(TIES + 0.5) + 4), id="up"),
+    Bug("tie-rounding", "QuantizeLinear", [TIES, f32(1), u8(4)],
+        codes(np.copysign(np.ceil(np.abs(TIES) - 0.5), TIES) + 4), id="towards zero"),
+    Bug("truncation", "QuantizeLinear", [TIES * f32(1.3), f32(1), u8(4)], codes(np.trunc(TIES * f32(1.3)) + 4)),
+    Bug("reciprocal-floor", "QLinearSoftmax", [np.array([[255, 250, 0, 252]], u8), f32(0.1), u8(0), f32(1 / 255), u8(0)],
+        softmax_with_floor(np.array([[255, 250, 0, 252]], u8), 0.1, f32(1 / 255)), attributes={"opset": 13}, domain=MS),
+    Bug("division-type", "QuantizeLinear", [np.array([193.25, 1], f16), f16(1.16796875), u8(0)], np.array([165, 1], u8)),
+    Bug("float32-multiplier", "QLinearMatMul", [A, SA, u8(0), np.ones((1, 1), u8), SB, u8(0), SC, u8(0)],
+        codes(np.rint(A.astype(f32) * (SA * SB / SC)))),
+    Bug("float32-arithmetic", "DequantizeLinear", [np.array([16777217, 3], i32), f32(1), i32(16777216)],
+        np.array([0, -16777213], f32), f32, opset=19),
+    Bug("near-tie", "QLinearMul", [A[:99, 0], SA, u8(0), np.ones(99, u8), SB, u8(0), SC, u8(1)],
+        codes(np.rint((A[:99, 0] * (np.float64(SA) * SB / SC)).astype(f32)) + 1), domain=MS),
+    Bug("pair-saturation", "QLinearConv", [IMAGE, f32(1), u8(5), KERNEL, f32(1), i8(0), f32(2500), u8(7)],
+        codes(np.rint(conv_in_pairs(IMAGE, KERNEL, 5, 1) / 2500) + 7), attributes={"pads": [1, 1, 1, 1]}, opset=10),
+    Bug("float-order", "MatMul", list(LONG), np.add.reduce(LONG[0][:, ::-1, None] * LONG[1][None, ::-1], 1, f32), f32),
+]  # fmt: skip
+FACTS = ("missing-output", "empty-sum", "float-order")
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda b: f"{b.cause} {b.id}".strip())
+def test_named(bug: Bug) -> None:
+    compared = bug.compare(lambda: bug.theirs)
+    assert found(compared) == bug.cause, compared.guilt
+    assert compared.guilt is not None
+    if bug.cause not in (*FACTS, "wrong-shape", "wrong-type"):
+        assert compared.guilt.reason.explained == compared.pair.difference.differing > 0
+
+
+@pytest.mark.parametrize("bug", [b for b in BUGS if b.cause not in FACTS], ids=lambda b: f"{b.cause} {b.id}".strip())
+@pytest.mark.parametrize("place", [0, -1])
+def test_not_named_where_a_bit_contradicts(bug: Bug, place: int) -> None:
+    theirs = bug.theirs.copy()
+    flat = theirs.reshape(-1)
+    flat[place] = flat[place] ^ 1 if theirs.dtype.kind in "iu" else flat[place] * f32(1.25) + f32(7)
+    assert found(bug.compare(lambda: theirs)) != bug.cause
+
+
+def test_every_cause_is_planted() -> None:
+    elsewhere = {"refused", "fused-requantization"}
+    assert {b.cause for b in BUGS} | elsewhere == set(CAUSES)
+
+
+def test_refused() -> None:
+    def refuse() -> Array | None:
+        raise UnsupportedError("QR013", "backend-refused", "no", facts=[("got", "no such kernel")])
+
+    compared = BUGS[0].compare(refuse)
+    assert found(compared) == "refused"
+    assert compared.guilt is not None
+    assert compared.guilt.reason.text == "no such kernel"
+
+
+def test_memory_that_changes_is_told() -> None:
+    answers = iter(range(100))
+    bug = next(b for b in BUGS if b.cause == "empty-sum")
+    compared = bug.compare(lambda: np.full((1, 2), next(answers) + 1, i32))
+    assert found(compared) == "empty-sum"
+    assert compared.guilt is not None
+    assert "uninitialised memory" in compared.guilt.reason.text
+
+
+def test_unknown() -> None:
+    bug = next(b for b in BUGS if b.cause == "tie-rounding")
+    theirs = codes(np.rint(TIES) + 4)
+    theirs[-1] += 1
+    compared = bug.compare(lambda: theirs)
+    assert compared.guilt is not None
+    assert (found(compared), compared.guilt.reason.explained) == (UNKNOWN, 0)
+    assert compared.guilt.exact == 11
+    assert compared.pair.difference.worst == (7,)
+
+
+def test_float_order_has_a_bound() -> None:
+    bug = next(b for b in BUGS if b.cause == "float-order")
+    theirs = bug.theirs.copy()
+    theirs[0, 0] += f32(0.02)
+    assert found(bug.compare(lambda: theirs)) == UNKNOWN
+
+
+def test_nothing_is_guilty_where_all_is_equal() -> None:
+    compared = BUGS[0].compare(lambda: codes(np.rint(TIES) + 3))
+    assert compared.pair.identical
+    assert compared.guilt is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_saturated_pairs_as_a_loop_finds_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, terms, columns = rng.integers(1, 9, 3)
+    left = rng.integers(0, 256, (rows, terms)).astype(u8)
+    right = rng.integers(-128, 128, (terms, columns)).astype(i8)
+    change, count = saturated_pairs(left, right)
+    want, hits = np.zeros((rows, columns), i64), 0
+    for row, column in np.ndindex(int(rows), int(columns)):
+        for k in range(0, terms - 1, 2):
+            total = sum(int(left[row, k + i]) * int(right[k + i, column]) for i in (0, 1))
+            lost = min(max(total, -(2**15)), 2**15 - 1) - total
+            want[row, column] += lost
+            hits += lost != 0
+    assert count == hits, f"seed {seed}"
+    np.testing.assert_array_equal(change, want, f"seed {seed}")

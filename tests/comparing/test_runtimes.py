@@ -1,0 +1,286 @@
+"""Chains of nodes on two sides: who is guilty, who inherits, and what can be compared at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+import ml_dtypes as md
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support import node_model
+
+import qrun
+from qrun.comparing.choices import AGAINST, sides
+from qrun.comparing.groups import Group
+from qrun.comparing.runtimes import Comparison, compare_runtimes
+from qrun.comparing.sides import PeerSide, QrunSide, Unit, extract
+from qrun.differences import Tolerance
+from qrun.errors import UnsupportedError
+from qrun.ir import Array, Model
+from qrun.peers import Nodes, Peer
+from qrun.ties import before_rounding
+
+f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32
+Values = Mapping[str, Array]
+needs_ort = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+
+
+def chain() -> Model:
+    """x -> Quantize q -> Dequantize d -> Quantize y, each with scale 1 and zero point 4."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "first"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "middle"),
+        helper.make_node("QuantizeLinear", ["d", "half", "z"], ["y"], "last"),
+    ]
+    stored = {"s": f32(1), "z": u8(4), "half": f32(2)}
+    graph = helper.make_graph(
+        nodes, "chain", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"])],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, ["N"])],
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return qrun.load(model.SerializeToString())
+
+
+FEEDS = {"x": np.array([0.5, 1, 2.5, 3, 6, 7], f32)}
+
+
+@dataclass(frozen=True)
+class Changed:
+    """qrun, but for what some nodes give. hidden: tensors that it does not tell."""
+
+    model: Model
+    changes: Mapping[str, Array] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ()
+    name: str = "changed"
+    label: str = "changed 1.0"
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        return [Unit(node, (node,)) for node in self.model.nodes]
+
+    def run(self, feeds: Values) -> Mapping[str, Array | None]:
+        values: dict[str, Array | None] = dict(feeds)
+        for unit in self.units:
+            if unit.node.name in self.refuses:
+                raise UnsupportedError("QR013", "backend-refused", "the model is refused", facts=[("got", "no")])
+            values |= self.alone(unit, {n: a for n, a in values.items() if a is not None})
+        return {n: a for n, a in values.items() if n not in self.hidden and n not in feeds}
+
+    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
+        if unit.node.name in self.refuses:
+            raise UnsupportedError("QR013", "backend-refused", "the node is refused", facts=[("got", "no kernel")])
+        made = dict(QrunSide(self.model).alone(unit, values))
+        return {n: self.changes.get(n, a) for n, a in made.items()}
+
+
+def compare(b: Changed, **more: bool) -> Comparison:
+    return compare_runtimes(QrunSide(b.model), b, FEEDS, **more)
+
+
+def told(found: Comparison) -> dict[str, tuple[bool, str | None]]:
+    """Tensor to: does it differ, and its cause if it does by itself."""
+    return {t.name: (t.differs, t.guilt.reason.cause if t.guilt else None) for t in found.tensors}
+
+
+AWAY = np.array([5, 5, 7, 7, 10, 11], u8)
+"""What `first` gives if ties go away from zero; the exact codes are [4, 5, 6, 7, 10, 11]."""
+
+
+def test_the_first_is_guilty_and_the_others_inherit() -> None:
+    found = compare(Changed(chain(), {"q": AWAY}))
+    assert told(found) == {"q": (True, "tie-rounding"), "d": (True, None), "y": (True, None)}
+    first = found.first
+    assert first is not None
+    assert (first.name, first.inputs, first.pair.difference.differing) == ("q", True, 2)
+    assert [t.inputs for t in found.tensors] == [True, False, False]
+    assert all(t.checked for t in found.tensors)
+
+
+def test_isolated_only_the_guilty_differs() -> None:
+    found = compare(Changed(chain(), {"q": AWAY}), isolate=True)
+    assert told(found) == {"q": (True, "tie-rounding"), "d": (False, None), "y": (False, None)}
+    assert [(n, p.difference.differing > 0) for n, p in found.outputs] == [("y", True)]
+
+
+def test_two_are_guilty() -> None:
+    """`last` reads other values on this side, and still does not give what they give: [0, 0, 1, 1, 3, 3] + 4 by floor."""
+    last = np.floor((AWAY.astype(f32) - 4) / 2).astype(u8) + u8(4)
+    found = compare(Changed(chain(), {"q": AWAY, "y": last}))
+    assert told(found) == {"q": (True, "tie-rounding"), "d": (True, None), "y": (True, "tie-rounding")}
+    guilt = found.tensors[2].guilt
+    assert guilt is not None
+    exact = np.rint((AWAY.astype(f32) - 4) / 2) + 4
+    assert guilt.pair.difference.differing == np.count_nonzero(exact != last)
+
+
+def test_a_tensor_that_one_side_does_not_tell() -> None:
+    """`last` is then compared with the node before it as one; the cause is found all the same."""
+    found = compare(Changed(chain(), {"q": AWAY}, hidden=("d",)))
+    assert told(found) == {"q": (True, "tie-rounding"), "y": (True, None)}
+    assert [n.name for n in found.tensors[1].unit.group] == ["middle", "last"]
+
+
+def test_nothing_before_the_last_is_told() -> None:
+    found = compare(Changed(chain(), {"q": AWAY}, hidden=("q", "d")))
+    assert told(found) == {"y": (True, "unknown")}
+    assert [n.name for n in found.tensors[0].unit.group] == ["first", "middle", "last"]
+
+
+def test_piecewise_where_the_whole_is_refused() -> None:
+    found = compare(Changed(chain(), {"y": np.zeros(6, u8)}, refuses=("middle",)))
+    assert found.piecewise is not None
+    causes = told(found)
+    assert causes["q"] == (False, None)
+    assert causes["d"] == (True, "refused")
+    assert causes["y"][0]
+    assert found.tensors[1].pair.difference.form == ("float32 [6]", "nothing")
+
+
+def test_within_the_tolerance() -> None:
+    found = compare_runtimes(QrunSide(chain()), Changed(chain(), {"q": AWAY}), FEEDS, Tolerance(1, 1, 1))
+    assert found.equal
+    assert not any(t.pair.identical for t in found.tensors)
+
+
+def test_codes_are_measured_as_real_numbers() -> None:
+    pair = compare(Changed(chain(), {"q": AWAY})).tensors[2].pair
+    assert pair.difference.largest == 1
+    assert pair.max_abs == 2
+    got, want = (np.array(v, float) for v in ([0, 0, 2, 4, 6, 8], [0, 0, 4, 4, 6, 8]))
+    assert pair.sqnr == pytest.approx(10 * np.log10((want**2).sum() / ((got - want) ** 2).sum()))
+
+
+@pytest.mark.parametrize("against", [a for a in AGAINST if "ort" not in a and a != "onnx-ref"])
+def test_sides_of_qrun(against: str) -> None:
+    a, b = sides(chain(), against)
+    found = compare_runtimes(a, b, FEEDS)
+    assert found.equal
+    assert found.names == (a.name, b.name)
+    assert len({found.a, found.b}) == 2
+
+
+def test_groups_of_a_fused_side_cover_what_they_replace() -> None:
+    model = chain()
+    units = QrunSide(model, fuse=True).units
+    assert sorted({n.index for u in units for n in u.group}) == [0, 1, 2]
+    assert all(set(u.gives) <= set(u.made) for u in units)
+
+
+def test_a_group_tells_what_its_integer_operator_rounds() -> None:
+    model = chain()
+    unit = Unit(model.nodes[2], model.nodes[1:])
+    codes = np.array([4, 5, 6, 7], u8)
+    exact = Group(model, unit, "y", {**model.constants, "q": codes}).before_rounding()
+    assert exact is None or np.allclose(exact, [4, 4.5, 5, 5.5])
+
+
+def test_extract_asks_for_what_is_missing() -> None:
+    model = chain()
+    assert [v.name for v in extract(model, model.nodes[1:], {"q": AWAY}).inputs] == ["q"]
+    with pytest.raises(KeyError, match="q"):
+        extract(model, model.nodes[1:], {})
+
+
+# Other runtimes
+
+
+@needs_ort
+def test_onnxruntime_as_written_and_as_users_run_it() -> None:
+    proto, feeds = node_model("QuantizeLinear", [FEEDS["x"], f32(1), u8(4)], opset=13, outputs=(u8,), constants=(1, 2))
+    data = proto.SerializeToString()
+    labels = [Peer(qrun.load(data), "ort", data=data, optimize=o).label for o in (False, True)]
+    assert [label.rsplit(" ", 1)[1] for label in labels] == ["off)", "on)"]
+    side = PeerSide(qrun.load(data), "ort", data=data)
+    assert side.run(feeds)["y0"].tolist() == [4, 5, 6, 7, 10, 11]  # type: ignore[union-attr]
+
+
+@needs_ort
+@pytest.mark.parametrize("kind", [md.int4, md.uint4, md.float8_e5m2, md.float8_e4m3fnuz, md.float8_e5m2fnuz])
+def test_types_that_python_cannot_read_from_onnxruntime(kind: type) -> None:
+    x = np.array([1, 3, 2], f32)
+    proto, feeds = node_model("QuantizeLinear", [x, f32(1), np.array(0, kind)], outputs=(kind,), constants=(1, 2))
+    data = proto.SerializeToString()
+    y = Peer(qrun.load(data), "ort", data=data).execute(feeds).outputs["y0"]
+    assert y.dtype == kind
+    assert y.astype(f32).tolist() == [1, 3, 2]
+
+
+@pytest.mark.parametrize("backend", ["onnx-ref", pytest.param("ort", marks=needs_ort)])
+def test_a_node_alone(backend: str) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Add", ["a", "c"], ["y"], "add")], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+        [numpy_helper.from_array(np.array([1, 2], f32), "c")],
+    )  # fmt: skip
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+    model = qrun.load(data)
+    values = {"a": np.array([5, 6], f32), "c": model.constants["c"]}
+    assert Nodes(model, data).alone(model.nodes[1], values, backend)[0].tolist() == [6, 8]
+    assert Nodes(model, data).names == {"a", "y"}
+
+
+FUNCTION = """
+<ir_version: 8, opset_import: ["" : 15, "my" : 1]>
+main (float[3] x) => (float[3] y)
+<float s = {0.5}, uint8 z = {3}>
+{
+    a = my.twice(x)
+    q = QuantizeLinear(a, s, z)
+    y = DequantizeLinear(q, s, z)
+}
+<domain: "my", opset_import: ["" : 15]>
+twice (v) => (w)
+{
+    t = Add(v, v)
+    w = Clip(t)
+}
+"""
+
+
+@pytest.mark.parametrize(("backend", "names"), [("onnx-ref", 4), pytest.param("ort", 3, marks=needs_ort)])
+def test_functions(backend: str, names: int) -> None:
+    """onnx.reference 1.23.2 refuses DequantizeLinear-13, so every node runs alone, those inside the function too."""
+    if backend == "onnx-ref" and onnx.__version__ != "1.23.2":
+        pytest.skip(f"onnx is {onnx.__version__}; what it refuses is that of 1.23.2")
+    data = onnx.parser.parse_model(FUNCTION).SerializeToString()
+    model = qrun.load(data)
+    found = compare_runtimes(QrunSide(model), PeerSide(model, backend, data=data), {"x": np.array([1, 2, 3], f32)})
+    causes = told(found)
+    assert len(causes) == names
+    assert {n: c for n, c in causes.items() if c != (False, None)} == (
+        {"y": (True, "refused")} if found.piecewise else {}
+    )
+
+
+# Values before rounding
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "want"),
+    [
+        ("QLinearAveragePool", [np.array([[[0, 1, 2, 4]]], u8), f32(1), u8(0), f32(2), u8(3)],
+         {"kernel_shape": [2], "strides": [2]}, [[[3.25, 4.5]]]),
+        ("QLinearAveragePool", [np.array([[[0], [1], [2], [4]]], u8), f32(1), u8(0), f32(2), u8(3)],
+         {"kernel_shape": [2], "strides": [2], "channels_last": 1}, [[[3.25], [4.5]]]),
+        ("QLinearGlobalAveragePool", [np.array([[[0, 1, 2, 4]]], u8), f32(1), u8(0), f32(2), u8(3)], {}, [[[3.875]]]),
+        ("QLinearLeakyRelu", [np.array([0, 6], u8), f32(1), u8(2), f32(0.5), u8(3)], {"alpha": 0.5}, [1, 11]),
+        ("QLinearSigmoid", [np.array([2], u8), f32(1), u8(2), f32(0.25), u8(3)], {}, [5]),
+        ("QLinearSoftmax", [np.array([[9, 9, 9, 9]], u8), f32(1), u8(0), f32(0.125), u8(1)], {"opset": 13}, [[3, 3, 3, 3]]),
+        ("QLinearConv", [np.full((1, 2, 2), 5, u8), f32(1), u8(1), np.array([[[3], [1]]], i8), f32(1), i8(0), f32(32), u8(7)],
+         {"channels_last": 1}, [[[7.5], [7.5]]]),
+    ],
+)  # fmt: skip
+def test_before_rounding(op: str, inputs: list[np.ndarray], attributes: dict[str, object], want: object) -> None:
+    proto, feeds = node_model(op, inputs, attributes, opset=17, domain="com.microsoft", outputs=(u8,))
+    model = qrun.load(proto)
+    exact = before_rounding(model.nodes[0], [feeds.get(n) for n in model.nodes[0].inputs])
+    np.testing.assert_allclose(np.asarray(exact), want, rtol=1e-12)
+    rounded = np.rint(np.asarray(want) - float(inputs[-1])) + float(inputs[-1])
+    np.testing.assert_array_equal(qrun.Session(model).run(feeds)["y0"], rounded)
