@@ -159,7 +159,7 @@ def _attributes(step: Step) -> Mapping[str, Any]:
     return {**defaults, **step.kwargs}
 
 
-def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int | None) -> Engine:
+def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) -> Engine:
     """The native engine. Raises UnsupportedError where it cannot run, CallError for an unknown instruction set."""
     try:
         from qrun.native import Declined, Engine, available, default_directory
@@ -170,7 +170,7 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int | N
                            "pip install llvmlite") from None  # fmt: skip
     directory = default_directory() if cache is True else None if cache is False else cache
     try:
-        return Engine.create(isa, directory, threads or 1)
+        return Engine.create(isa, directory, threads)
     except Declined as reason:
         if not usable:
             raise _unavailable("--backend native has no kernels for this machine", reason) from None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from qrun.plan import Plan, Step
 from qrun.steps import NodeEvent, TensorInfo, reference
 
 if TYPE_CHECKING:
-    from qrun.native.program import Program, Ran
+    from qrun.native.program import Program
+    from qrun.native.stamps import Ran, Stamp
 
 KEPT = 4
 """Programs kept per session, for different outputs and shapes; the oldest goes."""
@@ -65,10 +67,43 @@ class Compiled:
         made = made if isinstance(made, tuple) else (made,)
         return [array for name, array in zip(node.outputs, made, strict=False) if name]
 
-    def timed(self, ran: Ran) -> tuple[NodeEvent, ...]:
+    def timed(self, ran: Ran) -> Timed:
         """The events of a run."""
-        starts, spans = self.program.times(ran)
-        return tuple(e.at(start, span) for e, start, span in zip(self.events, starts, spans, strict=True))
+        return Timed(self, ran.stamps)
+
+
+class Timed(Sequence[NodeEvent]):
+    """The events of a run of a program, made of its time stamps when somebody looks at them."""
+
+    def __init__(self, compiled: Compiled, stamps: Sequence[Stamp]) -> None:
+        self._compiled, self._stamps = compiled, stamps
+
+    @cached_property
+    def _events(self) -> tuple[NodeEvent, ...]:
+        from qrun.native.stamps import helped, times
+
+        program = self._compiled.program
+        starts, spans = times(self._stamps, program.item_of, len(program.items))
+        helpers = helped(self._stamps, program.item_of) if program.engine.threads > 1 else {}
+        return tuple(
+            event.at(start, span, helpers.get(item, ()))
+            for item, (event, start, span) in enumerate(zip(self._compiled.events, starts, spans, strict=True))
+        )
+
+    def __len__(self) -> int:
+        return len(self._compiled.events)
+
+    def __iter__(self) -> Iterator[NodeEvent]:
+        return iter(self._events)
+
+    @overload
+    def __getitem__(self, at: int) -> NodeEvent: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[NodeEvent, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> NodeEvent | tuple[NodeEvent, ...]:
+        return self._events[at]
 
 
 class Programs:

@@ -1,54 +1,39 @@
-"""Running a plan: feeds in, outputs and one event per node out."""
+"""A model ready to run: backend, plans and programs, made once and kept."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from qrun.cpus import usable_cpus
 from qrun.dispatch import NativeKernels, cache_refused, make_engine
-from qrun.errors import CallError, RunError, UnsupportedError
+from qrun.errors import CallError, UnsupportedError
+from qrun.execution import RunResult, execute, run_program
 from qrun.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType, load
-from qrun.ir.types import describe, type_name
 from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
 from qrun.passes import has_tables, optimize
 from qrun.plan import BACKENDS, Plan, plan
-from qrun.profiling import Profile, Progress, measure
-from qrun.programs import Compiled, Programs, expected_failure
-from qrun.steps import Clock, NodeEvent, Run, TensorInfo, run_step
+from qrun.profiling import Profile, Progress, Runner, measure
+from qrun.programs import Programs, expected_failure
+from qrun.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
 
     from qrun.native import Engine
 
-__all__ = ["NodeEvent", "Profile", "RunResult", "Session", "TensorInfo", "execute"]
+__all__ = ["NodeEvent", "Profile", "RunResult", "Session", "TensorInfo"]
 
 PLANS = 8
 """Plans kept per session, for different outputs; the oldest goes."""
 ARITHMETICS = ("exact", "ort", "onnx-ref")
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors and claimed scratch.
-
-    start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
-    reference kernels observe what native ones cannot; aside_ns: how long it did.
-    """
-
-    outputs: Mapping[str, Array]
-    events: tuple[NodeEvent, ...]
-    duration_ns: int
-    peak_bytes: int
-    start_ns: int = 0
-    aside_ns: int = 0
 
 
 class Session:
@@ -62,7 +47,7 @@ class Session:
     fuse:       run the graph with integer operators in place of DequantizeLinear-operator-QuantizeLinear groups, and
                 tables in place of chains of pointwise nodes (qrun.passes tells what stays equal); None: on the native
                 backend only.
-    threads:    of the native kernels, 1 unless given.
+    threads:    of the native kernels; None: as many as the CPUs that this process may use.
     max_memory: bytes a run may hold at once; None: 80 % of what is free.
     cache:      where compiled native kernels are kept: True for the user's private cache folder, False for nowhere, or
                 a directory, which must be this user's alone.
@@ -94,9 +79,9 @@ class Session:
         start = perf_counter_ns()
         self.model = model if isinstance(model, Model) else load(model)
         self.arith: Arith = arith
-        self.threads = threads
+        self.threads = threads or usable_cpus()
         self.max_memory = max_memory
-        self._engine, self.fallback = _engine(backend, isa, cache, threads)
+        self._engine, self.fallback = _engine(backend, isa, cache, self.threads)
         self.backend = "native" if self._engine else "reference"
         self.fuse = self._engine is not None if fuse is None else fuse
         self._lock = threading.Lock()
@@ -138,6 +123,19 @@ class Session:
         """
         return self._execute(feeds, outputs, observe, True)
 
+    def watch(
+        self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
+    ) -> RunResult:
+        """Run once as `execute` does, and show every tensor to `see` while it is there: its name and its value.
+
+        A value is freed after its last use, so that no more memory is needed than for a run.
+        tensors: names that are made for certain; a fused graph may otherwise do without some.
+        """
+        chosen = self._prepared(tuple(dict.fromkeys([*(v.name for v in self.model.outputs), *tensors])), True)
+        budget = Budget(default_limit if self.max_memory is None else self.max_memory)
+        return execute(plan(chosen.plan.model), check_feeds(self.model, feeds), arith=self.arith, budget=budget,
+                       natives=chosen.natives, groups=chosen.groups, see=see)  # fmt: skip
+
     def _execute(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool
     ) -> RunResult:
@@ -158,7 +156,7 @@ class Session:
         result = self._step_by_step(chosen, values, budget, observe)
         if failed is not None and not expected_failure(failed):
             raise failed
-        chosen.programs.learn(chosen.plan, values, result.events)
+        chosen.programs.learn(chosen.plan, values, tuple(result.events))
         return result
 
     def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
@@ -174,10 +172,21 @@ class Session:
         seconds: float = 3.0,
         progress: Progress | None = None,
     ) -> Profile:
-        """Run repeatedly and return all timings. runs: None for as many as fit in `seconds`, 5 to 1000."""
+        """Run repeatedly and return all timings. runs: None for as many as fit in `seconds`, 5 to 1000.
+
+        The native backend makes its kernels in the first run and its program in the second: these are not timed, and not
+        counted as warm-up.
+        """
         if runs is not None and runs < 1:
             raise _bad_argument("runs", "at least 1, or None", runs)
-        return measure(lambda: self.execute(feeds, observe=False), self.model, runs, warmup, seconds, progress)
+        runner = self.runner(feeds)
+        return measure(runner.run, self.model, runs, warmup, seconds, progress, runner.prepare)
+
+    def runner(self, feeds: Mapping[str, Array]) -> Runner:
+        """Runs with these inputs, to be measured beside those of others."""
+        prepare = 2 if self._engine is not None and self.model.nodes else 0
+        settle = 0.002 if self.threads > 1 else 0.0
+        return Runner(lambda: self.execute(feeds, observe=False), self.model, prepare, settle=settle)
 
     def _prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:
         """The plan for these outputs, and what runs it; plans of one model share their native kernels."""
@@ -220,7 +229,7 @@ class Prepared:
 
 
 def _engine(
-    backend: str | None, isa: str, cache: str | os.PathLike[str] | bool, threads: int | None
+    backend: str | None, isa: str, cache: str | os.PathLike[str] | bool, threads: int
 ) -> tuple[Engine | None, str]:
     """The native engine if it is asked for, or can be had; and if it cannot, why."""
     if backend == "reference":
@@ -245,59 +254,3 @@ def _choose(what: str, value: str, allowed: Sequence[str]) -> None:
         raise CallError(
             "QR005", "bad-option", f"{what} {value!r} does not exist", facts=[("expected", ", ".join(allowed))]
         )
-
-
-def execute(
-    plan: Plan,
-    feeds: Mapping[str, Array],
-    *,
-    arith: Arith = "exact",
-    budget: Budget,
-    observe: bool = True,
-    natives: NativeKernels | None = None,
-    groups: Mapping[int, tuple[int, ...]] | None = None,
-) -> RunResult:
-    """Run every step of a plan on checked feeds, freeing values after their last use."""
-    model = plan.model
-    values: dict[str, Array] = {**model.constants, **feeds}
-    for array in feeds.values():
-        budget.hold(array)
-    events = []
-    clock = Clock()
-    run = Run(arith, budget, observe, natives, clock, groups or {})
-    begin = clock.now()
-    for step in plan.steps:
-        events.append(run_step(step, model, values, run))
-        for name in step.frees:
-            freed = values.pop(name, None)
-            if freed is not None:
-                budget.release(freed)
-    outputs = {name: values[name] for name in plan.keep}
-    _check_outputs(model, outputs)
-    return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)
-
-
-def run_program(compiled: Compiled, feeds: Mapping[str, Array], budget: Budget, timed: bool) -> RunResult:
-    """Run a plan's native program on checked feeds; with events if `timed`."""
-    begin = perf_counter_ns()
-    ran = compiled.run(feeds, budget)
-    plan = compiled.plan
-    outputs = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
-    _check_outputs(plan.model, outputs)
-    duration = perf_counter_ns() - begin
-    return RunResult(outputs, compiled.timed(ran) if timed else (), duration, budget.peak, begin)
-
-
-def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:
-    """A graph output must have the element type that the graph declares for it."""
-    for value in model.outputs:
-        made = outputs.get(value.name)
-        if made is not None and value.dtype not in (None, made.dtype):
-            raise RunError(
-                "QR203",
-                "type-not-allowed",
-                f"output {value.name!r} is {type_name(made.dtype)}, but the graph declares {type_name(value.dtype)}",
-                where=[model.label, f"output {value.name}"],
-                facts=[("expected", str(value)), ("got", describe(made))],
-                fixes=["declare the output with the type that its node makes, or add a Cast"],
-            )

@@ -41,6 +41,7 @@ class NodeEvent:
               that of the one it is named after).
     backend:  ``reference`` or ``native``; why: the reason for ``reference`` in a session with another backend.
     sections: the parts of a native kernel.
+    helpers:  the times in which other threads worked on the node: the thread's number from 1, start and duration (ns).
     """
 
     index: int
@@ -55,12 +56,13 @@ class NodeEvent:
     sections: tuple[NativeSection, ...] = ()
     group: tuple[int, ...] = ()
     node: Node | None = None
+    helpers: tuple[tuple[int, int, int], ...] = ()
 
-    def at(self, start_ns: int, duration_ns: int) -> NodeEvent:
+    def at(self, start_ns: int, duration_ns: int, helpers: Sequence[tuple[int, int, int]] = ()) -> NodeEvent:
         """The same at another time, without observations."""
         return NodeEvent(
             self.index, start_ns, duration_ns, self.inputs, self.outputs, self.macs, self.backend, (), self.why,
-            self.sections, self.group, self.node,
+            self.sections, self.group, self.node, tuple(helpers),
         )  # fmt: skip
 
 

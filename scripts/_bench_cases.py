@@ -109,10 +109,10 @@ class Truth:
 
 
 class Bench:
-    """Times cases. dot, cpu, features: of qrun's instruction set, "" if it has none here."""
+    """Times cases. isa: qrun's instruction set, "" if it has none here."""
 
-    def __init__(self, networks: Networks, engines: Sequence[str], rounds: int, cache: str, dot: Sequence[str]) -> None:
-        self.networks, self.engines, self.rounds, self.cache, self.dot = networks, engines, rounds, cache, dot
+    def __init__(self, networks: Networks, engines: Sequence[str], rounds: int, cache: str, isa: str) -> None:
+        self.networks, self.engines, self.rounds, self.cache, self.isa = networks, engines, rounds, cache, isa
         self._truths: dict[Path, Truth] = {}
 
     def run(self, case: Case) -> dict[str, Any]:
@@ -130,8 +130,8 @@ class Bench:
                 except Skipped as skipped:
                     found[engine] = {"state": skipped.state, "reason": str(skipped)}
             peak = f"peak x {case.threads}"
-            if self.dot:
-                workers[peak] = stack.enter_context(Worker(Peak, *self.dot, case.threads))
+            if self.isa:
+                workers[peak] = stack.enter_context(Worker(Peak, self.isa, case.threads))
             taken, lost = interleaved(workers, self.rounds)
         best = max(taken.pop(peak, []), default=0.0)
         for engine, seconds in taken.items():

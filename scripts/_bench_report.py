@@ -72,6 +72,17 @@ def line(result: Mapping[str, Any]) -> str:
     return ", ".join(timed + [f"{NAMES[e]} {f['state']}: {f['reason']}" for e, f in found if "reason" in f])
 
 
+def profiling_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """min / median ms of a run and of a profiled one, and how much longer that takes."""
+    head = ["model", "format", "threads", "run ms", "profiled ms", "longer"]
+    table = []
+    for row in rows:
+        times = [f"{_digits(row[kind]['min'])} / {_digits(row[kind]['median'])}" for kind in ("run_ms", "profiled_ms")]
+        more = " / ".join(f"{row['overhead'][key]:+.1%}" for key in ("min", "median"))
+        table.append([row["model"], row["format"], str(row["threads"]), *times, more])
+    return head, table
+
+
 def startup_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     keys = ["create_ms", "first_run_ms", "later_run_ms", "setup_ms", "imports_ms", "process_ms"]
     head = ["engine", "create ms", "first run ms", "later run ms", "create + first - later", "imports ms", "process ms"]

@@ -2,6 +2,7 @@
 
     python scripts/bench.py [DIR] [--models NAME,...] [--formats qop,qdq] [--threads 1,2] [--batch 1,8] [--rounds 30]
                             [--engines qrun,ort,openvino] [--no-amx] [--json FILE] [--markdown] [--startup] [--memory]
+                            [--profiling]
 
 DIR holds NAME-qop.onnx, NAME-qdq.onnx and NAME-x.npy; what is missing is made in a temporary folder. Needs the extras
 `bench` (onnxruntime, OpenVINO) and, to make networks, `dev`. An engine that is missing, refuses the model, crashes or
@@ -24,6 +25,7 @@ give the same outputs as N single images.
 Correct: qrun's integer tensors, all of the graph, must have the bits of its reference backend; other engines may differ
 by a quarter of the largest output.
 
+--profiling: how much longer qrun's runs take when they are profiled, on squeezenet or else the first model.
 --startup: each engine in new processes, in turn: making the session, first run, later runs. --memory: the largest
 resident set of a process that imports one engine, loads the network and runs it six times. Both use resnet50, or else
 the first model, the first format and number of threads. --rounds 0 measures nothing else.
@@ -42,12 +44,14 @@ from typing import Any
 import _bench_report as report
 from _bench_cases import Bench, BenchError, Case, Networks, share_peaks
 from _bench_fresh import Fresh
+from _bench_profiling import overhead
 from _engines import ENGINES
-from _peak import INSTRUCTIONS
 from _workers import WorkerError
 
 MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121")
 FORMATS = ("qop", "qdq")
+PROFILED = 300
+"""Rounds of --profiling."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -84,6 +88,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the tables as they stand in README.md")
     parser.add_argument("--startup", action="store_true")
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--profiling", action="store_true")
     parser.add_argument(
         "--times",
         type=_count,
@@ -102,8 +107,8 @@ def measure(options: argparse.Namespace, found: dict[str, Any]) -> None:
     """Everything asked for, into `found`, which becomes the JSON file."""
     if options.folder and not options.folder.is_dir():
         raise BenchError(f"{options.folder} is not a folder")
-    isa, dot = instruction_set()
-    found["machine"] = report.machine(isa, INSTRUCTIONS[dot[0]].name if dot else "")
+    isa, instruction = instruction_set()
+    found["machine"] = report.machine(isa, instruction)
     found["versions"] = report.versions(options.engines)
     kept = ("models", "formats", "threads", "batch", "rounds", "engines")
     found["settings"] = {name: getattr(options, name) for name in kept}
@@ -113,9 +118,17 @@ def measure(options: argparse.Namespace, found: dict[str, Any]) -> None:
         cache.mkdir(mode=0o700)
         networks = Networks(options.folder, Path(scratch))
         if options.rounds > 0:
-            time_cases(Bench(networks, options.engines, options.rounds, str(cache), dot), options, found["results"])
+            time_cases(Bench(networks, options.engines, options.rounds, str(cache), isa), options, found["results"])
         name = "resnet50" if "resnet50" in options.models else options.models[0]
         fresh = Fresh(networks, name, options.formats[0], options.threads[0], str(cache))
+        if options.profiling:
+            say("what profiling costs")
+            network = "squeezenet" if "squeezenet" in options.models else options.models[0]
+            found["profiling"] = [
+                overhead(networks, network, kind, threads, PROFILED, str(cache))
+                for kind in options.formats
+                for threads in options.threads
+            ]
         if options.startup:
             say("start-up times")
             found["startup"] = fresh.startup(options.engines, options.times)
@@ -141,15 +154,16 @@ def time_cases(bench: Bench, options: argparse.Namespace, results: list[dict[str
         say(f"{number}/{len(cases)} {case}: {report.line(results[-1])}")
 
 
-def instruction_set() -> tuple[str, tuple[str, ...]]:
-    """qrun's best instruction set here, and what Peak needs to know of it; empty if there is none."""
+def instruction_set() -> tuple[str, str]:
+    """qrun's best instruction set here, and the name of its dot product; empty if there is none."""
     try:
         from qrun.native import available
+        from qrun.native.peak import INSTRUCTIONS
 
         isas = available()
     except ImportError:
         isas = ()
-    return (isas[0].name, (isas[0].dot, isas[0].cpu, isas[0].features)) if isas else ("", ())
+    return (isas[0].name, INSTRUCTIONS[isas[0].dot].name) if isas else ("", "")
 
 
 def tell(found: dict[str, Any], options: argparse.Namespace) -> None:
@@ -174,6 +188,8 @@ def tell(found: dict[str, Any], options: argparse.Namespace) -> None:
 def tables(found: dict[str, Any], engines: Sequence[str]) -> Iterator[tuple[str, report.Table]]:
     if found["results"]:
         yield "Time, minimum / median", report.times_table(found["results"], engines)
+    if found.get("profiling"):
+        yield "Profiled runs, minimum / median", report.profiling_table(found["profiling"])
     kinds = {"startup": ("Start-up", report.startup_table), "memory": ("Memory of the process", report.memory_table)}
     for key, (title, table) in kinds.items():
         if found.get(key):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +26,7 @@ from qrun.cli import main
 
 ZERO = np.uint8(0)
 ROOT = Path(__file__).resolve().parent.parent
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
@@ -83,6 +89,32 @@ def process(
     return Ended(
         done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"), done.stdout
     )
+
+
+def terminal(*arguments: str, width: int = 80, only: str = "both", **env: str) -> str:
+    """What a terminal of this width shows of ``qrun ARGUMENTS``. only: the stream that is the terminal."""
+    host, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    drop = ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE")
+    clean = {key: v for key, v in os.environ.items() if key not in drop}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "qrun", *arguments], stdin=side,
+        stdout=side if only != "err" else subprocess.DEVNULL, stderr=side if only != "out" else subprocess.DEVNULL,
+        env={**clean, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **env},
+    )  # fmt: skip
+    os.close(side)
+    seen = b""
+    while True:
+        try:
+            block = os.read(host, 65536)
+        except OSError:
+            break
+        if not block:
+            break
+        seen += block
+    running.wait(60)
+    os.close(host)
+    return seen.decode().replace("\r\n", "\n")
 
 
 def value(name: str, number: int, shape: Sequence[int | str | None] | None) -> onnx.ValueInfoProto:

@@ -20,14 +20,15 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *("errors", "memory", "ir", "native", "ops", "passes", "plan", "dispatch", "steps", "profiling", "programs"),
-    *("sizes", "feeds", "session", "differences", "peers", "arrays", "randoms", "inline", "inputs", "outputs", "rules"),
-    *("refusals", "ties", "vectors", "checking", "runners", "report", "cli", "pytest_plugin", "__main__"),
+    *("errors", "memory", "cpus", "ir", "native", "ops", "passes", "plan", "dispatch", "steps", "extents"),
+    *("machine", "profiling", "programs", "execution", "sizes", "feeds", "session", "differences", "peers", "ortnodes"),
+    *("ortprofile", "arrays", "randoms", "inline", "inputs", "outputs", "rules", "refusals", "ties", "vectors"),
+    *("checking", "runners", "comparing", "report", "cli", "pytest_plugin", "__main__"),
 ]
 FLAT = ("ops", "passes", "rules")
 OWNERS = {
-    "onnx": ("ir", "peers", "report.header"),
-    "onnxruntime": ("peers",),
+    "onnx": ("ir", "peers", "ortnodes", "ortprofile", "report.header"),
+    "onnxruntime": ("peers", "ortprofile"),
     "rich": ("report", "cli"),
     "click": ("cli",),
     "llvmlite": ("native",),

@@ -24,7 +24,10 @@ OWN = (None, "native", "reference")
 
 @dataclass(frozen=True)
 class Ready:
-    """A model, its feeds and the backend that will run it. load_ns: reading the file; plan_ns: preparing the backend."""
+    """A model, its feeds and the backend that will run it. load_ns: reading the file; plan_ns: preparing the backend.
+
+    data: the bytes of a model that came from stdin.
+    """
 
     model: Model
     feeds: Feeds
@@ -33,6 +36,7 @@ class Ready:
     label: str
     load_ns: int
     plan_ns: int
+    data: bytes | None = None
 
 
 def prepare(options: Mapping[str, Any], out: Out) -> Ready:
@@ -71,19 +75,35 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     )
     for note in feeds.notes:
         out.note(note)
-    return Ready(model, feeds, extra, session, label, loaded - start, planned - begin)
+    data = source if isinstance(source, bytes) else None
+    return Ready(model, feeds, extra, session, label, loaded - start, planned - begin, data)
 
 
 def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:
-    """``--trace``: the timeline of one run, and a note if it has no nodes in it."""
+    """``--trace``: the timeline of one run, and a note if it has no nodes in it.
+
+    Of onnxruntime it is one more run, with its profiler.
+    """
     from qrun.outputs import replacing
     from qrun.report.trace import trace
 
+    if options["backend"] == "ort" and not result.events:
+        from qrun.ortprofile import ort_profiles
+        from qrun.peers import Peer
+
+        assert isinstance(ready.session, Peer)
+        result = ort_profiles(ready.session, ready.feeds.arrays, data=ready.data, threads=options["threads"],
+                              runs=1, warmup=0)[0].last  # fmt: skip
     text = trace(ready.model, result, load_ns=ready.load_ns, plan_ns=ready.plan_ns, backend=ready.session.backend)
     with replacing(options["trace"]) as stream:
         stream.write(text.encode())
     if ready.model.nodes and not result.events:
         out.note(f"{options['trace']} has no times of nodes: --backend {options['backend']} does not give them")
+
+
+def cache_of(options: Mapping[str, Any]) -> str | bool:
+    """Where compiled kernels, and what is measured of the machine, are kept."""
+    return not options["no_cache"] and (os.environ.get("QRUN_CACHE_DIR") or True)
 
 
 def _import_backend(backend: str | None) -> None:
@@ -101,7 +121,7 @@ def _session(
 
         made = Session(model, backend=options["backend"], arith=options["arith"], threads=options["threads"],
                        fuse=options["fuse"], max_memory=options["max_memory"], isa=os.environ.get("QRUN_ISA", ""),
-                       cache=not options["no_cache"] and (os.environ.get("QRUN_CACHE_DIR") or True))  # fmt: skip
+                       cache=cache_of(options))  # fmt: skip
         return made, ""
     from qrun.peers import Peer
 

@@ -14,13 +14,15 @@ COMMANDS = {
     "run": ("qrun.cli.run:command", "Run a model: outputs, time per node, spec checks."),
     "check": ("qrun.cli.check:command", "Check models against the operator specs; replay test vectors."),
     "profile": ("qrun.cli.profile:command", "Measure time per node over many runs."),
+    "compare": ("qrun.cli.compare:command", "Find where two runtimes, models or runs differ, and why."),
     "inspect": ("qrun.cli.inspect:command", "Show inputs, outputs, operators and quantization of a model."),
+    "report": ("qrun.cli.report:command", "Write one self-contained HTML page."),
     "ops": ("qrun.cli.ops:command", "List supported operators, versions and types."),
     "explain": ("qrun.cli.explain:command", "Explain a rule, an operator or a topic, offline."),
 }
 
 USAGE = """\
-qrun - run, check and profile quantized ONNX models
+qrun - run, check, profile and compare quantized ONNX models
 
 Usage:
   qrun MODEL [OPTIONS]    run a model (short for qrun run MODEL)
@@ -31,6 +33,7 @@ Examples:
   qrun m.onnx -i x.npy -o out.npz     save the outputs
   qrun check models/                  findings, and test vectors replayed
   qrun profile m.onnx --trace t.json  time per node; trace opens in Perfetto
+  qrun compare m.onnx --against ort   first tensor that differs, and why
   qrun inspect m.onnx                 what is in a model
 """
 

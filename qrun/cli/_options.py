@@ -42,7 +42,7 @@ run_options = stacked(
     option("--fuse/--no-fuse", default=None, group="Run", show_default="fuse on the native backend",
            help="Run DequantizeLinear-operator-QuantizeLinear groups as integer operators, or the graph as written."),
     option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run",
-           show_default="1 for qrun's own", help="Threads of the backend (of BLAS, for qrun's numpy kernels)."),
+           show_default="the CPUs there are; 1 of BLAS", help="Threads of the backend (of BLAS, for qrun's numpy kernels)."),
     option("--no-cache", is_flag=True, group="Run",
            help="Keep no compiled kernels (--backend native). QRUN_CACHE_DIR names another folder for them."),
     option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,

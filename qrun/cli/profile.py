@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from qrun.cli._base import Call, define, format_options, general_options, model_argument, option
-from qrun.cli._flow import prepare, write_trace
+from qrun.cli._flow import OWN, Ready, cache_of, prepare, write_trace
 from qrun.cli._options import input_options, run_options, trace_option
+from qrun.cpus import usable_cpus
+from qrun.errors import CallError
 
 if TYPE_CHECKING:
+    from qrun.machine import Machine
+    from qrun.profiling import Profile
+    from qrun.report.profilerows import ProfileReport
     from qrun.report.screen import Out
 
 INTERRUPTED = 130
@@ -36,12 +43,19 @@ class Top(click.ParamType):  # type: ignore[type-arg]
         "qrun profile m.onnx --inputs x.npy",
         "qrun profile m.onnx --random --shape N=8 --by op",
         "qrun profile m.onnx -i x.npy --trace t.json   # open at ui.perfetto.dev",
+        "qrun profile m.onnx -i x.npy --against ort",
         "qrun profile m.onnx -i x.npy --json > base.json",
     ],
 )
 @model_argument
 @input_options
 @run_options
+@option(
+    "--against",
+    type=click.Choice(["ort"]),
+    group="Run",
+    help="Measure onnxruntime too, in turn with qrun, on as many threads, and show both.",
+)
 @option(
     "-n",
     "--runs",
@@ -78,40 +92,116 @@ class Top(click.ParamType):  # type: ignore[type-arg]
     help="Rows to print, or 'all' (then in graph order).",
 )
 @trace_option
-@format_options("text", "json", "markdown")
+@format_options("text", "json", "markdown", "csv")
 @general_options(config=True)
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: skip
     """Measure time per node over many runs."""
+    _check(options)
+    if options["against"]:
+        options = {**options, "threads": options["threads"] or usable_cpus()}
     ready = prepare(options, out)
+    report = measured(ready, options, out)
+    if options["trace"]:
+        write_trace(ready, report.profile.last, options, out)
+    code = INTERRUPTED if report.profile.interrupted else 0
+    _print(ctx, out, report, options["format"], code)
+    return code
 
-    from qrun.report.progress import Progress
 
-    with Progress(out, "profile") as progress:
-        profile = ready.session.profile(
-            ready.feeds.arrays, runs=options["runs"], warmup=options["warmup"], progress=progress
-        )
+def measured(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileReport:
+    """The profile that the options ask for, with all that a report of it shows; says if it was interrupted."""
+    from qrun.report.profilerows import ProfileReport
+
+    profile, against = _measure(ready, options, out)
     if profile.interrupted:
         asked = f" of {profile.asked}" if profile.asked else ""
         out.messages.line(f"interrupted after {len(profile.run_ns)}{asked} runs")
-    if options["trace"]:
-        write_trace(ready, profile.last, options, out)
-
-    from qrun.report.profile import ProfileReport, print_markdown, print_profile, profile_fields
-
-    code = INTERRUPTED if profile.interrupted else 0
     feeds, top = ready.feeds, options["top"]
-    report = ProfileReport(profile, feeds.arrays, feeds.sources, feeds.symbols, ready.load_ns + ready.plan_ns,
-                           ready.session.backend, options["arith"], ready.label, options["by"],
-                           None if top == "all" else top)  # fmt: skip
-    if options["format"] == "json":
+    return ProfileReport(profile, feeds.arrays, feeds.sources, feeds.symbols, ready.load_ns + ready.plan_ns,
+                         ready.session.backend, options["arith"], ready.label, options["by"],
+                         None if top == "all" else top, _machine(profile, options), _threads(options),
+                         against, _other(options))  # fmt: skip
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    if options["against"] and options["backend"] not in OWN:
+        raise CallError(
+            "QR005", "bad-option", f"--against compares qrun with {options['against']}, not another runtime",
+            facts=[("got", f"--backend {options['backend']} --against {options['against']}")],
+            fixes=["leave one of them out"],
+        )  # fmt: skip
+
+
+def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profile, Profile | None]:
+    """The profile asked for, and with --against that of the other runtime."""
+    from qrun.report.progress import Progress
+
+    feeds, runs, warmup = ready.feeds.arrays, options["runs"], options["warmup"]
+    with Progress(out, "profile") as progress:
+        if not options["against"] and options["backend"] != "ort":
+            return ready.session.profile(feeds, runs=runs, warmup=warmup, progress=progress), None
+
+        from qrun.ortprofile import ort_profiles
+        from qrun.peers import Peer
+        from qrun.session import Session
+
+        own = ready.session if isinstance(ready.session, Session) else None
+        peer = ready.session if isinstance(ready.session, Peer) else None
+        peer = peer or Peer(ready.model, "ort", data=ready.data, threads=options["threads"])
+        macs = None if own else _counted(ready, options)
+        found = ort_profiles(peer, feeds, data=ready.data, threads=options["threads"], runs=runs, warmup=warmup,
+                             progress=progress, session=own, macs=macs)  # fmt: skip
+    return found[0], found[1] if own else None
+
+
+def _counted(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
+    """Multiply-adds by node, from a run of qrun; none if it cannot run the model, or only slowly."""
+    from qrun.errors import QrunError
+    from qrun.ortprofile import multiply_adds
+    from qrun.session import Session
+
+    try:
+        session = Session(ready.model, backend="native", cache=cache_of(options), max_memory=options["max_memory"])
+        return multiply_adds(session.execute(ready.feeds.arrays, observe=False))
+    except QrunError:
+        return {}
+
+
+def _threads(options: Mapping[str, Any]) -> int | None:
+    """Threads that the backend was given; None if it chose."""
+    return options["threads"] or (usable_cpus() if options["backend"] in (None, "native") else None)
+
+
+def _machine(profile: Profile, options: Mapping[str, Any]) -> Machine | None:
+    """What this machine can do, if there are nodes to judge by it; measured again if one of them can do more."""
+    from qrun.machine import this_machine
+    from qrun.report.profilerows import above_roof, node_rows
+
+    if not profile.node_ns.size:
+        return None
+    given = (cache_of(options), _threads(options) or usable_cpus(), os.environ.get("QRUN_ISA", ""))
+    found = this_machine(*given)
+    return this_machine(*given, found) if above_roof(node_rows(profile, found)) else found
+
+
+def _other(options: Mapping[str, Any]) -> str:
+    """The runtime measured beside qrun."""
+    if not options["against"]:
+        return ""
+    from qrun.peers import runtime_label
+
+    return runtime_label(options["against"])
+
+
+def _print(ctx: click.Context, out: Out, report: ProfileReport, format: str, code: int) -> None:
+    from qrun.report.profile import print_csv, print_markdown, print_profile, profile_fields
+
+    if format == "json":
         from qrun.report.json import document
 
-        out.result.write(
-            document("profile", ctx.ensure_object(Call).argv, {**profile_fields(report), "exit_code": code})
-        )
-    elif options["format"] == "markdown":
-        print_markdown(out, report)
-    else:
-        print_profile(out, report)
-    return code
+        fields = {**profile_fields(report), "exit_code": code}
+        out.result.write(document("profile", ctx.ensure_object(Call).argv, fields))
+        return
+    printers = {"markdown": print_markdown, "csv": print_csv, "text": print_profile}
+    printers[format](out, report)

@@ -6,17 +6,17 @@ CODES: dict[str, tuple[str, str]] = {
     "QR000": ("usage", "The command line cannot be read: an unknown command or option, an option without its value, or a value that is none of its choices. qrun COMMAND -h prints what there is."),
     "QR001": ("missing-input", "The model has an input that was not given. Give all of them with -i, or fill the missing ones with --random."),
     "QR002": ("unknown-input", "A name given with -i is not an input of the model. qrun inspect MODEL lists the inputs."),
-    "QR003": ("input-mismatch", "An array does not have the element type or the shape of its input. Arrays are never converted in silence; the message shows what would fit, such as a transposition from NHWC to NCHW."),
+    "QR003": ("input-mismatch", "An array does not have the element type or the shape of its input, or a record was made of other inputs. Arrays are never converted in silence; the message shows what would fit, such as a transposition from NHWC to NCHW."),
     "QR004": ("no-such-file", "A file cannot be opened, or a folder was given where a file is needed."),
     "QR005": ("bad-option", "The value of an option, or two options together, make no sense."),
     "QR006": ("unknown-tensor", "A name or pattern fits no tensor of the model. qrun inspect MODEL --nodes lists the tensors."),
-    "QR007": ("input-file", "A file of inputs cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is no TensorProto, an image. Pickles are never loaded."),
+    "QR007": ("input-file", "A file of inputs, a saved result or a record cannot be read: a .npy or .npz that is cut off or holds Python objects, a .pb that is no TensorProto, an image, JSON of another kind or version. Pickles are never loaded."),
     "QR008": ("cannot-write", "The result cannot be written where it should go."),
     "QR009": ("config", "[tool.qrun] in pyproject.toml has an unknown key or a value of the wrong kind; qrun explain config lists what can stand there."),
     "QR010": ("memory-limit", "The run would hold more memory than allowed: 80 % of what is free, or --max-memory. Make the batch smaller with --shape, or raise the limit."),
-    "QR011": ("backend-failed", "The other runtime that was asked for with --backend failed while it ran the model. Its own message is shown."),
-    "QR012": ("backend-missing", "--backend ort needs onnxruntime, which is not installed."),
-    "QR013": ("backend-refused", "The other runtime that was asked for with --backend does not load the model. Its own message is shown."),
+    "QR011": ("backend-failed", "The other runtime that was asked for with --backend or --against failed while it ran the model. Its own message is shown."),
+    "QR012": ("backend-missing", "--backend ort and --against ort need onnxruntime, which is not installed."),
+    "QR013": ("backend-refused", "The other runtime that was asked for with --backend or --against does not load the model. Its own message is shown."),
     "QR014": ("native-unavailable", "--backend native needs llvmlite and a CPU that it has kernels for (x86-64 or AArch64). --backend reference gives the same results."),
     "QR101": ("not-a-model", "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which."),
     "QR102": ("invalid-graph", "The graph contradicts itself: a tensor made twice or never, nodes that wait for each other in a circle."),
@@ -109,4 +109,9 @@ reads when it starts:
   error        code, name, message, where, facts, why, fixes; only on failure
 
 A crash of qrun has the code internal, Ctrl-C the code interrupted. Ignore keys that you do not know. Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf". Large tensors are not in the document: -o saves them.""",
+    "causes": """\
+qrun compare names a cause only if computing the node in this way gives every bit of the other side's tensor. What is seen
+without computing (refused, missing-output, empty-sum) is told as it is; of float-order, no order of the sum is due, so
+every element must be within what rounding can do in any order. A cause is unknown if no hypothesis gives the other side's
+bits, and inherited if the node gives the same when it reads the other side's values: an earlier one is the cause.""",
 }

@@ -144,7 +144,26 @@ def _topic(word: str) -> Page | None:
     name = word.lower().replace("_", "-")
     if name not in TOPICS:
         return None
+    if name == "causes":
+        return _causes()
     return Page(lambda screen: _print_topic(screen, name), {"topic": name, "text": TOPICS[name]})
+
+
+def _causes() -> Page:
+    """The topic with every declared cause below it."""
+    from qrun.comparing.causes import CAUSES
+
+    known = sorted(CAUSES.values(), key=lambda cause: cause.name)
+    width = max(len(cause.name) for cause in known) + 4
+
+    def show(screen: Screen) -> None:
+        _print_topic(screen, "causes")
+        screen.line()
+        for cause in known:
+            screen.wrapped(f"  {cause.name}".ljust(width), " " * width, " ".join(cause.summary.split()))
+
+    fields = [{"name": c.name, "summary": " ".join(c.summary.split()), "source": c.source} for c in known]
+    return Page(show, {"topic": "causes", "text": TOPICS["causes"], "causes": fields})
 
 
 def _print_topic(screen: Screen, name: str) -> None:

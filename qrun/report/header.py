@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from qrun.cpus import usable_cpus
 from qrun.ir import Array, Model
 from qrun.ir.types import describe
 from qrun.report.screen import Screen
@@ -78,13 +79,6 @@ def environment(backend: str, label: str = "") -> dict[str, Any]:
         "machine": platform.machine(),
         "backend": backend,
         "runtime": label or "qrun",
-        "cpus": cpus(),
+        "cpus": usable_cpus(),
         "threads": {name: os.environ[name] for name in names if name in os.environ},
     }
-
-
-def cpus() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -12,32 +12,57 @@ from qrun.ir.types import ONNX_NAMES
 from qrun.report.nodes import node_of
 from qrun.session import NodeEvent, RunResult, TensorInfo
 
+Event = dict[str, Any]
+
 
 def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0, backend: str = "") -> str:
-    """The JSON text: a bare list of events, each with ``cat``, times in whole microseconds."""
+    """The JSON text: a bare list of events, each with ``cat``, times in whole microseconds. Of a profile it is the last run.
+
+    The nodes are on the track of the thread that led the run; each thread that helped has a track of its own with the
+    times it worked on them, of category ``Thread``, which scripts that add up nodes leave out.
+    """
     from qrun import __version__
 
     pid = os.getpid()
-    begin = result.start_ns
-    offset = load_ns + plan_ns
+    offset = load_ns + plan_ns - result.start_ns
 
-    def event(category: str, name: str, start_ns: int, duration_ns: int, args: dict[str, Any]) -> dict[str, Any]:
+    def event(
+        category: str, name: str, start_ns: int, duration_ns: int, args: dict[str, Any], helper: int = 0
+    ) -> Event:
         return {
-            "cat": category, "pid": pid, "tid": pid, "ts": start_ns // 1000, "dur": max(duration_ns, 0) // 1000,
-            "ph": "X", "name": name, "args": args,
+            "cat": category, "pid": pid, "tid": pid + helper, "ts": start_ns // 1000,
+            "dur": max(duration_ns, 0) // 1000, "ph": "X", "name": name, "args": args,
         }  # fmt: skip
 
     events = [
         event("Session", "model_loading_uri", 0, load_ns, {}),
         event("Session", "session_initialization", load_ns, plan_ns, {}),
-        event("Session", "model_run", offset, result.duration_ns, {}),
+        event("Session", "model_run", offset + result.start_ns, result.duration_ns, {}),
     ]
     for node in result.events:
         made_by = f"qrun {__version__} {node.backend if backend == 'native' else backend}".strip()
-        args = {**_node_args(model, node), "backend": made_by, "dur_ns": node.duration_ns}
-        name = f"{node_of(model, node).label}_kernel_time"
-        events.append(event("Node", name, offset + node.start_ns - begin, node.duration_ns, args))
+        ran = node.node.op if node.node is not None else ""
+        args = {
+            **_node_args(model, node),
+            "backend": made_by if backend != "ort" else backend,
+            "dur_ns": node.duration_ns,
+        }
+        args |= {"runs_as": ran, "group": list(node.group)} if len(node.group) > 1 or backend == "ort" else {}
+        label = node_of(model, node).label
+        events.append(event("Node", f"{label}_kernel_time", offset + node.start_ns, node.duration_ns, args))
+        for helper, start, span in node.helpers:
+            part = {"node_index": str(node.index), "dur_ns": span}
+            events.append(event("Thread", label, offset + start, span, part, helper))
+    helpers = sorted({helper for node in result.events for helper, _, _ in node.helpers})
+    events += [_thread_name(pid, helper) for helper in ([0, *helpers] if helpers else [])]
     return "[" + ",\n ".join(json.dumps(e, allow_nan=False) for e in events) + "]\n"
+
+
+def _thread_name(pid: int, helper: int) -> Event:
+    """What the viewer calls a track."""
+    name = f"helper {helper}" if helper else "leader"
+    return {"cat": "__metadata", "pid": pid, "tid": pid + helper, "ts": 0, "ph": "M", "name": "thread_name",
+            "args": {"name": name}}  # fmt: skip
 
 
 def _node_args(model: Model, node: NodeEvent) -> dict[str, Any]:

@@ -94,12 +94,12 @@ def test_a_bug_leaves_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("boom \x1b[31m")
 
-    monkeypatch.setattr("qrun.session.run_step", fail)
+    monkeypatch.setattr("qrun.execution.run_step", fail)
     ended = call("m.onnx", "--json")
     assert ended.code == 70
     assert ended.json["error"]["code"] == "internal"
     assert "this is a bug in qrun" in ended.err
-    assert "ZeroDivisionError in qrun/session.py" in ended.err
+    assert "ZeroDivisionError in qrun/execution.py" in ended.err
     assert "Traceback" not in ended.err
     assert "\x1b" not in ended.err
     report = next(folder.glob("qrun-crash-*.txt"))

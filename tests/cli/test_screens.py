@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from cli_support import ROOT, call, conv_model, deep_model, make_model, npy, save, sum_model, value
+from cli_support import ESCAPE, call, conv_model, deep_model, make_model, npy, save, sum_model, terminal, value
 from onnx import TensorProto, helper
-
-ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.fixture(autouse=True)
 def files(folder: Path) -> None:
     save(deep_model(), folder / "deep.onnx")
     npy(folder / "x.npy", np.zeros((1, 3, 8, 8), np.uint8))
-
-
-def terminal(*arguments: str, width: int = 80, only: str = "both", **env: str) -> str:
-    """What a terminal of this width shows of ``qrun ARGUMENTS``. only: the stream that is the terminal."""
-    host, side = pty.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    drop = ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE")
-    clean = {key: v for key, v in os.environ.items() if key not in drop}
-    running = subprocess.Popen(
-        [sys.executable, "-m", "qrun", *arguments], stdin=side,
-        stdout=side if only != "err" else subprocess.DEVNULL, stderr=side if only != "out" else subprocess.DEVNULL,
-        env={**clean, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **env},
-    )  # fmt: skip
-    os.close(side)
-    seen = b""
-    while True:
-        try:
-            block = os.read(host, 65536)
-        except OSError:
-            break
-        if not block:
-            break
-        seen += block
-    running.wait(60)
-    os.close(host)
-    return seen.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

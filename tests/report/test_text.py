@@ -233,3 +233,14 @@ def test_time_between_nodes_is_that_of_a_run() -> None:
     assert found([10 * ms] * 3, [[4 * ms] * 3, [4 * ms] * 3]) == [
         "2.00 ms (20.0%) of a run is spent between the nodes."
     ]
+
+
+def test_nodes_that_were_held_up_in_other_runs_are_told() -> None:
+    from qrun.report.profile import ProfileReport, notes
+
+    ms = 10**6
+    model, result = SimpleNamespace(nodes=[1, 2, 3]), SimpleNamespace(duration_ns=0, events=[])
+    nodes = np.array([[9, 1, 1], [1, 9, 1], [1, 1, 9]], np.int64) * ms
+    profile = Profile(model, (), (11 * ms,) * 3, nodes, result)  # type: ignore[arg-type]
+    (note,) = notes(ProfileReport(profile, {}, {}, {}, 0, "reference", "exact"))
+    assert note.startswith("the nodes' medians add up to 3.00 ms, 72.7% less than a run takes")

@@ -1,0 +1,226 @@
+"""``qrun report``: one self-contained HTML page of a model, or of saved results."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qrun.cli._base import Call, argument, define, general_options, option
+from qrun.cli._flow import Ready, cache_of, prepare
+from qrun.cli._options import input_options, run_options
+from qrun.cli.compare import AGAINST
+from qrun.errors import CallError
+
+if TYPE_CHECKING:
+    from qrun.report.html.collect import Document
+    from qrun.report.screen import Out, Screen
+    from qrun.rules import Finding
+
+DEFAULT = "qrun-report.html"
+SAVED = "qrun check, profile, run and compare save such files with --json"
+
+
+@define(
+    "report",
+    examples=[
+        "qrun report m.onnx --inputs x.npy -o m.html    # check + profile, then render",
+        "qrun report check.json profile.json -o m.html  # render saved results only",
+    ],
+)
+@argument("sources", about="One model, or results saved with --json.", nargs=-1, required=True, metavar="SOURCE...")
+@input_options
+@run_options
+@option(
+    "-n",
+    "--runs",
+    type=click.IntRange(1, 10**6),
+    metavar="N",
+    group="Run",
+    show_default="as many as fit in 3 s, 5 to 1000",
+    help="Timed runs.",
+)
+@option(
+    "--against",
+    type=click.Choice(AGAINST),
+    group="Run",
+    help="Also compare every tensor with another runtime, as qrun compare does.",
+)
+@option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default=DEFAULT,
+    show_default=True,
+    group="Output",
+    help="Where to write the page; - for stdout.",
+)
+@general_options(config=True)
+@click.pass_context
+def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options: Any) -> int:
+    """Write one self-contained HTML page."""
+    from qrun.report.html.collect import page_fields
+    from qrun.report.html.page import page
+
+    date = _date()
+    told = out.messages if options["output"] == "-" else out.result
+    saved = [source for source in sources if _is_saved(source)]
+    code = 0
+    if not saved and len(sources) == 1:
+        documents, code = _measured(sources[0], options, out, told)
+    elif len(saved) == len(sources):
+        documents = _read(sources, options)
+    else:
+        raise CallError("QR005", "bad-option", "a page is made of one model, or of saved results",
+                        facts=[("got", ", ".join(sources))], fixes=["make one page for each model"])  # fmt: skip
+    argv = ["qrun", *ctx.ensure_object(Call).argv]
+    _write(options["output"], page(page_fields(documents, argv, date)), out)
+    return code
+
+
+def _date() -> str:
+    """Of SOURCE_DATE_EPOCH, or today."""
+    from datetime import UTC, datetime
+
+    given = os.environ.get("SOURCE_DATE_EPOCH", "")
+    try:
+        made = datetime.fromtimestamp(int(given), UTC) if given else datetime.now(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise CallError("QR005", "bad-option", "SOURCE_DATE_EPOCH is not a time", facts=[("expected", "seconds since 1970"),
+                        ("got", given[:40])], fixes=["unset SOURCE_DATE_EPOCH"]) from None  # fmt: skip
+    return made.date().isoformat()
+
+
+def _is_saved(source: str) -> bool:
+    """Is this a JSON file? By its first sign, or its name if it cannot be read."""
+    try:
+        with open(source, "rb") as stream:
+            start = stream.read(64).lstrip()
+    except (OSError, ValueError):
+        start = b""
+    return start.startswith((b"{", b"[")) or source.lower().endswith(".json")
+
+
+def _read(sources: Sequence[str], options: Mapping[str, Any]) -> list[Document]:
+    from qrun.comparing.documents import read_document
+    from qrun.outputs import check_trace
+    from qrun.report.html.collect import KINDS
+
+    if options["output"] != "-":
+        check_trace(options["output"], dict.fromkeys(sources, "a source of the page"))
+    return [read_document(Path(source), KINDS, SAVED) for source in sources]
+
+
+def _measured(source: str, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[list[Document], int]:
+    """Reports of a model, made now: the checks, what the codes of its tensors show, a profile; and the exit code."""
+    from qrun.inputs import files_read
+    from qrun.outputs import check_trace
+
+    ready = prepare({**options, "model": source, "output": None, "trace": None, "format": "text"}, out)
+    if options["output"] != "-":
+        check_trace(options["output"], files_read(ready.model, options["inputs"]))
+    observed = _observed(ready, options, out, told)
+    profiled, code = _profiled(ready, options, out, told)
+    compared = [_compared(ready, options, out, told)] if options["against"] and not code else []
+    return [*observed, profiled, *compared], code
+
+
+def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> list[Document]:
+    """The findings, also on the values of a run by qrun, and the records of the quantized tensors."""
+    from qrun.errors import UnsupportedError
+    from qrun.report.quantized import Codes
+    from qrun.report.run import finding_fields
+    from qrun.report.text import plural
+    from qrun.rules import RULES, check
+    from qrun.session import Session
+
+    codes, result = Codes(ready.model), None
+    try:
+        own = ready.session if isinstance(ready.session, Session) else Session(
+            ready.model, max_memory=options["max_memory"], cache=cache_of(options))  # fmt: skip
+    except UnsupportedError as error:
+        out.note(f"qrun cannot run this model, so its values are not looked at: {error.message}")
+    else:
+        for name, array in ready.feeds.arrays.items():
+            codes.see(name, array)
+        result = own.watch(ready.feeds.arrays, codes.see, codes.made)
+    findings = check(ready.model, result)
+    rules = [id for id, rule in RULES.items() if result or not rule.runs]
+    nodes = len(ready.model.nodes)
+    if not out.quiet:
+        told.line(f"check    {plural(len(rules), 'rule')}, {plural(nodes, 'node')}: {_counts(findings)}")
+    checked = {"path": ready.model.label, "nodes": nodes, "rules": rules,
+               "findings": [finding_fields(finding) for finding in findings]}  # fmt: skip
+    return [_document("check", {"models": [checked]}), _document("quantization", {"tensors": codes.fields()})]
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    from qrun.report.text import plural
+
+    counts = [(level, sum(f.level == level for f in findings)) for level in ("error", "warning", "note")]
+    return ", ".join(plural(n, level) for level, n in counts if n) or "nothing found"
+
+
+def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[Document, int]:
+    from qrun.cli.profile import INTERRUPTED, measured
+    from qrun.profiling import summary
+    from qrun.report.modelfacts import ModelFacts
+    from qrun.report.profilejson import profile_fields
+    from qrun.report.text import duration, plural
+
+    report = measured(ready, {**options, "against": None, "warmup": 1, "by": "node", "top": "all"}, out)
+    runs = report.profile.run_ns
+    if not out.quiet:
+        told.line(f"profile  {plural(len(runs), 'run')}: median {duration(summary(runs).median)}")
+    fields = profile_fields(report)
+    more = {"bytes": ready.model.size, "form": ModelFacts(ready.model).brief}
+    document = _document("profile", {**fields, "model": {**fields["model"], **more}})
+    return document, INTERRUPTED if report.profile.interrupted else 0
+
+
+def _compared(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> Document:
+    from qrun.comparing.choices import EXACT, sides
+    from qrun.comparing.runtimes import compare_runtimes
+    from qrun.differences import EXACT as NONE
+    from qrun.differences import Tolerance
+    from qrun.report.compare import comparison_fields, verdict
+    from qrun.report.progress import Progress
+
+    against = options["against"]
+    own, other = sides(ready.model, against, data=ready.data, max_memory=options["max_memory"])
+    tolerance = NONE if against in EXACT else Tolerance()
+    with Progress(out, "compare", "nodes") as progress:
+        found = compare_runtimes(own, other, ready.feeds.arrays, tolerance, progress=progress)
+    if not out.quiet:
+        told.line(f"compare  {other.label}: {verdict(found)}")
+    return _document("compare", comparison_fields(found, ready.feeds))
+
+
+def _document(kind: str, fields: Mapping[str, Any]) -> Document:
+    """What reading the JSON of these fields gives: pages of live and of saved results are made the same way."""
+    import json
+
+    from qrun.comparing.documents import Item
+    from qrun.report.json import document
+
+    return kind, Item(json.loads(document(kind, (), fields)), kind)
+
+
+def _write(target: str, text: str, out: Out) -> None:
+    from qrun.outputs import replacing
+    from qrun.report.text import file_size
+
+    data = text.encode("utf-8")
+    if target == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    with replacing(target) as stream:
+        stream.write(data)
+    if not out.quiet:
+        out.result.line(f"{target}  {file_size(len(data))}, no network needed")

@@ -1,0 +1,97 @@
+"""Running a plan: feeds in, outputs and one event per node out, step by step or as a native program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from qrun.dispatch import NativeKernels
+from qrun.errors import RunError
+from qrun.ir import Array, Model
+from qrun.ir.types import describe, type_name
+from qrun.memory import Budget
+from qrun.ops import Arith
+from qrun.plan import Plan
+from qrun.programs import Compiled
+from qrun.steps import Clock, NodeEvent, Run, run_step
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors and claimed scratch.
+
+    start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
+    reference kernels observe what native ones cannot; aside_ns: how long it did.
+    """
+
+    outputs: Mapping[str, Array]
+    events: Sequence[NodeEvent]
+    duration_ns: int
+    peak_bytes: int
+    start_ns: int = 0
+    aside_ns: int = 0
+
+
+def execute(
+    plan: Plan,
+    feeds: Mapping[str, Array],
+    *,
+    arith: Arith = "exact",
+    budget: Budget,
+    observe: bool = True,
+    natives: NativeKernels | None = None,
+    groups: Mapping[int, tuple[int, ...]] | None = None,
+    see: Callable[[str, Array], None] | None = None,
+) -> RunResult:
+    """Run every step of a plan on checked feeds, freeing values after their last use.
+
+    see: shown each tensor that a step made, by name, on a clock that stands still meanwhile.
+    """
+    model = plan.model
+    values: dict[str, Array] = {**model.constants, **feeds}
+    for array in feeds.values():
+        budget.hold(array)
+    events = []
+    clock = Clock()
+    run = Run(arith, budget, observe, natives, clock, groups or {})
+    begin = clock.now()
+    for step in plan.steps:
+        events.append(run_step(step, model, values, run))
+        if see is not None:
+            with clock.aside():
+                for name in filter(None, step.node.outputs):
+                    see(name, values[name])
+        for name in step.frees:
+            freed = values.pop(name, None)
+            if freed is not None:
+                budget.release(freed)
+    outputs = {name: values[name] for name in plan.keep}
+    _check_outputs(model, outputs)
+    return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)
+
+
+def run_program(compiled: Compiled, feeds: Mapping[str, Array], budget: Budget, timed: bool) -> RunResult:
+    """Run a plan's native program on checked feeds; with events if `timed`."""
+    begin = perf_counter_ns()
+    ran = compiled.run(feeds, budget)
+    plan = compiled.plan
+    outputs = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
+    _check_outputs(plan.model, outputs)
+    duration = perf_counter_ns() - begin
+    return RunResult(outputs, compiled.timed(ran) if timed else (), duration, budget.peak, begin)
+
+
+def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:
+    """A graph output must have the element type that the graph declares for it."""
+    for value in model.outputs:
+        made = outputs.get(value.name)
+        if made is not None and value.dtype not in (None, made.dtype):
+            raise RunError(
+                "QR203",
+                "type-not-allowed",
+                f"output {value.name!r} is {type_name(made.dtype)}, but the graph declares {type_name(value.dtype)}",
+                where=[model.label, f"output {value.name}"],
+                facts=[("expected", str(value)), ("got", describe(made))],
+                fixes=["declare the output with the type that its node makes, or add a Cast"],
+            )

@@ -1,0 +1,161 @@
+"""What this machine can do at most, so that a node's speed can be judged: the roofline model.
+
+    S. Williams, A. Waterman, D. Patterson: Roofline: an insightful visual performance model for multicore
+    architectures. Communications of the ACM 52(4), 2009.
+
+A node of m multiply-adds that moves b bytes takes at least max(m / peak, b / bandwidth); which of the two is larger
+bounds it. Its share of the roof is that time by the time it took, which equals its multiply-adds per second by
+min(peak, intensity * bandwidth).
+
+The peak is that of the instruction that qrun's kernels multiply with: 8-bit dot products (on AMX tiles where the CPU has
+them), or float32 for nodes that compute in float32. The bandwidth is that of reading a buffer again and again which is as
+large as what the node moves, so that tensors which fit in a cache are held to the speed of that cache; it is measured for
+five sizes, and the next larger one counts. That is the most favourable case: what a node reads was written by the node
+before it and may have left the cache since.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from qrun.errors import QrunError
+
+if TYPE_CHECKING:
+    from qrun.native.cache import ObjectCache
+    from qrun.native.isa import Isa
+
+SIZES = (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26)
+"""Bytes of the buffers whose reading is measured: in caches of the first, second and third level, and beyond."""
+
+Bound = Literal["compute", "memory"]
+Kind = Literal["int8", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """The least time that a node can take, ns, and what bounds it."""
+
+    ns: float
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What `threads` threads of this machine can do together.
+
+    cpu:           the processor's name; instruction: of the peak for 8-bit integers.
+    int8, float32: multiply-adds per second.
+    memory:        (bytes, bytes per second): how fast a buffer of that size is read, by growing size; never faster for a
+                   larger one.
+    """
+
+    cpu: str
+    threads: int
+    instruction: str
+    int8: float
+    float32: float
+    memory: tuple[tuple[int, float], ...]
+
+    def bandwidth(self, nbytes: int) -> float:
+        """Bytes per second for a node that moves `nbytes`."""
+        return next((speed for size, speed in self.memory if nbytes <= size), self.memory[-1][1])
+
+    def roof(self, macs: int, nbytes: int, kind: Kind = "int8") -> Roof | None:
+        """For a node of so many multiply-adds and bytes; None if it has neither."""
+        compute = macs / (self.int8 if kind == "int8" else self.float32)
+        memory = nbytes / self.bandwidth(nbytes)
+        least = max(compute, memory)
+        return Roof(least * 1e9, "compute" if compute >= memory else "memory") if least else None
+
+
+def this_machine(
+    cache: str | os.PathLike[str] | bool = True, threads: int = 1, isa: str = "", known: Machine | None = None
+) -> Machine | None:
+    """The measured speed of this machine with qrun's best instruction set, or the one named; None where it has none.
+
+    Measured once (about a quarter of a second), then kept where compiled kernels are: `cache` is as for Session. Other
+    processors, numbers of threads, instruction sets and versions of qrun are measured for themselves.
+    known: an earlier result that something was faster than; it is measured once more, and the faster of both is kept.
+    """
+    try:
+        from qrun.native.cache import ObjectCache, default_directory
+        from qrun.native.errors import Declined
+        from qrun.native.isa import choose
+
+        try:
+            chosen = choose(isa)
+            store = ObjectCache(default_directory() if cache is True else None if cache is False else cache)
+            return _kept(store, chosen, threads, known)
+        except Declined:
+            return None
+    except (ImportError, OSError, QrunError):
+        return None
+
+
+def _kept(store: ObjectCache, isa: Isa, threads: int, known: Machine | None) -> Machine:
+    from qrun import __version__
+
+    key = f"machine {__version__} {processor()} {isa.name} {threads}"
+    found = store.load(key, ".machine") if known is None else None
+    machine = _parsed(found) if found is not None else None
+    if machine is None:
+        machine = _measured(isa, threads)
+        machine = machine if known is None else faster(machine, known)
+        store.save(key, json.dumps(asdict(machine)).encode(), ".machine")
+    return machine
+
+
+def faster(one: Machine, other: Machine) -> Machine:
+    """The better of two measurements of one machine, number by number."""
+    memory = [(size, max(a, b)) for (size, a), (_, b) in zip(one.memory, other.memory, strict=True)]
+    best = one if one.int8 >= other.int8 else other
+    return replace(best, float32=max(one.float32, other.float32), memory=falling(memory))
+
+
+def _parsed(body: bytes) -> Machine | None:
+    """A kept measurement; None if it is damaged."""
+    try:
+        fields: dict[str, Any] = json.loads(body)
+        memory = tuple((int(size), float(speed)) for size, speed in fields.pop("memory"))
+        machine = Machine(memory=memory, **fields)
+        speeds = (machine.int8, machine.float32, *(speed for _, speed in memory))
+        return machine if memory and all(math.isfinite(s) and s > 0 for s in speeds) else None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _measured(isa: Isa, threads: int) -> Machine:
+    from qrun.native.peak import Peak
+
+    peak = Peak(isa, threads)
+    tiles, products = max(peak.tiles(), default=0.0), max(peak.products())
+    instruction = "tdpbusd" if tiles > products else peak.instruction.name
+    memory = falling([(size, max(peak.reads(size))) for size in SIZES])
+    return Machine(processor(), threads, instruction, max(tiles, products), max(peak.floats()), memory)
+
+
+def falling(memory: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """The same with no size slower than a larger one, as a small buffer is at least as near."""
+    speeds: list[float] = []
+    for _, speed in reversed(memory):
+        speeds.append(max(speed, speeds[-1] if speeds else 0.0))
+    return tuple((size, speed) for (size, _), speed in zip(memory, reversed(speeds), strict=True))
+
+
+def processor() -> str:
+    """The processor's name, as its maker calls it where the system tells."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,193 @@
+"""Which nodes of a model stand behind each node that onnxruntime makes of them.
+
+onnxruntime fuses nodes, renames them (``_token_3``, ``_nchwc``) and inserts others. So it is given the model with names
+that hold the index of each node, in the node's own name and in those of the tensors that it makes: whatever name
+onnxruntime derives tells where it comes from. The optimized model, which onnxruntime writes, then says which nodes are
+between the marked ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx.inliner
+
+from qrun.ir import Model, Node
+
+_MARK = re.compile(r"qrun\.(\d+);(?:\d+;)?")
+_BODY = "_inlfunc_"
+LAYOUT = ("Transpose", "ReorderInput", "ReorderOutput")
+"""Operators that onnxruntime inserts to change the layout of tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A node of the optimized model. members: indices of the model's nodes that it stands for; none: it was inserted.
+
+    named: the member that it is named after.
+    """
+
+    proto: onnx.NodeProto
+    members: tuple[int, ...]
+    named: int
+
+
+def with_marks(model: Model, proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the index of the node that makes it in each tensor's name, and in each node's own.
+
+    In a model with subgraphs, which may read any tensor, tensors keep their names. Functions of the model are replaced by
+    their bodies, as in the loaded model.
+    """
+    proto = onnx.inliner.inline_local_functions(proto) if proto.functions else proto
+    graph, names = proto.graph, dict[str, str]()
+    nested = any(a.HasField("g") or a.graphs for node in graph.node for a in node.attribute)
+    for node in graph.node:
+        made = [model.producers[name] for name in node.output if name in model.producers]
+        if not made:
+            continue
+        node.name = f"qrun.{made[0].index};"
+        for name in node.output if not nested else ():
+            producer = model.producers.get(name)
+            if producer is not None:
+                names[name] = f"qrun.{producer.index};{producer.outputs.index(name)};"
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in (*graph.output, *graph.value_info):
+        value.name = names.get(value.name, value.name)
+    del graph.quantization_annotation[:]
+    return proto
+
+
+def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[Ran, ...]:
+    """What each node of the optimized, marked model stands for; `optimized` is in an order of execution.
+
+    A node claims those that its name tells, then those that its outputs tell, if no name does (see `_claims`). The nodes
+    that nobody claims have vanished in a fusion. One that claims no operator like its own goes back to the first that is.
+    What is left goes with the node that makes what it reads, if that makes no tensor of the model and so must end behind
+    it, else with those that read it. A DequantizeLinear goes with each of its readers, a QuantizeLinear with what it
+    quantizes. Nodes that only depend on constants are folded and may be in none.
+    """
+    claims = _claims(model, optimized)
+    members = [set(claim) for claim in claims]
+    owner = {index: number for number, group in reversed(list(enumerate(members))) for index in group}
+    made = [{tensor for name in node.output for tensor in tensors_of(model, name)} for node in optimized]
+    kept = set[str]().union(*made, *(tensors_of(model, name) for node in optimized for name in node.input))
+    for number, node in enumerate(optimized):
+        if not any(_alike(model.nodes[i], node) for i in claims[number]):
+            path = _back(model, members[number], owner, kept, node)
+            members[number] |= path
+            owner |= dict.fromkeys(path, number)
+    _join(model, members, owner, lambda node, name, number: (
+        not made[number] and name not in kept and node.op_type != "DequantizeLinear"))  # fmt: skip
+    before = [_back(model, group, owner, kept) for group in members]
+    for number, group in enumerate(before):
+        members[number] |= group
+        owner |= dict.fromkeys(group - owner.keys(), number)
+    _join(model, members, owner, lambda node, name, number: True)
+    return tuple(
+        Ran(node, tuple(sorted(group)), _named(model, node, claim, group))
+        for node, claim, group in zip(optimized, claims, members, strict=True)
+    )
+
+
+def _claims(model: Model, optimized: Sequence[onnx.NodeProto]) -> list[set[int]]:
+    """What nodes are by their names, or, where no name tells, by their outputs.
+
+    One that only changes the layout of what another kind of node made is nothing; and of several that are named after
+    one, the others are nothing if one is like it. A node of the body of an operator that onnxruntime takes apart is what
+    those are that read it.
+    """
+    claims = [_marks(node.name) for node in optimized]
+    named = set[int]().union(*claims)
+    for claim, node in zip(claims, optimized, strict=True):
+        made = {model.producers[t].index for name in node.output for t in tensors_of(model, name)} - named
+        if claim or node.op_type not in LAYOUT or any(_alike(model.nodes[i], node) for i in made):
+            claim |= made
+    for index in set[int]().union(*claims):
+        mine = [n for n, claim in enumerate(claims) if index in claim]
+        like = [n for n in mine if _alike(model.nodes[index], optimized[n])]
+        for number in set(mine) - set(like) if like else ():
+            claims[number].discard(index)
+    readers: dict[str, set[int]] = {}
+    for claim, node in zip(reversed(claims), reversed(optimized), strict=True):
+        if not claim and any(_BODY in name for name in node.output):
+            claim |= set[int]().union(*(readers.get(name, ()) for name in node.output))
+        for name in node.input:
+            readers.setdefault(name, set()).update(claim)
+    return claims
+
+
+def _alike(node: Node, optimized: onnx.NodeProto) -> bool:
+    """Whether the optimized node may do the work of this one: QLinearConv that of Conv, QGemm that of MatMul."""
+    kind = optimized.op_type
+    return node.op_type in kind or (node.op_type == "MatMul" and "Gemm" in kind)
+
+
+def _join(model: Model, members: list[set[int]], owner: dict[int, int], may: Callable[[Node, str, int], bool]) -> None:
+    """Let nodes without an owner join the last of those that make what they read, where they `may`."""
+    for node in model.nodes:
+        makers = [(name, model.producers[name].index) for name in node.inputs if name in model.producers]
+        found = [(owner[maker], name) for name, maker in makers if maker in owner]
+        if node.index not in owner and found and may(node, max(found)[1], max(found)[0]):
+            owner[node.index] = max(found)[0]
+            members[max(found)[0]].add(node.index)
+
+
+def _marks(name: str) -> set[int]:
+    return {int(mark) for mark in _MARK.findall(name)}
+
+
+def tensors_of(model: Model, name: str) -> Iterator[str]:
+    """The model's name of a tensor of the optimized model, if it is one of the model's."""
+    mark = re.fullmatch(r"qrun\.(\d+);(\d+);", name)
+    if mark:
+        yield model.nodes[int(mark[1])].outputs[int(mark[2])]
+    elif name in model.producers:
+        yield name
+
+
+def _back(
+    model: Model, group: set[int], owner: Mapping[int, int], kept: set[str], like: onnx.NodeProto | None = None
+) -> set[int]:
+    """The nodes before a group that nobody owns, up to the quantizer of what they dequantize and to tensors that remain.
+
+    like: only the way to the first whose operator is like this one's; nothing if there is none.
+    """
+    ways = {index: [index] for index in sorted(group)}
+    for index in (pending := list(ways)):
+        node = model.nodes[index]
+        for name in node.inputs:
+            maker = model.producers.get(name)
+            if maker is None or maker.index in owner or maker.index in ways or name in kept:
+                continue
+            if node.op_type == "DequantizeLinear" and maker.op_type == "QuantizeLinear":
+                continue
+            ways[maker.index] = [*ways[index], maker.index] if like is not None else []
+            if like is not None and _alike(maker, like):
+                return set(ways[maker.index]) - group
+            pending.append(maker.index)
+    return set(ways) - group if like is None else set()
+
+
+def _named(model: Model, node: onnx.NodeProto, claim: set[int], group: set[int]) -> int:
+    """The member whose operator is like the optimized node's, else the first claimed one that does more than convert;
+    -1 if there is none."""
+    alike = [i for i in sorted(group) if _alike(model.nodes[i], node)]
+    works = [i for i in sorted(claim) if not is_conversion(model.nodes[i])]
+    return next(iter([*(i for i in alike if i in claim), *alike, *works, *sorted(claim)]), -1)
+
+
+def is_conversion(node: Node) -> bool:
+    """Whether the node only quantizes or dequantizes."""
+    return node.op_type in ("QuantizeLinear", "DequantizeLinear")
+
+
+def unmarked(model: Model, name: str) -> str:
+    """The model's name of a tensor or node that has kept it; else onnxruntime's, with what it comes from."""
+    for kept in tensors_of(model, name):
+        return kept
+    return _MARK.sub(lambda found: model.nodes[int(found[1])].label, name)

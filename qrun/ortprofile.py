@@ -1,0 +1,213 @@
+"""onnxruntime's own profiler, with its nodes' times mapped back to the nodes of the model."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qrun.errors import RunError, UnsupportedError
+from qrun.ir import Array, Model, Node
+from qrun.ir.load import parse, read_file
+from qrun.ir.types import BY_ONNX_NAME
+from qrun.ortnodes import Ran, covers, unmarked, with_marks
+from qrun.peers import Peer
+from qrun.profiling import Profile, Progress, Runner, measure_in_turns
+from qrun.session import RunResult, Session
+from qrun.steps import NodeEvent, TensorInfo
+
+EVENTS = 50_000
+"""Node times that are taken at most: onnxruntime writes a kilobyte for each."""
+SPINNING = 0.03
+"""Seconds for which onnxruntime's threads spin after a run."""
+_MICROSECOND = 1000
+
+
+class Profiler:
+    """A model in onnxruntime with its profiler on; its settings are those of Peer. A context: it has a folder on disk.
+
+    Raises UnsupportedError if onnxruntime refuses the model.
+    """
+
+    def __init__(self, model: Model, *, data: bytes | None = None, threads: int | None = None) -> None:
+        import onnxruntime as ort
+
+        self.model = model
+        self._folder = tempfile.TemporaryDirectory(prefix="qrun-")
+        folder = Path(self._folder.name)
+        try:
+            options = ort.SessionOptions()
+            options.log_severity_level = 4
+            options.enable_profiling = True
+            options.profile_file_prefix = str(folder / "profile")
+            options.optimized_model_filepath = str(folder / "model.onnx")
+            settings = {"optimized_model_external_initializers_file_name": "weights",
+                        "optimized_model_external_initializers_min_size_in_bytes": "256"}  # fmt: skip
+            if model.path is not None and model.external_files:
+                settings["model_external_initializers_file_folder_path"] = str(model.path.parent.resolve())
+            for name, value in settings.items():
+                options.add_session_config_entry(f"session.{name}", value)
+            if threads:
+                options.intra_op_num_threads = threads
+            if data is None:
+                assert model.path is not None
+                data = read_file(model.path)
+            marked = with_marks(model, parse(data, model.label)).SerializeToString()
+            self._session = ort.InferenceSession(marked, options, providers=["CPUExecutionProvider"])
+            optimized = onnx.load_model(folder / "model.onnx", load_external_data=False)
+        except Exception as error:
+            self._folder.cleanup()
+            raise UnsupportedError(
+                "QR013", "backend-refused", "onnxruntime's profiler cannot load this model",
+                where=[model.label], facts=[("got", " ".join(str(error).split())[:400])],
+            ) from error  # fmt: skip
+        self.nodes = covers(model, list(optimized.graph.node))
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    @property
+    def most(self) -> int:
+        """How many runs are worth timing."""
+        return max(EVENTS // max(len(self.nodes), 1), 5)
+
+    def run(self, feeds: Mapping[str, Array]) -> RunResult:
+        """Run once. Raises RunError with onnxruntime's words."""
+        start = perf_counter_ns()
+        try:
+            self._session.run(None, dict(feeds))
+        except Exception as error:
+            raise RunError("QR011", "backend-failed", "onnxruntime's profiler failed on this model",
+                           where=[self.model.label], facts=[("got", " ".join(str(error).split())[:400])]) from error  # fmt: skip
+        return RunResult({}, (), perf_counter_ns() - start, 0, start)
+
+    def finish(self, plain: Profile, watched: Profile, macs: Mapping[int, int]) -> Profile:
+        """`plain`, the profile of runs without the profiler, with the nodes' times of the runs with it.
+
+        macs: multiply-adds by node of the model, as far as they are known.
+        """
+        found = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+        runs = len(watched.run_ns)
+        times: dict[str, list[dict[str, Any]]] = {}
+        for event in found:
+            if event["cat"] == "Node":
+                times.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event)
+        whole = [event for event in found if event["name"] == "model_run"][-runs:]
+        events: list[NodeEvent] = []
+        rows, taken = [], set[int]()
+        for number, (ran, name) in enumerate(_paired(self.nodes, times)):
+            mine = times.get(name, [])[-runs:]
+            if len(mine) == runs:
+                index = ran.named if ran.members and ran.named not in taken else len(self.model.nodes) + number
+                taken.add(index)
+                events.append(self._event(index, ran, mine[-1], macs if index == ran.named else {}, whole[-1]["ts"]))
+                rows.append([event["dur"] * _MICROSECOND for event in mine])
+        order = sorted(range(len(events)), key=lambda at: events[at].start_ns)
+        node_ns = np.array([rows[at] for at in order], np.int64).reshape(len(rows), runs)
+        last = replace(plain.last, events=tuple(events[at] for at in order), start_ns=0,
+                       duration_ns=whole[-1]["dur"] * _MICROSECOND)  # fmt: skip
+        watched_ns = tuple(event["dur"] * _MICROSECOND for event in whole)
+        return replace(plain, node_ns=node_ns, last=last, watched_ns=watched_ns)
+
+    def _event(self, index: int, ran: Ran, event: Mapping[str, Any], macs: Mapping[int, int], begin: int) -> NodeEvent:
+        proto, nodes = ran.proto, self.model.nodes
+        name = unmarked(self.model, proto.name)
+        if ran.members and not name:
+            name = f"{nodes[ran.named].label}/{proto.op_type}"
+        inputs, outputs = ([unmarked(self.model, n) for n in names if n] for names in (proto.input, proto.output))
+        node = Node(index, name, proto.domain, proto.op_type, 1, tuple(inputs), tuple(outputs))
+        args = event["args"]
+        return NodeEvent(
+            index,
+            (event["ts"] - begin) * _MICROSECOND,
+            event["dur"] * _MICROSECOND,
+            _infos(inputs, args.get("input_type_shape") or []),
+            _infos(outputs, args.get("output_type_shape") or []),
+            sum(macs.get(member, 0) for member in ran.members),
+            "ort",
+            group=ran.members,
+            node=node,
+        )
+
+
+def ort_profiles(
+    peer: Peer,
+    feeds: Mapping[str, Array],
+    *,
+    data: bytes | None = None,
+    threads: int | None = None,
+    runs: int | None = None,
+    warmup: int = 1,
+    seconds: float = 3.0,
+    progress: Progress | None = None,
+    session: Session | None = None,
+    macs: Mapping[int, int] | None = None,
+) -> list[Profile]:
+    """The profile of onnxruntime, and before it that of `session` if it is given, measured in turn.
+
+    peer:    onnxruntime without its profiler, which makes runs slower: the times of whole runs are its; those of nodes
+             come from as many runs of another session with the profiler, or as many as EVENTS allows.
+    data, threads: as for the peer. seconds: for each of the two or three that take turns.
+    macs:    multiply-adds by node of the model, if there is no session that tells them.
+    """
+    settle = 0.0 if threads == 1 else SPINNING
+    runners = [session.runner(feeds)] if session else []
+    runners.append(Runner(lambda: peer.execute(feeds), peer.model, settle=settle))
+    with ExitStack() as stack:
+        profiler = None
+        if all(array.dtype.kind != "V" for array in feeds.values()):
+            with suppress(UnsupportedError):
+                profiler = stack.enter_context(Profiler(peer.model, data=data, threads=threads))
+        if profiler is not None:
+            runners.append(Runner(partial(profiler.run, feeds), peer.model, most=profiler.most, settle=settle))
+        found = measure_in_turns(runners, runs, warmup, seconds * len(runners), progress)
+        if session is not None:
+            macs = multiply_adds(found[0].last)
+        if profiler is not None:
+            found[-2:] = [profiler.finish(found[-2], found[-1], macs or {})]
+    return found
+
+
+def multiply_adds(result: RunResult) -> dict[int, int]:
+    """Multiply-adds of qrun's nodes, by index."""
+    return {event.index: event.macs for event in result.events}
+
+
+def _paired(nodes: Sequence[Ran], times: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[Ran, str]]:
+    """The nodes with their names in the profile, where those without one are ``Op_index``; and what else is there.
+
+    Nodes without a name come from the bodies of operators that onnxruntime has no kernel for.
+    """
+    named = {ran.proto.name for ran in nodes if ran.proto.name}
+    spare: dict[str, list[str]] = {}
+    for name in sorted(times.keys() - named, key=lambda name: int(times[name][0]["args"]["node_index"])):
+        spare.setdefault(times[name][0]["args"]["op_name"], []).append(name)
+    for ran in nodes:
+        others = spare.get(ran.proto.op_type)
+        yield ran, ran.proto.name or (others.pop(0) if others else "")
+    for op, names in spare.items():
+        yield from ((Ran(onnx.NodeProto(op_type=op, name=name), (), -1), name) for name in names)
+
+
+def _infos(names: Sequence[str], shapes: Sequence[Mapping[str, Sequence[int]]]) -> tuple[TensorInfo, ...]:
+    found = []
+    for name, entry in zip(names, shapes, strict=False):
+        for kind, shape in entry.items():
+            if kind in BY_ONNX_NAME:
+                found.append(TensorInfo(name, BY_ONNX_NAME[kind], tuple(int(n) for n in shape)))
+    return tuple(found)

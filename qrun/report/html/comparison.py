@@ -1,0 +1,141 @@
+"""Where two runtimes differ on the model, or what its quantization costs: tensors and nodes with sizes and causes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qrun.report.html.tags import Column, Markup, Row, table, tag
+from qrun.report.html.timing import search, share
+from qrun.report.text import number, plural
+
+Fields = Mapping[str, Any]
+_PLACE = (Column("#", number=True, rising=True), Column("tensor", name=True))
+
+
+def comparison_section(found: Fields) -> Markup:
+    parts = [tag("h2", "Comparison", id="comparison"), tag("p", _about(found), class_="about")]
+    return tag("section", parts, _runtimes(found) if found["kind"] == "runtimes" else _models(found))
+
+
+def _about(found: Fields) -> str:
+    a, b = found["sides"]
+    if found["kind"] == "models":
+        return f"{b} against {a}, which it was quantized from; {plural(found['runs'], 'run')}."
+    each = f", each node fed the values of {b}" if found["isolate"] else ""
+    return f"{a} against {b}{each}. {found['same']} of {plural(found['count'], 'tensor')} are the same, bit for bit."
+
+
+def headline(found: Fields) -> tuple[str, str, bool]:
+    """The big number, the words below it, and whether the sides are equal."""
+    noise = [o["sqnr_db"] for o in found["outputs"] if o["sqnr_db"] is not None]
+    worst = f"{min(noise):.1f} dB" if noise else ""
+    if found["kind"] == "models":
+        return worst or ("equal" if found["equal"] else "differs"), f"SQNR against {found['sides'][0]}", found["equal"]
+    against, tensors = f"against {found['sides'][1]}", plural(found["count"], "tensor")
+    differing = found["count"] - found["same"]
+    if not differing:
+        return "equal", f"bit for bit, {tensors}, {against}", True
+    if worst:
+        return worst, f"SQNR of the outputs; {differing} of {tensors} differ, {against}", found["equal"]
+    return f"{differing} differ", f"of {tensors}, {against}; the outputs are the same", found["equal"]
+
+
+def _runtimes(found: Fields) -> list[Markup]:
+    parts = [tag("p", f"The other side refuses the whole model: {found['refused']}")] if found["refused"] else []
+    if found["outputs"]:
+        columns = [Column("output", name=True), Column("type", short=True), Column("differ", number=True),
+                   Column("max abs", number=True), Column("SQNR dB", number=True)]  # fmt: skip
+        rows = [
+            Row([o["name"], o["type"], _differing(o), _value(o["max_abs"]), _decibels(o)]) for o in found["outputs"]
+        ]
+        parts += [tag("h3", "Outputs"), table("outputs", columns, rows, box="narrow")]
+    if found["tensors"]:
+        parts += [tag("h3", "Tensors that are not the same"), search("pair-table", "Filter by name, operator or cause", "1 2 9"),
+                  tag("div", _pairs(found["tensors"]), id="pair-table")]  # fmt: skip
+    return parts
+
+
+def _pairs(rows: Sequence[Fields]) -> Markup:
+    columns = [
+        *_PLACE, Column("operator", short=True), Column("type", short=True), Column("elements", number=True),
+        Column("differ", number=True), Column("largest", number=True, about="Integers: steps; else the absolute difference"),
+        Column("max abs", number=True), Column("SQNR dB", number=True), Column("cause", short=True),
+        Column("what is known of it", wide=True),
+    ]  # fmt: skip
+    made = [
+        Row([_index(r), r["name"], r["op"], r["type"], f"{r['elements']:,}", _differing(r), _value(r["largest"]),
+             _value(r["max_abs"]), _decibels(r), r["cause"] or "inherited", r["text"]])
+        for r in rows
+    ]  # fmt: skip
+    return table("tensors that are not the same", columns, made, sortable=True, box="tall")
+
+
+def _models(found: Fields) -> list[Markup]:
+    parts = []
+    if found["outputs"]:
+        columns = [Column("output", name=True), Column("SQNR dB", number=True), Column("cosine", number=True),
+                   Column("max abs", number=True), Column("same argmax", number=True)]  # fmt: skip
+        rows = [Row([o["name"], _decibels(o), _cosine(o), _value(o["max_abs"]), _agreed(o)]) for o in found["outputs"]]
+        parts += [tag("h3", "Outputs"), table("outputs", columns, rows, box="narrow")]
+    if found["costs"]:
+        parts += [tag("h3", "What costs accuracy, dearest first"), _costs(found["costs"])]
+    if found["keep_in_float"]:
+        parts.append(tag("p", "Worth keeping in float: ", tag("code", ", ".join(found["keep_in_float"])), "."))
+    if found["tensors"]:
+        parts += [tag("h3", "Tensors, in graph order"), _noises(found["tensors"])]
+    return parts
+
+
+def _costs(rows: Sequence[Fields]) -> Markup:
+    columns = [
+        Column("#", number=True, rising=True), Column("node", name=True), Column("operator", short=True),
+        Column("share", number=True, about="Of the noise at the outputs"),
+        Column("output SQNR dB", number=True, about="At the outputs, with only this node quantized"),
+        Column("own SQNR dB", number=True, about="Of the tensor it makes"), Column("reason", short=True), Column("why", wide=True),
+    ]  # fmt: skip
+    largest = max((r["share"] or 0 for r in rows), default=0)
+    made = [
+        Row([str(r["index"]), r["name"] or r["tensor"], r["op"], share(r["share"], largest), _value(r["output_sqnr_db"], 1),
+             _decibels(r["local"]), r["reason"], r["why"]])
+        for r in rows
+    ]  # fmt: skip
+    return table("what costs accuracy", columns, made, sortable=True, box="tall")
+
+
+def _noises(rows: Sequence[Fields]) -> Markup:
+    columns = [*_PLACE, Column("of the float model", name=True), Column("SQNR dB", number=True),
+               Column("cosine", number=True), Column("max abs", number=True),
+               Column("own SQNR dB", number=True, about="Of its own quantization alone")]  # fmt: skip
+    made = [
+        Row([_index(r), r["name"], r["reference"], _decibels(r["cumulated"]),
+             _cosine(r["cumulated"]), _value(r["cumulated"]["max_abs"]), _decibels(r["local"])])
+        for r in rows
+    ]  # fmt: skip
+    return table("accuracy of tensors", columns, made, sortable=True, box="tall")
+
+
+def _index(row: Fields) -> str:
+    return "–" if row["index"] is None else str(row["index"])
+
+
+def _differing(row: Fields) -> str:
+    if not row["differing"]:
+        return "0"
+    return f"{100 * row['differing'] / row['elements']:.2f}%" if row["elements"] else "–"
+
+
+def _value(value: float | None, digits: int | None = None) -> str:
+    return "–" if value is None else number(value) if digits is None else f"{value:.{digits}f}"
+
+
+def _decibels(row: Fields) -> str:
+    return _value(row["sqnr_db"], 1)
+
+
+def _cosine(row: Fields) -> str:
+    return _value(row["cosine"], 6)
+
+
+def _agreed(row: Fields) -> str:
+    return f"{row['agreed']} of {row['decided']}" if row["decided"] else "–"

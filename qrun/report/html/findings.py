@@ -1,0 +1,112 @@
+"""Findings by level and rule, and what each rule means."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from qrun.report.catalog import entry
+from qrun.report.html.tags import Column, Markup, Row, join, table, tag
+from qrun.report.text import plural
+from qrun.rules import RULES
+
+Fields = Mapping[str, Any]
+LEVELS = ("error", "warning", "note")
+LABELS = ("tensor", "expected", "got", "why", "fix")
+NAMES = ("tensor",)
+
+
+def findings_section(checked: Fields, rows: Collection[int]) -> Markup:
+    """rows: places in the graph of the nodes that the page has a row for."""
+    found: Sequence[Fields] = checked["findings"]
+    parts = [tag("h2", "Findings", id="findings"), tag("p", _judged(checked), class_="about")]
+    for level in LEVELS:
+        of_level = [f for f in found if f["level"] == level]
+        if of_level:
+            parts.append(tag("h3", plural(len(of_level), level)))
+        parts += [
+            _block([f for f in of_level if f["rule"] == rule], rows)
+            for rule in dict.fromkeys(f["rule"] for f in of_level)
+        ]
+    return tag("section", parts)
+
+
+def counts(checked: Fields) -> str:
+    """``1 error, 2 warnings``; notes only where there is nothing worse."""
+    found = [(level, sum(f["level"] == level for f in checked["findings"])) for level in LEVELS]
+    return ", ".join(plural(n, level) for level, n in found if n) or "no findings"
+
+
+def _judged(checked: Fields) -> str:
+    parts = [f"{plural(checked['rules'], 'rule')} looked at the model"] if checked["rules"] else []
+    vectors = checked["vectors"]
+    if vectors:
+        states = ", ".join(f"{n} {state}" for state, n in vectors.items())
+        parts.append(f"{plural(sum(vectors.values()), 'recorded vector')} replayed: {states}")
+    if not checked["findings"]:
+        parts.append("nothing was found")
+    return "; ".join(parts) + "." if parts else ""
+
+
+def _block(found: Sequence[Fields], rows: Collection[int]) -> Markup:
+    """The findings of one rule: what they have in common once, the rest in a table if there are several."""
+    first = found[0]
+    title = join([tag("span", first["level"], class_=first["level"]), " ",
+                  tag("a", f"{first['rule']} {first['name']}", href=f"#{first['rule']}")])  # fmt: skip
+    single = len(found) == 1
+    shared = [key for key in LABELS if len({f[key] for f in found}) == 1]
+    parts = [tag("h4", title, "" if single else f" · {len(found)}×")]
+    if single:
+        parts.append(tag("p", first["message"]))
+    pairs = [("node", _node(first, rows), True)] if single and (first["node"] or first.get("model")) else []
+    pairs += [(key, first[key], key in NAMES) for key in shared if first[key]]
+    if not single:
+        keys = [key for key in LABELS if key not in shared]
+        parts.append(_table(found, keys, rows))
+    if pairs:
+        parts.append(tag("dl", ([tag("dt", label), tag("dd", value, class_="k" if name else None)][at]
+                                for label, value, name in pairs for at in (0, 1))))  # fmt: skip
+    return tag("article", parts, class_=f"finding {first['level']}")
+
+
+def _table(found: Sequence[Fields], keys: Sequence[str], rows: Collection[int]) -> Markup:
+    columns = [Column("node", name=True), Column("what", wide=True)]
+    columns += [Column(key, name=key in NAMES, wide=key not in NAMES) for key in keys]
+    cells = (Row([_node(f, rows), f["message"], *(f[key] for key in keys)]) for f in found)
+    return table(f"findings of {found[0]['rule']}", columns, cells)
+
+
+def _node(finding: Fields, rows: Collection[int]) -> Markup:
+    """The number, which leads to the node's row if it has one, its name and operator."""
+    parts: list[str] = [f"{finding['model']}: "] if finding.get("model") else []
+    index = finding["index"]
+    if index is not None:
+        parts += [tag("a", f"#{index}", href=f"#n{index}") if index in rows else f"#{index}", " "]
+    parts.append(finding["node"])
+    parts += [f" ({finding['op']})"] if finding["op"] else []
+    return join(parts)
+
+
+def rules_section(checked: Fields) -> Markup:
+    """Each rule that found something, as ``qrun explain`` tells it."""
+    fired = sorted({f["rule"] for f in checked["findings"]})
+    if not fired:
+        return Markup()
+    head = tag("h2", "Rules", id="rules"), tag("p", "What the rules above mean, as in qrun explain.", class_="about")
+    return tag("section", head, (_rule(id) for id in fired))
+
+
+def _rule(id: str) -> Markup:
+    known = entry(id)
+    parts: list[str] = [tag("p", part) for part in known.text.split("\n\n")]
+    if known.fix:
+        parts.append(tag("p", "Fix: ", known.fix))
+    if known.spec:
+        parts.append(tag("p", "Specification: ", tag("a", known.spec, href=known.spec, rel="noreferrer")))
+    for heading in ("Bad", "Good"):
+        example = RULES[id].sections.get(heading) if id in RULES else None
+        if example:
+            lines = join((join([line]) for line in example.splitlines()), "\n")
+            parts.append(tag("p", f"{heading}:"))
+            parts.append(tag("pre", Markup(lines)))
+    return tag("details", tag("summary", tag("b", known.id), f" {known.name} · {known.level}"), parts, id=id)

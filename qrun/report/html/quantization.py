@@ -1,0 +1,100 @@
+"""One row for each quantized tensor: its parameters, the codes it uses, and how they are spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qrun.ir.types import shape_text
+from qrun.report.html.tags import Column, Markup, Row, shape, table, tag
+from qrun.report.html.timing import search
+from qrun.report.text import number, plural
+
+Fields = Mapping[str, Any]
+WIDTH, HEIGHT, END = 120, 22, 3
+"""A histogram in pixels; END: the width of the bar of each limit, with a gap of one pixel to the others."""
+
+
+def quantization_section(tensors: Sequence[Fields], count: int) -> Markup:
+    """count: of all tensors, those that are not in the page among them."""
+    if not tensors:
+        return Markup()
+    kinds = [(kind, sum(t["kind"] == kind for t in tensors)) for kind in ("activation", "weight", "bias")]
+    counts = ", ".join(
+        plural(n, kind) if kind != "bias" else f"{n} bias{'es' if n > 1 else ''}" for kind, n in kinds if n
+    )
+    first = f"The first {len(tensors):,} of {count:,} tensors: " if count > len(tensors) else ""
+    about = (
+        f"{first}{counts}. Each histogram spans all codes of its type (of int32: the used range). The bars at its ends are the "
+        "smallest and the largest code, where everything outside the range ends up: red, or grey if that code is the zero "
+        "point, as after a Relu. Range is what the used codes stand for."
+    )
+    columns = [
+        Column("#", number=True, rising=True), Column("tensor", name=True), Column("codes", sorts=False),
+        Column("kind"), Column("type", short=True), Column("scale", number=True), Column("zero point", number=True),
+        Column("used codes", number=True), Column("range", number=True), Column("at low", number=True),
+        Column("at high", number=True),
+    ]  # fmt: skip
+    rows = (Row(_cells(t)) for t in tensors)
+    return tag(
+        "section", tag("h2", "Quantization", id="quantization"), tag("p", about, class_="about"),
+        search("tensor-table", "Filter by name, kind or type", "1 3 4"),
+        tag("div", table("quantized tensors", columns, rows, sortable=True, box="tall"), id="tensor-table"),
+    )  # fmt: skip
+
+
+def _cells(t: Fields) -> list[str]:
+    return [
+        str(t["index"]), t["name"], _histogram(t), t["kind"], f"{t['type']} {shape_text(tuple(t['shape']))}", _parameter(t["scale"]),
+        _parameter(t["zero_point"]), f"{t['used'][0]} … {t['used'][1]}" if t["used"] else "–", _real_range(t),
+        _part(t, "at_low"), _part(t, "at_high"),
+    ]  # fmt: skip
+
+
+def _parameter(ends: Sequence[float] | None) -> str:
+    """The one value of all channels, or the smallest and the largest."""
+    if ends is None:
+        return "–"
+    low, high = ends
+    return number(low) if low == high else f"{number(low)} … {number(high)}"
+
+
+def _real_range(t: Fields) -> str:
+    """What the used codes stand for, where one scale and zero point hold for the whole tensor."""
+    scale, zero = t["scale"], t["zero_point"] or (0, 0)
+    if scale is None or t["used"] is None or scale[0] != scale[1] or zero[0] != zero[1]:
+        return "–"
+    low, high = ((code - zero[0]) * scale[0] for code in t["used"])
+    return f"{number(float(low))} … {number(float(high))}"
+
+
+def _part(t: Fields, key: str) -> str:
+    if not t["size"]:
+        return "–"
+    return "0" if not t[key] else f"{100 * t[key] / t['size']:.2f}%"
+
+
+def _histogram(t: Fields) -> Markup:
+    """Bars in proportion to the largest that is not at a limit; the two at the limits are cut off at full height."""
+    bins, top = t["bins"], max(t["bins"], default=0) or max(t["at_low"], t["at_high"], 1)
+    left = END + 1
+    edges = [left + round((WIDTH - 2 * left) * at / len(bins)) for at in range(len(bins) + 1)]
+    path = f"M{left} {HEIGHT}"
+    for start, stop, count in zip(edges, edges[1:], bins, strict=False):
+        path += f"V{HEIGHT - _height(count, top)}h{stop - start}"
+    return tag("svg", shape("path", d=f"{path}V{HEIGHT}z"), _end(t, "at_low", 0, 0, top), _end(t, "at_high", 1, WIDTH - END, top),
+               class_="h", aria_hidden="true")  # fmt: skip
+
+
+def _end(t: Fields, key: str, side: int, at: int, top: int) -> Markup:
+    if not t[key]:
+        return Markup()
+    zero = t["zero_point"]
+    rests = zero is not None and t["limits"] is not None and zero[0] == zero[1] == t["limits"][side]
+    height = _height(t[key], top)
+    return shape("path", class_="z" if rests else "e", d=f"M{at} {HEIGHT}v-{height}h{END}v{height}z")
+
+
+def _height(count: int, top: int) -> int:
+    """At least one pixel for anything."""
+    return min(max(round(HEIGHT * count / top), 1 if count else 0), HEIGHT)

@@ -1,0 +1,129 @@
+"""The roofline plot: each node's multiply-adds a second over its multiply-adds a byte, and what the machine allows.
+
+Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qrun.memory import human
+from qrun.report.html.tags import Markup, shape, tag
+from qrun.report.html.timing import Palette, kind, label
+from qrun.report.text import plural
+
+Fields = Mapping[str, Any]
+
+
+MARGIN = 0.12
+"""Decades beside the outermost values of an axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A logarithmic axis; its ends are powers of ten, a decade or more apart."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Axis:
+        low, high = math.log10(min(values)) - MARGIN, math.log10(max(values)) + MARGIN
+        wider = max(1.0 - (high - low), 0.0) / 2
+        return cls(low - wider, high + wider)
+
+    def __call__(self, value: float) -> float:
+        """Percent of the axis."""
+        return 100 * (math.log10(value) - self.low) / (self.high - self.low)
+
+    @property
+    def ticks(self) -> list[float]:
+        """Powers of ten, with twice and five times of them on a short axis."""
+        steps = (1, 2, 5) if self.high - self.low < 2 else (1,)
+        decades = range(math.floor(self.low), math.ceil(self.high))
+        found = [step * 10.0**decade for decade in decades for step in steps]
+        return [value for value in found if 4 <= self(value) <= 96]
+
+
+def roofline_section(fields: Fields, palette: Palette) -> Markup:
+    """Empty without a node that has multiply-adds, bytes and a time."""
+    nodes = [n for n in fields["nodes"] if n["gmacs"] and n["bytes"]]
+    if not nodes:
+        return Markup()
+    left = len(fields["nodes"]) - len(nodes)
+    about = "One dot a node, larger the more time it takes; both axes logarithmic."
+    if left:
+        about += f" {plural(left, 'node')} without multiply-adds {'is' if left == 1 else 'are'} not shown."
+    machine = fields["machine"]
+    return tag(
+        "section", tag("h2", "Roofline", id="roofline"), tag("p", about, class_="about"),
+        tag("figure", tag("div", tag("span", "GMAC/s, up"), tag("span", "MAC a byte, to the right"), class_="ends"),
+            _plot(nodes, machine, palette), tag("figcaption", _caption(machine)) if machine else ""),
+    )  # fmt: skip
+
+
+def _caption(machine: Fields) -> str:
+    peaks = ", ".join(f"{roof['name']} {roof['gmacs']:.0f} GMAC/s" for roof in machine["roofs"])
+    reads = ", ".join(f"{m['gbs']:.0f} GB/s from {human(m['bytes'])}" for m in machine["memory"])
+    return f"Lines: what {machine['cpu'] or 'this machine'} reached when it was measured. Flat: {peaks}. Slopes: reading {reads}."
+
+
+def _plot(nodes: Sequence[Fields], machine: Fields | None, palette: Palette) -> Markup:
+    across = [n["macs"] / n["bytes"] for n in nodes]
+    up = [n["gmacs"] for n in nodes]
+    roofs, memory = (machine["roofs"], machine["memory"]) if machine else ([], [])
+    top = max((roof["gmacs"] for roof in roofs), default=0.0)
+    across += [top / m["gbs"] for m in memory]
+    up += [roof["gmacs"] for roof in roofs]
+    x, y = Axis.over(across), Axis.over(up)
+    parts = [*_grid(x, y), *(_slope(m, top, x, y) for m in memory), *(_flat(roof, memory, x, y) for roof in roofs)]
+    parts += [_dot(n, x, y, palette) for n in sorted(nodes, key=lambda n: -(n["share"] or 0))]
+    parts += [_named(roof, y) for roof in roofs]
+    name = f"Roofline of {plural(len(nodes), 'node')}: GMAC/s over MAC a byte"
+    return tag("svg", parts, class_="plot", role="img", aria_label=name)
+
+
+def _dot(node: Fields, x: Axis, y: Axis, palette: Palette) -> Markup:
+    intensity = node["macs"] / node["bytes"]
+    title = f"{label(node)}: {node['gmacs']:.1f} GMAC/s, {intensity:.3g} MAC a byte"
+    if node["roof"] is not None:
+        title += f", {100 * node['roof']:.0f}% of the roof ({node['bound']})"
+    radius = 3.5 + 14 * math.sqrt(node["share"] or 0)
+    return tag("circle", tag("title", title), cx=f"{x(intensity):.2f}%", cy=f"{100 - y(node['gmacs']):.2f}%",
+               r=f"{radius:.1f}", class_=palette[kind(node)])  # fmt: skip
+
+
+def _grid(x: Axis, y: Axis) -> list[Markup]:
+    parts = []
+    for value in x.ticks:
+        at = f"{x(value):.2f}%"
+        parts += [shape("line", x1=at, x2=at, y1="0", y2="100%"),
+                  tag("text", f"{value:g}", x=at, y="100%", dx="4", dy="-6")]  # fmt: skip
+    for value in y.ticks:
+        at = f"{100 - y(value):.2f}%"
+        parts += [shape("line", x1="0", x2="100%", y1=at, y2=at), tag("text", f"{value:g}", x="6", y=at, dy="-4")]
+    return parts
+
+
+def _slope(memory: Fields, top: float, x: Axis, y: Axis) -> Markup:
+    """What reading from buffers of one size allows, up to the highest flat line."""
+    speed = memory["gbs"]
+    start = max(10**x.low, 10**y.low / speed)
+    title = tag("title", f"{speed:.1f} GB/s from {human(memory['bytes'])}")
+    return tag("line", title, class_="roof", x1=f"{x(start):.2f}%", y1=f"{100 - y(start * speed):.2f}%",
+               x2=f"{x(top / speed):.2f}%", y2=f"{100 - y(top):.2f}%")  # fmt: skip
+
+
+def _flat(roof: Fields, memory: Sequence[Fields], x: Axis, y: Axis) -> Markup:
+    """What the units allow, from where the nearest memory feeds them."""
+    start = roof["gmacs"] / max(m["gbs"] for m in memory) if memory else 10**x.low
+    at = f"{100 - y(roof['gmacs']):.2f}%"
+    return shape("line", class_="roof", x1=f"{max(x(start), 0):.2f}%", y1=at, x2="100%", y2=at)
+
+
+def _named(roof: Fields, y: Axis) -> Markup:
+    name = f"{roof['name']} {roof['gmacs']:.0f} GMAC/s"
+    return tag("text", name, x="100%", y=f"{100 - y(roof['gmacs']):.2f}%", dx="-6", dy="-6", text_anchor="end")

@@ -1,0 +1,201 @@
+"""What the codes of a model's quantized tensors show: scales, used range, share at the limits, a histogram of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array, Model, Node
+from qrun.ir.types import type_name
+from qrun.rules._parameters import quantizers
+from qrun.rules._scope import Scope
+
+BINS = 20
+BLOCK = 1 << 20
+"""Elements counted at a time, so that counting takes little memory."""
+EXACT = 2
+"""Bytes of the widest type of which every code is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How often codes occur.
+
+    limits: smallest and largest code of the type; at_low, at_high: elements there; used: those of the values.
+    bins:   elements in parts of equal width, without those at the limits: of all codes of a type of at most 16 bits, else
+            of the used range.
+    """
+
+    size: int
+    limits: tuple[float, float]
+    used: tuple[float, float] | None
+    at_low: int
+    at_high: int
+    bins: tuple[int, ...]
+
+
+@cache
+def _codes(dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Every code of a type of one or two bytes in rising order, and the place of each bit pattern among them.
+
+    Patterns that stand for no number get the place behind the last.
+    """
+    patterns = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype).astype(np.float64)
+    finite = np.isfinite(patterns)
+    codes, places = np.unique(patterns[finite], return_inverse=True)
+    found = np.full(patterns.size, codes.size)
+    found[finite] = places
+    return codes, found
+
+
+def counted(array: Array) -> Counted | None:
+    """Codes of an integer tensor, or of one of a floating-point type of at most 16 bits; None for other types.
+
+    Exact, except that the bins of types wider than 16 bits are parts of the used range.
+    """
+    dtype = array.dtype
+    flat = array.reshape(-1)
+    if dtype.itemsize <= EXACT and dtype.kind not in "bOUS":
+        return _exact(flat)
+    return _wide(flat) if dtype.kind in "iu" else None
+
+
+def _blocks(flat: Array) -> Iterator[Array]:
+    return (flat[at : at + BLOCK] for at in range(0, flat.size, BLOCK))
+
+
+def _exact(flat: Array) -> Counted:
+    codes, places = _codes(flat.dtype)
+    patterns = np.zeros(places.size, np.int64)
+    for block in _blocks(flat):
+        patterns += np.bincount(block.view(f"u{flat.dtype.itemsize}"), minlength=places.size)
+    counts = np.bincount(places, patterns, codes.size + 1).astype(np.int64)[: codes.size]
+    there = np.flatnonzero(counts)
+    used = (float(codes[there[0]]), float(codes[there[-1]])) if there.size else None
+    inner = counts.copy()
+    inner[[0, -1]] = 0
+    edges = np.linspace(0, codes.size, min(BINS, codes.size) + 1).astype(np.int64)[:-1]
+    limits = float(codes[0]), float(codes[-1])
+    return Counted(flat.size, limits, used, int(counts[0]), int(counts[-1]),
+                   tuple(np.add.reduceat(inner, edges).tolist()))  # fmt: skip
+
+
+def _wide(flat: Array) -> Counted:
+    info = np.iinfo(flat.dtype)
+    limits = float(info.min), float(info.max)
+    if not flat.size:
+        return Counted(0, limits, None, 0, 0, (0,) * BINS)
+    low, high = int(flat.min()), int(flat.max())
+    bins = np.zeros(BINS, np.int64)
+    ends = [0, 0]
+    for block in _blocks(flat):
+        bins += np.histogram(block, BINS, (low, max(high, low + 1)))[0]
+        ends[0] += int((block == info.min).sum())
+        ends[1] += int((block == info.max).sum())
+    bins[0] -= ends[0]
+    bins[-1] -= ends[1]
+    used = float(low), float(high)
+    return Counted(flat.size, limits, used, ends[0], ends[1], tuple(bins.tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A quantized tensor: the node that makes it or reads it first, and the names of its scale and zero point."""
+
+    tensor: str
+    node: Node
+    scale: str
+    zero_point: str
+
+
+def places(model: Model) -> dict[str, Place]:
+    """The quantized tensors of a graph by name, in graph order."""
+    found: dict[str, Place] = {}
+    for node in model.nodes:
+        for place in _places(node):
+            known = found.get(place.tensor)
+            if known is None or (place.scale and not known.scale):
+                found[place.tensor] = place
+    return found
+
+
+def _places(node: Node) -> Iterator[Place]:
+    if node.op_type == "DynamicQuantizeLinear" and len(node.outputs) == 3:
+        yield Place(node.outputs[0], node, node.outputs[1], node.outputs[2])
+    for q in quantizers(node):
+        if q.tensor.tensor:
+            scale, zero = (slot.tensor if slot else "" for slot in (q.scale, q.zero_point))
+            yield Place(q.tensor.tensor, node, scale, zero)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    type: str
+    shape: tuple[int, ...]
+    counted: Counted
+
+
+class Codes:
+    """Counts a model's quantized tensors: those stored at once, the others when `see` is shown them."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.places = places(model)
+        self._parameters: dict[str, Array | None] = {
+            name: None for place in self.places.values() for name in (place.scale, place.zero_point) if name
+        }
+        self._seen: dict[str, _Seen] = {}
+        scope = Scope(model)
+        self._stored = {name: v for name in self.places if (v := scope.value(name)) is not None}
+        for name in self._parameters:
+            self._parameters[name] = scope.value(name)
+        for name, array in self._stored.items():
+            self.see(name, array)
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The tensors that only a run makes: what `see` is to be shown."""
+        left = [name for name in self.places if name not in self._stored]
+        left += [name for name, value in self._parameters.items() if value is None]
+        return tuple(name for name in dict.fromkeys(left) if name in self.model.producers)
+
+    def see(self, name: str, array: Array) -> None:
+        """Count a tensor if it is a quantized one, and keep it if it is a scale or zero point."""
+        if name in self._parameters:
+            self._parameters[name] = np.array(array)
+        if name in self.places and (found := counted(array)) is not None:
+            self._seen[name] = _Seen(type_name(array.dtype), array.shape, found)
+
+    def fields(self) -> list[dict[str, Any]]:
+        """One record for each tensor that was counted, in graph order."""
+        return [self._fields(place, self._seen[name]) for name, place in self.places.items() if name in self._seen]
+
+    def _fields(self, place: Place, seen: _Seen) -> dict[str, Any]:
+        c = seen.counted
+        stored = place.tensor in self._stored
+        kind = "bias" if stored and seen.type == "int32" else "weight" if stored else "activation"
+        return {
+            "name": place.tensor, "index": place.node.index, "node": place.node.name, "kind": kind,
+            "type": seen.type, "shape": list(seen.shape),
+            "scale": _range(self._parameters.get(place.scale)),
+            "zero_point": _range(self._parameters.get(place.zero_point)),
+            "size": c.size, "limits": _plain(c.limits), "used": _plain(c.used) if c.used else None,
+            "at_low": c.at_low, "at_high": c.at_high, "bins": list(c.bins),
+        }  # fmt: skip
+
+
+def _range(values: Array | None) -> list[float] | None:
+    """The smallest and the largest; None without any value."""
+    if values is None or not values.size:
+        return None
+    wide = values.astype(np.float64)
+    return _plain((float(wide.min()), float(wide.max())))
+
+
+def _plain(pair: tuple[float, float]) -> list[float]:
+    """Whole numbers as integers, others with the nine digits that tell any float32 from its neighbours."""
+    return [int(v) if v.is_integer() else float(f"{v:.9g}") for v in pair]

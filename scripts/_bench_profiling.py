@@ -1,0 +1,48 @@
+"""What profiling costs: runs of one session as a user makes them, and as ``qrun profile`` does, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+from _bench_cases import Networks
+
+WARM = 5
+KINDS = ("run", "profiled")
+
+
+def overhead(networks: Networks, name: str, kind: str, threads: int, rounds: int, cache: str) -> dict[str, Any]:
+    """Milliseconds of `rounds` runs of each kind, from call to return, every other round the other kind first.
+
+    The profiled runs keep what the profile is made of, and read it when `qrun profile` does.
+    """
+    from qrun import Session
+    from qrun.profiling import PENDING
+
+    session = Session(networks.path(name, kind), backend="native", threads=threads, cache=cache)
+    feeds = {session.inputs[0].name: networks.input(name)}
+    profiled = session.runner(feeds).run
+    kept: list[Any] = []
+    calls: dict[str, Callable[[], Any]] = {"run": lambda: session.run(feeds), "profiled": profiled}
+    for _ in range(WARM):
+        for call in calls.values():
+            call()
+    taken: dict[str, list[int]] = {kind: [] for kind in KINDS}
+    for number in range(rounds):
+        for way in KINDS if number % 2 else reversed(KINDS):
+            start = perf_counter_ns()
+            made = calls[way]()
+            if way == "profiled":
+                kept.append(made.events)
+            taken[way].append(perf_counter_ns() - start)
+        if len(kept) == PENDING:
+            [[event.duration_ns for event in events] for events in kept]
+            kept.clear()
+    found = {f"{way}_ms": {"min": min(t) / 1e6, "median": median(t) / 1e6} for way, t in taken.items()}
+    share = median(np.array(taken["profiled"]) / np.array(taken["run"])) - 1
+    least = min(taken["profiled"]) / min(taken["run"]) - 1
+    return {"model": name, "format": kind, "threads": threads, "rounds": rounds, **found,
+            "overhead": {"min": least, "median": float(share)}}  # fmt: skip

@@ -1,0 +1,265 @@
+"""``qrun report``: what it runs, reads, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from cli_support import call, conv_model, deep_model, npy, process, quantize_model, save, sum_model
+from page_support import Read
+
+SCHEMA = json.loads(files("qrun").joinpath("schemas/report-1.0.json").read_text())
+RUN = ("-i", "x.npy", "-n", "3", "--config", "none")
+
+
+@pytest.fixture(autouse=True)
+def model(folder: Path) -> None:
+    save(deep_model(3), folder / "m.onnx")
+    npy(folder / "x.npy", np.arange(192, dtype=np.uint8).reshape(1, 3, 8, 8))
+
+
+def made(path: str = "m.html") -> Read:
+    read = Read(Path(path).read_text(encoding="utf-8"))
+    jsonschema.validate(read.data, SCHEMA)
+    return read
+
+
+# A model
+
+
+def test_a_page_of_a_model(folder: Path) -> None:
+    ended = call("report", "m.onnx", *RUN, "-o", "m.html")
+    assert ended.code == 0, ended.err
+    check, profile, written = ended.out.splitlines()
+    assert re.fullmatch(r"check    \d+ rules, 3 nodes: nothing found", check)
+    assert re.fullmatch(r"profile  3 runs: median [\d.]+ [mu]?s", profile)
+    assert re.fullmatch(r"m\.html  [\d.]+ kB, no network needed", written)
+    read = made()
+    text = " ".join(read.texts)
+    assert read.data["model"]["path"] == "m.onnx"
+    assert read.data["model"]["bytes"] == os.path.getsize("m.onnx")
+    assert "QOperator int8" in text
+    assert "image uint8 [1,3,8,8] from x.npy" in text
+    assert "qrun report m.onnx -i x.npy -n 3 --config none -o m.html" in text
+    assert [row[0] for row in read.table("kernel")[1:]] == ["0", "1", "2"]
+    assert [t["name"] for t in read.data["quantization"]][:2] == ["image", "w"]
+    assert len(read.data["quantization"]) == 5
+    assert read.data["time"]["runs"] == 3
+    assert sorted(os.listdir()) == ["m.html", "m.onnx", "x.npy"]
+
+
+def test_what_the_tensors_hold_is_counted(folder: Path) -> None:
+    call("report", "m.onnx", *RUN, "-o", "m.html")
+    image = next(t for t in made().data["quantization"] if t["name"] == "image")
+    assert (image["used"], image["at_low"], image["at_high"], image["size"]) == ([0, 191], 1, 0, 192)
+
+
+def test_values_of_the_run_are_checked(folder: Path) -> None:
+    save(quantize_model(0.001, np.uint8(128)), folder / "q.onnx")
+    npy(folder / "f.npy", np.linspace(-1, 1, 100, dtype=np.float32))
+    ended = call("report", "q.onnx", "-i", "f.npy", "-n", "1", "-o", "q.html")
+    assert "1 warning" in ended.out.splitlines()[0]
+    assert "QR402" in {f["rule"] for f in made("q.html").data["checked"]["findings"]}
+
+
+@pytest.mark.parametrize("backend", ["reference", "onnx-ref"])
+def test_other_backends(backend: str, folder: Path) -> None:
+    ended = call("report", "m.onnx", *RUN, "--backend", backend, "-o", "m.html")
+    assert ended.code == 0, ended.err
+    assert made().data["environment"]["backend"] == backend
+    assert len(made().data["quantization"]) == 5
+
+
+def test_a_comparison(folder: Path) -> None:
+    ended = call("report", "m.onnx", *RUN, "--against", "reference", "-o", "m.html")
+    assert re.search(r"^compare  .*reference.*: equal", ended.out, re.MULTILINE), ended.err
+    found = made().data["comparison"]
+    assert (found["count"], found["same"], found["equal"], found["tensors"]) == (3, 3, True, [])
+    assert "bit for bit, 3 tensors" in " ".join(made().texts)
+
+
+def test_random_inputs_are_said(folder: Path) -> None:
+    ended = call("report", "m.onnx", "-n", "1", "-o", "m.html")
+    assert "random" in ended.err
+    assert "random, seed 0" in made().data["inputs"][0]["source"]
+
+
+def test_a_model_from_stdin(folder: Path) -> None:
+    ended = call("report", "-", *RUN, "-o", "m.html", stdin=Path("m.onnx").read_bytes())
+    assert ended.code == 0, ended.err
+    assert made().data["model"]["nodes"] == 3
+
+
+def test_the_default_name_and_quiet(folder: Path) -> None:
+    ended = call("report", "m.onnx", *RUN, "-q")
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
+    made("qrun-report.html")
+
+
+def test_a_page_on_stdout(folder: Path) -> None:
+    ended = call("report", "m.onnx", *RUN, "-o", "-")
+    assert ended.raw.startswith(b"<!DOCTYPE html>")
+    assert ended.raw.endswith(b"</html>")
+    assert "profile  3 runs" in ended.err
+    assert sorted(os.listdir()) == ["m.onnx", "x.npy"]
+
+
+def test_it_fails_before_it_writes(folder: Path) -> None:
+    ended = call("report", "m.onnx", *RUN, "--max-memory", "300", "-o", "m.html")
+    assert ended.code == 5
+    assert "QR010" in ended.err
+    save(conv_model(w_scale=np.full(3, 0.01, np.float32)), folder / "bad.onnx")
+    assert call("report", "bad.onnx", *RUN, "-o", "m.html").code == 5
+    assert not Path("m.html").exists()
+
+
+@pytest.mark.parametrize("target", ["m.onnx", "x.npy", "link.onnx", "none/m.html", "."])
+def test_where_a_page_cannot_go(target: str, folder: Path) -> None:
+    os.symlink("m.onnx", "link.onnx")
+    before = {name: Path(name).read_bytes() for name in ("m.onnx", "x.npy")}
+    ended = call("report", "m.onnx", *RUN, "-o", target)
+    assert ended.code == 2
+    assert "QR008" in ended.err
+    assert {name: Path(name).read_bytes() for name in before} == before
+
+
+def test_an_interrupted_profile_is_still_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    import qrun.session
+
+    whole, calls = qrun.session.Session.execute, []
+
+    def execute(*args: Any, **more: Any) -> Any:
+        calls.append(args)
+        if len(calls) > 6:
+            raise KeyboardInterrupt
+        return whole(*args, **more)
+
+    monkeypatch.setattr(qrun.session.Session, "execute", execute)
+    ended = call("report", "m.onnx", "-i", "x.npy", "-n", "100", "-o", "m.html")
+    assert ended.code == 130
+    assert re.search(r"interrupted after \d of 100 runs", ended.err)
+    assert 0 < made().data["time"]["runs"] < 6
+
+
+def test_the_date_of_the_sources(folder: Path) -> None:
+    call("report", "m.onnx", *RUN, "-o", "m.html", env={"SOURCE_DATE_EPOCH": "86399"})
+    assert made().data["date"] == "1970-01-01"
+    ended = call("report", "m.onnx", *RUN, "-o", "m.html", env={"SOURCE_DATE_EPOCH": "soon"})
+    assert (ended.code, "SOURCE_DATE_EPOCH" in ended.err) == (2, True)
+
+
+# Saved results
+
+
+@pytest.fixture
+def saved(folder: Path) -> None:
+    Path("check.json").write_text(call("check", "m.onnx", "--json").out)
+    Path("profile.json").write_text(call("profile", "m.onnx", *RUN, "--json").out)
+    Path("run.json").write_text(call("m.onnx", "-i", "x.npy", "--json").out)
+
+
+@pytest.mark.usefixtures("saved")
+def test_saved_results(folder: Path) -> None:
+    ended = call("report", "check.json", "profile.json", "-o", "m.html")
+    assert (ended.code, ended.err) == (0, "")
+    assert re.fullmatch(r"m\.html  [\d.]+ kB, no network needed\n", ended.out)
+    read = made()
+    profile = json.loads(Path("profile.json").read_text())
+    assert read.data["time"]["median_ms"] == profile["run"]["median_ms"]
+    assert [n["index"] for n in read.data["nodes"]] == [0, 1, 2]
+    assert read.data["checked"]["rules"] > 40
+    assert read.data["quantization"] is None
+    assert read.data["model"]["sha256"] == profile["model"]["sha256"]
+
+
+@pytest.mark.usefixtures("saved")
+def test_a_saved_run(folder: Path) -> None:
+    assert call("report", "run.json", "-o", "m.html").code == 0
+    read = made()
+    assert read.data["time"]["runs"] == 1
+    assert "p90 us" not in read.table("kernel")[0]
+    assert read.data["checked"]["findings"] == []
+
+
+def test_a_saved_comparison(folder: Path) -> None:
+    text = call("compare", "m.onnx", "-i", "x.npy", "--against", "native", "--json").out
+    Path("compare.json").write_text(text)
+    assert call("report", "compare.json", "-o", "m.html").code == 0
+    assert made().data["comparison"]["same"] == 3
+    Path("models.json").write_text(call("compare", "m.onnx", "m.onnx", "-i", "x.npy", "--json").out)
+    ended = call("report", "models.json", "-o", "m.html")
+    assert ended.code == 0, ended.err
+    assert made().data["comparison"]["kind"] == "models"
+
+
+@pytest.mark.usefixtures("saved")
+def test_the_same_bytes_of_the_same_results(folder: Path) -> None:
+    pages = []
+    for seed in ("1", "2"):
+        env = {"SOURCE_DATE_EPOCH": "0", "PYTHONHASHSEED": seed}
+        pages.append(process("report", "check.json", "profile.json", "-o", "-", env=env, cwd=folder).raw)
+    assert pages[0] == pages[1]
+    assert len(pages[0]) > 10_000
+
+
+def test_findings_of_several_models_name_them(folder: Path) -> None:
+    for name in ("a.onnx", "b.onnx"):
+        save(conv_model(w_scale=np.full(3, 0.01, np.float32)), folder / name)
+    Path("check.json").write_text(call("check", ".", "--json").out)
+    assert call("report", "check.json", "-o", "m.html").code == 0
+    assert {f["model"] for f in made().data["checked"]["findings"] if f["rule"] == "QR301"} == {"a.onnx", "b.onnx"}
+    assert "3 models" in " ".join(made().texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"schema": "qrun/check/2.0", "models": []}', "version of qrun"),
+        ('{"schema": "qrun/bench/1.0"}', "qrun/check/1.x"),
+        ('{"schema": 3}', "schema"),
+        ("[1, 2]", "schema"),
+        ("{", "JSON"),
+        ("", "JSON"),
+        ('{"schema": "qrun/run/1.0", "error": {"message": "no such file"}}', "no such file"),
+        ('{"schema": "qrun/profile/1.0", "nodes": 5}', "run"),
+        ('{"schema": "qrun/check/1.0", "models": [{"findings": [{"index": "two"}]}]}', "models[0].findings[0].index"),
+        ('{"schema": "qrun/compare/1.0", "kind": "files"}', "two runtimes"),
+    ],
+)
+def test_what_is_not_a_result(text: str, words: str, folder: Path) -> None:
+    Path("saved.json").write_text(text)
+    ended = call("report", "saved.json", "-o", "m.html")
+    assert ended.code == 2
+    assert "QR007" in ended.err
+    assert words in ended.err
+    assert not Path("m.html").exists()
+
+
+@pytest.mark.usefixtures("saved")
+def test_mixed_sources(folder: Path) -> None:
+    save(sum_model(), folder / "other.onnx")
+    for sources in (["m.onnx", "profile.json"], ["m.onnx", "other.onnx"]):
+        ended = call("report", *sources, "-o", "m.html")
+        assert (ended.code, "QR005" in ended.err) == (2, True), sources
+    Path("other.json").write_text(call("other.onnx", "--json").out)
+    ended = call("report", "profile.json", "other.json", "-o", "m.html")
+    assert (ended.code, "different models" in ended.err) == (2, True)
+    assert call("report", "profile.json", "-o", "profile.json").code == 2
+    assert call("report", "missing.json", "-o", "m.html").code == 2
+    assert call("report", "missing.onnx", "-o", "m.html").code == 2
+    assert not Path("m.html").exists()
+
+
+def test_help() -> None:
+    text = call("report", "-h").out
+    assert "Write one self-contained HTML page." in text
+    assert "qrun report check.json profile.json -o m.html" in text
+    assert "report.html]" in text
+    assert "report" in call("--help").out

@@ -1,0 +1,335 @@
+"""The HTML page as text: what is in it, that names cannot break out of it, and that nothing in it changes by itself."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+import jsonschema
+import pytest
+from page_support import (
+    DATE,
+    Read,
+    check,
+    fields_of,
+    finding,
+    full_page,
+    models,
+    node,
+    pair,
+    profile,
+    runtimes,
+    tensor,
+)
+
+from qrun.errors import CallError
+from qrun.report.html.collect import MOST
+from qrun.report.html.page import page
+from qrun.report.text import safe
+
+SCHEMA = json.loads(files("qrun").joinpath("schemas/report-1.0.json").read_text())
+ODD = [
+    "<script>alert(1)</script>", "</script><script>alert(1)</script>", '" onclick="alert(1)', "'><img src=x onerror=alert(1)>",
+    "&lt;b&gt;&amp;", "[/backbone/conv1] :x: {0} %s", "emoji \U0001f600 \U0001f469\u200d\U0001f4bb", "a\nb\tc\rd",
+    "nul\x00 bell\x07 escape\x1b[31m", "right\u202eleft \u2028 end", "\ud800 lone", "<!-- ", "]]>", "x" * 300, " ", "…",
+]  # fmt: skip
+
+
+def named(name: str) -> dict[str, Any]:
+    """Fields with this text wherever a file's own words go."""
+    return fields_of(
+        profile=profile([node(0, name=name, op=name), node(1)], model={"path": name, "opsets": {name: 1}},
+                        inputs=[{"name": name, "type": "uint8", "shape": [1], "source": name}], notes=[name],
+                        machine={"cpu": name, "instruction": name, "int8": 1e11, "memory": [[1 << 20, 1e10]]}),
+        check=check([finding(message=name, node=name, tensor=name, why=name, fix=name, rule=name, name=name),
+                     finding(message="other", node=name, tensor=name, why=name, rule=name)]),
+        quantization={"tensors": [tensor(name=name, type=name)]},
+        compare=runtimes(pair(name=name, op=name, type=name, by_itself={"cause": name, "text": name}), refused=name),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD, ids=range(len(ODD)))
+def test_no_name_breaks_out(name: str) -> None:
+    text = page(named(name))
+    read = Read(text)
+    assert [tag for tag, _ in read.elements] == [tag for tag, _ in Read(page(named("q"))).elements]
+    assert read.table("kernel")[1][1] == safe(name)
+    assert read.data == named(name)
+    assert read.table("what is known of it")[1][1] == safe(name)
+    accuracy = Read(page(fields_of(compare=models(name))))
+    assert [tag for tag, _ in accuracy.elements] == [
+        tag for tag, _ in Read(page(fields_of(compare=models("q")))).elements
+    ]
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff]", text)
+
+
+def test_the_same_bytes_twice() -> None:
+    assert full_page() == full_page()
+    assert DATE in full_page()
+
+
+def test_nothing_is_loaded() -> None:
+    read = Read(full_page())
+    assert not {tag for tag, _ in read.elements} & {
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "form",
+        "image",
+        "use",
+    }
+    for tag, attributes in read.elements:
+        assert not {"src", "srcset", "action", "data", "background"} & set(attributes), tag
+        assert not [name for name in attributes if name.startswith("on")]
+        href = attributes.get("href") or "#"
+        assert href.startswith("#") or (tag == "a" and href.startswith("https://")), href
+    assert "url(" not in full_page()
+    assert "@import" not in full_page()
+
+
+def test_the_policy_allows_this_script_only() -> None:
+    text = full_page()
+    read = Read(text)
+    policy = next(a["content"] for _, a in read.elements if a.get("http-equiv") == "Content-Security-Policy")
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy is not None
+    assert policy.startswith(f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}';")
+    assert "img-src" not in policy
+
+
+def test_the_outline_is_in_order() -> None:
+    text = full_page()
+    levels = [int(level) for level in re.findall(r"<h(\d)", text)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    read = Read(text)
+    headings = re.findall(r"<h2[^>]*>([^<]*)", text)
+    assert headings == ["Findings", "Time, in graph order", "Nodes", "Roofline", "Quantization", "Rules"]
+    ids = [a["id"] for _, a in read.elements if "id" in a]
+    assert len(set(ids)) == len(ids)
+    targets = [a["href"][1:] for _, a in read.elements if (a.get("href") or "").startswith("#")]
+    assert set(targets) <= set(ids)
+    assert {"findings", "n0", "n3", "QR301"} <= set(targets)
+    assert all(a.get("scope") == "col" for tag, a in read.elements if tag == "th")
+    assert all(a.get("aria-label") for tag, a in read.elements if tag == "svg" and a.get("role") == "img")
+
+
+def test_the_header_and_the_big_numbers() -> None:
+    text = " ".join(Read(full_page()).texts)
+    assert "opset ai.onnx 13; 6 nodes" in text
+    assert "9f" * 32 in text
+    assert "image float32 [1,3,224,224] from x.npy (N=1)" in text
+    assert "qrun report m.onnx" in text
+    assert "2 errors" in text
+    assert "41.6 ms median of 68 runs, p90 44.0 ms" in text
+    assert "200 M multiply-adds a run, 1.0 MiB of live tensors" in text
+
+
+def test_findings_of_a_rule_are_said_once() -> None:
+    text = page(
+        fields_of(check=check([finding(), finding(index=3, node="b", got="[4]"), finding(level="note", rule="QR402")]))
+    )
+    assert text.count("one scale for each channel") == 2 + 3, "for each of the two rules, and three times in the data"
+    read = Read(text)
+    assert read.table("what")[0] == ["node", "what", "got"]
+    assert [row[2] for row in read.table("what")[1:]] == ["[3]", "[4]"]
+    assert [row[0] for row in read.table("what")[1:]] == ["#0 /stem/conv (QLinearConv-10)", "#3 b (QLinearConv-10)"]
+    assert text.index("2 errors") < text.index("1 note")
+    assert 'href="#n' not in text, "there are no rows of nodes to lead to"
+
+
+def test_rules_are_explained() -> None:
+    text = full_page()
+    assert re.search(r'<details id="QR301"><summary><b>QR301</b> scale-shape', text)
+    assert "QLinearConv" in text[text.index('<details id="QR301">') :]
+
+
+def test_no_check_is_not_no_finding() -> None:
+    text = page(fields_of(profile=profile([node(0)])))
+    assert "no findings" not in text
+    assert "no findings" in page(fields_of(profile=profile([node(0)]), check=check([])))
+
+
+def test_nodes_are_in_graph_order() -> None:
+    rows = Read(full_page(30)).table("kernel")
+    assert rows[0] == ["#", "node", "operator", "median ms", "p90 ms", "share", "GMAC/s", "roof", "kernel", "output"]
+    assert [int(row[0]) for row in rows[1:]] == list(range(30))
+    first = rows[1]
+    assert first[1:3] == ["/features/0/conv/Conv_quant", "QLinearConv"]
+    assert first[3:5] == ["1.000", "1.100"]
+    assert first[6:] == ["100.0", "40% compute", "native y32", "uint8 [1,96,56,56]"]
+    assert sum(float(row[5].rstrip("%")) for row in rows[1:]) == pytest.approx(100, abs=2)
+
+
+def test_the_slowest_of_many_nodes() -> None:
+    nodes = [node(n) for n in range(MOST + 300)]
+    text = page(fields_of(profile=profile(nodes)))
+    rows = Read(text).table("kernel")[1:]
+    assert len(rows) == MOST
+    assert f"slowest {MOST:,} of {MOST + 300:,} nodes" in text
+    places = [int(row[0]) for row in rows]
+    assert places == sorted(places)
+    left = set(range(MOST + 300)) - set(places)
+    assert max(nodes[n]["median_ms"] for n in left) <= min(nodes[n]["median_ms"] for n in places)
+    assert "other nodes" in text, "the strip has all of the time"
+
+
+def test_the_strip_is_as_wide_as_the_time() -> None:
+    text = full_page(30)
+    strip = text[text.index('class="strip"') :]
+    widths = [float(w) for w in re.findall(r'<rect x="[\d.]+%" width="([\d.]+)%"', strip[: strip.index("</svg>")])]
+    assert len(widths) == 30
+    assert sum(widths) == pytest.approx(100, abs=30 * 0.06)
+    times = [node(n)["median_ms"] for n in range(30)]
+    assert widths == pytest.approx([100 * t / sum(times) for t in times], abs=0.06)
+
+
+def test_the_roofline_has_a_dot_for_each_node_with_products() -> None:
+    text = full_page(30)
+    assert text.count("<circle") == 10
+    assert "20 nodes without multiply-adds are not shown" in text
+    assert "int8 vpdpbusd 200 GMAC/s" in text
+    without = page(fields_of(profile=profile([node(0)], machine=None)))
+    assert "<circle" in without
+    assert "Roofline" not in page(fields_of(profile=profile([node(1)])))
+
+
+def test_many_tensors() -> None:
+    tensors = [tensor(name=f"t{n}") for n in range(MOST + 1)]
+    text = page(fields_of(quantization={"tensors": tensors}))
+    assert len(Read(text).table("zero point")) == 1 + MOST
+    assert f"The first {MOST:,} of {MOST + 1:,} tensors" in text
+
+
+def test_quantized_tensors() -> None:
+    row = Read(full_page()).table("zero point")[2]
+    assert row[:2] == ["0", "t1"]
+    assert row[3:] == ["activation", "uint8 [1,8]", "0.02", "3", "0 … 255", "-0.06 … 5.04", "12.50%", "25.00%"]
+
+
+@pytest.mark.parametrize("odd", [None, ["nan", "nan"], [0, "inf"], [1], []])
+@pytest.mark.parametrize("key", ["scale", "zero_point", "used", "limits"])
+def test_parameters_that_are_no_numbers(key: str, odd: object) -> None:
+    row = Read(page(fields_of(quantization={"tensors": [tensor(**{key: odd})]}))).table("zero point")[1]
+    place = {"scale": 5, "zero_point": 6, "used": 7}.get(key)
+    assert place is None or row[place] == "–"
+
+
+def test_histogram_marks_the_ends() -> None:
+    def svg(**more: object) -> str:
+        text = page(fields_of(quantization={"tensors": [tensor(**more)]}))
+        return re.findall(r'<svg class="h".*?</svg>', text)[0]
+
+    assert svg().count('class="e"') == 2
+    assert svg(zero_point=[0, 0]).count('class="z"') == 1
+    assert 'class="e"' not in svg(at_low=0, at_high=0)
+    assert "NaN" not in svg(bins=[0, 0], at_low=0, at_high=0, used=None)
+
+
+def test_two_runtimes() -> None:
+    same = pair(name="a", identical=True, equal=True, differing=0)
+    read = Read(
+        page(
+            fields_of(
+                profile=profile([node(0)]), compare=runtimes(same, pair(node=None), pair(name="z", by_itself=None))
+            )
+        )
+    )
+    rows = read.table("what is known of it")[1:]
+    assert rows[0] == ["–", "y", "QLinearConv", "uint8 [1,8]", "200", "1.50%", "2", "0.04", "31.2", "float32-multiplier",
+                       "rounds the multiplier"]  # fmt: skip
+    assert rows[1][9:] == ["inherited", ""]
+    text = " ".join(read.texts)
+    assert "31.2 dB SQNR of the outputs; 2 of 3 tensors differ, against onnxruntime 1.31.1" in text
+    assert "1 of 3 tensors are the same, bit for bit" in text
+    equal = " ".join(Read(page(fields_of(compare=runtimes(same, equal=True)))).texts)
+    assert "equal bit for bit, 1 tensor, against onnxruntime 1.31.1" in equal
+    refused = " ".join(Read(page(fields_of(compare=runtimes(refused="no such kernel")))).texts)
+    assert "refuses the whole model: no such kernel" in refused
+
+
+def test_a_model_and_what_it_was_quantized_from() -> None:
+    read = Read(page(fields_of(profile=profile([node(0)]), compare=models())))
+    assert "35.8 dB SQNR against float.onnx" in " ".join(read.texts)
+    assert read.table("same argmax")[1] == ["conv", "35.8", "0.999870", "0.45", "7 of 8"]
+    assert read.table("reason")[1] == ["3", "conv", "Conv", "34.0%", "41.8", "35.8", "clipping", "conv"]
+    assert read.table("of the float model")[1][0] == "–"
+    with pytest.raises(CallError, match="different models"):
+        fields_of(profile=profile([], model={"path": "m.onnx", "sha256": "aa" * 32}), compare=models())
+
+
+def test_the_data_fit_their_schema() -> None:
+    compared = [page(fields_of(compare=found)) for found in (models(), runtimes(pair()))]
+    for text in (full_page(), page(fields_of(check=check([]))), page(fields_of(profile=profile([]))), *compared):
+        jsonschema.validate(Read(text).data, SCHEMA)
+
+
+def test_about_as_large_as_promised() -> None:
+    nodes = [node(n) for n in range(100)]
+    text = page(fields_of(profile=profile(nodes), check=check([finding()])))
+    assert 50_000 < len(text.encode()) < 110_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "words"),
+    [
+        ("profile", profile([node(0, median_ms="much")]), "nodes[0].median_ms: a number"),
+        ("profile", profile([], run=[]), "run: an object"),
+        ("profile", {**profile([]), "nodes": 3}, "nodes: a list"),
+        ("check", {"models": [{"findings": [finding(index=-1)]}]}, "models[0].findings[0].index"),
+        ("quantization", {"tensors": [tensor(size="big")]}, "tensors[0].size: an integer"),
+    ],
+)
+def test_a_wrong_value_is_named(kind: str, body: dict[str, object], words: str) -> None:
+    with pytest.raises(CallError) as caught:
+        fields_of(**{kind: body})
+    assert words in str(caught.value)
+
+
+def test_reports_of_two_models_do_not_mix() -> None:
+    other = profile([], model={"path": "other.onnx", "sha256": "aa" * 32})
+    with pytest.raises(CallError, match="different models"):
+        fields_of(profile=profile([]), run=other)
+
+
+# Contrast: WCAG 2.2, success criteria 1.4.3 and 1.4.11
+
+
+def schemes() -> dict[str, dict[str, str]]:
+    style = files("qrun.report.html").joinpath("style.css").read_text()
+    light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)[:2]
+    found = {
+        name: dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", text)) for name, text in (("light", light), ("dark", dark))
+    }
+    assert set(found["light"]) == set(found["dark"])
+    return found
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(first: str, second: str) -> float:
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast(scheme: str) -> None:
+    colors = schemes()[scheme]
+    for ground in ("bg", "panel", "bar"):
+        for name in ("text", "muted", "link", "error", "warning", "note", "good"):
+            assert contrast(colors[name], colors[ground]) >= 4.5 or (ground == "bar" and name != "text"), (name, ground)
+    for name in [f"c{n}" for n in range(8)]:
+        assert contrast(colors[name], colors["bg"]) >= 3, name

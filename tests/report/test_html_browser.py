@@ -1,0 +1,217 @@
+"""The HTML page in a real browser: nothing requested, nothing complained about, filter and sort, two widths, two schemes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser_support import Page, browser, find_browser
+from page_support import check, fields_of, finding, full_page, node, pair, profile, runtimes, tensor
+
+from qrun.report.html.page import page
+
+pytestmark = pytest.mark.skipif(find_browser() is None, reason="no chromium or google-chrome is installed")
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def normal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(full_page(COUNT), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Long and hostile names, and findings that fill a table."""
+    names = ["x" * 300, "<script>document.title = 'broken'</script>", '"><img src=x>', "[a] \U0001f600", "a\x00\u202eb"]
+    found = [finding(node=name, tensor=name, expected=name, got=name, why=name, message=name) for name in names]
+    text = page(fields_of(
+        profile=profile([node(n, name=name, op="Q" * 80) for n, name in enumerate(names)], notes=["n" * 300]),
+        check=check([*found, finding(rule="QR402", message="m" * 300, node="n" * 300)], "p" * 200),
+        quantization={"tensors": [tensor(name=name) for name in names]},
+        compare=runtimes(*(pair(name=name, op=name, by_itself={"cause": name, "text": name}) for name in names), refused="r" * 300),
+    ))  # fmt: skip
+    path = tmp_path_factory.mktemp("odd") / "odd.html"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def column(tab: Page, table: str, place: int) -> list[str]:
+    """The texts of a column's visible cells."""
+    rows = f"[...document.querySelectorAll('#{table} tbody tr')].filter(r => r.offsetParent !== null)"
+    found: list[str] = tab.evaluate(f"{rows}.map(r => r.cells[{place}].textContent)")
+    return found
+
+
+def heading(tab: Page, table: str, place: int) -> Any:
+    return tab.evaluate(f"document.querySelectorAll('#{table} th')[{place}].getAttribute('aria-sort')")
+
+
+def click(tab: Page, table: str, place: int) -> None:
+    """A real click of the mouse on a header."""
+    box = tab.evaluate(
+        f"(() => {{ const b = document.querySelectorAll('#{table} th')[{place}].querySelector('button');"
+        "b.scrollIntoView({block: 'center', inline: 'center'}); const r = b.getBoundingClientRect();"
+        "return [r.x + r.width / 2, r.y + r.height / 2] })()"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        tab.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+
+def write(tab: Page, table: str, text: str) -> None:
+    """Put a text in the filter of a table as a keyboard does."""
+    tab.evaluate(
+        f"(() => {{ const b = document.querySelector('[data-table={table}] input'); b.focus(); b.select(); }})()"
+    )
+    tab.call("Input.insertText", text=text)
+
+
+@pytest.mark.parametrize("name", ["normal", "odd"])
+def test_nothing_is_requested_and_nothing_complains(name: str, tab: Page, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(name)
+    tab.open(path)
+    assert tab.evaluate("document.title").endswith("qrun report")
+    assert tab.requests == [path.resolve().as_uri()]
+    assert tab.complaints == []
+
+
+def test_what_the_other_tests_rely_on(tab: Page, tmp_path: Path) -> None:
+    """A page that loads something and runs a foreign script is seen to do so."""
+    text = full_page().replace("</main>", '<img src="x.png"><script>document.title = "broken"</script></main>')
+    (tmp_path / "bad.html").write_text(text, encoding="utf-8")
+    tab.open(tmp_path / "bad.html")
+    assert tab.evaluate("document.title") != "broken", "the policy stops it"
+    assert len(tab.complaints) == 2
+    assert all("Content Security Policy" in text for text in tab.complaints)
+
+
+def test_the_data_can_be_read(tab: Page, normal: Path) -> None:
+    tab.open(normal)
+    assert len(json.loads(tab.evaluate("document.getElementById('data').textContent"))["nodes"]) == COUNT
+
+
+@pytest.mark.parametrize("place", [3, 4, 5, 6, 7])
+def test_numbers_are_sorted_by_value(place: int, tab: Page, normal: Path) -> None:
+    tab.open(normal)
+    before = column(tab, "node-table", place)
+    assert heading(tab, "node-table", place) == "none"
+
+    def numbers() -> list[float]:
+        texts = column(tab, "node-table", place)
+        assert sorted(texts) == sorted(before)
+        last = [text for text in texts if text == "–"]
+        assert texts[len(texts) - len(last) :] == last, "nothing to sort by goes last"
+        return [float(text.split("%")[0]) for text in texts[: len(texts) - len(last)]]
+
+    click(tab, "node-table", place)
+    assert heading(tab, "node-table", place) == "descending"
+    assert numbers() == sorted(numbers(), reverse=True)
+    click(tab, "node-table", place)
+    assert heading(tab, "node-table", place) == "ascending"
+    assert numbers() == sorted(numbers())
+    click(tab, "node-table", 0)
+    assert (heading(tab, "node-table", 0), heading(tab, "node-table", place)) == ("ascending", "none")
+    assert column(tab, "node-table", place) == before
+
+
+@pytest.mark.parametrize("place", [1, 2, 8, 9])
+def test_names_are_sorted_as_people_count(place: int, tab: Page, normal: Path) -> None:
+    tab.open(normal)
+    click(tab, "node-table", place)
+    assert heading(tab, "node-table", place) == "ascending"
+    if place == 1:
+        assert column(tab, "node-table", 0) == [str(n) for n in range(COUNT)], "10 after 9"
+    else:
+        assert column(tab, "node-table", place) == sorted(column(tab, "node-table", place))
+    click(tab, "node-table", place)
+    assert heading(tab, "node-table", place) == "descending"
+
+
+def test_every_other_table_sorts_too(tab: Page, normal: Path) -> None:
+    tab.open(normal)
+    click(tab, "tensor-table", 9)
+    found = [float(text.rstrip("%")) for text in column(tab, "tensor-table", 9)]
+    assert found == sorted(found, reverse=True)
+    fixed = "[...document.querySelectorAll('#tensor-table th')].filter(h => !h.querySelector('button')).map(h => h.textContent)"
+    assert tab.evaluate(fixed) == ["codes"]
+
+
+def test_the_filter_leaves_what_has_all_words(tab: Page, normal: Path) -> None:
+    tab.open(normal)
+    assert len(column(tab, "node-table", 0)) == COUNT
+    write(tab, "node-table", "qlinearADD")
+    operators = column(tab, "node-table", 2)
+    assert set(operators) == {"QLinearAdd"}
+    assert (
+        tab.evaluate("document.querySelector('[data-table=node-table] output').textContent")
+        == f"{len(operators)} of {COUNT}"
+    )
+    write(tab, "node-table", "/2 add")
+    assert 0 < len(column(tab, "node-table", 0)) < len(operators)
+    write(tab, "node-table", "uint8")
+    assert column(tab, "node-table", 0) == [], "other columns do not count"
+    write(tab, "node-table", "")
+    tab.evaluate("document.querySelector('[data-table=node-table] input').dispatchEvent(new Event('input'))")
+    write(tab, "tensor-table", "t1 activation")
+    assert all(name.startswith("t1") for name in column(tab, "tensor-table", 1))
+    label = "document.querySelector('[data-table=node-table] input').labels[0].textContent"
+    assert tab.evaluate(label) == "Filter by name or operator"
+
+
+def test_without_scripts_everything_is_there(tab: Page, normal: Path) -> None:
+    tab.open(normal, scripts=False)
+    assert column(tab, "node-table", 0) == [str(n) for n in range(COUNT)]
+    assert len(column(tab, "tensor-table", 0)) == COUNT
+    assert tab.evaluate("document.querySelectorAll('th button').length") == 0
+    assert tab.evaluate("[...document.querySelectorAll('.filter')].every(f => f.offsetParent === null)")
+    for shapes in (".strip rect", ".plot circle", ".plot .roof", "svg.h path"):
+        sizes = f"[...document.querySelectorAll('{shapes}')].map(e => e.getBoundingClientRect()).map(r => r.width + r.height)"
+        found = tab.evaluate(sizes)
+        assert found, shapes
+        assert max(found) > 2, shapes
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("name", ["normal", "odd"])
+def test_readable(name: str, width: int, dark: bool, scripts: bool, tab: Page, request: pytest.FixtureRequest) -> None:
+    tab.open(request.getfixturevalue(name), width=width, dark=dark, scripts=scripts)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width == tab.evaluate("innerWidth")
+    texts = (
+        "[...document.querySelectorAll('body *')].filter(e => !['SCRIPT', 'TITLE', 'title'].includes(e.tagName)"
+        " && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()))"
+    )
+    assert tab.evaluate(f"Math.min(...{texts}.map(e => parseFloat(getComputedStyle(e).fontSize)))") >= 11
+    boxes = f"{texts}.filter(e => !e.closest('.scroll, pre, svg, .filter, details')).map(e => e.getBoundingClientRect().right)"
+    assert tab.evaluate(f"Math.max(...{boxes})") <= width, "nothing outside a table is cut"
+    light = tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert light is not dark
+
+
+def test_a_link_to_a_node_leads_to_its_row(tab: Page, normal: Path) -> None:
+    tab.open(normal)
+    tab.evaluate("document.querySelector('a[href=\"#n3\"]').click()")
+    assert tab.evaluate("document.querySelector(':target').cells[0].textContent") == "3"
+
+
+def test_the_print_has_all_rows(tab: Page, normal: Path) -> None:
+    tab.open(normal)
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    cut = "[...document.querySelectorAll('.scroll')].some(b => b.scrollHeight > b.clientHeight + 2)"
+    hidden = tab.evaluate("getComputedStyle(document.querySelector('.filter')).display")
+    found = tab.evaluate(cut)
+    tab.call("Emulation.setEmulatedMedia", media="")
+    assert hidden == "none"
+    assert not found
