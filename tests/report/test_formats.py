@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -343,6 +344,21 @@ def test_every_rule_has_what_code_scanning_shows() -> None:
 
     run = sarif(report(*[finding(rule=id, name=entry.name, level=entry.level) for id, entry in catalog().items()]))
     assert len(run["tool"]["driver"]["rules"]) == len(catalog())
+
+
+PUBLISHED = os.environ.get("QRUN_SARIF_SCHEMA", "")
+
+
+@pytest.mark.skipif(
+    not PUBLISHED, reason="QRUN_SARIF_SCHEMA does not name a file with the published SARIF 2.1.0 schema"
+)
+@pytest.mark.parametrize("path", ["models/det.onnx", "my models/ä#1?.onnx", "/somewhere else/m.onnx"])
+def test_sarif_by_the_published_schema(path: str) -> None:
+    schema = json.loads(Path(PUBLISHED).read_text(encoding="utf-8"))
+    for made in (everything(), report(path=path), report(finding(node=ODD, tensor=ODD, message=ODD), path=path)):
+        jsonschema.validate(json.loads(text("sarif", made)), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**json.loads(text("sarif", everything())), "version": "2"}, schema)
 
 
 # -o
