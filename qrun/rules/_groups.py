@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from weakref import ref
 
 from qrun.errors import QrunError
-from qrun.ir import Model, Node
+from qrun.ir import Array, Model, Node
 from qrun.passes import optimize
+from qrun.rules._scope import Scope, scopes
 
 FORMS = ("Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 """Operators that have an integer form, in qrun and in onnxruntime."""
 _HOPS = 4
-_Refused = tuple[tuple[Node, str], ...]
+_Refused = tuple[tuple[Scope, Node, str], ...]
 _latest: list[tuple[ref[Model], _Refused]] = []
 """Of the model asked for last: several rules ask in turn."""
 
 
 def refused(model: Model) -> _Refused:
-    """Nodes of the main graph that read or make quantized tensors, but stay in float, each with the reason."""
+    """Nodes that read or make quantized tensors, but stay in float, each with its graph and the reason.
+
+    The graph of a subgraph holds the constants of those around it as its own.
+    """
     if _latest and _latest[0][0]() is model:
         return _latest[0][1]
-    found: _Refused = ()
-    if any(_is_dequantize(node) for node in model.nodes) and any(_is_quantize(node) for node in model.nodes):
-        try:
-            done = optimize(model, frozenset(), "exact").refused
-        except (QrunError, ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError):
-            done = ()  # a model that contradicts itself; other rules say where
-        found = tuple((model.nodes[r.index], r.reason) for r in done if r.index < len(model.nodes))
+    found = tuple(entry for scope in scopes(model) for entry in _refused(scope))
     _latest[:] = [(ref(model), found)]
     return found
+
+
+def _refused(scope: Scope) -> Iterator[tuple[Scope, Node, str]]:
+    graph = scope.model
+    if not any(_is_dequantize(node) for node in graph.nodes) or not any(_is_quantize(node) for node in graph.nodes):
+        return
+    if scope.outer is not None:
+        graph = replace(graph, constants={**_around(scope.outer), **graph.constants})
+    try:
+        done = optimize(graph, frozenset(), "exact").refused
+    except (QrunError, ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError):
+        return  # a model that contradicts itself; other rules say where
+    inside = scope if graph is scope.model else replace(scope, model=graph)
+    for refusal in done:
+        if refusal.index < len(graph.nodes):
+            yield inside, graph.nodes[refusal.index], refusal.reason
+
+
+def _around(scope: Scope) -> dict[str, Array]:
+    """The constants that a graph inside this one sees."""
+    return {**(_around(scope.outer) if scope.outer else {}), **scope.model.constants}
 
 
 def is_quantized(model: Model, node: Node) -> bool:

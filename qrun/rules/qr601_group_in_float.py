@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from qrun.ir import Model, Node
 from qrun.rules._forms import misfit
 from qrun.rules._groups import FORMS, dequantized_inputs, is_quantized, meets_quantize, refused
-from qrun.rules._rule import Finding, at, rule
-from qrun.rules._scope import scopes
+from qrun.rules._rule import Finding, rule
+from qrun.rules._scope import Scope
 
 _TOLD = ("the product of the operands' scales", "or one scale per row", ", not 0", ", not 1", "may not fit int32", "is uint16",
          "is int16", "spatial axes", "is not known", "a positive finite number", "nobody reads", "refuses its parameters",
@@ -58,15 +58,15 @@ def group_in_float(model: Model) -> Iterator[Finding]:
             y = QuantizeLinear(c, s, z)
         }
     """
-    for node, reason in refused(model):
-        if node.op_type in FORMS and not node.domain and _is_group(model, node, reason):
+    for scope, node, reason in refused(model):
+        if node.op_type in FORMS and not node.domain and _is_group(scope, node, reason):
             yield Finding(
                 f"{node.op_type} runs in float: {reason}",
-                **at(node),
+                **scope.at(node),
                 tensor=f"{node.outputs[0]} (output 0)",
                 expected=f"DequantizeLinear, {node.op_type}, QuantizeLinear of 8-bit tensors",
                 got=reason,
-                why=_why(model, node, reason),
+                why=_why(scope.model, node, reason),
             )
 
 
@@ -79,8 +79,8 @@ def _why(model: Model, node: Node, reason: str) -> str:
     return f"{node.op}-{node.version} is float; only a whole group becomes an integer operator."
 
 
-def _is_group(model: Model, node: Node, reason: str) -> bool:
-    scope = scopes(model)[0]
+def _is_group(scope: Scope, node: Node, reason: str) -> bool:
+    model = scope.model
     if any(misfit(scope, made) for made in map(model.producers.get, node.inputs) if made is not None):
         return False
     if any(part in reason for part in _TOLD) or "no integer form" in reason or not dequantized_inputs(model, node):

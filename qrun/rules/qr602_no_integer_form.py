@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qrun.ir import Model
 from qrun.rules._groups import FORMS, dequantized_inputs, is_quantized, refused
-from qrun.rules._rule import Finding, at, rule
+from qrun.rules._rule import Finding, rule
 
 
 @rule(
@@ -42,14 +42,15 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
             y = Softmax(af)
         }
     """
-    for node, reason in refused(model):
-        if node.op_type in FORMS or not dequantized_inputs(model, node) or not is_quantized(model, node):
+    for scope, node, reason in refused(model):
+        graph = scope.model
+        if node.op_type in FORMS or not dequantized_inputs(graph, node) or not is_quantized(graph, node):
             continue
         if reason.startswith("its result is not quantized"):
             reason = f"{node.op_type} of several tensors has no integer form"
         yield Finding(
             f"{node.op_type} runs in float between its quantized tensors",
-            **at(node),
+            **scope.at(node),
             tensor=f"{node.outputs[0]} (output 0)",
             expected="an operator with an integer form, or float tensors",
             got=reason,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from qrun.ir import Model, Node
 from qrun.rules._groups import FORMS, dequantized_inputs, refused
-from qrun.rules._rule import Finding, at, rule
-from qrun.rules._scope import scopes
+from qrun.rules._rule import Finding, rule
+from qrun.rules._scope import Scope
 
 
 @rule(
@@ -49,16 +49,16 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
         }
     """
     told: set[str] = set()
-    for node, reason in refused(model):
+    for scope, node, reason in refused(model):
         wide = reason.endswith((" is uint16", " is int16"))
-        if wide and node.op_type in FORMS and not node.domain and dequantized_inputs(model, node):
-            met = _sixteen_bit(model, node)
+        if wide and node.op_type in FORMS and not node.domain and dequantized_inputs(scope.model, node):
+            met = _sixteen_bit(scope, node)
             if met and met <= told:
                 continue
             told |= met
             yield Finding(
                 f"{node.op_type} runs in float: {reason}",
-                **at(node),
+                **scope.at(node),
                 tensor=f"{node.outputs[0]} (output 0)",
                 expected="int8 or uint8 tensors, for integer operators on a CPU",
                 got=reason,
@@ -66,11 +66,12 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
             )
 
 
-def _sixteen_bit(model: Model, node: Node) -> set[str]:
+def _sixteen_bit(scope: Scope, node: Node) -> set[str]:
     """The 16-bit tensors that the node reads behind DequantizeLinear, or makes before QuantizeLinear."""
+    model = scope.model
     made = [model.producers[name] for name in node.inputs if name in model.producers]
     readers = [reader for name in node.outputs for reader in model.consumers.get(name, ())]
     names = {m.inputs[0] for m in made if m.op_type == "DequantizeLinear" and m.inputs}
     names |= {r.outputs[0] for r in readers if r.op_type == "QuantizeLinear" and r.outputs}
-    types = scopes(model)[0].dtypes
+    types = scope.dtypes
     return {name for name in names if name in types and types[name].itemsize == 2}

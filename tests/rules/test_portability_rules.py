@@ -166,3 +166,22 @@ def test_models_are_not_mixed_up() -> None:
     for _ in range(3):
         assert len(ours(wrong)) == 1
         assert ours(right) == []
+
+
+@pytest.mark.parametrize("case", ["plain", "result is not quantized", "16 bits", "float weights"])
+def test_groups_inside_a_subgraph(case: str) -> None:
+    """The nodes in the body of an If, the constants outside: the same finding, at the node inside."""
+    model = group(case)
+    outputs = [helper.make_tensor_value_info(v.name, TensorProto.FLOAT, None) for v in model.graph.output]
+    body = helper.make_graph(list(model.graph.node), "body", [], outputs)
+    other = helper.make_graph(
+        [node("Identity", ["x"], [f"{v.name}_else"]) for v in outputs], "other", [],
+        [helper.make_tensor_value_info(f"{v.name}_else", TensorProto.FLOAT, None) for v in outputs],
+    )  # fmt: skip
+    inside = node("If", ["c"], [v.name for v in outputs], name="choice", then_branch=body, else_branch=other)
+    del model.graph.node[:]
+    model.graph.node.append(inside)
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    want = [(f.rule, f"choice > {f.node}", f.got) for f in ours(group(case))]
+    assert [(f.rule, f.node, f.got) for f in ours(model)] == want
+    assert bool(want) == (case != "plain")
