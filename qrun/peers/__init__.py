@@ -1,4 +1,4 @@
-"""Other runtimes on the same model and feeds: onnxruntime and onnx.reference. The only importer of onnxruntime."""
+"""Other runtimes on the same model and feeds: onnxruntime and onnx.reference."""
 
 from qrun.peers._common import runtime_label
 from qrun.peers._nodes import Nodes
