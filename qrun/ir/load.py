@@ -23,6 +23,8 @@ from qrun.ir.wire import lift
 
 KNOWN = f"ai.onnx {schema.OPSETS[0]}-{schema.OPSETS[-1]}, com.microsoft 1"
 MAX_INLINED = 2 * 10**5
+LARGEST = 2**31 - 1
+"""Bytes of a protobuf message; no model file is longer."""
 
 
 def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "") -> Model:
@@ -54,9 +56,10 @@ def _digest(data: bytes) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a model file; CallError if there is none."""
+    """The bytes of a model file; CallError if there is none, ModelError if there are too many for a protobuf message."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            data = stream.read(LARGEST + 1)
     except (OSError, ValueError) as error:
         reason = "it is a folder" if os.path.isdir(path) else getattr(error, "strerror", None) or str(error)
         near = sorted(p.name for p in path.parent.glob("*.onnx"))[:4] if os.path.isdir(path.parent) else []
@@ -64,6 +67,13 @@ def read_file(path: Path) -> bytes:
         raise CallError(
             "QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes
         ) from None
+    if len(data) > LARGEST:
+        raise ModelError(
+            "QR101", "not-a-model", f"{str(path)!r} is too long for a model", where=[str(path)],
+            facts=[("expected", f"at most {LARGEST:,} bytes, the limit of a protobuf message"), ("got", "more")],
+            fixes=["keep the weights in a file beside it (external data)"],
+        )  # fmt: skip
+    return data
 
 
 def parse(data: bytes, label: str) -> onnx.ModelProto:

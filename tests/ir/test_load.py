@@ -308,3 +308,15 @@ def test_an_initializer_fits_its_graph_input(array: np.ndarray) -> None:
     error = refused(model)
     assert error.code == "QR102"
     assert "does not fit it" in str(error)
+
+
+def test_a_file_without_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No more is read than a protobuf message may hold."""
+    monkeypatch.setattr("qrun.ir.load.LARGEST", 999)
+    (tmp_path / "long.onnx").write_bytes(bytes(1000))
+    with pytest.raises(qrun.ModelError, match="too long for a model") as raised:
+        qrun.load(tmp_path / "long.onnx")
+    assert dict(raised.value.facts)["expected"].startswith("at most 999 bytes")
+    if Path("/dev/zero").exists():
+        with pytest.raises(qrun.ModelError, match="too long for a model"):
+            qrun.load("/dev/zero")
