@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -312,7 +313,7 @@ def test_an_initializer_fits_its_graph_input(array: np.ndarray) -> None:
 
 def test_a_file_without_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No more is read than a protobuf message may hold."""
-    monkeypatch.setattr("qrun.ir.load.LARGEST", 999)
+    monkeypatch.setattr(sys.modules["qrun.ir.load"], "LARGEST", 999)
     (tmp_path / "long.onnx").write_bytes(bytes(1000))
     with pytest.raises(qrun.ModelError, match="too long for a model") as raised:
         qrun.load(tmp_path / "long.onnx")
