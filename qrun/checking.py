@@ -97,7 +97,7 @@ def find_models(paths: Sequence[str]) -> list[Path]:
     found: dict[Path, None] = {}
     for given in paths:
         path = Path(given)
-        below = list(_below(path)) if path.is_dir() else [path]
+        below = list(_below(path)) if os.path.isdir(path) else [path]
         if not os.path.exists(path):
             near = sorted(p.name for p in path.parent.glob("*.onnx"))[:4] if path.parent.is_dir() else []
             raise CallError("QR004", "no-such-file", f"cannot read {given!r}: No such file or directory", where=[given],

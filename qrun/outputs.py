@@ -105,10 +105,9 @@ def save(
 def replacing(target: str) -> Iterator[IO[bytes]]:
     """A new file beside `target` that takes its place when the block ends well. CallError if it cannot be written."""
     path = Path(target)
-    special = path.exists() and not path.is_file()
     temporary = ""
     try:
-        if special:
+        if path.exists() and not path.is_file():
             with open(path, "wb") as stream:
                 yield stream
             return
@@ -133,9 +132,13 @@ def _umask() -> int:
 
 
 def _check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
+    try:
+        exists = folder.exists()
+    except OSError as error:
+        raise _cannot(str(folder), error.strerror or str(error)) from None
+    if exists and not folder.is_dir():
         raise _cannot(str(folder), "a file of that name exists")
-    if folder.is_dir() and not os.access(folder, os.W_OK):
+    if exists and not os.access(folder, os.W_OK):
         raise _cannot(str(folder), "the folder is not writable")
 
 

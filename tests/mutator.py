@@ -1,6 +1,6 @@
 """Damaged models: bytes flipped, cut, inserted, and fields set to hostile values. Deterministic for a seed.
 
-``python tests/mutator.py ROUNDS [SEED]`` runs the command on each and reports what it answered.
+``python tests/mutator.py ROUNDS [SEED]`` gives each to one of the commands in turn and reports what it answered.
 """
 
 from __future__ import annotations
@@ -18,6 +18,18 @@ from google.protobuf.message import DecodeError, Message
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 NUMBERS = [0, 1, -1, 2, 3, 7, 64, 255, 256, 65537, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)]
+COMMANDS = (
+    ["run", "MODEL"],
+    ["check", "MODEL", "--json"],
+    ["profile", "MODEL", "--random", "-n", "1", "--backend", "reference"],
+    ["profile", "MODEL", "--random", "-n", "1", "--by", "op", "--json"],
+    ["compare", "MODEL", "--random", "--against", "reference"],
+    ["compare", "MODEL", "--random", "--against", "fused", "--json"],
+    ["compare", "MODEL", "MODEL", "--random", "--format", "markdown"],
+    ["compare", "MODEL", "--random", "--record", "RECORD"],
+    ["report", "MODEL", "--random", "-n", "1", "--output", "PAGE"],
+)
+"""What a damaged model is given to; the words in capitals stand for paths."""
 FLOATS = [0.0, -0.0, 1e-45, 1e38, -1.0, float("inf"), float("nan"), 0.5, 1e9]
 
 
@@ -117,6 +129,18 @@ def mutants(rounds: int, seed: int) -> Iterator[tuple[int, bytes]]:
         yield number, change(rng.choice(bases), rng)
 
 
+def command(number: int, model: Path) -> list[str]:
+    """The words for the mutant of this number; what is written goes beside the model."""
+    paths = {"MODEL": str(model), "RECORD": str(model.parent / "record"), "PAGE": str(model.parent / "page.html")}
+    words = [paths.get(word, word) for word in COMMANDS[number % len(COMMANDS)]]
+    return words if words[0] == "check" else [*words, "--max-memory", "1GiB"]
+
+
+def answers(words: list[str]) -> tuple[int, ...]:
+    """The exit codes that a damaged model may have."""
+    return (0, 1, 2, 3, 4, 5) if words[0] in ("check", "compare") else (0, 2, 3, 4, 5)
+
+
 def main() -> int:
     import contextlib
     import io
@@ -133,11 +157,11 @@ def main() -> int:
             out, err = io.StringIO(), io.StringIO()
             start = time.perf_counter()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = qrun_main([str(path), "--max-memory", "1GiB"])
+                code = qrun_main(command(number, path))
             spent = time.perf_counter() - start
             slowest = max(slowest, spent)
             codes[code] += 1
-            if code not in (0, 2, 3, 4, 5) or "Traceback" in err.getvalue() or spent > 10:
+            if code not in answers(command(number, path)) or "Traceback" in err.getvalue() or spent > 10:
                 bad += 1
                 keep = Path(tempfile.gettempdir()) / f"qrun-mutant-{seed}-{number}.onnx"
                 keep.write_bytes(data)

@@ -42,7 +42,8 @@ def tensor(**more: Any) -> dict[str, Any]:
     return {
         "name": "t0", "index": 0, "node": "n0", "kind": "activation", "type": "uint8", "shape": [1, 8],
         "scale": [0.02, 0.02], "zero_point": [3, 3], "size": 8,
-        "limits": [0, 255], "used": [0, 255], "at_low": 1, "at_high": 2, "bins": [1, 0, 3, 1], **more,
+        "limits": [0, 255], "used": [0, 255], "at_low": 1, "at_high": 2, "bins": [1, 0, 3, 1],
+        "bin_codes": [63, 64, 64, 63], **more,
     }  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def pair(**more: Any) -> dict[str, Any]:
 def runtimes(*tensors: dict[str, Any], **more: Any) -> dict[str, Any]:
     sides = [{"name": "qrun", "label": "qrun 0.1.0 (reference)"}, {"name": "ort", "label": "onnxruntime 1.31.1"}]
     return {"kind": "runtimes", "sides": sides, "equal": False, "isolate": False, "refused": None,
-            "tensors": list(tensors), "outputs": list(tensors[-1:]), **more}  # fmt: skip
+            "tolerance": {"lsb": 0, "rtol": 0.001, "atol": 1e-7}, "tensors": list(tensors), "outputs": list(tensors[-1:]), **more}  # fmt: skip
 
 
 def models(name: str = "conv") -> dict[str, Any]:

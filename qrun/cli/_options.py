@@ -23,6 +23,16 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is not a size such as 8GiB, 500MB or 4096.", param, ctx)
 
 
+class Distance(click.FloatRange):
+    """A number of 0 or more, and no NaN, with which nothing compares."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value!r} is not a number of 0 or more.", param, ctx)
+        return number
+
+
 input_options = stacked(
     option("-i", "--inputs", metavar="SPEC", multiple=True, group="Inputs",
            help="An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, argument, define, general_options, option
-from qrun.cli._options import Size
+from qrun.cli._options import Distance, Size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ FORMATS = ("full", "concise", "json", "github", "gitlab", "junit", "sarif", "mar
 )
 @option(
     "--rtol",
-    type=click.FloatRange(0),
+    type=Distance(0),
     metavar="X",
     default=1e-3,
     show_default=True,
@@ -77,7 +77,7 @@ FORMATS = ("full", "concise", "json", "github", "gitlab", "junit", "sarif", "mar
 )
 @option(
     "--atol",
-    type=click.FloatRange(0),
+    type=Distance(0),
     metavar="X",
     default=1e-7,
     show_default=True,
@@ -139,7 +139,7 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     report = _checked(models, settings, make, options, out)
     argv = ctx.ensure_object(Call).argv
     notes = out.verbose > 0
-    print_report(out.result, options["format"], report, argv, notes)
+    print_report(out.result, options["format"], report, argv, notes, out.quiet)
     for format, file in targets:
         _write(file, report_text(format, report, argv, notes))
     if options["format"] == "github":

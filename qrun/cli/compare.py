@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, argument, define, format_options, general_options, option, stacked
-from qrun.cli._options import Size, input_options, read_model
+from qrun.cli._options import Distance, Size, input_options, read_model
 from qrun.cli.profile import Top
 from qrun.errors import CallError
 
@@ -28,20 +28,28 @@ _RUNS = "--against, --arith, --isolate and --record run one model"
 
 @dataclass(frozen=True)
 class Shown:
-    """What was compared, ready to be printed: as text, as Markdown, and the body of the JSON report."""
+    """What was compared, ready to be printed: as text, as Markdown, and the body of the JSON report.
+
+    passed: is it good enough by another measure than equality? None: equality counts.
+    """
 
     equal: bool
     text: Callable[[Out, int | None], None]
     markdown: Callable[[Out, int | None], None]
     fields: Callable[[], dict[str, Any]]
+    passed: bool | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if (self.equal if self.passed is None else self.passed) else 1
 
 
 tolerance_options = stacked(
     option("--lsb", type=click.IntRange(0), metavar="N", default=0, show_default=True, group="Tolerance",
            help="Steps by which integer tensors may differ."),
-    option("--rtol", type=click.FloatRange(0), metavar="X", group="Tolerance", show_default="0.001; 0 between qrun's backends",
+    option("--rtol", type=Distance(0), metavar="X", group="Tolerance", show_default="0.001; 0 between qrun's backends",
            help="Relative tolerance of floating-point tensors."),
-    option("--atol", type=click.FloatRange(0), metavar="X", group="Tolerance", show_default="1e-07; 0 between qrun's backends",
+    option("--atol", type=Distance(0), metavar="X", group="Tolerance", show_default="1e-07; 0 between qrun's backends",
            help="Absolute tolerance of floating-point tensors."),
 )  # fmt: skip
 
@@ -55,7 +63,7 @@ tolerance_options = stacked(
         "qrun compare m.onnx -i x.npy --record golden/     # then: m.onnx golden/",
         "qrun compare before.json after.json               # also a.npz b.npz",
     ],
-    notes="Exit code 0 if all is equal within the tolerance, 1 if not. A cause is named only if computing the node in this "
+    notes="Exit code 0 if all is equal within the tolerance (or reaches --min-sqnr), 1 if not. A cause is named only if computing the node in this "
     "way gives the other side's bits.",
 )
 @argument("a", about="A model, or - for stdin; or a result saved with --json or -o.")
@@ -73,6 +81,8 @@ tolerance_options = stacked(
 @option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,
         show_default="80% of free", group="Run", help="Stop before a tensor would take more, e.g. 8GiB.")  # fmt: skip
 @tolerance_options
+@option("--min-sqnr", type=Distance(0), metavar="DB", group="Tolerance",
+        help="Two models: decibels of signal to noise that each output must reach, in place of --rtol and --atol.")  # fmt: skip
 @option("--top", type=Top(), metavar="N", default=10, show_default=True, group="Output",
         help="Differing tensors to list, or 'all'.")  # fmt: skip
 @format_options("text", "json", "markdown")
@@ -80,8 +90,12 @@ tolerance_options = stacked(
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, **options: Any) -> int:
     """Find the first tensor where two runtimes, models or runs differ."""
-    shown = _KINDS[_kind(options)](options, out)
-    code = 0 if shown.equal else 1
+    kind = _kind(options)
+    if kind != "models" and options["min_sqnr"] is not None:
+        raise _unfit("--min-sqnr compares two models", "qrun compare FLOAT QUANTIZED --min-sqnr DB", f"{options['a']}",
+                     "leave out --min-sqnr, or give a second model")  # fmt: skip
+    shown = _KINDS[kind](options, out)
+    code = shown.exit_code
     top = None if options["top"] == "all" else options["top"]
     if options["format"] == "json":
         from qrun.report.json import document
@@ -101,6 +115,8 @@ def _kind(options: Mapping[str, Any]) -> str:
     a, b = options["a"], options["b"]
     first, second = _suffix(a), _suffix(b) if b else ""
     files = first in (".npz", ".json")
+    if b in ("", "-") or options["record"] == "":
+        raise _unfit("B and --record name files, - is for A only", "a path", "-" if b == "-" else "an empty name")
     if b is None:
         if files:
             raise _unfit("a second file is missing", f"two {first} files", a, f"qrun compare {a} OTHER{first}")
@@ -194,13 +210,14 @@ def _models(options: Mapping[str, Any], out: Out) -> Shown:
     second = load(options["b"])
     feeds = _feeds(first, options, out)
     with Progress(out, "compare") as progress:
-        found = accuracy(first, second, [feeds.arrays], tolerance=_tolerance(options), max_memory=options["max_memory"],
-                         progress=progress)  # fmt: skip
+        found = accuracy(first, second, [feeds.arrays], tolerance=_tolerance(options), min_sqnr=options["min_sqnr"],
+                         max_memory=options["max_memory"], progress=progress)  # fmt: skip
     return Shown(
         found.equal,
         lambda out, top: report.print_accuracy(out, found, top),
         lambda out, top: report.print_accuracy_markdown(out, found, top),
         lambda: {"kind": "models", **report.accuracy_fields(found)},
+        found.passed,
     )
 
 

@@ -104,6 +104,9 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: ski
     report = measured(ready, options, out)
     if options["trace"]:
         write_trace(ready, report.profile.last, options, out)
+        if options["against"]:
+            out.note(f"{options['trace']} has the last run of qrun, none of {options['against']}; "
+                     f"--backend {options['against']} --trace FILE writes that")  # fmt: skip
     code = INTERRUPTED if report.profile.interrupted else 0
     _print(ctx, out, report, options["format"], code)
     return code
@@ -174,13 +177,17 @@ def _threads(options: Mapping[str, Any]) -> int | None:
 
 
 def _machine(profile: Profile, options: Mapping[str, Any]) -> Machine | None:
-    """What this machine can do, if there are nodes to judge by it; measured again if one of them can do more."""
+    """What this machine can do, if there are nodes to judge by it; measured again if one of them can do more.
+
+    Threads beyond the CPUs add nothing to it, and take very long to measure because they wait for each other.
+    """
     from qrun.machine import this_machine
     from qrun.report.profilerows import above_roof, node_rows
 
     if not profile.node_ns.size:
         return None
-    given = (cache_of(options), _threads(options) or usable_cpus(), os.environ.get("QRUN_ISA", ""))
+    cpus = usable_cpus()
+    given = (cache_of(options), min(_threads(options) or cpus, cpus), os.environ.get("QRUN_ISA", ""))
     found = this_machine(*given)
     return this_machine(*given, found) if above_roof(node_rows(profile, found)) else found
 

@@ -216,6 +216,8 @@ def _write(target: str, text: str, out: Out) -> None:
 
     data = text.encode("utf-8")
     if target == "-":
+        if sys.stdout is None:
+            raise CallError("QR008", "cannot-write", "cannot write to stdout: it is closed", fixes=["-o FILE"])
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from qrun.comparing.accuracy_sums import Noise, Sums
-from qrun.comparing.matching import Match, Matching, match
-from qrun.comparing.matching_graph import Reals, Source
+from qrun.comparing.accuracy_departure import Departure, departure
+from qrun.comparing.accuracy_rows import OutputAccuracy, Rows, TensorAccuracy
+from qrun.comparing.accuracy_sums import decibels
+from qrun.comparing.matching import Matching, match
+from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking import Cost, Ranking, Suggestion
 from qrun.comparing.ranking_groups import groups
-from qrun.comparing.ranking_local import Local
-from qrun.differences import Tolerance, difference
+from qrun.differences import Tolerance
 from qrun.errors import CallError
 from qrun.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
-from qrun.ir.types import shape_text
 from qrun.memory import Budget, default_limit
 from qrun.profiling import Progress
 from qrun.session import Session
@@ -26,41 +24,8 @@ SECONDS = 60.0
 """Time for the measured effects of nodes, all runs together."""
 _SHARE = 0.7
 """Of that time, for the single nodes; the rest is for the lists of nodes to keep in float."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputAccuracy:
-    """An output of the graph in both models.
-
-    agreed, decided: of how many decisions (argmax along the last axis longer than 1) how many are the same; None for
-                     outputs that decide nothing.
-    equal:           within the tolerance in all runs.
-    """
-
-    name: str
-    other: str
-    noise: Noise
-    agreed: int | None
-    decided: int | None
-    equal: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TensorAccuracy:
-    """A tensor of the quantized model and the float tensor that it stands for.
-
-    node:      that makes it in the quantized model; None for a graph input.
-    reference: the other model's tensor; how: how they were matched, see `Match`.
-    cumulated: the quantized model's run against the other one's; local: its own quantization alone, None where it has
-               none. A tensor that no run shows has no cumulated noise.
-    """
-
-    tensor: str
-    node: Node | None
-    reference: str
-    how: str
-    cumulated: Noise | None
-    local: Local | None
+_MUCH = 0.1
+"""Share of the noise from which a wrong scale is the first thing to correct."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +52,13 @@ class Left:
 class Accuracy:
     """Everything known about two models and their runs.
 
-    costs:    the ranking, dearest first; nodes without any effect are not in it.
+    costs:    the ranking, dearest first; nodes without any effect are not in it. None at all with a `departure`.
     measured: quantized nodes whose effect at the outputs was measured alone, of `quantizing`.
     partly:   nodes of which only the rounding of their result is known, as they cannot be computed from tensors of the
               reference: what they read is not matched.
+    suggestion: None without costs, with a departure, and where the reference is quantized too.
+    real:     SQNR of the outputs (of their mean ratio), over the runs in which all nodes together were measured.
+    min_sqnr: dB that each output must reach, in place of the tolerance; None: the tolerance counts.
     """
 
     reference: Model
@@ -105,12 +73,31 @@ class Accuracy:
     quantizing: int
     partly: tuple[Node, ...]
     suggestion: Suggestion | None
+    departure: Departure | None
+    real: float
     tolerance: Tolerance
+    min_sqnr: float | None
 
     @property
     def equal(self) -> bool:
         """Are all outputs within the tolerance?"""
         return all(output.equal for output in self.outputs)
+
+    def reaches(self, output: OutputAccuracy) -> bool:
+        """Is an output good enough? One without numbers must be equal."""
+        if self.min_sqnr is None or not output.noise.count:
+            return output.equal
+        return output.noise.sqnr >= self.min_sqnr
+
+    @property
+    def passed(self) -> bool:
+        """Are all outputs good enough?"""
+        return all(map(self.reaches, self.outputs))
+
+    @property
+    def misfits(self) -> tuple[Cost, ...]:
+        """Nodes that cost much for a scale that does not suit the values: it is to be corrected before anything else."""
+        return tuple(cost for cost in self.costs if cost.fit is not None and cost.share >= _MUCH)
 
 
 def accuracy(
@@ -119,6 +106,7 @@ def accuracy(
     feeds: Sequence[Mapping[str, Array]],
     *,
     tolerance: Tolerance = Tolerance(),  # noqa: B008
+    min_sqnr: float | None = None,
     max_memory: int | None = None,
     seconds: float = SECONDS,
     progress: Progress | None = None,
@@ -126,6 +114,7 @@ def accuracy(
     """Compare two models with the same inputs, over all feeds.
 
     feeds:      at least one set of arrays by input name; one at a time is in memory with all its tensors.
+    min_sqnr:   dB, see `Accuracy`.
     max_memory: bytes that a run may hold; None: 80 % of what is free.
     seconds:    for measuring what nodes do to the outputs, all feeds together; see `Effects` for what is left out where
                 that does not suffice.
@@ -133,24 +122,29 @@ def accuracy(
     """
     _check(reference, quantized, feeds)
     session = Session(quantized, fuse=False, max_memory=max_memory)
-    for one in (Session(reference, fuse=False, max_memory=max_memory), session):
-        one.run(feeds[0])
+    for ready in (Session(reference, fuse=False, max_memory=max_memory), session):
+        ready.run(feeds[0])
     a, b = (Reals(replace(model, defaults=_fed(model, feeds))) for model in (reference, quantized))
     found = match(a, b)
     ranking = Ranking(a, b, groups(a, b, found), len(feeds), seconds * _SHARE, progress)
-    rows = _Rows(a, b, found, session, tolerance)
+    rows = Rows(a, b, found, session, tolerance)
     for one in feeds:
         a.budget = b.budget = Budget(default_limit if max_memory is None else max_memory)
         clean = ranking.mixed.clean(check_feeds(reference, one))
         rows.add(one, clean)
         ranking.add(clean)
     costs = ranking.costs()
-    suggestion = ranking.suggest(costs, feeds, seconds * (1 - _SHARE))
+    lists = [] if a.quantizes else costs
+    suggestion = ranking.suggest(lists, feeds, seconds * (1 - _SHARE))
+    real = rows.reached[suggestion.runs - 1]
+    a.budget = b.budget = Budget(default_limit if max_memory is None else max_memory)
+    gone = departure(rows, ranking, feeds[0], real, suggestion.ratio)
     locals_ = {watch.group.value: watch.local() for watch in ranking.watches}
     return Accuracy(reference, quantized, len(feeds), feeds[0], tuple(rows.outputs()), tuple(rows.tensors(locals_)),
-                    tuple(_left(a, b, found)), tuple(costs), ranking.effects.measured, len(ranking.watches),
-                    tuple(w.group.node for w in ranking.watches if not w.group.whole), suggestion,
-                    tolerance)  # fmt: skip
+                    tuple(_left(a, b, found)), () if gone else tuple(costs), ranking.effects.measured, len(ranking.watches),
+                    tuple(w.group.node for w in ranking.watches if not w.group.whole),
+                    suggestion if any(cost.measured for cost in lists) and not gone else None, gone, decibels(real),
+                    tolerance, min_sqnr)  # fmt: skip
 
 
 def _check(reference: Model, quantized: Model, feeds: Sequence[Mapping[str, Array]]) -> None:
@@ -185,79 +179,6 @@ def _fit(one: tuple[int | str | None, ...] | None, other: tuple[int | str | None
         return True
     pairs = zip(one, other, strict=False)
     return len(one) == len(other) and all(x == y or not isinstance(x, int) or not isinstance(y, int) for x, y in pairs)
-
-
-class _Rows:
-    """Sums for each pair of tensors and each pair of outputs."""
-
-    def __init__(self, a: Reals, b: Reals, found: Matching, session: Session, tolerance: Tolerance) -> None:
-        self.a, self.b, self.session, self.tolerance = a, b, session, tolerance
-        self.matches = found.matches
-        self.sums = {m.value: Sums() for m in found.matches}
-        self.shown = {m.value: shown for m in found.matches if (shown := self._shown(m.value))}
-        mine, theirs = [v.name for v in a.model.outputs], [v.name for v in b.model.outputs]
-        self.ends = [(n, n) for n in mine] if set(mine) == set(theirs) else list(zip(mine, theirs, strict=True))
-        self.end_sums = [Sums() for _ in self.ends]
-        self.agreed = [[0, 0] for _ in self.ends]
-        self.equal = [True] * len(self.ends)
-
-    def _shown(self, value: str) -> tuple[str, tuple[int, ...]] | None:
-        """The tensor of the quantized model's run that tells the value, and the quantizer whose codes it holds."""
-        own = {n for node in self.b.model.nodes for n in node.outputs} | {v.name for v in self.b.model.inputs}
-        path = self.b.rounds.get(value, ())
-        codes = self.b.codes.get(Source(value, path))
-        if path and codes in own:
-            return codes, path[-1:]
-        name = self.b.settled(value)
-        return (name, ()) if name in own else None
-
-    def add(self, feeds: Mapping[str, Array], clean: Mapping[str, Array]) -> None:
-        names = dict.fromkeys([*(name for name, _ in self.shown.values()), *(n for _, n in self.ends)])
-        inputs = {v.name for v in (*self.b.model.inputs, *self.b.model.defaults)}
-        got = {**feeds, **self.session.run(feeds, [n for n in names if n not in inputs])}
-        for m in self.matches:
-            want = clean[self.a.settled(m.other)]
-            if m.value not in self.shown or want.dtype.kind not in "fiub":
-                continue
-            name, path = self.shown[m.value]
-            array = self.b.meaning(got[name], path[0]) if path else got[name]
-            if array.size != want.size:
-                self.shown.pop(m.value)
-            else:
-                self.sums[m.value].add(array, want)
-        for at, (mine, theirs) in enumerate(self.ends):
-            self._end(at, got[theirs], clean[mine])
-
-    def _end(self, at: int, got: Array, want: Array) -> None:
-        if got.shape != want.shape:
-            raise CallError("QR003", "output-mismatch", f"output {self.ends[at][0]!r} has another shape in the second model",
-                            where=[self.a.model.label, self.b.model.label],
-                            facts=[("first", shape_text(want.shape)), ("second", shape_text(got.shape))])  # fmt: skip
-        self.equal[at] &= difference(got, want, self.tolerance).equal
-        if want.dtype.kind not in "fiub":
-            return
-        self.end_sums[at].add(got, want)
-        axes = [axis for axis, size in enumerate(want.shape) if size > 1]
-        if want.dtype.kind == "f" and axes and want.size and len(axes) < 4:
-            same = np.argmax(got, axes[-1]) == np.argmax(want, axes[-1])
-            self.agreed[at][0] += int(np.count_nonzero(same))
-            self.agreed[at][1] += int(np.size(same))
-
-    def outputs(self) -> Iterator[OutputAccuracy]:
-        for (mine, theirs), sums, (agreed, decided), equal in zip(
-            self.ends, self.end_sums, self.agreed, self.equal, strict=True
-        ):
-            yield OutputAccuracy(mine, theirs, sums.result(), agreed if decided else None, decided or None, equal)
-
-    def tensors(self, locals_: Mapping[str, Local]) -> Iterator[TensorAccuracy]:
-        for m in self.matches:
-            place = self.b.made.get(m.value)
-            node = None if place is None else self.b.nodes[place]
-            noise = self.sums[m.value].result() if m.value in self.shown else None
-            yield TensorAccuracy(self._name(m), node, m.other, m.how, noise, locals_.get(m.value))
-
-    def _name(self, m: Match) -> str:
-        return self.shown[m.value][0] if m.value in self.shown else m.value
 
 
 def _left(a: Reals, b: Reals, found: Matching) -> Iterator[Left]:

@@ -124,6 +124,11 @@ class Reals:
         """The places of nodes that do not only read constants."""
         return tuple(p for p, node in enumerate(self.nodes) if any(n in self.sources for n in node.outputs))
 
+    @cached_property
+    def quantizes(self) -> bool:
+        """Is any value rounded to codes, or any constant stored as codes?"""
+        return any(is_quantize(node) or is_dequantize(node) or _is_dynamic(node) for node in self.nodes)
+
     # Constants
 
     def is_constant(self, name: str) -> bool:

@@ -12,7 +12,7 @@ from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_effects import Effects, comparable, mean_ratio
 from qrun.comparing.ranking_groups import Group, Mixed
 from qrun.comparing.ranking_local import Local, Spread, Watch
-from qrun.comparing.ranking_reasons import explain
+from qrun.comparing.ranking_reasons import Fit, explain
 from qrun.ir import Array, Node
 from qrun.profiling import Progress
 
@@ -37,6 +37,7 @@ class Cost:
     sqnr:     the same in dB. share: of the sum over all nodes.
     reason:   ``clipped``, ``range-unused``, ``far-values``, ``outliers``, ``weights-per-tensor``, ``weights``, ``input``
               or ``rounding``; why: in words, with the numbers seen.
+    fit:      the scale that the values need, where the one they have is far off.
     """
 
     node: Node
@@ -50,6 +51,7 @@ class Cost:
     spread: Spread
     reason: str
     why: str
+    fit: Fit | None
 
     @property
     def sqnr(self) -> float:
@@ -65,7 +67,7 @@ class Suggestion:
             of the noise.
     nodes:  the first model's nodes that they are; around: those that read the results of these and would round them
             again.
-    runs:   inputs that were used.
+    runs:   inputs that were used. ratio: noise to signal with no node in float, in these.
     """
 
     tried: tuple[tuple[int, float], ...]
@@ -73,6 +75,7 @@ class Suggestion:
     nodes: tuple[Node, ...]
     around: tuple[Node, ...]
     runs: int
+    ratio: float
 
 
 class Ranking:
@@ -99,16 +102,14 @@ class Ranking:
                 continue
             share = ratio / whole if math.isfinite(ratio) else 1.0
             group, local, spread = watch.group, watch.local(), watch.spread()
-            reason, why = explain(watch, local, spread)
+            reason, why, fit = explain(watch, local, spread)
             found.append(Cost(group.node, group.value, group.target, group.floats, ratio, share, measured, local,
-                              spread, reason, why))  # fmt: skip
+                              spread, reason, why, fit))  # fmt: skip
         return sorted(found, key=lambda c: (-c.ratio, -c.local.noise.ratio))
 
-    def suggest(self, costs: Sequence[Cost], runs: Sequence[Mapping[str, Array]], seconds: float) -> Suggestion | None:
+    def suggest(self, costs: Sequence[Cost], runs: Sequence[Mapping[str, Array]], seconds: float) -> Suggestion:
         """How much is won with the first nodes of the ranking in float; as many runs as there is time for, at least one."""
         measured = [cost for cost in costs if cost.measured]
-        if not measured:
-            return None
         sizes = (0, *(n for n in SIZES if n <= max(1, len(self.watches) // PART) and n <= len(measured)))
         sums = {n: [Sums() for _ in self.mixed.outputs] for n in sizes}
         start, used = monotonic(), 0
@@ -123,13 +124,11 @@ class Ranking:
             if monotonic() - start > seconds * used / (used + 1):
                 break
         ratios = {n: mean_ratio(row) for n, row in sums.items()}
-        won = {
-            n: 1 - ratios[n] / ratios[0] if math.isfinite(ratios[0]) else float(math.isfinite(ratios[n])) for n in sizes
-        }
+        won = {n: _won(ratios[0], ratios[n]) for n in sizes}
         best = max(won.values())
         count = next((n for n in sizes if best >= HALF and won[n] >= MOST * best), 0)
         nodes, around = self._names(measured[:count])
-        return Suggestion(tuple((n, decibels(r)) for n, r in ratios.items()), count, nodes, around, used)
+        return Suggestion(tuple((n, decibels(r)) for n, r in ratios.items()), count, nodes, around, used, ratios[0])
 
     def _names(self, costs: Sequence[Cost]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
         """The nodes of these groups; and where it is the result that is rounded, those that read it."""
@@ -138,3 +137,10 @@ class Ranking:
         readers = self.mixed.a.model.consumers
         around = {n.index: n for c in rounded for n in readers.get(c.target, ()) if n.index not in nodes}
         return tuple(nodes[i] for i in sorted(nodes)), tuple(around[i] for i in sorted(around))
+
+
+def _won(whole: float, left: float) -> float:
+    """The share of the noise that is gone."""
+    if not math.isfinite(whole):
+        return float(math.isfinite(left))
+    return 1 - left / whole if whole else 0.0

@@ -181,7 +181,7 @@ class Mixed:
         now: dict[str, Array] = {}
         for group in active:
             if group.target not in self.a.producers:
-                now[group.target] = self._made(group, clean, known)
+                now[group.target] = self.made(group, clean, known)
         needed = self._needed(at)
         for place in self.a.running:
             node = self.a.nodes[place]
@@ -190,13 +190,14 @@ class Mixed:
                 continue
             values = ChainMap(now, clean)  # type: ignore[arg-type]
             if group_here is not None:
-                now[group_here.target] = self._made(group_here, values, known)
+                now[group_here.target] = self.made(group_here, values, known)
             elif any(name in now for name in node.inputs) and not needed.isdisjoint(node.outputs):
                 made = self.a.compute(place, [self._value(name, values) for name in node.inputs])
                 now.update((name, array) for name, array in zip(node.outputs, made, strict=False) if name)
         return [now.get(name, clean[name]) for name in self.outputs]
 
-    def _made(self, group: Group, values: Mapping[str, Array], known: Mapping[str, Array] | None) -> Array:
+    def made(self, group: Group, values: Mapping[str, Array], known: Mapping[str, Array] | None = None) -> Array:
+        """The group's result from these values; rounded from its own value there if it cannot be computed."""
         if known is not None and group.target in known:
             return known[group.target]
         like = values[group.target]

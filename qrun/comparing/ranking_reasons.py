@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from qrun.comparing.accuracy_sums import decibels
 from qrun.comparing.ranking_local import BULK, Local, Spread, Watch
@@ -13,10 +14,50 @@ _LOST = 0.001
 """Share of an input's values outside the range that counts as the cause."""
 _SEEN = 0.01
 """Steps that small values must reach to count: rounding smaller ones away is no loss."""
+_OFF = 4.0
+"""How many times too small or too large a scale must be to be called wrong: calibration clips and rounds up by less."""
+
+_BOUNDED = ("Softmax", "Sigmoid", "HardSigmoid", "Tanh")
+"""Operators whose codes stand for all that they can make, by convention, whatever the values are."""
 
 
-def explain(watch: Watch, local: Local, spread: Spread) -> tuple[str, str]:
-    """The reason for a group's noise: its largest part, and what the values and the range say about that."""
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A scale that does not suit the values.
+
+    now:    the scale; wanted: the smallest one whose codes reach from the smallest to the largest value and 0.
+    inside: is it in front of the group's operators, not behind them?
+    """
+
+    now: float
+    wanted: float
+    inside: bool
+
+
+def explain(watch: Watch, local: Local, spread: Spread) -> tuple[str, str, Fit | None]:
+    """The reason for a group's noise: its largest part, and what the values and the range say about that.
+
+    The third is the scale that the values need, where that is the reason.
+    """
+    inputs = watch.input_spread()
+    reason, why = _reason(watch, local, spread, inputs)
+    inside = max(local.clipped, local.rounding, local.weights) < local.input
+    seen = inputs if inside and inputs is not None else spread
+    bounded = not inside and any(node.op_type in _BOUNDED for node in watch.group.floats)
+    lossy = reason == "clipped" and seen.beyond > _LOST * seen.count
+    wide = reason == "range-unused" and not bounded
+    return reason, why, _fit(seen, inside) if lossy or wide else None
+
+
+def _fit(spread: Spread, inside: bool) -> Fit | None:
+    known = spread.range
+    if known is None or known.codes < 2:
+        return None
+    wanted = (max(spread.most, 0.0) - min(spread.least, 0.0)) / (known.codes - 1)
+    return Fit(known.step, wanted, inside) if wanted and not 1 / _OFF < wanted / known.step < _OFF else None
+
+
+def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -> tuple[str, str]:
     parts = {"clipped": local.clipped, "rounding": local.rounding, "weights": local.weights, "input": local.input}
     largest = max(parts, key=lambda part: parts[part])
     if largest == "clipped" and spread.range is not None:
@@ -26,7 +67,6 @@ def explain(watch: Watch, local: Local, spread: Spread) -> tuple[str, str]:
         if ratio >= _CHANNELS:
             return "weights-per-tensor", f"one scale for weights whose channels differ {ratio:.3g}-fold in size"
         return "weights", f"rounded weights, {decibels(local.weights):.1f} dB"
-    inputs = watch.input_spread()
     if largest == "input" and inputs is not None:
         reason, why = ("clipped", _clipped(inputs)) if inputs.beyond > _LOST * inputs.count else _rounding(inputs)
         return "input" if reason == "rounding" else reason, f"its input: {why}"

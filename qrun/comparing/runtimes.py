@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes import Reason, Suspect, reason, same
+from qrun.comparing.causes import REFUSED, Reason, Suspect, reason, same
 from qrun.comparing.groups import Group
 from qrun.comparing.sides import Side, Unit, Values
 from qrun.comparing.tensors import PLAIN, Code, Pair, pair
@@ -58,6 +58,11 @@ class Compared:
     def differs(self) -> bool:
         return not self.pair.equal
 
+    @property
+    def refused(self) -> bool:
+        """Does the second side refuse to make it?"""
+        return self.guilt is not None and self.guilt.reason.cause == REFUSED
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -83,8 +88,14 @@ class Comparison:
         return tuple(t for t in self.tensors if t.differs)
 
     @property
+    def refused(self) -> tuple[Compared, ...]:
+        """The tensors that the second side refuses to make."""
+        return tuple(t for t in self.tensors if t.refused)
+
+    @property
     def first(self) -> Compared | None:
-        return next(iter(self.differing), None)
+        """The first tensor that differs; a refused one only if no other does."""
+        return next((t for t in self.differing if not t.refused), next(iter(self.differing), None))
 
     @property
     def equal(self) -> bool:

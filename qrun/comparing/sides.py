@@ -185,7 +185,7 @@ class PeerSide:
     def __init__(self, model: Model, backend: str, *, data: bytes | None = None, optimize: bool = False) -> None:
         self.model = model
         self.backend = backend
-        self.name = backend
+        self.name = f"{backend}-optimized" if optimize else backend
         self._optimize = optimize
         self._nodes = Nodes(model, data)
         names = self._nodes.names

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes import same
-from qrun.differences import Difference, Tolerance, difference, integral, plain, sqnr
+from qrun.differences import Difference, Tolerance, difference, differing, distances, integral, plain, sqnr
 from qrun.ir import Array
 from qrun.ir.types import describe
 
@@ -30,21 +30,28 @@ class Pair:
 
     type:       type and shape of the first one. identical: are all bits equal (NaN equals NaN)?
     difference: of the first from the second, outside the tolerance.
-    a, b:       the values at the largest difference, None if no elements were compared.
+    other_bits: how many elements differ at all, inside the tolerance or not.
+    beyond:     the largest difference outside the tolerance, in the unit of `difference`; 0 without any.
+    a, b:       the values there, or at the largest difference if none is outside; None if no elements were compared.
     max_abs, max_rel: largest differences of all elements, as real numbers; max_rel relative to the second side.
     sqnr:       in dB, the second side being the signal.
     argmax:     index of the largest element on each side, axes of size 1 left out; None for integers and texts.
+    agreed:     in how many of how many rows along the last axis longer than 1 the largest element is at the same place;
+                None where `argmax` is.
     """
 
     type: str
     difference: Difference
     identical: bool
+    other_bits: int = 0
+    beyond: float = 0.0
     a: Any = None
     b: Any = None
     max_abs: float | None = None
     max_rel: float | None = None
     sqnr: float | None = None
     argmax: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    agreed: tuple[int, int] | None = None
 
     @property
     def equal(self) -> bool:
@@ -63,16 +70,27 @@ def pair(a: Array | None, b: Array | None, tolerance: Tolerance, code: Code = PL
     if found.form is not None:
         return Pair(describe(a), found, False)
     if same(a, b):
-        return Pair(describe(a), found, True, sqnr=float("inf"), argmax=_argmax(a, b))
+        return Pair(describe(a), found, True, sqnr=float("inf"), argmax=_argmax(a, b), agreed=_agreed(a, b))
     place = found.worst if found.differing else _worst(a, b)
-    at = {"a": plain(a[place]), "b": plain(b[place])}
+    counted: dict[str, Any] = {
+        "other_bits": int(np.count_nonzero(differing(a, b))),
+        "beyond": _beyond(a[place], b[place]) if found.differing else 0.0,
+        "a": plain(a[place]), "b": plain(b[place]),
+    }  # fmt: skip
     if a.dtype.kind in "OUSc":
-        return Pair(describe(a), found, False, **at)
+        return Pair(describe(a), found, False, **counted)
     x, y = ((_wide(v) - code.zero) * code.scale for v in (a, b))
     largest, relative = _largest(x, y)
     return Pair(
-        describe(a), found, False, **at, max_abs=largest, max_rel=relative, sqnr=sqnr(x, y), argmax=_argmax(a, b)
-    )
+        describe(a), found, False, **counted, max_abs=largest, max_rel=relative, sqnr=sqnr(x, y),
+        argmax=_argmax(a, b), agreed=_agreed(a, b),
+    )  # fmt: skip
+
+
+def _beyond(x: Any, y: Any) -> float:
+    """The distance of two elements; inf if one of them is no finite number."""
+    step = float(distances(np.asarray(x), np.asarray(y)))
+    return step if step == step else float("inf")
 
 
 def _worst(a: Array, b: Array) -> tuple[int, ...]:
@@ -96,8 +114,13 @@ def _largest(x: Array, y: Array) -> tuple[float, float]:
     return tuple(float(v[np.isfinite(v)].max(initial=0.0)) for v in (apart, relative))  # type: ignore[return-value]
 
 
+def _ranked(a: Array) -> bool:
+    """Does the largest element mean something?"""
+    return not (a.dtype.kind in "OUScb" or integral(a.dtype) or not a.size or not a.ndim)
+
+
 def _argmax(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    if a.dtype.kind in "OUScb" or integral(a.dtype) or not a.size or not a.ndim:
+    if not _ranked(a):
         return None
     with np.errstate(all="ignore"):
         return _place(_wide(a)), _place(_wide(b))
@@ -106,3 +129,12 @@ def _argmax(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]] | Non
 def _place(values: Array) -> tuple[int, ...]:
     at = np.unravel_index(int(np.argmax(np.nan_to_num(values, nan=-np.inf))), values.shape)
     return tuple(int(i) for i, size in zip(at, values.shape, strict=True) if size > 1) or (0,)
+
+
+def _agreed(a: Array, b: Array) -> tuple[int, int] | None:
+    if not _ranked(a):
+        return None
+    axis = max((at for at, size in enumerate(a.shape) if size > 1), default=-1)
+    with np.errstate(all="ignore"):
+        x, y = (np.argmax(np.nan_to_num(_wide(v), nan=-np.inf), axis) for v in (a, b))
+    return int(np.count_nonzero(x == y)), int(np.size(x))

@@ -12,6 +12,9 @@ from qrun.ir.types import shape_text
 from qrun.ops._op import Shape, refuse
 from qrun.ops._quantize import BLOCK
 
+_PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"
+_PER_BLOCK = "export one scale per block of the axis, or without block_size"
+
 
 @dataclass(frozen=True, slots=True)
 class Grain:
@@ -115,7 +118,8 @@ def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, n
     if scale.size == 1 and scale.ndim <= 1:
         return Grain("per-tensor", x.shape)
     if axis is None:
-        raise _bad_scale(name, "a scalar or [1]", scale, f"{op} is per tensor; per-axis scales came with opset 13.")
+        why = f"{op} is per tensor; per-axis scales came with opset 13."
+        raise _bad_scale(name, "a scalar or [1]", scale, why, "export a single scale, or convert the model to opset 13")
     if scale.ndim != 1:
         why = f"{op}: a scale of rank {scale.ndim} means blocked quantization, which needs block_size."
         raise _bad_scale(name, "a scalar or a 1-D tensor", scale, why)
@@ -146,7 +150,7 @@ def _blocked(x: Array, scale: Array, axis: int, block_size: int, op: str, name: 
         raise _bad_block("a positive number, or 0 for none", block_size, op)
     if scale.ndim != x.ndim or not x.ndim:
         why = f"{op}: with block_size, the scale has x's rank."
-        raise _bad_scale(name, f"rank {x.ndim}, x is {shape_text(x.shape)}", scale, why)
+        raise _bad_scale(name, f"rank {x.ndim}, x is {shape_text(x.shape)}", scale, why, _PER_BLOCK)
     place = _axis(x, axis, op)
     length, steps = x.shape[place], scale.shape[place]
     others = all(n == s for i, (n, s) in enumerate(zip(x.shape, scale.shape, strict=True)) if i != place)
@@ -160,16 +164,17 @@ def _blocked(x: Array, scale: Array, axis: int, block_size: int, op: str, name: 
             raise _bad_block(f"{want} ({length} elements of axis {place} in {steps} blocks)", block_size, op)
     want_shape = (*x.shape[:place], -(-length // block_size), *x.shape[place + 1 :])
     why = f"{op}: the scale has x's shape, with axis {place} divided by block_size {block_size}, rounded up."
-    raise _bad_scale(name, shape_text(want_shape), scale, why)
+    raise _bad_scale(name, shape_text(want_shape), scale, why, _PER_BLOCK)
 
 
-def _bad_scale(name: str, expected: str, scale: Array, why: str) -> OperatorError:
+def _bad_scale(name: str, expected: str, scale: Array, why: str, fix: str = _PER_AXIS) -> OperatorError:
     return refuse(
         f"{name} has shape {shape_text(scale.shape)}",
         name,
         expected,
         scale,
         why=why,
+        fix=fix,
         code="QR301",
         name="scale-shape",
     )

@@ -63,12 +63,14 @@ def _param(array: Array | None, name: str, matrix: Array, axis: int, op_type: st
     if array.ndim == 1 and array.shape[0] == inner:
         why = f"{op_type}'s text says K elements for b; that is a slip for N, one per column."
     zero = "zero_point" in name
+    thing = "zero point" if zero else "scale"
     raise refuse(
         f"{name} has shape {shape_text(array.shape)}",
         name,
         f"a scalar{f', [{length}]' if matrix.ndim == 2 else ''} or {shape_text(tuple(full))} (one per {kind})",
         array,
         why=why,
+        fix=f"export one {thing} per {kind}, or a single {thing}",
         code="QR302" if zero else "QR301",
         name="zero-point-shape" if zero else "scale-shape",
     )

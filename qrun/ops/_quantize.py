@@ -41,6 +41,7 @@ def scalar(array: Array | None, name: str, op_type: str) -> Array | None:
             "a scalar or [1] (one for the tensor)",
             array,
             why=f"{op_type}: {name} is per tensor.",
+            fix=f"export a single {_kind(name)}",
             code="QR302" if "zero_point" in name else "QR301",
             name="zero-point-shape" if "zero_point" in name else "scale-shape",
         )
@@ -58,11 +59,15 @@ def per_channel(array: Array | None, name: str, channels: int, op_type: str) -> 
             f"a scalar, or [{channels}] (one per output channel)",
             array,
             why=f"{op_type}: a 1-D {name} has as many elements as output channels.",
-            fix="export one value per output channel, or a single one",
+            fix=f"export one {_kind(name)} per output channel, or a single {_kind(name)}",
             code="QR302" if "zero_point" in name else "QR301",
             name="zero-point-shape" if "zero_point" in name else "scale-shape",
         )
     return array.reshape(()) if array.size == 1 and channels != 1 else array.reshape(-1)
+
+
+def _kind(name: str) -> str:
+    return "zero point" if "zero_point" in name else "scale"
 
 
 def same_type(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor: str) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from qrun.comparing.accuracy import Accuracy, TensorAccuracy
+from qrun.comparing.accuracy import Accuracy
+from qrun.comparing.accuracy_rows import TensorAccuracy
 from qrun.comparing.ranking import Cost
 from qrun.report.accuracyjson import accuracy_fields
-from qrun.report.accuracynotes import decibel, excluded, listed, notes, verdict
+from qrun.report.accuracynotes import EXCLUDE, corrections, decibel, departed, kept, notes, verdict
 from qrun.report.grid import Column, Grid, markdown_lines
 from qrun.report.header import headline
 from qrun.report.nodes import fold_prefix, op_names
-from qrun.report.screen import Out, Screen
+from qrun.report.screen import Out
 from qrun.report.text import number, percent, plural
 
 __all__ = ["accuracy_fields", "print_accuracy", "print_accuracy_markdown"]
@@ -29,13 +30,20 @@ def print_accuracy(out: Out, found: Accuracy, top: int | None) -> None:
         headline(screen, found.quantized, {}, {}, {})
         screen.wrapped("  ", "  ", _how(found))
         screen.line()
+    if found.departure is not None:
+        screen.wrapped("", "  ", departed(found))
+        screen.line()
     for title, grid, rest in _tables(found, top):
         screen.line((title, "bold"))
         screen.grid(fold_prefix(screen, grid) if len(grid.columns) > 1 and grid.columns[1].shrink else grid)
         if rest:
             screen.wrapped(f"  {screen.ellipsis} ", "  ", rest)
         screen.line()
-    _print_suggestion(screen, found)
+    for title, lines in _advice(found):
+        screen.line((title, "bold"))
+        for line in lines:
+            screen.wrapped("  ", "    " if line.startswith(EXCLUDE) else "  ", line)
+        screen.line()
     screen.wrapped("", "  ", verdict(found))
     if not out.quiet:
         for note in notes(found):
@@ -47,13 +55,15 @@ def print_accuracy_markdown(out: Out, found: Accuracy, top: int | None) -> None:
     screen = out.result
     names = (screen.clean(m.label).replace("`", " ") for m in (found.reference, found.quantized))
     lines = ["### {}".format(" and ".join(f"`{name}`" for name in names)), "", _how(found), ""]
+    lines += [departed(found), ""] if found.departure is not None else []
     for title, grid, rest in _tables(found, top):
         rows = [[screen.clean(cell) for cell in row] for row in grid.rows]
         lines += [f"**{title}**", "", *markdown_lines(Grid(grid.columns, rows)), ""]
         lines += [f"{screen.ellipsis} {rest}", ""] if rest else []
-    if found.suggestion is not None:
-        lines += [_kept(found), ""]
-        lines += ["```python", f"nodes_to_exclude={excluded(found)}", "```", ""] if found.suggestion.count else []
+    for title, said in _advice(found):
+        lines += [f"**{title}**", ""]
+        for line in said:
+            lines += ["```python", line, "```", ""] if line.startswith(EXCLUDE) else [line, ""]
     lines += [verdict(found), *(line for note in notes(found) for line in ("", f"note: {note}"))]
     for line in lines:
         screen.line(line)
@@ -111,8 +121,8 @@ def _costs(costs: Sequence[Cost]) -> Grid:
 
 
 def worst(tensors: Sequence[TensorAccuracy], top: int | None) -> list[TensorAccuracy]:
-    """Those with the lowest cumulated SQNR, in graph order."""
-    known = [i for i, t in enumerate(tensors) if t.cumulated is not None and t.cumulated.count]
+    """Those with the lowest cumulated SQNR, in graph order; without `top` all, else none that are exact."""
+    known = [i for i, t in enumerate(tensors) if t.cumulated is not None and t.cumulated.ratio]
 
     def order(i: int) -> float:
         noise = tensors[i].cumulated
@@ -136,26 +146,9 @@ def _tensors(tensors: Sequence[TensorAccuracy]) -> Grid:
     return Grid(columns, rows)
 
 
-def _kept(found: Accuracy) -> str:
-    kept = found.suggestion
-    assert kept is not None
-    tried = dict(kept.tried)
-    steps = ", ".join(f"{n}: {decibel(v)}" for n, v in kept.tried if n)
-    if not kept.count:
-        return f"No short list helps: {decibel(tried[0])} with all nodes quantized, and with the first ones in float {steps}."
-    return (f"With the dearest {kept.count} of {found.quantizing} quantized nodes in float: {decibel(tried[kept.count])} at the "
-            f"outputs instead of {decibel(tried[0])}, measured ({steps}).")  # fmt: skip
-
-
-def _print_suggestion(screen: Screen, found: Accuracy) -> None:
-    kept = found.suggestion
-    if kept is None:
-        return
-    screen.line(("Keep in float", "bold"))
-    screen.wrapped("  ", "  ", _kept(found))
-    if kept.count:
-        screen.wrapped("  ", "    ", f"nodes_to_exclude={excluded(found)}")
-    if kept.count and kept.around:
-        names = listed([node.label for node in kept.around])
-        screen.wrapped("  ", "  ", f"{names}: they read these results, and would round them again")
-    screen.line()
+def _advice(found: Accuracy) -> Iterator[tuple[str, list[str]]]:
+    """Title and lines of what to do."""
+    if found.misfits:
+        yield "Correct first", corrections(found)
+    elif found.suggestion is not None:
+        yield "Keep in float", kept(found)

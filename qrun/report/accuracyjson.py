@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from qrun.comparing.accuracy import Accuracy, TensorAccuracy
+from qrun.comparing.accuracy import Accuracy
+from qrun.comparing.accuracy_rows import TensorAccuracy
 from qrun.comparing.accuracy_sums import Noise
 from qrun.comparing.ranking import Cost
 from qrun.ir import Node
-from qrun.report.accuracynotes import excluded, notes
+from qrun.report.accuracynotes import corrections, departed, excluded, notes
 from qrun.report.header import model_fields
 
 
@@ -20,22 +21,25 @@ def accuracy_fields(found: Accuracy) -> dict[str, Any]:
         "quantized": model_fields(found.quantized),
         "runs": found.runs,
         "tolerance": {"rtol": found.tolerance.rtol, "atol": found.tolerance.atol, "lsb": found.tolerance.lsb},
+        "min_sqnr_db": found.min_sqnr,
         "equal": found.equal,
+        "passed": found.passed,
         "outputs": [
             {"name": o.name, "other": o.other, **_noise(o.noise), "argmax_agreed": o.agreed, "argmax_total": o.decided,
-             "equal": o.equal}
+             "equal": o.equal, "passed": found.reaches(o)}
             for o in found.outputs
         ],
         "costs": [_cost(cost) for cost in found.costs],
         "quantized_nodes": found.quantizing,
         "measured_nodes": found.measured,
+        "departure": _departure(found),
         "keep_in_float": _suggested(found),
         "tensors": [_tensor(t) for t in found.tensors],
         "unmatched": [
             {"side": one.side, "tensor": one.tensor, "node": one.index, "inside": one.inside or None, "why": one.why}
             for one in found.left
         ],
-        "notes": notes(found),
+        "notes": [*filter(None, [departed(found)]), *corrections(found), *notes(found)],
     }  # fmt: skip
 
 
@@ -64,13 +68,22 @@ def _cost(cost: Cost) -> dict[str, Any]:
                   "clipped": local.clipped},
         "values": {"count": spread.count, "beyond": spread.beyond, "min": spread.least, "max": spread.most,
                    "bulk": spread.bulk, "typical": spread.typical, "near": spread.near, "near_share": spread.nearby},
+        "fit": None if cost.fit is None else {"scale": cost.fit.now, "wanted": cost.fit.wanted, "of_input": cost.fit.inside},
         "range": None if known is None else {"low": known.low, "high": known.high, "step": known.step, "codes": known.codes},
     }  # fmt: skip
 
 
+def _departure(found: Accuracy) -> dict[str, Any] | None:
+    gone = found.departure
+    if gone is None:
+        return None
+    return {"real_sqnr_db": gone.real, "measured_sqnr_db": gone.measured,
+            "node": None if gone.node is None else _node(gone.node), "why": departed(found)}  # fmt: skip
+
+
 def _suggested(found: Accuracy) -> dict[str, Any] | None:
     kept = found.suggestion
-    if kept is None:
+    if kept is None or found.misfits:
         return None
     return {
         "count": kept.count,

@@ -21,24 +21,26 @@ def visible(report: Report, notes: bool) -> list[tuple[Checked, Finding]]:
     return [(m, f) for m, f in report.findings if notes or f.level != "note" or report.failing(f)]
 
 
-def print_full(screen: Screen, report: Report, notes: bool) -> None:
-    """Every finding as a block."""
+def print_full(screen: Screen, report: Report, notes: bool, quiet: bool = False) -> None:
+    """Every finding as a block. quiet: nothing else."""
     for model, finding in visible(report, notes):
         print_finding(screen, finding, model.name)
         screen.line()
-    _table(screen, report)
-    print_summary(screen, report, notes)
+    if not quiet:
+        _table(screen, report)
+        print_summary(screen, report, notes)
 
 
-def print_concise(screen: Screen, report: Report, notes: bool) -> None:
-    """``path: node: LEVEL CODE name: message``, one line a finding whatever the width."""
+def print_concise(screen: Screen, report: Report, notes: bool, quiet: bool = False) -> None:
+    """``path: node: LEVEL CODE name: message``, one line a finding whatever the width. quiet: nothing else."""
     for model, finding in visible(report, notes):
         place = f"{finding.node}: " if finding.node else ""
         title = f"{finding.rule} {finding.name}: "
         screen.line(
             f"{model.name}: {place}", (finding.level, STYLES[finding.level]), " ", (title, "bold"), finding.message
         )
-    print_summary(screen, report, notes)
+    if not quiet:
+        print_summary(screen, report, notes)
 
 
 def print_summary(screen: Screen, report: Report, notes: bool) -> None:

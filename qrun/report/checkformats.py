@@ -40,15 +40,15 @@ def target(spec: str) -> tuple[str, str]:
     return found, spec
 
 
-def print_report(screen: Screen, format: str, report: Report, argv: Sequence[str], notes: bool) -> None:
-    """The report in one format on a stream."""
+def print_report(screen: Screen, format: str, report: Report, argv: Sequence[str], notes: bool, quiet: bool = False) -> None:  # fmt: skip
+    """The report in one format on a stream. quiet: of those for people the findings only."""
     if format in ("full", "github"):
-        print_full(screen, report, notes)
+        print_full(screen, report, notes, quiet)
         lines = workflow_commands(report, notes) if format == "github" else ""
         if lines:
             screen.write(_encodable(lines, screen))
     elif format == "concise":
-        print_concise(screen, report, notes)
+        print_concise(screen, report, notes, quiet)
     else:
         text = report_text(format, report, argv, notes).rstrip("\n")
         screen.write(_encodable(text, screen, "xmlcharrefreplace" if format == "junit" else "backslashreplace"))

@@ -109,9 +109,26 @@ reads when it starts:
   error        code, name, message, where, facts, why, fixes; only on failure
 
 A crash of qrun has the code internal, Ctrl-C the code interrupted. Ignore keys that you do not know. Numbers that JSON cannot hold are the strings "nan", "inf" and "-inf". Large tensors are not in the document: -o saves them.""",
+    "roof": """\
+The roof column of qrun profile is the share of what this machine can do that a node reaches, and what bounds the node:
+
+  compute   the peak of the dot-product instruction (multiply-adds in 8-bit
+            integers, or in float32 for float nodes)
+  memory    how fast the cache or memory is read that holds what the node moves
+
+The roof of a node is the larger of two times: its multiply-adds at the peak, and the bytes of its inputs, weights and
+outputs, each once, at the speed of the smallest cache that they fit in. 50% compute: the node takes twice as long as its
+multiply-adds at the peak. A node without multiply-adds has the roof of the memory only. This is the roofline model
+(Williams, Waterman, Patterson, Communications of the ACM 52(4), 2009).
+
+Peak and speeds are measured on this machine, once for each number of threads, and kept beside the compiled kernels;
+--no-cache measures them anew. The line below the table tells them. A share above 100% means that they were measured while
+the machine was busier or its clock lower than later.""",
     "causes": """\
 qrun compare names a cause only if computing the node in this way gives every bit of the other side's tensor. What is seen
 without computing (refused, missing-output, empty-sum) is told as it is; of float-order, no order of the sum is due, so
 every element must be within what rounding can do in any order. A cause is unknown if no hypothesis gives the other side's
-bits, and inherited if the node gives the same when it reads the other side's values: an earlier one is the cause.""",
+bits, and inherited if the node gives the same when it reads the other side's values: an earlier one is the cause.
+
+qrun explain CAUSE says how to confirm one, and what to do.""",
 }

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qrun.comparing.causes import Reason
 from qrun.comparing.runtimes import Compared, Comparison
 from qrun.comparing.tensors import Pair
-from qrun.differences import Difference
 from qrun.inputs import Feeds
-from qrun.ir.types import shape_text, type_name
+from qrun.ir.types import type_name
+from qrun.report.comparefirst import first_facts, largest, limit, limits, refusal
 from qrun.report.comparesheet import Block, Sheet, print_sheet, print_sheet_markdown
+from qrun.report.explaincauses import INHERITED
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, model_fields
 from qrun.report.nodes import op_names
 from qrun.report.screen import Out
 from qrun.report.text import number, percent, plural
-
-NO_CAUSE = "inherited"
 
 
 def print_comparison(out: Out, found: Comparison, top: int | None) -> None:
@@ -33,18 +31,17 @@ def print_comparison_markdown(out: Out, found: Comparison, top: int | None) -> N
 def sheet(found: Comparison, top: int | None) -> Sheet:
     blocks = []
     if found.piecewise is not None:
-        said = dict(found.piecewise.facts).get("got", found.piecewise.message)
-        facts = [(found.names[1], said), ("instead", f"node by node, each fed the values of {found.names[0]}")]
-        blocks.append(Block("The whole model is refused", facts=facts))
+        blocks.append(Block("The whole model is refused", facts=refusal(found)))
     if found.first is not None:
         nodes = plural(len(found.model.nodes), "node")
+        title = "First refusal" if found.first.refused else "First difference"
         blocks.append(
-            Block(f"First difference  node {found.first.node.index} of {nodes}", facts=_first(found, found.first))
+            Block(f"{title}  node {found.first.node.index} of {nodes}", facts=first_facts(found, found.first))
         )
-        blocks.append(_after(found, top))
+        blocks.append(_differing(found, top))
     causes = _causes(found)
     if causes:
-        blocks.append(Block("Causes (qrun explain causes)", Grid(_CAUSE_COLUMNS, causes), folds=False))
+        blocks.append(Block("Causes (qrun explain CAUSE)", Grid(_CAUSE_COLUMNS, causes), folds=False))
     if found.outputs:
         blocks.append(_outputs(found))
     each = f", each node fed the values of {found.names[1]}" if found.isolate else ""
@@ -55,83 +52,48 @@ def sheet(found: Comparison, top: int | None) -> Sheet:
 def verdict(found: Comparison) -> str:
     """The last line: equal, or where and by how much the sides first differ."""
     tensors = plural(len(found.tensors), "tensor")
-    first = found.first
+    first, refused = found.first, len(found.refused)
+    told = limits(found.tolerance)
     if first is None:
         exact = all(t.pair.identical for t in found.tensors)
-        return f"equal: {tensors}, bit for bit." if exact else f"equal within the tolerance: {tensors}."
-    at = f"differ: first at node {first.node.index}"
-    own = sum(t.guilt is not None for t in found.tensors)
-    rest = f"{len(found.differing)} of {len(found.tensors)} tensors are not equal"
-    rest += "" if found.isolate or found.piecewise else f", {own} by themselves"
+        return f"equal: {tensors}, bit for bit." if exact else f"equal within the tolerance, {told}: {tensors}."
+    if first.refused:
+        rest = [t for t in found.tensors if not t.refused]
+        how = "equal bit for bit" if all(t.pair.identical for t in rest) else f"equal within {told}"
+        others = f"; {'the other is' if len(rest) == 1 else f'the other {len(rest)} are'} {how}" if rest else ""
+        return f"not compared in full: {found.names[1]} refuses {refused} of {tensors}, first at node {first.node.index}{others}."
     cause = f", {first.guilt.reason.cause}" if first.guilt else ""
-    return f"{at}{_by(first.pair.difference)}{cause}; {rest}."
+    return f"differ: first at node {first.node.index}{_by(first.pair)}{cause}; {'; '.join(_counts(found))}."
 
 
-def _by(d: Difference) -> str:
-    if d.form is not None:
-        return f" ({d.form[0]} and {d.form[1]})"
-    return f" by {plural(int(d.largest), 'step')}" if d.integral else f" by {number(d.largest)}" if d.largest else ""
+def _counts(found: Comparison) -> list[str]:
+    """How many tensors differ: by how much, with whose fault, and beside how many others."""
+    refused = len(found.refused)
+    count, total = len(found.differing) - refused, plural(len(found.tensors) - refused, "tensor")
+    told = limits(found.tolerance)
+    rest = f"{count} of {total} {f'beyond {told}' if told else 'differ'}"
+    own = sum(t.guilt is not None for t in found.tensors)
+    rest += "" if found.isolate or found.piecewise else f", {own} by {'itself' if own == 1 else 'themselves'}"
+    bits = sum(not t.pair.identical for t in found.tensors) - refused
+    counts = [rest + (f" ({bits} with other bits)" if bits > count else "")]
+    return [*counts, f"{found.names[1]} refuses {refused} more"] if refused else counts
 
 
-def _first(found: Comparison, t: Compared) -> list[tuple[str, str]]:
-    pair, guilt = t.pair, t.guilt
-    group = f" and {plural(len(t.unit.group) - 1, 'other node')}" if len(t.unit.group) > 1 else ""
-    facts = [("node", f"{t.node.label}  {t.node.op}{group}"), ("output", t.name)]
-    facts += _measures(found, pair, guilt.exact if guilt and guilt.pair == pair else None)
-    facts.append(("inputs", _inputs(found, t)))
-    if guilt is not None and guilt.pair != pair:
-        facts += [("by itself", f"fed the values of {found.names[1]}, it differs too"),
-                  *_measures(found, guilt.pair, guilt.exact)[1:]]  # fmt: skip
-    facts += _reason(guilt.reason, guilt.pair) if guilt else [("cause", _inherited(found, t))]
-    return facts
+def _by(pair: Pair) -> str:
+    form = pair.difference.form
+    if form is not None:
+        return f" ({form[0]} and {form[1]})"
+    return f" by {largest(pair)}" if pair.beyond else ""
 
 
-def _measures(found: Comparison, pair: Pair, exact: float | None) -> list[tuple[str, str]]:
-    d = pair.difference
-    if d.form is not None:
-        return [("type", f"{found.names[0]} {d.form[0]}   {found.names[1]} {d.form[1]}")]
-    largest = plural(int(d.largest), "step") if d.integral else number(d.largest)
-    before = f"   before rounding {exact:.9g}" if exact is not None else ""
-    a, b = (v if isinstance(v, str) else f"{v:.9g}" if isinstance(v, float) else str(v) for v in (pair.a, pair.b))
-    where = f"{shape_text(d.worst) if d.worst else ''}  {found.names[0]} {a}   {found.names[1]} {b}{before}".lstrip()
-    return [("type", pair.type), ("differ", f"{d.differing} of {plural(d.total, 'element')}, largest {largest}"),
-            ("where", where)]  # fmt: skip
-
-
-def _inputs(found: Comparison, t: Compared) -> str:
-    if found.isolate or found.piecewise:
-        return f"those of {found.names[0 if found.piecewise else 1]} on both sides"
-    states = {True: "equal bit for bit", False: "not equal", None: f"not known of {found.names[1]}"}
-    return states[t.inputs]
-
-
-def _inherited(found: Comparison, t: Compared) -> str:
-    if not t.checked:
-        return "not known: not all tensors that it reads are there on both sides"
-    origin = next((o for o in found.tensors if not o.pair.identical), None)
-    if origin is None or origin.node.index >= t.node.index:
-        return "inherited: fed the other side's values, it gives the same"
-    largest = number(origin.pair.max_abs) if origin.pair.max_abs else "within the tolerance"
-    return (f"inherited: fed the other side's values, it gives the same. Other bits start at node {origin.node.index} "
-            f"{origin.node.label} ({origin.node.op}), by {largest} at most")  # fmt: skip
-
-
-def _reason(reason: Reason, pair: Pair) -> list[tuple[str, str]]:
-    facts = [("cause", f"{reason.cause}: {reason.text}")]
-    if reason.explained:
-        facts.append(("evidence", f"{reason.explained} of {plural(pair.difference.differing, 'differing element')} reproduced bit for bit"
-                                  + (", and all others" if reason.explained < pair.difference.total else "")))  # fmt: skip
-    if reason.farthest is not None and reason.nearest is not None:
-        exact = f"{plural(reason.ties, 'exact tie')}, the others " if reason.ties else ""
-        away = f"{reason.nearest:.2g} to {reason.farthest:.2g} LSB from the middle between two steps"
-        whole = reason.ties == pair.difference.differing
-        facts.append(("ties", "all are exact ties" if whole else exact + away))
-    return facts
-
-
-_ROW_COLUMNS = [Column("#", right=True), Column("tensor", shrink=2), Column("op", optional=3), Column("type", optional=4),
-                Column("differ", right=True), Column("max step", right=True), Column("max abs", right=True, optional=2),
-                Column("SQNR", right=True, optional=1), Column("cause")]  # fmt: skip
+_NAME_COLUMNS = [
+    Column("#", right=True),
+    Column("tensor", shrink=2),
+    Column("op", optional=3),
+    Column("type", optional=4),
+]
+_SIZE_COLUMNS = [Column("max step", right=True), Column("max abs", right=True, optional=2),
+                 Column("SQNR", right=True, optional=1), Column("cause")]  # fmt: skip
 _CAUSE_COLUMNS = [
     Column("cause"),
     Column("tensors", right=True),
@@ -140,31 +102,36 @@ _CAUSE_COLUMNS = [
 ]
 
 
-def _after(found: Comparison, top: int | None) -> Block:
+def _differing(found: Comparison, top: int | None) -> Block:
     rows, op = found.differing[:top], op_names(found.model.nodes)
-    left = len(found.differing) - len(rows)
+    left, told = len(found.differing) - len(rows), limits(found.tolerance)
     isolate = "" if found.isolate or found.piecewise else "--isolate, "
-    more = f"{plural(left, 'more tensor')} differ   --top all, {isolate}--json" if left else ""
-    title = "By node" if found.isolate or found.piecewise else "After that"
+    title = f"Tensors that differ{f', beyond {told}' if told else ''}"
+    title = f"Tensors that {found.names[1]} refuses" if all(t.refused for t in found.differing) else title
+    more = f"{plural(left, 'more tensor')}   --top all, {isolate}--json" if left else ""
     if any(_own(t) for t in rows):
-        title += " (elements that differ by themselves)"
-    return Block(title,
-                 Grid(_ROW_COLUMNS, [_row(t, op(t.node)) for t in rows]), more=more, folds=True)  # fmt: skip
+        title += " (in brackets: elements that differ by themselves)"
+    bits = any(t.pair.other_bits > t.pair.difference.differing for t in rows)
+    shares = [Column("beyond" if told else "differ", right=True), Column("other bits", right=True, optional=3)]
+    grid = Grid([*_NAME_COLUMNS, *shares, *_SIZE_COLUMNS], [_row(t, op(t.node)) for t in rows])
+    return Block(title, grid if bits else grid.without(len(_NAME_COLUMNS) + 1), more=more, folds=True)
 
 
 def _row(t: Compared, op: str) -> list[str]:
     d, p = t.pair.difference, t.pair
-    cause = t.guilt.reason.cause if t.guilt else NO_CAUSE if t.checked else "-"
+    cause = t.guilt.reason.cause if t.guilt else INHERITED if t.checked else "-"
     cause += f" ({_own(t)})" if _own(t) else ""
-    share = (
-        ("missing" if d.form[1] == "nothing" else "form")
-        if d.form
-        else percent(d.differing / d.total if d.total else 0)
-    )
-    small = share == "0.0%" and d.differing
-    return [str(t.node.index), t.name, op, p.type, f"{d.differing}" if small else share,
+    missing = "" if d.form is None else "missing" if d.form[1] == "nothing" else "form"
+    return [str(t.node.index), t.name, op, p.type, missing or _share(d.differing, d.total),
+            "-" if missing else _share(p.other_bits, d.total),
             f"{d.largest:.0f}" if d.integral and not d.form else "-", "-" if p.max_abs is None else number(p.max_abs),
             decibels(p.sqnr), cause]  # fmt: skip
+
+
+def _share(count: int, total: int) -> str:
+    """In percent, or how many if that is next to nothing."""
+    share = percent(count / total if total else 0)
+    return f"{count}" if share == "0.0%" and count else share
 
 
 def _own(t: Compared) -> int:
@@ -193,23 +160,27 @@ def _outputs(found: Comparison) -> Block:
 
 
 def _output(found: Comparison, name: str, p: Pair) -> list[str]:
-    limit = found.tolerance
-    d = p.difference
-    unit = f"lsb {limit.lsb}" if d.integral else f"rtol {limit.rtol:g}, atol {limit.atol:g}"
+    told = limit(found.tolerance, p)
     verdict = (
         "equal"
         if p.identical
         else "missing or of another form"
-        if d.form
-        else f"{'within' if p.equal else 'over'} {unit}"
+        if p.difference.form
+        else f"{'within' if p.equal else 'beyond'} {told}"
+        if told
+        else "differs"
     )
     sizes = ("0", "0") if p.identical else ("-" if v is None else number(v) for v in (p.max_abs, p.max_rel))
     return [name, *sizes, decibels(p.sqnr), _argmax(p), verdict]
 
 
 def _argmax(p: Pair) -> str:
-    if p.argmax is None:
+    """The place of the largest element; of several rows in how many it is the same."""
+    if p.argmax is None or p.agreed is None:
         return "-"
+    agreed, decided = p.agreed
+    if decided > 1:
+        return f"same in {agreed} of {decided}"
     a, b = (",".join(map(str, place)) for place in p.argmax)
     return f"same ({a})" if a == b else f"{a} and {b}"
 
@@ -239,7 +210,7 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
         "summary": {
             "nodes": len(found.model.nodes), "tensors": len(found.tensors), "differing": len(found.differing),
             "by_themselves": sum(t.guilt is not None for t in found.tensors),
-            "identical": sum(t.pair.identical for t in found.tensors),
+            "identical": sum(t.pair.identical for t in found.tensors), "refused": len(found.refused),
         },
         "tensors": [_tensor_fields(t) for t in found.tensors],
         "outputs": [{"name": name, **_pair_fields(pair)} for name, pair in found.outputs],
@@ -264,9 +235,12 @@ def _pair_fields(p: Pair) -> dict[str, Any]:
     return {
         "type": p.type, "form": None if d.form is None else list(d.form), "equal": p.equal, "identical": p.identical,
         "elements": d.total, "differing": d.differing, "largest": d.largest,
+        "other_bits": p.other_bits, "largest_beyond": p.beyond,
         "unit": "step" if d.integral else "absolute", "where": _listed(d.worst) if d.differing else None,
         "a": p.a, "b": p.b, "max_abs": p.max_abs, "max_rel": p.max_rel, "sqnr_db": p.sqnr,
         "argmax": None if p.argmax is None else [list(place) for place in p.argmax],
+        "argmax_agreed": None if p.agreed is None else p.agreed[0],
+        "argmax_total": None if p.agreed is None else p.agreed[1],
     }  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from qrun.comparing.archives import Archives, Pair, Place
 from qrun.comparing.record import Recorded
-from qrun.comparing.recordcompare import RecordComparison, TensorChange
+from qrun.comparing.recordchange import TensorChange
+from qrun.comparing.recordcompare import RecordComparison
 from qrun.comparing.saved import SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import SavedProfiles
 from qrun.ir.types import shape_text
@@ -19,6 +20,7 @@ from qrun.report.grid import Column, Grid
 from qrun.report.screen import Out
 from qrun.report.text import file_size, number, percent, plural
 
+VERDICTS = {"close": "within the tolerance", "unknown": "the record cannot tell", "form": "another form"}
 Files = Archives | SavedRuns | SavedProfiles | SavedChecks | RecordComparison
 
 
@@ -157,15 +159,25 @@ def _record(found: RecordComparison, top: int | None) -> Sheet:
                 Block("Others", _change_grid(shown), more=more(len(later) - len(shown), "tensor"), folds=True)
             )
     blocks += listed([("Only in the record", found.only_recorded), ("Only in this run", found.only_now)], top)
-    close = sum(t.verdict == "close" for t in changed)
+    return Sheet(title, blocks, _record_verdict(found, len(changed)))
+
+
+def _record_verdict(found: RecordComparison, changed: int) -> str:
+    """The last line: equal, different, or not known."""
     if found.first is None:
-        return Sheet(title, blocks, f"equal: {plural(len(found.tensors), 'tensor')}, bit for bit.")
-    count = f"{len(changed)} of {plural(len(found.tensors), 'tensor')} with other bits"
+        return f"equal: {plural(len(found.tensors), 'tensor')}, bit for bit."
+    count = f"{changed} of {plural(len(found.tensors), 'tensor')} with other bits"
     if found.equal:
-        return Sheet(title, blocks, f"equal within the tolerance, as far as the record tells: {count}.")
+        return f"equal within the tolerance: {count}."
+    undecided, differ = len(found.undecided), sum(t.verdict in ("differs", "form") for t in found.tensors)
+    if not differ:
+        these = f"{undecided} whether {'it is' if undecided == 1 else 'they are'}"
+        return (f"not decided: {count}; the record cannot tell of {these} within the tolerance. "
+                "To decide, save all tensors of both runs (qrun run -t '*' -o FILE.npz) and compare the files.")  # fmt: skip
+    parts = [f"{differ} beyond the tolerance"] if differ < changed else []
+    parts += [f"of {undecided} the record cannot tell"] if undecided else []
     at = found.first.now
-    told = f", {close} of them within the tolerance" if close else ""
-    return Sheet(title, blocks, f"differ: first at node {at.node}, {at.name}; {count}{told}.")
+    return f"differ: first at node {at.node}, {at.name}; {'; '.join([count, *parts])}."
 
 
 def _first(change: TensorChange) -> list[tuple[str, str]]:
@@ -209,7 +221,7 @@ def _change_grid(changes: Sequence[TensorChange]) -> Grid:
     states = {True: "equal", False: "other bits", None: "-"}
     rows = [
         [str(c.now.node), c.now.name, c.now.op, _form(c), str(c.elements), number(c.step) if c.step else "-",
-         states[c.inputs_equal], c.verdict]
+         states[c.inputs_equal], VERDICTS.get(c.verdict, c.verdict)]
         for c in changes
     ]  # fmt: skip
     return Grid(columns, rows)

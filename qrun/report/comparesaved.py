@@ -31,7 +31,7 @@ def profile_sheet(found: SavedProfiles, top: int | None) -> Sheet:
         ]
         rows = [_node(node) for node in shown]
         grid = Grid(columns, rows) if any(row[-1] for row in rows) else Grid(columns, rows).without(len(columns) - 1)
-        heading = "Nodes, in graph order" if top is None else "Nodes that changed most"
+        heading = "Nodes, in graph order" if top is None else "Nodes that changed most, by the change of the median"
         blocks.append(Block(heading, grid, more=more(len(found.nodes) - len(shown), "node"), folds=True))
     blocks += _lone("Only before", found.only_a, top) + _lone("Only after", found.only_b, top)
     return Sheet(title, blocks, _outcome(found))
@@ -40,9 +40,18 @@ def profile_sheet(found: SavedProfiles, top: int | None) -> Sheet:
 def _outcome(found: SavedProfiles) -> str:
     c = found.whole
     told = {"slower": "slower, more than the spread", "faster": "faster, more than the spread",
-            "same": "no change beyond the spread", "few runs": f"fewer than {LEAST} runs, which tell no spread"}[c.verdict]  # fmt: skip
-    text = f"{told}: {duration(c.before * 1e6)} before, {duration(c.after * 1e6)} after ({_relative(c)})."
+            "same": "no change of the whole run beyond the spread", "few runs": f"fewer than {LEAST} runs, which tell no spread"}[c.verdict]  # fmt: skip
+    text = (
+        f"{told}: {duration(c.before * 1e6)} before, {duration(c.after * 1e6)} after ({_relative(c)}){_nodes(found)}."
+    )
     return text if found.same_work else f"differ: the two did not run the same model on the same inputs; {text}"
+
+
+def _nodes(found: SavedProfiles) -> str:
+    """How many nodes changed by more than the spread, and which way."""
+    counts = {way: sum(n.change.verdict == way for n in found.nodes) for way in ("slower", "faster")}
+    told = [f"{plural(count, 'node')} {way}" for way, count in counts.items() if count]
+    return f"; {' and '.join(told)}, more than the spread" if told else ""
 
 
 def _times() -> list[Column]:

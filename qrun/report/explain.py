@@ -1,4 +1,4 @@
-"""The report of ``qrun explain``: a rule, a code, an operator or a topic; as text and as JSON."""
+"""The report of ``qrun explain``: a rule, a code, a cause, an operator or a topic; as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS
+from qrun.report.explaincauses import causes, print_cause
 from qrun.report.grid import Column, Grid
 from qrun.report.message import STYLES
 from qrun.report.ops import Supported, compact, is_standard, ops_fields, ranges, standard_name, supported
@@ -30,22 +31,24 @@ def page(topic: str | None, verbose: bool = False) -> Page:
     if topic is None:
         return Page(_print_topics, {"topics": list(TOPICS), "codes": _code_fields("QR")})
     word = topic.strip()
-    found = _topic(word) or _rule(word, verbose) or _code(word) or _group(word) or _operator(word)
+    found = _topic(word) or _cause(word) or _rule(word, verbose) or _code(word) or _group(word) or _operator(word)
     if found is None:
         raise _unknown(word)
     return found
 
 
 def names() -> list[str]:
-    """Everything that has a page: topics, codes, names of codes, operators."""
+    """Everything that has a page: topics, codes, names of codes, causes, operators."""
     pairs = [*((r.id, r.name) for r in RULES.values()), *((code, name) for code, (name, _) in CODES.items())]
     operators = dict.fromkeys(s.op_type for s in supported())
-    return [*TOPICS, *GROUPS, *sorted(code for code, _ in pairs), *(name for _, name in sorted(pairs)), *operators]
+    codes, names = sorted(code for code, _ in pairs), [name for _, name in sorted(pairs)]
+    return list(dict.fromkeys([*TOPICS, *GROUPS, *codes, *names, *causes(), *operators]))
 
 
 def _print_topics(screen: Screen) -> None:
     """Everything that can be explained: topics, then every code with its name."""
     screen.wrapped("Topics     ", " " * 11, ", ".join(TOPICS))
+    screen.wrapped("Causes     ", " " * 11, ", ".join(causes()))
     screen.wrapped("Operators  ", " " * 11, "any of qrun ops, such as QLinearConv")
     screen.line(("Codes", "bold"))
     _code_table(screen, "QR")
@@ -66,7 +69,7 @@ def _rule(word: str, verbose: bool) -> Page | None:
 
 
 def _level(rule: Rule) -> str:
-    return f"{rule.level}, error in a run" if rule.stops else rule.level
+    return f"{rule.level}, error in a run" if rule.stops and rule.level != "error" else rule.level
 
 
 def _print_rule(screen: Screen, rule: Rule, verbose: bool) -> None:
@@ -135,7 +138,7 @@ def _code_fields(prefix: str) -> list[dict[str, str]]:
 
 def _code_table(screen: Screen, prefix: str) -> None:
     columns = [Column("code"), Column("name"), Column("level"), Column("about", wrap=True)]
-    stops = {r.id: f"{r.level}, error" for r in RULES.values() if r.stops}
+    stops = {r.id: f"{r.level}, error" for r in RULES.values() if r.stops and r.level != "error"}
     rows = [[r["code"], r["name"], stops.get(r["code"], r["level"]), r["summary"]] for r in _code_fields(prefix)]
     screen.grid(Grid(columns, rows))
 
@@ -150,20 +153,26 @@ def _topic(word: str) -> Page | None:
 
 
 def _causes() -> Page:
-    """The topic with every declared cause below it."""
-    from qrun.comparing.causes import CAUSES
-
-    known = sorted(CAUSES.values(), key=lambda cause: cause.name)
-    width = max(len(cause.name) for cause in known) + 4
+    """The topic with every cause below it."""
+    known = causes()
+    width = max(map(len, known)) + 4
 
     def show(screen: Screen) -> None:
         _print_topic(screen, "causes")
         screen.line()
-        for cause in known:
-            screen.wrapped(f"  {cause.name}".ljust(width), " " * width, " ".join(cause.summary.split()))
+        for name, told in known.items():
+            screen.wrapped(f"  {name}".ljust(width), " " * width, told.summary)
 
-    fields = [{"name": c.name, "summary": " ".join(c.summary.split()), "source": c.source} for c in known]
+    fields = [{"name": name, **told.fields} for name, told in known.items()]
     return Page(show, {"topic": "causes", "text": TOPICS["causes"], "causes": fields})
+
+
+def _cause(word: str) -> Page | None:
+    told = causes().get(word.lower())
+    if told is None:
+        return None
+    also = next((r.id for r in RULES.values() if r.name == told.name), "")
+    return Page(lambda screen: print_cause(screen, told, also), {**told.fields, "rule": also or None})
 
 
 def _print_topic(screen: Screen, name: str) -> None:
@@ -240,7 +249,7 @@ def _unknown(word: str) -> CallError:
         "QR005",
         "bad-option",
         f"there is nothing to explain about {word!r}",
-        facts=[("topics", ", ".join(TOPICS)), ("codes", f"{codes[0]} to {codes[-1]}, or a group such as QR3"),
+        facts=[("topics", ", ".join(TOPICS)), ("causes", "those of qrun explain causes"), ("codes", f"{codes[0]} to {codes[-1]}, or a group such as QR3"),
                ("operators", "those of qrun ops")],
         why=f"{plain} is an ai.onnx operator that qrun does not run." if is_standard(plain) else "",
         fixes=[*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"],

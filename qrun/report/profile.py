@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from qrun.comparing.savedprofiles import LEAST
 from qrun.cpus import usable_cpus
 from qrun.machine import Machine
 from qrun.profiling import summary
@@ -13,13 +14,19 @@ from qrun.report.nodes import FUSED, fold_prefix
 from qrun.report.profilejson import profile_csv, profile_fields
 from qrun.report.profilenotes import notes
 from qrun.report.profilerows import GroupRow, ProfileReport
-from qrun.report.profiletables import against_grid, node_grid, operator_grid, refused_grid, whole_grid
+from qrun.report.profiletables import against_grid, node_grid, operator_grid, paired_grid, refused_grid, whole_grid
 from qrun.report.screen import Out, Screen
 from qrun.report.text import bar, duration, percent, plural, width_of
 
-__all__ = ["ProfileReport", "notes", "print_csv", "print_markdown", "print_profile", "profile_fields"]
+__all__ = ["ProfileReport", "notes", "print_csv", "print_markdown", "print_profile", "profile_fields", "verdict"]
 
 JOINED = "+N: with N other nodes"
+UNDECIDED = {
+    "same": "the ranges between the quartiles overlap",
+    "few runs": f"{LEAST} runs or more are needed (-n)",
+}
+"""Why the times of two runtimes tell no order."""
+HEAVIEST = "groups of nodes that both ran as a whole, each by the operator of its heaviest node"
 BAR, BESIDE = 44, 62
 """Columns of the longest bar, and of what stands beside it without the operator's name."""
 
@@ -31,8 +38,9 @@ def print_profile(out: Out, report: ProfileReport) -> None:
         headline(screen, report.profile.model, report.feeds, report.sources, report.symbols, label)
         screen.wrapped("  ", "  ", _how(report))
         screen.line()
-    for line in _verdict(report):
-        screen.wrapped("", "  ", line)
+    if decided := verdict(report):
+        screen.wrapped("", "  ", decided)
+        screen.line()
     screen.line(("Whole model", "bold"))
     screen.grid(whole_grid(report, screen.clean("±")))
     for title, table, after in _sections(report, _bars(screen, report)):
@@ -54,7 +62,7 @@ def print_markdown(out: Out, report: ProfileReport) -> None:
     plain = out.result
     name = plain.clean(report.profile.model.label).replace("`", " ")
     lines = [f"### `{name}`", "", _how(report), ""]
-    lines += [part for line in _verdict(report) for part in (line, "")]
+    lines += [decided, ""] if (decided := verdict(report)) else []
     lines += markdown_lines(whole_grid(report, plain.clean("±")))
     for _, table, _ in _sections(report, None):
         rows = [[plain.clean(cell) for cell in row] for row in table.rows]
@@ -85,16 +93,20 @@ def _how(report: ProfileReport) -> str:
     return f"{runner}, {prepared}{warm} + {runs} in {duration(spent)}{threads}, {plural(usable_cpus(), 'CPU')}"
 
 
-def _verdict(report: ProfileReport) -> Iterator[str]:
-    """Which runtime is faster, first of all."""
-    if report.against is None:
-        return
-    mine, others = summary(report.profile.run_ns).median, summary(report.against.run_ns).median
-    if mine and others:
-        fast, slow = ("qrun", "onnxruntime") if mine <= others else ("onnxruntime", "qrun")
-        ratio = max(mine, others) / min(mine, others)
-        yield f"{fast} is {ratio:.2f} x as fast as {slow}: {duration(mine)} (qrun), {duration(others)} (onnxruntime) a run."
-        yield ""
+def verdict(report: ProfileReport) -> str:
+    """Which runtime is faster, or why that is not decided; nothing without another runtime."""
+    found = report.against_change
+    if report.against is None or found is None:
+        return ""
+    mine, others = summary(report.profile.run_ns), summary(report.against.run_ns)
+    median = f"{duration(mine.median)} (qrun), {duration(others.median)} (onnxruntime)"
+    if found.verdict in UNDECIDED:
+        minimum = f"{duration(mine.low)} (qrun), {duration(others.low)} (onnxruntime)"
+        return f"not decided, {UNDECIDED[found.verdict]}: median {median}, minimum {minimum} a run."
+    fast, slow = ("qrun", "onnxruntime") if found.verdict == "faster" else ("onnxruntime", "qrun")
+    low, high = sorted((mine.median, others.median))
+    ratio = f"{high / low:.2f} x as fast as" if low else "faster than"
+    return f"{fast} is {ratio} {slow}: {median} a run."
 
 
 def _sections(report: ProfileReport, draw: Callable[[float], str] | None) -> Iterator[tuple[str, Grid, Sequence[str]]]:
@@ -102,21 +114,29 @@ def _sections(report: ProfileReport, draw: Callable[[float], str] | None) -> Ite
     if not report.rows:
         return
     both = report.against is not None and report.against.node_ns.size > 0
-    if both:
-        yield _groups(report)
+    roof = [roof_text(report.machine)] if report.machine and any(row.reached is not None for row in report.rows) else []
+    if both and report.by == "op":
+        yield (
+            "By operator, the slower of both first",
+            paired_grid(report),
+            [HEAVIEST, f"all: {_both(report.ran)}", *roof],
+        )
+    elif both:
+        title, table, below = _groups(report)
+        yield title, table, [*below, *roof]
     elif report.by == "node":
         title = "Nodes, in graph order" if report.top is None else "Slowest nodes"
-        yield title, node_grid(report), list(_below(report))
-    if not both or report.by == "op":
+        yield title, node_grid(report), list(_below(report, roof))
         yield "By operator", operator_grid(report, draw), []
+    else:
+        yield "By operator", operator_grid(report, draw), roof
     reasons = refused_grid(report)
     if reasons.rows:
         yield "On the reference kernels", reasons, []
 
 
 def _groups(report: ProfileReport) -> tuple[str, Grid, Sequence[str]]:
-    ran = [group for group in report.groups if group.node is not None]
-    shown = ran
+    shown = ran = report.ran
     if report.top is not None:
         shown = sorted(ran, key=lambda group: -max(group.median or 0.0, group.other or 0.0))[: report.top]
     left = [group for group in ran if group not in shown]
@@ -124,7 +144,9 @@ def _groups(report: ProfileReport) -> tuple[str, Grid, Sequence[str]]:
     below += [f"{plural(len(left), 'more group')}: {_both(left)}   --top all"] if left else []
     below.append(f"all: {_both(ran)}")
     title = (
-        "Groups of nodes that both ran as a whole, in graph order" if report.top is None else "Slowest groups of nodes"
+        "Groups of nodes that both ran as a whole, in graph order"
+        if report.top is None
+        else "Slowest groups of nodes, the slower of both first"
     )
     return title, against_grid(report, shown), below
 
@@ -134,12 +156,11 @@ def _both(groups: Sequence[GroupRow]) -> str:
     return f"qrun {duration(mine)}, onnxruntime {duration(others)}"
 
 
-def _below(report: ProfileReport) -> Iterator[str]:
+def _below(report: ProfileReport, roof: Sequence[str]) -> Iterator[str]:
     """What stands under the table of nodes."""
     if any(len(row.event.group) > 1 for row in report.slowest):
         yield JOINED if report.backend == "ort" else FUSED
-    if report.machine is not None and any(row.reached is not None for row in report.slowest):
-        yield roof_text(report.machine)
+    yield from roof
     left = len(report.rows) - len(report.slowest)
     if left:
         shown = {id(row) for row in report.slowest}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -85,10 +86,16 @@ def _against(report: ProfileReport) -> dict[str, Any] | None:
     return {
         "runtime": report.other,
         "ratio": theirs / mine if mine else None,
+        "verdict": report.against_change.verdict if report.against_change else None,
         **_runs(other),
         "nodes": [_node(row) for row in node_rows(other, report.machine)],
         "groups": [_group(group) for group in report.groups],
-    }
+        "operators": [
+            {"op": row.op, "groups": len(row.groups), "nodes": row.nodes, "median_ms": row.median / 1e6,
+             "other_ms": row.other / 1e6, "ratio": row.ratio}
+            for row in report.paired
+        ],
+    }  # fmt: skip
 
 
 def _group(group: GroupRow) -> dict[str, Any]:
@@ -111,20 +118,22 @@ NODE_COLUMNS = (
     "max_ms", "mean_ms", "sd_ms", "share", "sum", "macs", "gmacs", "bytes", "roof_share", "bound", "outputs",
 )  # fmt: skip
 OPERATOR_COLUMNS = ("op", "nodes", "median_ms", "share", "macs", "gmacs", "roof_share", "ran_by")
+PAIRED_COLUMNS = ("op", "groups", "nodes", "median_ms", "other_ms", "ratio")
 GROUP_COLUMNS = ("nodes", "name", "op", "folded", "median_ms", "other_ms", "ratio", "ran_by", "other_ran_by")
 
 
 def profile_csv(report: ProfileReport) -> str:
     """RFC 4180: a record per node, in graph order, or per operator, or per group of nodes; texts in quotes.
 
-    Several values in a field are separated by spaces (indices) or ``; `` (texts).
+    Several values in a field are separated by spaces (indices) or ``; `` (texts); what counts them is a JSON object.
     """
+    fields = profile_fields(report)
+    if report.against is not None and report.by == "op":
+        return _csv(PAIRED_COLUMNS, fields["against"]["operators"])
     if report.against is not None:
         return _csv(GROUP_COLUMNS, [_group_record(group) for group in report.groups])
-    fields = profile_fields(report)
     if report.by == "op":
-        records = [{**o, "ran_by": "; ".join(f"{k} {n}" for k, n in o["ran_by"].items())} for o in fields["operators"]]
-        return _csv(OPERATOR_COLUMNS, records)
+        return _csv(OPERATOR_COLUMNS, [{**o, "ran_by": json.dumps(o["ran_by"])} for o in fields["operators"]])
     records, running = [], 0.0
     for node in fields["nodes"]:
         running += node["share"]

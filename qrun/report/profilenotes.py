@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from qrun.profiling import SPREAD, Profile, outliers, summary
-from qrun.report.profilerows import NodeRow, ProfileReport, above_roof
+from qrun.report.profilerows import ProfileReport, above_roof
 from qrun.report.text import duration, percent, plural
+
+Sides = Sequence[tuple[str, Profile]]
+"""What a note calls the runtime, and its profile."""
 
 BETWEEN = 0.05
 """Share of a run between its nodes that is worth a note."""
@@ -19,16 +22,11 @@ ABOVE = 1.15
 
 
 def notes(report: ProfileReport) -> list[str]:
-    """What the reader should know about these numbers."""
-    profile = report.profile
-    return [
-        *_missing(report),
-        *_unstable("", profile.run_ns),
-        *(_unstable("onnxruntime: ", report.against.run_ns) if report.against else ()),
-        *_lost("", profile),
-        *(_lost("onnxruntime: ", report.against) if report.against else ()),
-        *(_above(report.rows) if report.machine else ()),
-    ]
+    """What the reader should know about these numbers; one note for each thing to do about them."""
+    sides = [("", report.profile)]
+    if report.against is not None:
+        sides = [("qrun: ", report.profile), ("onnxruntime: ", report.against)]
+    return [*_missing(report), *_cold(sides), *_busy(report, sides), *_between(sides)]
 
 
 def _missing(report: ProfileReport) -> Iterator[str]:
@@ -47,37 +45,54 @@ def _missing(report: ProfileReport) -> Iterator[str]:
                    "it counts whole microseconds.")  # fmt: skip
 
 
-def _unstable(who: str, samples: Sequence[int]) -> Iterator[str]:
-    s = summary(samples)
-    odd = outliers(samples)
-    if odd == [0]:
-        yield f"{who}run 1 took {duration(samples[0])}, far from the median; more --warmup removes this."
-    elif odd:
-        worst = max(odd, key=lambda at: samples[at])
-        yield (
-            f"{who}{len(odd)} of {len(samples)} runs {'is' if len(odd) == 1 else 'are'} far from the median, the slowest run {worst + 1} with "
-            f"{duration(samples[worst])}; other programs may be at work: more runs (-n) make the median sure."
-        )
-    if s.median and s.p90 > SPREAD * s.median:
-        yield (f"{who}p90 is {s.p90 / s.median:.1f} x the median: the machine is busy or its clock varies; "
-               "more runs (-n) or a quiet machine help.")  # fmt: skip
+def _cold(sides: Sides) -> Iterator[str]:
+    found = [f"{who}run 1 took {duration(p.run_ns[0])}" for who, p in sides if outliers(p.run_ns) == [0]]
+    if found:
+        yield f"{'; '.join(found)}, far from the median; more --warmup removes this."
 
 
-def _lost(who: str, profile: Profile) -> Iterator[str]:
-    """What of a run the nodes' medians do not account for."""
-    if not profile.node_ns.size:
-        return
-    median, nodes = float(np.median(profile.watched_ns or profile.run_ns)), float(profile.medians.sum())
-    if profile.between_ns > BETWEEN * median:
-        yield f"{who}{duration(profile.between_ns)} ({percent(profile.between_ns / median)}) of a run is spent between the nodes."
-    missing = median - profile.between_ns - nodes
-    if missing > HELD * median:
-        yield (f"{who}the nodes' medians add up to {duration(nodes)}, {percent(missing / median)} less than a run takes: "
-               "in each run others were held up, as on a busy machine; more runs (-n) do not help, a quiet machine does.")  # fmt: skip
-
-
-def _above(rows: Sequence[NodeRow]) -> Iterator[str]:
-    above = above_roof(rows, ABOVE)
+def _busy(report: ProfileReport, sides: Sides) -> Iterator[str]:
+    """The signs of a busy machine, and what helps."""
+    found = [who + ", ".join(signs) for who, profile in sides if (signs := [*_spread(profile), *_held(profile)])]
+    above = above_roof(report.rows, ABOVE) if report.machine else []
     if above:
-        yield (f"{plural(len(above), 'node')} above the roof, though it was measured twice: the machine is busy, or its clock "
-               "varies; --no-cache measures it anew.")  # fmt: skip
+        found.append(
+            f"{plural(len(above), 'node')} above the roof, though it was measured twice (--no-cache measures it anew)"
+        )
+    if found:
+        yield (f"the machine is busy, or its clock varies: {'; '.join(found)}. Only a quiet machine helps all of these "
+               "numbers; more runs (-n) make the median of whole runs sure.")  # fmt: skip
+
+
+def _spread(profile: Profile) -> Iterator[str]:
+    """Of whole runs; a first run that is slow by itself is no sign."""
+    odd, samples, s = outliers(profile.run_ns), profile.run_ns, summary(profile.run_ns)
+    if odd and odd != [0]:
+        slowest = max(samples[at] for at in odd)
+        yield f"{len(odd)} of {len(samples)} runs far from the median, the slowest {duration(slowest)}"
+    if s.median and s.p90 > SPREAD * s.median:
+        yield f"p90 is {s.p90 / s.median:.1f} x the median"
+
+
+def _held(profile: Profile) -> Iterator[str]:
+    """What of a run neither the nodes' medians nor the time between them account for: in each run others were held up."""
+    median = _median(profile)
+    missing = median - profile.between_ns - float(profile.medians.sum())
+    if profile.node_ns.size and missing > HELD * median:
+        spent = duration(float(profile.medians.sum()))
+        yield f"the nodes' medians add up to {spent}, {percent(missing / median)} less than a run takes"
+
+
+def _between(sides: Sides) -> Iterator[str]:
+    found = [
+        f"{who.replace(': ', ' ')}{duration(p.between_ns)} ({percent(p.between_ns / _median(p))})"
+        for who, p in sides
+        if p.node_ns.size and p.between_ns > BETWEEN * _median(p)
+    ]
+    if found:
+        yield f"between the nodes of a run: {', '.join(found)}."
+
+
+def _median(profile: Profile) -> float:
+    """Of the runs that the nodes' times are of, ns."""
+    return float(np.median(profile.watched_ns or profile.run_ns))

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from qrun.comparing.savedprofiles import Change, change
 from qrun.extents import Extent, common_extents
 from qrun.ir import Array, Node
 from qrun.machine import Bound, Kind, Machine, Roof
@@ -66,6 +67,24 @@ class ProfileReport:
         if self.against is None:
             return []
         return group_rows(self.rows, node_rows(self.against, self.machine), self.profile, self.against)
+
+    @cached_property
+    def ran(self) -> list[GroupRow]:
+        """The groups that either of them ran anything for."""
+        return [group for group in self.groups if group.node is not None]
+
+    @cached_property
+    def paired(self) -> list[PairedRow]:
+        """A row per operator of the groups, that with the most time in either runtime first."""
+        return paired_rows(self.ran)
+
+    @cached_property
+    def against_change(self) -> Change | None:
+        """Of whole runs, from the other runtime to this one; None without another one."""
+        if self.against is None:
+            return None
+        before, after = (tuple(ns / 1e6 for ns in p.run_ns) for p in (self.against, self.profile))
+        return change(before, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +171,31 @@ class GroupRow:
         return self.other / self.median if self.median and self.other else None
 
 
+@dataclass(frozen=True, slots=True)
+class PairedRow:
+    """The groups whose heaviest node is of one operator: their nodes, and both runtimes' times, ns."""
+
+    op: str
+    groups: Sequence[GroupRow]
+
+    @property
+    def nodes(self) -> int:
+        return sum(len(group.extent.nodes) for group in self.groups)
+
+    @property
+    def median(self) -> float:
+        return sum(group.median or 0.0 for group in self.groups)
+
+    @property
+    def other(self) -> float:
+        return sum(group.other or 0.0 for group in self.groups)
+
+    @property
+    def ratio(self) -> float | None:
+        """The other runtime's time by this one's."""
+        return self.other / self.median if self.median and self.other else None
+
+
 def bytes_moved(event: NodeEvent) -> int:
     """Bytes of a node's inputs, each once and weights among them, and of its outputs."""
     tensors = {tensor.name or str(at): tensor for at, tensor in enumerate((*event.inputs, *event.outputs))}
@@ -221,6 +265,14 @@ def group_rows(mine: Sequence[NodeRow], others: Sequence[NodeRow], first: Profil
         node = heaviest.node if heaviest else None
         made.append(GroupRow(extent, node, left, right))
     return made
+
+
+def paired_rows(groups: Iterable[GroupRow]) -> list[PairedRow]:
+    found: dict[str, list[GroupRow]] = {}
+    for group in groups:
+        if group.node is not None:
+            found.setdefault(group.node.op, []).append(group)
+    return sorted((PairedRow(*item) for item in found.items()), key=lambda row: -max(row.median, row.other))
 
 
 def refused(rows: Iterable[NodeRow]) -> list[tuple[str, list[NodeRow]]]:

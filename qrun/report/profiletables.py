@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from qrun.memory import human
 from qrun.profiling import Profile, Summary, summary
 from qrun.report.grid import Column, Grid
 from qrun.report.nodes import fused_text, kernel_text, op_names, output_text
-from qrun.report.profilerows import GroupRow, NodeRow, OperatorRow, ProfileReport, refused
+from qrun.report.profilerows import GroupRow, NodeRow, OperatorRow, PairedRow, ProfileReport, refused
 from qrun.report.text import duration, percent
 
 INSERTED = "(inserted)"
@@ -18,7 +19,7 @@ def whole_grid(report: ProfileReport, sign: str) -> Grid:
     """The whole model's times; two rows if it was measured against another runtime. sign: plus or minus."""
     profile = report.profile
     peak = profile.last.peak_bytes
-    more = [("peak memory", human(peak))] if peak else []
+    more = [("live tensors", human(peak))] if peak else []
     more += [("load", duration(report.load_ns))]
     more += [("first run", duration(profile.prepare_ns[0]))] if profile.prepare_ns else []
     if report.against is None:
@@ -168,6 +169,28 @@ def against_grid(report: ProfileReport, groups: Sequence[GroupRow]) -> Grid:
     columns += [Column("ort's roof", right=True, optional=3)] if report.machine else []
     columns += [Column("in onnxruntime", shrink=1, optional=2)]
     return Grid(columns, [_against_row(report, group, op) for group in groups])
+
+
+def paired_grid(report: ProfileReport) -> Grid:
+    """By operator, with the times and roofs of both runtimes."""
+    columns = [Column("op", shrink=1), Column("groups", right=True), Column("nodes", right=True, optional=4),
+               Column("qrun", right=True), Column("ort", right=True), Column("ort/qrun", right=True)]  # fmt: skip
+    columns += [Column("roof", right=True, optional=1)] if report.machine else []
+    columns += [Column("ort's roof", right=True, optional=3)] if report.machine else []
+    columns += [Column("in onnxruntime", shrink=1, optional=2)]
+    return Grid(columns, [_paired_row(report, row) for row in report.paired[: report.top]])
+
+
+def _paired_row(report: ProfileReport, row: PairedRow) -> list[str]:
+    mine = [node for group in row.groups for node in group.mine]
+    others = [node for group in row.groups for node in group.others]
+    return [
+        row.op, str(len(row.groups)), str(row.nodes),
+        *(duration(time) if time else "-" for time in (row.median, row.other)),
+        "-" if row.ratio is None else f"{row.ratio:.2f}",
+        *([_share_text(GroupRow.roof(rows)) for rows in (mine, others)] if report.machine else []),
+        ", ".join(f"{name} {count}" for name, count in Counter(map(ran_by, others)).items()) or "-",
+    ]  # fmt: skip
 
 
 def _against_row(report: ProfileReport, group: GroupRow, op: Callable[..., str]) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ class Counted:
     """How often codes occur.
 
     limits: smallest and largest code of the type; at_low, at_high: elements there; used: those of the values.
-    bins:   elements in parts of equal width, without those at the limits: of all codes of a type of at most 16 bits, else
-            of the used range.
+    bins:   elements in parts of about equal width, without those at the limits: of all codes of a type of at most 16
+            bits, else of the used range. codes: how many codes each part has, the limits not among them.
     """
 
     size: int
@@ -36,6 +37,7 @@ class Counted:
     at_low: int
     at_high: int
     bins: tuple[int, ...]
+    codes: tuple[int, ...]
 
 
 @cache
@@ -55,7 +57,7 @@ def _codes(dtype: np.dtype[Any]) -> tuple[Array, Array]:
 def counted(array: Array) -> Counted | None:
     """Codes of an integer tensor, or of one of a floating-point type of at most 16 bits; None for other types.
 
-    Exact, except that the bins of types wider than 16 bits are parts of the used range.
+    Exact; the bins of types wider than 16 bits are parts of the used range.
     """
     dtype = array.dtype
     flat = array.reshape(-1)
@@ -78,28 +80,41 @@ def _exact(flat: Array) -> Counted:
     used = (float(codes[there[0]]), float(codes[there[-1]])) if there.size else None
     inner = counts.copy()
     inner[[0, -1]] = 0
-    edges = np.linspace(0, codes.size, min(BINS, codes.size) + 1).astype(np.int64)[:-1]
+    edges = _edges(0, codes.size)
     limits = float(codes[0]), float(codes[-1])
     return Counted(flat.size, limits, used, int(counts[0]), int(counts[-1]),
-                   tuple(np.add.reduceat(inner, edges).tolist()))  # fmt: skip
+                   tuple(np.add.reduceat(inner, edges[:-1]).tolist()), _widths(edges, 0, codes.size - 1))  # fmt: skip
+
+
+def _edges(low: int, stop: int) -> list[int]:
+    """Where parts of ``low .. stop - 1`` start, and the stop."""
+    parts = min(BINS, stop - low)
+    return [low + (stop - low) * at // parts for at in range(parts + 1)]
+
+
+def _widths(edges: Sequence[int], *limits: int) -> tuple[int, ...]:
+    """Codes from each edge to the next, without the limits."""
+    return tuple(stop - start - sum(start <= at < stop for at in limits) for start, stop in pairwise(edges))
 
 
 def _wide(flat: Array) -> Counted:
     info = np.iinfo(flat.dtype)
     limits = float(info.min), float(info.max)
     if not flat.size:
-        return Counted(0, limits, None, 0, 0, (0,) * BINS)
+        return Counted(0, limits, None, 0, 0, (0,), (0,))
     low, high = int(flat.min()), int(flat.max())
-    bins = np.zeros(BINS, np.int64)
+    edges = _edges(low, high + 1)
+    starts = np.array(edges[:-1], flat.dtype)
+    bins = np.zeros(starts.size, np.int64)
     ends = [0, 0]
     for block in _blocks(flat):
-        bins += np.histogram(block, BINS, (low, max(high, low + 1)))[0]
+        bins += np.bincount(np.searchsorted(starts, block, "right") - 1, minlength=starts.size)
         ends[0] += int((block == info.min).sum())
         ends[1] += int((block == info.max).sum())
     bins[0] -= ends[0]
     bins[-1] -= ends[1]
     used = float(low), float(high)
-    return Counted(flat.size, limits, used, ends[0], ends[1], tuple(bins.tolist()))
+    return Counted(flat.size, limits, used, ends[0], ends[1], tuple(bins.tolist()), _widths(edges, info.min, info.max))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +199,8 @@ class Codes:
             "scale": _range(self._parameters.get(place.scale)),
             "zero_point": _range(self._parameters.get(place.zero_point)),
             "size": c.size, "limits": _plain(c.limits), "used": _plain(c.used) if c.used else None,
-            "at_low": c.at_low, "at_high": c.at_high, "bins": list(c.bins),
+            "at_low": c.at_low, "at_high": c.at_high,
+            "bins": list(c.bins), "bin_codes": list(c.codes),
         }  # fmt: skip
 
 

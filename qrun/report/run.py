@@ -13,7 +13,7 @@ from qrun.report.header import environment, headline, model_fields
 from qrun.report.message import print_findings
 from qrun.report.nodes import FUSED, fold_prefix, fused_text, kernel_fields, kernel_text, node_of, op_names, output_text
 from qrun.report.screen import Out, Screen
-from qrun.report.stats import listed, stats
+from qrun.report.stats import Stats, listed, stats
 from qrun.report.text import duration, number, percent, plural
 from qrun.report.values import print_values
 from qrun.session import NodeEvent, RunResult
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from qrun.rules import Finding
 
 TOP = 3
+ROWS = 4
+"""Rows of which the table of outputs tells the argmax."""
 JSON_VALUES = 64
 
 
@@ -78,14 +80,21 @@ def _outputs(screen: Screen, report: RunReport) -> None:
     styles: dict[tuple[int, int], str] = {}
     for name, array in report.result.outputs.items():
         s = stats(array)
-        at = "-" if s.argmax is None else str(s.argmax[0]) if len(s.argmax) == 1 else shape_text(s.argmax)
         odd = "0" if not s.nan and not s.inf else f"{s.nan}/{s.inf}"
         if odd != "0":
             styles[len(rows), 7] = "yellow"
         rows.append([name, type_name(array.dtype), shape_text(array.shape), number(s.low), number(s.high),
-                     number(s.mean), at, odd])  # fmt: skip
+                     number(s.mean), _argmax(s), odd])  # fmt: skip
     screen.grid(Grid(columns, rows, styles))
     print_values(screen, report.result.outputs)
+
+
+def _argmax(s: Stats) -> str:
+    """``3``; of [N,C] ``4,9,1,… per row``; of more axes the place, ``[0,3,1]``."""
+    if s.rows is not None:
+        shown = ["-" if at is None else str(at) for at in s.rows[:ROWS]]
+        return ",".join([*shown, *(["…"] if len(s.rows) > ROWS else [])]) + " per row"
+    return "-" if s.argmax is None else str(s.argmax[0]) if len(s.argmax) == 1 else shape_text(s.argmax)
 
 
 def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
@@ -107,9 +116,12 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     screen.grid(_time_grid(screen, report, events, total, all_nodes and report.backend == "native"))
     if any(len(e.group) > 1 for e in events):
         screen.line((f"  {FUSED}", "dim"))
+    every = sum(e.duration_ns for e in report.result.events)
     left = len(report.result.events) - len(events)
-    if left:
-        screen.line(f"  {screen.ellipsis} {left} more nodes, {duration(max(total - shown, 0))}")
+    rest = [f"{screen.ellipsis} {left} more nodes, {duration(every - shown)}"] if left else []
+    rest += [f"between the nodes {duration(total - every)}"] if total > every else []
+    if rest:
+        screen.line(f"  {'; '.join(rest)}")
 
 
 def _time_grid(
@@ -179,7 +191,8 @@ def _output_fields(name: str, array: Array, digest: str) -> dict[str, Any]:
     s = stats(array)
     return {
         "name": name, **_typed(array), "min": s.low, "max": s.high, "mean": s.mean, "nan": s.nan, "inf": s.inf,
-        "argmax": None if s.argmax is None else list(s.argmax), "sha256": digest, "values": listed(array, JSON_VALUES),
+        "argmax": None if s.argmax is None else list(s.argmax),
+        "argmax_rows": None if s.rows is None else list(s.rows[:JSON_VALUES]), "sha256": digest, "values": listed(array, JSON_VALUES),
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ class Stats:
     """Of the elements that are not NaN; mean of the finite ones; None where there are none.
 
     argmax: index of the first maximum, axes of size 1 left out.
+    rows:   of arrays that are [N,C] without axes of size 1 the index of each row's first maximum, None for a row of NaN.
     """
 
     low: float | int | None = None
@@ -28,6 +29,7 @@ class Stats:
     argmax: tuple[int, ...] | None = None
     nan: int = 0
     inf: int = 0
+    rows: tuple[int | None, ...] | None = None
 
 
 def stats(array: Array) -> Stats:
@@ -35,11 +37,13 @@ def stats(array: Array) -> Stats:
     if values is None or not values.size:
         return Stats()
     if values.dtype.kind in "biu":
-        return Stats(int(values.min()), int(values.max()), float(values.mean(dtype=np.float64)), _place(values))
+        return Stats(int(values.min()), int(values.max()), float(values.mean(dtype=np.float64)), _place(values),
+                     rows=_rows(values))  # fmt: skip
     with np.errstate(all="ignore"):
         total = float(values.sum(dtype=np.float64))
     if np.isfinite(total):
-        return Stats(float(values.min()), float(values.max()), total / values.size, _place(values))
+        return Stats(float(values.min()), float(values.max()), total / values.size, _place(values),
+                     rows=_rows(values))  # fmt: skip
     odd = np.isnan(values)
     nan, inf = int(odd.sum()), int(np.isinf(values).sum())
     if nan == values.size:
@@ -48,12 +52,23 @@ def stats(array: Array) -> Stats:
         finite = values[np.isfinite(values)]
         mean = float(finite.mean(dtype=np.float64)) if finite.size else None
     lowest = np.where(odd, values.dtype.type(-np.inf), values)
-    return Stats(float(np.nanmin(values)), float(lowest.max()), mean, _place(lowest), nan, inf)
+    return Stats(float(np.nanmin(values)), float(lowest.max()), mean, _place(lowest), nan, inf,
+                 _rows(lowest, odd))  # fmt: skip
 
 
 def _place(values: Array) -> tuple[int, ...]:
     place = np.unravel_index(int(values.argmax()), values.shape)
     return tuple(int(i) for i, size in zip(place, values.shape, strict=True) if size > 1) or (0,)
+
+
+def _rows(values: Array, odd: Array | None = None) -> tuple[int | None, ...] | None:
+    """odd: where NaN was."""
+    shape = [size for size in values.shape if size > 1]
+    if len(shape) != 2:
+        return None
+    places = values.reshape(shape).argmax(1).tolist()
+    empty = np.zeros(shape[0], bool) if odd is None else np.asarray(odd.reshape(shape).all(1))
+    return tuple(None if none else at for at, none in zip(places, empty, strict=True))
 
 
 def numeric(array: Array) -> Array | None:

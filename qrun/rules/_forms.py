@@ -7,7 +7,7 @@ from qrun.ir.types import shape_text
 from qrun.rules._parameters import Bias, Form, Quantizer, Slot, quantizers
 from qrun.rules._scope import Scope, Shape, known
 
-_UNITS = {"channel": "output channel", "row": "row", "column": "column", "gemm": "column"}
+UNITS = {"channel": "output channel", "row": "row", "column": "column", "gemm": "column"}
 
 
 def expected_shape(scope: Scope, node: Node, q: Quantizer, slot: Slot) -> str:
@@ -29,7 +29,7 @@ def expected_shape(scope: Scope, node: Node, q: Quantizer, slot: Slot) -> str:
 
 def _lane(node: Node, form: Form, got: tuple[int, ...], shape: Shape | None, name: str) -> str:
     """One value, or one for each channel, row or column of a tensor."""
-    unit = _UNITS[form]
+    unit = UNITS[form]
     if shape is None or not shape:
         return f"scalar, or one per {unit}" if len(got) > 1 and form in ("channel", "gemm") else ""
     if form in ("row", "column") and len(shape) == 1:
@@ -120,7 +120,7 @@ def reason(node: Node, form: Form, name: str, k_long: bool = False) -> str:
         return f"{op}: {name} is a scalar, 1-D with one value per slice of axis{blocks}."
     if form == "channel":
         return f"{op}: a 1-D {name} has as many elements as output channels."
-    return f"{op}: {name} is a scalar or has one value per {_UNITS[form]}."
+    return f"{op}: {name} is a scalar or has one value per {UNITS[form]}."
 
 
 def shaped(name: str, shape: Shape | None) -> str:
@@ -147,7 +147,7 @@ def expected_bias(scope: Scope, node: Node, bias: Bias) -> str:
         fits = len(got) <= 2 and (not got or got[-1] in (1, size)) and _fits_rows(scope, node, got)
     else:
         fits = got == (size,)
-    unit = _UNITS[bias.form]
+    unit = UNITS[bias.form]
     return "" if fits else f"[{size}]: one per {unit} of {bias.weight.tensor} {shape_text(weight)}"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 from qrun.rules._scope import Scope, Shape, nodes
+from qrun.rules._typed import mistyped
 
 Ints = tuple[int, ...]
 
@@ -86,10 +87,17 @@ def windows(model: Model) -> Iterator[Windowed]:
     for scope, node in nodes(model):
         key = node.domain, node.op_type
         if key in CONVS and max(CONVS[key]) < len(node.inputs):
-            x, w = (node.inputs[place] for place in CONVS[key])
-            yield Windowed(scope, node, x, w, scope.shape(x), scope.shape(w))
+            (x, x_shape), (w, w_shape) = (_input(scope, node, place) for place in CONVS[key])
+            yield Windowed(scope, node, x, w, x_shape, w_shape)
         elif key in POOLS and node.inputs:
-            yield Windowed(scope, node, node.inputs[0], "", scope.shape(node.inputs[0]), None)
+            x, x_shape = _input(scope, node, 0)
+            yield Windowed(scope, node, x, "", x_shape, None)
+
+
+def _input(scope: Scope, node: Node, place: int) -> tuple[str, Shape | None]:
+    """An input and its shape; None if its type is wrong already, for then the shape says nothing."""
+    name = node.inputs[place]
+    return name, None if place in mistyped(scope, node) else scope.shape(name)
 
 
 def made_channels(scope: Scope, name: str) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,9 @@ import numpy as np
 from qrun.ir import Model, Node
 from qrun.ir.schema import OPSETS, Formal, schema
 from qrun.ir.types import type_name
-from qrun.ops import find
-from qrun.rules._ort import known_schema
-from qrun.rules._parameters import bias, quantizers
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, nodes
+from qrun.rules._typed import formals, given_types, judged_elsewhere, mistyped
 
 
 @rule(
@@ -51,63 +49,55 @@ def type_not_allowed(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model):
-        formals, names = _formals(node)
-        if formals:
-            yield from _judge(scope, node, formals, names)
+        wrong = mistyped(scope, node)
+        yield from [_not_taken(scope, node, wrong)] if wrong else _not_one_type(scope, node)
 
 
-def _formals(node: Node) -> tuple[Sequence[Formal], Sequence[str]]:
-    definition = find(node.domain, node.op_type, node.version)
-    if definition is not None:
-        return definition.formals(node.version), [definition.param(i) for i in range(len(node.inputs))]
-    known = known_schema(node)
-    if known is None or not known.inputs:
-        return (), ()
-    last = len(known.inputs) - 1
-    return known.inputs, [known.inputs[min(i, last)].name for i in range(len(node.inputs))]
+def _not_taken(scope: Scope, node: Node, wrong: Sequence[int]) -> Finding:
+    """The first input of a type that the operator does not take."""
+    given, place = given_types(scope, node), wrong[0]
+    dtype, formal = given[place]
+    op, name = f"{node.op}-{node.version}", formals(node)[1][place]
+    return Finding(
+        f"{name} is {type_name(dtype)}, which {op} does not take",
+        **_where(scope, node, place, dtype),
+        expected=", ".join(sorted(type_name(t) for t in formal.types or ())),
+        why=f"{op} lists the types of {name}.",
+        fix=_exchange(node, wrong, given) or _newer(node, place, dtype),
+    )
 
 
-def _judge(scope: Scope, node: Node, formals: Sequence[Formal], names: Sequence[str]) -> Iterator[Finding]:
-    left = _left_to_others(scope, node)
+def _not_one_type(scope: Scope, node: Node) -> Iterator[Finding]:
+    """The first input of another type than one that shares its type variable."""
     bound: dict[str, tuple[np.dtype[Any], str]] = {}
-    op = f"{node.op}-{node.version}"
-    for place, tensor in enumerate(node.inputs):
-        dtype = scope.dtype(tensor)
-        formal = formals[min(place, len(formals) - 1)]
-        if dtype is None or formal.types is None or place in left:
-            continue
-        where = {**scope.at(node), "tensor": f"{tensor} (input {place}, {names[place]})", "got": type_name(dtype)}
-        if dtype not in formal.types:
-            yield Finding(
-                f"{names[place]} is {type_name(dtype)}, which {op} does not take",
-                **where,
-                expected=", ".join(sorted(type_name(t) for t in formal.types)),
-                why=f"{op} lists the types of {names[place]}.",
-                fix=_newer(node, place, dtype),
-            )
-            return
-        if formal.option == "Variadic" or not formal.variable:
+    names, left = formals(node)[1], judged_elsewhere(scope, node)
+    for place, (dtype, formal) in given_types(scope, node).items():
+        if formal.option == "Variadic" or not formal.variable or place in left:
             continue
         other, first = bound.setdefault(formal.variable, (dtype, names[place]))
         if other != dtype:
             yield Finding(
                 f"{names[place]} is {type_name(dtype)}, but {first} is {type_name(other)}",
-                **where,
+                **_where(scope, node, place, dtype),
                 expected=f"{type_name(other)}, as {first}",
-                why=f"{op}: {first} and {names[place]} have one type ({formal.variable}).",
+                why=f"{node.op}-{node.version}: {first} and {names[place]} have one type ({formal.variable}).",
             )
             return
 
 
-def _left_to_others(scope: Scope, node: Node) -> set[int]:
-    """Places that QR303 and QR305 judge: zero points beside a tensor of known type, and int32 biases."""
-    found = {
-        q.zero_point.place
-        for q in quantizers(node)
-        if q.zero_point and not q.is_output and scope.dtype(q.tensor.tensor) is not None
-    }
-    b = bias(node)
-    return found | ({b.bias.place} if b and b.integer else set())
+def _where(scope: Scope, node: Node, place: int, dtype: np.dtype[Any]) -> dict[str, Any]:
+    tensor = f"{node.inputs[place]} (input {place}, {formals(node)[1][place]})"
+    return {**scope.at(node), "tensor": tensor, "got": type_name(dtype)}
+
+
+def _exchange(node: Node, wrong: Sequence[int], given: Mapping[int, tuple[np.dtype[Any], Formal]]) -> str:
+    """What to do where the first input of a wrong type and a later one would fit each other's place."""
+    first, dtype, formal = wrong[0], *given[wrong[0]]
+    for other in wrong[1:]:
+        if dtype in (given[other][1].types or ()) and given[other][0] in (formal.types or ()):
+            names = formals(node)[1]
+            return f"exchange inputs {first} and {other}: {names[first]} and {names[other]} fit each other's place"
+    return ""
 
 
 def _newer(node: Node, place: int, dtype: np.dtype[Any]) -> str:

@@ -9,6 +9,7 @@ from qrun.ir.schema import MS
 from qrun.ir.types import shape_text
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, Shape, nodes
+from qrun.rules._typed import mistyped
 from qrun.rules._window import CONVS, number
 
 PRODUCTS: dict[tuple[str, str], tuple[int, int]] = {
@@ -72,7 +73,7 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
         if not node.domain and node.version < 7 and key in BROADCASTS:
             continue
         expected = _expected(scope, node, places)
-        if expected:
+        if expected and not set(places).intersection(mistyped(scope, node)):
             first, second = (node.inputs[place] for place in places)
             got = f"{first} {shape_text(scope.shape(first))}, {second} {shape_text(scope.shape(second))}"
             yield Finding(

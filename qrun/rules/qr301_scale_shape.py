@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qrun.ir import Model
+from qrun.ir import Model, Node
 from qrun.ir.types import shape_text
-from qrun.rules._forms import expected_shape, reason, shaped
-from qrun.rules._parameters import operators, quantizers
+from qrun.rules._forms import UNITS, expected_shape, reason, shaped
+from qrun.rules._parameters import Form, operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import known, nodes
+from qrun.rules._typed import sound
 
 
 @rule(
@@ -51,7 +52,7 @@ def scale_shape(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model):
-        for q in quantizers(node):
+        for q in sound(scope, node):
             expected = expected_shape(scope, node, q, q.scale) if q.scale else ""
             if not q.scale or not expected:
                 continue
@@ -65,5 +66,15 @@ def scale_shape(model: Model) -> Iterator[Finding]:
                 expected=expected,
                 got=got,
                 why=reason(node, q.form, q.scale.name, k_long),
-                fix="export one scale per output channel, or a single scale" if q.form == "channel" else "",
+                fix=_fix(node, q.form),
             )
+
+
+def _fix(node: Node, form: Form) -> str:
+    """What to export, as the error of a run says it."""
+    if form == "axis" and not node.domain and node.version < 13:
+        return "export a single scale, or convert the model to opset 13"
+    if form == "axis":
+        blocks = node.attributes.get("block_size")
+        return "export one scale per block of the axis, or without block_size" if blocks else ""
+    return f"export one scale per {UNITS[form]}, or a single scale" if form in UNITS else "export a single scale"

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.rules._forms import expected_shape, reason, same_form, shaped
-from qrun.rules._parameters import Quantizer, Slot, operators, quantizers
+from qrun.rules._parameters import Quantizer, Slot, operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, known, nodes
+from qrun.rules._typed import sound
 
 
 @rule(
@@ -48,7 +49,7 @@ def zero_point_shape(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model):
-        for q in quantizers(node):
+        for q in sound(scope, node):
             if q.zero_point:
                 yield from _judge(scope, node, q, q.zero_point)
 

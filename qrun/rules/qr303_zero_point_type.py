@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from qrun.ir import Model
 from qrun.ir.types import DTYPES, type_name
-from qrun.rules._parameters import operators, quantizers
+from qrun.rules._parameters import operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import nodes
+from qrun.rules._typed import sound
 
 
 @rule(
@@ -49,7 +50,7 @@ def zero_point_type(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model):
-        for q in quantizers(node):
+        for q in sound(scope, node):
             if not q.zero_point:
                 continue
             got = scope.dtype(q.zero_point.tensor)

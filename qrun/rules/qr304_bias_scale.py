@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from qrun.ir import Array, Model, Node
+from qrun.rules._equal import digits, tolerance
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, nodes
 
 FUSED = {"Conv": "QLinearConv", "Gemm": "QGemm"}
-TOLERANCE = 1e-5
 ORT_CONV_ABSOLUTE, ORT_CONV_RELATIVE = 1e-6, 1e-2
 """Within these of x_scale * w_scale, onnxruntime 1.31.1 still fuses a Conv; measured."""
 
@@ -113,7 +113,7 @@ def _judge(scope: Scope, node: Node, x: _Dequantized, w: _Dequantized, b: _Dequa
         want, got = np.broadcast_arrays(x.scale * w.scale, b.scale)
         off = np.abs(got - want) / want
     sane = np.all(np.isfinite(want)) and np.all(want > 0) and np.all(np.isfinite(off))
-    bad = off > _tolerance(x, w, b)
+    bad = off > tolerance(*(p.scope.value(p.name) for p in (x, w, b)))
     if not sane or not bad.any():
         return
     worst = int(np.argmax(off))
@@ -125,28 +125,13 @@ def _judge(scope: Scope, node: Node, x: _Dequantized, w: _Dequantized, b: _Dequa
         effect = (
             f"onnxruntime fuses this {node.op_type} to {FUSED[node.op_type]} and scales the bias by x_scale * w_scale."
         )
-    number = f"{_text(got[worst], want[worst])} at {b.name}{place}; "
+    number = f"{digits(got[worst], want[worst])} at {b.name}{place}; "
     count = f"{int(bad.sum())} of {bad.size} channels, " if bad.size > 1 else ""
     yield Finding(
-        f"bias scale {_text(got[worst], want[worst])}, expected {_text(want[worst], got[worst])} ({b.name}{place})",
+        f"bias scale {digits(got[worst], want[worst])}, expected {digits(want[worst], got[worst])} ({b.name}{place})",
         **where,
-        expected=f"{_text(want[worst], got[worst])} = x_scale {x.scale[0]:.6g} * w_scale{w_place} "
+        expected=f"{digits(want[worst], got[worst])} = x_scale {x.scale[0]:.6g} * w_scale{w_place} "
         f"{w.scale[worst if w.scale.size > 1 else 0]:.6g}",
         got=f"{number}{count}{100 * off[worst]:.3g}% off",
         why=f"legal ONNX, but {effect}",
     )
-
-
-def _text(value: float, other: float) -> str:
-    """Six digits, or more where they would read like the other number."""
-    return f"{value:.6g}" if f"{value:.6g}" != f"{other:.6g}" else f"{value:.9g}"
-
-
-def _tolerance(*parts: _Dequantized) -> float:
-    """Room for one rounding of the product to the type of the scales."""
-    found = [TOLERANCE]
-    for p in parts:
-        stored = p.scope.value(p.name)
-        name = "" if stored is None else str(stored.dtype)
-        found.append({"float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e8m0fnu": 1.0}.get(name, 0.0))
-    return max(found)

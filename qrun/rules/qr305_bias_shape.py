@@ -12,6 +12,7 @@ from qrun.rules._forms import expected_bias, shaped
 from qrun.rules._parameters import Bias, bias
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, nodes
+from qrun.rules._typed import mistyped
 
 
 @rule(
@@ -54,7 +55,7 @@ def bias_shape(model: Model) -> Iterator[Finding]:
     """
     for scope, node in nodes(model):
         b = bias(node)
-        if b is None:
+        if b is None or {b.bias.place, b.weight.place}.intersection(mistyped(scope, node)):
             continue
         yield from _shape(scope, node, b)
         yield from _type(scope, node, b)

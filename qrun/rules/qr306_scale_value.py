@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from qrun.ir import Array, Model, Node
-from qrun.rules._parameters import Slot, operators, quantizers
+from qrun.rules._parameters import Slot, operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, nodes
+from qrun.rules._typed import sound
 
 
 @rule(
@@ -49,7 +50,7 @@ def scale_value(model: Model) -> Iterator[Finding]:
     """
     seen: set[tuple[int, str]] = set()
     for scope, node in nodes(model):
-        for q in quantizers(node):
+        for q in sound(scope, node):
             home = scope.home(q.scale.tensor) if q.scale else None
             value = home.value(q.scale.tensor) if home and q.scale else None
             if value is None or value.dtype.kind in "Oc" or not q.scale or not home:

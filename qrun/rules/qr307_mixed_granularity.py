@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from qrun.ir import Model
 from qrun.ir.types import shape_text
 from qrun.rules._forms import expected_shape, same_form
-from qrun.rules._parameters import operators, quantizers
+from qrun.rules._parameters import operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import known, nodes
+from qrun.rules._typed import sound
 
 
 @rule(
@@ -45,7 +46,7 @@ def mixed_granularity(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model):
-        for q in quantizers(node):
+        for q in sound(scope, node):
             if q.form in ("tensor", "axis") or not q.scale or not q.zero_point:
                 continue
             scale, zero = known(scope.shape(q.scale.tensor)), known(scope.shape(q.zero_point.tensor))

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from qrun.ir import Model
 from qrun.ir.types import shape_text
-from qrun.rules._parameters import MS, quantizers
+from qrun.rules._parameters import MS
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import known, nodes
+from qrun.rules._typed import sound
 
 
 @rule(
@@ -46,7 +47,7 @@ def axis_assumed(model: Model) -> Iterator[Finding]:
     for scope, node in nodes(model):
         if node.domain != MS or "axis" in node.attributes:
             continue
-        for q in quantizers(node):
+        for q in sound(scope, node):
             got = known(scope.shape(q.scale.tensor)) if q.form == "axis" and q.scale else None
             if got is not None and q.scale and len(got) == 1 and got != (1,):
                 yield Finding(

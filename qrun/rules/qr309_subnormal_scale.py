@@ -8,9 +8,10 @@ import numpy as np
 
 from qrun.ir import Model
 from qrun.ir.types import type_name
-from qrun.rules._parameters import operators, quantizers
+from qrun.rules._parameters import operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import nodes
+from qrun.rules._typed import sound
 
 _SMALLEST = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-14}
 """The smallest normal number of each type."""
@@ -50,7 +51,7 @@ def subnormal_scale(model: Model) -> Iterator[Finding]:
     """
     seen: set[tuple[int, str]] = set()
     for scope, node in nodes(model):
-        for q in quantizers(node):
+        for q in sound(scope, node):
             home = scope.home(q.scale.tensor) if q.scale else None
             value = home.value(q.scale.tensor) if home and q.scale else None
             least = _SMALLEST.get(value.dtype.name) if value is not None else None

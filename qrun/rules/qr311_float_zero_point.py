@@ -8,9 +8,9 @@ import numpy as np
 
 from qrun.ir import Model
 from qrun.ir.types import type_name
-from qrun.rules._parameters import quantizers
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import nodes
+from qrun.rules._typed import sound
 
 
 @rule(
@@ -46,7 +46,7 @@ def float_zero_point(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model):
-        for q in quantizers(node):
+        for q in sound(scope, node):
             value = scope.value(q.zero_point.tensor) if q.zero_point else None
             if value is None or not q.zero_point or not value.dtype.name.startswith(("float4", "float6", "float8")):
                 continue

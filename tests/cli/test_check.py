@@ -472,3 +472,17 @@ def test_many_models_are_checked_fast(folder: Path) -> None:
     ended = process("check", ".", cwd=folder)
     assert time.perf_counter() - start < 5
     assert "100 models: nothing found; 100 vectors: 100 passed" in ended.out, ended.out[-500:] + ended.err
+
+
+@pytest.mark.parametrize("format", ["full", "concise"])
+def test_quiet_prints_the_findings_only(folder: Path, format: str) -> None:
+    save(quantize_model(), folder / "good.onnx")
+    assert call("check", "good.onnx", "-q", "--format", format).out == ""
+    bad_scale(folder)
+    words = ("check", "good.onnx", "bad.onnx", "--format", format)
+    loud, quiet = call(*words), call(*words, "-q")
+    assert quiet.code == loud.code == 1
+    assert "QR301" in quiet.out
+    assert "2 models: " in loud.out
+    assert "2 models: " not in quiet.out
+    assert loud.out.startswith(quiet.out)

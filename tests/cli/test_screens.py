@@ -233,6 +233,30 @@ def test_statistics_and_values(folder: Path) -> None:
     assert out[1].split() == ["y", "float32", "[1,0]", "-", "-", "-", "-", "0"]
 
 
+@pytest.mark.parametrize("words", [[], ["-v"]])
+def test_times_add_up(words: list[str]) -> None:
+    """The nodes shown, the others, and what is between them are the run."""
+    out = call("deep.onnx", "-i", "x.npy", *words).out.partition("\nTime  ")[2].partition("\nChecks")[0]
+    size = {"us": 1e-3, "ms": 1, "s": 1e3}
+    times = [float(value) * size[unit] for value, unit in re.findall(r"(\d[\d.]*) (us|ms|s)\b", out)]
+    aside = "more for native" in out
+    nodes = times[2:] if aside else times[1:]
+    assert sum(nodes) == pytest.approx(times[0], rel=0.02)
+    assert ("more nodes, " in out) == (not words)
+    assert "between the nodes " in out
+
+
+def test_argmax_of_rows(folder: Path) -> None:
+    save(sum_model(["x"], TensorProto.FLOAT, (None, None)), folder / "s.onnx")
+    npy(folder / "v.npy", np.array([[1, 2, 0], [5, 4, 3]], np.float32))
+    assert "  1,0 per row  " in call("s.onnx", "-i", "v.npy", "-q").out
+    made = call("s.onnx", "-i", "v.npy", "--json").json["outputs"][0]
+    assert (made["argmax"], made["argmax_rows"]) == ([1, 0], [1, 0])
+    npy(folder / "v.npy", np.eye(6, dtype=np.float32))
+    assert "  0,1,2,3,… per row  " in call("s.onnx", "-i", "v.npy", "-q").out
+    assert "  0,1,2,3,... per row  " in call("s.onnx", "-i", "v.npy", "-q", encoding="ascii").out
+
+
 def test_model_without_nodes_or_inputs(folder: Path) -> None:
     save(
         make_model([], [value("x", TensorProto.FLOAT, (1,))], [value("x", TensorProto.FLOAT, (1,))]),

@@ -11,8 +11,10 @@ import pytest
 
 import qrun
 from qrun.cli import main
+from qrun.comparing.causes import CAUSES
 from qrun.ops import REGISTRY
 from qrun.report.codes import CODES, GROUPS, TOPICS
+from qrun.report.explain import names
 from qrun.report.ops import compact, ranges
 from qrun.rules import RULES
 
@@ -176,6 +178,30 @@ def test_explain_json(capsys: pytest.CaptureFixture[str], topic: str | None) -> 
 
 def test_explain_json_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(run(capsys, "explain", "nope", "--json", code=2)[0])["error"]["code"] == "QR005"
+
+
+@pytest.mark.parametrize("name", [*CAUSES, "unknown", "inherited"])
+def test_every_cause_has_a_page(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    text, _ = run(capsys, "explain", name)
+    assert text.startswith(f"{name}   cause of a difference in qrun compare\n")
+    for label in ("confirm", "what to do", "source"):
+        assert re.search(rf"^  {label} +\S", text, re.M), label
+    told = json.loads(run(capsys, "explain", name, "--json")[0])
+    assert told["cause"] == name
+    assert all(told[key] for key in ("summary", "source", "confirm", "fix"))
+    assert name in names()
+
+
+def test_a_cause_names_the_rule_of_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "see also    qrun explain QR409, the rule of the same name" in run(capsys, "explain", "pair-saturation")[0]
+    assert run(capsys, "explain", "QR409")[0].startswith("QR409 pair-saturation")
+    assert "see also" not in run(capsys, "explain", "float-order")[0]
+    assert "did you mean float-order" in run(capsys, "explain", "float-oder", code=2)[1]
+
+
+def test_no_level_is_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "error, error" not in run(capsys, "explain")[0]
+    assert "error, error" not in "".join(run(capsys, "explain", rule)[0] for rule in RULES)
 
 
 def test_every_code_in_the_source_is_explained() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from qrun.comparing.archives import Archives, compare_npz
 from qrun.comparing.record import Recorded
-from qrun.comparing.recordcompare import RecordComparison, judged
+from qrun.comparing.recordchange import judged
+from qrun.comparing.recordcompare import RecordComparison
 from qrun.comparing.recordentry import Entry, filled
 from qrun.comparing.saved import Found, OutputPair, SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import Change, Lone, NodeChange, SavedProfiles
@@ -171,11 +172,36 @@ def test_record_names_the_first_difference() -> None:
 
 def test_profile() -> None:
     text = shown(profiles())
-    assert "slower, more than the spread: 1.00 ms before, 2.00 ms after (+100.0%)." in text
+    assert (
+        "slower, more than the spread: 1.00 ms before, 2.00 ms after (+100.0%); 1 node slower, more than the " in text
+    )
     assert "below 10 runs" in text
     assert "Add_7" in text
     in_order = shown(profiles(), top=None)
     assert in_order.index("Conv") < in_order.index("Add_7")
+
+
+def test_profile_of_nodes_that_changed_while_the_run_did_not() -> None:
+    same, faster = Change(1.0, 1.0, "same"), Change(2.0, 1.0, "faster")
+    nodes = tuple(NodeChange(at, f"n{at}", "Conv", c) for at, c in enumerate((same, faster, faster)))
+    text = shown(SavedProfiles(A, B, (), same, nodes, (), ()))
+    assert text.endswith(
+        "no change of the whole run beyond the spread: 1.00 ms before, 1.00 ms after (+0.0%); 2 nodes faster, more than the spread.\n"
+    )
+    assert "Nodes that changed most, by the change of the median\n" in text
+    assert text.index("n1") < text.index("n0")
+
+
+def test_record_that_cannot_tell() -> None:
+    """Of 100 floats 16 are recorded, so others may be beyond the tolerance: that is no success."""
+    node = Node(3, "n", "", "Relu", 10, ("x",), ("y",))
+    a = np.linspace(1, 2, 100, dtype=np.float32)
+    entries = [filled(Entry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-6))]
+    found = RecordComparison(Path("rec"), "a", "b", (), Tolerance(), (judged(*entries, Tolerance()),), (), ())
+    assert not found.equal
+    text = shown(found)
+    assert "not decided: 1 of 1 tensor with other bits; the record cannot tell of 1 whether it is within" in text
+    assert "no recorded fact is beyond the tolerance, but the other elements are not recorded" in text
 
 
 def test_checks() -> None:

@@ -104,7 +104,7 @@ def softmax_with_floor(x: np.ndarray, x_scale: float, y_scale: np.float32) -> np
     return codes(np.rint(powers / powers.sum(-1, keepdims=True) * np.floor(1 / y_scale)))
 
 
-def conv_in_pairs(x: np.ndarray, w: np.ndarray, zero: int, pad: int) -> np.ndarray:
+def conv_in_pairs(x: np.ndarray, w: np.ndarray, zero: int, pad: int, most: int = 2**15 - 1) -> np.ndarray:
     """int32 sums [1,M,H,W] of a 3x3 convolution whose products are added two by two in int16, channels fastest."""
     image = np.pad(x[0].astype(i64), ((0, 0), (pad, pad), (pad, pad)), constant_values=zero)
     height, width = x.shape[2], x.shape[3]
@@ -113,7 +113,7 @@ def conv_in_pairs(x: np.ndarray, w: np.ndarray, zero: int, pad: int) -> np.ndarr
         left = image[:, row : row + 3, column : column + 3].transpose(1, 2, 0).reshape(-1)
         right = w[m].astype(i64).transpose(1, 2, 0).reshape(-1)
         products = np.append(left * right, [0] * (len(left) % 2)).reshape(-1, 2).sum(1)
-        sums[0, m, row, column] = np.clip(products, -(2**15), 2**15 - 1).sum() - zero * right.sum()
+        sums[0, m, row, column] = np.clip(products, -most - 1, most).sum() - zero * right.sum()
     return sums
 
 
@@ -224,6 +224,40 @@ def test_float_order_has_a_bound() -> None:
     theirs = bug.theirs.copy()
     theirs[0, 0] += f32(0.02)
     assert found(bug.compare(lambda: theirs)) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "shape"),
+    [("AveragePool", {"kernel_shape": [8, 8]}, (2, 3, 8, 8)), ("GlobalAveragePool", {}, (2, 3, 8, 8)),
+     ("ReduceMean", {"axes": [1], "keepdims": 0}, (6, 64)), ("ReduceSum", {"keepdims": 0}, (6, 64))],
+)  # fmt: skip
+def test_float_order_of_means(op: str, attributes: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """64 terms, added one by one from the last to the first."""
+    x = np.random.default_rng(11).standard_normal(shape).astype(f32)
+    terms = x.reshape(6, 64)[:, ::-1]
+    total = np.zeros(6, f32)
+    for at in range(64):
+        total += terms[:, at]
+    made = (total if op == "ReduceSum" else total / f32(64)).reshape(6 if len(shape) == 2 else (2, 3, 1, 1))
+    axes = [np.array([1], i64)] if op == "ReduceSum" else []
+    bug = Bug("float-order", op, [x, *axes], made, f32, attributes, 13)
+    assert found(bug.compare(lambda: made)) == "float-order"
+    wrong = made + f32(1e-3)
+    assert found(bug.compare(lambda: wrong)) == UNKNOWN
+
+
+def test_saturated_pairs_that_still_round_to_the_same_code() -> None:
+    sums, exact = (conv_in_pairs(IMAGE, KERNEL, 5, 1, most) for most in (2**15 - 1, 2**31))
+    theirs, right = (codes(np.rint(whole / 40000) + 7) for whole in (sums, exact))
+    inputs = [IMAGE, f32(1), u8(5), KERNEL, f32(1), i8(0), f32(40000), u8(7)]
+    guilt = Bug("", "QLinearConv", inputs, theirs, attributes={"pads": [1, 1, 1, 1]}).compare(lambda: theirs).guilt
+    assert guilt is not None
+    hidden = np.count_nonzero((sums != exact) & (theirs == right))
+    assert hidden > 0
+    told = (
+        f"in the sums of {np.count_nonzero(sums != exact)} elements, of which {hidden} still round or clip to the same"
+    )
+    assert (guilt.reason.cause, told in guilt.reason.text) == ("pair-saturation", True), guilt.reason.text
 
 
 def test_nothing_is_guilty_where_all_is_equal() -> None:

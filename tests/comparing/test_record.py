@@ -21,7 +21,8 @@ import qrun
 from qrun.comparing import record as recording
 from qrun.comparing.emulation import run_saturating
 from qrun.comparing.record import check_folder, record, walk
-from qrun.comparing.recordcompare import RecordComparison, compare_record, judged
+from qrun.comparing.recordchange import judged
+from qrun.comparing.recordcompare import RecordComparison, compare_record
 from qrun.comparing.recordentry import Entry, digest, filled, places
 from qrun.comparing.recordread import read_record
 from qrun.differences import EXACT, Tolerance
@@ -245,7 +246,8 @@ def test_bounds_from_the_histogram(model: Model, tmp_path: Path) -> None:
     assert "no matter of ties" in first.reading
     two = {**tensors, "q": other["q"].copy()}
     two["q"].ravel()[free[5]] = 102
-    assert against(model, two, folder, Tolerance(lsb=2)).equal
+    assert [t.now.name for t in against(model, two, folder, Tolerance(lsb=2)).undecided] == ["q"]
+    assert against(model, two, folder, Tolerance(lsb=1)).undecided == ()
     assert not against(model, two, folder, Tolerance(lsb=1)).equal
 
 
@@ -272,15 +274,41 @@ def test_floats_within_the_tolerance(model: Model, tmp_path: Path) -> None:
     tensors = run(model)
     tensors["y"] *= np.float32(1 + 1e-5)
     close = against(model, tensors, folder, Tolerance())
-    assert close.equal
+    assert not close.equal
     assert close.first is not None
-    assert close.first.verdict == "close"
+    assert [t.now.name for t in close.undecided] == ["y"], "24 of its 40 elements are not in the record"
+    assert "not recorded" in close.first.reading
     assert not against(model, tensors, folder, EXACT).equal
     tensors["y"].ravel()[places(40)[3]] += 1
     far = against(model, tensors, folder, Tolerance())
     assert not far.equal
     assert far.first is not None
     assert far.first.step == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(16, "close"), (17, "unknown")])
+def test_only_a_record_of_all_elements_tells_that_they_are_close(size: int, verdict: str) -> None:
+    node = Node(0, "n", "", "Relu", 14, ("x",), ("y",))
+    a = np.linspace(1, 2, size, dtype=np.float32)
+    entries = [filled(Entry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-5))]
+    assert judged(*entries, Tolerance()).verdict == verdict
+
+
+def test_other_codes_are_other_numbers(model: Model, tmp_path: Path) -> None:
+    """One code outside of the sample moves by a step: so does the real number, by 0.02, in its tensor of floats."""
+    tensors = run(model)
+    folder = recorded(model, tmp_path / "rec", tensors)
+    low, high = int(tensors["q"].min()), int(tensors["q"].max())
+    free = next(at for at, q in enumerate(tensors["q"].ravel()) if at not in places(160) and low < q < high - 1)
+    other = {**tensors, "q": tensors["q"].copy(), "d": tensors["d"].copy()}
+    other["q"].ravel()[free] += 1
+    other["d"].ravel()[free] += np.float32(0.02)
+    found = {t.now.name: t for t in against(model, other, folder, Tolerance()).tensors}
+    assert found["d"].sampled == ()
+    assert (found["q"].verdict, found["d"].verdict) == ("differs", "differs")
+    assert 0.0199 < found["d"].step <= 0.02
+    within = {t.now.name: t for t in against(model, other, folder, Tolerance(0, 0, 0.03)).tensors}
+    assert within["d"].verdict == "unknown"
 
 
 def test_nan_and_infinity(model: Model, tmp_path: Path) -> None:

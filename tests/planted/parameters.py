@@ -181,6 +181,22 @@ def scales_along_the_input_channels(n: Network) -> None:
     n.set(n.node(MADE), axis=1)
 
 
+@planted("QR318", CONV, f"{BLOCK}/conv1_out_quantized")
+def an_input_read_with_another_scale(n: Network) -> None:
+    n.give(n.node(CONV), 1, n.value(n.node(CONV).input[1]) * np.float32(1.25))
+
+
+@planted("QR318", INPUT, f"{BLOCK}/relu1_out_QuantizeLinear_Output", form="qdq")
+def an_input_read_with_another_zero_point(n: Network) -> None:
+    n.give(n.node(INPUT), 2, n.value(n.node(INPUT).input[2]) + np.uint8(3))
+
+
+@planted("QR318", CONV, f"{BLOCK}/conv1_out_quantized")
+def scales_of_input_and_output_exchanged(n: Network) -> None:
+    inputs = n.node(CONV).input
+    inputs[1], inputs[6] = inputs[6], inputs[1]
+
+
 @planted("QR406", CONV, f"{BLOCK}/conv2.w_quantized")
 def a_bias_that_overflows(n: Network) -> None:
     name = f"{BLOCK}/conv2.b_quantized"

@@ -69,9 +69,11 @@ def a_sum_of_stored_weights_that_wraps(n: Network) -> None:
     a_sum_that_wraps(n)
 
 
-@planted("QR404", LAST, "logits", base=with_a_vector)
+@planted("QR404", "logits/Mul", "logits", base=with_a_vector)
 def an_output_that_overflows(n: Network) -> None:
-    n.give(n.node(LAST), 1, np.float32(3e38))
+    n.node(LAST).output[0] = "small"
+    large = n.store("large", np.float32(3e38))
+    n.graph.node.append(helper.make_node("Mul", ["small", large], ["logits"], name="logits/Mul"))
 
 
 def with_a_computed_scale(n: Network) -> None:

@@ -233,26 +233,49 @@ def test_histogram_marks_the_ends() -> None:
     assert svg(zero_point=[0, 0]).count('class="z"') == 1
     assert 'class="e"' not in svg(at_low=0, at_high=0)
     assert "NaN" not in svg(bins=[0, 0], at_low=0, at_high=0, used=None)
+    assert svg(kind="weight").count('class="z"') == 2, "the largest weight is what the scale is made for"
+
+
+def test_histogram_is_of_elements_per_code() -> None:
+    record = tensor(bins=[62, 128, 64], bin_codes=[31, 64, 32], at_low=2, at_high=2)
+    (svg,) = re.findall(r'<svg class="h".*?</svg>', page(fields_of(quantization={"tensors": [record]})))
+    heights = [int(height) for height in re.findall(r"V(\d+)h", svg)]
+    assert len(set(heights)) == 1, "the same share of each code"
+    assert svg.count("v-22h3") == 2, "and of the limits"
+
+
+def test_a_small_share_is_not_none() -> None:
+    row = Read(page(fields_of(quantization={"tensors": [tensor(size=10**6, at_low=1, at_high=0)]}))).table(
+        "zero point"
+    )[1]
+    assert row[9:] == ["<0.01%", "0"]
 
 
 def test_two_runtimes() -> None:
     same = pair(name="a", identical=True, equal=True, differing=0)
+    close = pair(name="c", equal=True, differing=0)
     read = Read(
         page(
             fields_of(
-                profile=profile([node(0)]), compare=runtimes(same, pair(node=None), pair(name="z", by_itself=None))
+                profile=profile([node(0)]),
+                compare=runtimes(same, close, pair(node=None), pair(name="z", by_itself=None, largest_beyond=1)),
             )
         )
     )
     rows = read.table("what is known of it")[1:]
-    assert rows[0] == ["–", "y", "QLinearConv", "uint8 [1,8]", "200", "1.50%", "2", "0.04", "31.2", "float32-multiplier",
+    assert rows[0] == ["–", "y", "QLinearConv", "uint8 [1,8]", "200", "3", "2", "0.04", "31.2", "float32-multiplier",
                        "rounds the multiplier"]  # fmt: skip
+    assert rows[1][5:7] == ["3", "1"], "the largest beyond the tolerance"
     assert rows[1][9:] == ["inherited", ""]
     text = " ".join(read.texts)
-    assert "31.2 dB SQNR of the outputs; 2 of 3 tensors differ, against onnxruntime 1.31.1" in text
-    assert "1 of 3 tensors are the same, bit for bit" in text
+    assert "31.2 dB SQNR of the outputs; 2 of 4 tensors differ, against onnxruntime 1.31.1" in text
+    assert "4 tensors: 2 beyond the tolerance (rtol 0.001, atol 1e-07), 1 within it, 1 the same bit for bit." in text
+    assert [row[1] for row in rows] == ["y", "z"], "what the terminal counts as not equal"
+    assert read.data["comparison"]["differing"] == len(rows) == 2
     equal = " ".join(Read(page(fields_of(compare=runtimes(same, equal=True)))).texts)
     assert "equal bit for bit, 1 tensor, against onnxruntime 1.31.1" in equal
+    within = " ".join(Read(page(fields_of(compare=runtimes(same, close, equal=True)))).texts)
+    assert "equal within the tolerance, 2 tensors, against onnxruntime 1.31.1" in within
     refused = " ".join(Read(page(fields_of(compare=runtimes(refused="no such kernel")))).texts)
     assert "refuses the whole model: no such kernel" in refused
 

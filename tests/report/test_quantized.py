@@ -55,6 +55,28 @@ def test_bins_are_parts_of_the_codes() -> None:
     four = counted(np.arange(-8, 8, dtype=np.int8).astype(ml_dtypes.int4))
     assert four is not None
     assert four.bins == (0, *[1] * 14, 0)
+    assert four.codes == (0, *[1] * 14, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, ml_dtypes.int4, ml_dtypes.float8_e4m3fn])
+def test_every_code_once_gives_as_many_elements_as_codes(dtype: type) -> None:
+    found = counted(np.unique(every_code(dtype).astype(np.float32)).astype(dtype))
+    assert found is not None
+    if np.dtype(dtype).itemsize == 1:
+        assert found.bins == found.codes
+    assert sum(found.codes) + 2 == (len(np.unique(every_code(dtype))) if found.bins == found.codes else 1 << 16)
+
+
+def test_wide_parts_are_of_whole_codes() -> None:
+    few = counted(np.arange(-3, 4, dtype=np.int32))
+    assert few is not None
+    assert (few.bins, few.codes) == ((1,) * 7, (1,) * 7)
+    for dtype in (np.int32, np.uint32, np.int64, np.uint64):
+        info = np.iinfo(dtype)
+        whole = counted(np.array([info.min, info.min + 1, info.max], dtype))
+        assert whole is not None
+        assert sum(whole.codes) == 2**info.bits - 2
+        assert (whole.bins[0], sum(whole.bins)) == (1, 1)
 
 
 def test_wide_types_over_the_used_range(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from qrun.profiling import Profile, measure, outliers, summary
 from qrun.report.grid import Column, Grid, markdown_lines, plain_lines
 from qrun.report.json import document
 from qrun.report.nodes import common_prefix
+from qrun.report.profile import ProfileReport, notes, verdict
 from qrun.report.screen import Screen
 from qrun.report.stats import listed, stats, values_shown
 from qrun.report.text import bar, duration, file_size, number, safe, shorten, shorten_all, width_of, wrap
@@ -155,6 +157,12 @@ def test_stats() -> None:
     s = stats(np.array([[1.0, np.nan, -np.inf, 4.0]], np.float32))
     assert (s.low, s.high, s.mean, s.argmax, s.nan, s.inf) == (-np.inf, 4.0, 2.5, (3,), 1, 1)
     assert stats(np.full(3, np.nan)).nan == 3
+    assert s.rows is None
+    rows = np.array([[1, 3, 2], [9, 0, 0], [0, 0, 1]])
+    assert stats(rows.astype(np.int8)).rows == stats(rows.astype(np.float32)).rows == (1, 0, 2)
+    assert stats(rows.reshape(3, 1, 3, 1)).rows == (1, 0, 2)
+    assert stats(np.array([[np.nan, 1, 2], [np.nan] * 3])).rows == (2, None)
+    assert stats(np.zeros((2, 2, 2))).rows is None
     assert stats(np.zeros(0)).low is None
     s = stats(np.full(70000, 65504, np.float16))
     assert (s.mean, s.nan, s.inf) == (65504.0, 0, 0)
@@ -219,8 +227,6 @@ def test_wrapping_keeps_words() -> None:
 
 def test_time_between_nodes_is_that_of_a_run() -> None:
     """The median of (run - its nodes), not the run's median less the nodes' medians."""
-    from qrun.report.profile import ProfileReport, notes
-
     model = SimpleNamespace(nodes=[1, 2, 3])
     result = SimpleNamespace(duration_ns=0, events=[])
 
@@ -230,17 +236,55 @@ def test_time_between_nodes_is_that_of_a_run() -> None:
 
     ms = 10**6
     assert found([100 * ms] * 3, [[98 * ms, ms, ms], [ms, 98 * ms, ms], [ms, ms, 98 * ms]]) == []
-    assert found([10 * ms] * 3, [[4 * ms] * 3, [4 * ms] * 3]) == [
-        "2.00 ms (20.0%) of a run is spent between the nodes."
-    ]
+    assert found([10 * ms] * 3, [[4 * ms] * 3, [4 * ms] * 3]) == ["between the nodes of a run: 2.00 ms (20.0%)."]
 
 
 def test_nodes_that_were_held_up_in_other_runs_are_told() -> None:
-    from qrun.report.profile import ProfileReport, notes
-
     ms = 10**6
     model, result = SimpleNamespace(nodes=[1, 2, 3]), SimpleNamespace(duration_ns=0, events=[])
     nodes = np.array([[9, 1, 1], [1, 9, 1], [1, 1, 9]], np.int64) * ms
     profile = Profile(model, (), (11 * ms,) * 3, nodes, result)  # type: ignore[arg-type]
     (note,) = notes(ProfileReport(profile, {}, {}, {}, 0, "reference", "exact"))
-    assert note.startswith("the nodes' medians add up to 3.00 ms, 72.7% less than a run takes")
+    assert "the nodes' medians add up to 3.00 ms, 72.7% less than a run takes" in note
+
+
+def measured(runs: Sequence[int]) -> Profile:
+    """Runs of these ms, half of it in the one node, and half of it between."""
+    model, result = SimpleNamespace(nodes=[1]), SimpleNamespace(duration_ns=0, events=[])
+    times = np.array([runs], np.int64) * 500_000
+    return Profile(model, (), tuple(ms * 10**6 for ms in runs), times, result, watched_ns=(10**9,))  # type: ignore[arg-type]
+
+
+def against(mine: Sequence[int], others: Sequence[int]) -> ProfileReport:
+    return ProfileReport(
+        measured(mine), {}, {}, {}, 0, "native", "exact", against=measured(others), other="onnxruntime 1"
+    )
+
+
+def test_one_note_for_a_busy_machine() -> None:
+    busy = [10] * 30 + [40] * 20
+    told = [note for note in notes(against(busy, busy)) if "busy" in note or "runs (-n)" in note]
+    assert len(told) == 1, told
+    assert told[0].count("p90 is 4.0 x the median") == 2
+    assert "qrun: " in told[0]
+    assert "onnxruntime: " in told[0]
+    assert len([note for note in notes(against(busy, busy)) if "between the nodes" in note]) == 1
+    cold = notes(against([90, *[10] * 30], [10] * 31))
+    assert [note for note in cold if "--warmup" in note]
+    assert not [note for note in cold if "busy" in note]
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "start"),
+    [
+        (range(10, 20), range(30, 40), "qrun is 2.38 x as fast as onnxruntime: 14.5 ms (qrun), 34.5 ms (onnxruntime)"),
+        (range(30, 40), range(10, 20), "onnxruntime is 2.38 x as fast as qrun: 34.5 ms (qrun), 14.5 ms (onnxruntime)"),
+        (range(10, 20), range(14, 24), "not decided, the ranges between the quartiles overlap: median 14.5 ms (qrun)"),
+        (range(10, 19), range(30, 39), "not decided, 10 runs or more are needed (-n): median 14.0 ms (qrun)"),
+    ],
+)
+def test_who_is_faster_only_beyond_the_spread(mine: range, others: range, start: str) -> None:
+    line = verdict(against(mine, others))
+    assert line.startswith(start)
+    low = f"minimum {duration(mine[0] * 10**6)} (qrun), {duration(others[0] * 10**6)} (onnxruntime)"
+    assert (low in line) == line.startswith("not decided")

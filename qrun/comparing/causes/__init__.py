@@ -22,6 +22,7 @@ for _module in iter_modules(__path__):
         import_module(f"{__name__}.{_module.name}")
 
 UNKNOWN = "unknown"
+REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ def to_tie(values: Array) -> Array:
 
 __all__ = [
     "CAUSES",
+    "REFUSED",
     "TIE",
     "UNKNOWN",
     "Cause",

@@ -33,14 +33,33 @@ class Cause:
 
     @property
     def summary(self) -> str:
-        return inspect.cleandoc(self.function.__doc__ or "").split("\n\n")[0]
+        return self._paragraphs[0]
+
+    @property
+    def confirm(self) -> str:
+        """How a user sees that it is this."""
+        return self._told("To confirm: ")
+
+    @property
+    def remedy(self) -> str:
+        """What a user can do about it."""
+        return self._told("To do: ")
+
+    @property
+    def _paragraphs(self) -> list[str]:
+        return [" ".join(part.split()) for part in inspect.cleandoc(self.function.__doc__ or "").split("\n\n")]
+
+    def _told(self, start: str) -> str:
+        return next(part.removeprefix(start) for part in self._paragraphs if part.startswith(start))
 
 
 CAUSES: dict[str, Cause] = {}
 
 
 def cause(name: str, *, rank: int, source: str) -> Callable[[Callable[[Suspect], Iterator[Hypothesis]]], Cause]:
-    """Declare a cause over a Suspect; it yields no hypothesis where it does not apply. The docstring sums it up."""
+    """Declare a cause over a Suspect; it yields no hypothesis where it does not apply. The docstring sums it
+    up, and has the paragraphs "To confirm: " and "To do: ".
+    """
 
     def register(function: Callable[[Suspect], Iterator[Hypothesis]]) -> Cause:
         if name in CAUSES or any(known.rank == rank for known in CAUSES.values()):

@@ -16,7 +16,14 @@ _NUMERICS = "onnxruntime core/mlas/lib/quantize.cpp; onnx/reference/ops/op_qline
 
 @cause("reciprocal-floor", rank=28, source="onnxruntime contrib_ops/cpu/quantization/qlinear_softmax.cc")
 def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
-    """QLinearSoftmax multiplies with floor(1 / y_scale), so that every scale that is no reciprocal integer is off."""
+    """QLinearSoftmax multiplies with floor(1 / y_scale), so that every scale that is no reciprocal integer is off.
+
+    To confirm: qrun compare MODEL -i X --against ort --isolate: all elements are reproduced by multiplying with
+    floor(1 / y_scale); with y_scale 1/256 the difference is gone.
+
+    To do: Use y_scale 1/256 and y_zero_point 0 for Softmax, as onnxruntime's quantizer does, or keep the Softmax in
+    float.
+    """
     scale = s.arg("y_scale")
     if not s.is_op("QLinearSoftmax") or scale is None:
         return
@@ -30,7 +37,12 @@ def reciprocal_floor(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("division-type", rank=29, source="ONNX operators, QuantizeLinear-23: precision, else the type of y_scale")
 def division_type(s: Suspect) -> Iterator[Hypothesis]:
-    """x / y_scale is rounded to another type before it is rounded to an integer."""
+    """x / y_scale is rounded to another type before it is rounded to an integer.
+
+    To confirm: Compute x / y_scale in the type that is named, and round: the codes are those of the other side.
+
+    To do: Set the attribute precision (opset 23), or give y_scale in float32.
+    """
     if not s.is_op("QuantizeLinear"):
         return
     x, scale = s.args[0], s.args[1]
@@ -51,7 +63,14 @@ def division_type(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("float32-multiplier", rank=42, source=_NUMERICS)
 def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
-    """The scales become one float32 multiplier, which moves sums near a tie to the other side."""
+    """The scales become one float32 multiplier, which moves sums near a tie to the other side.
+
+    To confirm: The line `ties` tells how near the elements are to the middle between two steps: below 1e-4 LSB.
+    --arith ort or --arith onnx-ref gives the same codes without the other runtime.
+
+    To do: Nothing is wrong with the model: allow --lsb 1 if the target does so too, or use the runtime's own codes
+    as golden data.
+    """
     if s.is_op(*_PRODUCTS):
         for arith, text in (("ort", "float32(sum) times the multiplier, in float32"),
                             ("onnx-ref", "float64(sum) times the multiplier, zero point added before rounding")):  # fmt: skip
@@ -66,7 +85,12 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     source="onnxruntime core/mlas/lib/qladd.cpp, contrib_ops/cpu/quantization; numerics, D2 to D4",
 )
 def float32_arithmetic(s: Suspect) -> Iterator[Hypothesis]:
-    """The node is computed in float32 steps, each rounded, where the real value is due."""
+    """The node is computed in float32 steps, each rounded, where the real value is due.
+
+    To confirm: --arith ort or --arith onnx-ref gives the same codes without the other runtime.
+
+    To do: Nothing is wrong with the model: allow --lsb 1 for integers and a relative tolerance for floats.
+    """
     if s.is_op("DequantizeLinear"):
         yield from _rounded_codes(s)
     if s.alone and not s.is_op(*_PRODUCTS):
@@ -92,7 +116,14 @@ def _rounded_codes(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("near-tie", rank=44, source="IEEE 754: the quotient as one float32 number")
 def near_tie(s: Suspect) -> Iterator[Hypothesis]:
-    """The value before rounding is itself rounded to float32, which makes ties of what is near one."""
+    """The value before rounding is itself rounded to float32, which makes ties of what is near one.
+
+    To confirm: The line `ties` tells how near the elements are to the middle between two steps: within what float32
+    tells apart.
+
+    To do: Nothing is wrong with the model: allow --lsb 1, or change the scale a little, so that no value lies
+    beside a tie.
+    """
     if s.exact is None or not s.alone:
         return
     with np.errstate(all="ignore"):

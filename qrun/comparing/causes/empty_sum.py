@@ -18,6 +18,12 @@ def empty_sum(s: Suspect) -> Iterator[Hypothesis]:
 
     It is run again after memory of the size of the result was filled and freed: if the result changes, it is what
     was in memory before. Where it does not, the int32 sum may have been handed out as it is, or nothing was written.
+
+    To confirm: Run the other side twice, with other memory in use: the values may change. The shape of an input has
+    a 0 along the summed axis.
+
+    To do: Do not feed tensors with an empty summed axis to this runtime, or remove the node from the graph; report
+    it to the runtime.
     """
     operands = [a for a in s.args[:6] if a is not None and a.ndim > 1]
     if s.theirs is None or not s.mine.size or not operands or all(a.size for a in operands):

@@ -14,6 +14,12 @@ from qrun.comparing.causes._suspect import Suspect
     source="onnxruntime, graph optimizations: QDQ selectors and transformers; qrun.passes.fuse_qdq",
 )
 def fused_requantization(s: Suspect) -> Iterator[Hypothesis]:
-    """DequantizeLinear-operator-QuantizeLinear groups run as one integer operator that rounds once, or the reverse."""
+    """DequantizeLinear-operator-QuantizeLinear groups run as one integer operator that rounds once, or the reverse.
+
+    To confirm: qrun compare MODEL -i X --against fused shows the same difference without another runtime.
+
+    To do: Decide which of the two the target computes: qrun run --fuse gives what integer operators give, --no-fuse
+    the graph as written. Allow --lsb 1 between them.
+    """
     for made, text in s.formed("fused-requantization"):
         yield Hypothesis(made, text)

@@ -16,7 +16,13 @@ _SPEC = "ONNX operators: QLinearConv-10, QLinearMatMul-21, QuantizeLinear-21, ax
 
 @cause("wrong-scale-axis", rank=20, source=_SPEC)
 def wrong_scale_axis(s: Suspect) -> Iterator[Hypothesis]:
-    """Scales or zero points of channels, rows or columns are applied along another axis."""
+    """Scales or zero points of channels, rows or columns are applied along another axis.
+
+    To confirm: Use the same scale for all channels: the difference is gone.
+
+    To do: Use one scale per tensor for this node, or a layout that the runtime applies scales to rightly; report it
+    to the runtime.
+    """
     if s.is_op("QuantizeLinear", "DequantizeLinear"):
         yield from _other_axis(s)
     elif s.is_op("QLinearConv"):
@@ -71,7 +77,13 @@ def _turned_rows(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("wrong-parameter", rank=48, source=_SPEC)
 def wrong_parameter(s: Suspect) -> Iterator[Hypothesis]:
-    """A scale, zero point or bias is left out, or one is applied that must not be."""
+    """A scale, zero point or bias is left out, or one is applied that must not be.
+
+    To confirm: Set the parameter that is named to 0 (or a scale to 1) in the model: the other side gives the same
+    as before.
+
+    To do: Fold the parameter into another one, such as the bias, or remove it; report it to the runtime.
+    """
     for place, param in enumerate(s.definition.inputs if s.definition else ()):
         array = s.args[place] if place < len(s.args) else None
         plain = None if array is None else _without(param.name, array)

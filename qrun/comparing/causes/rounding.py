@@ -15,7 +15,12 @@ _SPEC = "ONNX operators, QuantizeLinear: rounding to nearest ties to even, of x 
 
 @cause("zero-point-before-rounding", rank=30, source=_SPEC)
 def zero_point_before_rounding(s: Suspect) -> Iterator[Hypothesis]:
-    """The zero point is added before rounding, which sends ties to the other neighbour where it is odd."""
+    """The zero point is added before rounding, which sends ties to the other neighbour where it is odd.
+
+    To confirm: The line `ties` says that all are exact ties, and the zero point is odd.
+
+    To do: Use an even zero point (128, or 0 with int8), or allow --lsb 1.
+    """
     if s.exact is not None and s.alone and np.any(s.zero % 2):
         made = s.coded(np.rint(_snapped(s.exact)))
         if made is not None:
@@ -24,7 +29,12 @@ def zero_point_before_rounding(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("tie-rounding", rank=31, source=_SPEC)
 def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
-    """Ties are not rounded to even but away from zero, or up."""
+    """Ties are not rounded to even but away from zero, or up.
+
+    To confirm: The line `ties` says that all are exact ties.
+
+    To do: Allow --lsb 1, or use scales that are no multiples of each other by powers of two, so that ties are rare.
+    """
     if s.exact is None or not s.alone:
         return
     real = _snapped(s.exact - s.zero)
@@ -39,7 +49,12 @@ def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("truncation", rank=32, source=_SPEC)
 def truncation(s: Suspect) -> Iterator[Hypothesis]:
-    """The fraction is dropped instead of rounded."""
+    """The fraction is dropped instead of rounded.
+
+    To confirm: Elements differ by one step wherever the fraction is above one half, not at ties only.
+
+    To do: Add half a step before the node, or round before it; report it to the runtime.
+    """
     if s.exact is None or not s.alone:
         return
     real = s.exact - s.zero

@@ -16,7 +16,12 @@ _INT_MIN = -(2**31)
 
 @cause("saturation", rank=10, source="Intel SDM, CVTTSS2SI: the integer indefinite value is 80000000H")
 def saturation(s: Suspect) -> Iterator[Hypothesis]:
-    """Values beyond int32 are converted to its smallest value, and so saturate at the wrong end."""
+    """Values beyond int32 are converted to its smallest value, and so saturate at the wrong end.
+
+    To confirm: The inputs divided by the scale are beyond 2147483647: clip them, and the difference is gone.
+
+    To do: Clip the input of the node to the range of its codes, or use a larger scale.
+    """
     if s.exact is None or not s.alone:
         return
     for text, whole in _converted(s.exact, s.zero):
@@ -50,7 +55,12 @@ def _wrapped32(values: Array) -> Array:
     source="ONNX operators, QuantizeLinear: saturate; DequantizeLinear: (x - zero point) * scale",
 )
 def wrap_around(s: Suspect) -> Iterator[Hypothesis]:
-    """An integer that leaves its type wraps around instead of saturating, or wraps earlier than it may."""
+    """An integer that leaves its type wraps around instead of saturating, or wraps earlier than it may.
+
+    To confirm: The values before rounding are outside the range of the type: clip them, and the difference is gone.
+
+    To do: Clip the input of the node to the range of its codes, or use a larger scale; report it to the runtime.
+    """
     if s.is_op("DequantizeLinear"):
         yield from _difference(s)
     if s.exact is None or not s.alone:

@@ -15,7 +15,12 @@ _SPEC = "https://onnx.ai/onnx/operators/"
 
 @cause("refused", rank=1, source=_SPEC)
 def refused(s: Suspect) -> Iterator[Hypothesis]:
-    """The other side refuses the node, or fails in it, where the specification allows it."""
+    """The other side refuses the node, or fails in it, where the specification allows it.
+
+    To confirm: Run the other side alone: it ends with the message that is shown.
+
+    To do: Convert the model to an opset or form that the other side has; compare the other nodes meanwhile.
+    """
     if s.error is not None:
         facts = dict(s.error.facts)
         yield Hypothesis(None, facts.get("got", s.error.message))
@@ -23,14 +28,24 @@ def refused(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("missing-output", rank=2, source=_SPEC)
 def missing_output(s: Suspect) -> Iterator[Hypothesis]:
-    """The other side makes no tensor at all for this output."""
+    """The other side makes no tensor at all for this output.
+
+    To confirm: Ask the other side for this output alone: it is absent.
+
+    To do: Use the runtime's newest version, or do without this output; report it to the runtime.
+    """
     if s.error is None and s.theirs is None:
         yield Hypothesis(None, f"no output where {describe(s.mine)} is due")
 
 
 @cause("wrong-shape", rank=3, source=_SPEC)
 def wrong_shape(s: Suspect) -> Iterator[Hypothesis]:
-    """The values are right, the shape is not."""
+    """The values are right, the shape is not.
+
+    To confirm: Print the shape on both sides, as shown at `type`.
+
+    To do: Add a Reshape after the node, or declare the shape in the graph; report it to the runtime.
+    """
     if s.theirs is not None and s.theirs.shape != s.mine.shape and s.theirs.size == s.mine.size:
         text = f"shape {shape_text(s.theirs.shape)} where {shape_text(s.mine.shape)} is due, same values"
         yield Hypothesis(s.mine.reshape(s.theirs.shape), text)
@@ -38,7 +53,12 @@ def wrong_shape(s: Suspect) -> Iterator[Hypothesis]:
 
 @cause("wrong-type", rank=4, source=_SPEC)
 def wrong_type(s: Suspect) -> Iterator[Hypothesis]:
-    """The values are right, the element type is not."""
+    """The values are right, the element type is not.
+
+    To confirm: Print the element type on both sides, as shown at `type`.
+
+    To do: Add a Cast after the node; report it to the runtime.
+    """
     if s.theirs is not None and s.theirs.dtype != s.mine.dtype and s.theirs.shape == s.mine.shape:
         with np.errstate(all="ignore"):
             cast = s.mine.astype(s.theirs.dtype)

@@ -17,7 +17,13 @@ from qrun.ops._quantize import is_integer, limits
 
 @cause("special-value", rank=12, source="numerics, D5 and D10; onnx/onnx#8437")
 def special_value(s: Suspect) -> Iterator[Hypothesis]:
-    """NaN or infinity, or a tensor without a range, for which the specification gives no answer or another one."""
+    """NaN or infinity, or a tensor without a range, for which the specification gives no answer or another one.
+
+    To confirm: Replace NaN, infinities or the tensor of zeros in the input: the difference is gone.
+
+    To do: Keep such values out of the input of the quantizing node (Clip, Where), as the specification leaves open
+    what becomes of them.
+    """
     yield from _zero_range(s)
     x = s.args[0] if s.alone and s.args else None
     if s.theirs is None or x is None or s.theirs.shape != s.mine.shape or s.theirs.dtype != s.mine.dtype:

@@ -14,7 +14,12 @@ _SPEC = "ONNX operators, Conv and MaxPool: auto_pad; onnx shape inference clamps
 
 @cause("negative-padding", rank=22, source=_SPEC)
 def negative_padding(s: Suspect) -> Iterator[Hypothesis]:
-    """With SAME_* and strides longer than the kernel, the computed padding is below 0 and crops the input."""
+    """With SAME_* and strides longer than the kernel, the computed padding is below 0 and crops the input.
+
+    To confirm: Set explicit pads (0) in place of auto_pad: the difference is gone.
+
+    To do: Replace auto_pad by explicit pads.
+    """
     x, auto_pad = (s.args[0] if s.args else None), s.node.attributes.get("auto_pad")
     w = s.arg("w")
     if x is None or x.ndim < 3 or auto_pad not in ("SAME_UPPER", "SAME_LOWER") or s.definition is None:

@@ -210,7 +210,7 @@ def _tensors(item: Item | None) -> list[Fields] | None:
             "shape": list(t["shape"].shape), "scale": _pair(t, "scale"), "zero_point": _pair(t, "zero_point"),
             "size": t["size"].size, "limits": _pair(t, "limits"), "used": _pair(t, "used"),
             "at_low": t["at_low"].size, "at_high": t["at_high"].size,
-            "bins": list(t["bins"].shape),
+            "bins": list(t["bins"].shape), "bin_codes": list(t["bin_codes"].shape),
         }
         for t in islice(items(item, "tensors"), MOST)
     ]  # fmt: skip

@@ -27,22 +27,25 @@ def comparison_fields(item: Item | None) -> Fields | None:
 
 
 def _runtimes(item: Item) -> Fields:
-    """With the tensors that are not the same, bit for bit."""
-    pairs = [(_pair(t), t["identical"].value is True) for t in items(item, "tensors")]
-    differing = [pair for pair, same in pairs if not same]
+    """With the tensors that differ by more than the tolerance."""
+    pairs = [(_pair(t), t["equal"].value is True, t["identical"].value is True) for t in items(item, "tensors")]
+    differing = [pair for pair, equal, _ in pairs if not equal]
+    tolerance = item.find("tolerance")
     return {
         "kind": "runtimes", "sides": [text(side, "label") for side in items(item, "sides")],
         "equal": item["equal"].value is True, "isolate": item["isolate"].value is True, "refused": text(item, "refused"),
-        "count": len(pairs), "same": len(pairs) - len(differing),
+        "tolerance": {key: tolerance[key].real for key in tolerance.keys} if tolerance else {},
+        "count": len(pairs), "differing": len(differing), "same": sum(same for _, _, same in pairs),
         "outputs": [_pair(output) for output in items(item, "outputs")], "tensors": differing[:MOST],
     }  # fmt: skip
 
 
 def _pair(item: Item) -> Fields:
     own = item.find("by_itself")
+    largest = real(item, "largest_beyond" if item.find("largest_beyond") else "largest")
     return {
         "index": size(item, "node"), "name": text(item, "name"), "op": text(item, "op"), "type": text(item, "type"),
-        "elements": item["elements"].size, "differing": item["differing"].size, "largest": real(item, "largest"),
+        "elements": item["elements"].size, "differing": item["differing"].size, "largest": largest,
         "max_abs": real(item, "max_abs"), "sqnr_db": real(item, "sqnr_db"),
         "cause": text(own, "cause") if own else "", "text": text(own, "text") if own else "",
     }  # fmt: skip

@@ -23,7 +23,13 @@ def _about(found: Fields) -> str:
     if found["kind"] == "models":
         return f"{b} against {a}, which it was quantized from; {plural(found['runs'], 'run')}."
     each = f", each node fed the values of {b}" if found["isolate"] else ""
-    return f"{a} against {b}{each}. {found['same']} of {plural(found['count'], 'tensor')} are the same, bit for bit."
+    tolerance = ", ".join(f"{name} {number(value)}" for name, value in found["tolerance"].items() if value)
+    within = found["count"] - found["differing"] - found["same"]
+    counts = [
+        f"{found['differing']} beyond the tolerance ({tolerance})" if tolerance else f"{found['differing']} differ",
+        *([f"{within} within it"] if within else []), f"{found['same']} the same bit for bit",
+    ]  # fmt: skip
+    return f"{a} against {b}{each}. {plural(found['count'], 'tensor')}: {', '.join(counts)}."
 
 
 def headline(found: Fields) -> tuple[str, str, bool]:
@@ -33,9 +39,10 @@ def headline(found: Fields) -> tuple[str, str, bool]:
     if found["kind"] == "models":
         return worst or ("equal" if found["equal"] else "differs"), f"SQNR against {found['sides'][0]}", found["equal"]
     against, tensors = f"against {found['sides'][1]}", plural(found["count"], "tensor")
-    differing = found["count"] - found["same"]
-    if not differing:
-        return "equal", f"bit for bit, {tensors}, {against}", True
+    differing = found["differing"]
+    if found["equal"]:
+        exact = found["same"] == found["count"]
+        return "equal", f"{'bit for bit' if exact else 'within the tolerance'}, {tensors}, {against}", True
     if worst:
         return worst, f"SQNR of the outputs; {differing} of {tensors} differ, {against}", found["equal"]
     return f"{differing} differ", f"of {tensors}, {against}; the outputs are the same", found["equal"]
@@ -44,14 +51,12 @@ def headline(found: Fields) -> tuple[str, str, bool]:
 def _runtimes(found: Fields) -> list[Markup]:
     parts = [tag("p", f"The other side refuses the whole model: {found['refused']}")] if found["refused"] else []
     if found["outputs"]:
-        columns = [Column("output", name=True), Column("type", short=True), Column("differ", number=True),
-                   Column("max abs", number=True), Column("SQNR dB", number=True)]  # fmt: skip
-        rows = [
-            Row([o["name"], o["type"], _differing(o), _value(o["max_abs"]), _decibels(o)]) for o in found["outputs"]
-        ]
+        columns = [Column("output", name=True), Column("type", short=True), Column("elements", number=True),
+                   Column("differ", number=True), Column("max abs", number=True), Column("SQNR dB", number=True)]  # fmt: skip
+        rows = [Row([o["name"], o["type"], *_counts(o), _value(o["max_abs"]), _decibels(o)]) for o in found["outputs"]]
         parts += [tag("h3", "Outputs"), table("outputs", columns, rows, box="narrow")]
     if found["tensors"]:
-        parts += [tag("h3", "Tensors that are not the same"), search("pair-table", "Filter by name, operator or cause", "1 2 9"),
+        parts += [tag("h3", "Tensors that differ"), search("pair-table", "Filter by name, operator or cause", "1 2 9"),
                   tag("div", _pairs(found["tensors"]), id="pair-table")]  # fmt: skip
     return parts
 
@@ -59,16 +64,16 @@ def _runtimes(found: Fields) -> list[Markup]:
 def _pairs(rows: Sequence[Fields]) -> Markup:
     columns = [
         *_PLACE, Column("operator", short=True), Column("type", short=True), Column("elements", number=True),
-        Column("differ", number=True), Column("largest", number=True, about="Integers: steps; else the absolute difference"),
+        Column("differ", number=True), Column("largest", number=True, about="Of those that differ; integers: steps, else absolute"),
         Column("max abs", number=True), Column("SQNR dB", number=True), Column("cause", short=True),
         Column("what is known of it", wide=True),
     ]  # fmt: skip
     made = [
-        Row([_index(r), r["name"], r["op"], r["type"], f"{r['elements']:,}", _differing(r), _value(r["largest"]),
+        Row([_index(r), r["name"], r["op"], r["type"], *_counts(r), _value(r["largest"]),
              _value(r["max_abs"]), _decibels(r), r["cause"] or "inherited", r["text"]])
         for r in rows
     ]  # fmt: skip
-    return table("tensors that are not the same", columns, made, sortable=True, box="tall")
+    return table("tensors that differ", columns, made, sortable=True, box="tall")
 
 
 def _models(found: Fields) -> list[Markup]:
@@ -119,10 +124,9 @@ def _index(row: Fields) -> str:
     return "–" if row["index"] is None else str(row["index"])
 
 
-def _differing(row: Fields) -> str:
-    if not row["differing"]:
-        return "0"
-    return f"{100 * row['differing'] / row['elements']:.2f}%" if row["elements"] else "–"
+def _counts(row: Fields) -> tuple[str, str]:
+    """All elements, and those that differ by more than the tolerance."""
+    return f"{row['elements']:,}", f"{row['differing']:,}"
 
 
 def _value(value: float | None, digits: int | None = None) -> str:

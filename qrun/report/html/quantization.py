@@ -25,9 +25,10 @@ def quantization_section(tensors: Sequence[Fields], count: int) -> Markup:
     )
     first = f"The first {len(tensors):,} of {count:,} tensors: " if count > len(tensors) else ""
     about = (
-        f"{first}{counts}. Each histogram spans all codes of its type (of int32: the used range). The bars at its ends are the "
-        "smallest and the largest code, where everything outside the range ends up: red, or grey if that code is the zero "
-        "point, as after a Relu. Range is what the used codes stand for."
+        f"{first}{counts}. Each histogram spans all codes of its type (of int32: the used range); bars are as high as elements "
+        "per code. The bars at its ends are the smallest and the largest code, where everything outside the range ends up: "
+        "red, or grey where that is as meant: at the zero point, as after a Relu, and in weights and biases, whose "
+        "largest value the scale is made for. Range is what the used codes stand for."
     )
     columns = [
         Column("#", number=True, rising=True), Column("tensor", name=True), Column("codes", sorts=False),
@@ -71,12 +72,16 @@ def _real_range(t: Fields) -> str:
 def _part(t: Fields, key: str) -> str:
     if not t["size"]:
         return "–"
-    return "0" if not t[key] else f"{100 * t[key] / t['size']:.2f}%"
+    part = 100 * t[key] / t["size"]
+    return "0" if not t[key] else "<0.01%" if part < 0.01 else f"{part:.2f}%"
 
 
 def _histogram(t: Fields) -> Markup:
-    """Bars in proportion to the largest that is not at a limit; the two at the limits are cut off at full height."""
-    bins, top = t["bins"], max(t["bins"], default=0) or max(t["at_low"], t["at_high"], 1)
+    """Elements per code, in proportion to the most that are not at a limit; the bars of the two limits are cut off at
+    full height.
+    """
+    bins = [count / (codes or 1) for count, codes in zip(t["bins"], t["bin_codes"], strict=False)]
+    top = max(bins, default=0) or max(t["at_low"], t["at_high"], 1)
     left = END + 1
     edges = [left + round((WIDTH - 2 * left) * at / len(bins)) for at in range(len(bins) + 1)]
     path = f"M{left} {HEIGHT}"
@@ -86,15 +91,16 @@ def _histogram(t: Fields) -> Markup:
                class_="h", aria_hidden="true")  # fmt: skip
 
 
-def _end(t: Fields, key: str, side: int, at: int, top: int) -> Markup:
+def _end(t: Fields, key: str, side: int, at: int, top: float) -> Markup:
     if not t[key]:
         return Markup()
     zero = t["zero_point"]
-    rests = zero is not None and t["limits"] is not None and zero[0] == zero[1] == t["limits"][side]
+    meant = t["kind"] != "activation"
+    rests = meant or (zero is not None and t["limits"] is not None and zero[0] == zero[1] == t["limits"][side])
     height = _height(t[key], top)
     return shape("path", class_="z" if rests else "e", d=f"M{at} {HEIGHT}v-{height}h{END}v{height}z")
 
 
-def _height(count: int, top: int) -> int:
+def _height(count: float, top: float) -> int:
     """At least one pixel for anything."""
     return min(max(round(HEIGHT * count / top), 1 if count else 0), HEIGHT)

@@ -1,0 +1,149 @@
+"""The tensors and outputs of two models, pair by pair, over all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from qrun.comparing.accuracy_sums import Noise, Sums
+from qrun.comparing.matching import Match, Matching
+from qrun.comparing.matching_graph import Reals, Source
+from qrun.comparing.ranking_effects import mean_ratio
+from qrun.comparing.ranking_local import Local
+from qrun.differences import Tolerance, difference
+from qrun.errors import CallError
+from qrun.ir import Array, Node
+from qrun.ir.types import shape_text
+from qrun.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class OutputAccuracy:
+    """An output of the graph in both models.
+
+    agreed, decided: of how many decisions (argmax along the last axis longer than 1) how many are the same; None for
+                     outputs that decide nothing.
+    equal:           within the tolerance in all runs.
+    """
+
+    name: str
+    other: str
+    noise: Noise
+    agreed: int | None
+    decided: int | None
+    equal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TensorAccuracy:
+    """A tensor of the quantized model and the float tensor that it stands for.
+
+    node:      that makes it in the quantized model; None for a graph input.
+    reference: the other model's tensor; how: how they were matched, see `Match`.
+    cumulated: the quantized model's run against the other one's; local: its own quantization alone, None where it has
+               none. A tensor that no run shows has no cumulated noise.
+    """
+
+    tensor: str
+    node: Node | None
+    reference: str
+    how: str
+    cumulated: Noise | None
+    local: Local | None
+
+
+class Rows:
+    """Sums for each pair of tensors and each pair of outputs.
+
+    reached: noise to signal ratio at the outputs (their mean) after each run.
+    """
+
+    def __init__(self, a: Reals, b: Reals, found: Matching, session: Session, tolerance: Tolerance) -> None:
+        self.a, self.b, self.session, self.tolerance = a, b, session, tolerance
+        self.matches = found.matches
+        self.sums = {m.value: Sums() for m in found.matches}
+        self.shown = {m.value: shown for m in found.matches if (shown := _telling(b, m.value))}
+        mine, theirs = [v.name for v in a.model.outputs], [v.name for v in b.model.outputs]
+        self.ends = [(n, n) for n in mine] if set(mine) == set(theirs) else list(zip(mine, theirs, strict=True))
+        self.end_sums = [Sums() for _ in self.ends]
+        self.agreed = [[0, 0] for _ in self.ends]
+        self.equal = [True] * len(self.ends)
+        self.reached: list[float] = []
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """The quantized model's own run."""
+        names = dict.fromkeys([*(name for name, _ in self.shown.values()), *(n for _, n in self.ends)])
+        inputs = {v.name for v in (*self.b.model.inputs, *self.b.model.defaults)}
+        return {**feeds, **self.session.run(feeds, [n for n in names if n not in inputs])}
+
+    def pairs(self, got: Mapping[str, Array], clean: Mapping[str, Array]) -> Iterator[tuple[Match, Array, Array]]:
+        """For each match that runs of both models show: the quantized model's value and the reference's."""
+        for m in self.matches:
+            want = clean[self.a.settled(m.other)]
+            if m.value not in self.shown or want.dtype.kind not in "fiub":
+                continue
+            name, path = self.shown[m.value]
+            array = self.b.meaning(got[name], path[0]) if path else got[name]
+            if array.size != want.size:
+                self.shown.pop(m.value)
+            else:
+                yield m, array, want
+
+    def add(self, feeds: Mapping[str, Array], clean: Mapping[str, Array]) -> None:
+        got = self.run(feeds)
+        for m, array, want in self.pairs(got, clean):
+            self.sums[m.value].add(array, want)
+        for at, (mine, theirs) in enumerate(self.ends):
+            self._end(at, got[theirs], clean[mine])
+        self.reached.append(mean_ratio(self.end_sums))
+
+    def _end(self, at: int, got: Array, want: Array) -> None:
+        if got.shape != want.shape:
+            raise CallError("QR003", "output-mismatch", f"output {self.ends[at][0]!r} has another shape in the second model",
+                            where=[self.a.model.label, self.b.model.label],
+                            facts=[("first", shape_text(want.shape)), ("second", shape_text(got.shape))])  # fmt: skip
+        self.equal[at] &= difference(got, want, self.tolerance).equal
+        if want.dtype.kind not in "fiub":
+            return
+        self.end_sums[at].add(got, want)
+        axes = [axis for axis, size in enumerate(want.shape) if size > 1]
+        if want.dtype.kind == "f" and axes and want.size and len(axes) < 4:
+            same = np.argmax(got, axes[-1]) == np.argmax(want, axes[-1])
+            self.agreed[at][0] += int(np.count_nonzero(same))
+            self.agreed[at][1] += int(np.size(same))
+
+    def outputs(self) -> Iterator[OutputAccuracy]:
+        for (mine, theirs), sums, (agreed, decided), equal in zip(
+            self.ends, self.end_sums, self.agreed, self.equal, strict=True
+        ):
+            yield OutputAccuracy(mine, theirs, sums.result(), agreed if decided else None, decided or None, equal)
+
+    def tensors(self, locals_: Mapping[str, Local]) -> Iterator[TensorAccuracy]:
+        for m in self.matches:
+            place = self.b.made.get(m.value)
+            node = None if place is None else self.b.nodes[place]
+            noise = self.sums[m.value].result() if m.value in self.shown else None
+            name = self.shown[m.value][0] if m.value in self.shown else m.value
+            yield TensorAccuracy(name, node, self._reference(m.other), m.how, noise, locals_.get(m.value))
+
+    def _reference(self, value: str) -> str:
+        """The reference's tensor of that name, or the codes that stand for the value there."""
+        telling = _telling(self.a, value)
+        return value if telling is None or value in _own(self.a) else telling[0]
+
+
+def _own(reals: Reals) -> set[str]:
+    """The tensors of a model itself, without those of unfolded nodes."""
+    return {n for node in reals.model.nodes for n in node.outputs} | {v.name for v in reals.model.inputs}
+
+
+def _telling(reals: Reals, value: str) -> tuple[str, tuple[int, ...]] | None:
+    """The tensor of a model's run that tells a value, and the quantizer whose codes it holds."""
+    own, path = _own(reals), reals.rounds.get(value, ())
+    codes = reals.codes.get(Source(value, path))
+    if path and codes in own:
+        return codes, path[-1:]
+    name = reals.settled(value)
+    return (name, ()) if name in own else None

@@ -1,0 +1,117 @@
+"""The first difference of a comparison: where it is, by how much, and why."""
+
+from __future__ import annotations
+
+import re
+
+from qrun.comparing.causes import Reason
+from qrun.comparing.choices import BY_NODE
+from qrun.comparing.runtimes import Compared, Comparison
+from qrun.comparing.tensors import Pair
+from qrun.differences import Tolerance
+from qrun.ir.types import shape_text
+from qrun.report.text import number, plural
+
+
+def limits(t: Tolerance) -> str:
+    """The tolerance in words; "" if there is none."""
+    steps = [f"lsb {t.lsb}"] if t.lsb else []
+    return ", ".join([*steps, *([f"rtol {t.rtol:g}, atol {t.atol:g}"] if t.rtol or t.atol else [])])
+
+
+def limit(t: Tolerance, pair: Pair) -> str:
+    """What of the tolerance holds for a tensor; "" if nothing does."""
+    if pair.difference.integral:
+        return limits(Tolerance(t.lsb, 0, 0))
+    return "" if pair.type.startswith(("bool", "string")) else limits(Tolerance(0, t.rtol, t.atol))
+
+
+def largest(pair: Pair) -> str:
+    """By how much the farthest of the elements beyond the tolerance differs."""
+    return plural(int(pair.beyond), "step") if pair.difference.integral else number(pair.beyond)
+
+
+def refusal(found: Comparison) -> list[tuple[str, str]]:
+    """What the second side says to the whole model, and what to do."""
+    assert found.piecewise is not None
+    said = dict(found.piecewise.facts).get("got", found.piecewise.message)
+    facts = [(found.names[1], said), ("instead", f"node by node, each fed the values of {found.names[0]}")]
+    versions = re.search(r"No implementation for operator '.*' domain '' and version (\d+), found ([\d, ]+)", said)
+    later = [int(v) for v in re.findall(r"\d+", versions[2]) if int(v) > int(versions[1])] if versions else []
+    if later:
+        facts.append(
+            (
+                "fix",
+                f"convert the model to opset {min(later)}: onnx.version_converter.convert_version(model, {min(later)})",
+            )
+        )
+    return facts
+
+
+def first_facts(found: Comparison, t: Compared) -> list[tuple[str, str]]:
+    """Labels and values: the node, its output, how it differs, what it read, and why."""
+    pair, guilt = t.pair, t.guilt
+    group = f" and {plural(len(t.unit.group) - 1, 'other node')}" if len(t.unit.group) > 1 else ""
+    facts = [("node", f"{t.node.label}  {t.node.op}{group}"), ("output", t.name)]
+    facts += _measures(found, pair, guilt.exact if guilt and guilt.pair == pair else None)
+    facts.append(("inputs", _inputs(found, t)))
+    if guilt is not None and guilt.pair != pair:
+        facts += [("by itself", f"fed the values of {found.names[1]}, it differs too"),
+                  *_measures(found, guilt.pair, guilt.exact)[1:]]  # fmt: skip
+    facts += _reason(guilt.reason, guilt.pair) if guilt else _inherited(found, t)
+    finer = BY_NODE.get(found.names[1])
+    return [*facts, ("next", f"--against {finer} compares node by node: it shows which one")] if finer else facts
+
+
+def _measures(found: Comparison, pair: Pair, exact: float | None) -> list[tuple[str, str]]:
+    d, allowed = pair.difference, limit(found.tolerance, pair)
+    if d.form is not None:
+        return [("type", f"{found.names[0]} {d.form[0]}   {found.names[1]} {d.form[1]}")]
+    elements = f"{d.differing} of {plural(d.total, 'element')}"
+    differ = (
+        f"{elements} beyond {allowed}, largest of these {largest(pair)}"
+        if allowed
+        else f"{elements}, largest {largest(pair)}"
+    )
+    facts = [("type", pair.type), ("differ", differ)]
+    if allowed and pair.other_bits > d.differing:
+        most = plural(int(d.largest), "step") if d.integral else number(d.largest)
+        facts.append(("other bits", f"{plural(pair.other_bits, 'element')}, largest {most}"))
+    before = f"   before rounding {exact:.9g}" if exact is not None else ""
+    a, b = (v if isinstance(v, str) else f"{v:.9g}" if isinstance(v, float) else str(v) for v in (pair.a, pair.b))
+    where = f"{shape_text(d.worst) if d.worst else ''}  {found.names[0]} {a}   {found.names[1]} {b}{before}".lstrip()
+    return [*facts, ("where", where)]
+
+
+def _inputs(found: Comparison, t: Compared) -> str:
+    if found.isolate or found.piecewise:
+        return f"those of {found.names[0 if found.piecewise else 1]} on both sides"
+    states = {True: "equal bit for bit", False: "not equal", None: f"not known of {found.names[1]}"}
+    return states[t.inputs]
+
+
+def _inherited(found: Comparison, t: Compared) -> list[tuple[str, str]]:
+    if not t.checked:
+        return [("cause", "not known: not all tensors that it reads are there on both sides")]
+    told = "inherited: fed the other side's values, it gives the same"
+    origin = next((o for o in found.tensors if not o.pair.identical), None)
+    if origin is None or origin.node.index >= t.node.index:
+        return [("cause", told)]
+    tight = "--lsb 0" if origin.pair.difference.integral else "--rtol 0 --atol 0"
+    most = number(origin.pair.max_abs) if origin.pair.max_abs else "within the tolerance"
+    told += f". Other bits start at node {origin.node.index} {origin.node.label} ({origin.node.op}), by {most} at most"
+    return [("cause", told), ("next", f"{tight} shows why they start there")]
+
+
+def _reason(reason: Reason, pair: Pair) -> list[tuple[str, str]]:
+    facts = [("cause", f"{reason.cause}: {reason.text}")]
+    if reason.explained:
+        facts.append(("evidence", f"{reason.explained} of {plural(pair.difference.differing, 'differing element')} reproduced bit for bit"
+                                  + (", and all others" if reason.explained < pair.difference.total else "")))  # fmt: skip
+    if reason.farthest is not None and reason.nearest is not None:
+        exact = f"{plural(reason.ties, 'exact tie')}, the others " if reason.ties else ""
+        ends = list(dict.fromkeys(f"{v:.2g}" for v in (reason.nearest, reason.farthest)))
+        whole = reason.ties == pair.difference.differing
+        away = f"{exact}{' to '.join(ends)} LSB from the middle between two steps"
+        facts.append(("ties", "all are exact ties" if whole else away))
+    return facts

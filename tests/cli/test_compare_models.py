@@ -1,0 +1,72 @@
+"""``qrun compare FLOAT QUANTIZED``: what decides, and what the last line and the exit code say of it."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files as resources
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import onnx
+import pytest
+from cli_support import ROOT, call, save
+from onnx import numpy_helper
+
+SCHEMA = json.loads(resources("qrun").joinpath("schemas/compare-1.0.json").read_text())
+DIGITS = ROOT / "models" / "digits"
+INPUT = ("-i", str(DIGITS / "x.npy"))
+
+
+@pytest.fixture
+def coarse(folder: Path) -> Path:
+    """The digits model with a scale 8 times too small: 4.8 dB, another class in 1 of 8."""
+    model = onnx.load(DIGITS / "qdq/model.onnx")
+    scale = next(t for t in model.graph.initializer if t.name == "c2_scale")
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) / np.float32(8), "c2_scale"))
+    save(model, folder / "coarse.onnx")
+    return folder / "coarse.onnx"
+
+
+def models(second: Path | str, *options: str) -> tuple[str | Path, ...]:
+    return ("compare", DIGITS / "float/model.onnx", second, *INPUT, *options)
+
+
+@pytest.mark.parametrize(("least", "code", "said"), [
+    ("30", 0, "accurate: all outputs at 30 dB or more; logits has SQNR 35.8 dB."),
+    ("40", 1, "too noisy: logits below 40 dB; SQNR 35.8 dB."),
+])  # fmt: skip
+def test_decibels_decide_in_place_of_the_tolerance(least: str, code: int, said: str) -> None:
+    ended = call(*models(DIGITS / "qdq/model.onnx", "--min-sqnr", least))
+    assert ended.code == code
+    assert ended.out.splitlines()[-1] == said
+    assert said in call(*models(DIGITS / "qdq/model.onnx", "--min-sqnr", least, "--format", "markdown")).out
+    found = call(*models(DIGITS / "qdq/model.onnx", "--min-sqnr", least, "--json")).json
+    jsonschema.validate(found, SCHEMA)
+    assert (found["exit_code"], found["equal"], found["passed"]) == (code, False, code == 0)
+    assert found["min_sqnr_db"] == float(least)
+
+
+def test_without_them_the_tolerance_decides() -> None:
+    ended = call(*models(DIGITS / "qdq/model.onnx"))
+    assert (ended.code, ended.out.splitlines()[-1]) == (1, "differ: logits over rtol 0.001, atol 1e-07; SQNR 35.8 dB.")
+    assert call(*models(DIGITS / "qdq/model.onnx", "--atol", "1")).code == 0
+    assert call(*models(DIGITS / "qdq/model.onnx", "--atol", "1", "--min-sqnr", "40")).code == 1
+
+
+def test_a_changed_class_is_in_the_last_line(coarse: Path) -> None:
+    for options in ((), ("--min-sqnr", "30"), ("--min-sqnr", "0"), ("--atol", "1000")):
+        ended = call(*models(coarse, *options))
+        assert ended.out.splitlines()[-1].endswith("; argmax of logits changed in 1 of 8.")
+        assert ended.code == (0 if options in (("--min-sqnr", "0"), ("--atol", "1000")) else 1)
+
+
+def test_decibels_are_for_two_models_only(folder: Path) -> None:
+    model = DIGITS / "qdq/model.onnx"
+    for arguments in ([model, *INPUT], [model, *INPUT, "--record", folder / "golden"]):
+        ended = call("compare", *arguments, "--min-sqnr", "30")
+        assert ended.code == 2
+        assert "--min-sqnr compares two models" in ended.err
+    assert not (folder / "golden").exists()
+    for wrong in ("nan", "-1", "much"):
+        assert call(*models(model, "--min-sqnr", wrong)).code == 2

@@ -1,0 +1,202 @@
+"""Float against quantized: what is said when the ranking cannot be trusted, scales are wrong, or nothing differs."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from accuracy_support import network
+from onnx import helper, numpy_helper
+
+import qrun
+from qrun.comparing.accuracy import Accuracy, accuracy
+from qrun.report.accuracy import accuracy_fields, print_accuracy, print_accuracy_markdown
+from qrun.report.screen import Out, Screen
+
+MODELS = Path(__file__).resolve().parents[2] / "models/digits"
+
+
+def digits(form: str, **scales: float) -> onnx.ModelProto:
+    """The model, with these scales so many times as large."""
+    model = onnx.load(MODELS / form / "model.onnx")
+    for tensor in model.graph.initializer:
+        if tensor.name in scales:
+            value = numpy_helper.to_array(tensor) * np.float32(scales[tensor.name])
+            tensor.CopyFrom(numpy_helper.from_array(value.astype(np.float32), tensor.name))
+    return model
+
+
+def swapped() -> onnx.ModelProto:
+    """The scales of the input and of the result of the first convolution exchanged."""
+    model = digits("qoperator")
+    node = next(n for n in model.graph.node if n.name == "Conv_c1.raw_quant")
+    node.input[1], node.input[6] = node.input[6], node.input[1]
+    return model
+
+
+def compared(first: onnx.ModelProto, second: onnx.ModelProto, **options: Any) -> Accuracy:
+    return accuracy(qrun.load(first), qrun.load(second), [{"images": np.load(MODELS / "x.npy")}], **options)
+
+
+def text(found: Accuracy, top: int | None = 3, markdown: bool = False) -> str:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+    screen = Screen(stream, terminal=False, width=None, color=False)
+    (print_accuracy_markdown if markdown else print_accuracy)(Out(screen, screen), found, top)
+    stream.flush()
+    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("form", ["float", "qoperator", "qdq"])
+def test_nodes_that_do_not_explain_the_model_are_not_ranked(form: str) -> None:
+    """Measured together they are accurate, or exact, and the model is not: it reads codes with another scale."""
+    found = compared(digits(form), swapped())
+    gone = found.departure
+    assert gone is not None
+    assert gone.real < 5 < 30 < gone.measured
+    assert gone.node is not None
+    assert (gone.node.index, gone.node.label) == (1, "Conv_c1.raw_quant")
+    assert gone.hint == "it reads images_quantized with scale 0.01423, which was made with 0.003922"
+    assert found.costs == ()
+    assert found.suggestion is None
+    fields = accuracy_fields(found)
+    assert fields["departure"]["node"]["index"] == 1
+    assert fields["departure"]["why"] == fields["notes"][0]
+    for said in (text(found), text(found, markdown=True)):
+        assert "Costly nodes" not in said
+        assert "Keep in float" not in said
+        assert said.index("Nodes are not ranked") < said.index("Outputs")
+        assert "It starts at node 1 Conv_c1.raw_quant" in said
+        assert "Conv_c1.raw_quant/" not in said
+
+
+@pytest.mark.parametrize(("tensor", "what", "other", "said"), [
+    ("c1", 1, "images_scale", "scale 0.003922, which was made with 0.01423"),
+    ("c2", 1, "images_scale", "scale 0.003922, which was made with 0.1131"),
+    ("c1", 2, "logits_zero_point", "zero point 129, which was made with 0"),
+])  # fmt: skip
+def test_a_pair_of_quantizers_that_do_not_fit_is_named(tensor: str, what: int, other: str, said: str) -> None:
+    """However much the results before it differ from the first model's."""
+    model = digits("qdq")
+    node = next(n for n in model.graph.node if n.name == f"{tensor}_DequantizeLinear")
+    node.input[what] = other
+    found = compared(digits("float"), model)
+    assert found.departure is not None
+    assert found.departure.node is not None
+    assert found.departure.node.label == f"{tensor}_DequantizeLinear"
+    assert found.departure.hint == f"it reads {tensor}_QuantizeLinear_Output with {said}"
+
+
+@pytest.mark.parametrize("form", ["qoperator", "qdq", "dynamic"])
+def test_nodes_that_explain_the_model_are_ranked(form: str) -> None:
+    found = compared(digits("float"), digits(form))
+    assert found.departure is None
+    assert found.costs
+    assert found.misfits == ()
+
+
+@pytest.mark.parametrize(("form", "scale", "factor", "node", "bound"), [
+    ("qdq", "c2_scale", 1 / 8, "Conv_c2.raw", "at least 0.09979 (now 0.01414)"),
+    ("qoperator", "c2.raw_scale", 1 / 8, "Conv_c2.raw_quant", "at least 0.09979 (now 0.01414)"),
+    ("qdq", "images_scale", 64, "images_QuantizeLinear", "about 0.003922 for these inputs (now 0.251)"),
+])  # fmt: skip
+def test_a_wrong_scale_is_to_be_corrected_first(form: str, scale: str, factor: float, node: str, bound: str) -> None:
+    found = compared(digits("float"), digits(form, **{scale: factor}))
+    (cost,) = found.misfits
+    assert cost.node.label == node
+    for said in (text(found), text(found, markdown=True)):
+        assert f"{node}: scale of its result {bound}: calibrate again" in said
+        assert "nodes_to_exclude" not in said
+    assert accuracy_fields(found)["keep_in_float"] is None
+    assert cost.fit is not None
+    better = compared(digits("float"), digits(form, **{scale: factor * cost.fit.wanted / cost.fit.now}))
+    assert better.misfits == ()
+    assert better.outputs[0].noise.sqnr > found.outputs[0].noise.sqnr + 10
+
+
+@pytest.mark.parametrize("reach", [0.02, 50.0])
+def test_the_scale_of_an_input_is_called_so(reach: float) -> None:
+    """x is read as it is by Add, and by MatMul behind a quantizer of its own whose scale is far too small or too large."""
+    rng = np.random.default_rng(8)
+    x, weights = rng.normal(size=(50, 16)).astype(np.float32), {"w": rng.normal(size=(16, 16)).astype(np.float32)}
+    made = [helper.make_node("MatMul", ["x", "w"], ["p"], "product"), helper.make_node("Add", ["p", "x"], ["y"], "sum")]
+    scale = np.float32(reach / 128)
+    quantized = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("MatMul", ["d", "w"], ["p"], "product"),
+        made[1],
+    ]
+    shapes: tuple[Any, Any] = ({"x": ["N", 16]}, {"y": ["N", 16]})
+    model = network(quantized, *shapes, {**weights, "s": np.array(scale), "z": np.array(128, np.uint8)})
+    found = accuracy(qrun.load(network(made, *shapes, weights)), qrun.load(model), [{"x": x}])
+    (cost,) = found.misfits
+    assert cost.fit is not None
+    assert cost.fit.now == scale
+    assert cost.fit.wanted == pytest.approx((x.max() - x.min()) / 255)
+    assert "product: scale of its input" in text(found)
+
+
+def test_the_range_of_an_operator_is_not_called_wrong() -> None:
+    """Codes of a Softmax stand for 0 to 1 by convention; small probabilities are a reason to keep it in float."""
+    shapes: tuple[Any, Any] = ({"x": ["N", 200]}, {"y": ["N", 200]})
+    made = helper.make_node("Softmax", ["x"], ["y"], "softmax")
+    quantized = [
+        helper.make_node("Softmax", ["x"], ["p"], "softmax"),
+        helper.make_node("QuantizeLinear", ["p", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    model = network(quantized, *shapes, {"s": np.array(1 / 256, np.float32), "z": np.array(0, np.uint8)})
+    x = np.random.default_rng(3).normal(size=(20, 200)).astype(np.float32)
+    found = accuracy(qrun.load(network([made], *shapes, {})), qrun.load(model), [{"x": x}])
+    assert found.costs[0].reason == "range-unused"
+    assert found.misfits == ()
+    assert 'nodes_to_exclude=["softmax"]' in text(found)
+
+
+def test_two_quantized_models_get_no_list_to_keep_in_float() -> None:
+    found = compared(digits("qdq"), digits("qoperator"))
+    assert found.costs
+    assert found.suggestion is None
+    assert "Keep in float" not in text(found)
+
+
+def test_equal_models_have_no_inaccurate_tensors_and_no_foreign_names() -> None:
+    found = compared(digits("qoperator"), digits("qoperator"))
+    assert "tensors, in graph order" not in text(found)
+    names = {name for node in digits("qoperator").graph.node for name in node.output} | {"images"}
+    assert {row.reference for row in found.tensors} <= names
+    assert text(found, None).count("exact") > len(found.tensors)
+
+
+def test_only_tensors_with_noise_are_least_accurate() -> None:
+    said = text(compared(digits("qdq"), digits("qoperator")), 5)
+    rows = said[said.index("Least accurate") : said.index("more tensors")].splitlines()
+    assert len(rows) == 6
+    assert "features_quantized" in said
+    assert "sum_quantized" not in said
+
+
+def test_a_list_that_does_not_help_says_what_help_would_be() -> None:
+    found = compared(digits("float"), digits("qdq"))
+    assert found.suggestion is not None
+    said = text(replace(found, suggestion=replace(found.suggestion, count=0)))
+    assert "No short list helps" in said
+    assert "A list is suggested if it takes away 50% of the noise (3 dB)." in said
+
+
+def test_two_baselines_are_both_named() -> None:
+    found = compared(digits("float"), digits("qdq"))
+    assert found.real == pytest.approx(found.outputs[0].noise.sqnr)
+    assert "the model itself" not in text(found)
+    assert "instead of 35.8 dB (the model itself: 34.9 dB), measured" in text(replace(found, real=34.9))
+
+
+def test_readers_that_would_round_again() -> None:
+    said = text(compared(digits("float"), digits("qdq")))
+    assert "Flatten_features reads these results and would round them again." in said
+    assert "they read" not in said

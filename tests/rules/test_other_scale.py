@@ -1,0 +1,186 @@
+"""QR318: a tensor that is read with another scale or zero point than it was made with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.rules import Finding
+
+U8, I8, F16, F32 = np.uint8, np.int8, np.float16, np.float32
+make = helper.make_node
+ZERO = U8(128)
+
+
+def graph(nodes: Sequence[onnx.NodeProto], opset: int = 21, **stored: Any) -> onnx.ModelProto:
+    """float [2,4] x to y, of an unstated shape."""
+    body = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items()],
+    )  # fmt: skip
+    return helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def pair(s: Any, t: Any, z: Any = ZERO, u: Any = ZERO, between: Sequence[onnx.NodeProto] = (), **more: Any) -> Any:
+    """QuantizeLinear with s and z, the nodes between, from `q` to `r`, DequantizeLinear with t and u."""
+    nodes = [make("QuantizeLinear", ["x", "s", "z"], ["q"], name="Q", **more), *between,
+             make("DequantizeLinear", ["r" if between else "q", "t", "u"], ["y"], name="DQ", **more)]  # fmt: skip
+    return graph(nodes, s=s, t=t, z=z, u=u, axes=np.array([0]), sizes=np.array([1, 1, 2, 4]), ends=np.array([2]))
+
+
+def found(model: onnx.ModelProto) -> list[Finding]:
+    return [f for f in qrun.check(model) if f.rule == "QR318"]
+
+
+def only(model: onnx.ModelProto) -> Finding:
+    (finding,) = found(model)
+    return finding
+
+
+def test_another_scale() -> None:
+    f = only(pair(F32(0.5), F32(0.25)))
+    assert f.level == "warning"
+    assert f.node == "DQ"
+    assert f.tensor == "q (input 0, x)"
+    assert f.message == "read with scale 0.25, but Q made it with scale 0.5"
+    assert f.expected == "scale 0.5, as in Q (y_scale s)"
+    assert f.got == "scale 0.25 in DQ (x_scale t)"
+    assert "multiplied by 0.5" in f.why
+
+
+def test_another_zero_point() -> None:
+    f = only(pair(F32(0.5), F32(0.5), U8(128), U8(125)))
+    assert f.message == "read with zero point 125, but Q made it with zero point 128"
+    assert "move by +3 steps" in f.why
+
+
+def test_both() -> None:
+    f = only(pair(F32(0.5), F32(0.25), U8(128), U8(125)))
+    assert f.message == "read with scale 0.25 and zero point 125, but Q made it with scale 0.5 and zero point 128"
+
+
+def test_no_zero_point_is_zero() -> None:
+    nodes = [make("QuantizeLinear", ["x", "s"], ["q"]), make("DequantizeLinear", ["q", "s", "z"], ["y"])]
+    assert found(graph(nodes, s=F32(0.5), z=U8(0))) == []
+    assert "zero point 3" in only(graph(nodes, s=F32(0.5), z=U8(3))).message
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (F32(0.1), F32(0.1)),
+        (F32(0.1), np.array([0.1], F32)),
+        (F32(0.1), np.nextafter(F32(0.1), F32(1))),
+        (np.full(4, 0.1, F32), F32(0.1)),
+        (np.arange(1, 5, dtype=F32), np.arange(1, 5, dtype=F32)),
+    ],
+    ids=str,
+)
+def test_equal_values_pass(first: Any, second: Any) -> None:
+    zeros = [np.full(np.shape(s), 128, U8) for s in (first, second)]
+    assert found(pair(first, second, *zeros, axis=1)) == []
+
+
+def test_a_scale_rounded_to_float16_passes() -> None:
+    nodes = [make("QuantizeLinear", ["x", "s", "z"], ["q"]), make("DequantizeLinear", ["q", "t", "z"], ["h"]),
+             make("Cast", ["h"], ["y"], to=TensorProto.FLOAT)]  # fmt: skip
+    assert found(graph(nodes, s=F32(0.1), t=F16(0.1), z=U8(1))) == []
+    assert "0.125" in only(graph(nodes, s=F32(0.1), t=F16(0.125), z=U8(1))).message
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(np.arange(1, 5), np.array([1, 2, 3.5, 4])), (np.full(4, 3), np.array([3, 3, 3.5, 3]))]
+)
+def test_one_channel_of_several(first: Any, second: Any) -> None:
+    zeros = np.full(4, 128, U8)
+    f = only(pair(first.astype(F32), second.astype(F32), zeros, zeros, axis=1))
+    assert f.message == "read with scale[2] 3.5, but Q made it with scale[2] 3"
+
+
+MOVES = {
+    "Reshape": make("Reshape", ["q", "sizes"], ["r"]), "Transpose": make("Transpose", ["q"], ["r"]),
+    "Flatten": make("Flatten", ["q"], ["r"]), "Unsqueeze": make("Unsqueeze", ["q", "axes"], ["r"]),
+    "Identity": make("Identity", ["q"], ["r"]), "Slice": make("Slice", ["q", "axes", "ends"], ["r"]),
+    "Gather": make("Gather", ["q", "axes"], ["r"]), "Split": make("Split", ["q"], ["p", "r"], num_outputs=2),
+    "Clip": make("Clip", ["q", "z"], ["r"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op_type", MOVES)
+def test_through_moved_codes(op_type: str) -> None:
+    f = only(pair(F32(0.5), F32(0.25), between=[MOVES[op_type]]))
+    assert f.tensor == "r (input 0, x), codes of q"
+    assert found(pair(F32(0.5), F32(0.5), between=[MOVES[op_type]])) == []
+
+
+def test_through_a_chain() -> None:
+    chain = [make("Reshape", ["q", "sizes"], ["m"]), make("MaxPool", ["m"], ["r"], kernel_shape=[1, 2])]
+    assert only(pair(F32(0.5), F32(0.25), between=chain)).tensor == "r (input 0, x), codes of q"
+    assert found(pair(F32(0.5), F32(0.5), between=chain)) == []
+
+
+def test_not_through_concat_and_not_to_other_types() -> None:
+    assert found(pair(F32(0.5), F32(0.25), between=[make("Concat", ["q", "q"], ["r"], axis=0)])) == []
+    cast = make("Cast", ["q"], ["r"], to=TensorProto.INT8)
+    assert found(pair(F32(0.5), F32(0.25), u=I8(0), between=[cast])) == []
+
+
+def test_channels_that_were_moved_are_not_paired() -> None:
+    """Each half of a tensor with scales per channel may be read with its own."""
+    nodes = [make("QuantizeLinear", ["x", "s", "z"], ["q"], axis=0),
+             make("Split", ["q"], ["a", "b"], axis=0, num_outputs=2),
+             make("DequantizeLinear", ["a", "s0"], ["c"]), make("DequantizeLinear", ["b", "s1"], ["d"]),
+             make("Add", ["c", "d"], ["y"])]  # fmt: skip
+    stored = {"s": np.array([0.5, 0.25], F32), "z": np.zeros(2, U8), "s0": F32(0.5), "s1": F32(0.25)}
+    assert found(graph(nodes, **stored)) == []
+
+
+def test_equal_scales_of_all_channels_are_one_scale() -> None:
+    nodes = [make("QuantizeLinear", ["x", "s", "z"], ["q"], axis=1), make("Reshape", ["q", "sizes"], ["r"]),
+             make("DequantizeLinear", ["r", "t", "u"], ["y"])]  # fmt: skip
+    stored = {"s": np.full(4, 0.5, F32), "z": np.zeros(4, U8), "u": U8(0), "sizes": np.array([8])}
+    assert found(graph(nodes, t=F32(0.5), **stored)) == []
+    assert only(graph(nodes, t=F32(0.25), **stored)).tensor.endswith("codes of q")
+
+
+def test_codes_of_the_caller_and_computed_scales_pass() -> None:
+    fed = [make("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]), make("DequantizeLinear", ["q", "t", "z"], ["y"])]
+    assert found(graph(fed, t=F32(0.25))) == []
+    made = [make("Abs", ["t"], ["a"]), make("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            make("DequantizeLinear", ["q", "a", "z"], ["y"])]  # fmt: skip
+    assert found(graph(made, s=F32(0.5), t=F32(0.25), z=U8(0))) == []
+
+
+def test_one_finding_for_readers_that_agree() -> None:
+    nodes = [make("QuantizeLinear", ["x", "s", "z"], ["q"], name="Q")]
+    nodes += [make("DequantizeLinear", ["q", "t", "z"], [f"d{i}"], name=f"D{i}") for i in range(3)]
+    nodes += [make("Sum", ["d0", "d1", "d2"], ["y"])]
+    f = only(graph(nodes, s=F32(0.5), t=F32(0.25), z=U8(0)))
+    assert (f.node, f.got) == ("D0", "scale 0.25 in D0, and by 2 more (x_scale t)")
+
+
+def test_inside_a_branch() -> None:
+    inner = helper.make_graph(
+        [make("DequantizeLinear", ["q", "t", "z"], ["i"], name="inside")], "b", [],
+        [helper.make_tensor_value_info("i", TensorProto.FLOAT, None)],
+    )  # fmt: skip
+    nodes = [make("QuantizeLinear", ["x", "s", "z"], ["q"], name="Q"),
+             make("If", ["c"], ["y"], name="If", then_branch=inner, else_branch=inner)]  # fmt: skip
+    stored = {"s": F32(0.5), "z": U8(0), "c": np.array(True)}
+    assert "If > inside" in found(graph(nodes, t=F32(0.25), **stored))[0].node
+    assert found(graph(nodes, t=F32(0.5), **stored)) == []
+
+
+def test_what_other_rules_report_is_not_repeated() -> None:
+    """A scale of 0 (QR306), a zero point of another type (QR303), a scale of a wrong length (QR301)."""
+    assert found(pair(F32(0.5), F32(0))) == []
+    assert found(pair(F32(0.5), F32(0.5), U8(128), I8(0))) == []
+    assert found(pair(F32(0.5), np.full(3, 0.25, F32), u=np.zeros(3, U8))) == []
