@@ -59,6 +59,9 @@ run_options = stacked(
            show_default="80% of free", group="Run", help="Stop before a tensor would take more, e.g. 8GiB."),
 )  # fmt: skip
 
+runs_option = option("-n", "--runs", type=click.IntRange(1, 10**6), metavar="N", group="Timing",
+                     show_default="as many as fit in 3 s, 5 to 1000", help="Timed runs.")  # fmt: skip
+
 trace_option = option("--trace", metavar="FILE", group="Output",
                       help="Save a timeline (Chrome trace, ONNX Runtime layout).")  # fmt: skip
 

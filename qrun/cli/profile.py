@@ -10,7 +10,7 @@ import click
 
 from qrun.cli._base import Call, define, format_options, general_options, model_argument, option
 from qrun.cli._flow import OWN, Ready, cache_of, prepare, write_trace
-from qrun.cli._options import input_options, run_options, trace_option
+from qrun.cli._options import input_options, run_options, runs_option, trace_option
 from qrun.cpus import usable_cpus
 from qrun.errors import CallError
 
@@ -56,15 +56,7 @@ class Top(click.ParamType):  # type: ignore[type-arg]
     group="Run",
     help="Measure onnxruntime too, in turn with qrun, on as many threads, and show both.",
 )
-@option(
-    "-n",
-    "--runs",
-    type=click.IntRange(1, 10**6),
-    metavar="N",
-    group="Timing",
-    show_default="as many as fit in 3 s, 5 to 1000",
-    help="Timed runs.",
-)
+@runs_option
 @option(
     "--warmup",
     type=click.IntRange(0, 10**6),

@@ -12,7 +12,7 @@ import click
 
 from qrun.cli._base import Call, argument, define, general_options, option
 from qrun.cli._flow import Ready, cache_of, prepare
-from qrun.cli._options import input_options, run_options
+from qrun.cli._options import input_options, run_options, runs_option
 from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
 
@@ -35,15 +35,7 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
 @argument("sources", about="One model, or results saved with --json.", nargs=-1, required=True, metavar="SOURCE...")
 @input_options
 @run_options
-@option(
-    "-n",
-    "--runs",
-    type=click.IntRange(1, 10**6),
-    metavar="N",
-    group="Run",
-    show_default="as many as fit in 3 s, 5 to 1000",
-    help="Timed runs.",
-)
+@runs_option
 @option(
     "--against",
     type=click.Choice(AGAINST),
