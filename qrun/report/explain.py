@@ -168,7 +168,8 @@ def _causes() -> Page:
 
 
 def _cause(word: str) -> Page | None:
-    told = causes().get(word.lower())
+    """Codes begin with QR, causes do not: for a code they are not even imported."""
+    told = None if word.upper().startswith("QR") else causes().get(word.lower())
     if told is None:
         return None
     also = next((r.id for r in RULES.values() if r.name == told.name), "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qrun.comparing.causes import CAUSES, UNKNOWN
 from qrun.report.screen import Screen
 
 INHERITED = "inherited"
@@ -35,6 +34,8 @@ class Told:
 
 def causes() -> Mapping[str, Told]:
     """Every declared cause by name, and what stands where there is none."""
+    from qrun.comparing.causes import CAUSES, UNKNOWN
+
     known = [Told(c.name, c.summary, c.source, c.confirm, c.remedy) for c in CAUSES.values()]
     known += [
         Told(

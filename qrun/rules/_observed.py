@@ -67,7 +67,14 @@ def _named(model: Model, event: NodeEvent) -> Node:
     return event.node
 
 
-def kinds_at(result: RunResult, node: Node) -> set[str]:
+def reaching(model: Model, result: RunResult, kind: str) -> Iterator[tuple[Seen, str]]:
+    """What was seen of this kind in the input of nodes that quantize, and its tensor; not where their scale is to blame."""
+    for found in seen(model, result, kind):
+        if "bad-scale" not in _kinds_at(result, found.node):
+            yield found, param_input(found.node, found.param)[1]
+
+
+def _kinds_at(result: RunResult, node: Node) -> set[str]:
     """The kinds of observations made at a node."""
     return {o.kind for event in result.events if event.index == node.index for o in event.observations}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qrun.ir import Model
-from qrun.rules._observed import kinds_at, param_input, seen
+from qrun.rules._observed import reaching
 from qrun.rules._rule import Finding, at, rule
 from qrun.session import RunResult
 
@@ -41,10 +41,7 @@ def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
             y = QuantizeLinear(x, scale, zero)
         }
     """
-    for s in seen(model, result, "nan-quantized"):
-        if "bad-scale" in kinds_at(result, s.node):
-            continue
-        _, tensor = param_input(s.node, s.param)
+    for s, tensor in reaching(model, result, "nan-quantized"):
         yield Finding(
             f"NaN reaches {s.node.op_type}: {s.share}",
             **at(s.node),

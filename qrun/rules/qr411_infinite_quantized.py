@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qrun.ir import Model
-from qrun.rules._observed import kinds_at, param_input, seen
+from qrun.rules._observed import reaching
 from qrun.rules._rule import Finding, at, rule
 from qrun.session import RunResult
 
@@ -43,10 +43,7 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
             y = QuantizeLinear(x, scale, zero)
         }
     """
-    for s in seen(model, result, "infinite-quantized"):
-        if "bad-scale" in kinds_at(result, s.node):
-            continue
-        _, tensor = param_input(s.node, s.param)
+    for s, tensor in reaching(model, result, "infinite-quantized"):
         yield Finding(
             f"infinity reaches {s.node.op_type}: {s.share}",
             **at(s.node),
