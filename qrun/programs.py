@@ -42,7 +42,7 @@ class Compiled:
     arith: Arith
 
     def run(self, feeds: Mapping[str, Array], budget: Budget) -> Ran:
-        """Raises whatever the kernels that run elsewhere raise, and Unplanned; then the steps must run one by one."""
+        """Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one."""
         known = {**defaults(self.plan), **feeds}
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
@@ -182,9 +182,16 @@ class Programs:
 
 def expected_failure(error: Exception) -> bool:
     """Whether running step by step may succeed where the program failed with this error."""
-    from qrun.native import Unplanned
+    from qrun.native import Undecided, Unplanned
 
-    return isinstance(error, (Unplanned, MemoryLimitError))
+    return isinstance(error, (Unplanned, Undecided, MemoryLimitError))
+
+
+def still_fits(error: Exception) -> bool:
+    """Whether the program that failed with this error is the right one for other values of these shapes."""
+    from qrun.native import Undecided
+
+    return isinstance(error, Undecided)
 
 
 def moving(plan: Plan, step: Step) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from qrun.ops import Arith
 from qrun.passes import has_tables, optimize
 from qrun.plan import BACKENDS, Plan, plan
 from qrun.profiling import Profile, Progress, Runner, measure
-from qrun.programs import Programs, expected_failure
+from qrun.programs import Programs, expected_failure, still_fits
 from qrun.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ class Session:
         result = self._step_by_step(chosen, values, budget, observe)
         if failed is not None and not expected_failure(failed):
             raise failed
-        chosen.programs.learn(chosen.plan, values, tuple(result.events))
+        if failed is None or not still_fits(failed):
+            chosen.programs.learn(chosen.plan, values, tuple(result.events))
         return result
 
     def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:

@@ -7,10 +7,9 @@ from qrun.native.conv import Conv
 from qrun.native.dynamic import Matmul
 from qrun.native.engine import Engine
 from qrun.native.epilogue import Target
-from qrun.native.errors import Declined
+from qrun.native.errors import Declined, Undecided, Unplanned
 from qrun.native.finish import requantization
 from qrun.native.gemm import Gemm
-from qrun.native.instance import Unplanned
 from qrun.native.isa import available
 from qrun.native.operation import Operand, Operation
 from qrun.native.placement import Foreign, Task
@@ -31,6 +30,7 @@ __all__ = [
     "Rooms",
     "Target",
     "Task",
+    "Undecided",
     "Unplanned",
     "available",
     "default_directory",

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 ENTRY = 64
 """Bytes of a call in the plan: kernel, argument struct, tiles, barrier mark, first call since the last barrier."""
-NEXT, DONE, STRUCT = 256, 320, 384
-"""In bytes from an argument struct's start: the counter of taken tiles, that of finished ones, the struct's end."""
+DOUBT, NEXT, DONE, STRUCT = 248, 256, 320, 384
+"""In bytes from an argument struct's start: the word where a kernel says that it could not decide a result, the counter
+of taken tiles, that of finished ones, the struct's end."""
 OPEN, INSIDE, RANGE, GONE, STATE = 0, 64, 128, 192, 256
 """The state that leader and helpers share: generation that is open (0 for none), helpers inside, calls, how many
 helpers have left."""

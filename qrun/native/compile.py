@@ -52,6 +52,7 @@ _WRITERS = {
     "quantize": "_quantize.Quantize",
     "quantize_image": "_quantize.QuantizeImage",
     "dequantize": "_quantize.Dequantize",
+    "softmax": "_softmax.Softmax",
 }
 """The class that writes kernels of each kind; imported when one is to be compiled."""
 _THREAD_MEMORY = ("amx", "amx_copy", "clipped")
@@ -77,6 +78,7 @@ _SOURCES = (
     "_rows.py",
     "_runner.py",
     "_scale.py",
+    "_softmax.py",
     "compile.py",
     "forms.py",
     "image.py",

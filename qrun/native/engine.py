@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.native._runner import DOUBT
 from qrun.native.cache import ObjectCache
 from qrun.native.compile import Kernels, Runner
+from qrun.native.errors import Undecided
 from qrun.native.fold import aligned, keep_freed_memory
 from qrun.native.isa import Isa, choose
 from qrun.native.operation import Operation, size
@@ -55,7 +57,7 @@ class Engine:
         return engine
 
     def run(self, operation: Operation, arrays: Sequence[Array]) -> Array:
-        """An operation alone on arrays of any strides. Raises ValueError if they are not as planned.
+        """An operation alone on arrays of any strides. Raises ValueError if they are not as planned, and Undecided.
 
         The result is a view whose memory lies in the operation's order.
         """
@@ -73,7 +75,10 @@ class Engine:
         return np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
 
     def execute(self, sections: Sequence[Section], operands: Sequence[Array]) -> None:
-        """Run kernels on the contiguous buffers of an operation. Raises ValueError if one is too small for them."""
+        """Run kernels on the contiguous buffers of an operation.
+
+        Raises ValueError if one is too small for them, Undecided if a kernel could not decide a result.
+        """
         for section in sections:
             if any(e > o.nbytes for e, o in zip(section.extents, operands, strict=True)):
                 raise ValueError("a buffer is smaller than the plan needs")
@@ -82,14 +87,15 @@ class Engine:
             arguments = section.bound(addresses)
             start = address(arguments)
             helpers = min(self.threads, section.tiles) - 1
-            if self.pool is None or helpers < 1:
-                section.run(start)
-                continue
-            keep = (arguments, operands)
-            waiting = [self.pool.submit(_help, section, start, keep) for _ in range(helpers)]
+            waiting = []
+            if self.pool is not None and helpers > 0:
+                keep = (arguments, operands)
+                waiting = [self.pool.submit(_help, section, start, keep) for _ in range(helpers)]
             section.run(start)
             for done in waiting:
                 done.result()
+            if arguments[DOUBT // 8]:
+                raise Undecided
 
 
 def stage(array: Array, operation: Operation, place: int) -> Array:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.memory import Budget
-from qrun.native._runner import ENTRY, STATE, STRUCT
+from qrun.native._runner import DOUBT, ENTRY, STATE, STRUCT
 from qrun.native.compile import address_of
 from qrun.native.engine import address
+from qrun.native.errors import Undecided, Unplanned
 from qrun.native.fold import aligned
 from qrun.native.placement import Foreign, Key, Storage, Task
 from qrun.native.section import scratch
@@ -27,10 +28,6 @@ Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
 _PATIENCE = 20000
 """Turns of the waiting loop (tens of nanoseconds each) after which a helper goes back to sleep."""
 _OPEN, _INSIDE, _RANGE, _GONE = range(0, STATE // 8, 8)
-
-
-class Unplanned(Exception):
-    """An array that came from elsewhere has not the planned type or shape."""
 
 
 class Instance:
@@ -153,6 +150,9 @@ class Instance:
             address(self.times),
             scratch(self.program.scratch),
         )
+        if not self.program.decides and self.structs[:, DOUBT // 8].any():
+            self.structs[:, DOUBT // 8] = 0
+            raise Undecided
 
     def _call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""

@@ -78,6 +78,7 @@ class Program:
         self.barriers, self.since = self._barriers()
         self.stretches = self._stretches()
         self.room = self._room()
+        self.decides = all(call.section.decides for call in self.calls)
         self.scratch = max((call.section.scratch for call in self.calls), default=0)
         self.helpers = min(engine.threads, max((call.section.tiles for call in self.calls), default=1)) - 1
         self.arena = max(self.placement.arena, self.room.pop(None, 0))
@@ -167,7 +168,7 @@ class Program:
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> Ran:
         """arrays: the values that come from outside. elsewhere: item number and its inputs to its outputs.
 
-        Raises Unplanned if an array has not the type and shape of its operand.
+        Raises Unplanned if an array has not the type and shape of its operand, Undecided if a kernel could not decide.
         """
         with self.lock:
             instance = self._free.pop() if self._free else None

@@ -23,7 +23,8 @@ _own = threading.local()
 class Section:
     """A kernel call, complete but for the addresses of the operation's operands.
 
-    arguments: int64 struct; its last word, COUNTER bytes from the start, is the tile counter of a run.
+    arguments: int64 struct; its last word, COUNTER bytes from the start, is the tile counter of a run. A kernel that
+               cannot decide a result puts 1 into the word before it (_runner.DOUBT).
     pointers:  (word, operand): the operand's address is to be added to that word, which holds an offset.
     extents:   for each operand, how many bytes from its start the kernel may touch (0 if it does not use it).
     tiles:     how often threads can share the work.
@@ -31,6 +32,7 @@ class Section:
     keep:      the arrays that the struct points into.
     why:       why spec.form is not a cheaper one; "" if it is the cheapest, or the only one.
     scratch:   bytes of memory that a calling thread brings.
+    decides:   whether the kernel decides every result.
     """
 
     spec: KernelSpec
@@ -44,6 +46,7 @@ class Section:
     keep: tuple[np.ndarray[Any, Any], ...] = ()
     why: str = ""
     scratch: int = 0
+    decides: bool = True
 
     def bound(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._context import Context
 from qrun.ops._exact import Pair
-from qrun.ops._native import Inputs, NativeKernel, Site, declined
+from qrun.ops._native import Inputs, NativeKernel, Site, declined, few_ends, kernel_of
 from qrun.ops._op import op, refuse
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, decide
@@ -20,8 +20,6 @@ from qrun.ops._transcendental import exp_sum_exceeds
 
 _NAME = "QLinearSoftmax"
 _BLOCK = 1 << 18
-_PART = 1 << 13
-_LONG = 1 << 11
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -76,95 +74,33 @@ def qlinear_softmax(
 
 @qlinear_softmax.native
 def lower_qlinear_softmax(site: Site) -> NativeKernel:
-    """Everything that the parameters decide is decided once; inputs with a result near a tie go to the reference."""
+    """In float64; inputs with a result near a tie go to the reference."""
+    from qrun.native import Undecided
+    from qrun.native.softmax import Softmax
+
     site.require_constants(1)
     x, scale, _, y_scale, y_zero = (np.zeros(0) if array is None else array for array in site.inputs)
     axis, opset = site.attributes["axis"], site.attributes["opset"]
     whole: Callable[..., Array] = qlinear_softmax
     whole(*site.inputs, axis=axis, opset=opset, ctx=site.ctx)
-    xs, ys, zero = float(scale.reshape(())), float(y_scale.reshape(())), int(y_zero.reshape(()))
+    xs, ys, zero = float(scale.reshape(())), float(y_scale.reshape(())), y_zero.reshape(())
     if site.ctx.arith == "ort" or not (0 < xs < math.inf and 0 < ys < math.inf) or not x.size:
         raise declined("an unusual scale, or the arithmetic of onnxruntime")
     if opset >= 13 and axis % x.ndim != x.ndim - 1:
         raise declined("not over the last axis")
     length = math.prod(x.shape[axis % x.ndim :])
-    rows = _Rows.of(length, xs, ys, zero, x.dtype)
+    equal = int(whole(np.zeros(length, x.dtype), *site.inputs[1:], axis=0, opset=13)[0])
+    softmax = Softmax(site.engine, x.shape, length, xs, ys, zero, equal)
+    kernel = kernel_of(site, softmax, (0,), few_ends(x.dtype, int(zero)))
 
     def run(arrays: Inputs) -> Array:
-        source = arrays[0]
-        assert source is not None
-        y = rows.results(source.reshape(-1, length))
-        return whole(*arrays, axis=axis, opset=opset) if y is None else np.asarray(y.reshape(source.shape))
+        try:
+            return np.asarray(kernel.run(arrays))
+        except Undecided:
+            y: Array = whole(*arrays, axis=axis, opset=opset, ctx=site.ctx)
+            return y
 
-    return NativeKernel(run, lambda y: False, ())
-
-
-class _Rows(NamedTuple):
-    """Softmax of rows of `length` codes where float64 decides, by distances from a row's largest code.
-
-    weights:  exp(-scale * distance); levels: the same over y_scale.
-    certain:  quotients nearer to an integer than this are rounded right.
-    high, zero, dtype: of the result: the largest before the zero point is added.
-    """
-
-    length: int
-    weights: Array
-    levels: Array
-    certain: float
-    high: int
-    zero: int
-    dtype: np.dtype[Any]
-
-    @classmethod
-    def of(cls, length: int, xs: float, ys: float, zero: int, dtype: np.dtype[Any]) -> _Rows:
-        weights = np.exp(-xs * np.arange(256.0))
-        certain = 0.5 - (length + 32) * REACH * _EPS
-        return cls(length, weights, weights / ys, certain, int(np.iinfo(dtype).max) - zero, zero, dtype)
-
-    def results(self, codes: Array) -> Array | None:
-        """Of codes [N, length]; None if a result may be a tie, or a row's codes are all equal."""
-        if len(codes) == 1:
-            return self._row(codes[0])
-        y = np.empty(codes.shape, self.dtype)
-        step = 1 if self.length >= _LONG else _PART // self.length
-        for start in range(0, len(codes), step):
-            part = self._row(codes[start]) if step == 1 else self._short(codes[start : start + step])
-            if part is None:
-                return None
-            y[start : start + step] = part
-        return y
-
-    def _row(self, codes: Array) -> Array | None:
-        """Results for all 256 distances, then looked up."""
-        places = np.subtract(codes.max(), codes, dtype=np.intp)
-        total = self.weights.take(places).sum()
-        quotient = self.levels / total
-        rounded = np.rint(quotient)
-        quotient -= rounded
-        error = np.abs(quotient, out=quotient)
-        if total == self.length or (error.max() >= self.certain and error.take(places).max() >= self.certain):
-            return None
-        if rounded[0] > self.high:
-            np.minimum(rounded, self.high, out=rounded)
-        if self.zero:
-            rounded += self.zero
-        y: Array = rounded.astype(self.dtype).take(places)
-        return y
-
-    def _short(self, codes: Array) -> Array | None:
-        """Several rows; each element on its own."""
-        places = np.subtract(codes.max(axis=1, keepdims=True), codes).view(np.uint8).astype(np.intp)
-        total = self.weights.take(places).sum(axis=1, keepdims=True)
-        quotient = self.levels.take(places)
-        quotient /= total
-        rounded = np.rint(quotient)
-        quotient -= rounded
-        if np.abs(quotient, out=quotient).max() >= self.certain or (total == self.length).any():
-            return None
-        np.minimum(rounded, self.high, out=rounded)
-        rounded += self.zero
-        y: Array = rounded.astype(self.dtype)
-        return y
+    return replace(kernel, run=run)
 
 
 def _axis(x: Array, axis: int) -> int:

@@ -1,16 +1,19 @@
-"""The prepared QLinearSoftmax equals the reference kernel for every input, near ties too."""
+"""The native QLinearSoftmax equals the reference kernel for every input, near ties too."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from native_support import OBJECTS
+from aarch64_support import Foreign, every_aarch64, needs_qemu
+from native_support import OBJECTS, Guarded, every_isa
 from support import MS, assert_equal, node_model
 
 import qrun
-from qrun.native import Declined, Engine
+from qrun.native import Declined, Engine, Undecided
+from qrun.native.softmax import Softmax
 from qrun.ops import Context
 from qrun.ops import qlinearsoftmax as softmax
 from qrun.ops._native import NativeKernel, Site
@@ -20,8 +23,11 @@ NAMES = ("X", "X_scale", "x_zero_point", "y_scale", "y_zero_point")
 LENGTHS = (1, 2, 3, 10, 255, 256, 1000, 2047, 2048, 5000)
 
 
-def lowered(inputs: Any, **attributes: Any) -> NativeKernel:
-    site = Site(Engine.create(), tuple(inputs), (False, True, True, True, True), NAMES, attributes, Context())
+ENGINES = {threads: Engine.create(cache=OBJECTS, threads=threads) for threads in (1, 2)}
+
+
+def lowered(inputs: Any, threads: int = 1, **attributes: Any) -> NativeKernel:
+    site = Site(ENGINES[threads], tuple(inputs), (False, True, True, True, True), NAMES, attributes, Context())
     return softmax.lower_qlinear_softmax(site)
 
 
@@ -69,37 +75,102 @@ def test_axes_and_inputs_with_gaps(shape: tuple[int, ...], axis: int, opset: int
             assert got.flags.c_contiguous
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_only_doubtful_results_that_occur_go_to_the_reference(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two maxima and two negligible values each maximum is a hair below 1/2."""
-    calls: list[int] = []
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with every use of the reference kernel's arithmetic."""
+    made: list[int] = []
     kept = softmax._exact
 
     def counted(codes: Any, xs: float, ys: Any) -> Any:
-        calls.append(1)
+        made.append(1)
         return kept(codes, xs, ys)
 
     monkeypatch.setattr(softmax, "_exact", counted)
-    usual = np.tile(np.array([[9, 7, 9, 2]], np.uint8), (rows, 1))
+    return made
+
+
+def parameters(x: Any, xs: float, ys: float) -> list[Any]:
+    return [x, np.array(F(xs)), None, np.array(F(ys)), np.array(np.uint8(3))]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("length", [4, 300])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_only_doubtful_results_go_to_the_reference(rows: int, length: int, threads: int, calls: list[int]) -> None:
+    """Of two maxima and negligible other values each maximum is a hair below 1/2."""
+    usual = np.tile(np.resize(np.array([9, 7, 9, 2], np.uint8), length), (rows, 1))
     flat, hair = usual.copy(), usual.copy()
     flat[-1] = 200
-    hair[-1] = (255, 255, 0, 0)
-    for x, xs, ys, expected in ((usual, 0.1, 1 / 256, 0), (flat, 0.1, 1 / 256, 1), (hair, 4.0, 1.0, 1)):
-        inputs = [x, np.array(F(xs)), None, np.array(F(ys)), np.array(np.uint8(3))]
-        kernel = lowered(inputs, axis=-1, opset=13)
+    hair[-1] = 0
+    hair[-1, 1:3] = 255
+    for x, xs, ys, expected in ((usual, 0.1, 1 / 256, 0), (flat, 0.1, 1 / 256, 0), (hair, 4.0, 1.0, 1)):
+        inputs = parameters(x, xs, ys)
+        kernel = lowered(inputs, threads, axis=-1, opset=13)
         calls.clear()
         got = kernel.run(inputs)
         assert len(calls) == expected
         assert_equal(got, reference(inputs, axis=-1, opset=13))
 
 
-def test_distances_that_do_not_occur_are_in_no_doubt() -> None:
-    codes = np.array([[9, 7, 9, 2]], np.uint8)
-    rows = softmax._Rows.of(4, 0.1, 1 / 256, 0, codes.dtype)
+@pytest.mark.parametrize("length", [4, 300])
+def test_distances_that_do_not_occur_are_in_no_doubt(length: int) -> None:
+    codes = np.resize(np.array([9, 7, 9, 2], np.uint8), (1, length))
+    total = np.exp(-0.1 * (9.0 - codes)).sum()
     for distance, doubtful in ((0, True), (1, False), (2, True), (7, True), (200, False)):
-        levels = rows.levels.copy()
-        levels[distance] = 20.5 * rows.weights[[0, 2, 0, 7]].sum()
-        assert (rows._replace(levels=levels).results(codes) is None) == doubtful
+        planned = Softmax(ENGINES[1], codes.shape, length, 0.1, 1 / 256, np.uint8(0), 0)
+        planned.constants[1][255 - distance] = 20.5 * total
+        if doubtful:
+            with pytest.raises(Undecided):
+                ENGINES[1].run(planned, [codes])
+        else:
+            assert ENGINES[1].run(planned, [codes]).any()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_doubtful_result_within_a_program(threads: int, calls: list[int]) -> None:
+    usual, hair = np.arange(200, dtype=np.uint8).reshape(1, 200), np.zeros((1, 200), np.uint8)
+    hair[0, :2] = 255
+    made, feeds = node_model("QLinearSoftmax", parameters(usual, 4.0, 1.0), {"axis": -1, "opset": 13}, domain=MS,
+                             outputs=[np.uint8], constants=[1, 3, 4])  # fmt: skip
+    session = qrun.Session(made, threads=threads, cache=OBJECTS)
+    (name,) = feeds
+    for x, expected in ((usual, None), (usual, 0), (hair, 1), (usual, 0), (hair, 1)):
+        calls.clear()
+        got = session.run({name: x})["y0"]
+        assert expected is None or len(calls) == expected
+        assert_equal(got, reference(parameters(x, 4.0, 1.0), axis=-1, opset=13))
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@every_isa
+def test_instruction_sets_and_sizes(isa: str, at_end: bool) -> None:
+    engine, guard = Engine.create(isa, OBJECTS), Guarded()
+    rng = np.random.default_rng(3)
+    for length in (1, 2, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 1000):
+        for dtype in (np.uint8, np.int8):
+            inputs = case(rng, (3, length), dtype, 0.05, 0.7 / length)
+            equal = int(reference([np.zeros(length, dtype), *inputs[1:]], axis=0, opset=13)[0])
+            planned = Softmax(engine, (3, length), length, float(inputs[1]), float(inputs[3]), inputs[4], equal)
+            x, y = (guard.take(3 * length, at_end).view(dtype).reshape(3, length) for _ in range(2))
+            x[...] = inputs[0]
+            engine.execute(planned.tight, [x, y])
+            assert_equal(y, reference(inputs, axis=-1, opset=13), f"{length} {dtype}")
+
+
+@needs_qemu
+@every_aarch64
+def test_aarch64(isa: str, tmp_path: Path) -> None:
+    native, rng, found = Foreign(isa), np.random.default_rng(4), []
+    for length in (2, 15, 17, 127, 300):
+        for dtype in (np.uint8, np.int8):
+            inputs = case(rng, (3, length), dtype, 0.05, 0.7 / length)
+            inputs[0][1] = 5
+            equal = int(reference([np.zeros(length, dtype), *inputs[1:]], axis=0, opset=13)[0])
+            planned = Softmax(native, (3, length), length, float(inputs[1]), float(inputs[3]), inputs[4], equal)
+            found.append((native.run(planned, inputs[:1]), reference(inputs, axis=-1, opset=13), length))
+    native.finish(tmp_path)
+    for got, want, length in found:
+        assert_equal(got, want, str(length))
 
 
 def test_what_is_left_to_the_reference() -> None:
