@@ -41,6 +41,8 @@ class Instance:
         self.plan = aligned((len(calls), ENTRY // 8), np.int64, 0)
         self.state = aligned(STATE // 8, np.int64, 0)
         self.times = np.zeros((program.engine.threads, len(calls) + 1, 2), np.int64)
+        self.starts = address(self.plan), address(self.state), address(self.times)
+        self.lead = program.engine.runner.lead
         self.rows: dict[int, int] = {}
         self.patches: dict[Key, list[tuple[int, int, int]]] = {}
         self.generation, self.sent = 0, 0
@@ -141,18 +143,13 @@ class Instance:
 
     def _lead(self, stretch: Stretch) -> None:
         self.generation += 1
-        self.program.engine.runner.lead(
-            address(self.plan),
-            stretch.first,
-            stretch.end,
-            address(self.state),
-            self.generation,
-            address(self.times),
-            scratch(self.program.scratch),
-        )
-        if not self.program.decides and self.structs[:, DOUBT // 8].any():
-            self.structs[:, DOUBT // 8] = 0
-            raise Undecided
+        plan, state, times = self.starts
+        own = scratch(self.program.scratch) if self.program.scratch else 0
+        self.lead(plan, stretch.first, stretch.end, state, self.generation, times, own)
+        for number in self.program.doubtful:
+            if self.structs[number, DOUBT // 8]:
+                self.structs[number, DOUBT // 8] = 0
+                raise Undecided
 
     def _call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""

@@ -78,7 +78,7 @@ class Program:
         self.barriers, self.since = self._barriers()
         self.stretches = self._stretches()
         self.room = self._room()
-        self.decides = all(call.section.decides for call in self.calls)
+        self.doubtful = [number for number, call in enumerate(self.calls) if not call.section.decides]
         self.scratch = max((call.section.scratch for call in self.calls), default=0)
         self.helpers = min(engine.threads, max((call.section.tiles for call in self.calls), default=1)) - 1
         self.arena = max(self.placement.arena, self.room.pop(None, 0))
