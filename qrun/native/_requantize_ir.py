@@ -21,7 +21,7 @@ class Requantizer:
     """Writes the epilogue of one kernel.
 
     form, out: how (forms.py), and "u8", "s8" or "i32".
-    by_lanes:  vector j of 4 holds channels 4j..4j+3 of every 16.
+    by_lanes:  vector j of 4 holds channels 4j..4j+3 of every 16; no vector is cut.
     vectors:   vectors per row; the last one may be cut by `mask` (lane bits).
     """
 
@@ -142,6 +142,8 @@ class Requantizer:
         """int32 results to what is stored: one value per vector, or a single one for the whole row."""
         if self.out == "i32":
             return row
+        if self.by_lanes:
+            return [self._packed(row)]
         if self.form != "table" and self.isa.lanes == 16:
             return [self._pack64(row)]
         if self.form != "table" and self.isa.architecture == "aarch64" and self.vectors == 4:
@@ -180,20 +182,26 @@ class Requantizer:
     def _pack64(self, row: list[str]) -> str:
         """Up to four vectors as the first bytes of one."""
         w, kind = self.w, "<16 x i32>"
-        padded = [row[i % len(row)] for i in range(4)]
-        halves = [
-            w.call("<32 x i16>", "llvm.x86.avx512.packssdw.512", (kind, padded[i]), (kind, padded[i + 1]))
-            for i in (0, 2)
-        ]
-        narrow = "packuswb" if self.out == "u8" else "packsswb"
-        packed = w.call("<64 x i8>", f"llvm.x86.avx512.{narrow}.512", *(("<32 x i16>", half) for half in halves))
-        if self.by_lanes:
-            return packed
+        packed = self._packed([row[i % len(row)] for i in range(4)])
         words = w.let(f"bitcast <64 x i8> {packed} to {kind}")
         order = indices(4 * block + vector for vector in range(4) for block in range(4))
         return w.let(
             f"bitcast {kind} {w.let(f'shufflevector {kind} {words}, {kind} poison, {kind} {order}')} to <64 x i8>"
         )
+
+    def _packed(self, four: list[str]) -> str:
+        """Four vectors as one of bytes: of every 16, four are the first vector's, four the second one's ..."""
+        n = self.isa.lanes
+        family, suffix = ("avx512", ".512") if n == 16 else ("avx2", "")
+        narrow = "packuswb" if self.out == "u8" else "packsswb"
+        words = [
+            self.w.call(
+                f"<{2 * n} x i16>", f"llvm.x86.{family}.packssdw{suffix}", *((int32s(self.isa), v) for v in pair)
+            )
+            for pair in (four[:2], four[2:])
+        ]
+        operands = ((f"<{2 * n} x i16>", word) for word in words)
+        return self.w.call(f"<{4 * n} x i8>", f"llvm.x86.{family}.{narrow}{suffix}", *operands)
 
     def _packed32(self, rows: list[list[str]]) -> list[list[str]]:
         """What is stored of each row of up to two vectors of eight, four vectors narrowed at a time."""
@@ -201,13 +209,9 @@ class Requantizer:
         values = [value for row in rows for value in row]
         width, done = 8 * self.vectors, []
         order = indices(4 * half + vector for vector in range(4) for half in range(2))
-        narrow = "packuswb" if self.out == "u8" else "packsswb"
         for first in range(0, len(values), 4):
             four = [values[min(first + i, len(values) - 1)] for i in range(4)]
-            halves = [
-                w.call("<16 x i16>", "llvm.x86.avx2.packssdw", (kind, four[i]), (kind, four[i + 1])) for i in (0, 2)
-            ]
-            packed = w.call("<32 x i8>", f"llvm.x86.avx2.{narrow}", *(("<16 x i16>", half) for half in halves))
+            packed = self._packed(four)
             words = w.let(f"bitcast <32 x i8> {packed} to {kind}")
             ordered = w.let(f"shufflevector {kind} {words}, {kind} poison, {kind} {order}")
             whole = w.let(f"bitcast {kind} {ordered} to <32 x i8>")
@@ -245,6 +249,9 @@ class Requantizer:
         w, n = self.w, self.isa.lanes
         kind = f"<{n} x {'i32' if self.out == 'i32' else 'i8'}>"
         size = n * (4 if self.out == "i32" else 1)
+        if self.by_lanes:
+            w.store(f"<{4 * n} x i8>", row[0], pointer)
+            return
         if n == 16 and self.out != "i32" and self.form != "table":
             self._store64(row[0], pointer, whole)
             return

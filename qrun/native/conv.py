@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.native.clipped import clipped
+from qrun.native.depthwise import depthwise
 from qrun.native.engine import Engine
 from qrun.native.epilogue import Target
 from qrun.native.errors import Declined
@@ -144,7 +145,7 @@ class Conv(Operation):
             return Product(engine.kernels, engine.isa, layout, part, results, zero, engine.threads)
 
         if self._depthwise(folded.centred):
-            return [(part, channels) for part in product(folded, channels).depthwise()]
+            return [(part, channels) for part in depthwise(product(folded, channels), self.window)]
         if self.lines:
             merged = folded.lines(self.window.kernel)
             k = merged.centred.shape[2]

@@ -63,6 +63,11 @@ class Window:
     def out(self) -> tuple[int, int]:
         return self.spare[0] // self.strides[0] + 1, self.spare[1] // self.strides[1] + 1
 
+    def side_by_side(self, width: int) -> bool:
+        """Whether outputs 2i and 2i+1 lie side by side and read pixels that do, of a kernel of this width."""
+        across = self.kernel[1], self.strides[1], self.dilations[1]
+        return across == (width, 1, 1) and self.out[1] % 2 == 0
+
     def offsets(self, pixel: int) -> Ints:
         """int64 [out pixels, kernel taps]: bytes from the image's start, `pixel` bytes each; -1 in the padding."""
         y, x = self._positions(0), self._positions(1)

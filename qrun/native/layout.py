@@ -56,10 +56,14 @@ class Layout:
         """How far a kernel writes that writes `written` bytes of each row."""
         return (self.images - 1) * self.y_image + (self.rows - 1) * self.y_row + written
 
-    def table(self, rows: int, taps: Sequence[int]) -> np.ndarray[Any, Any]:
-        """int32 [blocks, taps, rows]; the last block overlaps the one before it rather than run over."""
+    def table(self, rows: int, taps: Sequence[int], later: Sequence[int] = (), share: int = 1) -> np.ndarray[Any, Any]:
+        """int32 [blocks, taps, rows / share]; the last block overlaps the one before it rather than run over.
+
+        later: for each tap, how many rows on from the first of those that share it is the row whose tap it is.
+        """
         first = np.minimum(np.arange(-(-self.rows // rows)) * rows, self.rows - rows)
-        offsets = self.offsets[first[:, None] + np.arange(rows)][:, :, list(taps)].transpose(0, 2, 1)
+        units = first[:, None] + np.arange(0, rows, share)
+        offsets = self.offsets[units[:, None] + np.asarray(later or [0], int)[:, None], np.asarray(taps, int)[:, None]]
         packed = aligned(offsets.shape, np.int32)
         packed[...] = offsets
         return packed

@@ -32,6 +32,9 @@ class Operand:
     fill: int = 0
     tight: bool = False
 
+    def same_border(self, other: Operand) -> bool:
+        return self.border == other.border and (self.fill == other.fill or not any(self.border))
+
     def columns(self, order: Order) -> int:
         """Elements of a row: those that lie next to each other in memory whatever the stride."""
         if order in ("any", "plain") or not self.shape:

@@ -176,11 +176,7 @@ class Placement:
         """The value in this order and with this border; made by a conversion if it is not there yet."""
         forms = self.forms[key]
         for storage in forms:
-            if (
-                storage.order == order
-                and storage.operand.border == operand.border
-                and storage.operand.fill == operand.fill
-            ):
+            if storage.order == order and storage.operand.same_border(operand):
                 return storage
         plain = Operand(operand.shape, operand.dtype)
         if not any(operand.border):

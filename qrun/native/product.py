@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native import _dense, _depthwise
+from qrun.native import _dense
 from qrun.native.compile import Kernels
 from qrun.native.fold import Folded, Int8s, aligned, int8_taps, wrapped
 from qrun.native.forms import MAGIC_BITS
@@ -19,8 +19,7 @@ from qrun.native.section import Section, struct
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
 
-_TABLE_ROWS = 2
-_DEPTHWISE_ROWS = 4
+TABLE_ROWS = 2
 FAR_WEIGHTS = 200 << 10
 """Bytes of weights beyond which the next panel's are prefetched."""
 _FEW_BLOCKS = 3
@@ -32,8 +31,9 @@ _GAIN = 0.6
 class Part:
     """A kernel call, and what it takes to point it at operands that lie differently.
 
-    names: of the argument struct's words. taps: the layout's tap that each tap of the kernel reads.
-    read:  bytes read at each offset. itemsize: of results.
+    names: of the argument struct's words. taps, later: which of the layout's taps each tap of the kernel reads, and of
+           which row of those that share it.
+    start, read: bytes from each offset to where it is read, and bytes read. itemsize: of results.
     """
 
     section: Section
@@ -41,13 +41,16 @@ class Part:
     taps: tuple[int, ...]
     read: int
     itemsize: int
+    later: tuple[int, ...] = ()
+    start: int = 0
 
     def placed(self, layout: Layout) -> Section:
         """The call on activations and results that lie as `layout` says; constants are shared."""
         section = self.section
-        offsets = layout.table(section.spec.rows, self.taps)
+        share = section.spec.unroll if self.later else 1
+        offsets = layout.table(section.spec.rows, self.taps, self.later, share)
         words = {
-            "x*": 0, "y*": section.first * self.itemsize,
+            "x*": self.start, "y*": section.first * self.itemsize,
             "x_image": layout.x_image, "y_image": layout.y_image, "y_row": layout.y_row,
             "offsets*": int(offsets.ctypes.data),
         }  # fmt: skip
@@ -56,8 +59,9 @@ class Part:
             arguments[self.names.index(name)] = value
         written = layout.y_bytes((section.first + section.channels) * self.itemsize)
         return replace(
-            section, arguments=arguments, extents=(layout.x_bytes(self.read), written), keep=(*section.keep, offsets)
-        )
+            section, arguments=arguments, extents=(layout.x_bytes(self.start + self.read), written),
+            keep=(*section.keep, offsets),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class Product:
             width = vectors * self.isa.lanes
             pick = np.concatenate([lanes_of(first, panels * width, each, g * each) for g in range(groups)])
             pick = pick.reshape(groups * panels, width)
-            rows = min(_TABLE_ROWS if form == "table" else self.isa.rows[vectors], self.layout.rows)
+            rows = min(TABLE_ROWS if form == "table" else self.isa.rows[vectors], self.layout.rows)
             packed = grouped(weights.reshape(groups, each, *weights.shape[1:])[:, first:], panels, width, 4 * steps)
             blocks = -(-self.layout.rows // rows)
             chunk = self._near_chunk(packed.nbytes, len(pick), blocks)
@@ -115,7 +119,7 @@ class Product:
             }  # fmt: skip
             reads = taps, 4 * steps, (groups - 1) * self.layout.k
             work = Work(len(pick), macs, chunk)
-            parts.append(self._part(spec, _dense.ARGUMENTS, pick, {"weights*": packed}, words, work, reads))
+            parts.append(self.part(spec, _dense.ARGUMENTS, pick, {"weights*": packed}, words, work, reads))
         return parts
 
     def _near_chunk(self, weights: int, panels: int, blocks: int) -> int:
@@ -128,40 +132,6 @@ class Product:
         if panels == 1 or weights > FAR_WEIGHTS or chunks < 2:
             return 0
         return max(1, blocks // chunks) if x + weights * chunks < _GAIN * (x * panels + weights) else 0
-
-    def depthwise(self) -> list[Part]:
-        """Kernel calls for [rows, taps, N] activations and [N, taps, 1] weights; k is N."""
-        n, lanes = len(self.folded.centred), self.isa.lanes
-        form = self.results.form(slice(None))
-        interleaved = self._interleaves(form)
-        sizes = (4,) if interleaved else range(self.isa.vectors, 0, -1)
-        vectors = min(sizes, key=lambda v: (v * lanes > n, -(-n // (v * lanes)) * v))
-        width = vectors * lanes
-        panels, last = -(-n // width), max(n - width, 0)
-        pick = np.stack([lanes_of(min(p * width, last), width, n) for p in range(panels)])
-        taps = list(range(self.folded.centred.shape[1]))
-        this = self
-        if interleaved:
-            taps += taps[:1] * (-len(taps) % 4)
-            pick = pick.reshape(panels, 4, 4, 4).swapaxes(1, 2).reshape(panels, width)
-            this = replace(self, folded=self.folded.shifted()) if self.signed else self
-        rows = min(_TABLE_ROWS if form == "table" else _DEPTHWISE_ROWS, self.layout.rows)
-        kind = "interleaved" if interleaved else "depthwise"
-        spec = KernelSpec(kind, self.isa.name, rows, vectors, 1, form, self.results.out, self.signed)
-        weights = np.where(pick < 0, 0, self.folded.centred[np.maximum(pick, 0), :, 0].transpose(2, 0, 1))
-        packed = _four_taps(weights) if interleaved else weights.astype(np.int32) & 0xFFFF
-        arrays = {"weights*": _copy(packed.transpose(1, 0, 2))}
-        words = {"taps": len(taps), "panels": panels, "last_channel": last}
-        macs = len(taps) * rows * panels * width
-        work = Work(1, macs, 0)
-        return [this._part(spec, _depthwise.ARGUMENTS, pick, arrays, words, work, (taps, max(n, width), 0))]
-
-    def _interleaves(self, form: str) -> bool:
-        """Whether the dot product serves a depthwise kernel: whole panels of 64 channels, int8 weights."""
-        w = self.folded.centred
-        if self.isa.dot != "vnni512" or len(w) < 64 or form in ("i32", "table"):
-            return False
-        return bool(w.min() >= -128 and w.max() <= 127)
 
     def _prefetch(self, weights: int, turn: int, blocks: int) -> int:
         """Lines to prefetch per turn so that the next panel is there when this one is done; 0 if all weights stay near."""
@@ -192,7 +162,7 @@ class Product:
             bias[...] = wrapped(bias.astype(np.int64) + MAGIC_BITS)
         return bias
 
-    def _part(
+    def part(
         self,
         spec: KernelSpec,
         names: Sequence[str],
@@ -202,7 +172,10 @@ class Product:
         work: Work,
         reads: tuple[Sequence[int], int, int],
     ) -> Part:
-        """reads: taps, bytes read at each, and how far beyond that the last group's channels lie."""
+        """A kernel call for the channels `pick` [panels, lanes], -1 for none.
+
+        names, arrays, words: of its argument struct, what is in it, but for what all kernels of products have.
+        reads: taps, bytes read at each, and how far beyond that the last group's channels lie."""
         layout, (taps, read, beyond) = self.layout, reads
         bias = self.bias(spec.form, pick)
         constants = self.results.constants(spec.form, pick)
@@ -246,23 +219,14 @@ def grouped(weights: Int8s, panels: int, width: int, k: int) -> Int8s:
     """[groups, N, taps, used] as _pack packs each group, one after the other."""
     if len(weights) == 1:
         return _pack(weights[0], (panels, width), k)
-    return _copy(np.concatenate([_pack(own, (panels, width), k) for own in weights]))
+    return copied(np.concatenate([_pack(own, (panels, width), k) for own in weights]))
 
 
-def _copy(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def copied(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A contiguous copy on a 64-byte boundary."""
     packed = aligned(values.shape, values.dtype)
     packed[...] = values
     return packed
-
-
-def _four_taps(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """[taps, panels, lanes] to [taps/4, panels, lanes] of four int8 taps each, zero after the last."""
-    count = -(-len(weights) // 4) * 4
-    padded = np.zeros((count, *weights.shape[1:]), np.int8)
-    padded[: len(weights)] = weights
-    quads = padded.reshape(count // 4, 4, *weights.shape[1:])
-    return np.ascontiguousarray(np.moveaxis(quads, 1, -1)).view(np.int32)[..., 0]
 
 
 def _pack(weights: Int8s, panels: tuple[int, int], k: int) -> Int8s:

@@ -15,6 +15,7 @@ from native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, referenc
 from native_support import ISAS, Array, codes, engine, exact_result
 
 from qrun.native import Conv, Engine, Operation, Target
+from qrun.native._depthwise import taps_per_turn
 from qrun.native.compile import _llvm, _target, compile_object, kernel_text
 from qrun.native.copy import sliced, transposed
 from qrun.native.epilogue import prove
@@ -186,11 +187,17 @@ def specs(isa: Isa) -> Iterator[KernelSpec]:
     """Every kind and form."""
     planner = Engine(isa, Unlinked())
     yield from {section.spec for case in copy_cases() for section in case.plan(planner).tight}
-    for kind in ("dense", "depthwise") + ("interleaved",) * (isa.dot == "vnni512"):
-        for form in (*FORMS, "i32") if kind != "interleaved" else FORMS[:4]:
+    for kind, unroll in (("dense", 4), ("depthwise", 1)):
+        for form in (*FORMS, "i32"):
             vectors = max(isa.rows) if form != "i32" else 1
             rows = 2 if form == "table" else isa.rows[vectors] if kind == "dense" else 4
-            yield KernelSpec(kind, isa.name, rows, vectors, 4, form, "i32" if form == "i32" else "s8", True, 2)
+            yield KernelSpec(kind, isa.name, rows, vectors, unroll, form, "i32" if form == "i32" else "s8", True, 2)
+    for form in FORMS[:4] if taps_per_turn(isa) > 1 else ():
+        for unroll in (1, 2):
+            yield KernelSpec("interleaved", isa.name, 4, 4, unroll, form, "s8", True)
+    for form in ("each", "table"):
+        for rows in (0, 4 * isa.lanes):
+            yield KernelSpec("softmax", isa.name, rows, 1, 1, form, "s8", True)
 
 
 @pytest.mark.parametrize("isa", BY_NAME.values(), ids=list(BY_NAME))

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.errors import QrunError
+from qrun.native import Conv, Engine, Program, Target, Task
 from qrun.native.arena import Need, arrange
 from qrun.programs import Compiled
 
@@ -186,3 +187,17 @@ def test_a_shape_that_another_tensor_gives() -> None:
     made = program_of(native)
     assert made is not None
     assert len(made.program.stretches) == 1
+
+
+def test_zero_points_of_convolutions_need_no_copies_between_them() -> None:
+    """What an operand's padding would be does not matter where it has none."""
+    engine = Engine.create(cache=OBJECTS)
+    rng = np.random.default_rng(9)
+    target = Target(np.float32(0.1), np.array([0.02], np.float32), np.float32(0.3), "u8", 77, "exact")
+    tasks = []
+    for number, zero in enumerate((3, 77)):
+        w = rng.integers(-128, 128, (8, 8, 1, 1)).astype(np.int8)
+        conv = Conv(engine, (1, 8, 5, 5), w, x_zero_point=np.array(zero, np.uint8), target=target)
+        tasks.append(Task(conv, (number,), number + 1))
+    program = Program(engine, tasks, {0: tasks[0].operation.operands[0]}, {}, [2])
+    assert [placed.operation for placed in program.placement.placed][-2:] == [task.operation for task in tasks]
