@@ -13,7 +13,7 @@ from qrun.native.fold import aligned
 from qrun.native.thresholds import Ints
 
 _UNROLLS = (4, 3, 2)
-_WHOLE = 8
+_WHOLE, _WHOLE_ODD = 8, 20
 _TILES_PER_THREAD = 8
 _TILE_MACS = 1 << 20
 _OFFSET_LIMIT = 2**31 - 1
@@ -72,9 +72,10 @@ class Layout:
 def unroll_for(k: int) -> tuple[int, int]:
     """(unroll, steps) of 4 bytes for k bytes: all of a few steps, else a step is added where that allows unrolling."""
     steps = max(1, -(-k // 4))
-    if steps <= _WHOLE:
+    odd = all(steps % u for u in _UNROLLS)
+    if steps <= (_WHOLE_ODD if odd else _WHOLE):
         return steps, steps
-    if all(steps % u for u in _UNROLLS):
+    if odd:
         steps = min(-(-steps // u) * u for u in _UNROLLS)
     return next(u for u in _UNROLLS if steps % u == 0), steps
 

@@ -179,7 +179,7 @@ def test_kernels_are_exact(isa: str, tmp_path: Path) -> None:
     assert {(s.kind, s.form, s.out) for s in specs} == products
     signs = {(s.signed, s.vectors) for s in specs if s.kind == "dense"}
     assert signs == set(itertools.product((False, True), (1, 2, 3, 4)))
-    assert {s.unroll for s in specs} == set(range(1, 9))
+    assert {s.unroll for s in specs} >= set(range(1, 9))
     assert any(s.prefetch for s in specs)
 
 
