@@ -59,7 +59,7 @@ class Rows:
         for place, stride in enumerate(strides):
             operand = operation.operands[place]
             columns = operand.row_bytes("channels" if operation.order == "any" else operation.order)
-            rows = int(np.prod(operand.shape, dtype=np.int64)) // max(columns, 1)
+            rows = int(np.prod(operand.shape, dtype=np.int64)) * operand.dtype.itemsize // max(columns, 1)
             step = stride or columns
             buffer = take(max((rows - 1) * step + columns, 0) if rows else 0)
             buffer[:] = FILL

@@ -1,4 +1,4 @@
-"""Generated pools of bytes: for every pixel the largest code, or a function of the sum, over a table of offsets."""
+"""Generated pools: for every pixel the largest element, or a function of the sum of codes, over a table of offsets."""
 
 from __future__ import annotations
 
@@ -92,18 +92,27 @@ class _Pool:
 
 
 class MaxPool(_Pool):
-    """The largest codes."""
+    """The largest elements; NaN, once it is met."""
 
     def _window(self, x: str, offsets: str, constant: str) -> list[str]:
         w, spec = self.w, self.spec
-        least = constants("i8", [-128] * spec.rows) if spec.signed else "zeroinitializer"
-        name = f"llvm.{'s' if spec.signed else 'u'}max.v{spec.rows}i8"
-        with w.loop("0", self.a["taps"], spec.unroll, [(self.kind, least)] * self.vectors) as turn:
+        kind, least = self.kind, constants("i8", [-128] * spec.rows) if spec.signed else "zeroinitializer"
+        if spec.out == "f32":
+            kind, least = self.bytes.floats, f"<{', '.join(['float 0xFFF0000000000000'] * self.lanes)}>"
+        with w.loop("0", self.a["taps"], spec.unroll, [(kind, least)] * self.vectors) as turn:
             most = turn.carried
             for tap in self._taps(x, offsets, turn.index):
-                most = [w.call(self.kind, name, (self.kind, a), (self.kind, b)) for a, b in zip(most, tap, strict=True)]
+                most = [self._larger(kind, a, b) for a, b in zip(most, tap, strict=True)]
             turn.next(most)
-        return turn.carried
+        return [w.let(f"bitcast {kind} {value} to {self.kind}") for value in turn.carried]
+
+    def _larger(self, kind: str, most: str, x: str) -> str:
+        w, spec = self.w, self.spec
+        if spec.out != "f32":
+            return w.call(kind, f"llvm.{'s' if spec.signed else 'u'}max.v{spec.rows}i8", (kind, most), (kind, x))
+        x, bools = w.let(f"bitcast {self.kind} {x} to {kind}"), f"<{self.lanes} x i1>"
+        larger = w.let(f"select {bools} {w.let(f'fcmp ogt {kind} {most}, {x}')}, {kind} {most}, {kind} {x}")
+        return w.let(f"select {bools} {w.let(f'fcmp uno {kind} {most}, {most}')}, {kind} {most}, {kind} {larger}")
 
 
 class SumPool(_Pool):

@@ -46,6 +46,7 @@ _WRITERS = {
     "blocks": "_copy.Blocks",
     "pair": "_pair.Pair",
     "point": "_point.Point",
+    "lrn": "_lrn.Lrn",
     "max_pool": "_pool.MaxPool",
     "sum_pool": "_pool.SumPool",
     "mean_pool": "_pool.MeanPool",
@@ -55,7 +56,7 @@ _WRITERS = {
     "softmax": "_softmax.Softmax",
 }
 """The class that writes kernels of each kind; imported when one is to be compiled."""
-_THREAD_MEMORY = ("amx", "amx_copy", "clipped")
+_THREAD_MEMORY = ("amx", "amx_copy", "lrn", "clipped")
 _SOURCES = (
     "_amx.py",
     "_bounds.py",
@@ -68,6 +69,7 @@ _SOURCES = (
     "_dot.py",
     "_flow.py",
     "_ir.py",
+    "_lrn.py",
     "_pack.py",
     "_pair.py",
     "_point.py",

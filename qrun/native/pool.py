@@ -1,4 +1,4 @@
-"""Planned pools of 8-bit arrays: the largest code of each window, or a rounded mean."""
+"""Planned pools: the largest element of each window, or a rounded mean of 8-bit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
 
 Array = np.ndarray[Any, Any]
-_OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
+_OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8", np.dtype(np.float32): "f32"}
 _ENTRIES = 1 << 26
 _UNROLLS = (4, 3, 2, 1)
 
@@ -82,13 +82,14 @@ class _Pool(Planned):
     """A pool of [N, C, spatial...], or with order ``rows`` of [N, spatial..., C], over windows `taps`."""
 
     kind = ""
+    types = tuple(_OUT)[:2]
     most_vectors = 4
     why = ""
 
     def __init__(self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order) -> None:
         super().__init__()
         shape = tuple(int(n) for n in x_shape)
-        if np.dtype(dtype) not in _OUT:
+        if np.dtype(dtype) not in self.types:
             raise Declined("not 8-bit values")
         spatial = shape[2:] if order == "channels" else shape[1:-1]
         if len(shape) < 3 or spatial != taps.image:
@@ -97,6 +98,7 @@ class _Pool(Planned):
         self.images, self.channels = shape[0], shape[1 if order == "channels" else -1]
         y = (shape[0], self.channels, *taps.out) if order == "channels" else (shape[0], *taps.out, self.channels)
         self.operands = (Operand(shape, np.dtype(dtype)), Operand(y, np.dtype(dtype)))
+        self.columns = self.channels * self.result.dtype.itemsize
 
     @abstractmethod
     def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
@@ -106,18 +108,18 @@ class _Pool(Planned):
     def signed(self) -> bool:
         return bool(self.result.dtype == np.int8)
 
-    def _padding(self) -> int:
+    def _padding(self) -> float:
         """The code that padding reads."""
         raise NotImplementedError
 
     def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
         if not size(self.result.shape):
             return ()
-        x_row, y_row = (s or self.channels for s in strides)
+        x_row, y_row = (s or self.columns for s in strides)
         unroll, offsets = _unrolled(self.taps.offsets(x_row), repeat=self.kind == "max_pool")
         width, vectors = self._panel()
         panel = width * max(vectors, 1)
-        panels, last = -(-self.channels // panel), max(self.channels - panel, 0)
+        panels, last = -(-self.columns // panel), max(self.columns - panel, 0)
         form, names, own, arrays = self._special(offsets.shape[1])
         table = aligned(offsets.shape, np.int32)
         table[...] = offsets
@@ -126,15 +128,17 @@ class _Pool(Planned):
         chunk, strip = self._shares(pixels, panels, panel * offsets.shape[1])
         words = {
             "x*": 0, "y*": 0, "x_image": x_image, "y_image": y_image, "y_row": y_row, "taps": offsets.shape[1],
-            "panels": panels, "last_channel": last, "columns": self.channels, "pixels": pixels, "chunk": chunk,
+            "panels": panels, "last_channel": last, "columns": self.columns, "pixels": pixels, "chunk": chunk,
             "chunks": -(-pixels // chunk), "strip": strip, "strips": -(-panels // strip), **own,
         }  # fmt: skip
         words["tiles"] = self.images * words["chunks"] * words["strips"]
-        arrays = {"padding*": aligned(panel, self.result.dtype, self._padding()), "offsets*": table, **arrays}
+        padding = aligned(panel // self.result.dtype.itemsize, self.result.dtype)
+        padding[...] = self._padding()
+        arrays = {"padding*": padding, "offsets*": table, **arrays}
         read = int(offsets.max()) + last + panel if offsets.max() >= 0 else 0
         extents = (
             (self.images - 1) * x_image + read if read else 0,
-            (self.images - 1) * y_image + (pixels - 1) * y_row + self.channels,
+            (self.images - 1) * y_image + (pixels - 1) * y_row + self.columns,
         )
         name = self.engine.isa.name
         spec = KernelSpec(self.kind, name, width, vectors, unroll, form, _OUT[self.result.dtype], self.signed)
@@ -146,17 +150,17 @@ class _Pool(Planned):
         return (section,)
 
     def _panel(self) -> tuple[int, int]:
-        """Bytes of a vector, and vectors of a panel; (16, 0) for fewer than 16 channels."""
-        if self.channels < _pool.NARROW:
+        """Bytes of a vector, and vectors of a panel; (16, 0) for fewer than 16 bytes."""
+        if self.columns < _pool.NARROW:
             return _pool.NARROW, 0
         widest = 4 * self.engine.isa.lanes
         fits = [
             (width, vectors)
             for width in (64, 32, 16)
             for vectors in range(1, self.most_vectors + 1)
-            if width <= widest and width * vectors <= self.channels
+            if width <= widest and width * vectors <= self.columns
         ]
-        return min(fits, key=lambda f: (-(-self.channels // (f[0] * f[1])) * (f[1] + 1), -f[0]))
+        return min(fits, key=lambda f: (-(-self.columns // (f[0] * f[1])) * (f[1] + 1), -f[0]))
 
     def _shares(self, pixels: int, panels: int, work: int) -> tuple[int, int]:
         """Pixels and panels of a tile; work: bytes read per pixel and panel."""
@@ -171,17 +175,19 @@ class _Pool(Planned):
 
 
 class MaxPool(_Pool):
-    """The largest code of each window; the type's least where there is none."""
+    """The largest element of each window, 8-bit or float32; the type's least, or -inf, where there is none; NaN if there
+    is one."""
 
     kind = "max_pool"
+    types = tuple(_OUT)
 
     def __init__(
         self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order = "channels"
     ) -> None:
         super().__init__(engine, x_shape, dtype, taps, order)
 
-    def _padding(self) -> int:
-        return int(np.iinfo(self.result.dtype).min)
+    def _padding(self) -> float:
+        return -np.inf if self.result.dtype == np.float32 else int(np.iinfo(self.result.dtype).min)
 
     def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
         return "max", _pool.POOL, {}, {}
@@ -208,7 +214,7 @@ class SumPool(_Pool):
         if taps.count >= 1 << 22:
             raise Declined("windows of more than four million elements")
 
-    def _padding(self) -> int:
+    def _padding(self) -> float:
         return self.x_zero
 
     def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
@@ -256,7 +262,7 @@ class MeanPool(_Pool):
         self.divisors = aligned((taps.pixels, 2), np.float32, 0)
         self.divisors[:, 0] = divisors
 
-    def _padding(self) -> int:
+    def _padding(self) -> float:
         return self.x_zero
 
     def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:

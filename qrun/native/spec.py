@@ -14,8 +14,8 @@ class KernelSpec:
              amx, amx_copy (products on tiles, rows read in place or copied first); clipped (products of four added in
              16 bits);
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool; quantize, quantize_image, dequantize;
-             softmax; scale (sums to results), pack_rows and pack_columns (weights of a run), range and codes (quantization
-             of a run).
+             softmax; lrn (local response normalization); scale (sums to results), pack_rows and pack_columns (weights of a
+             run), range and codes (quantization of a run).
     isa:     name of the instruction set.
     rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;

@@ -50,7 +50,7 @@ def largest_kernel(site: Site, x: Array, size: Sequence[int], win: Window, order
     """The kernel of a maximum pool of x [N,C,spatial...], or in order ``rows`` [N,spatial...,C]."""
     from qrun.native.pool import MaxPool
 
-    if x.dtype not in EIGHT:
+    if x.dtype not in (*EIGHT, np.dtype(np.float32)):
         raise declined(f"no native pools of {type_name(x.dtype)}")
     if site.ctx.wants(1):
         raise declined("Indices are asked for")

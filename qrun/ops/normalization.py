@@ -1,4 +1,4 @@
-"""BatchNormalization, LRN and Dropout."""
+"""BatchNormalization and Dropout."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
-from qrun.ops._float import State, narrow, single, slide, widen
+from qrun.ops._float import State, narrow, single, widen
 from qrun.ops._op import op, refuse
-
-_BLOCK = 1 << 17
-"""Elements of LRN that are in work at once, so that they stay in the cache."""
 
 
 @op("BatchNormalization", since=7, form="pointwise")
@@ -142,54 +139,6 @@ def _normalize(
         y *= scale / np.sqrt(var + single(epsilon))
         y += bias
     return narrow(y, x.dtype), *further
-
-
-@op("LRN", since=1)
-def lrn(
-    X: Array,
-    *,
-    alpha: float = 1e-4,
-    beta: float = 0.75,
-    bias: float = 1.0,
-    size: int,
-    ctx: Context | None = None,
-) -> Array:
-    """Y[n,c] = X[n,c] / (bias + alpha / size * sum over i of X[n,i]**2) ** beta
-
-    X [N,C,spatial...], floating point; i runs over the `size` channels from c - floor((size-1)/2) to
-    c + ceil((size-1)/2) that exist. In float64 and rounded once to X's type; float64 stays float64.
-    Raises OperatorError for a size below 1 and for rank 1 or less.
-    Source: ONNX operators, LRN-13.
-    """
-    if X.ndim < 2:
-        raise refuse("X has no channels", "X", "[N,C,spatial...]", X, code="QR208", name="shape-mismatch")
-    if size < 1:
-        raise refuse("size is not positive", "size", "1 or more", str(size), code="QR204", name="bad-attribute")
-    if not X.size:
-        return X
-    channels = X.shape[1]
-    before, after = min((size - 1) // 2, channels - 1), min(size // 2, channels - 1)
-    ctx = ctx or Context()
-    rows = X.reshape(X.shape[0], channels, -1)
-    step = max(1, _BLOCK // (len(rows) * channels))
-    ctx.claim((len(rows), channels + before + after, step), 16, "squares")
-    y = np.empty(rows.shape, X.dtype)
-    for start in range(0, rows.shape[2], step):
-        part = widen(rows[:, :, start : start + step])
-        with np.errstate(all="ignore"):
-            squares = np.pad(np.square(part), [(0, 0), (before, after), (0, 0)])
-            total = slide((squares,), 1, before + after + 1, 1, 1, channels, lambda a, b: (a[0] + b[0],))[0]
-            power = _power(single(bias) + single(alpha) / size * total, single(beta))
-            y[:, :, start : start + step] = narrow(part / power, X.dtype)
-    return y.reshape(X.shape)
-
-
-def _power(base: Array, exponent: float) -> Array:
-    """base ** exponent; 0.75 from square roots, within two units in the last place."""
-    if exponent != 0.75:
-        return np.asarray(base**exponent)
-    root = np.sqrt(base)
-    return np.asarray(root * np.sqrt(root))
 
 
 @op("Dropout", since=7)

@@ -44,17 +44,25 @@ def windows(x: Array, taps: Taps, outside: Any) -> Array:
     return np.asarray(flat[:, :, taps.offsets(1)])
 
 
+def singles(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """float32 numbers, NaN and infinities among them."""
+    special = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45], shape)
+    return np.where(rng.random(shape) < 0.1, special, rng.standard_normal(shape)).astype(F)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @thin(*CHANNELS, name="channels", other=4)
-def test_the_largest_code_of_each_window(isa: str, channels: int, threads: int) -> None:
+def test_the_largest_element_of_each_window(isa: str, channels: int, threads: int) -> None:
     rng = np.random.default_rng([channels, threads])
     native = engine(isa, threads)
-    for number in range(4):
-        kind, taps = ("u8", "s8")[number % 2], taps_of(rng, 1 + number % 3)
-        x = codes(rng, (2, channels, *taps.image), kind)
-        want = windows(x, taps, LIMITS[kind][0]).max(axis=3).reshape(2, channels, *taps.out)
+    for number in range(6):
+        kind, taps = ("u8", "s8", "f32")[number % 3], taps_of(rng, 1 + (number + number // 3) % 3)
+        x = singles(rng, (2, channels, *taps.image)) if kind == "f32" else codes(rng, (2, channels, *taps.image), kind)
+        least = -np.inf if kind == "f32" else LIMITS[kind][0]
+        want = windows(x, taps, least).max(axis=3).reshape(2, channels, *taps.out)
         operation = MaxPool(native, x.shape, x.dtype, taps)
-        for strides in ((0, 0), (channels + 5, channels + 1), (0, channels + 70)):
+        for columns, further in ((0, 0), (channels + 5, channels + 1), (0, channels + 70)):
+            strides = (columns * x.itemsize, further * x.itemsize)
             for at_end in (True, False):
                 made = run_placed(native, operation, [x], strides, at_end)
                 assert_equal(made, want, f"{isa} {kind} {channels} {taps.image} {strides}")
@@ -341,12 +349,12 @@ def test_windows_without_elements() -> None:
 
 def test_what_is_declined_and_why() -> None:
     x = codes(np.random.default_rng(12), (1, 4, 5, 5), "u8")
-    floats = node_model("MaxPool", [x.astype(F)], {"kernel_shape": [2, 2]}, outputs=[F])
+    floats = node_model("MaxPool", [x.astype(np.float64)], {"kernel_shape": [2, 2]}, outputs=[np.float64])
     indices = node_model("MaxPool", [x], {"kernel_shape": [2, 2]}, outputs=[np.uint8, np.int64])
     changing = node_model("QLinearGlobalAveragePool", [x, np.array(F(1)), np.uint8(0), np.array(F(1)), np.uint8(0)],
                           domain=MS, outputs=[np.uint8], constants=[1, 2, 4])  # fmt: skip
     cases = [
-        (floats, "no native pools of float32"),
+        (floats, "no native pools of float64"),
         (indices, "Indices are asked for"),
         (changing, "y_scale is not constant"),
     ]
