@@ -1,4 +1,4 @@
-"""Add, Mul, Concat and the average pools of dequantized tensors as operators of com.microsoft."""
+"""Add, Mul, Concat, Softmax and the average pools of dequantized tensors as operators of com.microsoft."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from qrun.passes._draft import Draft, Refused
 from qrun.passes._pools import windows_reach_input
 from qrun.passes._qdq_output import Form, one_type, read_output
 from qrun.passes._sides import per_tensor
+
+_OVER_ONE_AXIS = 13
+"""The version from which Softmax is over one axis, the last if none is named."""
 
 
 def binary(draft: Draft, node: Node) -> Form:
@@ -51,3 +54,13 @@ def global_average_pool(draft: Draft, node: Node) -> Form:
         raise Refused("X is not known to have spatial axes")
     inputs = (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
     return Form("QLinearGlobalAveragePool", inputs, out, (x.node.index,))
+
+
+def softmax(draft: Draft, node: Node) -> Form:
+    """Softmax of a tensor whose codes have the result's type."""
+    x = per_tensor(draft, node, 0)
+    out = read_output(draft, node)
+    one_type(input=x, **{"the result": out.side})
+    axis = node.attributes.get("axis", -1 if node.version >= _OVER_ONE_AXIS else 1)
+    inputs = (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
+    return Form("QLinearSoftmax", inputs, out, (x.node.index,), {"axis": axis, "opset": node.version})

@@ -11,6 +11,7 @@ integer operators do in exact arithmetic:
     Concat              QLinearConcat            real value, rounded once; a copy where the parameters are equal
     AveragePool         QLinearAveragePool       real value, rounded once
     GlobalAveragePool   QLinearGlobalAveragePool real value, rounded once
+    Softmax             QLinearSoftmax           real value, rounded once
 
 So a code differs from the literal graph's by at most 1, and only where the real quotient lies within the error of the
 float32 steps (some 2**-22 of the largest term) of a tie: the fused graph is then the one that is right. Averages of few
@@ -28,7 +29,7 @@ onnx.reference for QLinearConv and QLinearMatMul.
 
 Refused, with the reason: a result that is read in float, or asked for; operands or results that are not 8-bit integers
 with one positive, finite float32 scale that is constant (weights: one scale, or one per output channel); sums that
-might not fit int32; and what the integer operators do not take: different types in Add, Mul and pools, dilated average
+might not fit int32; and what the integer operators do not take: different types in Add, Mul, Softmax and pools, dilated average
 pools, alpha and beta of Gemm. Every other operator between DequantizeLinear and QuantizeLinear stays in float.
 """
 
@@ -39,7 +40,7 @@ from collections.abc import Callable, Iterable, Mapping
 from qrun.ir import Model, Node
 from qrun.ops import Arith
 from qrun.passes._draft import Draft, Refused, Rewritten
-from qrun.passes._qdq_others import average_pool, binary, concat, global_average_pool
+from qrun.passes._qdq_others import average_pool, binary, concat, global_average_pool, softmax
 from qrun.passes._qdq_output import Form, put
 from qrun.passes._qdq_products import conv, gemm, matmul
 
@@ -52,6 +53,7 @@ _FORMS: Mapping[str, Callable[[Draft, Node], Form]] = {
     "Concat": concat,
     "AveragePool": average_pool,
     "GlobalAveragePool": global_average_pool,
+    "Softmax": softmax,
 }
 
 

@@ -29,7 +29,7 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
         <float s = {0.5}, uint8 z = {128}>
         {
             af = DequantizeLinear(a, s, z)
-            c = Softmax(af)
+            c = LogSoftmax(af)
             y = QuantizeLinear(c, s, z)
         }
 
@@ -39,7 +39,7 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
         <float s = {0.5}, uint8 z = {128}>
         {
             af = DequantizeLinear(a, s, z)
-            y = Softmax(af)
+            y = LogSoftmax(af)
         }
     """
     for scope, node, reason in refused(model):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import qdq
+from oracle import ms, qdq
 from passes_support import Graph, codes, ops, reasons, rewritten, run, zero
 
 F = np.float32
@@ -177,6 +177,27 @@ def test_average_pool(seed: int) -> None:
     attributes |= {"ceil_mode": int(rng.integers(2)), "count_include_pad": int(rng.integers(2))}
     finish(g, rng, g.node("AveragePool", x, **attributes), dtype, scale_of(rng, False), int(rng.integers(4)))
     check(g, "QLinearAveragePool", f"seed {seed} {attributes}", False)
+
+
+@seeds(24)
+def test_softmax(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    dtype, opset = rng.choice(TYPES), int(rng.choice([11, 13, 17]))
+    shape = (2, 3, 4, 5)[: rng.integers(1, 5)]
+    attributes = {"axis": int(rng.integers(-len(shape), len(shape)))} if rng.integers(4) and len(shape) > 1 else {}
+    axis = attributes.get("axis", 1 if opset < 13 else -1)
+    if not -len(shape) <= axis < len(shape):
+        shape, axis = (4, 5), 1
+    g = Graph(opset)
+    x, xs, xz = codes(rng, dtype, shape), scale_of(rng, False), zero(rng, dtype)
+    ys, yz = F(rng.choice([1 / 256, 1 / 255, 0.01])), zero(rng, dtype)
+    g.output(g.q(g.node("Softmax", g.dq(g.feed(x), xs, xz), **attributes), ys, yz))
+    done = rewritten(g)
+    assert ops(done) == ["QLinearSoftmax"], reasons(done)
+    (got,), (literal,) = run(done.model, g), run(g.model(), g)
+    want = ms.qlinear_softmax(x, np.array(F(xs)), xz, np.array(ys), yz, opset=opset, axis=axis)
+    np.testing.assert_array_equal(got, want, f"seed {seed}")
+    assert np.abs(got.astype(int) - literal.astype(int)).max(initial=0) <= 1, f"seed {seed}"
 
 
 @seeds(8)

@@ -198,7 +198,14 @@ OTHERS: dict[str, tuple[Callable[[Graph], Any], str]] = {
         lambda g: g.output(g.q(g.node("Add", dequantized(g), dequantized(g), label="n"), 0.1, U8(0), precision=11)),
         "its result is not quantized in float32 precision",
     ),
-    "no integer form": (lambda g: finish(g, g.node("Softmax", dequantized(g), label="n")), "Softmax has no integer form"),
+    "no integer form": (
+        lambda g: finish(g, g.node("LogSoftmax", dequantized(g), label="n")),
+        "LogSoftmax has no integer form",
+    ),
+    "softmax to another type": (
+        lambda g: g.output(g.q(g.node("Softmax", dequantized(g), label="n"), 0.1, S8(0))),
+        "input is uint8, but the result is int8",
+    ),
     "elementwise, then float": (
         lambda g: g.output(g.node("Softmax", g.node("Tanh", dequantized(g), label="n"))),
         "its result is not quantized",

@@ -37,9 +37,9 @@ def quantized_again(n: Network, tensor: str) -> str:
     return f"{tensor}_real"
 
 
-@planted("QR602", "shares/Softmax", "shares", form="qdq")
+@planted("QR602", "shares/LogSoftmax", "shares", form="qdq")
 def an_operator_without_an_integer_form(n: Network) -> None:
-    n.insert(NEXT, "Softmax", [REAL], ["shares"], axis=1)
+    n.insert(NEXT, "LogSoftmax", [REAL], ["shares"], axis=1)
     quantized_again(n, "shares")
 
 
