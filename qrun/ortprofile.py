@@ -7,21 +7,20 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from time import perf_counter_ns
+from pickle import PickleBuffer
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import onnx
 
-from qrun.errors import RunError, UnsupportedError
+from qrun.child import Kept
+from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model, Node
-from qrun.ir.load import parse, read_file
 from qrun.ir.types import BY_ONNX_NAME
 from qrun.ortnodes import Ran, covers, unmarked, with_marks
-from qrun.peers import Peer
+from qrun.peers import Loaded, Peer, encode_feeds, external_settings, loading, proto_of
 from qrun.profiling import Profile, Progress, Runner, measure_in_turns
 from qrun.session import RunResult, Session
 from qrun.steps import NodeEvent, TensorInfo
@@ -36,34 +35,22 @@ _MICROSECOND = 1000
 class Profiler:
     """A model in onnxruntime with its profiler on; its settings are those of Peer. A context: it has a folder on disk.
 
-    Raises UnsupportedError if onnxruntime refuses the model.
+    Raises UnsupportedError if onnxruntime refuses the model, or crashes.
     """
 
-    def __init__(self, model: Model, *, data: bytes | None = None, threads: int | None = None) -> None:
-        import onnxruntime as ort
-
+    def __init__(
+        self, model: Model, *, data: bytes | None = None, threads: int | None = None, max_memory: int | None = None
+    ) -> None:
         self.model = model
         self._folder = tempfile.TemporaryDirectory(prefix="qrun-")
         folder = Path(self._folder.name)
         try:
-            options = ort.SessionOptions()
-            options.log_severity_level = 4
-            options.enable_profiling = True
-            options.profile_file_prefix = str(folder / "profile")
-            options.optimized_model_filepath = str(folder / "model.onnx")
             settings = {"optimized_model_external_initializers_file_name": "weights",
                         "optimized_model_external_initializers_min_size_in_bytes": "256"}  # fmt: skip
-            if model.path is not None and model.external_files:
-                settings["model_external_initializers_file_folder_path"] = str(model.path.parent.resolve())
-            for name, value in settings.items():
-                options.add_session_config_entry(f"session.{name}", value)
-            if threads:
-                options.intra_op_num_threads = threads
-            if data is None:
-                assert model.path is not None
-                data = read_file(model.path)
-            marked = with_marks(model, parse(data, model.label)).SerializeToString()
-            self._session = ort.InferenceSession(marked, options, providers=["CPUExecutionProvider"])
+            options = {"threads": threads or 0, "settings": {**settings, **external_settings(model)},
+                       "profile": str(folder / "profile"), "optimized": str(folder / "model.onnx")}  # fmt: skip
+            marked = with_marks(model, proto_of(model, data, ())).SerializeToString()
+            kept = Kept("load", lambda: ("ort", loading(max_memory, model, threads), PickleBuffer(marked), options))
             optimized = onnx.load_model(folder / "model.onnx", load_external_data=False)
         except Exception as error:
             self._folder.cleanup()
@@ -72,6 +59,7 @@ class Profiler:
                 where=[model.label], facts=[("got", " ".join(str(error).split())[:400])],
             ) from error  # fmt: skip
         self.nodes = covers(model, list(optimized.graph.node))
+        self._loaded = Loaded(model, "onnxruntime's profiler", max_memory, kept, (), encode_feeds, list)
 
     def __enter__(self) -> Profiler:
         return self
@@ -81,33 +69,24 @@ class Profiler:
     ) -> None:
         self._folder.cleanup()
 
-    @property
-    def most(self) -> int:
-        """How many runs are worth timing."""
-        return max(EVENTS // max(len(self.nodes), 1), 5)
-
-    def run(self, feeds: Mapping[str, Array]) -> RunResult:
-        """Run once. Raises RunError with onnxruntime's words."""
-        start = perf_counter_ns()
-        try:
-            self._session.run(None, dict(feeds))
-        except Exception as error:
-            raise RunError("QR011", "backend-failed", "onnxruntime's profiler failed on this model",
-                           where=[self.model.label], facts=[("got", " ".join(str(error).split())[:400])]) from error  # fmt: skip
-        return RunResult({}, (), perf_counter_ns() - start, 0, start)
+    def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> Runner:
+        """Runs with the profiler, as many as are worth timing. They raise RunError with onnxruntime's words."""
+        return self._loaded.runner(feeds, settle, max(EVENTS // max(len(self.nodes), 1), 5))
 
     def finish(self, plain: Profile, watched: Profile, macs: Mapping[int, int]) -> Profile:
-        """`plain`, the profile of runs without the profiler, with the nodes' times of the runs with it.
+        """`plain`, the profile of runs without the profiler, with the nodes' times of the runs with it, if it has them all.
 
         macs: multiply-adds by node of the model, as far as they are known.
         """
-        found = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
+        found = json.loads(Path(self._loaded.finish()).read_text(encoding="utf-8"))
         runs = len(watched.run_ns)
         times: dict[str, list[dict[str, Any]]] = {}
         for event in found:
             if event["cat"] == "Node":
                 times.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event)
         whole = [event for event in found if event["name"] == "model_run"][-runs:]
+        if len(whole) < runs:
+            return plain
         events: list[NodeEvent] = []
         rows, taken = [], set[int]()
         for number, (ran, name) in enumerate(_paired(self.nodes, times)):
@@ -167,14 +146,16 @@ def ort_profiles(
     """
     settle = 0.0 if threads == 1 else SPINNING
     runners = [session.runner(feeds)] if session else []
-    runners.append(Runner(lambda: peer.execute(feeds), peer.model, settle=settle))
+    runners.append(peer.runner(feeds, settle))
     with ExitStack() as stack:
         profiler = None
         if all(array.dtype.kind != "V" for array in feeds.values()):
             with suppress(UnsupportedError):
-                profiler = stack.enter_context(Profiler(peer.model, data=data, threads=threads))
+                profiler = stack.enter_context(
+                    Profiler(peer.model, data=data, threads=threads, max_memory=peer.max_memory)
+                )
         if profiler is not None:
-            runners.append(Runner(partial(profiler.run, feeds), peer.model, most=profiler.most, settle=settle))
+            runners.append(profiler.runner(feeds, settle))
         found = measure_in_turns(runners, runs, warmup, seconds * len(runners), progress)
         if session is not None:
             macs = multiply_adds(found[0].last)

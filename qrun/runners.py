@@ -23,7 +23,7 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None) -> Mak
 
     def make(model: Model, path: Path) -> Runner:
         if backend in PEERS:
-            return Peer(model, backend)
+            return Peer(model, backend, max_memory=max_memory)
         return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory,  # type: ignore[arg-type]
                        isa=os.environ.get("QRUN_ISA", ""), cache=os.environ.get("QRUN_CACHE_DIR") or True)  # fmt: skip
 

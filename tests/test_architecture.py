@@ -20,15 +20,15 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *("errors", "memory", "cpus", "ir", "native", "ops", "passes", "plan", "dispatch", "steps", "extents"),
+    *("errors", "child", "memory", "cpus", "ir", "native", "ops", "passes", "plan", "dispatch", "steps", "extents"),
     *("machine", "profiling", "programs", "execution", "sizes", "feeds", "session", "differences", "peers", "ortnodes"),
     *("ortprofile", "arrays", "randoms", "inline", "inputs", "outputs", "rules", "refusals", "ties", "vectors"),
     *("checking", "runners", "comparing", "report", "cli", "pytest_plugin", "__main__"),
 ]
 FLAT = ("ops", "passes", "rules")
 OWNERS = {
-    "onnx": ("ir", "peers", "ortnodes", "ortprofile", "report.header"),
-    "onnxruntime": ("peers", "ortprofile"),
+    "onnx": ("ir", "child", "peers", "ortnodes", "ortprofile", "report.header"),
+    "onnxruntime": ("child",),
     "rich": ("report", "cli"),
     "click": ("cli",),
     "llvmlite": ("native",),

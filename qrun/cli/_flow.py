@@ -59,7 +59,7 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
         check_trace(options["trace"], {**read, options.get("output") or "": "the file of --output"})
     begin = perf_counter_ns()
     session, label = _session(model, source, names, options)
-    planned = perf_counter_ns()
+    planned = perf_counter_ns() if options["backend"] in OWN else begin + session.load_ns
     if fallback := getattr(session, "fallback", ""):
         out.note(f"native kernels cannot run here, the reference kernels do: {fallback}")
     refused = getattr(session, "cache_refused", "")
@@ -101,6 +101,15 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
         out.note(f"{options['trace']} has no times of nodes: --backend {options['backend']} does not give them")
 
 
+def start_other(name: str | None) -> None:
+    """If a backend, or a side of a comparison, is another runtime, let it be imported meanwhile."""
+    runtime = (name or "").removesuffix("-optimized")
+    if runtime in ("ort", "onnx-ref"):
+        from qrun.child import start
+
+        start(runtime)
+
+
 def cache_of(options: Mapping[str, Any]) -> str | bool:
     """Where compiled kernels, and what is measured of the machine, are kept."""
     return not options["no_cache"] and (os.environ.get("QRUN_CACHE_DIR") or True)
@@ -110,6 +119,7 @@ def _import_backend(backend: str | None) -> None:
     """So that the load time is the model's, not Python's."""
     from importlib import import_module
 
+    start_other(backend)
     import_module("qrun.session" if backend in OWN else "qrun.peers")
 
 
@@ -130,5 +140,6 @@ def _session(
                         facts=[("got", f"--arith {options['arith']} --backend {options['backend']}")],
                         fixes=["leave one of them out"])  # fmt: skip
     data = source if isinstance(source, bytes) else None
-    peer = Peer(model, options["backend"], data=data, outputs=names, threads=options["threads"])
+    peer = Peer(model, options["backend"], data=data, outputs=names, threads=options["threads"],
+                max_memory=options["max_memory"])  # fmt: skip
     return peer, peer.label

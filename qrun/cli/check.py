@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, argument, define, general_options, option
+from qrun.cli._flow import start_other
 from qrun.cli._options import Distance, Size
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ FORMATS = ("full", "concise", "json", "github", "gitlab", "junit", "sarif", "mar
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: Any) -> int:
     """Check models against the operator specs; replay their test vectors."""
+    start_other(options["backend"])
     from qrun.checking import find_models
     from qrun.report.checkformats import print_report, report_text, target
     from qrun.runners import runner_maker

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, argument, define, format_options, general_options, option, stacked
+from qrun.cli._flow import start_other
 from qrun.cli._options import Distance, Size, input_options, read_model
 from qrun.cli.profile import Top
 from qrun.errors import CallError
@@ -182,12 +183,13 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     from qrun.report import compare as report
     from qrun.report.progress import Progress
 
+    against = "" if options["arith"] else options["against"] or "ort"
+    start_other(against)
     if options["arith"] and options["against"]:
         raise _unfit("--arith compares two arithmetics of qrun, without --against", "one of them",
                      f"--arith {options['arith']} --against {options['against']}", "leave one of them out")  # fmt: skip
     model, data = _model(options)
     feeds = _feeds(model, options, out)
-    against = "" if options["arith"] else options["against"] or "ort"
     a, b = sides(model, against, data=data, arith=options["arith"] or "exact", max_memory=options["max_memory"])
     tolerance = _tolerance(options, against in EXACT)
     with Progress(out, "compare", "nodes") as progress:
@@ -248,9 +250,10 @@ def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
     """The run that is recorded, or compared with a record: qrun's, or the one that --against or --arith name."""
     from qrun.comparing.choices import sides
 
+    against: str | None = options["against"]
+    start_other(against)
     model, data = _model(options)
     feeds = _feeds(model, options, out)
-    against: str | None = options["against"]
     arith: Any = options["arith"] or "exact"
     pair = sides(model, against or "", data=data, arith=arith, max_memory=options["max_memory"])
     return pair[1 if against or options["arith"] else 0], feeds

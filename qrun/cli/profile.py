@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, define, format_options, general_options, model_argument, option
-from qrun.cli._flow import OWN, Ready, cache_of, prepare, write_trace
+from qrun.cli._flow import OWN, Ready, cache_of, prepare, start_other, write_trace
 from qrun.cli._options import input_options, run_options, runs_option, trace_option
 from qrun.cpus import usable_cpus
 from qrun.errors import CallError
@@ -92,6 +92,7 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: ski
     _check(options)
     if options["against"]:
         options = {**options, "threads": options["threads"] or usable_cpus()}
+    start_other(options["against"])
     ready = prepare(options, out)
     report = measured(ready, options, out)
     if options["trace"]:
@@ -143,7 +144,8 @@ def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profil
 
         own = ready.session if isinstance(ready.session, Session) else None
         peer = ready.session if isinstance(ready.session, Peer) else None
-        peer = peer or Peer(ready.model, "ort", data=ready.data, threads=options["threads"])
+        peer = peer or Peer(ready.model, "ort", data=ready.data, threads=options["threads"],
+                            max_memory=options["max_memory"])  # fmt: skip
         macs = None if own else _counted(ready, options)
         found = ort_profiles(peer, feeds, data=ready.data, threads=options["threads"], runs=runs, warmup=warmup,
                              progress=progress, session=own, macs=macs)  # fmt: skip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, argument, define, general_options, option
-from qrun.cli._flow import Ready, cache_of, prepare
+from qrun.cli._flow import Ready, cache_of, prepare, start_other
 from qrun.cli._options import input_options, run_options, runs_option
 from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
@@ -112,6 +112,7 @@ def _measured(source: str, options: Mapping[str, Any], out: Out, told: Screen) -
     from qrun.inputs import files_read
     from qrun.outputs import check_trace
 
+    start_other(options["against"])
     ready = prepare({**options, "model": source, "output": None, "trace": None, "format": "text"}, out)
     if options["output"] != "-":
         check_trace(options["output"], files_read(ready.model, options["inputs"]))

@@ -26,7 +26,7 @@ def sides(
     Raises UnsupportedError if the other runtime is not installed.
     """
     own: Callable[..., QrunSide] = partial(QrunSide, model, max_memory=max_memory)
-    peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data)
+    peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data, max_memory=max_memory)
     made: Mapping[str, Callable[[], tuple[Side, Side]]] = {
         "": lambda: (own(name="exact"), own(name=arith, arith=arith)),
         "ort": lambda: (own(), peer("ort")),

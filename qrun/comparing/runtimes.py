@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes import REFUSED, Reason, Suspect, reason, same
+from qrun.comparing.causes import CRASHED, REFUSED, Reason, Suspect, reason, same
 from qrun.comparing.groups import Group
 from qrun.comparing.sides import Side, Unit, Values
 from qrun.comparing.tensors import PLAIN, Code, Pair, pair
@@ -60,8 +60,13 @@ class Compared:
 
     @property
     def refused(self) -> bool:
-        """Does the second side refuse to make it?"""
-        return self.guilt is not None and self.guilt.reason.cause == REFUSED
+        """Does the second side refuse to make it, or crash?"""
+        return self.guilt is not None and self.guilt.reason.cause in (REFUSED, CRASHED)
+
+    @property
+    def crashed(self) -> bool:
+        """Does the second side crash?"""
+        return self.guilt is not None and self.guilt.reason.cause == CRASHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Comparison:
 
     a, b:      labels of the sides; names: what tables call them. isolate: was every node fed the second side's values?
     outputs:   the graph's outputs that nodes make, as the sides ran.
-    piecewise: what the second side said when it refused the whole model; it then ran node by node on the first one's.
+    piecewise: what the second side said when it refused the whole model, or crashed; it then ran node by node on the first one's.
     """
 
     model: Model
@@ -89,7 +94,7 @@ class Comparison:
 
     @property
     def refused(self) -> tuple[Compared, ...]:
-        """The tensors that the second side refuses to make."""
+        """The tensors that the second side refuses to make, or crashes on."""
         return tuple(t for t in self.tensors if t.refused)
 
     @property
@@ -118,7 +123,7 @@ def compare_runtimes(
     isolate: make each node of side `a` anew from the values of side `b`, so that errors do not add up.
 
     A difference is looked into where the node's result differs though it reads the same values. If `b` refuses the
-    whole model, it runs node by node on the values of `a`. Raises QrunError if `a` cannot run the model.
+    whole model, or crashes, it runs node by node on the values of `a`. Raises QrunError if `a` cannot run the model.
     """
     mine = a.run(feeds)
     refused = None

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from qrun.errors import QrunError
+from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ops import Arith
 from qrun.passes import optimize
@@ -182,8 +182,17 @@ def _session(model: Model, backend: str | None, arith: Arith, max_memory: int | 
 class PeerSide:
     """Another runtime, node by node as the graph is written; with `optimize` as its users run it, outputs only."""
 
-    def __init__(self, model: Model, backend: str, *, data: bytes | None = None, optimize: bool = False) -> None:
+    def __init__(
+        self,
+        model: Model,
+        backend: str,
+        *,
+        data: bytes | None = None,
+        optimize: bool = False,
+        max_memory: int | None = None,
+    ) -> None:
         self.model = model
+        self._limit = max_memory
         self.backend = backend
         self.name = f"{backend}-optimized" if optimize else backend
         self._optimize = optimize
@@ -194,7 +203,9 @@ class PeerSide:
         self._peer: Peer | None = None
         self.refused: QrunError | None = None
         try:
-            self._peer = Peer(model, backend, data=data, outputs=self._names, optimize=optimize)
+            self._peer = Peer(model, backend, data=data, outputs=self._names, optimize=optimize, max_memory=max_memory)
+        except MemoryLimitError:
+            raise
         except QrunError as error:
             if error.code == "QR012":
                 raise
@@ -227,7 +238,7 @@ class PeerSide:
         made: dict[str, Array | None] = {}
         for node in unit.group:
             inputs = {n: {**self.model.constants, **values}[n] for n in dict.fromkeys(_reads(node))}
-            outputs = self._nodes.alone(node, inputs, self.backend)
+            outputs = self._nodes.alone(node, inputs, self.backend, self._limit)
             made |= dict(zip((n for n in node.outputs if n), map(_given, outputs), strict=True))
         return made
 

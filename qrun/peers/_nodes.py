@@ -30,11 +30,13 @@ class Nodes:
     def names(self) -> set[str]:
         return {name for node in self._nodes.values() for name in node.output if name}
 
-    def alone(self, node: Node, values: Mapping[str, Array], backend: str) -> tuple[Array, ...]:
+    def alone(
+        self, node: Node, values: Mapping[str, Array], backend: str, max_memory: int | None = None
+    ) -> tuple[Array, ...]:
         """What the runtime makes of one node.
 
         values: its inputs by name; those that the model stores become initializers.
-        Raises UnsupportedError if the runtime refuses the node, RunError if it fails.
+        Raises UnsupportedError if the runtime refuses the node, RunError if it fails or crashes.
         """
         key = (node.domain, node.op_type, node.inputs, node.outputs)
         opsets = {o.domain: o.version for o in self._proto.opset_import}
@@ -50,7 +52,8 @@ class Nodes:
         proto = onnx.helper.make_model(graph, opset_imports=imports)
         proto.ir_version = self._proto.ir_version
         lone = replace(self.model, path=None, source=f"{self.model.label}, node {node.index} {node.label}")
-        peer = Peer(lone, backend, data=proto.SerializeToString(), outputs=names, optimize=False)
+        data = proto.SerializeToString()
+        peer = Peer(lone, backend, data=data, outputs=names, optimize=False, max_memory=max_memory)
         return tuple(peer.execute(feeds).outputs.values())
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pickle import PickleBuffer
 from typing import Any
 
 import numpy as np
 import onnx
 
-from qrun.errors import UnsupportedError
+from qrun.child import Crash, Failed, Kept
 from qrun.ir import Array, Model
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, NUMBERS, PACKED_BITS, type_name
-from qrun.peers._common import Runner, refused, runtime_label, unfit
+from qrun.peers._common import bytes_of, proto_of, runtime_label, unfit
+from qrun.peers._loaded import Loaded, load_failed, loading
 
 ORT_TYPES = {
     np.dtype(t)
@@ -20,92 +23,83 @@ ORT_TYPES = {
         np.int64, np.bool_, np.object_,
     )
 }  # fmt: skip
-
-
-def ort_runner(
-    model: Model, proto: onnx.ModelProto, outputs: Sequence[str], threads: int | None, optimize: bool
-) -> tuple[str, Runner]:
-    try:
-        import onnxruntime as ort
-    except ImportError:
-        raise UnsupportedError(
-            "QR012",
-            "backend-missing",
-            "onnxruntime is not installed",
-            fixes=["pip install 'onnx-qrun[ort]'", "onnx-ref in place of ort needs nothing more"],
-        ) from None
-    ort.set_default_logger_severity(4)
-    label = runtime_label("ort", optimize)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if threads:
-        options.intra_op_num_threads = threads
-    if model.path is not None and model.external_files:
-        folder = str(model.path.parent.resolve())
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-
-    def session_of(proto: onnx.ModelProto) -> Any:
-        try:
-            return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise refused(label, model, error) from error
-
-    session = session_of(proto)
-    types = {value.name: BY_ONNX_NAME.get(value.type[7:-1]) for value in session.get_outputs()}
-    names, others = list(outputs), {name: t for name in outputs if (t := types[name]) in UNREADABLE}
-    if others:
-        session = session_of(_widened(proto, others))
-        names = [f"{name}{_WIDE}" if name in others else name for name in outputs]
-    plain = all(name in others or types[name] is None or types[name] in ORT_TYPES for name in outputs)
-
-    def run(feeds: Mapping[str, Array]) -> Sequence[Any]:
-        if plain and all(a.dtype in ORT_TYPES for a in feeds.values()):
-            made = list(session.run(names, dict(feeds)))
-        else:
-            values = {name: _value(ort, array) for name, array in feeds.items()}
-            made = [_array(v) for v in session.run_with_ort_values(names, values)]
-        return [_narrowed(name, array, others) for name, array in zip(outputs, made, strict=True)]
-
-    return label, run
-
-
 UNREADABLE = {dtype for dtype, number in NUMBERS.items() if number in PACKED_BITS or number in (16, 18, 19, 20)}
 """Element types of outputs that Python cannot read from onnxruntime; float32 holds all their values."""
 _WIDE = "__float32"
 
 
-def _widened(proto: onnx.ModelProto, others: Mapping[str, Any]) -> onnx.ModelProto:
+def load_ort(
+    model: Model, data: bytes | None, outputs: Sequence[str], threads: int | None, optimize: bool, limit: int | None
+) -> Loaded:
+    """Raises UnsupportedError, RunError if onnxruntime crashes."""
+    label = runtime_label("ort", optimize)
+    options = {"optimize": optimize, "threads": threads or 0, "settings": external_settings(model)}
+
+    def kept(others: Mapping[str, Any]) -> Kept:
+        def arguments() -> tuple[object, ...]:
+            sent = _widened(proto_of(model, data, outputs), others) if others else bytes_of(model, data, outputs)
+            return "ort", loading(limit, model, threads), PickleBuffer(sent), options
+
+        return Kept("load", arguments)
+
+    try:
+        session = kept({})
+        types = {name: BY_ONNX_NAME.get(kind[7:-1]) for name, kind in session.answer["outputs"].items()}
+        names, others = list(outputs), {name: t for name in outputs if (t := types[name]) in UNREADABLE}
+        if others:
+            session = kept(others)
+            names = [f"{name}{_WIDE}" if name in others else name for name in outputs]
+    except (Failed, Crash) as error:
+        load_failed(label, model, error, limit)
+    plain = all(name in others or types[name] is None or types[name] in ORT_TYPES for name in outputs)
+    wanted = [others.get(name) for name in outputs]
+    return Loaded(model, label, limit, session, (names, plain), encode_feeds, partial(_decoded, wanted))
+
+
+def external_settings(model: Model) -> dict[str, str]:
+    """Where onnxruntime finds the external data of a model that it is given as bytes."""
+    if model.path is None or not model.external_files:
+        return {}
+    return {"model_external_initializers_file_folder_path": str(model.path.parent.resolve())}
+
+
+def _widened(proto: onnx.ModelProto, others: Mapping[str, Any]) -> bytes:
     """The model with these outputs as float32 beside them."""
     for name in others:
         proto.graph.node.append(onnx.helper.make_node("Cast", [name], [name + _WIDE], to=onnx.TensorProto.FLOAT))
         proto.graph.output.append(onnx.ValueInfoProto(name=name + _WIDE))
-    return proto
+    return proto.SerializeToString()
 
 
-def _narrowed(name: str, made: Any, others: Mapping[str, Any]) -> Any:
-    return made.astype(others[name]) if name in others else made
+def encode_feeds(feeds: Mapping[str, Array]) -> dict[str, tuple[Array, int]]:
+    """Feeds as the child takes them. Raises UnsupportedError for element types that cannot be handed over."""
+    return {name: _encoded(array) for name, array in feeds.items()}
 
 
-def _value(ort: Any, array: Array) -> Any:
+def _encoded(array: Array) -> tuple[Array, int]:
     if array.dtype in ORT_TYPES:
-        return ort.OrtValue.ortvalue_from_numpy(array)
-    bits = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+        return array, 0
     if NUMBERS[array.dtype] not in range(16, 21):
         raise unfit(f"qrun cannot feed {type_name(array.dtype)} to onnxruntime")
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, NUMBERS[array.dtype])
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}"), NUMBERS[array.dtype]
 
 
-def _array(value: Any) -> Array:
+def _decoded(wanted: Sequence[Any], made: Sequence[tuple[Any, int]]) -> list[Any]:
+    """wanted: the element types of outputs that were asked for in float32."""
+    return [
+        array.astype(narrow) if narrow is not None else _typed(array, number)
+        for narrow, (array, number) in zip(wanted, made, strict=True)
+    ]
+
+
+def _typed(value: Any, number: int) -> Any:
     """An output with its own element type; OrtValue.numpy gives bytes for some, and refuses others."""
-    dtype = DTYPES.get(value.element_type())
-    if dtype is None or dtype in ORT_TYPES:
-        return np.asarray(value.numpy())
-    try:
-        array = np.asarray(value.numpy())
-    except RuntimeError:
-        raise unfit(f"qrun cannot read {type_name(dtype)} from onnxruntime") from None
+    dtype = DTYPES.get(number)
+    if dtype is None or (dtype in ORT_TYPES and value is not None):
+        return value
+    if value is None:
+        raise unfit(f"qrun cannot read {type_name(dtype)} from onnxruntime")
+    array = np.asarray(value)
     if array.dtype == dtype:
         return array
     if NUMBERS[dtype] in PACKED_BITS or array.itemsize != dtype.itemsize:

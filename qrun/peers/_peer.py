@@ -7,27 +7,27 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from qrun.errors import RunError, UnsupportedError
 from qrun.ir import Array, Model
-from qrun.peers._common import instead, proto_of, words
-from qrun.peers._ort import ort_runner
-from qrun.peers._reference import reference_runner
-from qrun.profiling import Profile, Progress, measure
+from qrun.peers._ort import load_ort
+from qrun.peers._reference import load_reference
+from qrun.profiling import Profile, Progress, Runner, measure
 from qrun.session import RunResult
 
 PEERS = ("ort", "onnx-ref")
 
 
 class Peer:
-    """A model ready to run in another runtime.
+    """A model ready to run in another runtime, in the child process of this one: the runtime may crash.
 
     backend:  ``ort`` (onnxruntime on the CPU) or ``onnx-ref`` (onnx.reference).
     data:     the bytes of the file, for a model that was not read from a path.
     outputs:  names of any tensors that nodes make, besides the graph's outputs.
     optimize: let onnxruntime rewrite the graph as it does by default, or run it node by node as written.
-    label:    the runtime with its version, for the header of a report.
+    max_memory: bytes that loading, and each run, may take on top of what the runtime has (on Linux); None: no limit.
+    label:    the runtime with its version, for the header of a report. load_ns: how long it took to load the model.
 
-    Raises UnsupportedError if the runtime is not installed or refuses the model.
+    Raises UnsupportedError if the runtime is not installed or refuses the model, RunError (QR015) if it crashes,
+    MemoryLimitError.
     """
 
     def __init__(
@@ -39,46 +39,36 @@ class Peer:
         outputs: Sequence[str] = (),
         threads: int | None = None,
         optimize: bool = True,
+        max_memory: int | None = None,
     ) -> None:
         self.model = model
         self.backend = backend
         self.outputs = tuple(dict.fromkeys(outputs)) or tuple(v.name for v in model.outputs)
-        proto = proto_of(model, data, self.outputs)
-        start = perf_counter_ns()
-        made = (
-            ort_runner(model, proto, self.outputs, threads, optimize)
+        self.max_memory = max_memory
+        self._loaded = (
+            load_ort(model, data, self.outputs, threads, optimize, max_memory)
             if backend == "ort"
-            else reference_runner(model, proto, self.outputs)
+            else load_reference(model, data, self.outputs, max_memory)
         )
-        self.label, self._run = made
-        self.load_ns = perf_counter_ns() - start
+        self.label = self._loaded.label
+        self.load_ns = int(self._loaded.kept.answer["ns"])
 
     def execute(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, *, observe: bool = True
     ) -> RunResult:
         """Run once, as Session.execute does, but without node events and with nothing to observe.
 
-        outputs: some of those that the peer was made for. Raises RunError with the runtime's own words,
-        UnsupportedError for element types that cannot be handed over.
+        outputs: some of those that the peer was made for. The duration is that in the runtime. Raises RunError with the
+        runtime's own words, or if it crashes, UnsupportedError for element types that cannot be handed over.
         """
         start = perf_counter_ns()
-        try:
-            arrays = self._run(feeds)
-        except UnsupportedError as error:
-            error.where = (self.model.label,)
-            raise
-        except Exception as error:
-            raise RunError(
-                "QR011",
-                "backend-failed",
-                f"{self.label} failed on this model",
-                where=[self.model.label],
-                facts=[("got", words(error))],
-                fixes=instead(self.model),
-            ) from error
-        duration = perf_counter_ns() - start
+        arrays, duration = self._loaded.run(feeds)
         named = dict(zip(self.outputs, map(np.asarray, arrays), strict=True))
         return RunResult({name: named[name] for name in outputs or self.outputs}, (), duration, 0, start)
+
+    def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> Runner:
+        """Many runs on feeds that stay where the runtime is, as its outputs do."""
+        return self._loaded.runner(feeds, settle)
 
     def profile(
         self,
@@ -90,4 +80,4 @@ class Peer:
         progress: Progress | None = None,
     ) -> Profile:
         """Run repeatedly; the profile has no samples of nodes."""
-        return measure(lambda: self.execute(feeds), self.model, runs, warmup, seconds, progress)
+        return measure(self.runner(feeds).run, self.model, runs, warmup, seconds, progress)

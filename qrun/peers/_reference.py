@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from pickle import PickleBuffer
 
-import numpy as np
-import onnx
-
-from qrun.ir import Array, Model
-from qrun.ir.types import NUMBERS
-from qrun.peers._common import Runner, refused, runtime_label
+from qrun.child import Crash, Failed, Kept
+from qrun.ir import Model
+from qrun.peers._common import bytes_of, runtime_label
+from qrun.peers._loaded import Loaded, load_failed, loading
 
 
-def reference_runner(model: Model, proto: onnx.ModelProto, outputs: Sequence[str]) -> tuple[str, Runner]:
+def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], limit: int | None) -> Loaded:
     label = runtime_label("onnx-ref")
+    folder = str(model.path.parent.resolve()) if model.path is not None and model.external_files else ""
+
+    def arguments() -> tuple[object, ...]:
+        return "onnx-ref", loading(limit, model), PickleBuffer(bytes_of(model, data, outputs)), {"folder": folder}
+
     try:
-        from onnx.reference import ReferenceEvaluator
-
-        if model.path is not None and model.external_files:
-            onnx.load_external_data_for_model(proto, str(model.path.parent))
-        session = ReferenceEvaluator(proto)
-    except Exception as error:
-        raise refused(label, model, error) from error
-
-    def run(feeds: Mapping[str, Array]) -> Sequence[Any]:
-        with np.errstate(all="ignore"):
-            return [_typed(a) for a in session.run(list(outputs), dict(feeds))]
-
-    return label, run
-
-
-def _typed(value: Any) -> Array:
-    array = np.asarray(value)
-    if array.dtype not in NUMBERS and array.dtype.kind in "US":
-        return array.astype(object)
-    return array
+        kept = Kept("load", arguments)
+    except (Failed, Crash) as error:
+        load_failed(label, model, error, limit)
+    return Loaded(model, label, limit, kept, (list(outputs),), dict, list)

@@ -18,6 +18,7 @@ CODES: dict[str, tuple[str, str]] = {
     "QR012": ("backend-missing", "--backend ort and --against ort need onnxruntime, which is not installed."),
     "QR013": ("backend-refused", "The other runtime that was asked for with --backend or --against does not load the model. Its own message is shown."),
     "QR014": ("native-unavailable", "--backend native needs llvmlite and a CPU that it has kernels for (x86-64 or AArch64). --backend reference gives the same results."),
+    "QR015": ("backend-crashed", "The other runtime that was asked for with --backend or --against crashed while it loaded or ran the model. It runs in a process of its own, so qrun goes on: qrun compare runs the nodes one by one and shows which of them it is. The signal is shown, or the exit code, and the last line that the runtime printed."),
     "QR101": ("not-a-model", "The file is not an ONNX model: a Git LFS pointer, a web page, an empty or cut-off file, or another format. The message says which."),
     "QR102": ("invalid-graph", "The graph contradicts itself: a tensor made twice or never, nodes that wait for each other in a circle."),
     "QR103": ("bad-tensor", "A stored tensor contradicts itself: its data are longer or shorter than its type and shape say, or the type does not exist."),
@@ -126,7 +127,7 @@ Peak and speeds are measured on this machine, once for each number of threads, a
 the machine was busier or its clock lower than later.""",
     "causes": """\
 qrun compare names a cause only if computing the node in this way gives every bit of the other side's tensor. What is seen
-without computing (refused, missing-output, empty-sum) is told as it is; of float-order, no order of the sum is due, so
+without computing (crashed, refused, missing-output, empty-sum) is told as it is; of float-order, no order of the sum is due, so
 every element must be within what rounding can do in any order. A cause is unknown if no hypothesis gives the other side's
 bits, and inherited if the node gives the same when it reads the other side's values: an earlier one is the cause.
 

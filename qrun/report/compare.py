@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from qrun.comparing.causes.seen import CRASH
 from qrun.comparing.runtimes import Compared, Comparison
 from qrun.comparing.tensors import Pair
 from qrun.inputs import Feeds
 from qrun.ir.types import type_name
-from qrun.report.comparefirst import first_facts, largest, limit, limits, refusal
+from qrun.report.comparefirst import first_facts, largest, limit, limits, refusal, refuses
 from qrun.report.comparesheet import Block, Sheet, print_sheet, print_sheet_markdown
 from qrun.report.explaincauses import INHERITED
 from qrun.report.grid import Column, Grid
@@ -31,12 +32,13 @@ def print_comparison_markdown(out: Out, found: Comparison, top: int | None) -> N
 def sheet(found: Comparison, top: int | None) -> Sheet:
     blocks = []
     if found.piecewise is not None:
-        blocks.append(Block("The whole model is refused", facts=refusal(found)))
+        does = f"crashes {found.names[1]}" if found.piecewise.code == CRASH else "is refused"
+        blocks.append(Block(f"The whole model {does}", facts=refusal(found)))
     if found.first is not None:
         nodes = plural(len(found.model.nodes), "node")
-        title = "First refusal" if found.first.refused else "First difference"
+        title = "crash" if found.first.crashed else "refusal" if found.first.refused else "difference"
         blocks.append(
-            Block(f"{title}  node {found.first.node.index} of {nodes}", facts=first_facts(found, found.first))
+            Block(f"First {title}  node {found.first.node.index} of {nodes}", facts=first_facts(found, found.first))
         )
         blocks.append(_differing(found, top))
     causes = _causes(found)
@@ -61,7 +63,7 @@ def verdict(found: Comparison) -> str:
         rest = [t for t in found.tensors if not t.refused]
         how = "equal bit for bit" if all(t.pair.identical for t in rest) else f"equal within {told}"
         others = f"; {'the other is' if len(rest) == 1 else f'the other {len(rest)} are'} {how}" if rest else ""
-        return f"not compared in full: {found.names[1]} refuses {refused} of {tensors}, first at node {first.node.index}{others}."
+        return f"not compared in full: {found.names[1]} {refuses(found.refused)} {refused} of {tensors}, first at node {first.node.index}{others}."
     cause = f", {first.guilt.reason.cause}" if first.guilt else ""
     return f"differ: first at node {first.node.index}{_by(first.pair)}{cause}; {'; '.join(_counts(found))}."
 
@@ -76,7 +78,7 @@ def _counts(found: Comparison) -> list[str]:
     rest += "" if found.isolate or found.piecewise else f", {own} by {'itself' if own == 1 else 'themselves'}"
     bits = sum(not t.pair.identical for t in found.tensors) - refused
     counts = [rest + (f" ({bits} with other bits)" if bits > count else "")]
-    return [*counts, f"{found.names[1]} refuses {refused} more"] if refused else counts
+    return [*counts, f"{found.names[1]} {refuses(found.refused)} {refused} more"] if refused else counts
 
 
 def _by(pair: Pair) -> str:
@@ -107,7 +109,9 @@ def _differing(found: Comparison, top: int | None) -> Block:
     left, told = len(found.differing) - len(rows), limits(found.tolerance)
     isolate = "" if found.isolate or found.piecewise else "--isolate, "
     title = f"Tensors that differ{f', beyond {told}' if told else ''}"
-    title = f"Tensors that {found.names[1]} refuses" if all(t.refused for t in found.differing) else title
+    title = (
+        f"Tensors that {found.names[1]} {refuses(found.refused)}" if all(t.refused for t in found.differing) else title
+    )
     more = f"{plural(left, 'more tensor')}   --top all, {isolate}--json" if left else ""
     if any(_own(t) for t in rows):
         title += " (in brackets: elements that differ by themselves)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from qrun.comparing.causes import Reason
 from qrun.comparing.choices import BY_NODE
@@ -46,6 +47,12 @@ def refusal(found: Comparison) -> list[tuple[str, str]]:
             )
         )
     return facts
+
+
+def refuses(tensors: Sequence[Compared]) -> str:
+    """What the second side does to tensors that it does not make: the verb."""
+    crashed = [t.crashed for t in tensors]
+    return "crashes on" if all(crashed) else "refuses or crashes on" if any(crashed) else "refuses"
 
 
 def first_facts(found: Comparison, t: Compared) -> list[tuple[str, str]]:

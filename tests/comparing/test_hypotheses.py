@@ -185,16 +185,19 @@ def test_not_named_where_a_bit_contradicts(bug: Bug, place: int) -> None:
 
 
 def test_every_cause_is_planted() -> None:
-    elsewhere = {"refused", "fused-requantization"}
+    elsewhere = {"crashed", "refused", "fused-requantization"}
     assert {b.cause for b in BUGS} | elsewhere == set(CAUSES)
 
 
-def test_refused() -> None:
+@pytest.mark.parametrize(("cause", "code"), [("refused", "QR013"), ("crashed", "QR015")])
+def test_no_result_at_all(cause: str, code: str) -> None:
     def refuse() -> Array | None:
-        raise UnsupportedError("QR013", "backend-refused", "no", facts=[("got", "no such kernel")])
+        raise UnsupportedError(code, "backend", "no", facts=[("got", "no such kernel")])
 
     compared = BUGS[0].compare(refuse)
-    assert found(compared) == "refused"
+    assert found(compared) == cause
+    assert compared.refused
+    assert compared.crashed == (cause == "crashed")
     assert compared.guilt is not None
     assert compared.guilt.reason.text == "no such kernel"
 

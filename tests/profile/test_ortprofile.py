@@ -22,7 +22,7 @@ from qrun.extents import common_extents
 from qrun.ir import Model, load
 from qrun.ortprofile import Profiler, multiply_adds, ort_profiles
 from qrun.peers import Peer
-from qrun.profiling import Profile, Runner, measure_in_turns
+from qrun.profiling import Profile, measure_in_turns
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits"
@@ -108,8 +108,8 @@ def test_node_times_are_those_of_the_last_runs(monkeypatch: pytest.MonkeyPatch, 
         return str(tmp_path / "p.json")
 
     with Profiler(model, data=data, threads=1) as profiler:
-        plain, watched = measure_in_turns([Runner(lambda: profiler.run(graph.feeds), model)] * 2, 2, 1, 3.0)
-        monkeypatch.setattr(profiler, "_session", SimpleNamespace(end_profiling=lambda: written(profiler)))
+        plain, watched = measure_in_turns([profiler.runner(graph.feeds)] * 2, 2, 1, 3.0)
+        monkeypatch.setattr(profiler, "_loaded", SimpleNamespace(finish=lambda: written(profiler)))
         found = profiler.finish(plain, watched, {})
     assert found.watched_ns == (500_000, 600_000)
     assert {tuple(row) for row in found.node_ns.tolist()} == {(5000, 6000)}
@@ -214,7 +214,7 @@ def test_nothing_stays_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     model, data, _ = model_of(graph := residual())
     with Profiler(model, data=data, threads=1) as profiler:
         assert [p.stat().st_mode & 0o077 for p in tmp_path.iterdir()] == [0]
-        profiler.run(graph.feeds)
+        profiler.runner(graph.feeds).run()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UnsupportedError):
         Profiler(model, data=_broken(), threads=1)

@@ -23,6 +23,7 @@ for _module in iter_modules(__path__):
 
 UNKNOWN = "unknown"
 REFUSED = "refused"
+CRASHED = "crashed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def to_tie(values: Array) -> Array:
 
 __all__ = [
     "CAUSES",
+    "CRASHED",
     "REFUSED",
     "TIE",
     "UNKNOWN",

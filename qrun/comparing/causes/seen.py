@@ -1,4 +1,4 @@
-"""What is seen without recomputing anything: a refusal, an output that is missing or has another form."""
+"""What is seen without recomputing anything: a crash, a refusal, an output that is missing or has another form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,22 @@ from qrun.comparing.causes._cause import Hypothesis, cause
 from qrun.comparing.causes._suspect import Suspect, same
 from qrun.ir.types import describe, shape_text, type_name
 
+CRASH = "QR015"
+"""The code of the error of a side that has crashed."""
 _SPEC = "https://onnx.ai/onnx/operators/"
+
+
+@cause("crashed", rank=0, source=_SPEC)
+def crashed(s: Suspect) -> Iterator[Hypothesis]:
+    """The other side's process crashes in the node, where the specification demands a result.
+
+    To confirm: Run the other side alone, in a process of its own: it ends with the signal that is shown.
+
+    To do: Do without this form of the operator, or use the runtime's newest version; report it to the runtime with this
+    one node as the model. Where models come from strangers, let this runtime run in a process of its own.
+    """
+    if s.error is not None and s.error.code == CRASH:
+        yield Hypothesis(None, dict(s.error.facts).get("got", s.error.message))
 
 
 @cause("refused", rank=1, source=_SPEC)

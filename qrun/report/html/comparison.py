@@ -49,7 +49,7 @@ def headline(found: Fields) -> tuple[str, str, bool]:
 
 
 def _runtimes(found: Fields) -> list[Markup]:
-    parts = [tag("p", f"The other side refuses the whole model: {found['refused']}")] if found["refused"] else []
+    parts = [tag("p", f"The other side does not run the whole model: {found['refused']}")] if found["refused"] else []
     if found["outputs"]:
         columns = [Column("output", name=True), Column("type", short=True), Column("elements", number=True),
                    Column("differ", number=True), Column("max abs", number=True), Column("SQNR dB", number=True)]  # fmt: skip

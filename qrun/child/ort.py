@@ -1,0 +1,76 @@
+"""onnxruntime on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+VERSION = ort.__version__
+ort.set_default_logger_severity(4)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Fed = Mapping[str, tuple[Array, int]]
+"""Feeds: an array and 0, or the bits of one and the number of its element type, where numpy does not have that."""
+
+
+class Session:
+    """A model that is loaded.
+
+    optimize: let onnxruntime rewrite the graph. threads: 0 for as many as it likes. settings: entries of the session's
+    configuration. profile: prefix of the files of its profiler. optimized: where it writes the model that it runs.
+    """
+
+    def __init__(
+        self, data: bytes, optimize: bool = True, threads: int = 0, settings: Mapping[str, str] | None = None,
+        profile: str = "", optimized: str = "",
+    ) -> None:  # fmt: skip
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        if not optimize:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        for name, value in (settings or {}).items():
+            options.add_session_config_entry(f"session.{name}", value)
+        if profile:
+            options.enable_profiling = True
+            options.profile_file_prefix = profile
+        if optimized:
+            options.optimized_model_filepath = optimized
+        start = perf_counter_ns()
+        self._session = ort.InferenceSession(bytes(data), options, providers=["CPUExecutionProvider"])
+        outputs = {value.name: value.type for value in self._session.get_outputs()}
+        self.told = {"ns": perf_counter_ns() - start, "outputs": outputs}
+
+    def run(self, feeds: Fed, names: Sequence[str] | None = None, plain: bool = True) -> tuple[list[Any], int]:
+        """The outputs asked for, each with the number of its element type, 0 for that of the array; and the time, ns.
+
+        plain: all of them have types of numpy's own. None in place of an output: Python cannot read it.
+        """
+        start = perf_counter_ns()
+        if plain and not any(number for _, number in feeds.values()):
+            arrays = self._session.run(names, {name: array for name, (array, _) in feeds.items()})
+            return [(array, 0) for array in arrays], perf_counter_ns() - start
+        values = {name: _value(*given) for name, given in feeds.items()}
+        made = self._session.run_with_ort_values(names, values)
+        return [(_numpy(value), value.element_type()) for value in made], perf_counter_ns() - start
+
+    def finish(self) -> str:
+        """End profiling; the path of the profile."""
+        return str(self._session.end_profiling())
+
+
+def _value(array: Array, number: int) -> Any:
+    if number:
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _numpy(value: Any) -> Any:
+    try:
+        return value.numpy()
+    except RuntimeError:
+        return None

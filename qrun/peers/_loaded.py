@@ -1,0 +1,146 @@
+"""A model that the child process keeps, and what its failures mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any, NoReturn
+
+from qrun.child import Crash, Failed, Kept, running
+from qrun.errors import MemoryLimitError, RunError, UnsupportedError
+from qrun.ir import Array, Model
+from qrun.memory import human
+from qrun.peers._common import cut, instead
+from qrun.profiling import Runner
+from qrun.session import RunResult
+
+FORMS = 4
+"""How often a runtime may hold the weights while it loads a model: the file, its parts, as tensors, packed."""
+STACK = 16 * 2**20
+"""Bytes for each thread."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model loaded by a runtime in the child process.
+
+    label:  the runtime, for messages. limit: bytes that a run may take on top of what the runtime has, None for any.
+    kept:   what the child keeps. how: the last arguments of a request to run it.
+    encode: feeds as they are sent. decode: outputs as they come back.
+    """
+
+    model: Model
+    label: str
+    limit: int | None
+    kept: Kept
+    how: tuple[Any, ...]
+    encode: Callable[[Mapping[str, Array]], Any]
+    decode: Callable[[Sequence[Any]], Sequence[Any]]
+
+    def run(self, feeds: Mapping[str, Array]) -> tuple[Sequence[Any], int]:
+        """The outputs of one run, and how long it took in the runtime, ns.
+
+        Raises RunError, UnsupportedError for element types that cannot be handed over.
+        """
+        try:
+            encoded = self.encode(feeds)
+            made, duration = self._ask(lambda: encoded, fetch=True)
+            return self.decode(made), duration
+        except UnsupportedError as error:
+            error.where = (self.model.label,)
+            raise
+
+    def runner(self, feeds: Mapping[str, Array], settle: float = 0.0, most: int | None = None) -> Runner:
+        """Many runs on feeds that stay where the runtime is, as the outputs do. Raises as `run`."""
+        try:
+            encoded = self.encode(feeds)
+            held = Kept("hold", lambda: (encoded,))
+        except UnsupportedError as error:
+            error.where = (self.model.label,)
+            raise
+        except (Failed, Crash) as error:
+            self._run_failed(error)
+
+        def run() -> RunResult:
+            start = perf_counter_ns()
+            return RunResult({}, (), self._ask(lambda: held.handle, fetch=False)[1], 0, start)
+
+        return Runner(run, self.model, most=most, settle=settle)
+
+    def finish(self) -> str:
+        """End a runtime's own profiling: the path of what it wrote. Raises RunError."""
+        try:
+            return str(running().ask("finish", self.kept.handle))
+        except (Failed, Crash) as error:
+            self._run_failed(error)
+
+    def _ask(self, given: Callable[[], Any], fetch: bool) -> tuple[Any, int]:
+        """given: feeds, or the number of feeds that are held."""
+        try:
+            handle = self.kept.handle
+        except (Failed, Crash) as error:
+            load_failed(self.label, self.model, error, self.limit)
+        try:
+            made, duration = running().ask("run", handle, self.limit, given(), fetch, *self.how)
+        except (Failed, Crash) as error:
+            if error.memory:
+                self.kept.forget()
+            self._run_failed(error)
+        return made, int(duration)
+
+    def _run_failed(self, error: Failed | Crash) -> NoReturn:
+        """Raise RunError in the runtime's own words, or because it crashed; MemoryLimitError."""
+        _stop(self.label, "running", self.model, error, self.limit)
+        raise RunError(
+            "QR011",
+            "backend-failed",
+            f"{self.label} failed on this model",
+            where=[self.model.label],
+            facts=[("got", cut(error))],
+            fixes=instead(self.model),
+        ) from error
+
+
+def loading(limit: int | None, model: Model, threads: int | None = None) -> int | None:
+    """What loading may take if runs may take `limit`: the weights in several forms, and the stacks of threads, on top."""
+    if limit is None:
+        return None
+    weights = sum(array.nbytes for array in model.constants.values())
+    return limit + FORMS * weights + STACK * max(threads or 0, os.cpu_count() or 1)
+
+
+def load_failed(label: str, model: Model, error: Failed | Crash, limit: int | None = None) -> NoReturn:
+    """Raise UnsupportedError in the runtime's own words, RunError if it crashed, MemoryLimitError."""
+    _stop(label, "loading", model, error, limit)
+    raise UnsupportedError(
+        "QR013",
+        "backend-refused",
+        f"{label} cannot load this model",
+        where=[model.label],
+        facts=[("got", cut(error))],
+        fixes=instead(model),
+    ) from error
+
+
+def _stop(label: str, doing: str, model: Model, error: Failed | Crash, limit: int | None) -> None:
+    """Raise if the runtime passed the limit, or crashed."""
+    if error.memory and limit is not None:
+        raise MemoryLimitError(
+            "QR010",
+            "memory-limit",
+            f"{label} needs more memory than allowed while {doing} this model",
+            where=[model.label],
+            facts=[("got", cut(error)), ("allowed", f"{human(limit)} on top of the runtime and its weights")],
+            fixes=["--max-memory with a larger SIZE to try anyway"],
+        ) from error
+    if isinstance(error, Crash):
+        raise RunError(
+            "QR015",
+            "backend-crashed",
+            f"{label} {error} while {doing} this model",
+            where=[model.label],
+            facts=[("got", f"{error.sign}{f': {error.last}' if error.last else ''}"[:400])],
+            fixes=[*instead(model), "qrun compare runs the nodes one by one: it shows which one it is"],
+        ) from error

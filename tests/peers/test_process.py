@@ -1,0 +1,320 @@
+"""The child process: what it is given and gives back, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faulty_runtime
+import ml_dtypes as md
+import numpy as np
+import onnx
+import pytest
+from cli_support import call, make_model, value
+from onnx import TensorProto, helper
+from support import node_model
+
+import qrun
+from qrun.child import Failed, process, running, wire
+from qrun.errors import MemoryLimitError
+from qrun.ir.types import DTYPES, NUMBERS
+from qrun.peers import Peer
+from qrun.peers._ort import ORT_TYPES
+
+TESTS = Path(__file__).resolve().parents[1]
+f32 = np.float32
+X = np.array([1, -2, 3], f32)
+posix = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    process._end()
+    monkeypatch.setattr(process, "SERVER", faulty_runtime.SERVER)
+    yield
+    process._end()
+
+
+def binary(dtype: np.dtype[Any]) -> np.ndarray:
+    """Zeros and ones of a type; strings that are not all ASCII."""
+    if dtype.kind == "O":
+        return np.array([["a", "ü"], ["", "b"]], object)
+    return np.array([[0, 1], [1, 0]], f32).astype(dtype)
+
+
+def identity(array: np.ndarray, name: str = "n", opset: int = 25) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    proto, feeds = node_model("Identity", [array], opset=opset, outputs=(array.dtype,))
+    proto.graph.node[0].name = name
+    return proto, feeds
+
+
+def peer(name: str = "n", array: np.ndarray = X) -> Peer:
+    data = identity(array, name)[0].SerializeToString()
+    return Peer(qrun.load(data), "onnx-ref", data=data)
+
+
+# What crosses the pipe
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_arrays_of_every_type_cross_the_pipe(dtype: np.dtype[Any]) -> None:
+    for shape in ((), (0, 3), (2, 3), (5,)):
+        array = np.ones(shape, f32).astype(dtype) if dtype.kind != "O" else np.full(shape, "wörd", object)
+        for given in (array, array.T, array[::2] if shape else array):
+            stream = io.BytesIO()
+            wire.write(stream, {"x": given})
+            stream.seek(0)
+            got = wire.read(stream)["x"]
+            assert (got.dtype, got.shape) == (given.dtype, given.shape)
+            assert got.tolist() == given.tolist()
+            if dtype.kind != "O":
+                assert got.tobytes() == given.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if NUMBERS[d] < 24], ids=str)
+def test_onnx_reference_gives_back_what_it_is_fed(dtype: np.dtype[Any]) -> None:
+    array = binary(dtype)
+    got = peer(array=array).execute({"i0": array}).outputs["y0"]
+    assert got.dtype == dtype
+    assert got.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize(
+    "dtype", [*sorted(ORT_TYPES, key=str), *map(np.dtype, (md.bfloat16, md.float8_e4m3fn, md.float8_e5m2))], ids=str
+)
+def test_onnxruntime_gives_back_what_it_is_fed(dtype: np.dtype[Any]) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    array = binary(dtype)
+    proto, feeds = identity(array, opset=21)
+    data = proto.SerializeToString()
+    got = Peer(qrun.load(data), "ort", data=data).execute(feeds).outputs["y0"]
+    assert got.dtype == dtype
+    assert got.tolist() == array.tolist()
+
+
+def test_large_arrays_and_ones_that_can_be_written_to() -> None:
+    array = np.arange(3 * 2**20, dtype=f32)
+    got = peer(array=array).execute({"i0": array}).outputs["y0"]
+    assert (got == array).all()
+    got[0] = 7
+
+
+def test_what_is_no_longer_used_is_forgotten() -> None:
+    first, other = peer(), peer()
+    handle = first._loaded.kept.handle
+    del first
+    gc.collect()
+    with pytest.raises(Failed, match="KeyError"):
+        running().ask("run", handle, None, {"i0": X}, True, ["y0"])
+    assert other.execute({"i0": X}).outputs["y0"].tolist() == X.tolist()
+
+
+def test_a_feed_is_the_array_of_its_run_and_held_feeds_stay() -> None:
+    """An array that is changed between two runs is sent anew, unless it is held for many runs."""
+    one, x = peer(), X.copy()
+    runner = one.runner({"i0": x})
+    x[0] = 9
+    assert one.execute({"i0": x}).outputs["y0"][0] == 9
+    assert dict(runner.run().outputs) == {}
+
+
+@pytest.mark.usefixtures("faulty")
+def test_the_duration_is_that_of_the_run() -> None:
+    one = peer("slow")
+    assert one.execute({"i0": X}).duration_ns + 5e8 > 5e8
+    big = np.zeros(2**22, f32)
+    two, begin = peer(array=big), time.perf_counter_ns()
+    assert two.execute({"i0": big}).duration_ns < time.perf_counter_ns() - begin
+
+
+def test_threads_share_the_child() -> None:
+    peers, found = [peer() for _ in range(4)], []
+
+    def work(place: int) -> None:
+        for turn in range(10):
+            array = X * (10 * place + turn)
+            found.append((peers[place].execute({"i0": array}).outputs["y0"] == array).all())
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 40
+    assert all(found)
+
+
+@posix
+@pytest.mark.usefixtures("faulty")
+def test_an_answer_that_nobody_waited_for_is_passed_over() -> None:
+    slow, other = peer("slow"), peer("n", X[:2])
+    threading.Timer(0.2, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        slow.execute({"i0": X})
+    assert other.execute({"i0": X[:2]}).outputs["y0"].shape == (2,)
+    assert slow.execute({"i0": X}).outputs["y0"].shape == (3,)
+
+
+# What does not stay, and what is not disturbed
+
+
+def script(text: str, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
+    """A program without a guard for its main module, with the faulty runtime."""
+    lines = ["import faulty_runtime", "from qrun.child import process", "process.SERVER = faulty_runtime.SERVER", text]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    return subprocess.Popen([sys.executable, "-c", "\n".join(lines), *arguments], env=environment, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, **more)  # fmt: skip
+
+
+def gone(pid: int) -> bool:
+    """Is a process gone, or only not waited for yet, in at most ten seconds?"""
+    for _ in range(200):
+        try:
+            os.kill(pid, 0)
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+PROGRAM = """
+import os, sys, numpy as np, qrun
+from qrun.child import running
+from qrun.peers import Peer
+data = open(sys.argv[1], "rb").read()
+peer = Peer(qrun.load(data), "onnx-ref", data=data)
+print(running().pid, flush=True)
+"""
+
+
+@posix
+@pytest.mark.parametrize("end", ["pass", "os._exit(0)", "os.kill(os.getpid(), 9)", "raise ValueError", "endless"])
+def test_the_child_ends_with_the_process(end: str, tmp_path: Path) -> None:
+    onnx.save(identity(X, "endless")[0], tmp_path / "m.onnx")
+    run = "peer.execute({'i0': np.zeros(3, np.float32)})"
+    program = script(PROGRAM + (run if end == "endless" else end), str(tmp_path / "m.onnx"))
+    assert program.stdout is not None
+    pid = int(program.stdout.readline())
+    if end == "endless":
+        time.sleep(0.3)
+        program.kill()
+    program.communicate(timeout=60)
+    assert gone(pid)
+
+
+@posix
+def test_with_a_closed_stdin(tmp_path: Path) -> None:
+    onnx.save(identity(X)[0], tmp_path / "m.onnx")
+    text = PROGRAM + "print(peer.execute({'i0': np.ones(3, np.float32)}).outputs['y0'].tolist())"
+    program = script(text, str(tmp_path / "m.onnx"), preexec_fn=lambda: os.close(0))
+    out, err = program.communicate(timeout=60)
+    assert (out.split(b"\n", 1)[1], err, program.returncode) == (b"[1.0, 1.0, 1.0]\n", b"", 0)
+
+
+@pytest.mark.usefixtures("faulty")
+def test_nothing_that_a_runtime_prints_is_in_the_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    onnx.save(identity(X, "noisy")[0], tmp_path / "m.onnx")
+    told = call(tmp_path / "m.onnx", "-i", "i0=[1,2,3]", "--backend", "onnx-ref", "--json")
+    assert told.json["outputs"][0]["values"] == [1, 2, 3]
+    assert "noise" not in told.out + told.err + "".join(capfd.readouterr())
+
+
+INTERRUPTED = """
+import sys
+from qrun.cli import main
+sys.exit(main(["run", sys.argv[1], "-i", sys.argv[2], "--backend", "onnx-ref"]))
+"""
+
+
+@posix
+def test_ctrl_c_is_one_clean_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal sends the signal to both processes."""
+    onnx.save(identity(X, "endless")[0], tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", X)
+    monkeypatch.setenv(faulty_runtime.STARTED, str(tmp_path / "started"))
+    program = script(INTERRUPTED, str(tmp_path / "m.onnx"), str(tmp_path / "x.npy"), start_new_session=True)
+    while not (tmp_path / "started").exists():
+        assert program.poll() is None
+        time.sleep(0.02)
+    os.killpg(program.pid, signal.SIGINT)
+    out, err = program.communicate(timeout=60)
+    assert (out, err, program.returncode) == (b"", b"interrupted\n", 130)
+
+
+@posix
+def test_nothing_stays_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    onnx.save(identity(X, "crash while running")[0], tmp_path / "m.onnx")
+    text = (
+        PROGRAM + "try: peer.execute({'i0': np.ones(3, np.float32)})\nexcept qrun.RunError as error: print(error.code)"
+    )
+    program = script(text, str(tmp_path / "m.onnx"), cwd=tmp_path / "tmp")
+    out, _ = program.communicate(timeout=60)
+    assert out.endswith(b"QR015\n")
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_has_a_child_of_its_own() -> None:
+    one, other = peer(), peer()
+    pid = running().pid
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        forked = os.fork()
+    if not forked:
+        try:
+            del other
+            gc.collect()
+            same = one.execute({"i0": X}).outputs["y0"].tolist() == X.tolist()
+            os._exit(0 if same and running().pid != pid else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+    assert other.execute({"i0": X}).outputs["y0"].tolist() == X.tolist()
+    assert running().pid == pid
+
+
+# Memory
+
+
+def large() -> onnx.ModelProto:
+    """The largest element of as many ones as the input says, made by adding two tensors."""
+    nodes = [
+        helper.make_node("Expand", ["x", "n"], ["a"]),
+        helper.make_node("Neg", ["a"], ["b"]),
+        helper.make_node("ReduceMax", ["b"], ["y"], keepdims=0),
+    ]
+    inputs = [value("x", TensorProto.FLOAT, [1]), value("n", TensorProto.INT64, [1])]
+    return make_model(nodes, inputs, [value("y", TensorProto.FLOAT, [])], opset=13)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process in this way")
+@pytest.mark.parametrize("backend", ["ort", "onnx-ref"])
+def test_a_limit_on_memory(backend: str, tmp_path: Path) -> None:
+    if backend == "ort":
+        pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    onnx.save(large(), tmp_path / "m.onnx")
+    model = qrun.load(tmp_path / "m.onnx")
+    one = Peer(model, backend, max_memory=2**26)
+    with pytest.raises(MemoryLimitError) as caught:
+        one.execute({"x": np.ones(1, f32), "n": np.array([2**27])})
+    assert (caught.value.code, caught.value.exit_code) == ("QR010", 5)
+    assert dict(caught.value.facts)["allowed"] == "64.0 MiB on top of the runtime and its weights"
+    assert float(one.execute({"x": np.ones(1, f32), "n": np.array([2**20])}).outputs["y"]) == -1
+    more = call(tmp_path / "m.onnx", "-i", "x=[1]", "-i", f"n=[{2**27}]", "--backend", backend, "--max-memory", "64MiB")
+    assert more.code == 5
+    assert "QR010 memory-limit" in more.err
