@@ -1,12 +1,14 @@
 """Random networks of quantized nodes, in QOperator and QDQ form mixed. Deterministic for a seed.
 
 ``python tests/graphs.py ROUNDS [SEED [ISA]]`` runs each on the native backend and compares every tensor with the
-reference backend, node by node and as a program, with one and two threads.
+reference backend, node by node and as a program, with one and two threads. An x86 instruction set that this CPU lacks is
+emulated, if it has AVX2.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -369,15 +371,19 @@ def compare(seed: int, isa: str = "", **options: Any) -> None:
 
 
 def main() -> None:
+    from emulation_support import emulated_sets, emulation
+
     rounds, seed, isa = (*sys.argv[1:], *("100", "0", "")[len(sys.argv) - 1 :])
     bad = 0
-    for number in range(int(seed), int(seed) + int(rounds)):
-        try:
-            compare(number, isa)
-        except Exception as error:
-            bad += 1
-            print(f"seed {number}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-    print(f"{rounds} graphs, {bad} bad")
+    with emulation(), tempfile.TemporaryDirectory() as objects:
+        options = {"cache": objects} if isa in emulated_sets() else {}
+        for number in range(int(seed), int(seed) + int(rounds)):
+            try:
+                compare(number, isa, **options)
+            except Exception as error:
+                bad += 1
+                print(f"seed {number}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+    print(f"{rounds} graphs{' emulated' * bool(options)}, {bad} bad")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -12,29 +13,45 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulation_support import emulated_sets, emulation
 
 from qrun.native import Engine, available
 
 Array = np.ndarray[Any, Any]
+Test = Callable[..., None]
 ISAS = [isa.name for isa in available()]
-every_isa = pytest.mark.parametrize("isa", ISAS)
-
-
+"""Those that this CPU can run, best first."""
+EMULATED = list(emulated_sets())
+"""Those that it lacks and that are emulated, best first."""
+SETS = ISAS + EMULATED
+emulating = pytest.mark.usefixtures("emulation")
+"""For tests that name a set of EMULATED other than through `engine`; every_isa, thin and needs_amx do it themselves."""
 THOROUGH = ISAS[: 1 + ("amx" in ISAS)]
 """The best instruction set, and avx512vnni behind amx: that differs from it by its products only."""
 
 
+def every_isa(test: Test) -> Test:
+    """Parametrize `isa`."""
+    return emulating(pytest.mark.parametrize("isa", SETS)(test))
+
+
+def needs_amx(test: Test) -> Test:
+    missing = pytest.mark.skipif("amx" not in SETS, reason="AMX cannot be used here, nor AVX2 to emulate it")
+    return emulating(missing(test))
+
+
 def thin(
     *values: Any, best: int = 1, other: int = 3, name: str = "value", products: bool = False
-) -> pytest.MarkDecorator:
+) -> Callable[[Test], Test]:
     """Parametrize `isa` and `name` together: every value (or every `best`-th one) on the best instruction set, every
-    `other`-th one on the others, starting elsewhere on each. products: amx does not count as an other one."""
+    `other`-th one on the others, half as many on emulated ones, starting elsewhere on each. products: amx does not count
+    as an other one."""
     first = THOROUGH if products else THOROUGH[-1:]
     cases = [(isa, v) for isa in first for v in values[::best]]
-    cases += [
-        (isa, v) for i, isa in enumerate(i for i in ISAS if i not in first) for v in values[(i + 1) % other :: other]
-    ]
-    return pytest.mark.parametrize(("isa", name), cases)
+    for i, isa in enumerate(isa for isa in SETS if isa not in first):
+        step = 2 * other if isa in EMULATED else other
+        cases += [(isa, v) for v in values[(i + 1) % min(step, len(values)) :: step]]
+    return lambda test: emulating(pytest.mark.parametrize(("isa", name), cases)(test))
 
 
 LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
@@ -47,7 +64,8 @@ OBJECTS = Path(os.environ["QRUN_TEST_OBJECTS"])
 
 @cache
 def engine(isa: str, threads: int = 1) -> Engine:
-    return Engine.create(isa, OBJECTS, threads)
+    with emulation():
+        return Engine.create(isa, OBJECTS, threads)
 
 
 def codes(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:

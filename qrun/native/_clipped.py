@@ -6,32 +6,18 @@ added apart; blocks with too much of it are computed in 32 bits.
 
 from __future__ import annotations
 
+from qrun.native import _copied
 from qrun.native._clipping import BLOCK, BYTES, ENTRY, LOW, VECTOR, WORDS, Clipping, multiplied
-from qrun.native._dot import activations, dot, int32s, weights
-from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader, constants
-from qrun.native._requantize_ir import Requantizer
+from qrun.native._dot import activations, dot, weights
+from qrun.native._ir import constants
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
-ARGUMENTS = (
-    "x*", "padding*", "offsets*", "weights*", "each*", "first*", "bias*", "constants*", "y*",
-    "x_image", "y_image", "y_row", "last_row", "blocks", "taps", "depth",
-    "panels", "shares", "share", "chunks", "chunk", "tiles", "mask", "zero_point!", "limit", "stride",
-)  # fmt: skip
-"""One 8-byte word each.
+ARGUMENTS = (*_copied.ARGUMENTS, "each*", "first*", "limit", "stride")
+"""Those of _copied.py, where `depth` is a multiple of 8, and
 
-padding      a row of x_zero_point, read where an offset is negative
-offsets      int32 [blocks][taps][rows]: bytes from the image's start
-x_image, y_image  bytes from one image to the next; y_row: bytes from one output row to the next
 each, first  int8 [rows][taps][depth]: a lane's four activations give at most `each` times their sum, plus `first`
              (0 at odd places) times the largest of them
-last_row     where the last block starts: blocks overlap rather than run over
-depth        bytes per tap, a multiple of 8
-panels       panels of channels; shares, share: parts they are cut into, and panels in each
-chunks, chunk     parts of the rows the work is cut into, and blocks in each
-tiles        images * chunks * shares
-mask         lanes of the very last vector that exist
 limit        listed eights of a block, at most
 stride       a row's bytes if they fill vectors, else a vector's: the order of the list, so that a sum is rarely added to
              twice in a row
@@ -46,62 +32,34 @@ def scratch_bytes(spec: KernelSpec, block: int, chunk: int, limit: int) -> int:
     return spec.rows * spec.vectors * VECTOR + chunk * (block + BLOCK + limit * ENTRY) + 4 * ENTRY
 
 
-class Clipped:
-    """Writes one kernel: blocks of `rows` x `vectors`, int32 vectors of 8 lanes, `unroll` quads per turn, even.
-
-    Its third parameter is memory of the calling thread.
-    """
+class Clipped(_copied.Copied):
+    """Writes one kernel: `unroll` quads per turn, even; vectors have 8 lanes."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow()
-        self.kind = int32s(isa)
-        self.width = spec.vectors * VECTOR
-        w = self.w
-        w.label("entry")
-        self.a = a = argument_loader(w, ARGUMENTS)
-        self.clipping = Clipping(w, spec, isa, a, self.width)
+        super().__init__(spec, isa, ARGUMENTS)
+        self.clipping = Clipping(self.w, spec, isa, self.a, self.width, self.source)
         self.row = self.clipping.row
-        self.panel_weights = w.mul(self.row, self.width // 4)
-        self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, a["zero_point"], a["mask"])
 
-    def text(self) -> str:
-        w, a = self.w, self.a
-        with w.tiles(a["tiles"]) as tile:
-            rest, share = w.split(tile, a["shares"])
-            image, chunk = w.split(rest, a["chunks"])
-            first = w.mul(chunk, a["chunk"])
-            end = w.least(w.add(first, a["chunk"]), a["blocks"])
-            self.clipping.copy_blocks(w.at(a["x"], w.mul(image, a["x_image"])), first, end)
-            panel = w.mul(share, a["share"])
-            y = w.at(a["y"], w.mul(image, a["y_image"]))
-            with w.loop(panel, w.least(w.add(panel, a["share"]), a["panels"]), 1) as turn:
-                self._panel(turn.index, y, first, end)
-        return w.function("define i64 @kernel(ptr noalias %args, ptr noalias %next, ptr noalias %scratch)")
+    def copies(self) -> list[tuple[str, str]]:
+        return [(self.clipping.copy, self.clipping.block), (self.clipping.table, str(BLOCK))]
 
-    def _panel(self, panel: str, y: str, first: str, end: str) -> None:
-        """All blocks of the chunk for one panel of channels."""
-        w, a, spec = self.w, self.a, self.spec
-        channels = spec.vectors * self.isa.lanes
-        matrix = w.at(a["weights"], w.mul(panel, self.panel_weights))
-        bias = w.at(a["bias"], w.mul(panel, 4 * channels))
-        values = w.at(a["constants"], w.mul(panel, self.epilogue.panel_bytes()))
-        y = w.at(y, w.mul(panel, channels))
-        self.epilogue.set_panel(w.let(f"icmp eq i64 {w.add(panel, 1)}, {a['panels']}"))
-        with w.loop(first, end, 1, [("ptr", self.clipping.copy), ("ptr", self.clipping.table)]) as turn:
-            copy, table = turn.carried
-            count = w.load("i64", w.at(table, 8), 8)
-            listed = w.let(f"icmp ne i64 {count}, 0")
-            with w.when(listed):
-                self._apart(count, w.load("ptr", table, 8), bias, matrix, copy)
-            start = w.let(f"select i1 {listed}, ptr %scratch, ptr {bias}")
-            step = w.let(f"select i1 {listed}, i64 {self.width}, i64 0")
-            done = w.let(f"icmp slt i64 {count}, 0")
-            row = w.least(w.mul(turn.index, spec.rows), a["last_row"])
-            rest = w.let(f"select i1 {done}, i64 0, i64 {self.row}")
-            sums = self._products(start, step, rest, copy, matrix, exact=False)
-            block = [sums[i * spec.vectors : (i + 1) * spec.vectors] for i in range(spec.rows)]
-            self.epilogue.store_block(block, values, w.at(y, w.mul(row, a["y_row"])), a["y_row"])
-            turn.next([w.at(copy, self.clipping.block), w.at(table, BLOCK)])
+    def panel_weights(self) -> str:
+        return self.w.mul(self.row, self.width // 4)
+
+    def copy_blocks(self, x: str, first: str, end: str) -> None:
+        self.clipping.copy_blocks(x, first, end)
+
+    def sums(self, copies: list[str], bias: str, matrix: str) -> list[str]:
+        w, (copy, table) = self.w, copies
+        count = w.load("i64", w.at(table, 8), 8)
+        listed = w.let(f"icmp ne i64 {count}, 0")
+        with w.when(listed):
+            self._apart(count, w.load("ptr", table, 8), bias, matrix, copy)
+        start = w.let(f"select i1 {listed}, ptr %scratch, ptr {bias}")
+        step = w.let(f"select i1 {listed}, i64 {self.width}, i64 0")
+        done = w.let(f"icmp slt i64 {count}, 0")
+        rest = w.let(f"select i1 {done}, i64 0, i64 {self.row}")
+        return self._products(start, step, rest, copy, matrix, exact=False)
 
     def _apart(self, count: str, entry: str, bias: str, matrix: str, copy: str) -> None:
         """What a block's sums start from: the bias and what is listed, or all of the products."""

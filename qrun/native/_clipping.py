@@ -7,7 +7,7 @@ that could leave int16, the copy keeps the lower bits of eight activations (two 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from qrun.native._flow import Flow, shuffled
 from qrun.native._ir import constants
@@ -40,11 +40,13 @@ class Clipping:
     copy, table, entries: where they start. The table has, for each block, where its part of the list starts and how many
            entries that has, -1 where they were too many: then the copy is whole. An entry is an int32 distance in a
            block's sums, an int32 distance in a panel's weights, and eight activations less their LOW lowest bits.
-    width: bytes of a row's sums, and of a quad's weights.
+    width: bytes of a row's sums, and of a quad's weights. source: writes where the row is that an offset tells.
     """
 
-    def __init__(self, w: Flow, spec: KernelSpec, isa: Isa, a: Mapping[str, str], width: int) -> None:
-        self.w, self.spec, self.a, self.width = w, spec, a, width
+    def __init__(
+        self, w: Flow, spec: KernelSpec, isa: Isa, a: Mapping[str, str], width: int, source: Callable[[str, str], str]
+    ) -> None:
+        self.w, self.spec, self.a, self.width, self.source = w, spec, a, width, source
         self.flips = isa.shift(spec.signed) != 0
         self.row = w.mul(a["taps"], a["depth"])
         self.block = w.mul(self.row, spec.rows)
@@ -81,10 +83,7 @@ class Clipping:
             along, bounds = w.at(copy, before), [w.at(a[name], before) for name in ("each", "first")]
             with w.loop("0", str(rows), 1, [("ptr", place), ("ptr", along), (_EIGHTS, found)]) as row:
                 place, to, found = row.carried
-                offset = w.load("i32", place, 4)
-                inside = w.at(x, w.let(f"sext i32 {offset} to i64"))
-                outside = w.let(f"icmp slt i32 {offset}, 0")
-                source = w.let(f"select i1 {outside}, ptr {a['padding']}, ptr {inside}")
+                source = self.source(x, place)
                 with w.loop("0", whole, VECTOR, [(_EIGHTS, found)]) as k:
                     codes = self._codes(_EIGHTS, w.at(source, k.index), constants("i64", [_FLIP] * 4))
                     w.store(_EIGHTS, codes, w.at(to, k.index), 8)

@@ -23,7 +23,7 @@ def int32s(isa: Isa) -> str:
     return f"<{isa.lanes} x i32>"
 
 
-def _int16s(isa: Isa) -> str:
+def int16s(isa: Isa) -> str:
     return f"<{2 * isa.lanes} x i16>"
 
 
@@ -31,7 +31,7 @@ def activations(w: Writer, isa: Isa, packed: str) -> Operand:
     """`packed`: int32 lanes of four bytes each."""
     if isa.dot in _WHOLE:
         return (packed,)
-    kind = _int16s(isa)
+    kind = int16s(isa)
     pairs = w.let(f"bitcast {int32s(isa)} {packed} to {kind}")
     even = w.let(f"and {kind} {pairs}, {constants('i16', [255] * 2 * isa.lanes)}")
     odd = w.let(f"lshr {kind} {pairs}, {constants('i16', [8] * 2 * isa.lanes)}")
@@ -42,7 +42,7 @@ def weights(w: Writer, isa: Isa, packed: str) -> Operand:
     """`packed`: int32 lanes of four signed bytes each."""
     if isa.dot in _WHOLE:
         return (packed,)
-    kind, eight = _int16s(isa), constants("i16", [8] * 2 * isa.lanes)
+    kind, eight = int16s(isa), constants("i16", [8] * 2 * isa.lanes)
     pairs = w.let(f"bitcast {int32s(isa)} {packed} to {kind}")
     low = w.let(f"shl {kind} {pairs}, {eight}")
     return w.let(f"ashr {kind} {low}, {eight}"), w.let(f"ashr {kind} {pairs}, {eight}")
@@ -54,7 +54,7 @@ def dot(w: Writer, isa: Isa, acc: str, x: Operand, weight: Operand, name: str = 
         return w.call(kind, _VNNI[isa.dot], (kind, acc), (kind, x[0]), (kind, weight[0]), name=name)
     if isa.dot in _WHOLE:
         return _neon(w, isa, acc, x[0], weight[0], name)
-    even, odd = (_pairs(w, isa, a, b) for a, b in zip(x, weight, strict=True))
+    even, odd = (pairs(w, isa, a, b) for a, b in zip(x, weight, strict=True))
     return w.let(f"add {kind} {acc}, {w.let(f'add {kind} {even}, {odd}')}", name)
 
 
@@ -74,9 +74,9 @@ def _neon(w: Writer, isa: Isa, acc: str, x: str, weight: str, name: str) -> str:
     return w.let(f"add {int32s(isa)} {acc}, {four}", name)
 
 
-def _pairs(w: Writer, isa: Isa, a: str, b: str) -> str:
+def pairs(w: Writer, isa: Isa, a: str, b: str) -> str:
     """Sums of neighbouring products of int16."""
-    kind, half = int32s(isa), _int16s(isa)
+    kind, half = int32s(isa), int16s(isa)
     if isa.dot in _MADD:
         return w.call(kind, _MADD[isa.dot], (half, a), (half, b))
     wide = f"<{2 * isa.lanes} x i32>"
@@ -90,7 +90,7 @@ def _pairs(w: Writer, isa: Isa, a: str, b: str) -> str:
 
 def multiply_add(w: Writer, isa: Isa, acc: str, x: str, weight: str, name: str = "") -> str:
     """acc + x * weight, lane by lane: x int32 lanes within int16, weight int32 lanes that hold an int16 zero-extended."""
-    kind, half = int32s(isa), _int16s(isa)
+    kind, half = int32s(isa), int16s(isa)
     if isa.dot in _MAC16:
         return w.call(kind, _MAC16[isa.dot], (kind, acc), (kind, x), (kind, weight), name=name)
     if isa.dot in _WHOLE:
@@ -99,4 +99,4 @@ def multiply_add(w: Writer, isa: Isa, acc: str, x: str, weight: str, name: str =
         return w.let(f"add {kind} {acc}, {w.call(kind, f'{_NEON}smull.v4i32', *pair)}", name)
     a = w.let(f"bitcast {kind} {x} to {half}")
     b = w.let(f"bitcast {kind} {weight} to {half}")
-    return w.let(f"add {kind} {acc}, {_pairs(w, isa, a, b)}", name)
+    return w.let(f"add {kind} {acc}, {pairs(w, isa, a, b)}", name)

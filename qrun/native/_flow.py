@@ -61,6 +61,16 @@ class Flow(Writer):
         self.jump(head)
         self.label(out)
 
+    def runs(self, first: str, end: str, counts: Iterable[int]) -> Iterator[tuple[str, int]]:
+        """The body for runs of range(first, end), signed: the first index and the number of each.
+
+        One loop for each of `counts`, the last of which is 1: those before leave to it what they cannot fill.
+        """
+        for count in counts:
+            with self.loop(first, self.add(end, 1 - count) if count > 1 else end, count) as turn:
+                yield turn.index, count
+            first = turn.index
+
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
         """The body if an i1 is true; it makes no values that are used after it."""

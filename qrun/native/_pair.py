@@ -45,8 +45,6 @@ class Pair(Rows):
 
     def value(self, operands: list[str], column: str, start: str) -> str:
         u, v = operands
-        if self.spec.form == "table":
-            return self._table(u, v)
         if self.spec.signed and self.spec.form != "fma":
             u, v = self.bytes.flipped(u), self.bytes.flipped(v)
         if self.spec.form == "f64":
@@ -91,7 +89,7 @@ class Pair(Rows):
         products = (w.let(f"fmul {kind} {a}, {b}") for a, b in zip(left, right, strict=True))
         return [self.bytes.mul_add(product, f["m"], f["c"]) for product in products]
 
-    def _table(self, u: str, v: str) -> str:
+    def entry(self, operands: list[str], column: str, offset: int) -> str:
         w = self.w
-        row = w.let(f"shl i64 {w.let(f'zext i8 {u} to i64')}, 8")
-        return w.load("i8", w.at(self.a["table"], w.let(f"or i64 {row}, {w.let(f'zext i8 {v} to i64')}")))
+        row, place = (w.let(f"zext i8 {code} to i64") for code in operands)
+        return w.load("i8", w.at(w.at(self.a["table"], w.let(f"shl i64 {row}, 8")), place))

@@ -6,7 +6,8 @@ affines  the same with a line for each column
 permute  the table in four registers (AVX512-VBMI)
 shuffle  pieces of 16 entries: each adds, where the code is beyond it, what changes from one piece to the next (xor)
 lookup   pieces of 64 entries (AArch64)
-table    one code after the other, in one table or in a table for each column
+table    one code after the other
+tables   the same in a table for each column
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from qrun.native._rows import Rows
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
+ENTRIES = 256
+"""Bytes of a table."""
 _LINES = ("lines*", "add!")
 OWN = {
     "clamp": ("low!", "high!"), "affine": ("a!", "b!", "add!"), "affines": _LINES,
-    "permute": ("table*",), "shuffle": ("table*",), "lookup": ("table*",), "table": ("table*", "table_step"),
+    "permute": ("table*",), "shuffle": ("table*",), "lookup": ("table*",), "table": ("table*",), "tables": ("table*",),
 }  # fmt: skip
-"""Words of each form; table_step: from one column's table to the next."""
+"""Words of each form."""
 VBMI = "avx512vbmi"
 SHUFFLED = 64
 """Bytes in which the shuffle form's table repeats each piece."""
@@ -41,7 +44,7 @@ class Point(Rows):
         elif form in ("affine", "affines"):
             self.add = self.added()
             self.constants = [self.splat(name) for name in ("a", "b")] if form == "affine" else []
-        elif form != "table":
+        elif spec.vectors:
             count, step = {"permute": (4, 64), "shuffle": (16, SHUFFLED), "lookup": (16, 16)}[form]
             self.constants = [w.load(self.kind, w.at(a["table"], i * step), 16) for i in range(count)]
 
@@ -55,8 +58,6 @@ class Point(Rows):
         (x,) = operands
         if self.spec.form in ("affine", "affines"):
             return self._affine(x, start)
-        if self.spec.form == "table":
-            return self._table(x, column)
         make = {"clamp": self._clamp, "permute": self._permute, "shuffle": self._shuffle, "lookup": self._lookup}
         return make[self.spec.form](x)
 
@@ -80,10 +81,11 @@ class Point(Rows):
         loaded = [w.load(kind, w.at(panel, i * self.width), 16) for i in range(8)]
         return list(zip(loaded[:4], loaded[4:], strict=True))
 
-    def _table(self, x: str, column: str) -> str:
-        w = self.w
-        table = w.at(self.a["table"], w.mul(column, self.a["table_step"]))
-        return w.load("i8", w.at(table, w.let(f"zext i8 {x} to i64")))
+    def entry(self, operands: list[str], column: str, offset: int) -> str:
+        w, table = self.w, self.a["table"]
+        if self.spec.form == "tables":
+            table = w.at(w.at(table, w.mul(column, ENTRIES)), ENTRIES * offset)
+        return w.load("i8", w.at(table, w.let(f"zext i8 {operands[0]} to i64")))
 
     def _permute(self, x: str) -> str:
         w, kind, t = self.w, self.kind, self.constants

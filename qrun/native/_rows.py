@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from qrun.native._bytes import PIECE, Bytes
 from qrun.native._flow import Flow
@@ -11,6 +11,8 @@ from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
 _GRID = ("columns", "rows", "chunk", "chunks", "part", "parts", "tiles", "last", "mask")
+_TOGETHER = 8
+"""Single bytes of a turn, stored at once."""
 
 
 def struct_names(operands: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
@@ -46,13 +48,17 @@ class Rows:
     def __init__(self, spec: KernelSpec, isa: Isa, own: Sequence[str]) -> None:
         self.spec, self.isa, self.w = spec, isa, Flow()
         self.bytes = Bytes(self.w, isa, 4 * spec.vectors)
-        self.width = PIECE * spec.vectors or 1
+        self.width = PIECE * spec.vectors
         self.kind = self.bytes.kind if spec.vectors else "i8"
         self.w.label("entry")
         self.a = argument_loader(self.w, struct_names(self.operands, own))
 
     def value(self, operands: list[str], column: str, start: str) -> str:
-        """The result of vectors (or bytes) that start at this column, the first of its turn being number `start`."""
+        """The result of vectors that start at this column, the first of its turn being number `start`."""
+        raise NotImplementedError
+
+    def entry(self, operands: list[str], column: str, offset: int) -> str:
+        """The result of single bytes, so many after this column."""
         raise NotImplementedError
 
     def text(self) -> str:
@@ -71,12 +77,30 @@ class Rows:
             images = {name: w.at(a[name], w.mul(image, a[f"{name}_image"])) for name in self.operands}
             with w.loop(row, row_end, 1) as at_row:
                 lines = {name: w.at(images[name], w.mul(at_row.index, a[f"{name}_row"])) for name in self.operands}
-                with w.loop(column, column_end, self.width) as at:
-                    place = w.least(at.index, a["last"])
-                    pointers = [w.at(lines[name], place) for name in self.operands]
-                    result = self.value([self._load(p, bits) for p in pointers[:-1]], place, at.index)
-                    self._store(result, pointers[-1], bits, whole)
+                if self.spec.vectors:
+                    self._vectors(lines, column, column_end, bits, whole)
+                else:
+                    self._entries(lines, column, column_end)
         return w.kernel()
+
+    def _vectors(self, lines: Mapping[str, str], column: str, end: str, bits: str, whole: str) -> None:
+        w = self.w
+        with w.loop(column, end, self.width) as at:
+            place = w.least(at.index, self.a["last"])
+            pointers = [w.at(lines[name], place) for name in self.operands]
+            result = self.value([self._load(p, bits) for p in pointers[:-1]], place, at.index)
+            self._store(result, pointers[-1], bits, whole)
+
+    def _entries(self, lines: Mapping[str, str], column: str, end: str) -> None:
+        """Single bytes of rows."""
+        w = self.w
+        for first, count in w.runs(column, end, (_TOGETHER, 1)):
+            *sources, target = [w.at(lines[name], first) for name in self.operands]
+            kind, together = f"<{count} x i8>", "poison"
+            for i in range(count):
+                entry = self.entry([w.load("i8", w.at(source, i)) for source in sources], first, i)
+                together = w.let(f"insertelement {kind} {together}, i8 {entry}, i32 {i}")
+            w.store(kind, together, target)
 
     def splat(self, name: str) -> str:
         """A float argument in every lane."""

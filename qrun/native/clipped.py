@@ -8,98 +8,58 @@ import numpy as np
 
 from qrun.native import _clipped
 from qrun.native._clipping import EIGHT, VECTOR
+from qrun.native.blocked import Blocked, Run
 from qrun.native.fold import Int8s, aligned, int8_taps
-from qrun.native.product import Part, Product, grouped, lanes_of
-from qrun.native.section import Section, struct
+from qrun.native.product import Part, Product, grouped
 from qrun.native.spec import KernelSpec
 
 Array = np.ndarray[Any, Any]
 SMALL = 32
 """Zero points, as uint8, beyond which most activations are expected to be large."""
-_ROWS = {2: 4, 1: 8}
-_NEAR = 1 << 18
+ROWS = {2: 4, 1: 8}
+"""Rows of a block, by vectors."""
+_NEAR_BOUNDS = 1 << 18
 _COPY = 256 << 10
 _LISTED = 3 / 8
-_LEAST_BLOCKS = 8
-_UNITS_PER_THREAD = 8
-_UNIT_MACS = 1 << 20
 
 
-def clipped(product: Product) -> list[Part]:
-    """Kernel calls for a product of one group; none where they do not serve, or activations are mostly large."""
+def clips(product: Product) -> bool:
+    """Whether this serves a product: activations may be mostly small."""
     layout, isa = product.layout, product.isa
     zero = int(product.x_zero) + isa.shift(product.signed)
-    runs = product.panels(len(product.folded.centred), 1)
-    if (
-        isa.dot != "madd256"
-        or product.results.out == "i32"
-        or zero > SMALL
-        or layout.k < EIGHT
-        or any(layout.rows < _ROWS[vectors] or form == "table" for _, vectors, _, form in runs)
-    ):
-        return []
-    return [_part(product, run) for run in runs]
+    return isa.dot == "madd256" and zero <= SMALL and layout.k >= EIGHT
 
 
-def _part(product: Product, run: tuple[int, int, int, str]) -> Part:
+def clipped(product: Product, run: Run) -> Part:
     """The call for one run of panels."""
-    first, vectors, panels, form = run
-    layout, results = product.layout, product.results
+    _, vectors, panels, form = run
+    layout, isa = product.layout, product.isa
     weights, taps = int8_taps(product.folded.centred)
-    depth = -(-layout.k // EIGHT) * EIGHT
-    row, width, rows = len(taps) * depth, vectors * product.isa.lanes, _ROWS[vectors]
-    pick = lanes_of(first, panels * width, len(weights)).reshape(panels, width)
-    packed = grouped(weights[None, first:], panels, width, depth)
-    unroll = 4 if row % (2 * EIGHT) == 0 else 2
-    spec = KernelSpec("clipped", product.isa.name, rows, vectors, unroll, form, results.out, product.signed)
-    blocks, limit = -(-layout.rows // rows), int(rows * row // EIGHT * _LISTED)
-    chunk, share = _cut(product, blocks, rows * row, panels, rows * row * width)
-    chunks, shares = -(-blocks // chunk), -(-panels // share)
-    known = {
-        "last_row": layout.rows - rows, "blocks": blocks, "taps": len(taps), "depth": depth,
-        "panels": panels, "shares": shares, "share": share, "chunks": chunks, "chunk": chunk,
-        "tiles": layout.images * chunks * shares, "mask": (1 << int((pick[-1, -product.isa.lanes :] >= 0).sum())) - 1,
-        "zero_point!": results.zero_point, "limit": limit, "stride": row if row % VECTOR == 0 else VECTOR,
-    }  # fmt: skip
-    each, most = lane_bounds(weights[first : int(pick.max()) + 1], depth)
+    depth, rows = -(-layout.k // EIGHT) * EIGHT, ROWS[vectors]
+    row = len(taps) * depth
+    plan = Blocked(product, run, rows, tuple(taps), depth, depth, rows * row, _COPY)
+    spec = KernelSpec(
+        "clipped",
+        isa.name,
+        rows,
+        vectors,
+        4 if row % (2 * EIGHT) == 0 else 2,
+        form,
+        product.results.out,
+        product.signed,
+    )
+    limit = int(rows * row // EIGHT * _LISTED)
+    weights = plan.weights(weights)
+    each, most = lane_bounds(weights, depth)
     arrays = {
-        "weights*": packed,
+        "weights*": grouped(weights[None], panels, plan.width, depth),
         "each*": _repeated(each, rows),
         "first*": _repeated(most, rows),
-        "bias*": product.bias(form, pick),
-        "constants*": results.constants(form, pick),
-        "padding*": aligned(depth, product.x_zero.dtype, int(product.x_zero)),
     }
-    names = _clipped.ARGUMENTS
-    section = Section(
-        spec,
-        product.kernels.get(spec),
-        struct(names, {**dict.fromkeys(names, 0), **known}, arrays),
-        ((names.index("x*"), 0), (names.index("y*"), 1)),
-        (0, 0),
-        known["tiles"],
-        first,
-        int(pick.max()) + 1 - first,
-        tuple(arrays.values()),
-        results.why(form, pick[pick >= 0]),
-        _clipped.scratch_bytes(spec, rows * row, chunk, limit),
+    words = {"limit": limit, "stride": row if row % VECTOR == 0 else VECTOR}
+    return plan.part(
+        spec, _clipped.ARGUMENTS, arrays, words, _clipped.scratch_bytes(spec, plan.block, plan.cut()[0], limit)
     )
-    return Part(section, names, tuple(taps), depth, results.size)
-
-
-def _cut(product: Product, blocks: int, block: int, panels: int, macs: int) -> tuple[int, int]:
-    """(blocks per tile, panels per tile): copies that stay near, and about eight tiles per thread.
-
-    block: bytes of a block's copy. macs: products of a block and a panel.
-    """
-    chunks = -(-blocks // max(1, _COPY // block))
-    units = 1
-    if product.threads > 1:
-        units = min(_UNITS_PER_THREAD * product.threads, product.layout.images * blocks * panels * macs // _UNIT_MACS)
-        units = max(1, units // product.layout.images)
-        chunks = max(chunks, min(units, -(-blocks // _LEAST_BLOCKS)))
-    shares = min(panels, -(-units // chunks))
-    return -(-blocks // chunks), -(-panels // shares)
 
 
 def lane_bounds(weights: Int8s, depth: int) -> tuple[Int8s, Int8s]:
@@ -111,7 +71,7 @@ def lane_bounds(weights: Int8s, depth: int) -> tuple[Int8s, Int8s]:
     """
     count, taps, k = weights.shape
     most = np.zeros((3, 2, taps, depth // EIGHT), np.int16)
-    step = max(1, _NEAR // (taps * depth))
+    step = max(1, _NEAR_BOUNDS // (taps * depth))
     for start in range(0, count, step):
         part = weights[start : start + step]
         if k < depth:

@@ -50,19 +50,21 @@ _WRITERS = {
     "max_pool": "_pool.MaxPool",
     "sum_pool": "_pool.SumPool",
     "mean_pool": "_pool.MeanPool",
+    "widened": "_widened.Widened",
     "quantize": "_quantize.Quantize",
     "quantize_image": "_quantize.QuantizeImage",
     "dequantize": "_quantize.Dequantize",
     "softmax": "_softmax.Softmax",
 }
 """The class that writes kernels of each kind; imported when one is to be compiled."""
-_THREAD_MEMORY = ("amx", "amx_copy", "lrn", "clipped")
+_THREAD_MEMORY = ("amx", "amx_copy", "lrn", "clipped", "widened")
 _SOURCES = (
     "_amx.py",
     "_bounds.py",
     "_bytes.py",
     "_clipped.py",
     "_clipping.py",
+    "_copied.py",
     "_copy.py",
     "_dense.py",
     "_depthwise.py",
@@ -80,6 +82,7 @@ _SOURCES = (
     "_rows.py",
     "_runner.py",
     "_scale.py",
+    "_widened.py",
     "_softmax.py",
     "compile.py",
     "forms.py",

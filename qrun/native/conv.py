@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.clipped import clipped
+from qrun.native.copied import copied
 from qrun.native.depthwise import depthwise
 from qrun.native.engine import Engine
 from qrun.native.epilogue import Target
@@ -169,7 +169,7 @@ class Conv(Operation):
             parts = tiled(product, self.window, self.lines)
             self.tiled = bool(parts)
         if groups == 1 and not parts:
-            parts = clipped(product)
+            parts = copied(product)
         return [(part, product.layout.k) for part in parts or product.dense(groups)]
 
     def _layout(self, k: int, pixel: int, row: int) -> Layout:

@@ -15,7 +15,7 @@ from qrun.native.fits import Product, Sum, fit_pair
 from qrun.native.operation import Operand, Order, size
 from qrun.native.planned import Planned
 from qrun.native.point import NAMES
-from qrun.native.rows import SCALAR, Grid, Kernel, packed
+from qrun.native.rows import SINGLE, Grid, Kernel, packed
 from qrun.native.section import Section
 
 Array = np.ndarray[Any, Any]
@@ -52,7 +52,7 @@ class Pair(Planned):
         self.order: Order = self.overlay.order
         shape = np.broadcast_shapes(a, b)
         self.operands = (Operand(a, np.dtype(x_type)), Operand(b, np.dtype(x_type)), Operand(shape, table.dtype))
-        self.scalar = _kernel(SCALAR, {}, {"table*": packed(table.view(np.uint8))})
+        self.scalar = _kernel(SINGLE[0], {}, {"table*": packed(table.view(np.uint8))})
         self.kernel = self._fitted(table, near) or self.scalar
 
     def _fitted(self, table: Array, near: Sum | Product | None) -> Kernel | None:

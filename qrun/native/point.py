@@ -16,7 +16,7 @@ from qrun.native.fits import fit_lines
 from qrun.native.isa import Isa, host_architecture
 from qrun.native.operation import Operand, Order
 from qrun.native.planned import Planned
-from qrun.native.rows import SCALAR, Grid, Kernel, packed
+from qrun.native.rows import SINGLE, Grid, Kernel, packed
 from qrun.native.section import Section
 from qrun.native.thresholds import Bools
 
@@ -77,9 +77,7 @@ class Function:
 
     @classmethod
     def of(cls, isa: Isa, table: Array, x_type: np.dtype[Any]) -> Function:
-        scalar = _kernel(
-            SCALAR, {"table_step": 0 if table.ndim == 1 else 256}, {"table*": packed(table.view(np.uint8))}
-        )
+        scalar = _kernel(SINGLE[table.ndim - 1], {}, {"table*": packed(table.view(np.uint8))})
         if table.ndim == 2:
             lines = Lines.of(table, x_type, isa.fma)
             return cls(isa, scalar, scalar, lines)
@@ -189,7 +187,7 @@ def _clamp(table: Array, x_type: np.dtype[Any]) -> Kernel | None:
 
 def _from(scalar: Kernel, column: int) -> Kernel:
     """The lookup with the tables from this column on."""
-    return _kernel(SCALAR, scalar.words, {"table*": scalar.arrays["table*"][column:]})
+    return _kernel(scalar.form, scalar.words, {"table*": scalar.arrays["table*"][column:]})
 
 
 def _kernel(form: str, words: Any, arrays: dict[str, Array], out: str = "u8", signed: bool = False) -> Kernel:

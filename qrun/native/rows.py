@@ -20,8 +20,10 @@ from qrun.native.spec import KernelSpec
 
 Array = np.ndarray[Any, Any]
 
-SCALAR = "table"
-"""The form that looks up one element after the other."""
+SINGLE = ("table", "tables")
+"""The forms that look up one element after the other: in one table, and in a table for each column."""
+_TABLES = 128
+"""Columns of a tile whose tables stay in a cache of the first level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,12 @@ class Kernel:
         places: the number of the operation's operand for each of the kernel's; count: how many the operation has.
         shown: the first channel of the result that it computes, and how many.
         """
-        pieces = 0 if self.form == SCALAR else grid.pieces(engine.isa)
+        pieces = 0 if self.form in SINGLE else grid.pieces(engine.isa)
         spec = KernelSpec(self.kind, engine.isa.name, 1, pieces, 1, self.form, self.out, self.signed)
         names = struct_names(self.operands, self.own)
         width = PIECE * pieces or 1
         whole = grid.columns >= width
-        part, chunk = _tiles(grid, width, engine.threads)
+        part, chunk = _tiles(grid, width, engine.threads, self.form == SINGLE[1])
         parts, chunks = -(-grid.columns // part), -(-grid.rows // chunk)
         words = dict(self.words) | {
             "columns": grid.columns, "rows": grid.rows, "chunk": chunk, "chunks": chunks, "part": part, "parts": parts,
@@ -123,11 +125,12 @@ class Kernel:
         )
 
 
-def _tiles(grid: Grid, width: int, threads: int) -> tuple[int, int]:
-    """Columns and rows of a tile."""
+def _tiles(grid: Grid, width: int, threads: int, tables: bool) -> tuple[int, int]:
+    """Columns and rows of a tile; tables: each column has one."""
     if grid.rows == 1 and grid.images == 1:
         return share(-(-grid.columns // width), width, threads) * width, 1
-    return grid.columns, min(share(grid.rows, grid.columns, threads), grid.rows)
+    columns = min(grid.columns, _TABLES) if tables else grid.columns
+    return columns, min(share(grid.rows, columns, threads), grid.rows)
 
 
 def packed(values: Array) -> Array:

@@ -12,7 +12,7 @@ class KernelSpec:
     kind:    dense (products over packed k) or depthwise (one input channel per output channel) or interleaved
              (the same, 64 channels and four taps at a time); point or pair (a function of one code, or of two);
              amx, amx_copy (products on tiles, rows read in place or copied first); clipped (products of four added in
-             16 bits);
+             16 bits); widened (products of 16 bits);
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); scale (sums to results), pack_rows and pack_columns (weights of a
              run), range and codes (quantization of a run).

@@ -2,53 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import sys
 import threading
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
-from native_support import LIMITS, TYPES, Array, Guarded, codes
+from native_support import LIMITS, TYPES, Array, Guarded, codes, engine, needs_amx
 
 from qrun.native import _amx
-from qrun.native._features import host_features, permitted
-from qrun.native.compile import compile_object, load_object
+from qrun.native._features import permitted
+from qrun.native.compile import compile_object
 from qrun.native.fold import aligned
 from qrun.native.forms import BYTES, MAGIC, MAGIC_BITS, TABLE
-from qrun.native.image import USABLE, Image, image_of
-from qrun.native.isa import ISAS, host_architecture
+from qrun.native.image import image_of
+from qrun.native.isa import ISAS
 from qrun.native.spec import KernelSpec
 
 AMX = next(isa for isa in ISAS if isa.tiles)
-SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
-
-
-def missing() -> str:
-    """Why this machine cannot run the kernels, or ''."""
-    if host_architecture() != "x86_64" or not host_features("x86_64") >= AMX.needs:
-        return "this CPU has no AMX"
-    return "" if permitted() else "the system does not let this process use AMX tiles"
-
-
-needs_amx = pytest.mark.skipif(bool(missing()), reason=missing())
-
-
-@cache
-def kernel(spec: KernelSpec) -> Any:
-    text = _amx.Amx(spec, AMX).text()
-    if USABLE:
-        image = image_of(compile_object(text, AMX, flat=True))
-        assert image
-        code: Any = Image(image)
-    else:
-        code = load_object(compile_object(text, AMX), AMX)
-    function = SIGNATURE(code.get_function_address("kernel"))
-    function.code = code
-    return function
 
 
 @dataclass(frozen=True)
@@ -240,7 +212,7 @@ def call(
     did: list[int] = []
 
     def work(own: Array) -> None:
-        did.append(kernel(spec)(arguments.ctypes.data, counter.ctypes.data, own.ctypes.data))
+        did.append(engine("amx").kernels.get(spec)(arguments.ctypes.data, counter.ctypes.data, own.ctypes.data))
 
     helpers = [threading.Thread(target=work, args=(own,)) for own in scratch[1:]]
     for helper in helpers:

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import ISAS, OBJECTS, THOROUGH, Array, Guarded, codes, thin
+from native_support import ISAS, OBJECTS, THOROUGH, Array, Guarded, codes, needs_amx, thin
 
+import qrun.native.blocked
 import qrun.native.clipped
+import qrun.native.copied
 import qrun.native.engine
 import qrun.native.layout
 import qrun.native.product
@@ -17,6 +19,7 @@ import qrun.native.results
 import qrun.native.section
 import qrun.native.tiled
 import qrun.native.tiling
+import qrun.native.widened
 from qrun.native import Conv, Engine, Target
 from qrun.native.engine import stage
 
@@ -32,6 +35,10 @@ GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 7, 3, 3), (7, 1, 2, 2), {"group": 7}),
     ((1, 130, 2, 2), (130, 1, 1, 1), {"group": 130}),
     ((1, 0, 3, 3), (5, 0, 1, 1), {}),
+    ((1, 9, 4, 5), (26, 9, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((2, 19, 17), (11, 19, 1), {}),
+    ((1, 6, 18), (5, 6, 1), {}),
+    ((1, 8, 20), (16, 8, 1), {}),
 ]
 
 
@@ -47,11 +54,12 @@ def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: boo
             array[...] = fill
         return array
 
-    names = ("clipped", "engine", "layout", "product", "results", "section", "tiled", "tiling")
+    names = (
+        "blocked", "clipped", "engine", "layout", "product", "results", "section", "tiled", "tiling", "widened",
+    )  # fmt: skip
     modules = [getattr(qrun.native, name) for name in names]
     for module in modules:
         monkeypatch.setattr(module, "aligned", aligned)
-    monkeypatch.setattr(qrun.native.section, "_own", threading.local())
     monkeypatch.setattr(qrun.native.tiled, "tables", qrun.native.tiling.tables.__wrapped__)
 
 
@@ -65,7 +73,7 @@ def test_nothing_beyond_the_buffers_is_touched(
 
 @pytest.mark.parametrize("at_end", [True, False])
 @pytest.mark.parametrize("out", ["u8", "s8", None])
-@pytest.mark.skipif("amx" not in ISAS, reason="this machine has no AMX, or does not let it be used")
+@needs_amx
 def test_nothing_beyond_the_buffers_is_touched_by_tiles(
     at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +88,7 @@ def test_nothing_beyond_the_buffers_is_touched_by_clipped_products(
     at_end: bool, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(qrun.native.clipped, "SMALL", 255)
+    monkeypatch.setattr(qrun.native.copied, "_FEW", 1)
     check("avx2", at_end, out, monkeypatch)
 
 
@@ -104,6 +113,7 @@ def check(isa: str, at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPat
         held[: flat.size] = flat
         y = guard.take(plan.y_bytes, at_end)
         y[:] = 0xA5
+        monkeypatch.setattr(qrun.native.section, "_own", threading.local())
         engine.execute(plan.tight, [held, y])
         want = np.ascontiguousarray(np.moveaxis(plan.run(x), 1, -1)).reshape(-1).view(np.uint8)
         assert np.array_equal(y, want), (shape, w_shape, geometry)

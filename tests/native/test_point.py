@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from aarch64_support import Foreign, every_aarch64, needs_qemu
-from native_support import ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
+from native_support import EMULATED, ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
 from pointwise_support import Rows, bits, guarded, rows_of, sizes
 from support import MS, assert_equal, node_model
 
 import qrun
 from qrun.native import Declined, point
+from qrun.native._point import VBMI
 from qrun.native.fits import fit_lines, fused
 from qrun.native.point import Point
 from qrun.ops.qlinearsigmoid import qlinear_sigmoid
@@ -57,8 +58,8 @@ def without_vbmi(monkeypatch: pytest.MonkeyPatch) -> None:
 @every_isa
 @pytest.mark.parametrize("features", ["all", "none"])
 def test_every_code_of_every_form(isa: str, features: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if features == "none":
-        monkeypatch.setattr(point, "_host", frozenset)
+    if features == "none" or isa in EMULATED:
+        monkeypatch.setattr(point, "_host", lambda: frozenset({VBMI} if features == "all" else ()))
     x = np.concatenate([np.arange(256), np.arange(255)]).astype(np.uint8)
     seen = set()
     for kind, name, table in cases():
@@ -80,13 +81,13 @@ def test_every_code_of_tables_for_each_channel(isa: str) -> None:
             mixed = lines.copy()
             mixed[channels // 3 : channels // 3 + 2] = codes(rng, (256,), "u8")
             rough = codes(rng, (channels, 256), "u8")
-            for table, form in ((lines, "affines"), (mixed, "mixed"), (rough, "table")):
+            for table, form in ((lines, "affines"), (mixed, "mixed"), (rough, "tables")):
                 x = np.broadcast_to(np.arange(256, dtype=np.uint8), (1, channels, 256)).view(TYPES[kind])
                 operation = Point(engine(isa), x.shape, table, x_type=x.dtype, axis=1)
                 assert_equal(engine(isa).run(operation, [x]), table[None], f"{kind} {channels} {form}")
                 forms = {section.spec.form for section in operation.tight}
                 if channels == 200:
-                    assert forms == ({"affines", "table"} if form == "mixed" else {form})
+                    assert forms == ({"affines", "tables"} if form == "mixed" else {form})
 
 
 @pytest.mark.parametrize("at_end", [True, False])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from aarch64_support import Foreign, every_aarch64, needs_qemu
-from native_support import ISAS, LIMITS, OBJECTS, TYPES, Array, codes, engine, every_isa, thin
+from native_support import ISAS, LIMITS, OBJECTS, SETS, TYPES, Array, codes, engine, every_isa, thin
 from placed_support import run_placed, same_everywhere
 from support import MS, assert_equal, node_model
 
@@ -201,7 +201,7 @@ def test_a_formula_that_misses_one_sum_is_not_taken() -> None:
     assert means.form == "table"
     x = codes(rng, (1, 600, 5), "u8")
     x[0, :200, 1], x[0, :200, 0] = 77 - np.arange(200) % 78, np.arange(200) % 78
-    for isa in ISAS:
+    for isa in SETS:
         made = engine(isa).run(SumPool(engine(isa), x.shape, np.uint8, taps, 0, means), [x])
         sums = windows(x.astype(np.int64), taps, 0).sum(axis=3)
         want = np.stack([rule(sums[:, :, p], d) for p, d in enumerate(taps.inside)], axis=2)

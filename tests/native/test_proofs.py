@@ -13,7 +13,6 @@ from native_support import ISAS, LIMITS, Array, codes, engine, every_isa, exact_
 
 from qrun.native import Engine, Gemm, Target
 from qrun.native.bounds import Bounds
-from qrun.native.cache import ObjectCache
 from qrun.native.compile import Kernels
 from qrun.native.epilogue import Guess, Proven, prove
 from qrun.native.isa import Isa
@@ -37,8 +36,8 @@ def isa(name: str = ISAS[0] if ISAS else "") -> Isa:
     return engine(name).isa
 
 
-def kernels(directory: Path) -> Kernels:
-    return Kernels(ObjectCache(directory))
+def kernels(directory: Path, isa: str = "") -> Kernels:
+    return Engine.create(isa, directory).kernels
 
 
 def same(a: Proven, b: Proven) -> bool:
@@ -55,11 +54,11 @@ def no_search(*_: object) -> Any:
 def test_kept_constants_are_those_found(isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, low, high = case()
     own = engine(isa).isa
-    found = proven(target, low, high, kernels(tmp_path / "c"), own)
+    found = proven(target, low, high, kernels(tmp_path / "c", isa), own)
     assert same(found, prove(target, low, high, own.fma))
     assert found.x32.mean() > 0.9
     monkeypatch.setattr(Search, "_factors", no_search)
-    assert same(proven(target, low, high, kernels(tmp_path / "c"), own), found)
+    assert same(proven(target, low, high, kernels(tmp_path / "c", isa), own), found)
     assert len(list((tmp_path / "c").glob("*.proof"))) == 1
 
 
@@ -122,7 +121,7 @@ NONSENSE = {
 }  # fmt: skip
 
 
-@every_isa
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", NONSENSE)
 def test_kept_constants_are_never_believed(isa: str, name: str) -> None:
     target, low, high = case(5, "s8", -3)

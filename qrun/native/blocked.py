@@ -1,0 +1,113 @@
+"""Plans of products that copy blocks of activations first: how they are cut into tiles, and their kernel calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.native.fold import aligned
+from qrun.native.product import Part, Product
+from qrun.native.section import Section, struct
+from qrun.native.spec import KernelSpec
+from qrun.native.thresholds import Ints
+
+Array = np.ndarray[Any, Any]
+Run = tuple[int, int, int, str]
+"""First channel, vectors of a panel, panels, form: see Product.panels."""
+_LEAST_BLOCKS = 8
+_UNITS_PER_THREAD = 8
+_UNIT_MACS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """One run of a product's panels.
+
+    rows:  of a block. taps: the layout's tap that each tap of the kernel reads. depth: activations of each.
+    read:  bytes read at each offset. block: bytes of a block's copy. near: bytes of copies that a tile may have.
+    """
+
+    product: Product
+    run: Run
+    rows: int
+    taps: tuple[int, ...]
+    depth: int
+    read: int
+    block: int
+    near: int
+
+    @property
+    def width(self) -> int:
+        """Channels of a panel."""
+        return self.run[1] * self.product.isa.lanes
+
+    @property
+    def pick(self) -> Ints:
+        """int64 [panels, width]: the channels, -1 where there is none; the last panel overlaps rather than run over."""
+        first, _, panels, _ = self.run
+        count = min(panels * self.width, len(self.product.folded.centred) - first)
+        starts = np.minimum(np.arange(panels) * self.width, max(count - self.width, 0))
+        lanes = starts[:, None] + np.arange(self.width)
+        return np.where(lanes < count, first + lanes, -1)
+
+    def weights(self, centred: Array) -> Array:
+        """Those of the panels' channels [N, ...], as many as there are."""
+        pick = self.pick
+        return centred[pick[pick >= 0]]
+
+    def cut(self) -> tuple[int, int]:
+        """(blocks per tile, panels per tile): copies that stay near, and about eight tiles per thread."""
+        product, panels = self.product, self.run[2]
+        images, blocks = product.layout.images, -(-product.layout.rows // self.rows)
+        chunks = -(-blocks // max(1, self.near // self.block))
+        units = 1
+        if product.threads > 1:
+            macs = self.rows * len(self.taps) * self.depth * self.width
+            units = min(_UNITS_PER_THREAD * product.threads, images * blocks * panels * macs // _UNIT_MACS)
+            units = max(1, units // images)
+            chunks = max(chunks, min(units, -(-blocks // _LEAST_BLOCKS)))
+        shares = min(panels, -(-units // chunks))
+        return -(-blocks // chunks), -(-panels // shares)
+
+    def part(
+        self,
+        spec: KernelSpec,
+        names: Sequence[str],
+        arrays: Mapping[str, Array],
+        words: Mapping[str, int],
+        scratch: int,
+    ) -> Part:
+        """The kernel call; arrays, words: besides what all have. scratch: bytes that a calling thread brings."""
+        product, (first, _, panels, form) = self.product, self.run
+        layout, results, pick = product.layout, product.results, self.pick
+        blocks, (chunk, share) = -(-layout.rows // self.rows), self.cut()
+        chunks, shares = -(-blocks // chunk), -(-panels // share)
+        known = {
+            "last_row": layout.rows - self.rows, "blocks": blocks, "taps": len(self.taps), "depth": self.depth,
+            "panels": panels, "shares": shares, "share": share, "chunks": chunks, "chunk": chunk,
+            "tiles": layout.images * chunks * shares, "last_channel": int(pick[-1, 0]) - first,
+            "mask": (1 << int((pick[-1, -product.isa.lanes :] >= 0).sum())) - 1, "zero_point!": results.zero_point,
+        }  # fmt: skip
+        constants = {
+            "bias*": product.bias(form, pick),
+            "constants*": results.constants(form, pick),
+            "padding*": aligned(self.read, product.x_zero.dtype, int(product.x_zero)),
+        }
+        arrays = {**arrays, **constants}
+        section = Section(
+            spec,
+            product.kernels.get(spec),
+            struct(names, {**dict.fromkeys(names, 0), **known, **words}, arrays),
+            ((names.index("x*"), 0), (names.index("y*"), 1)),
+            (0, 0),
+            known["tiles"],
+            first,
+            int(pick.max()) + 1 - first,
+            tuple(arrays.values()),
+            results.why(form, pick[pick >= 0]),
+            scratch,
+        )
+        return Part(section, tuple(names), self.taps, self.read, results.size)

@@ -1,0 +1,98 @@
+"""Products on 16-bit copies of activations: every size around pieces, vectors and blocks, all codes, all weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from native_cases import reference, target_of
+from native_support import LIMITS, SETS, TYPES, codes, emulating, engine
+
+from qrun.native import Conv, Target, copied, widened
+from qrun.native.compile import compile_object, kernel_text
+from qrun.native.isa import ISAS as ALL
+from qrun.native.spec import KernelSpec
+from qrun.native.widened import DOTS, ROWS
+
+MINE = [isa.name for isa in ALL if isa.dot in DOTS]
+
+
+def every_own(test: Callable[..., None]) -> Callable[..., None]:
+    """Parametrize `isa`."""
+    return emulating(pytest.mark.parametrize("isa", [name for name in MINE if name in SETS])(test))
+
+
+GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, k, rows), (n, k, 1), {})
+    for rows, k, n in (
+        (16, 1, 1), (17, 2, 8), (19, 3, 9), (20, 15, 15), (21, 16, 16), (24, 17, 17), (25, 33, 24), (16, 47, 70),
+        (23, 48, 129), (40, 200, 31),
+    )
+]  # fmt: skip
+GEOMETRIES += [
+    ((2, 3, 9, 9), (24, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((1, 3, 12, 11), (10, 3, 5, 5), {"pads": (2, 2, 2, 2), "strides": (2, 1)}),
+    ((2, 5, 6, 6), (17, 5, 2, 3), {"pads": (0, 2, 1, 0)}),
+    ((3, 18, 5, 5), (40, 18, 3, 3), {"dilations": (2, 2), "pads": (2, 2, 2, 2)}),
+]
+
+
+def case_of(rng: np.random.Generator, kinds: tuple[str, str, str], number: int, extreme: bool) -> dict[str, Any]:
+    shape, w_shape, geometry = GEOMETRIES[number]
+    x, w = codes(rng, shape, kinds[0]), codes(rng, w_shape, kinds[1])
+    zero = codes(rng, (w_shape[0],), kinds[1])
+    if extreme:
+        x = np.asarray(rng.choice(LIMITS[kinds[0]], shape), TYPES[kinds[0]])
+        w = np.asarray(rng.choice(LIMITS[kinds[1]], w_shape), TYPES[kinds[1]])
+        zero = np.asarray(rng.choice(LIMITS[kinds[1]], w_shape[0]), TYPES[kinds[1]])
+    return {
+        "x": x, "x_zero_point": codes(rng, (), kinds[0]), "w": w, "w_zero_point": zero,
+        "w_scale": (rng.uniform(0.01, 0.03, w_shape[0]) / np.sqrt(np.prod(w_shape[1:]))).astype(np.float32),
+        "y_zero_point": codes(rng, (), kinds[2]), "out": kinds[2],
+        "B": rng.integers(-900, 900, w_shape[0]).astype(np.int32), "geometry": geometry,
+    }  # fmt: skip
+
+
+def planned(case: dict[str, Any], isa: str, threads: int) -> Conv:
+    return Conv(
+        engine(isa, threads), case["x"].shape, case["w"], x_zero_point=case["x_zero_point"],
+        w_zero_point=case["w_zero_point"], bias=case["B"], target=target_of(case), **case["geometry"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("near", [1, 1 << 17])
+@pytest.mark.parametrize("threads", [1, 2])
+@every_own
+def test_all_codes_and_weights(isa: str, threads: int, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widened, "_NEAR", near)
+    monkeypatch.setattr(copied, "_FEW", 1 << 30)
+    rng = np.random.default_rng(12)
+    for number in range(len(GEOMETRIES)):
+        for kinds in (("u8", "s8", "u8"), ("s8", "u8", "s8"), ("u8", "u8", "s8")):
+            for extreme in (False, True):
+                case = case_of(rng, kinds, number, extreme)
+                plan = planned(case, isa, threads)
+                assert {section.spec.kind for section in plan.tight} == {"widened"}
+                assert np.array_equal(plan.run(case["x"]), reference(case)), (GEOMETRIES[number], kinds, extreme)
+
+
+@every_own
+def test_few_rows_and_plain_sums_are_read_in_place(isa: str) -> None:
+    rng = np.random.default_rng(14)
+    w, zero = codes(rng, (40, 20, 1), "s8"), np.uint8(128)
+    target = Target(np.float32(0.3), np.full(40, 0.01, np.float32), np.float32(0.3), "u8", 7)
+    for rows, results, kind in ((15, target, "dense"), (16, target, "widened"), (16, None, "dense")):
+        plan = Conv(engine(isa), (1, 20, rows), w, x_zero_point=zero, target=results)
+        assert {section.spec.kind for section in plan.tight} == {kind}
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_compiles_for_every_cpu(name: str) -> None:
+    isa = next(isa for isa in ALL if isa.name == name)
+    for vectors in range(1, isa.vectors + 1):
+        for out, form in (("u8", "y32"), ("s8", "x32"), ("u8", "f64"), ("u8", "ort")):
+            for signed in (False, True):
+                spec = KernelSpec("widened", name, ROWS[vectors], vectors, 1, form, out, signed)
+                assert compile_object(kernel_text(spec), isa)
