@@ -20,6 +20,8 @@ _ROWS = 4
 _FEW_VECTORS = {2: 2, 4: 1}
 """By taps per turn: up to so many vectors of channels beyond the last whole panel run on the plain kernel."""
 _THREE = 3
+_LONGER = 8
+"""How many products of a dense kernel take as long as one of these, about."""
 
 
 def depthwise(product: Product, window: Window) -> list[Part]:
@@ -94,7 +96,7 @@ def _part(
 ) -> Part:
     start, last = int(pick[0, 0]), int(pick[-1, 0])
     words = {"taps": len(taps), "panels": len(pick), "last_channel": last - start}
-    work = Work(1, len(taps) * spec.rows * pick.size, 0)
+    work = Work(1, _LONGER * len(taps) * spec.rows * pick.size, 0)
     reads = taps, last - start + pick.shape[1], 0
     part = product.part(spec, _depthwise.ARGUMENTS, pick, {"weights*": copied(weights)}, words, work, reads)
     return replace(part, later=tuple(later), start=start)

@@ -15,7 +15,7 @@ from qrun.native.thresholds import Ints
 _UNROLLS = (4, 3, 2)
 _WHOLE, _WHOLE_ODD = 8, 20
 _TILES_PER_THREAD = 8
-_TILE_MACS = 1 << 20
+_TILE_MACS = 1 << 16
 _OFFSET_LIMIT = 2**31 - 1
 
 
@@ -80,12 +80,12 @@ def unroll_for(k: int) -> tuple[int, int]:
     return next(u for u in _UNROLLS if steps % u == 0), steps
 
 
-def chunk_blocks(blocks: int, tiles: int, macs: int, threads: int) -> int:
-    """Blocks per tile: all of them for one thread, else about eight tiles per thread of a million products or more.
+def chunk_blocks(blocks: int, tiles: int, macs: int, threads: int, lanes: int) -> int:
+    """Blocks per tile: all of them for one thread, else about eight tiles per thread, none too small to be worth it.
 
-    macs: products of one block. tiles: how many times over the blocks are walked (images and panels).
+    macs: products of one block. tiles: how many times over the blocks are walked (images and panels). lanes: of a vector.
     """
     if threads == 1:
         return blocks
-    share = max(blocks * tiles * macs // (threads * _TILES_PER_THREAD), _TILE_MACS)
+    share = max(blocks * tiles * macs // (threads * _TILES_PER_THREAD), _TILE_MACS * lanes)
     return max(1, min(blocks, share // max(1, macs)))

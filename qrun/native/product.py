@@ -68,7 +68,8 @@ class Part:
 class Work:
     """How a kernel call is cut into tiles.
 
-    walks: how often the blocks of an image are walked, once per panel. macs: products per block.
+    walks: how often the blocks of an image are walked, once per panel. macs: products per block; those of a depthwise
+           kernel count several times, as they take longer.
     chunk: blocks per tile if all walks of a tile are to follow each other, else 0.
     """
 
@@ -182,7 +183,7 @@ class Product:
         padding = aligned(read, self.x_zero.dtype, int(self.x_zero))
         arrays = {**arrays, "bias*": bias, "constants*": constants, "padding*": padding}
         blocks = -(-layout.rows // spec.rows)
-        chunk = chunk_blocks(blocks, work.walks * layout.images, work.macs, self.threads)
+        chunk = chunk_blocks(blocks, work.walks * layout.images, work.macs, self.threads, self.isa.lanes)
         chunk = min(chunk, work.chunk or chunk)
         chunks = -(-blocks // chunk)
         tiles = layout.images * work.walks * chunks
