@@ -18,6 +18,7 @@ ARGUMENTS = (
     "x*", "padding*", "offsets*", "weights*", "bias*", "constants*", "y*",
     "x_image", "y_image", "y_row", "last_row", "blocks", "taps", "depth",
     "panels", "shares", "share", "chunks", "chunk", "tiles", "last_channel", "mask", "zero_point!",
+    "groups", "x_group", "y_group",
 )  # fmt: skip
 """One 8-byte word each.
 
@@ -26,11 +27,12 @@ offsets      int32 [blocks][taps][rows]: bytes from the image's start
 x_image, y_image  bytes from one image to the next; y_row: bytes from one output row to the next
 last_row     where the last block starts: blocks overlap rather than run over
 depth        bytes per tap
-panels       panels of channels; shares, share: parts they are cut into, and panels in each
+panels       panels of a group's channels; shares, share: parts they are cut into, and panels in each
 chunks, chunk     parts of the rows the work is cut into, and blocks in each
-tiles        images * chunks * shares
+tiles        images * chunks * groups * shares
 last_channel where the last panel starts: panels overlap rather than run over, unless there is only one (then `mask` tells
              which lanes of its last vector exist)
+x_group, y_group  bytes from one group's channels to the next one's
 """
 
 
@@ -69,15 +71,18 @@ class Copied:
         self.steps, panel_weights = self.copies(), self.panel_weights()
         with w.tiles(a["tiles"]) as tile:
             rest, share = w.split(tile, a["shares"])
+            rest, group = w.split(rest, a["groups"])
             image, chunk = w.split(rest, a["chunks"])
             first = w.mul(chunk, a["chunk"])
             end = w.least(w.add(first, a["chunk"]), a["blocks"])
-            self.copy_blocks(w.at(a["x"], w.mul(image, a["x_image"])), first, end)
-            panel = w.mul(share, a["share"])
-            y = w.at(a["y"], w.mul(image, a["y_image"]))
+            x = w.at(w.at(a["x"], w.mul(image, a["x_image"])), w.mul(group, a["x_group"]))
+            self.copy_blocks(x, first, end)
+            panel, before = w.mul(share, a["share"]), w.mul(group, a["panels"])
+            y = w.at(w.at(a["y"], w.mul(image, a["y_image"])), w.mul(group, a["y_group"]))
             with w.loop(panel, w.least(w.add(panel, a["share"]), a["panels"]), 1) as turn:
-                matrix = w.at(a["weights"], w.mul(turn.index, panel_weights))
-                self._panel(turn.index, matrix, y, first, end)
+                number = w.add(before, turn.index)
+                matrix = w.at(a["weights"], w.mul(number, panel_weights))
+                self._panel(turn.index, number, matrix, y, first, end)
         return w.function("define i64 @kernel(ptr noalias %args, ptr noalias %next, ptr noalias %scratch)")
 
     def source(self, x: str, place: str) -> str:
@@ -88,12 +93,12 @@ class Copied:
         outside = w.let(f"icmp slt i32 {offset}, 0")
         return w.let(f"select i1 {outside}, ptr {self.a['padding']}, ptr {inside}")
 
-    def _panel(self, panel: str, matrix: str, y: str, first: str, end: str) -> None:
-        """All blocks of the chunk for one panel of channels."""
+    def _panel(self, panel: str, number: str, matrix: str, y: str, first: str, end: str) -> None:
+        """All blocks of the chunk for one panel of a group's channels; number: of it among those of all groups."""
         w, a, spec = self.w, self.a, self.spec
         channels = spec.vectors * self.isa.lanes
-        bias = w.at(a["bias"], w.mul(panel, 4 * channels))
-        values = w.at(a["constants"], w.mul(panel, self.epilogue.panel_bytes()))
+        bias = w.at(a["bias"], w.mul(number, 4 * channels))
+        values = w.at(a["constants"], w.mul(number, self.epilogue.panel_bytes()))
         y = w.at(y, w.least(w.mul(panel, channels), a["last_channel"]))
         self.epilogue.set_panel(w.let(f"icmp eq i64 {w.add(panel, 1)}, {a['panels']}"))
         with w.loop(first, end, 1, [("ptr", start) for start, _ in self.steps]) as turn:

@@ -24,13 +24,14 @@ _UNIT_MACS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """One run of a product's panels.
+    """One run of the panels that each of a product's groups has.
 
     rows:  of a block. taps: the layout's tap that each tap of the kernel reads. depth: activations of each.
     read:  bytes read at each offset. block: bytes of a block's copy. near: bytes of copies that a tile may have.
     """
 
     product: Product
+    groups: int
     run: Run
     rows: int
     taps: tuple[int, ...]
@@ -45,23 +46,26 @@ class Blocked:
         return self.run[1] * self.product.isa.lanes
 
     @property
+    def channels(self) -> int:
+        """Those of a group."""
+        return len(self.product.folded.centred) // self.groups
+
+    @property
     def pick(self) -> Ints:
-        """int64 [panels, width]: the channels, -1 where there is none; the last panel overlaps rather than run over."""
+        """int64 [groups * panels, width]: the channels, -1 where there is none; a group's last panel overlaps the one
+        before it rather than run over.
+        """
         first, _, panels, _ = self.run
-        count = min(panels * self.width, len(self.product.folded.centred) - first)
+        count = min(panels * self.width, self.channels - first)
         starts = np.minimum(np.arange(panels) * self.width, max(count - self.width, 0))
         lanes = starts[:, None] + np.arange(self.width)
-        return np.where(lanes < count, first + lanes, -1)
-
-    def weights(self, centred: Array) -> Array:
-        """Those of the panels' channels [N, ...], as many as there are."""
-        pick = self.pick
-        return centred[pick[pick >= 0]]
+        groups = self.channels * np.arange(self.groups)[:, None, None]
+        return np.where(lanes < count, groups + first + lanes, -1).reshape(-1, self.width)
 
     def cut(self) -> tuple[int, int]:
         """(blocks per tile, panels per tile): copies that stay near, and about eight tiles per thread."""
         product, panels = self.product, self.run[2]
-        images, blocks = product.layout.images, -(-product.layout.rows // self.rows)
+        images, blocks = product.layout.images * self.groups, -(-product.layout.rows // self.rows)
         chunks = -(-blocks // max(1, self.near // self.block))
         units = 1
         if product.threads > 1:
@@ -88,8 +92,9 @@ class Blocked:
         known = {
             "last_row": layout.rows - self.rows, "blocks": blocks, "taps": len(self.taps), "depth": self.depth,
             "panels": panels, "shares": shares, "share": share, "chunks": chunks, "chunk": chunk,
-            "tiles": layout.images * chunks * shares, "last_channel": int(pick[-1, 0]) - first,
+            "tiles": layout.images * self.groups * chunks * shares, "last_channel": int(pick[panels - 1, 0]) - first,
             "mask": (1 << int((pick[-1, -product.isa.lanes :] >= 0).sum())) - 1, "zero_point!": results.zero_point,
+            "groups": self.groups, "x_group": layout.k, "y_group": self.channels * results.size,
         }  # fmt: skip
         constants = {
             "bias*": product.bias(form, pick),
@@ -110,4 +115,5 @@ class Blocked:
             results.why(form, pick[pick >= 0]),
             scratch,
         )
-        return Part(section, tuple(names), self.taps, self.read, results.size)
+        read = self.read + (self.groups - 1) * layout.k
+        return Part(section, tuple(names), self.taps, read, results.size)

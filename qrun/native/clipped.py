@@ -30,14 +30,14 @@ def clips(product: Product) -> bool:
     return isa.dot == "madd256" and zero <= SMALL and layout.k >= EIGHT
 
 
-def clipped(product: Product, run: Run) -> Part:
+def clipped(product: Product, groups: int, run: Run) -> Part:
     """The call for one run of panels."""
     _, vectors, panels, form = run
     layout, isa = product.layout, product.isa
     weights, taps = int8_taps(product.folded.centred)
     depth, rows = -(-layout.k // EIGHT) * EIGHT, ROWS[vectors]
     row = len(taps) * depth
-    plan = Blocked(product, run, rows, tuple(taps), depth, depth, rows * row, _COPY)
+    plan = Blocked(product, groups, run, rows, tuple(taps), depth, depth, rows * row, _COPY)
     spec = KernelSpec(
         "clipped",
         isa.name,
@@ -49,10 +49,11 @@ def clipped(product: Product, run: Run) -> Part:
         product.signed,
     )
     limit = int(rows * row // EIGHT * _LISTED)
-    weights = plan.weights(weights)
+    pick = plan.pick
+    weights = weights[pick[pick >= 0]]
     each, most = lane_bounds(weights, depth)
     arrays = {
-        "weights*": grouped(weights[None], panels, plan.width, depth),
+        "weights*": grouped(weights.reshape(groups, -1, *weights.shape[1:]), panels, plan.width, depth),
         "each*": _repeated(each, rows),
         "first*": _repeated(most, rows),
     }

@@ -168,8 +168,8 @@ class Conv(Operation):
         if self._tiles and groups == 1:
             parts = tiled(product, self.window, self.lines)
             self.tiled = bool(parts)
-        if groups == 1 and not parts:
-            parts = copied(product)
+        if not parts:
+            parts = copied(product, groups)
         return [(part, product.layout.k) for part in parts or product.dense(groups)]
 
     def _layout(self, k: int, pixel: int, row: int) -> Layout:

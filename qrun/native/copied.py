@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qrun.native.blocked import Run
 from qrun.native.clipped import ROWS, clipped, clips
 from qrun.native.product import Part, Product
-from qrun.native.widened import DOTS, widened
+from qrun.native.widened import DOTS, block_rows, widened
 
 _LEAST_ROWS = 16
 """Rows below which it matters more that 16-bit weights are twice as many bytes."""
 _FEW = 2
 """Panels from which on it pays to look which activations are small."""
+_VECTORS, _QUAD = 2, 4
+"""Groups of no more vectors of channels, or no more activations at each tap, are not copied."""
+_BROADCAST, _PRODUCT, _LOOP = 1.25, 2, 7
+"""Instructions for each row, for each of its vectors, and for the loop; the first and last fitted to what was measured."""
 
 
-def copied(product: Product) -> list[Part]:
-    """Kernel calls for a product of one group; none where copies do not serve."""
-    layout = product.layout
-    runs = _runs(product)
-    if product.isa.dot not in DOTS or not layout.k or any(form in ("table", "i32") for *_, form in runs):
+def copied(product: Product, groups: int) -> list[Part]:
+    """Kernel calls for [rows, taps, groups * k] activations, as Product.dense; none where copies do not serve."""
+    layout, isa = product.layout, product.isa
+    each = len(product.folded.centred) // groups
+    plain = product.panels(each, groups)
+    if isa.dot not in DOTS or not layout.k or any(form in ("table", "i32") for *_, form in plain):
         return []
-    wide = layout.rows >= _LEAST_ROWS
-    small = clips(product)
+    if groups > 1 and (each <= _VECTORS * isa.lanes or layout.k <= _QUAD):
+        return []
+    wide, small = layout.rows >= _LEAST_ROWS, clips(product)
+    fitting = {vectors: rows for vectors, rows in ROWS.items() if rows <= layout.rows} or ROWS
+    narrow, broad = (_runs(plain, each, isa.lanes, rows) for rows in (fitting, block_rows(isa)))
     parts = []
-    for run in runs:
+    for run, other in zip(narrow, broad, strict=True):
         _, vectors, panels, _ = run
         if small and layout.rows >= ROWS[vectors] and (panels >= _FEW or not wide):
-            parts.append(clipped(product, run))
+            parts.append(clipped(product, groups, run))
         elif wide:
-            parts.append(widened(product, run))
+            parts.append(widened(product, groups, other))
         else:
             return []
     return parts
 
 
-def _runs(product: Product) -> list[Run]:
-    """A single run of panels, which may overlap, unless some channels need another form than others."""
-    channels, lanes = len(product.folded.centred), product.isa.lanes
-    runs = product.panels(channels, 1)
-    form = runs[0][3]
-    if any(run[3] != form for run in runs):
-        return runs
-    sizes = [(vectors, -(-channels // (vectors * lanes))) for vectors in range(product.isa.vectors, 0, -1)]
-    vectors, panels = min(sizes, key=lambda size: (size[0] + 1) * size[1])
+def _runs(plain: list[Run], channels: int, lanes: int, rows: Mapping[int, int]) -> list[Run]:
+    """A single run of panels, which may overlap, unless some channels need another form than others.
+
+    rows: of a block, by the vectors of a panel.
+    """
+    form = plain[0][3]
+    if any(run[3] != form for run in plain):
+        return plain
+    sizes = [(vectors, -(-channels // (vectors * lanes))) for vectors in sorted(rows, reverse=True)]
+    vectors, panels = min(sizes, key=lambda size: size[1] * _cost(size[0], rows[size[0]]))
     return [(0, vectors, panels, form)]
+
+
+def _cost(vectors: int, rows: int) -> float:
+    """Of a panel, per row: instructions of a turn of the inner loop; rows share its own, and the loads of weights."""
+    return _BROADCAST + _PRODUCT * vectors + (vectors + _LOOP) / rows
