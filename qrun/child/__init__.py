@@ -4,6 +4,6 @@
 process, one after the other; after a crash the next request starts another.
 """
 
-from qrun.child.process import Child, Crash, Failed, Kept, running, start
+from qrun.child.process import Child, Crash, Failed, Kept, alone, running, start
 
-__all__ = ["Child", "Crash", "Failed", "Kept", "running", "start"]
+__all__ = ["Child", "Crash", "Failed", "Kept", "alone", "running", "start"]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, RLock, Thread
 from typing import IO, Any
 
 from qrun.child.limit import out_of_memory
@@ -124,6 +124,12 @@ class Child:
                 with suppress(OSError):
                     stream.close()
 
+    def leave(self) -> None:
+        """Let go of a child of the process that this one was forked from: whatever is still to be written goes nowhere."""
+        assert self._process.stdin is not None
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), self._process.stdin.fileno())
+
     def _send(self, name: str, arguments: tuple[Any, ...]) -> int:
         number, dropped = next(_NUMBERS), self._dropped[:]
         assert self._process.stdin is not None
@@ -162,9 +168,10 @@ class Kept:
     @property
     def handle(self) -> int:
         """Its number in the child that runs now."""
-        if self._child is not running():
-            self._make()
-        return self._handle
+        with alone():
+            if self._child is not running():
+                self._make()
+            return self._handle
 
     def forget(self) -> None:
         """Let it be made anew with the next request."""
@@ -172,23 +179,31 @@ class Kept:
         self._child = None
 
     def _make(self) -> None:
-        self._child, self._handle = running(), next(_NUMBERS)
-        self._finalizer = weakref.finalize(self, self._child.drop, self._handle)
-        self._finalizer.atexit = False
-        self.answer = self._child.ask(self._name, self._handle, *self._arguments())
+        with alone():
+            self._child, self._handle = running(), next(_NUMBERS)
+            self._finalizer = weakref.finalize(self, self._child.drop, self._handle)
+            self._finalizer.atexit = False
+            self.answer = self._child.ask(self._name, self._handle, *self._arguments())
 
 
 _children: list[Child] = []
 """The child of this process, if it has one."""
+_turn = RLock()
+
+
+def alone() -> RLock:
+    """For requests that need the same child: with this lock held, no other thread starts another or learns of its end."""
+    return _turn
 
 
 def running() -> Child:
     """The child of this process; another one if it has ended."""
-    if _children and not _children[0].alive:
-        _children.pop().close()
-    if not _children:
-        _children.append(Child())
-    return _children[0]
+    with alone():
+        if _children and not _children[0].alive:
+            _children.pop().close()
+        if not _children:
+            _children.append(Child())
+        return _children[0]
 
 
 def start(runtime: str) -> None:
@@ -203,9 +218,17 @@ def _end() -> None:
         _children.pop().close()
 
 
+def _forked() -> None:
+    """In a forked process: it gets a child of its own, and does not hold the pipe of the other one open."""
+    global _turn
+    _turn = RLock()
+    while _children:
+        _children.pop().leave()
+
+
 atexit.register(_end)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_children.clear)
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _listen(stream: Any, answers: SimpleQueue[tuple[int, bool, Any] | None]) -> None:

@@ -20,7 +20,7 @@ PER_FILE = ("select", "ignore", "lsb", "rtol", "atol")
 def _load(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if ctx.resilient_parsing or value == "none":
         return value
-    path = Path(value) if value else _nearest(Path.cwd())
+    path = Path(value) if value else _nearest()
     if path is None:
         return None
     table = _table(path, required=value is not None)
@@ -47,7 +47,11 @@ config_option = option(
 )
 
 
-def _nearest(folder: Path) -> Path | None:
+def _nearest() -> Path | None:
+    try:
+        folder = Path.cwd()
+    except OSError:
+        return None
     for parent in (folder, *folder.parents):
         if (parent / "pyproject.toml").is_file():
             return parent / "pyproject.toml"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import onnx
@@ -24,6 +24,7 @@ from qrun.ir.wire import lift
 KNOWN = f"ai.onnx {schema.OPSETS[0]}-{schema.OPSETS[-1]}, com.microsoft 1"
 MAX_INLINED = 2 * 10**5
 LARGEST = 2**31 - 1
+_PIECE = 1 << 24
 """Bytes of a protobuf message; no model file is longer."""
 
 
@@ -59,7 +60,7 @@ def read_file(path: Path) -> bytes:
     """The bytes of a model file; CallError if there is none, ModelError if there are too many for a protobuf message."""
     try:
         with path.open("rb") as stream:
-            data = stream.read(LARGEST + 1)
+            data = _at_most(stream, LARGEST + 1)
     except (OSError, ValueError) as error:
         reason = "it is a folder" if os.path.isdir(path) else getattr(error, "strerror", None) or str(error)
         near = sorted(p.name for p in path.parent.glob("*.onnx"))[:4] if os.path.isdir(path.parent) else []
@@ -74,6 +75,15 @@ def read_file(path: Path) -> bytes:
             fixes=["keep the weights in a file beside it (external data)"],
         )  # fmt: skip
     return data
+
+
+def _at_most(stream: IO[bytes], count: int) -> bytes:
+    """Up to so many bytes, without room for all of them beforehand."""
+    pieces = []
+    while count and (piece := stream.read(min(count, _PIECE))):
+        pieces.append(piece)
+        count -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def parse(data: bytes, label: str) -> onnx.ModelProto:

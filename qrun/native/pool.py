@@ -272,9 +272,9 @@ class MeanPool(_Pool):
 
 
 def _unrolled(offsets: Ints, repeat: bool) -> tuple[int, Ints]:
-    """Taps per turn, and the table with as many taps as that takes: the first one again, or padding."""
+    """Taps per turn, and the table with as many taps as that takes: the last one again, or padding."""
     pixels, taps = offsets.shape
     unroll = min((u for u in _UNROLLS if u <= taps), key=lambda u: -(-taps // u) * (u + 1))
     more = -taps % unroll
-    extra = np.repeat(offsets[:, :1], more, axis=1) if repeat else np.full((pixels, more), -1, np.int64)
+    extra = np.repeat(offsets[:, -1:], more, axis=1) if repeat else np.full((pixels, more), -1, np.int64)
     return unroll, np.concatenate([offsets, extra], axis=1)

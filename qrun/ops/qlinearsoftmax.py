@@ -171,4 +171,5 @@ def _ort(rows: Array, xs: float, ys: Array) -> Rounded:
         levels = np.floor(np.float32(1) / single(ys))
         product = weight * levels
         quotient = np.where(np.isfinite(product), product / total, weight / total * levels)
+        quotient[weight == 0] = 0
         return np.asarray(np.rint(quotient).astype(np.float64))

@@ -15,7 +15,7 @@ integer operators do in exact arithmetic:
 
 So a code differs from the literal graph's by at most 1, and only where the real quotient lies within the error of the
 float32 steps (some 2**-22 of the largest term) of a tie: the fused graph is then the one that is right. Averages of few
-elements often are ties.
+elements often are ties. Where a step of the literal graph overflows float32, it computes with infinity, and may give NaN.
 
 Bias. Its scale in the graph is float32(x_scale * w_scale). The integer operators take it in units of the real product,
 which differs by at most one part in 2**24, and so may the bias. A bias with another scale is refused, as is a float

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
-from qrun.child import Crash, Failed, Kept, running
+from qrun.child import Crash, Failed, Kept, alone, running
 from qrun.errors import MemoryLimitError, RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.memory import human
@@ -72,23 +72,25 @@ class Loaded:
     def finish(self) -> str:
         """End a runtime's own profiling: the path of what it wrote. Raises RunError."""
         try:
-            return str(running().ask("finish", self.kept.handle))
+            with alone():
+                return str(running().ask("finish", self.kept.handle))
         except (Failed, Crash) as error:
             self._run_failed(error)
 
     def _ask(self, given: Callable[[], Any], fetch: bool) -> tuple[Any, int]:
         """given: feeds, or the number of feeds that are held."""
-        try:
-            handle = self.kept.handle
-        except (Failed, Crash) as error:
-            load_failed(self.label, self.model, error, self.limit)
-        try:
-            made, duration = running().ask("run", handle, self.limit, given(), fetch, *self.how)
-        except (Failed, Crash) as error:
-            if error.memory:
-                self.kept.forget()
-            self._run_failed(error)
-        return made, int(duration)
+        with alone():
+            try:
+                handle = self.kept.handle
+            except (Failed, Crash) as error:
+                load_failed(self.label, self.model, error, self.limit)
+            try:
+                made, duration = running().ask("run", handle, self.limit, given(), fetch, *self.how)
+            except (Failed, Crash) as error:
+                if error.memory:
+                    self.kept.forget()
+                self._run_failed(error)
+            return made, int(duration)
 
     def _run_failed(self, error: Failed | Crash) -> NoReturn:
         """Raise RunError in the runtime's own words, or because it crashed; MemoryLimitError."""

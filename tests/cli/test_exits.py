@@ -212,7 +212,7 @@ def test_backends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert ended.json["outputs"] == mine, backend
         assert ended.json["nodes"] == []
         text = call("conv.onnx", "-i", "x.npy", "--backend", backend)
-        assert "per-node time is not available for this backend yet" in text.out
+        assert "qrun profile shows the time per node of other runtimes" in text.out
     assert (
         call("m.onnx", "-i", "x.npy", "-b", "ort", "-t", "*features.0*", "--json")
         .json["outputs"][1]["name"]
@@ -282,3 +282,13 @@ def test_json_is_strict(folder: Path) -> None:
     assert output["values"] == ["nan", "inf", "-inf", 1.0]
     assert (output["nan"], output["inf"], output["min"], output["max"], output["mean"]) == (1, 2, "-inf", "inf", 1.0)
     assert json.dumps(document, allow_nan=False)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a folder that is in use cannot be removed")
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    """Nothing of it is needed where paths are absolute."""
+    code = "import os, sys\nos.rmdir(os.getcwd())\nfrom qrun.cli import main\nsys.exit(main())"
+    (tmp_path / "gone").mkdir()
+    files = [str(Path("m.onnx").resolve()), "-i", str(Path("x.npy").resolve())]
+    done = subprocess.run([sys.executable, "-c", code, *files], cwd=tmp_path / "gone", capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -185,3 +185,11 @@ def test_softmax_refuses_an_axis_out_of_range(axis: int) -> None:
 )
 def test_exp_sums_are_compared_with_certainty(counts, step: float, bound: Fraction, sign: int) -> None:
     assert exp_sum_exceeds(counts, step, bound) == sign
+
+
+@pytest.mark.parametrize("sy", [1e-45, 2.9e-39])
+def test_softmax_ort_of_a_scale_without_a_float32_reciprocal(sy: float) -> None:
+    """Terms that are zero stay zero."""
+    inputs = [np.array([[0, 255, 255, 3]], np.uint8), F32(4), np.uint8(0), F32(sy), np.uint8(243)]
+    model, feeds = node_model("QLinearSoftmax", inputs, {"opset": 13}, domain=MS, opset=17, outputs=[np.uint8])
+    assert run_qrun(model, feeds, arith="ort")[0].tolist() == [[243, 255, 255, 243]]

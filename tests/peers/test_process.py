@@ -288,6 +288,49 @@ def test_a_fork_has_a_child_of_its_own() -> None:
     assert running().pid == pid
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_does_not_hold_the_child_of_its_parent() -> None:
+    """It ends with its parent, though a process that was forked from that lives on."""
+    code = (
+        "import os, sys, time\nfrom qrun.child import running\nchild = running()\n"
+        "if not os.fork():\n    print(child.pid, os.getpid(), flush=True)\n    time.sleep(60)\n"
+        "time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child, forked = map(int, parent.stdout.readline().split())
+    try:
+        parent.kill()
+        parent.wait()
+        assert gone(child)
+    finally:
+        os.kill(forked, signal.SIGKILL)
+        parent.stdout.close()
+
+
+def test_threads_share_one_child() -> None:
+    """Also where it has just ended: that is no crash of theirs."""
+    one = peer()
+    for _ in range(3):
+        running().close()
+        results: list[Any] = []
+        start = threading.Barrier(6)
+
+        def ask(results: list[Any] = results, start: threading.Barrier = start) -> None:
+            start.wait()
+            try:
+                results.append(one.execute({"i0": X}).outputs["y0"].tolist() == X.tolist() and running().pid)
+            except Exception as error:
+                results.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == [running().pid] * 6
+
+
 # Memory
 
 
@@ -300,6 +343,20 @@ def large() -> onnx.ModelProto:
     ]
     inputs = [value("x", TensorProto.FLOAT, [1]), value("n", TensorProto.INT64, [1])]
     return make_model(nodes, inputs, [value("y", TensorProto.FLOAT, [])], opset=13)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits address space in this way")
+def test_little_address_space_is_enough(tmp_path: Path) -> None:
+    model, feeds = identity(X)
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", feeds["i0"])
+    code = (
+        "import resource, sys\nresource.setrlimit(resource.RLIMIT_AS, (1_800_000_000,) * 2)\n"
+        "from qrun.cli import main\nsys.exit(main())"
+    )
+    arguments = ["run", tmp_path / "m.onnx", "-i", tmp_path / "x.npy", "--backend", "onnx-ref"]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process in this way")
