@@ -101,7 +101,9 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     total = report.result.duration_ns
     head = ("Time", "bold")
     if not report.result.events:
-        per_node = "; no nodes" if not report.model.nodes else "; qrun profile shows the time per node of other runtimes"
+        per_node = (
+            "; no nodes" if not report.model.nodes else "; qrun profile shows the time per node of other runtimes"
+        )
         screen.line(head, f"  {duration(total)}, one run{per_node}")
         return
     screen.line(head, f"  {duration(total)}, one run (qrun profile for statistics)")
