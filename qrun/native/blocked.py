@@ -10,7 +10,6 @@ import numpy as np
 
 from qrun.native.fold import aligned
 from qrun.native.product import Part, Product
-from qrun.native.section import Section, struct
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
 
@@ -85,35 +84,17 @@ class Blocked:
         scratch: int,
     ) -> Part:
         """The kernel call; arrays, words: besides what all have. scratch: bytes that a calling thread brings."""
-        product, (first, _, panels, form) = self.product, self.run
-        layout, results, pick = product.layout, product.results, self.pick
+        product, (first, _, panels, _) = self.product, self.run
+        layout, pick = product.layout, self.pick
         blocks, (chunk, share) = -(-layout.rows // self.rows), self.cut()
         chunks, shares = -(-blocks // chunk), -(-panels // share)
         known = {
             "last_row": layout.rows - self.rows, "blocks": blocks, "taps": len(self.taps), "depth": self.depth,
             "panels": panels, "shares": shares, "share": share, "chunks": chunks, "chunk": chunk,
             "tiles": layout.images * self.groups * chunks * shares, "last_channel": int(pick[panels - 1, 0]) - first,
-            "mask": (1 << int((pick[-1, -product.isa.lanes :] >= 0).sum())) - 1, "zero_point!": results.zero_point,
-            "groups": self.groups, "x_group": layout.k, "y_group": self.channels * results.size,
+            "groups": self.groups, "x_group": layout.k, "y_group": self.channels * product.results.size,
         }  # fmt: skip
-        constants = {
-            "bias*": product.bias(form, pick),
-            "constants*": results.constants(form, pick),
-            "padding*": aligned(self.read, product.x_zero.dtype, int(product.x_zero)),
-        }
-        arrays = {**arrays, **constants}
-        section = Section(
-            spec,
-            product.kernels.get(spec),
-            struct(names, {**dict.fromkeys(names, 0), **known, **words}, arrays),
-            ((names.index("x*"), 0), (names.index("y*"), 1)),
-            (0, 0),
-            known["tiles"],
-            first,
-            int(pick.max()) + 1 - first,
-            tuple(arrays.values()),
-            results.why(form, pick[pick >= 0]),
-            scratch,
-        )
+        arrays = {**arrays, "padding*": aligned(self.read, product.x_zero.dtype, int(product.x_zero))}
+        section = product.section(spec, names, pick, arrays, {**known, **words}, scratch)
         read = self.read + (self.groups - 1) * layout.k
-        return Part(section, tuple(names), self.taps, read, results.size)
+        return Part(section, tuple(names), self.taps, read, product.results.size)

@@ -178,36 +178,52 @@ class Product:
         names, arrays, words: of its argument struct, what is in it, but for what all kernels of products have.
         reads: taps, bytes read at each, and how far beyond that the last group's channels lie."""
         layout, (taps, read, beyond) = self.layout, reads
-        bias = self.bias(spec.form, pick)
-        constants = self.results.constants(spec.form, pick)
-        padding = aligned(read, self.x_zero.dtype, int(self.x_zero))
-        arrays = {**arrays, "bias*": bias, "constants*": constants, "padding*": padding}
+        arrays = {**arrays, "padding*": aligned(read, self.x_zero.dtype, int(self.x_zero))}
         blocks = -(-layout.rows // spec.rows)
         chunk = chunk_blocks(blocks, work.walks * layout.images, work.macs, self.threads, self.isa.lanes)
         chunk = min(chunk, work.chunk or chunk)
         chunks = -(-blocks // chunk)
         tiles = layout.images * work.walks * chunks
         steps = {"chunk_step": work.walks, "panel_step": 1} if work.chunk else {"chunk_step": 1, "panel_step": chunks}
-        last_vector = pick[-1, -self.isa.lanes :]
         known = {
             "last_row": layout.rows - spec.rows, "blocks": blocks, "chunks": chunks, "chunk": chunk, "tiles": tiles,
-            "mask": (1 << int((last_vector >= 0).sum())) - 1, "zero_point!": self.results.zero_point,
             **steps, **words,
         }  # fmt: skip
+        section = self.section(spec, names, pick, arrays, known)
+        return Part(section, tuple(names), tuple(taps), read + beyond, self.results.size)
+
+    def section(
+        self,
+        spec: KernelSpec,
+        names: Sequence[str],
+        pick: Ints,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        words: Mapping[str, int],
+        scratch: int = 0,
+    ) -> Section:
+        """A call for the channels `pick` [panels, lanes], without operands; scratch: bytes that a calling thread brings.
+
+        names: of its argument struct's words; arrays, words: in it, but for what all products have; 0 for the others.
+        """
+        arrays = {
+            **arrays, "bias*": self.bias(spec.form, pick), "constants*": self.results.constants(spec.form, pick),
+        }  # fmt: skip
+        mask = (1 << int((pick[-1, -self.isa.lanes :] >= 0).sum())) - 1
+        words = {**dict.fromkeys(names, 0), "mask": mask, "zero_point!": self.results.zero_point, **words}
         first = int(pick[0, 0])
-        section = Section(
+        return Section(
             spec,
             self.kernels.get(spec),
-            struct(names, {**dict.fromkeys(names, 0), **known}, arrays),
+            struct(names, words, arrays),
             ((names.index("x*"), 0), (names.index("y*"), 1)),
             (0, 0),
-            tiles,
+            words["tiles"],
             first,
             int(pick.max()) + 1 - first,
             tuple(arrays.values()),
             self.results.why(spec.form, pick[pick >= 0]),
+            scratch,
         )
-        return Part(section, tuple(names), tuple(taps), read + beyond, self.results.size)
 
 
 def lanes_of(first: int, count: int, channels: int, start: int = 0) -> Ints:

@@ -12,7 +12,7 @@ from qrun.native.fold import Int8s, aligned, int8_taps
 from qrun.native.geometry import Window
 from qrun.native.layout import Layout
 from qrun.native.product import FAR_WEIGHTS, Product, lanes_of
-from qrun.native.section import Section, struct
+from qrun.native.section import Section
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
 from qrun.native.tiling import Mode, Tables, choose, tables
@@ -136,29 +136,14 @@ def _part(
         "blocks": len(made.places), "taps": made.taps, "steps": made.steps, "rows": made.rows,
         "panels": panels, "shares": -(-panels // share), "share": share,
         "chunks": -(-len(made.places) // made.chunk), "chunk": made.chunk,
-        "mask": (1 << int((pick[-1, -TILE:] >= 0).sum())) - 1, "zero_point!": results.zero_point,
     }  # fmt: skip
     known["tiles"] = product.layout.images * known["chunks"] * known["shares"]
     arrays = {
         "weights*": _packed(weights, pick, spec, made.taps * made.steps * STEP),
-        "bias*": product.bias(form, pick),
-        "constants*": results.constants(form, pick),
         "padding*": aligned(max(made.piece, 1), product.x_zero.dtype, int(product.x_zero)),
     }
-    names = _amx.ARGUMENTS
-    section = Section(
-        spec,
-        product.kernels.get(spec),
-        struct(names, {**dict.fromkeys(names, 0), **known}, arrays),
-        ((names.index("x*"), 0), (names.index("y*"), 1)),
-        (0, 0),
-        known["tiles"],
-        first,
-        int(pick.max()) + 1 - first,
-        tuple(arrays.values()),
-        results.why(form, pick[pick >= 0]),
-        -(-_amx.scratch_bytes(spec, made.copy) // STEP) * STEP,
-    )
+    scratch = -(-_amx.scratch_bytes(spec, made.copy) // STEP) * STEP
+    section = product.section(spec, _amx.ARGUMENTS, pick, arrays, known, scratch)
     return TiledPart(section, tiles, results.size)
 
 
