@@ -6,10 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import faulty_runtime
 import numpy as np
 import onnx
 import pytest
@@ -28,14 +26,6 @@ from qrun.peers import Nodes, Peer
 f32 = np.float32
 X = np.array([1, -2, 3], f32)
 posix = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
-
-
-@pytest.fixture
-def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    process._end()
-    monkeypatch.setattr(process, "SERVER", faulty_runtime.SERVER)
-    yield
-    process._end()
 
 
 def chain(*names: str) -> onnx.ModelProto:

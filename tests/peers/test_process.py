@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from onnx import TensorProto, helper
 from support import node_model
 
 import qrun
-from qrun.child import Failed, process, running, wire
+from qrun.child import Failed, running, wire
 from qrun.errors import MemoryLimitError
 from qrun.ir.types import DTYPES, NUMBERS
 from qrun.peers import Peer
@@ -36,14 +35,6 @@ TESTS = Path(__file__).resolve().parents[1]
 f32 = np.float32
 X = np.array([1, -2, 3], f32)
 posix = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
-
-
-@pytest.fixture
-def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    process._end()
-    monkeypatch.setattr(process, "SERVER", faulty_runtime.SERVER)
-    yield
-    process._end()
 
 
 def binary(dtype: np.dtype[Any]) -> np.ndarray:
