@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.native import _depthwise
 from qrun.native.geometry import Window
-from qrun.native.product import TABLE_ROWS, Part, Product, Work, copied, lanes_of
+from qrun.native.product import TABLE_ROWS, Part, Product, Work, contiguous, lanes_of
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
 
@@ -98,5 +98,5 @@ def _part(
     words = {"taps": len(taps), "panels": len(pick), "last_channel": last - start}
     work = Work(1, _LONGER * len(taps) * spec.rows * pick.size, 0)
     reads = taps, last - start + pick.shape[1], 0
-    part = product.part(spec, _depthwise.ARGUMENTS, pick, {"weights*": copied(weights)}, words, work, reads)
+    part = product.part(spec, _depthwise.ARGUMENTS, pick, {"weights*": contiguous(weights)}, words, work, reads)
     return replace(part, later=tuple(later), start=start)

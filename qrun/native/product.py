@@ -176,7 +176,8 @@ class Product:
         """A kernel call for the channels `pick` [panels, lanes], -1 for none.
 
         names, arrays, words: of its argument struct, what is in it, but for what all kernels of products have.
-        reads: taps, bytes read at each, and how far beyond that the last group's channels lie."""
+        reads: taps, bytes read at each, and how far beyond that the last group's channels lie.
+        """
         layout, (taps, read, beyond) = self.layout, reads
         arrays = {**arrays, "padding*": aligned(read, self.x_zero.dtype, int(self.x_zero))}
         blocks = -(-layout.rows // spec.rows)
@@ -236,10 +237,10 @@ def grouped(weights: Int8s, panels: int, width: int, k: int) -> Int8s:
     """[groups, N, taps, used] as _pack packs each group, one after the other."""
     if len(weights) == 1:
         return _pack(weights[0], (panels, width), k)
-    return copied(np.concatenate([_pack(own, (panels, width), k) for own in weights]))
+    return contiguous(np.concatenate([_pack(own, (panels, width), k) for own in weights]))
 
 
-def copied(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def contiguous(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A contiguous copy on a 64-byte boundary."""
     packed = aligned(values.shape, values.dtype)
     packed[...] = values
