@@ -71,32 +71,43 @@ def lane_bounds(weights: Int8s, depth: int) -> tuple[Int8s, Int8s]:
     least (s(k) - s(1)) / (k - 1).
     """
     count, taps, k = weights.shape
-    most = np.zeros((3, 2, taps, depth // EIGHT), np.int16)
-    step = max(1, _NEAR_BOUNDS // (taps * depth))
+    size = taps * depth
+    most = [np.zeros((size // EIGHT, pairs, 2), np.uint16) for pairs in (2, 2, 1, 1)]
+    nothing, least = np.zeros(size, np.int8), np.full(size, -127, np.int8)
+    step = max(1, _NEAR_BOUNDS // size)
     for start in range(0, count, step):
         part = weights[start : start + step]
         if k < depth:
             part = np.pad(part, ((0, 0), (0, 0), (0, depth - k)))
-        for lane, places in enumerate(((0, 1, 4, 5), (2, 3, 6, 7))):
-            four = [part[:, :, place::EIGHT].astype(np.int16) for place in places]
-            for sign in (1, -1):
-                sums = _largest_sums(*(np.clip(sign * values, 0, 127) for values in four))
-                for total, found in zip(most, sums, strict=True):
-                    np.maximum(total[lane], found.max(axis=0), out=total[lane])
-    one, two, all_four = most
-    each = np.minimum(one, np.maximum(two - one, (all_four - one + 1) // 2))
-    spread = np.zeros((2, taps, depth // EIGHT, 2, 2, 2), np.int8)
-    spread[0] = np.moveaxis(each, 0, -1)[:, :, None, :, None]
-    spread[1, ..., 0] = np.moveaxis(one - each, 0, -1)[:, :, None, :]
+        part = np.maximum(part.reshape(-1, size), least)
+        for values in (np.maximum(part, nothing), -np.minimum(part, nothing)):
+            for total, found in zip(most, _largest_sums(values), strict=True):
+                np.maximum(total, found.reshape(total.shape), out=total)
+    one, pair, apart, four = (total.max(axis=1) for total in most)
+    each = np.minimum(one, np.maximum(np.maximum(pair, apart) - one, (four - one + 1) // 2))
+    spread = np.zeros((2, size // EIGHT, 2, 2, 2), np.int8)
+    spread[0] = each[:, None, :, None]
+    spread[1, ..., 0] = (one - each)[:, None]
     bounds = spread.reshape(2, taps, depth)
     return bounds[0], bounds[1]
 
 
-def _largest_sums(a: Array, b: Array, c: Array, d: Array) -> tuple[Array, Array, Array]:
-    """The largest sums of one, two and all of four arrays, not negative, element by element."""
-    ab, cd = a + b, c + d
-    one, other = np.maximum(a, b), np.maximum(c, d)
-    return np.maximum(one, other), np.maximum(np.maximum(ab, cd), one + other), ab + cd
+def _largest_sums(values: Int8s) -> tuple[Array, Array, Array, Array]:
+    """Of [N, size], not negative, the largest over N, where a lane reads the first and third or second and fourth pair of
+    each eight: of a pair's values, of their sum, of the sum of a value of each of a lane's pairs, and of all four.
+    """
+    pairs = values.view(np.uint16)
+    low, high = pairs & 0xFF, pairs >> 8
+    larger, sums = np.maximum(low, high), low + high
+    return larger.max(axis=0), sums.max(axis=0), _both(larger), _both(sums)
+
+
+def _both(pairs: Array) -> Array:
+    """The largest sums of a lane's two pairs, of which one word has the first of two lanes, the next word the second."""
+    words = pairs.view(np.uint32)
+    sums = (words[:, ::2] + words[:, 1::2]).view(np.uint16)
+    most: Array = sums.max(axis=0)
+    return most
 
 
 def _repeated(values: Int8s, rows: int) -> Int8s:

@@ -9,8 +9,7 @@ import pytest
 from native_cases import reference, target_of
 from native_support import ISAS, TYPES, Array, codes, engine
 
-from qrun.native import Conv, copied
-from qrun.native.clipped import lane_bounds
+from qrun.native import Conv, clipped, copied
 
 ISA = "avx2"
 Random = np.random.Generator
@@ -47,11 +46,13 @@ def together(shape: SHAPE) -> Array:
     return flat.reshape(shape)
 
 
+@pytest.mark.parametrize("near", [200, 1 << 18])
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_bounds_hold_for_every_channel_and_sign(kind: str) -> None:
+def test_bounds_hold_for_every_channel_and_sign(kind: str, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clipped, "_NEAR_BOUNDS", near)
     rng = np.random.default_rng(4)
     weights = WEIGHTS[kind](rng, (30, 2, 21)).astype(np.int8)
-    each, first = (bound.astype(np.int64).reshape(2, 3, 2, 2, 2) for bound in lane_bounds(weights, 24))
+    each, first = (bound.astype(np.int64).reshape(2, 3, 2, 2, 2) for bound in clipped.lane_bounds(weights, 24))
     padded = np.zeros((30, 2, 24), np.int64)
     padded[:, :, :21] = np.maximum(weights, -127)
     lanes = padded.reshape(30, 2, 3, 2, 2, 2)
