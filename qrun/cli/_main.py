@@ -6,8 +6,8 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from qrun.cli._base import Call
 from qrun.errors import CallError, QrunError, RunError
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _flush()
         return code
     except BrokenPipeError:
-        _silence()
+        _silence(sys.stdout)
         return CLOSED_PIPE
     except OSError as error:
         return _stdout_failed(error)
@@ -75,7 +75,8 @@ def _run(call: Call) -> int:
         _print_json(call, usage_error(call, error.format_message()), error.exit_code)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        _say("interrupted")
+        with _as_stderr_allows():
+            _say("interrupted")
         _print_json(call, QrunError("interrupted", "interrupted", "interrupted"), INTERRUPTED)
         return INTERRUPTED
     except BrokenPipeError:
@@ -121,9 +122,10 @@ def _fail(call: Call, error: QrunError) -> int:
     from qrun.report.message import print_error
     from qrun.report.screen import Screen
 
-    print_error(Screen.of(sys.stderr, call.color), error)
-    if call.verbose > 1:
-        _traceback(error)
+    with _as_stderr_allows():
+        print_error(Screen.of(sys.stderr, call.color), error)
+        if call.verbose > 1:
+            _traceback(error)
     _print_json(call, error, error.exit_code)
     return error.exit_code
 
@@ -146,7 +148,7 @@ def error_fields(error: QrunError) -> dict[str, object]:
 
 
 def _print_json(call: Call, error: QrunError, code: int) -> None:
-    if call.json:
+    if call.json and sys.stdout is not None:
         from qrun.report.json import failure
 
         sys.stdout.write(failure(call.command, call.argv, error_fields(error), code) + "\n")
@@ -156,7 +158,8 @@ def _show_usage(error: object) -> None:
     import click
 
     assert isinstance(error, click.ClickException)
-    error.show(file=sys.stderr)
+    with _as_stderr_allows():
+        error.show(file=sys.stderr)
 
 
 def _out_of_memory(error: MemoryError | OSError) -> RunError:
@@ -182,9 +185,10 @@ def _bug(call: Call, error: Exception) -> int:
     if call.verbose < 2:
         fixes.append("-vv prints the traceback")
     where = [f"{type(error).__name__} in {place(error)}", *([str(error)] if str(error) else [])]
-    print_message(Screen.of(sys.stderr, call.color), "error", "", "internal", message, where=where, fixes=fixes)
-    if call.verbose > 1:
-        _traceback(error)
+    with _as_stderr_allows():
+        print_message(Screen.of(sys.stderr, call.color), "error", "", "internal", message, where=where, fixes=fixes)
+        if call.verbose > 1:
+            _traceback(error)
     _print_json(call, QrunError("internal", "internal", message, where=where, fixes=fixes), BUG)
     return BUG
 
@@ -201,6 +205,17 @@ def _say(text: str) -> None:
         sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
+@contextlib.contextmanager
+def _as_stderr_allows() -> Iterator[None]:
+    """Messages that stderr does not take are lost, the exit code is not."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _silence(sys.stderr)
+
+
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -209,12 +224,12 @@ def _flush() -> None:
 
 def _stdout_failed(error: OSError) -> int:
     """stdout took no more: a full disk, or a descriptor that is not open for writing."""
-    _silence()
+    _silence(sys.stdout)
     call = Call()
     return _fail(call, CallError("QR008", "cannot-write", f"cannot write to stdout: {error.strerror or error}"))
 
 
-def _silence() -> None:
-    """Nothing more to stdout, so that Python's own flush at the end does not complain."""
+def _silence(stream: TextIO) -> None:
+    """Nothing more to this stream, so that Python's own flush at the end does not complain."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -191,6 +191,18 @@ def test_full_disk(folder: Path) -> None:
     assert "cannot write to stdout: No space left on device" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("call", ["run --nosuch", "run nofile.onnx", "run nofile.onnx --json"])
+@pytest.mark.parametrize("streams", ["2>/dev/full", ">&-", "2>/dev/full >&-", ">/dev/full 2>/dev/full"])
+def test_exit_code_survives_messages_that_nobody_takes(folder: Path, call: str, streams: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m qrun {call} {streams}"], capture_output=True, text=True, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(folder: Path, closed: str) -> None:
     done = subprocess.run(
