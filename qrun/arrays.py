@@ -20,7 +20,7 @@ import numpy as np
 
 from qrun.errors import CallError
 from qrun.ir import Array
-from qrun.ir.types import NUMBERS, PACKED_BITS, shape_text, type_name
+from qrun.ir.types import NUMBERS, PACKED_BITS, is_extension, shape_text, type_name
 from qrun.memory import Budget, human
 
 NPY = b"\x93NUMPY"
@@ -231,7 +231,7 @@ def storable(array: Array) -> tuple[Array, str]:
     """
     if array.dtype.kind == "O":
         return array.astype(str), ""
-    if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
+    if not is_extension(array.dtype):
         return array, ""
     name = type_name(array.dtype)
     if name in ("int4", "int2"):
@@ -255,7 +255,7 @@ def restored(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:
         return array, ""
     if dtype.kind == "O" and array.dtype.kind == "U":
         return array.astype(object), ""
-    if dtype not in NUMBERS or dtype.isbuiltin == 1:
+    if dtype not in NUMBERS or not is_extension(dtype):
         return array, ""
     name = type_name(dtype)
     if array.dtype == np.dtype(f"V{dtype.itemsize}"):

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.arrays import integer_range, storable
 from qrun.differences import integral
 from qrun.ir import Array, Node
-from qrun.ir.types import NUMBERS, PACKED_BITS, type_name
+from qrun.ir.types import NUMBERS, PACKED_BITS, is_extension, type_name
 from qrun.ties import before_rounding
 
 SAMPLED = 16
@@ -124,7 +124,7 @@ def _numbers(array: Array) -> Array | None:
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "c":
         return flat.view(np.float32 if flat.dtype.itemsize == 8 else np.float64)
-    if flat.dtype.isbuiltin == 1:
+    if not is_extension(flat.dtype):
         return flat
     name = type_name(flat.dtype)
     return flat.astype(np.int8 if name.startswith("int") else np.uint8 if name.startswith("uint") else np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from qrun.errors import ModelError
-from qrun.ir.types import DTYPES, PACKED_BITS, shape_text, type_name
+from qrun.ir.types import DTYPES, PACKED_BITS, is_extension, shape_text, type_name
 
 _FIELDS: dict[int, str] = {
     **dict.fromkeys((1, 14), "float_data"),
@@ -188,7 +188,7 @@ def _decode(number: int, raw: np.ndarray[Any, Any], count: int) -> np.ndarray[An
             return np.asarray(raw != 0)
         if raw.ctypes.data % dtype.alignment:
             raw = raw.copy()
-        little = raw.view(dtype.newbyteorder("<") if dtype.isbuiltin == 1 else dtype)
+        little = raw.view(dtype if is_extension(dtype) else dtype.newbyteorder("<"))
         return little.view(dtype) if little.dtype == dtype else little.astype(dtype)
     return _unpack(np.asarray(raw), bits, count).view(np.uint8).astype(np.uint8).view(DTYPES[number])
 

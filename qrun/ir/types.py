@@ -44,6 +44,11 @@ PACKED_BITS: dict[int, int] = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2, 27: 6, 28: 6}
 """Element types stored with fewer than 8 bits an element."""
 
 
+def is_extension(dtype: np.dtype) -> bool:
+    """Whether numpy has the type from ml_dtypes. A copy of a dtype, as unpickling makes it, is not `isbuiltin` any more."""
+    return dtype.isbuiltin == 2
+
+
 def type_name(dtype: np.dtype | None) -> str:
     """The name people know: ``float32``, ``uint8``, ``int4``, ``float8e4m3fn``."""
     if dtype is None:

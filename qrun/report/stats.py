@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ir.types import type_name
+from qrun.ir.types import is_extension, type_name
 from qrun.report.text import number
 
 SHOWN = 32
@@ -75,7 +75,7 @@ def numeric(array: Array) -> Array | None:
     """The array in a type that numpy computes with; None for text and complex numbers."""
     if array.dtype.kind in "Oc":
         return None
-    if array.dtype.isbuiltin == 1:
+    if not is_extension(array.dtype):
         return array
     name = type_name(array.dtype)
     return array.astype(np.int8 if name.startswith("int") else np.uint8 if "int" in name else np.float32)

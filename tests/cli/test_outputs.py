@@ -39,6 +39,24 @@ def test_npz_npy_and_folder_hold_the_same(folder: Path) -> None:
     assert again.json["outputs"] == call("deep.onnx", "-i", "x.npy", "--json").json["outputs"]
 
 
+@pytest.mark.parametrize("backend", ["ort", "onnx-ref"])
+@pytest.mark.parametrize("element", ["FLOAT", "DOUBLE", "FLOAT16", "INT64"])
+def test_outputs_of_other_runtimes_keep_their_type(folder: Path, backend: str, element: str) -> None:
+    pytest.importorskip("onnxruntime")
+    number = getattr(TensorProto, element)
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=number)]
+    save(make_model(nodes, [value("x", TensorProto.UINT8, [4])], [value("y", number, [4])]), folder / "cast.onnx")
+    codes = np.arange(4, dtype=np.uint8)
+    npy(folder / "codes.npy", codes)
+    ended = call("cast.onnx", "-i", "codes.npy", "--backend", backend, "-o", "y.npz", "-t", "y")
+    assert ended.code == 0, ended.err
+    with np.load(folder / "y.npz") as arrays:
+        assert arrays["y"].dtype == helper.tensor_dtype_to_np_dtype(number)
+        assert np.array_equal(arrays["y"], codes)
+    assert "as uint" not in ended.err
+    assert call("compare", "y.npz", "y.npz").code == 0
+
+
 def test_same_bytes_each_time(folder: Path) -> None:
     for name in ("a.npz", "b.npz"):
         call("deep.onnx", "-i", "x.npy", "-o", name)
