@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 from qrun.dispatch import NativeKernels
@@ -23,6 +23,7 @@ class RunResult:
 
     start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
     reference kernels observe what native ones cannot; aside_ns: how long it did.
+    first_ns: of the first run, if duration_ns and the events' times are those of the fastest of `runs`; else 0.
     """
 
     outputs: Mapping[str, Array]
@@ -31,6 +32,16 @@ class RunResult:
     peak_bytes: int
     start_ns: int = 0
     aside_ns: int = 0
+    first_ns: int = 0
+    runs: int = 1
+
+    def timed_as(self, later: Sequence[RunResult]) -> RunResult:
+        """The same with the times of the fastest of later runs of the same nodes."""
+        best = min(later, key=lambda run: run.duration_ns)
+        events = [replace(own, start_ns=other.start_ns, duration_ns=other.duration_ns, helpers=other.helpers)
+                  for own, other in zip(self.events, best.events, strict=True)]  # fmt: skip
+        return replace(self, events=tuple(events), duration_ns=best.duration_ns, start_ns=best.start_ns,
+                       first_ns=self.duration_ns, runs=1 + len(later))  # fmt: skip
 
 
 def execute(

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeEvent", "Profile", "RunResult", "Session", "TensorInfo"]
 
+PATIENCE_NS = 2 * 10**9
+LATER_NS = 30 * 10**6
+LATER_RUNS = 20
 PLANS = 8
 """Plans kept per session, for different outputs; the oldest goes."""
 ARITHMETICS = ("exact", "ort", "onnx-ref")
@@ -45,8 +48,8 @@ class Session:
                 where it can run, else reference; then `fallback` says why.
     arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
     fuse:       run the graph with integer operators in place of DequantizeLinear-operator-QuantizeLinear groups, and
-                tables in place of chains of pointwise nodes (qrun.passes tells what stays equal); None: on the native
-                backend only.
+                tables in place of chains of pointwise nodes (qrun.passes tells what stays equal); None: unless the
+                reference backend is asked for.
     threads:    of the native kernels; None: as many as the CPUs that this process may use.
     max_memory: bytes a run may hold at once; None: 80 % of what is free.
     cache:      where compiled native kernels are kept: True for the user's private cache folder, False for nowhere, or
@@ -83,7 +86,7 @@ class Session:
         self.max_memory = max_memory
         self._engine, self.fallback = _engine(backend, isa, cache, self.threads)
         self.backend = "native" if self._engine else "reference"
-        self.fuse = self._engine is not None if fuse is None else fuse
+        self.fuse = backend != "reference" if fuse is None else fuse
         self._lock = threading.Lock()
         self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
         self._prepared((), False)
@@ -123,6 +126,30 @@ class Session:
         """
         return self._execute(feeds, outputs, observe, True)
 
+    def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
+        """Run as `execute` does, then as a native program a few times, of which the fastest gives the result its times.
+
+        There is no program without native kernels, and none is made after a first run of more than two seconds.
+        """
+        first = self.execute(feeds, outputs)
+        chosen = self._prepared(_names(outputs), True)
+        if chosen.programs is None or first.duration_ns > PATIENCE_NS:
+            return first
+        values = check_feeds(self.model, feeds)
+        chosen.programs.learn(chosen.plan, values, tuple(first.events))
+        compiled = chosen.programs.ready(chosen.plan, values)
+        if compiled is None:
+            return first
+        try:
+            later = [run_program(compiled, values, self._budget(), True) for _ in range(2)]
+            while len(later) < LATER_RUNS and sum(run.duration_ns for run in later) < LATER_NS:
+                later.append(run_program(compiled, values, self._budget(), True))
+        except Exception as error:
+            if not expected_failure(error):
+                raise
+            return first
+        return first.timed_as(later)
+
     def watch(
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
     ) -> RunResult:
@@ -132,18 +159,16 @@ class Session:
         tensors: names that are made for certain; a fused graph may otherwise do without some.
         """
         chosen = self._prepared(tuple(dict.fromkeys([*(v.name for v in self.model.outputs), *tensors])), True)
-        budget = Budget(default_limit if self.max_memory is None else self.max_memory)
-        return execute(plan(chosen.plan.model), check_feeds(self.model, feeds), arith=self.arith, budget=budget,
-                       natives=chosen.natives, groups=chosen.groups, see=see)  # fmt: skip
+        return execute(plan(chosen.plan.model), check_feeds(self.model, feeds), arith=self.arith,
+                       budget=self._budget(), natives=chosen.natives, groups=chosen.groups, see=see)  # fmt: skip
 
     def _execute(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool
     ) -> RunResult:
         if not isinstance(feeds, Mapping):
             raise _bad_argument("feeds", "a dict of arrays by input name", feeds)
-        chosen = self._prepared((outputs,) if isinstance(outputs, str) else tuple(outputs or ()), observe)
-        values = check_feeds(self.model, feeds)
-        budget = Budget(default_limit if self.max_memory is None else self.max_memory)
+        chosen = self._prepared(_names(outputs), observe)
+        values, budget = check_feeds(self.model, feeds), self._budget()
         if chosen.programs is None or observe:
             return self._step_by_step(chosen, values, budget, observe)
         compiled = chosen.programs.ready(chosen.plan, values)
@@ -163,6 +188,13 @@ class Session:
     def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
         return execute(chosen.plan, values, arith=self.arith, budget=budget, observe=observe, natives=chosen.natives,
                        groups=chosen.groups)  # fmt: skip
+
+    def _budget(self) -> Budget:
+        return Budget(default_limit if self.max_memory is None else self.max_memory)
+
+    def written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
+        """The nodes, by index, that a run for these outputs does not fuse or tabulate with others, and why."""
+        return dict(self._prepared(_names(outputs), True).reasons)
 
     def profile(
         self,
@@ -213,20 +245,29 @@ class Session:
 
     def _with_kernels(self, plan: Plan, groups: Mapping[int, tuple[int, ...]], reasons: Mapping[int, str]) -> Prepared:
         if self._engine is None:
-            return Prepared(plan, groups)
+            return Prepared(plan, groups, reasons)
         shared = next((p.natives for p in self._plans.values() if p.plan.model is plan.model), None)
         natives = shared or NativeKernels(plan.model, self._engine, self.arith, reasons)
-        return Prepared(plan, groups, natives, Programs(natives, self.arith))
+        return Prepared(plan, groups, reasons, natives, Programs(natives, self.arith))
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan and what runs it. groups: for each of its nodes, by index, the model's nodes that it stands for."""
+    """A plan and what runs it.
+
+    groups:  for each of its nodes, by index, the model's nodes that it stands for.
+    reasons: why nodes stand for themselves, by index.
+    """
 
     plan: Plan
     groups: Mapping[int, tuple[int, ...]]
+    reasons: Mapping[int, str]
     natives: NativeKernels | None = None
     programs: Programs | None = None
+
+
+def _names(outputs: Sequence[str] | None) -> tuple[str, ...]:
+    return (outputs,) if isinstance(outputs, str) else tuple(outputs or ())
 
 
 def _engine(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from qrun.report.screen import Out
     from qrun.rules import Finding
-    from qrun.session import RunResult
+    from qrun.session import RunResult, Session
 
 
 @define(
@@ -60,9 +60,15 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: skip
     """Run a model: outputs, time per node, spec checks."""
+    from qrun.session import Session
+
     ready = prepare(options, out)
     names = [*(v.name for v in ready.model.outputs), *ready.extra]
-    result = ready.session.execute(ready.feeds.arrays, names)
+    session = ready.session
+    run = session.measured if isinstance(session, Session) else session.execute
+    result = run(ready.feeds.arrays, names)
+    if ready.extra and isinstance(session, Session):
+        _note_written(session, names, out)
     _save(ready, result, options, out)
     as_json = options["format"] == "json"
     checked = as_json or not out.quiet or options["fail_on"] != "never"
@@ -85,6 +91,18 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: ski
     if failing and (as_json or out.quiet or options["output"] == "-"):
         print_findings(out.messages, failing, ready.model.label, out.verbose > 0)
     return code
+
+
+def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
+    """Showing tensors must not change what is computed without a word."""
+    from qrun.report.text import plural
+
+    split = sorted(session.written(names).keys() - session.written().keys())
+    if split:
+        first = session.model.nodes[split[0]]
+        others = f" and {plural(len(split) - 1, 'other node')}" if split[1:] else ""
+        out.note(f"node {first.index} {first.label}{others} ran as written, because tensors inside fused groups are shown; "
+                 "where a group has ties, the outputs differ from those without -t (qrun explain fused-requantization)")  # fmt: skip
 
 
 def _save(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:

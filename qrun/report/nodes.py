@@ -35,7 +35,14 @@ def fused_text(event: NodeEvent, op: str) -> str:
     return f"{op} +{others}" if others > 0 else op
 
 
+def moved(model: Model, event: NodeEvent) -> bool:
+    """Whether it is a DequantizeLinear that ran behind nodes that come after it in the file."""
+    own, ran = node_of(model, event), event.node
+    return own.op_type == "DequantizeLinear" and ran is not None and own.inputs[0] != ran.inputs[0]
+
+
 FUSED = "+N: with N other nodes, as one that rounds once (--no-fuse: as written)"
+MOVED = "moved: done after nodes that only move or choose values, which then take integers, with the same results"
 
 
 def output_text(event: NodeEvent) -> str:

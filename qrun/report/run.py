@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from qrun.ir import Array, Model
+from qrun.ir import Array, Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, model_fields
 from qrun.report.message import print_findings
-from qrun.report.nodes import FUSED, fold_prefix, fused_text, kernel_fields, kernel_text, node_of, op_names, output_text
+from qrun.report.nodes import (
+    FUSED,
+    MOVED,
+    fold_prefix,
+    fused_text,
+    kernel_fields,
+    kernel_text,
+    moved,
+    node_of,
+    op_names,
+    output_text,
+)
 from qrun.report.screen import Out, Screen
 from qrun.report.stats import Stats, listed, stats
 from qrun.report.text import duration, number, percent, plural
@@ -47,6 +58,11 @@ class RunReport:
     arith: str
     label: str = ""
 
+    @property
+    def fused_groups(self) -> int:
+        """Steps that stand for several nodes of the model."""
+        return sum(len(event.group) > 1 for event in self.result.events)
+
 
 def print_run(out: Out, report: RunReport) -> None:
     """The text report: header, Outputs, Time, Checks; Outputs only when quiet."""
@@ -67,7 +83,16 @@ def print_run(out: Out, report: RunReport) -> None:
 
 
 def _label(report: RunReport) -> str:
-    return report.label or (f"arith {report.arith}" if report.arith != "exact" else "")
+    """The runtime, or how qrun computed: ``arith ort, 6 groups fused``; a QDQ model without fused groups ran as written."""
+    from qrun.report.modelfacts import ModelFacts
+
+    if report.label:
+        return report.label
+    fused = report.fused_groups
+    written = not fused and ModelFacts(report.model).form == "QDQ"
+    parts = [f"arith {report.arith}"] if report.arith != "exact" else []
+    parts += [f"{plural(fused, 'group')} fused"] if fused else ["as written"] if written else []
+    return ", ".join(parts)
 
 
 def _outputs(screen: Screen, report: RunReport) -> None:
@@ -106,9 +131,12 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
         )
         screen.line(head, f"  {duration(total)}, one run{per_node}")
         return
-    screen.line(head, f"  {duration(total)}, one run (qrun profile for statistics)")
-    if report.result.aside_ns:
-        screen.wrapped("  ", "  ", f"{duration(report.result.aside_ns)} more for native kernels and checks")
+    runs = f"the fastest of {report.result.runs} runs" if report.result.runs > 1 else "one run"
+    screen.line(head, f"  {duration(total)}, {runs} (qrun profile for statistics)")
+    before = [f"the first: {duration(report.result.first_ns)}"] if report.result.first_ns else []
+    before += [f"{duration(report.result.aside_ns)} for native kernels and checks"] if report.result.aside_ns else []
+    if before:
+        screen.wrapped("  ", "  ", " and ".join(before))
     events = sorted(report.result.events, key=lambda e: -e.duration_ns)
     if not all_nodes and len(events) > TOP + 2:
         events = events[:TOP]
@@ -118,6 +146,8 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     screen.grid(_time_grid(screen, report, events, total, all_nodes and report.backend == "native"))
     if any(len(e.group) > 1 for e in events):
         screen.line((f"  {FUSED}", "dim"))
+    if any(moved(report.model, e) for e in events):
+        screen.line((f"  {MOVED}", "dim"))
     every = sum(e.duration_ns for e in report.result.events)
     left = len(report.result.events) - len(events)
     rest = [f"{screen.ellipsis} {left} more nodes, {duration(every - shown)}"] if left else []
@@ -134,7 +164,7 @@ def _time_grid(
     nodes = report.model.nodes
     op = op_names(nodes)
     rows = [
-        [str(e.index), node_of(report.model, e).label, fused_text(e, op(node_of(report.model, e))), duration(e.duration_ns),
+        [str(e.index), node_of(report.model, e).label, _op_text(report.model, e, op), duration(e.duration_ns),
          percent(e.duration_ns / total if total else 0), output_text(e)]
         for e in events
     ]  # fmt: skip
@@ -142,6 +172,11 @@ def _time_grid(
         columns.append(Column("kernel", shrink=1))
         rows = [[*row, kernel_text(e)] for row, e in zip(rows, events, strict=True)]
     return fold_prefix(screen, Grid(columns, rows))
+
+
+def _op_text(model: Model, event: NodeEvent, op: Callable[[Node], str]) -> str:
+    text = fused_text(event, op(node_of(model, event)))
+    return f"{text} moved" if moved(model, event) else text
 
 
 def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
@@ -170,7 +205,11 @@ def run_fields(report: RunReport, hashes: bool = True) -> dict[str, Any]:
     model = report.model
     return {
         "model": model_fields(model),
-        "environment": {**environment(report.backend, report.label), "arith": report.arith},
+        "environment": {
+            **environment(report.backend, report.label),
+            "arith": report.arith,
+            "fused_groups": report.fused_groups,
+        },
         "inputs": [
             {"name": name, **_typed(array), "source": report.sources.get(name, ""), "sha256": digest(array)}
             for name, array in report.feeds.items()
@@ -178,6 +217,8 @@ def run_fields(report: RunReport, hashes: bool = True) -> dict[str, Any]:
         "symbols": dict(report.symbols),
         "outputs": [_output_fields(name, array, digest(array)) for name, array in report.result.outputs.items()],
         "time_ms": report.result.duration_ns / 1e6,
+        "runs": report.result.runs,
+        "first_ms": report.result.first_ns / 1e6 if report.result.first_ns else None,
         "aside_ms": report.result.aside_ns / 1e6,
         "peak_bytes": report.result.peak_bytes,
         "nodes": [_node_fields(model, event) for event in report.result.events],
