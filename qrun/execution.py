@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
+import numpy as np
+
 from qrun.dispatch import NativeKernels
 from qrun.errors import RunError
 from qrun.ir import Array, Model
@@ -77,7 +79,7 @@ def execute(
             freed = values.pop(name, None)
             if freed is not None:
                 budget.release(freed)
-    outputs = {name: values[name] for name in plan.keep}
+    outputs = _own({name: values[name] for name in plan.keep}, feeds)
     _check_outputs(model, outputs)
     return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)
 
@@ -87,10 +89,29 @@ def run_program(compiled: Compiled, feeds: Mapping[str, Array], budget: Budget, 
     begin = perf_counter_ns()
     ran = compiled.run(feeds, budget)
     plan = compiled.plan
-    outputs = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
+    made = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
+    outputs = _own(made, feeds)
     _check_outputs(plan.model, outputs)
     duration = perf_counter_ns() - begin
     return RunResult(outputs, compiled.timed(ran) if timed else (), duration, budget.peak, begin)
+
+
+def _own(outputs: Mapping[str, Array], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs as arrays of their own, which the caller may write to."""
+    seen = {id(_root(array)) for array in feeds.values()}
+    found = {}
+    for name, array in outputs.items():
+        shared = not array.flags.writeable or id(_root(array)) in seen
+        found[name] = array.copy() if shared else array
+        seen.add(id(_root(found[name])))
+    return found
+
+
+def _root(array: Array) -> Array:
+    """The array whose memory it is."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:

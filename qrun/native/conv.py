@@ -103,7 +103,7 @@ class Conv(Operation):
         if 0 not in self.y_shape:
             signed = self.x_type == np.int8
             shift = 0 if self._depthwise(taps) else engine.isa.shift(signed)
-            folded = fold(taps, zero, addend, self.x_zero, signed, shift)
+            folded = fold(taps if taps.size else taps[:, :1], zero, addend, self.x_zero, signed, shift)
             self.may_wrap = bool((folded.low < INT32[0]).any() or (folded.high > INT32[1]).any())
             self._parts = self._plan(folded, target)
         self._tight = self._placed(0, 0)

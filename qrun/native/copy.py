@@ -44,7 +44,7 @@ class Place:
             packed = steps[0] * stored[axis]
             steps.insert(0, stride if stride and axis == len(stored) - 1 else packed)
         steps = steps[: len(stored)]
-        interior = operand.interior() or (slice(0, None),) * len(stored)
+        interior = operand.interior(order) or (slice(0, None),) * len(stored)
         start = sum((cut.start or 0) * step for cut, step in zip(interior, steps, strict=False))
         if order == "channels" and len(stored) > 2:
             steps = [steps[0], steps[-1], *steps[1:-1]]

@@ -71,7 +71,7 @@ class Engine:
         if sections:
             buffers = [stage(array, operation, place) for place, array in enumerate(arrays)]
             self.execute(sections, [*buffers, made])
-        made = made[result.interior()] if any(result.border) else made
+        made = made[result.interior(order)] if any(result.border) else made
         return np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
 
     def execute(self, sections: Sequence[Section], operands: Sequence[Array]) -> None:
@@ -111,7 +111,7 @@ def stage(array: Array, operation: Operation, place: int) -> Array:
     buffer[count:] = 0
     if any(operand.border):
         buffer[:count] = operand.fill
-    buffer[:count].reshape(stored)[operand.interior()] = inner
+    buffer[:count].reshape(stored)[operand.interior(order)] = inner
     return buffer
 
 

@@ -81,7 +81,8 @@ class Finish:
     def constants(self, fields: Sequence[Array]) -> Array:
         """Constants of a form that gives float32: its fields, each [groups, N] or [1, N], as the kernel reads them:
         [groups, panels, fields, width]."""
-        made = np.zeros((max(map(len, fields)), self.panels, len(fields), self.width), self.kind)
+        (groups,) = np.broadcast_shapes(*((len(field),) for field in fields))
+        made = np.zeros((groups, self.panels, len(fields), self.width), self.kind)
         for place, field in enumerate(fields):
             self._spread(made[:, :, place], field)
         return made

@@ -66,9 +66,7 @@ class Instance:
         for key, forms in program.placement.forms.items():
             if forms[0].shown and forms[0].root.key is None:
                 self.views[key] = self._view(forms[0])
-        for key, array in program.fixed.items():
-            if key in self.patches:
-                self._point(key, array)
+        self.kept = [self._point(key, array) for key, array in program.fixed.items() if key in self.patches]
 
     def _bytes(self, storage: Storage) -> Array:
         return self.memory[storage.place : storage.place + storage.nbytes].view(storage.operand.dtype)
@@ -139,7 +137,8 @@ class Instance:
 
     def _copy(self, key: Key, values: Mapping[Any, Array]) -> Array:
         value = self._value(key, values)
-        return np.ascontiguousarray(value) if value is values.get(key) else np.array(value, order="C")
+        own = value is values.get(key) and key not in self.program.fixed
+        return np.asarray(value, order="C") if own else np.array(value, order="C")
 
     def _lead(self, stretch: Stretch) -> None:
         self.generation += 1

@@ -109,12 +109,8 @@ class _Class:
         if max(-self.low, self.high) > 2**24:
             return None
         sums = self.sums.astype(np.float32)
-        for a, b in self._pairs():
-            with np.errstate(all="ignore"):
-                value = sums * a * b
-            if self._agrees(value):
-                return a, b
-        return None
+        with np.errstate(all="ignore"):
+            return next(((a, b) for a, b in self._pairs() if self._agrees(sums * a * b)), None)
 
     def f64(self) -> np.float64 | None:
         with np.errstate(all="ignore"):

@@ -55,11 +55,11 @@ class Operand:
             shape = (shape[0], *lines, shape[-2] + left + right, shape[-1])
         return shape
 
-    def interior(self) -> tuple[slice, ...]:
-        """Where the image lies in what is stored."""
+    def interior(self, order: Order) -> tuple[slice, ...]:
+        """Where the image lies in what is stored; () without a border."""
         if not any(self.border):
             return ()
-        starts, sizes = self.border[2 - (len(self.shape) - 2) : 2], self.stored("channels")[1:-1]
+        starts, sizes = self.border[2 - (len(self.shape) - 2) : 2], self.stored(order)[1:-1]
         ends = self.border[4 - len(starts) :]
         return (slice(None), *(slice(a, n - b) for a, n, b in zip(starts, sizes, ends, strict=True)))
 

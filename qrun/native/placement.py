@@ -136,7 +136,7 @@ class Placement:
         for key in item.inputs:
             self._keep(key, number)
         for key in item.outputs:
-            self.forms[key] = [Storage(given[key], "plain", key)]
+            self.forms[key] = [Storage(given[key], "plain", key, first=number, last=number)]
 
     def _keep(self, key: Key, number: int) -> None:
         """The value is read from outside at this step."""
@@ -148,11 +148,12 @@ class Placement:
         operation = task.operation.lying(source) if task.operation.source_order == "any" else task.operation
         inputs = []
         for place, key in enumerate(task.inputs):
-            storage = self._form(key, operation.operands[place], source, number)
+            operand = operation.operands[place]
+            storage = self._form(key, operand, _memory(source, operand.shape), number)
             storage.last = number
             storage.readers.append((operation, place))
             inputs.append(storage)
-        output = Storage(operation.result, result, first=number, last=number)
+        output = Storage(operation.result, _memory(result, operation.result.shape), first=number, last=number)
         self.forms[task.output] = [output]
         if operation.view and not inputs[0].gaps:
             output.key = inputs[0].key
@@ -164,10 +165,8 @@ class Placement:
     def _orders(self, task: Task) -> tuple[Order, Order]:
         """In which order the operation reads, and in which it writes."""
         operation = task.operation
-        source, result = operation.source_order, operation.result_order
-        if source != "any":
-            shapes = [operand.shape for operand in (operation.operands[0], operation.result)]
-            return _memory(source, shapes[0]), _memory(result, shapes[1])
+        if operation.source_order != "any":
+            return operation.source_order, operation.result_order
         forms = [self.forms[key][0] for key in task.inputs]
         chosen = next((f.order for f in forms if f.key is None), forms[0].order if forms else "plain")
         return chosen, chosen
@@ -264,4 +263,4 @@ def _memory(order: Order, shape: Sequence[int]) -> Order:
 
 def _same_memory(shape: Sequence[int]) -> bool:
     """Whether an array without gaps is the same bytes in both orders."""
-    return shape[1] == 1 or size(shape[2:]) == 1 or not np.prod(shape, dtype=np.int64)
+    return len(shape) < 3 or shape[1] == 1 or size(shape[2:]) == 1 or not np.prod(shape, dtype=np.int64)

@@ -185,7 +185,7 @@ class QuantizeImage(Planned):
         if pixel != planes:
             raise ValueError("an image has no gaps")
         y_line, y_image = stored[-2] * pixel, size(stored[1:-1]) * pixel
-        cuts = [cut.start for cut in y.interior()[1:]] or [0] * (len(stored) - 2)
+        cuts = [cut.start for cut in y.interior("channels")[1:]] or [0] * (len(stored) - 2)
         start = cuts[-1] * pixel + (cuts[0] * y_line if len(cuts) > 1 else 0)
         block = _block(width, 4 * engine.isa.lanes)[0]
         plane, row = 4 * lines * width, width * planes * 5

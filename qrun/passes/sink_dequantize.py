@@ -145,7 +145,7 @@ def _moved_axis(draft: Draft, node: Node, side: Side) -> int | None:
 def _filled(draft: Draft, node: Node, side: Side) -> tuple[str, ...]:
     """Pad's inputs after the first, with a code to fill with."""
     if len(node.inputs) < 2 or node.attributes.get("mode", "constant") != "constant":
-        return node.inputs[1:]
+        return (*node.inputs[1:2], *(["", *node.inputs[3:]] if node.inputs[3:] else []))
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     fill = draft.value(name) if name else np.zeros((), np.float32)
     if fill is None or fill.dtype != np.float32 or fill.size != 1 or fill.ndim > 1:

@@ -202,7 +202,7 @@ class _Tables:
         first = made[0]
         if first is None or any(other is None or not np.array_equal(first, other) for other in made):
             return None
-        return first[0] if bool(np.all(first == first[:1])) else first
+        return first[0] if len(first) and bool(np.all(first == first[:1])) else first
 
     def _run(self, name: str, chain: _Chain, rank: int, place: int) -> Array | None:
         """The result [C,256] of a tensor of this rank whose codes lie along axis `place`."""

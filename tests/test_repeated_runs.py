@@ -1,0 +1,234 @@
+"""A session gives the same arrays in every run: the later ones are native programs, the first goes node by node."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from native_support import ISAS
+from onnx import helper, numpy_helper
+
+import qrun
+
+Array = np.ndarray[Any, Any]
+MS = "com.microsoft"
+U8, I8 = np.uint8, np.int8
+ONE, ZERO = np.float32(1), np.uint8(0)
+NUMBERS = {"s": ONE, "z": ZERO}
+RUNS = 4
+
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    feeds: Mapping[str, Array],
+    outputs: Mapping[str, Any],
+    constants: Mapping[str, Any],
+) -> onnx.ModelProto:
+    def value(name: str, dtype: Any, shape: Sequence[int] | None) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+
+    graph = helper.make_graph(
+        nodes, "g", [value(name, a.dtype, a.shape) for name, a in feeds.items()],
+        [value(name, dtype, None) for name, dtype in outputs.items()],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )  # fmt: skip
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(MS, 1)], ir_version=8
+    )
+
+
+def same_in_every_run(
+    nodes: Sequence[onnx.NodeProto], feeds: Mapping[str, Array], outputs: Mapping[str, Any],
+    constants: Mapping[str, Any] = NUMBERS, **options: Any,
+) -> dict[str, Array]:  # fmt: skip
+    """The outputs, after RUNS runs on native kernels, each compared with the reference kernels on the same graph."""
+    made = model(nodes, feeds, outputs, constants)
+    wanted = qrun.Session(made, backend="reference", fuse=options.get("fuse", True)).run(feeds)
+    session = qrun.Session(made, backend="native", threads=1, **options)
+    for number in range(RUNS):
+        found = session.run(feeds)
+        for name, array in wanted.items():
+            assert found[name].dtype == array.dtype, (name, number)
+            assert found[name].shape == array.shape, (name, number)
+            assert np.array_equal(found[name], array), (name, number)
+    return wanted
+
+
+def pair(kind: str) -> onnx.NodeProto:
+    return helper.make_node(f"QLinear{kind}", ["a", "s", "z", "b", "s", "z", "s", "z"], ["y"], domain=MS)
+
+
+SHAPES = [
+    (),
+    (1,),
+    (3,),
+    (2, 1),
+    (2, 3),
+    (1, 3),
+    (1, 2, 3),
+    (2, 2, 1),
+    (2, 2, 3),
+    (1, 2, 1, 3),
+    (2, 2, 3, 1),
+    (2, 2, 1, 1),
+]
+
+
+def broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return all(n == m or 1 in (n, m) for n, m in zip(reversed(a), reversed(b), strict=False))
+
+
+PAIRS = [pair for pair in itertools.product(SHAPES, SHAPES) if broadcast(*pair)]
+
+
+@pytest.mark.parametrize("kind", ["Add", "Mul"])
+@pytest.mark.parametrize(("a", "b"), PAIRS, ids=str)
+def test_two_operands_of_any_shapes(kind: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(len(a) * 100 + len(b))
+    feeds = {"a": rng.integers(0, 9, a).astype(U8), "b": rng.integers(0, 9, b).astype(U8)}
+    y = same_in_every_run([pair(kind)], feeds, {"y": U8})["y"]
+    exact = np.add if kind == "Add" else np.multiply
+    assert np.array_equal(y, exact(*(x.astype(np.int64) for x in feeds.values())))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 33, 200])
+def test_a_product_of_constants(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    constants = {"a": rng.integers(0, 99, (rows, 2)).astype(U8), "b": rng.integers(-99, 99, (2, 1)).astype(I8)}
+    node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
+    quantize = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])
+    feeds = {"x": np.ones(64, np.float32)}
+    outputs = {"y": np.int32, "q": U8}
+    y = same_in_every_run([node, quantize], feeds, outputs, {**NUMBERS, **constants}, fuse=False)["y"]
+    assert np.array_equal(y, constants["a"].astype(int) @ constants["b"].astype(int))
+
+
+def test_a_node_whose_result_nobody_reads() -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("Abs", ["x"], ["unread"]),
+        helper.make_node("QLinearAdd", ["q", "s", "z", "q", "s", "z", "s", "z"], ["y"], domain=MS),
+    ]
+    y = same_in_every_run(nodes, {"x": np.array([1, 2], np.float32)}, {"y": U8})["y"]
+    assert y.tolist() == [2, 4]
+
+
+def test_a_result_without_axes() -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0),
+    ]
+    y = same_in_every_run(nodes, {"x": np.array([1, 1], np.float32)}, {"q": U8, "y": np.float32})["y"]
+    assert y.shape == ()
+
+
+@pytest.mark.parametrize("kernel", [(3,), (1, 3), (3, 1), (3, 3)], ids=str)
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("dtype", [U8, I8])
+def test_a_convolution_of_channels_last_with_padding(kernel: tuple[int, ...], channels: int, dtype: Any) -> None:
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.integers(0, 5, (1, *[5] * len(kernel), channels)).astype(dtype)}
+    pads = [k // 2 for k in kernel]
+    node = helper.make_node(
+        "QLinearConv",
+        ["x", "s", "zero", "w", "s", "zero", "s", "zero"],
+        ["y"],
+        domain=MS,
+        channels_last=1,
+        pads=[*pads, *pads],
+    )
+    weights = rng.integers(0, 3, (6, channels, *kernel)).astype(dtype)
+    constants = {"s": np.float32(1), "zero": dtype(0), "w": weights}
+    y = same_in_every_run([node], feeds, {"y": dtype}, constants)["y"]
+    inner = (0, *[2] * len(kernel), 0)
+    part = feeds["x"][(0, *[slice(2 - k // 2, 3 + k // 2) for k in kernel])].astype(int)
+    exact = int((np.moveaxis(part, -1, 0) * weights[0].astype(int)).sum())
+    assert y[inner] == min(exact, np.iinfo(dtype).max)
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_pad_with_a_number_that_it_does_not_read(mode: str) -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["f"]),
+        helper.make_node("Pad", ["f", "pads", "v"], ["g"], mode=mode),
+        helper.make_node("QuantizeLinear", ["g", "s", "z"], ["y"]),
+    ]
+    constants = {**NUMBERS, "pads": np.array([1, 1], np.int64), "v": np.float32(0)}
+    y = same_in_every_run(nodes, {"x": np.array([1, 2], U8)}, {"y": U8}, constants)["y"]
+    assert y.tolist() == ([1, 1, 2, 2] if mode == "edge" else [2, 1, 2, 1])
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3, 3), (0, 3, 3), (0, 1)], ids=str)
+def test_a_constant_without_elements_along_an_axis(shape: tuple[int, ...]) -> None:
+    b = np.zeros([0] + [1] * (len(shape) - 1 - shape.index(0)), U8)
+    same_in_every_run([pair("Mul")], {"a": np.zeros(shape, U8)}, {"y": U8}, {**NUMBERS, "b": b})
+
+
+def test_a_convolution_without_channels() -> None:
+    node = helper.make_node("ConvInteger", ["x", "w", "", "wz"], ["y"])
+    constants = {"w": np.zeros((2, 0, 3), U8), "wz": np.array([1, 2], U8)}
+    y = same_in_every_run([node], {"x": np.zeros((1, 0, 4), U8)}, {"y": np.int32}, constants)["y"]
+    assert y.tolist() == [[[0, 0], [0, 0]]]
+
+
+def test_a_product_with_no_matrices() -> None:
+    node = helper.make_node("MatMulIntegerToFloat", ["a", "b", "as", "bs"], ["y"], domain=MS)
+    constants = {"b": np.zeros((0, 3, 4), U8), "as": ONE, "bs": np.ones((0, 1, 4), np.float32)}
+    y = same_in_every_run([node], {"a": np.ones((2, 3), U8)}, {"y": np.float32}, constants)["y"]
+    assert y.shape == (0, 2, 4)
+
+
+def test_extreme_scales_warn_nobody() -> None:
+    node = helper.make_node("QLinearGlobalAveragePool", ["x", "xs", "zero", "ys", "zero"], ["y"], domain=MS)
+    constants = {"xs": np.float32(1e30), "ys": np.float32(1e-30), "zero": I8(0)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = same_in_every_run([node], {"x": np.array([[[1, -2, 3]]], I8)}, {"y": I8}, constants)["y"]
+    assert y.tolist() == [[[127]]]
+
+
+PASSED_ON = {
+    "an input": ([], "x"),
+    "Identity": ([helper.make_node("Identity", ["x"], ["y"])], "y"),
+    "Reshape": ([helper.make_node("Reshape", ["x", "shape"], ["y"])], "y"),
+    "a constant": ([helper.make_node("Identity", ["c"], ["y"])], "y"),
+    "Flatten": ([helper.make_node("Flatten", ["x"], ["y"])], "y"),
+    "Shape": ([helper.make_node("Shape", ["q"], ["y"])], "y"),
+}
+
+
+@pytest.mark.parametrize("backend", ["reference", "native"])
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_results_are_the_callers_own(name: str, backend: str) -> None:
+    nodes, output = PASSED_ON[name]
+    quantize = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])
+    constants = {**NUMBERS, "shape": np.array([2, 1], np.int64), "c": np.ones(2, np.float32)}
+    feeds = {"x": np.ones(2, np.float32)}
+    dtype = np.int64 if name == "Shape" else np.float32
+    session = qrun.Session(model([quantize, *nodes], feeds, {"q": U8, output: dtype}, constants), backend=backend)
+    wanted = None
+    for _ in range(RUNS):
+        found = session.run(feeds)
+        wanted = found[output].copy() if wanted is None else wanted
+        assert np.array_equal(found[output], wanted)
+        assert found["q"].tolist() == [1, 1]
+        for array in found.values():
+            array[...] = 7
+        assert feeds["x"].tolist() == [1, 1]
+
+
+def test_two_outputs_share_no_memory() -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Flatten", ["y"], ["f"])]
+    feeds = {"x": np.ones(2, np.float32)}
+    session = qrun.Session(model(nodes, feeds, {"y": np.float32, "f": np.float32}, {}))
+    for _ in range(RUNS):
+        found = session.run(feeds)
+        found["y"][...] = 9
+        assert found["f"].tolist() == [[-1], [-1]]
