@@ -7,8 +7,8 @@ A node of m multiply-adds that moves b bytes takes at least max(m / peak, b / ba
 bounds it. Its share of the roof is that time by the time it took, which equals its multiply-adds per second by
 min(peak, intensity * bandwidth).
 
-The peak is that of the instruction that qrun's kernels multiply with: 8-bit dot products (on AMX tiles where the CPU has
-them), or float32 for nodes that compute in float32. The bandwidth is that of reading a buffer again and again which is as
+The peak is that of the instructions that qrun's fastest kernel multiplies with: 8-bit dot products (on AMX tiles where the
+CPU has them), or float32 for nodes that compute in float32. The bandwidth is that of reading a buffer again and again which is as
 large as what the node moves, so that tensors which fit in a cache are held to the speed of that cache; it is measured for
 five sizes, and the next larger one counts. That is the most favourable case: what a node reads was written by the node
 before it and may have left the cache since.
@@ -102,7 +102,7 @@ def this_machine(
 def _kept(store: ObjectCache, isa: Isa, threads: int, known: Machine | None) -> Machine:
     from qrun import __version__
 
-    key = f"machine {__version__} {processor()} {isa.name} {threads}"
+    key = f"machine 2 {__version__} {processor()} {isa.name} {threads}"
     found = store.load(key, ".machine") if known is None else None
     machine = _parsed(found) if found is not None else None
     if machine is None:
