@@ -62,9 +62,9 @@ def run_placed(
     made = view.copy().view(result.dtype).reshape(stored)
     if any(result.border):
         frame = made.copy()
-        frame[result.interior()] = np.frombuffer(bytes([UNTOUCHED]) * result.dtype.itemsize, result.dtype)[0]
+        frame[result.interior("channels")] = np.frombuffer(bytes([UNTOUCHED]) * result.dtype.itemsize, result.dtype)[0]
         assert (frame.view(np.uint8) == UNTOUCHED).all(), "the border was written"
-        made = made[result.interior()]
+        made = made[result.interior("channels")]
     view[...] = UNTOUCHED
     assert (memory == UNTOUCHED).all(), "bytes between rows were written"
     return np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
