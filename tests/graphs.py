@@ -154,37 +154,66 @@ def conv(g: Graph, qdq: bool) -> None:
 
 def binary(g: Graph, qdq: bool) -> None:
     a = g.pick()
-    others = [v for v in g.values if a and v.shape == a.shape and (qdq or v.dtype == a.dtype)]
+    others = [v for v in g.values if a and meet(a.shape, v.shape) and (qdq or v.dtype == a.dtype)]
     if a is None or not others:
         return
     b = others[int(g.rng.integers(0, len(others)))]
+    a, b = (a, b) if g.rng.random() < 0.5 else (b, a)
+    shape = np.broadcast_shapes(a.shape, b.shape)
     op = str(g.rng.choice(["Add", "Mul"]))
     size = float(a.scale) * 74
     other = float(b.scale) * 74
     scale, zero = g.parameters((size**2 + other**2) ** 0.5 / 50 if op == "Add" else size * other / 50, a.dtype)
     if qdq:
-        g.quantize(g.node(op, [g.real(a), g.real(b)]), a.shape, scale, zero)
+        g.quantize(g.node(op, [g.real(a), g.real(b)]), shape, scale, zero)
         return
     inputs = [*g.quantized(a), *g.quantized(b), g.constant(scale), g.constant(zero)]
-    g.add(g.node(f"QLinear{op}", inputs, MS), a.shape, scale, zero)
+    g.add(g.node(f"QLinear{op}", inputs, MS), shape, scale, zero)
+
+
+def meet(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether shapes broadcast, to something not too large."""
+    pairs = list(zip(reversed(a), reversed(b), strict=False))
+    return all(n == m or 1 in (n, m) for n, m in pairs) and int(np.prod(a or (1,)) * np.prod(b or (1,))) < 1 << 22
 
 
 def constant_binary(g: Graph, qdq: bool) -> None:
-    """With a constant per channel."""
-    v = g.pick(4)
+    """With a constant per channel, or along any other axes."""
+    v = g.pick()
     if v is None:
         return
     op = str(g.rng.choice(["Add", "Mul"]))
     scale, zero = g.parameters(float(v.scale), v.dtype)
-    code = g.rng.integers(0, 256, (v.shape[1], 1, 1)).astype(np.uint8).view(v.dtype)
+    shape = (v.shape[1], 1, 1) if len(v.shape) == 4 else v.shape[-1:]
+    if g.rng.random() < 0.4:
+        kept = tuple(n if g.rng.random() < 0.5 else 1 for n in v.shape)
+        shape = kept[int(g.rng.integers(0, len(kept) + 1)) :]
+    code = g.rng.integers(0, 256, shape).astype(np.uint8).view(v.dtype)
     if qdq:
-        real = g.constant(g.rng.normal(1, 0.5, (v.shape[1], 1, 1)).astype(F))
-        g.quantize(g.node(op, [g.real(v), real]), v.shape, scale, zero)
+        reals = [g.real(v), g.constant(g.rng.normal(1, 0.5, shape).astype(F))]
+        g.quantize(g.node(op, reals[:: 1 if g.rng.random() < 0.7 else -1]), v.shape, scale, zero)
         return
-    other = [g.constant(code), g.constant(F(0.02)), g.constant(np.asarray(3, v.dtype))]
-    g.add(
-        g.node(f"QLinear{op}", [*g.quantized(v), *other, g.constant(scale), g.constant(zero)], MS), v.shape, scale, zero
-    )
+    operands = [g.quantized(v), [g.constant(code), g.constant(F(0.02)), g.constant(np.asarray(3, v.dtype))]]
+    first, second = operands[:: 1 if g.rng.random() < 0.7 else -1]
+    g.add(g.node(f"QLinear{op}", [*first, *second, g.constant(scale), g.constant(zero)], MS), v.shape, scale, zero)
+
+
+def aside(g: Graph, qdq: bool) -> None:
+    """A float node, whose result nobody reads or which is the sum of all elements; a product of constants."""
+    v, rng = g.pick(), g.rng
+    if v is None or rng.random() < 0.5:
+        return
+    if rng.random() < 0.4:
+        m, k, n = (int(x) for x in rng.choice([1, 2, 5, 33], 3))
+        ws, wz = F(0.02), np.int8(rng.integers(-3, 4))
+        left, right = (g.constant(rng.integers(-128, 128, shape).astype(np.int8)) for shape in ((m, k), (k, n)))
+        scale, zero = g.parameters(0.02)
+        sides = [[x, g.constant(ws), g.constant(wz)] for x in (left, right)]
+        g.add(g.node("QLinearMatMul", [*sides[0], *sides[1], g.constant(scale), g.constant(zero)]), (m, n), scale, zero)
+    elif qdq:
+        g.quantize(g.node("ReduceSum", [g.real(v)], keepdims=0), (), *g.parameters(float(v.scale)))
+    else:
+        g.node("Abs", [g.real(v)])
 
 
 def concat(g: Graph, qdq: bool) -> None:
@@ -310,7 +339,7 @@ def move(g: Graph, qdq: bool) -> None:
 
 def matmul(g: Graph, qdq: bool) -> None:
     v = g.pick()
-    if v is None or v.shape[-1] > 500:
+    if v is None or not v.shape or v.shape[-1] > 500:
         return
     k, m = v.shape[-1], int(g.rng.choice([1, 5, 16, 40]))
     w = g.rng.integers(-128, 128, (k, m)).astype(np.int8)
@@ -339,6 +368,7 @@ KINDS = (
     normalize,
     move,
     matmul,
+    aside,
 )
 
 
