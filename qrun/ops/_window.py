@@ -66,6 +66,8 @@ def window(
 
     Refuses what the pages forbid: wrong lengths, non-positive strides or dilations, negative pads, pads together with
     auto_pad, and a dilated kernel larger than the padded input (unless `empty_ok`).
+
+    VALID with ceil_mode rounds up, as ONNX's shape inference and onnxruntime do; the pages' formula for it does not.
     """
     rank = len(size)
     if len(kernel) != rank or any(k < 1 or k > INT32_MAX for k in kernel):
