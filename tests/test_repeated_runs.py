@@ -185,6 +185,16 @@ def test_a_product_with_no_matrices() -> None:
     assert y.shape == (0, 2, 4)
 
 
+@pytest.mark.parametrize("fed", [True, False])
+def test_a_quantized_product_with_no_matrices(fed: bool) -> None:
+    node = helper.make_node("QLinearMatMul", ["a", "s", "z", "b", "bs", "bz", "s", "z"], ["y"])
+    b = {"b": np.zeros((0, 1, 3, 4), I8)}
+    constants = {**NUMBERS, "bs": np.ones((0, 1, 1, 4), np.float32), "bz": I8(0)}
+    feeds = {"a": np.ones((2, 3), U8)}
+    feeds, constants = ({**feeds, **b}, constants) if fed else (feeds, {**constants, **b})
+    assert same_in_every_run([node], feeds, {"y": U8}, constants)["y"].shape == (0, 1, 2, 4)
+
+
 def test_extreme_scales_warn_nobody() -> None:
     node = helper.make_node("QLinearGlobalAveragePool", ["x", "xs", "zero", "ys", "zero"], ["y"], domain=MS)
     constants = {"xs": np.float32(1e30), "ys": np.float32(1e-30), "zero": I8(0)}

@@ -29,8 +29,9 @@ def copied(product: Product, groups: int) -> list[Part]:
     if groups > 1 and (each <= _VECTORS * isa.lanes or layout.k <= _QUAD):
         return []
     wide, small = layout.rows >= _LEAST_ROWS, clips(product)
-    fitting = {vectors: rows for vectors, rows in ROWS.items() if rows <= layout.rows} or ROWS
-    narrow, broad = (_runs(plain, each, isa.lanes, rows) for rows in (fitting, block_rows(isa)))
+    least, most = (_narrow(rows, each, isa.lanes) for rows in (ROWS, block_rows(isa)))
+    fitting = {vectors: rows for vectors, rows in least.items() if rows <= layout.rows} or least
+    narrow, broad = (_runs(plain, each, isa.lanes, rows) for rows in (fitting, most))
     parts = []
     for run, other in zip(narrow, broad, strict=True):
         _, vectors, panels, _ = run
@@ -41,6 +42,11 @@ def copied(product: Product, groups: int) -> list[Part]:
         else:
             return []
     return parts
+
+
+def _narrow(rows: Mapping[int, int], channels: int, lanes: int) -> dict[int, int]:
+    """Rows of a block by vectors, but for panels of which more than the last vector would be cut."""
+    return {vectors: count for vectors, count in rows.items() if (vectors - 1) * lanes < channels}
 
 
 def _runs(plain: list[Run], channels: int, lanes: int, rows: Mapping[int, int]) -> list[Run]:

@@ -48,7 +48,7 @@ class Finish:
         self.zero_point = results.zero_point if results else 0
         self.mask = (1 << (n - (vectors - 1) * lanes)) - 1
         self.kind = np.dtype(np.float64 if form == "real" else np.float32)
-        self.held = self._packed(results, matrices) if results and n else None
+        self.held = self._packed(results, matrices) if results and n and matrices else None
 
     @property
     def dtype(self) -> np.dtype[Any]:

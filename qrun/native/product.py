@@ -209,7 +209,10 @@ class Product:
         arrays = {
             **arrays, "bias*": self.bias(spec.form, pick), "constants*": self.results.constants(spec.form, pick),
         }  # fmt: skip
-        mask = (1 << int((pick[-1, -self.isa.lanes :] >= 0).sum())) - 1
+        there, lanes = pick[-1] >= 0, self.isa.lanes
+        if not (there[:-lanes].all() and there[-lanes:].any()):
+            raise ValueError("a panel whose last vector is not the only one that is cut")
+        mask = (1 << int(there[-lanes:].sum())) - 1
         words = {**dict.fromkeys(names, 0), "mask": mask, "zero_point!": self.results.zero_point, **words}
         first = int(pick[0, 0])
         return Section(
