@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from qrun.differences import Tolerance
 from qrun.errors import CallError, QrunError, UnsupportedError
 from qrun.ir import Model, load
+from qrun.ir.load import no_model
 from qrun.refusals import as_finding
 from qrun.rules import RULES, Finding, once
 from qrun.session import RunResult
@@ -48,7 +49,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One model: its findings, worst first, then in graph order; its vectors; how many nodes it has; which rules judged it."""
+    """One model: its findings, worst first, then in graph order; its vectors; how many nodes it has; which rules judged it.
+
+    sha256: of its content; "" if it cannot be read.
+    """
 
     path: Path
     findings: tuple[Finding, ...] = ()
@@ -56,6 +60,7 @@ class Checked:
     nodes: int = 0
     rules: tuple[str, ...] = ()
     duration_ns: int = 0
+    sha256: str = ""
 
     @property
     def name(self) -> str:
@@ -99,9 +104,7 @@ def find_models(paths: Sequence[str]) -> list[Path]:
         path = Path(given)
         below = list(_below(path)) if os.path.isdir(path) else [path]
         if not os.path.exists(path):
-            near = sorted(p.name for p in path.parent.glob("*.onnx"))[:4] if path.parent.is_dir() else []
-            raise CallError("QR004", "no-such-file", f"cannot read {given!r}: No such file or directory", where=[given],
-                            fixes=[f"models in that folder: {', '.join(near)}"] if near else ["check the path"])  # fmt: skip
+            raise no_model(given, "No such file or directory")
         if not below:
             raise CallError("QR004", "no-such-file", f"there is no .onnx file in {given!r} or below", where=[given],
                             fixes=["name a folder that holds models, or the files themselves"])  # fmt: skip
@@ -133,13 +136,13 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
     start = perf_counter_ns()
     rules: tuple[str, ...] = ()
     vectors: list[Vector] = []
-    nodes = 0
+    nodes, sha256 = 0, ""
     try:
         model = load(path)
     except QrunError as error:
         found = [as_finding(error)]
     else:
-        nodes = len(model.nodes)
+        nodes, sha256 = len(model.nodes), model.sha256
         rules = tuple(id for id in RULES if id in settings.selected)
         vectors = _replayed(model, path, settings, make)
         feeds = next((v.feeds for v in vectors if v.feeds is not None), None)
@@ -151,7 +154,7 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
     for vector in vectors:
         vector.result = vector.feeds = None
     found = sorted((f for f in once(found) if f.rule in settings.selected), key=_order)
-    return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start)
+    return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start, sha256)
 
 
 def _order(finding: Finding) -> tuple[int, int, str]:

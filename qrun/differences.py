@@ -13,14 +13,24 @@ from qrun.ir.types import describe, type_name
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Integers may differ by `lsb` steps, floats by ``atol + rtol * |want|``."""
+    """Integers may differ by `lsb` steps, floats by ``atol + rtol * |want|``, or by `eps` float32 epsilons (2^-23) of the
+    largest magnitude that both tensors reach: a sum is as exact as its largest terms, however small its result is.
+    """
 
     lsb: int = 0
     rtol: float = 1e-3
     atol: float = 1e-7
+    eps: int = 0
+
+    def noise(self, largest: float) -> float:
+        """What `eps` allows in tensors that reach this magnitude."""
+        return self.eps * _EPSILON * largest
 
 
 EXACT = Tolerance(0, 0.0, 0.0)
+NOISE = 16
+"""Epsilons for sums in another order, which differ by fewer in real networks; half a step of 16-bit codes is 64 of them."""
+_EPSILON = 2.0**-23
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +59,22 @@ class Difference:
         return self.form is None and not self.differing
 
 
-def difference(got: Array, want: Array, tolerance: Tolerance = EXACT) -> Difference:
-    """Element by element; NaN equals NaN, -0 equals 0. Strings and booleans must be equal."""
+def difference(got: Array, want: Array, tolerance: Tolerance = EXACT, step: Array | None = None) -> Difference:
+    """Element by element; NaN equals NaN, -0 equals 0. Strings and booleans must be equal.
+
+    step: of floats that are multiples of it, as it broadcasts with them: `lsb` counts these too.
+    """
     if got.dtype != want.dtype or got.shape != want.shape:
         return Difference(max(got.size, want.size), form=(describe(got), describe(want)))
     whole = integral(got.dtype)
-    step = distances(got, want)
-    bad = _outside(got, want, step, tolerance)
-    finite = step[np.isfinite(step)] if step.dtype.kind == "f" else step
+    apart = distances(got, want)
+    bad = _outside(got, want, apart, tolerance, step)
+    finite = apart[np.isfinite(apart)] if apart.dtype.kind == "f" else apart
     largest = float(finite.max()) if finite.size else 0.0
     count = int(np.count_nonzero(bad))
     if not count:
         return Difference(got.size, largest=largest, integral=whole)
-    ranked = np.where(bad, step, -1) if step.dtype == object else np.where(bad, np.nan_to_num(step, nan=np.inf), -1)
+    ranked = np.where(bad, apart, -1) if apart.dtype == object else np.where(bad, np.nan_to_num(apart, nan=np.inf), -1)
     return Difference(got.size, count, largest, _index(bad), _index(ranked), whole)
 
 
@@ -116,15 +129,18 @@ def plain(value: Any) -> Any:
     )
 
 
-def _outside(got: Array, want: Array, step: Array, tolerance: Tolerance) -> Array:
+def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: Array | None) -> Array:
     if got.dtype.kind in "OUSb":
-        return np.asarray(step, bool)
+        return np.asarray(apart, bool)
     if integral(got.dtype):
-        return np.asarray(step > tolerance.lsb, bool)
-    wide = want.astype(np.complex128 if want.dtype.kind == "c" else np.float64)
+        return np.asarray(apart > tolerance.lsb, bool)
+    sizes = [np.abs(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)) for x in (got, want)]
+    noise = tolerance.noise(min(float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes))
     with np.errstate(all="ignore"):
-        close = (step <= tolerance.atol + tolerance.rtol * np.abs(wide)) & np.isfinite(wide)
-    return np.asarray(~close & differing(got, want), bool)
+        close = apart <= np.maximum(tolerance.atol + tolerance.rtol * sizes[1], noise)
+        if step is not None and tolerance.lsb:
+            close |= np.rint(apart / np.abs(step)) <= tolerance.lsb
+    return np.asarray(~(close & np.isfinite(sizes[1])) & differing(got, want), bool)
 
 
 def _index(values: Array) -> tuple[int, ...]:

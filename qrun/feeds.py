@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 import numpy as np
 
 from qrun.errors import CallError
+from qrun.fitting import axes_fix, fits, type_fixes
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import describe, shape_text, type_name
 from qrun.sizes import FREE, Sizes
+
+SHAPE = "--shape"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mismatch:
+    """What an input expects, in words and as sizes where these are known; origin: what gave them, if not the model."""
+
+    expected: str
+    want: Sequence[int | None] | None = None
+    origin: str = ""
 
 
 def check_feeds(
@@ -35,14 +48,12 @@ def check_feeds(
     missing = [v for v in model.inputs if v.name not in feeds]
     if missing and not partial:
         raise missing_input(model, missing, feeds, sources)
-    symbols = {symbol: (size, "--shape") for symbol, size in sizes.symbols.items()}
+    symbols = {symbol: (size, SHAPE) for symbol, size in sizes.symbols.items()}
     checked = {}
     for name, array in feeds.items():
         array = np.asarray(array)
-        problem = _mismatch(known[name], array, symbols)
-        if not problem and sizes.shapes.get(name, array.shape) != array.shape:
-            problem = f"{type_name(array.dtype)} {shape_text(sizes.shapes[name])} as in --shape"
-        if problem:
+        problem = _mismatch(known[name], array, symbols, sizes.shapes.get(name))
+        if problem is not None:
             raise _input_mismatch(model, known[name], array, sources.get(name, "the array"), problem)
         checked[name] = array
     return checked
@@ -51,7 +62,7 @@ def check_feeds(
 def unknown_input(model: Model, name: str, source: str) -> CallError:
     names = [v.name for v in model.inputs]
     near = get_close_matches(name, names, 1, 0.6)
-    fixes = [f"did you mean -i {near[0]}={source}?"] if near else ["qrun inspect MODEL lists the inputs"]
+    fixes = [f"did you mean -i {near[0]}={source or 'FILE'}?"] if near else ["qrun inspect MODEL lists the inputs"]
     return CallError(
         "QR002",
         "unknown-input",
@@ -81,56 +92,45 @@ def missing_input(
     )
 
 
-def _mismatch(value: TensorType, array: Array, symbols: dict[str, tuple[int, str]]) -> str:
+def _mismatch(
+    value: TensorType, array: Array, symbols: dict[str, tuple[int, str]], fixed: tuple[int, ...] | None
+) -> _Mismatch | None:
+    """What does not fit, if anything. symbols: their sizes and what gave them, those that this array gives added."""
     if value.kind != "tensor":
-        return f"a {value.kind}, which qrun cannot feed"
-    if value.dtype is not None and array.dtype != value.dtype:
-        return str(value)
-    if value.shape is None:
-        return ""
-    if len(value.shape) != array.ndim:
-        return str(value)
-    for want, got in zip(value.shape, array.shape, strict=True):
-        if isinstance(want, int) and want != got:
-            return str(value)
-        if isinstance(want, str):
-            bound, first = symbols.setdefault(want, (got, value.name))
-            if bound != got:
-                return f"{value} with {want} = {bound} as in {first}"
-    return ""
+        return _Mismatch(f"a {value.kind}, which qrun cannot feed")
+    stated = None if value.shape is None else [d if isinstance(d, int) else None for d in value.shape]
+    if value.dtype not in (None, array.dtype) or (stated is not None and not fits(array.shape, stated)):
+        return _Mismatch(str(value), stated)
+    if fixed not in (None, array.shape):
+        return _Mismatch(f"{type_name(array.dtype)} {shape_text(fixed)} as in --shape", fixed, SHAPE)
+    return _bound(value, array, symbols)
 
 
-def _input_mismatch(model: Model, value: TensorType, array: Array, source: str, expected: str) -> CallError:
+def _bound(value: TensorType, array: Array, symbols: dict[str, tuple[int, str]]) -> _Mismatch | None:
+    """The first symbol that has another size elsewhere; symbols without a size get that of this array."""
+    want: list[int | None] = []
+    for dim, got in zip(value.shape or (), array.shape, strict=False):
+        size, first = symbols.setdefault(dim, (got, value.name)) if isinstance(dim, str) else (dim, "")
+        want.append(size)
+        if size not in (None, got):
+            rest = [None] * (array.ndim - len(want))
+            return _Mismatch(f"{value} with {dim} = {size} as in {first}", [*want, *rest], first)
+    return None
+
+
+def _input_mismatch(model: Model, value: TensorType, array: Array, source: str, problem: _Mismatch) -> CallError:
     fixes = []
-    axes = _transposition(value, array)
-    if axes:
-        what = "NHWC" if axes == (0, 3, 1, 2) else "permuted"
-        fixes.append(f"the axes look {what}: np.transpose(x, {axes}) fits")
+    if problem.origin == SHAPE:
+        fixes.append(f"leave out --shape: {source} has the sizes {shape_text(array.shape)}")
+    elif problem.want is not None and (fix := axes_fix(array.shape, problem.want)):
+        fixes.append(fix)
     if value.dtype is not None and array.dtype != value.dtype:
-        fixes.append(f"{type_name(array.dtype)} is not converted silently: x.astype(np.{value.dtype.name})")
-    if not axes and value.shape is not None and len(value.shape) == array.ndim + 1:
-        fixes.append("one axis is missing: x[None] adds a batch of 1")
+        fixes += type_fixes(array, value.dtype)
     return CallError(
         "QR003",
         "input-mismatch",
         f"{source} does not fit input {value.name!r}",
         where=[model.label, f"input {value.name}"],
-        facts=[("expected", expected), ("got", describe(array))],
-        fixes=fixes[:2] or [f"expected shape {shape_text(value.shape)}"],
+        facts=[("expected", problem.expected), ("got", describe(array))],
+        fixes=fixes[:2],
     )
-
-
-def _transposition(value: TensorType, array: Array) -> tuple[int, ...]:
-    """The axes that make the array fit, if the usual image layouts do."""
-    if value.shape is None or len(value.shape) != array.ndim:
-        return ()
-    for axes in ((0, 3, 1, 2), (0, 2, 3, 1), (0, 2, 1), (0, 4, 1, 2, 3), (1, 0)):
-        if len(axes) == array.ndim:
-            moved = [array.shape[a] for a in axes]
-            if (
-                moved != list(array.shape)
-                and all(not isinstance(want, int) or want == got for want, got in zip(value.shape, moved, strict=True))
-                and any(isinstance(w, int) and w != g for w, g in zip(value.shape, array.shape, strict=True))
-            ):
-                return axes
-    return ()

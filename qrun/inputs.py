@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -17,13 +17,12 @@ from typing import IO
 from qrun import arrays, inline
 from qrun.errors import CallError
 from qrun.feeds import check_feeds, unknown_input
+from qrun.inputerrors import IMAGES, how_to_write, image, no_file, twice, unknown_key, what_inside
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import describe
 from qrun.memory import Budget, available
 from qrun.randoms import random_feeds
 from qrun.sizes import fixed_sizes
-
-IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 
 
 @dataclass
@@ -58,7 +57,7 @@ class _Reader:
         if name not in self.known:
             raise unknown_input(self.model, name, source)
         if name in self.feeds.arrays:
-            raise _twice(self.model, name, self.feeds.sources[name], source)
+            raise twice(self.model, name, self.feeds.sources[name], source)
         value = self.known[name]
         if value.dtype is not None:
             array, done = arrays.restored(array, value.dtype)
@@ -69,6 +68,8 @@ class _Reader:
 
     def read(self, spec: str) -> None:
         name, rest = split_name(self.model, spec)
+        if not rest:
+            raise no_file(self.model, name, spec)
         if name:
             self.named(name, rest)
         elif "=" in spec and not os.path.exists(spec) and not _is_folder_path(spec):
@@ -87,8 +88,10 @@ class _Reader:
         found = self.load(rest, self.known[name])
         if isinstance(found, dict):
             if len(found) != 1:
-                raise arrays.bad_file(rest, f"{len(found)} arrays: {', '.join(list(found)[:6])}", "one array",
-                                      fix=f"-i {rest} without a name gives each array to the input of its key")  # fmt: skip
+                fix = f"-i {rest} without a name gives each array to the input of its key"
+                if not found.keys() <= self.known.keys():
+                    fix = f"keep one array in it: {how_to_write([name])}"
+                raise arrays.bad_file(rest, f"{len(found)} arrays: {', '.join(list(found)[:6])}", "one array", fix=fix)
             found = list(found.values())
         if len(found) != 1:
             raise arrays.bad_file(rest, f"{len(found)} arrays", "one array")
@@ -101,7 +104,7 @@ class _Reader:
         if isinstance(found, dict):
             for name, array in found.items():
                 if name not in self.known:
-                    raise _unknown_key(self.model, name, found, source)
+                    raise unknown_key(self.model, name, found, source)
                 self.give(name, array, source)
         else:
             self.nameless += [(array, source) for array in found]
@@ -111,7 +114,7 @@ class _Reader:
         if spec == "-":
             return arrays.read_stream(self.take_stdin(), "stdin", self.budget)
         if path.suffix.lower() in IMAGES:
-            raise _image(spec, value)
+            raise image(spec, value)
         if os.path.isdir(path):
             return self.folder(path)
         if path.suffix == ".pb":
@@ -120,13 +123,20 @@ class _Reader:
             return [read_tensor(path)[1]]
         try:
             with open(path, "rb") as stream:
-                zipped = stream.read(2) == arrays.ZIP
+                start = stream.read(len(arrays.NPY))
         except (OSError, ValueError) as error:
             raise arrays.no_such_file(path, error) from None
-        if zipped:
+        if start.startswith(arrays.ZIP) or (path.suffix == ".npz" and start != arrays.NPY):
             with open(path, "rb") as stream:
-                return arrays.read_npz(spec, stream, self.budget)
+                return self.archive(spec, stream)
         return [arrays.read_npy(path, self.budget)]
+
+    def archive(self, spec: str, stream: IO[bytes]) -> dict[str, Array]:
+        found = arrays.read_npz(spec, stream, self.budget)
+        if not found and self.model.inputs:
+            names = [value.name for value in self.model.inputs]
+            raise arrays.bad_file(spec, "no arrays", f"arrays for {', '.join(names[:6])}", fix=how_to_write(names))
+        return found
 
     def folder(self, path: Path) -> list[Array]:
         from qrun.ir.tensorfile import read_tensor
@@ -136,8 +146,9 @@ class _Reader:
             return []
         if not files:
             raise arrays.bad_file(
-                str(path), "no input_0.pb in that folder", "a folder with input_0.pb, input_1.pb, ..."
-            )
+                str(path), "no input_0.pb in that folder", "a folder with input_0.pb, input_1.pb, ...",
+                fix=what_inside(path),
+            )  # fmt: skip
         return [read_tensor(file)[1] for file in files]
 
     def take_stdin(self) -> IO[bytes]:
@@ -228,52 +239,3 @@ def _known(model: Model) -> dict[str, TensorType]:
 
 def _is_folder_path(spec: str) -> bool:
     return spec.endswith("/") or "/" in spec.partition("=")[0]
-
-
-def _twice(model: Model, name: str, first: str, second: str) -> CallError:
-    return CallError(
-        "QR005",
-        "bad-option",
-        f"input {name!r} is given twice",
-        where=[model.label, f"input {name}"],
-        facts=[("first", first), ("second", second)],
-        fixes=["-i NAME=FILE says which input a file is for"],
-    )
-
-
-def _unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str) -> CallError:
-    error = unknown_input(model, key, source)
-    error.facts = (*error.facts, ("keys", f"{', '.join(list(found)[:12])} in {source}"))
-    if key.startswith("arr_") and model.inputs:
-        names = ", ".join(f"{v.name}=..." for v in model.inputs[:3] if v.name.isidentifier())
-        error.fixes = (f"name the arrays: np.savez(path, {names or '**{name: array}'})",)
-    elif error.fixes and error.fixes[0].startswith("did you mean"):
-        near = error.fixes[0].split("-i ", 1)[1].rsplit("=", 1)[0]
-        error.fixes = (f"did you mean the key {near}?",)
-    return error
-
-
-def _image(spec: str, value: TensorType | None) -> CallError:
-    shape = value.shape if value is not None else None
-    channels_first = shape is not None and len(shape) == 4 and shape[1] in (1, 3, 4, "C", None)
-    height, width = (
-        (shape[2:4] if channels_first else shape[1:3]) if shape is not None and len(shape) == 4 else ("H", "W")
-    )
-    size = f"({width if isinstance(width, int) else 224}, {height if isinstance(height, int) else 224})"
-    dtype = value.dtype.name if value is not None and value.dtype is not None else "float32"
-    layout = ".transpose(2, 0, 1)[None]" if channels_first or shape is None else "[None]"
-    scale = " / 255" if "float" in dtype else ""
-    return CallError(
-        "QR007",
-        "input-file",
-        f"{spec} is an image, and qrun does not guess its layout, size, mean and scale",
-        where=[spec],
-        facts=[
-            ("expected", f"{value.name} {value}" if value is not None else "an array"),
-            ("recipe", "import numpy as np; from PIL import Image"),
-            ("", f"x = np.asarray(Image.open({spec!r}).convert('RGB').resize({size}))"),
-            ("", f"x = (x{scale}).astype(np.{dtype}){layout}  # then mean and std, as in training"),
-            ("", "np.save('x.npy', x)"),
-        ],
-        fixes=["run the recipe in Python, then qrun MODEL -i x.npy"],
-    )

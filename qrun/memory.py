@@ -14,14 +14,27 @@ UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
          "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40,
          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
 
+ADDRESSABLE = 2**47
+"""Bytes that a process can address."""
+
 
 def human(nbytes: int) -> str:
-    """A byte count for people: ``20.3 GiB``."""
+    """A count of bytes in memory for people: ``20.3 GiB``."""
     value = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if value < 1024 or unit == "PiB":
             return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
+    raise AssertionError
+
+
+def file_size(nbytes: int) -> str:
+    """A length of a file for people, as file managers show it: ``3.6 MB``."""
+    value = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5 or unit == "GB":
+            return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
     raise AssertionError
 
 
@@ -69,6 +82,14 @@ def _owner(array: Any) -> Any:
     while isinstance(array.base, type(array)):
         array = array.base
     return array
+
+
+def _rounded_up(nbytes: int) -> str:
+    """A size of at least so many bytes, as `parse_size` reads it: ``21GiB``."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= 4 * size or unit == "KiB":
+            return f"{-(-nbytes // size)}{unit}"
+    raise AssertionError
 
 
 class Budget:
@@ -119,21 +140,24 @@ class Budget:
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
         """Raise MemoryLimitError if a tensor of this shape would pass the limit, or is one that numpy cannot index."""
         nbytes = math.prod(int(n) for n in shape) * itemsize
-        limit = self.limit if self.limit is not None else 2**47
+        limit = self.limit if self.limit is not None else ADDRESSABLE
         extent = math.prod(max(int(n), 1) for n in shape) * itemsize
         if extent >= 2**63:
             nbytes = extent
         if self.live + nbytes > limit:
             dims = ",".join(str(n) for n in shape)
+            needed = self.live + nbytes
+            enough = f"--max-memory {_rounded_up(needed)} is enough up to here, though later nodes may need more"
             raise MemoryLimitError(
                 "QR010",
                 "memory-limit",
                 "this run needs more memory than allowed",
+                where=[what],
                 facts=[
-                    ("largest", f"{what} [{dims}], {human(nbytes)}"),
-                    ("run needs", f"{human(self.live + nbytes)} at this node"),
+                    ("tensor", f"{what} [{dims}], {human(nbytes)}"),
+                    ("needed", f"{human(needed)} with it"),
                     ("allowed", human(limit)),
                 ],
-                fixes=[f"--max-memory {math.ceil((self.live + nbytes) * 1.25 / 2**30)}GiB to try anyway"],
+                fixes=[enough if needed < ADDRESSABLE else "make it smaller: no machine has that much memory"],
             )
         self.peak = max(self.peak, self.live + nbytes)

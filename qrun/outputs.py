@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
@@ -35,7 +36,7 @@ def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, 
             raise _bad(f"{target} holds one array, and there are {len(names)}: {', '.join(names[:4])}", target,
                        f"-o {path.with_suffix('.npz')}")  # fmt: skip
     elif path.suffix != ".npz":
-        folder = f"-o {target}/ writes a folder" if not path.suffix else ""
+        folder = f"-o {target}/ writes a folder" if not path.suffix and not path.exists() else ""
         raise _bad(f"-o {target} has a suffix that qrun does not write" if path.suffix else f"-o {target} has no suffix",
                    target, folder or "out.npz, out.npy (one output), DIR/ or -")  # fmt: skip
     parent = path.parent
@@ -119,7 +120,7 @@ def replacing(target: str) -> Iterator[IO[bytes]]:
         os.replace(temporary, path.resolve() if path.is_symlink() else path)
         temporary = ""
     except (OSError, ValueError) as error:
-        raise _cannot(target, getattr(error, "strerror", None) or str(error)) from None
+        raise _failed(target, error) from None
     finally:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
@@ -135,7 +136,7 @@ def _check_folder(folder: Path) -> None:
     try:
         exists = folder.exists()
     except OSError as error:
-        raise _cannot(str(folder), error.strerror or str(error)) from None
+        raise _failed(str(folder), error) from None
     if exists and not folder.is_dir():
         raise _cannot(str(folder), "a file of that name exists")
     if exists and not os.access(folder, os.W_OK):
@@ -164,7 +165,7 @@ def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _cannot(str(folder), error.strerror or str(error)) from None
+        raise _failed(str(folder), error) from None
     for kind, arrays in kinds.items():
         for place, (name, array) in enumerate(arrays.items()):
             with replacing(str(folder / f"{kind}_{place}.pb")) as stream:
@@ -177,6 +178,17 @@ def _bad(message: str, target: str, fix: str) -> CallError:
 
 def _cannot(target: str, reason: str, fix: str = "check the path") -> CallError:
     return CallError("QR008", "cannot-write", f"cannot write {target!r}: {reason}", where=[target], fixes=[fix])
+
+
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)), "make room there, or write elsewhere"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "write to a folder that is yours"),
+}
+
+
+def _failed(target: str, error: OSError | ValueError) -> CallError:
+    fix = _REMEDIES.get(getattr(error, "errno", 0) or 0, "check the path")
+    return _cannot(target, getattr(error, "strerror", None) or str(error), fix)
 
 
 def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:

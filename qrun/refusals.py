@@ -15,7 +15,7 @@ _NODE = re.compile(r"node (?:(\d+) (?=.* \(.+-\d+\)$))?(.*) \(([^()]+)\)", re.DO
 def as_finding(error: QrunError) -> Finding:
     """A refusal of the loader, of a kernel or of another runtime as a finding of the same code."""
     facts = dict(error.facts)
-    expected = facts.pop("expected", "") or facts.pop("needed", "")
+    expected = facts.pop("expected", "")
     got = facts.pop("got", "")
     others = "; ".join(f"{label} {value}".strip() for label, value in facts.items())
     node = next((m for part in error.where if (m := _NODE.fullmatch(part))), None)

@@ -11,7 +11,6 @@ from qrun.ir import Model, TensorType
 from qrun.ir.types import shape_text
 
 MAX_SIZE = 2**40
-FORMS = "--shape image:1x3x224x224 for one input, or --shape N=4 for a named dimension"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +36,13 @@ def fixed_sizes(model: Model, specs: Sequence[str]) -> Sizes:
         if name in values:
             shape = _numbers(dims)
             if shape is None:
-                raise _no_size(model, spec, dims, f"{name}:1x3x224x224")
+                raise _no_size(model, spec, dims, _whole(values[name]))
             _bind_shape(model, values[name], shape, symbols, spec)
             shapes[name] = shape
         elif symbol in known:
             one = _numbers(size)
             if one is None or len(one) != 1:
-                raise _no_size(model, spec, size, f"{symbol}=4")
+                raise _no_size(model, spec, size, f"--shape {symbol}=4")
             if symbols.setdefault(symbol, one[0]) != one[0]:
                 raise _bad_shape(model, spec, f"{symbol} = {symbols[symbol]} before", f"{symbol} = {size}")
         else:
@@ -76,7 +75,7 @@ def _bad_shape(model: Model, spec: str, expected: str, got: str) -> CallError:
         f"--shape {spec} does not fit the model",
         where=[model.label],
         facts=[("expected", expected), ("got", got)],
-        fixes=[FORMS],
+        fixes=[_forms(model)],
     )
 
 
@@ -86,11 +85,13 @@ def _no_size(model: Model, spec: str, got: str, like: str) -> CallError:
         "bad-option",
         f"--shape {spec} has no size that a tensor can have",
         where=[model.label],
-        facts=[("expected", f"whole numbers from 0 to 2**40, such as {like}"), ("got", got or "nothing")],
+        facts=[("expected", "whole numbers from 0 to 2**40"), ("got", got or "nothing")],
+        fixes=[f"such as {like}"],
     )
 
 
 def _unknown_shape(model: Model, spec: str, known: list[str], values: list[str]) -> CallError:
+    meant = [_meant(part, known, values) for part in spec.split(",")]
     return CallError(
         "QR005",
         "bad-option",
@@ -100,8 +101,26 @@ def _unknown_shape(model: Model, spec: str, known: list[str], values: list[str])
             ("inputs", ", ".join(values[:12]) or "none"),
             ("dimensions", ", ".join(known[:12]) or "none have names"),
         ],
-        fixes=[_meant(spec, known, values) or FORMS],
+        fixes=[f"did you mean {' '.join(f'--shape {m}' for m in meant)}?" if all(meant) else _forms(model)],
     )
+
+
+def _forms(model: Model) -> str:
+    """What can be given for this model's first input whose sizes are not all fixed."""
+    free = [
+        v for v in (*model.inputs, *model.defaults) if v.shape is None or not all(isinstance(d, int) for d in v.shape)
+    ]
+    if not free:
+        return "leave out --shape: every size of the inputs is fixed"
+    symbol = next((d for v in free for d in v.shape or () if isinstance(d, str)), "")
+    return f"{_whole(free[0])} for one input{f', or --shape {symbol}=1 for a named dimension' if symbol else ''}"
+
+
+def _whole(value: TensorType) -> str:
+    sizes = (
+        "1x3x224x224" if value.shape is None else "x".join(str(d) if isinstance(d, int) else "1" for d in value.shape)
+    )
+    return f"--shape {value.name}:{sizes}"
 
 
 def _meant(spec: str, known: list[str], values: list[str]) -> str:
@@ -114,5 +133,5 @@ def _meant(spec: str, known: list[str], values: list[str]) -> str:
         for names, right in ((values, ":"), (known, "=")):
             near = get_close_matches(name, names, 1, 0.6)
             if near and (right == ":" or len(numbers) == 1):
-                return f"did you mean --shape {near[0]}{right}{sizes}?"
+                return f"{near[0]}{right}{sizes}"
     return ""

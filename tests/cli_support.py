@@ -73,6 +73,14 @@ def call(
     return Ended(code, raw.decode(encoding, "replace"), err.memory.getvalue().decode(encoding), raw)
 
 
+def fixes(ended: Ended, code: int, rule: str) -> list[str]:
+    """The ``= fix:`` lines of a call that ended with this exit code and one error, of this code."""
+    assert ended.code == code, ended.err
+    errors = [line for line in ended.err.splitlines() if line.startswith("error ")]
+    assert [line.split()[1] for line in errors] == [rule], ended.err
+    return [line.removeprefix("   =  fix: ") for line in ended.err.splitlines() if line.startswith("   =  fix: ")]
+
+
 def process(
     *arguments: str | Path,
     stdin: bytes = b"",

@@ -60,7 +60,16 @@ def profile(nodes: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
 
 
 def check(findings: Sequence[Mapping[str, Any]], path: str = "m.onnx") -> dict[str, Any]:
-    models = [{"path": path, "nodes": 3, "rules": ["QR301", "QR302"], "findings": list(findings), "vectors": []}]
+    models = [
+        {
+            "path": path,
+            "sha256": "9f" * 32,
+            "nodes": 3,
+            "rules": ["QR301", "QR302"],
+            "findings": list(findings),
+            "vectors": [],
+        }
+    ]
     return {"models": models}
 
 

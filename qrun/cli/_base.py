@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qrun.errors import CallError
+
 if TYPE_CHECKING:
     from qrun.report.screen import Out
 
@@ -32,11 +34,15 @@ class Call:
 
 
 class Option(click.Option):
-    """An option that says under which heading of the help it stands."""
+    """An option that says under which heading of the help it stands.
 
-    def __init__(self, *args: Any, group: str = "General", **kwargs: Any) -> None:
+    sets: the parameter that gets the value of this flag, if not its own.
+    """
+
+    def __init__(self, *args: Any, group: str = "General", sets: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.group = group
+        self.sets = sets or self.name or ""
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -61,6 +67,15 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
         self.notes = notes
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; an argument too many of a command that takes inputs may be one."""
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            hint = f" Did you mean {' '.join(f'-i {word}' for word in rest)}?" if "inputs" in ctx.params else ""
+            ctx.fail(f"Got unexpected extra argument{'s' if len(rest) > 1 else ''} ({' '.join(rest)}).{hint}")
+        return rest
 
     def get_help(self, ctx: click.Context) -> str:
         formatter = click.HelpFormatter(width=help_width(), max_width=WIDTH)
@@ -144,9 +159,36 @@ def format_options(*formats: str) -> Callable[[Function], Function]:
     """``--format`` with these choices, the first being the default, and ``--json``. Parameter: ``format``."""
     return stacked(
         option("--format", type=click.Choice(formats), default=formats[0], show_default=True, group="Output",
-               help="What to print."),
-        option("--json", "format", flag_value="json", group="Output", help="Same as --format json."),
+               callback=_format, help="What to print."),
+        option("--json", flag_value="json", sets="format", is_eager=True, expose_value=False, group="Output",
+               callback=_json, help="Same as --format json."),
     )  # fmt: skip
+
+
+def _json(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value:
+        ctx.meta["qrun.json"] = True
+
+
+def _format(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """The format, or json if ``--json`` is given. Raises CallError if both are, and contradict each other."""
+    if "qrun.json" not in ctx.meta:
+        return value
+    if value != "json" and given(ctx, "format") and not ctx.resilient_parsing:
+        raise contradiction(
+            f"--json and --format {value} are two formats", f"--json --format {value}", ["--json", f"--format {value}"]
+        )
+    return "json"
+
+
+def given(ctx: click.Context, name: str) -> bool:
+    """Is this parameter on the command line?"""
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def contradiction(message: str, got: str, either: Sequence[str]) -> CallError:
+    """Two options that do not go together."""
+    return CallError("QR005", "bad-option", message, facts=[("got", got)], fixes=[f"leave out {' or '.join(either)}"])
 
 
 def general_options(*, config: bool = False) -> Callable[[Function], Function]:

@@ -99,9 +99,9 @@ def _defaults(ctx: click.Context, table: dict[str, Any], path: Path) -> dict[str
                     continue
                 if inner not in own:
                     raise _unknown(f"{key}.{inner}", "an option", list(own), path)
-                found[_parameter(own[inner])] = _value(own[inner], inner, setting, path)
+                found[own[inner].sets] = _value(ctx, own[inner], f"{key}.{inner}", setting, path)
         elif key in own:
-            found.setdefault(_parameter(own[key]), _value(own[key], key, value, path))
+            found.setdefault(own[key].sets, _value(ctx, own[key], key, value, path))
         else:
             raise _unknown(key, "an option", list(own), path)
     return found
@@ -118,8 +118,8 @@ def _per_file(ctx: click.Context, own: dict[str, Option], table: Any, path: Path
         for key, setting in settings.items():
             if key not in PER_FILE:
                 raise _unknown(f"per-file.{key}", "an option", list(PER_FILE), path)
-            raw = _value(own[key], key, setting, path)
-            found.setdefault(pattern, {})[_parameter(own[key])] = own[key].type_cast_value(ctx, raw)
+            raw = _value(ctx, own[key], f"per-file.{key}", setting, path)
+            found.setdefault(pattern, {})[own[key].sets] = own[key].type_cast_value(ctx, raw)
     return found
 
 
@@ -133,33 +133,34 @@ def _options(ctx: click.Context) -> dict[str, Option]:
     }
 
 
-def _parameter(option: Option) -> str:
-    assert option.name is not None
-    return option.name
-
-
-def _value(option: Option, key: str, value: Any, path: Path) -> Any:
-    """A TOML value as click takes it from a file; CallError if its kind does not fit the option."""
+def _value(ctx: click.Context, option: Option, key: str, value: Any, path: Path) -> Any:
+    """A TOML value as click takes it from a file; CallError if its kind, or the value itself, does not fit the option."""
     if option.multiple:
         items = value if isinstance(value, list) else [value]
         if all(isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in items):
-            return [str(item) for item in items]
+            return _usable(ctx, option, key, [str(item) for item in items], path)
     elif option.is_flag:
         if isinstance(value, bool) and isinstance(option.flag_value, str):
             return option.flag_value if value else None
         if isinstance(value, bool):
             return value
     elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return str(value)
-    raise CallError(
-        "QR009",
-        "config",
-        f"{key} has a value of the wrong kind",
-        where=[str(path), f"[tool.qrun] {key}"],
-        facts=[("expected", "true or false" if option.is_flag else "a list of strings" if option.multiple else "a string or a number"),
-               ("got", repr(value)[:60])],
-        fixes=["--config none ignores the file"],
-    )  # fmt: skip
+        return _usable(ctx, option, key, str(value), path)
+    expected = "true or false" if option.is_flag else "a list of strings" if option.multiple else "a string or a number"
+    raise _bad_value(key, "a value of the wrong kind", [("expected", expected), ("got", repr(value)[:60])], path)
+
+
+def _usable(ctx: click.Context, option: Option, key: str, raw: Any, path: Path) -> Any:
+    try:
+        option.type_cast_value(ctx, raw)
+    except click.BadParameter as error:
+        raise _bad_value(key, "a value that the option does not take", [("got", error.message)], path) from None
+    return raw
+
+
+def _bad_value(key: str, what: str, facts: list[tuple[str, str]], path: Path) -> CallError:
+    return CallError("QR009", "config", f"{key} has {what}", where=[str(path), f"[tool.qrun] {key}"], facts=facts,
+                     fixes=["--config none ignores the file"])  # fmt: skip
 
 
 def _unknown(key: str, what: str, known: list[str], path: Path) -> CallError:

@@ -106,10 +106,21 @@ def versions() -> str:
     lines = [f"qrun {__version__}", f"Python {platform.python_version()}"]
     for package in ("onnx", "numpy", "onnxruntime"):
         try:
-            lines.append(f"{package} {version(package)}")
+            lines.append(f"{package} {version(package)}{_broken() if package == 'onnxruntime' else ''}")
         except PackageNotFoundError:
             lines.append(f"{package} not installed")
     return "\n".join(lines)
+
+
+def _broken() -> str:
+    """Why onnxruntime, which is installed, cannot be used; "" if it can. Of the packages, it alone can be missing."""
+    from qrun.child import Crash, Failed, running
+
+    try:
+        running().ask("version", "ort")
+    except (Failed, Crash) as error:
+        return f", which cannot be imported: {str(error).splitlines()[0]}"
+    return ""
 
 
 def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

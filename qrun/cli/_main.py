@@ -71,9 +71,7 @@ def _run(call: Call) -> int:
     except QrunError as error:
         return _fail(call, error)
     except click.ClickException as error:
-        _show_usage(error)
-        _print_json(call, usage_error(call, error.format_message()), error.exit_code)
-        return error.exit_code
+        return _fail(call, usage_error(call, error))
     except (KeyboardInterrupt, click.Abort):
         with _as_stderr_allows():
             _say("interrupted")
@@ -130,9 +128,11 @@ def _fail(call: Call, error: QrunError) -> int:
     return error.exit_code
 
 
-def usage_error(call: Call, message: str) -> CallError:
-    """What click says of a command line, as every other error is in JSON."""
-    return CallError("QR000", "usage", message, fixes=[f"qrun {call.command} -h"])
+def usage_error(call: Call, error: click.ClickException) -> CallError:
+    """What click says of a command line, in the form of every other error."""
+    context: click.Context | None = getattr(error, "ctx", None)
+    command = context.command_path if context else f"qrun {call.command}"
+    return CallError("QR000", "usage", " ".join(error.format_message().split()), fixes=[f"{command} -h"])
 
 
 def error_fields(error: QrunError) -> dict[str, object]:
@@ -152,14 +152,6 @@ def _print_json(call: Call, error: QrunError, code: int) -> None:
         from qrun.report.json import failure
 
         sys.stdout.write(failure(call.command, call.argv, error_fields(error), code) + "\n")
-
-
-def _show_usage(error: object) -> None:
-    import click
-
-    assert isinstance(error, click.ClickException)
-    with _as_stderr_allows():
-        error.show(file=sys.stderr)
 
 
 def _out_of_memory(error: MemoryError | OSError) -> RunError:
@@ -225,8 +217,10 @@ def _flush() -> None:
 def _stdout_failed(error: OSError) -> int:
     """stdout took no more: a full disk, or a descriptor that is not open for writing."""
     _silence(sys.stdout)
-    call = Call()
-    return _fail(call, CallError("QR008", "cannot-write", f"cannot write to stdout: {error.strerror or error}"))
+    full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+    fixes = ["make room there, or write elsewhere"] if full else []
+    message = f"cannot write to stdout: {error.strerror or error}"
+    return _fail(Call(), CallError("QR008", "cannot-write", message, fixes=fixes))
 
 
 def _silence(stream: TextIO) -> None:

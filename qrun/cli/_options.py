@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
 import click
 
-from qrun.cli._base import option, stacked
+from qrun.cli._base import Function, contradiction, given, option, stacked
 from qrun.memory import parse_size
 
 
@@ -44,6 +45,28 @@ input_options = stacked(
            help="Fix dynamic sizes: image:1x3x224x224 for one input, or N=4 for a named dimension. Repeatable."),
 )  # fmt: skip
 
+
+def own_backends(function: Function) -> Function:
+    """Refuse options of qrun's own backends beside ``--backend`` of another runtime, which does not heed them.
+
+    The function's parameters: backend, and arith, fuse or both.
+    """
+
+    @functools.wraps(function)
+    def checked(*args: Any, **options: Any) -> Any:
+        ctx = click.get_current_context()
+        backend = options["backend"]
+        for name, has in (("arith", "its own arithmetic"), ("fuse", "its own graph optimizations")):
+            if backend in ("ort", "onnx-ref") and name in options and given(ctx, name):
+                value = options[name]
+                word = f"--{name} {value}" if isinstance(value, str) else f"--{name}" if value else f"--no-{name}"
+                raise contradiction(f"{word.split()[0]} is for qrun's own backends; another runtime has {has}",
+                                    f"{word} --backend {backend}", [word, f"--backend {backend}"])  # fmt: skip
+        return function(*args, **options)
+
+    return checked
+
+
 run_options = stacked(
     option("-b", "--backend", type=click.Choice(["native", "reference", "ort", "onnx-ref"]), group="Run",
            show_default="native, where it can run", help="Which runtime executes the model."),
@@ -57,6 +80,7 @@ run_options = stacked(
            help="Keep no compiled kernels (--backend native). QRUN_CACHE_DIR names another folder for them."),
     option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,
            show_default="80% of free", group="Run", help="Stop before a tensor would take more, e.g. 8GiB."),
+    own_backends,
 )  # fmt: skip
 
 runs_option = option("-n", "--runs", type=click.IntRange(1, 10**6), metavar="N", group="Timing",

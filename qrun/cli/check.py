@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, argument, define, general_options, option
+from qrun.cli._base import Call, argument, define, format_options, general_options, option
 from qrun.cli._flow import start_other
-from qrun.cli._options import Distance, Size
+from qrun.cli._options import Distance, Size, own_backends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,11 +120,9 @@ FORMATS = ("full", "concise", "json", "github", "gitlab", "junit", "sarif", "mar
     group="Output",
     help="Also write a report: .sarif, .xml (JUnit), .json, .md, .txt, or FORMAT=FILE. Repeatable.",
 )
-@option(
-    "--format", type=click.Choice(FORMATS), default="full", show_default=True, group="Output", help="What to print."
-)
-@option("--json", "format", flag_value="json", group="Output", help="Same as --format json.")
+@format_options(*FORMATS)
 @general_options(config=True)
+@own_backends
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: Any) -> int:
     """Check models against the operator specs; replay their test vectors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,8 @@ tolerance_options = stacked(
         "qrun compare before.json after.json               # also a.npz b.npz",
     ],
     notes="Exit code 0 if all is equal within the tolerance (or reaches --min-sqnr), 1 if not. A cause is named only if computing the node in this "
-    "way gives the other side's bits.",
+    "way gives the other side's bits. Without --atol, floats may also differ by 16 eps (float32 epsilons) of the largest "
+    "magnitude in their tensor, as sums in another order do; --lsb counts the steps of dequantized floats too.",
 )
 @argument("a", about="A model, or - for stdin; or a result saved with --json or -o.")
 @argument("b", about="What to compare it with: a second model or result, or a recorded directory.", required=False)
@@ -132,6 +134,9 @@ def _kind(options: Mapping[str, Any]) -> str:
     if os.path.isdir(b):
         _refuse(options, ("isolate",))
         return "recorded"
+    if not second and not os.path.exists(b):
+        raise CallError("QR004", "no-such-file", f"cannot read {b!r}: there is no such model, file or record",
+                        where=[b], fixes=[f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} makes a record"])  # fmt: skip
     _refuse(options, ("against", "arith", "isolate"))
     return "models"
 
@@ -168,17 +173,14 @@ def _feeds(model: Model, options: Mapping[str, Any], out: Out) -> Feeds:
     return feeds
 
 
-def _tolerance(options: Mapping[str, Any], exact: bool = False) -> Tolerance:
-    from qrun.differences import Tolerance
+def _tolerance(options: Mapping[str, Any], against: str = "") -> Tolerance:
+    from qrun.comparing.choices import tolerance
 
-    rtol, atol = (
-        (0.0 if exact else usual) if options[n] is None else options[n] for n, usual in (("rtol", 1e-3), ("atol", 1e-7))
-    )
-    return Tolerance(options["lsb"], rtol, atol)
+    return tolerance(against, lsb=options["lsb"], rtol=options["rtol"], atol=options["atol"])
 
 
 def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
-    from qrun.comparing.choices import EXACT, sides
+    from qrun.comparing.choices import sides
     from qrun.comparing.runtimes import compare_runtimes
     from qrun.report import compare as report
     from qrun.report.progress import Progress
@@ -191,13 +193,13 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     model, data = _model(options)
     feeds = _feeds(model, options, out)
     a, b = sides(model, against, data=data, arith=options["arith"] or "exact", max_memory=options["max_memory"])
-    tolerance = _tolerance(options, against in EXACT)
+    tolerance = _tolerance(options, against)
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(a, b, feeds.arrays, tolerance, isolate=options["isolate"], progress=progress)
     return Shown(
         found.equal,
-        lambda out, top: report.print_comparison(out, found, top),
-        lambda out, top: report.print_comparison_markdown(out, found, top),
+        lambda out, top: report.print_comparison(out, found, top, feeds.sources),
+        lambda out, top: report.print_comparison_markdown(out, found, top, feeds.sources),
         lambda: report.comparison_fields(found, feeds),
     )
 
@@ -216,21 +218,22 @@ def _models(options: Mapping[str, Any], out: Out) -> Shown:
                          max_memory=options["max_memory"], progress=progress)  # fmt: skip
     return Shown(
         found.equal,
-        lambda out, top: report.print_accuracy(out, found, top),
-        lambda out, top: report.print_accuracy_markdown(out, found, top),
-        lambda: {"kind": "models", **report.accuracy_fields(found)},
+        lambda out, top: report.print_accuracy(out, found, top, feeds.sources),
+        lambda out, top: report.print_accuracy_markdown(out, found, top, feeds.sources),
+        lambda: {"kind": "models", **report.accuracy_fields(found, feeds.sources)},
         found.passed,
     )
 
 
-def _files(found: Any) -> Shown:
+def _files(found: Any, feeds: Feeds | None = None) -> Shown:
     from qrun.report import comparefiles as report
 
+    sources = feeds.sources if feeds else {}
     return Shown(
         found.equal,
-        lambda out, top: report.print_files(out, found, top),
-        lambda out, top: report.print_files_markdown(out, found, top),
-        lambda: {"kind": "files", **report.files_fields(found)},
+        lambda out, top: report.print_files(out, found, top, sources),
+        lambda out, top: report.print_files_markdown(out, found, top, sources),
+        lambda: {"kind": "files", **report.files_fields(found, feeds)},
     )
 
 
@@ -273,9 +276,9 @@ def _record(options: Mapping[str, Any], out: Out) -> Shown:
     made = record(_tensors(side, feeds), side.model, feeds.arrays, side.label, folder)
 
     def text(out: Out, top: int | None) -> None:
-        report.print_recorded(out, made)
+        report.print_recorded(out, made, feeds.sources)
 
-    return Shown(True, text, text, lambda: {"kind": "recorded", **report.recorded_fields(made)})
+    return Shown(True, text, text, lambda: {"kind": "recorded", **report.recorded_fields(made, feeds)})
 
 
 def _with_record(options: Mapping[str, Any], out: Out) -> Shown:
@@ -283,7 +286,7 @@ def _with_record(options: Mapping[str, Any], out: Out) -> Shown:
 
     side, feeds = _recorded_side(options, out)
     return _files(compare_record(_tensors(side, feeds), side.model, feeds.arrays, Path(options["b"]), _tolerance(options),
-                                 label=side.label))  # fmt: skip
+                                 label=side.label), feeds)  # fmt: skip
 
 
 _KINDS: Mapping[str, Callable[[Mapping[str, Any], Out], Shown]] = {

@@ -17,7 +17,7 @@ from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
-    from qrun.report.html.collect import Document
+    from qrun.report.html.models import Document
     from qrun.report.screen import Out, Screen
     from qrun.rules import Finding
 
@@ -146,7 +146,7 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     nodes = len(ready.model.nodes)
     if not out.quiet:
         told.line(f"check    {plural(len(rules), 'rule')}, {plural(nodes, 'node')}: {_counts(findings)}")
-    checked = {"path": ready.model.label, "nodes": nodes, "rules": rules,
+    checked = {"path": ready.model.label, "sha256": ready.model.sha256, "nodes": nodes, "rules": rules,
                "findings": [finding_fields(finding) for finding in findings]}  # fmt: skip
     return [_document("check", {"models": [checked]}), _document("quantization", {"tensors": codes.fields()})]
 
@@ -176,18 +176,15 @@ def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
 
 
 def _compared(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> Document:
-    from qrun.comparing.choices import EXACT, sides
+    from qrun.comparing.choices import sides, tolerance
     from qrun.comparing.runtimes import compare_runtimes
-    from qrun.differences import EXACT as NONE
-    from qrun.differences import Tolerance
     from qrun.report.compare import comparison_fields, verdict
     from qrun.report.progress import Progress
 
     against = options["against"]
     own, other = sides(ready.model, against, data=ready.data, max_memory=options["max_memory"])
-    tolerance = NONE if against in EXACT else Tolerance()
     with Progress(out, "compare", "nodes") as progress:
-        found = compare_runtimes(own, other, ready.feeds.arrays, tolerance, progress=progress)
+        found = compare_runtimes(own, other, ready.feeds.arrays, tolerance(against), progress=progress)
     if not out.quiet:
         told.line(f"compare  {other.label}: {verdict(found)}")
     return _document("compare", comparison_fields(found, ready.feeds))

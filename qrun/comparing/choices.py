@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from qrun.comparing.sides import PeerSide, QrunSide, Side
+from qrun.differences import EXACT as EXACTLY
+from qrun.differences import NOISE, Tolerance
 from qrun.ir import Model
 from qrun.ops import Arith
 
@@ -14,6 +16,16 @@ EXACT = ("reference", "native")
 """Sides that must agree bit for bit, also in floats."""
 BY_NODE = {"ort-optimized": "ort"}
 """Sides that are compared by outputs only, and those that run the same kernels node by node."""
+_USUAL = Tolerance(eps=NOISE)
+
+
+def tolerance(against: str = "", *, lsb: int = 0, rtol: float | None = None, atol: float | None = None) -> Tolerance:
+    """What counts as equal: nothing but equal bits between qrun's backends, else what onnx's model tests allow, and the
+    noise of sums. `atol` takes the place of that noise too.
+    """
+    usual = EXACTLY if against in EXACT else _USUAL
+    return Tolerance(lsb, usual.rtol if rtol is None else rtol, usual.atol if atol is None else atol,
+                     usual.eps if atol is None else 0)  # fmt: skip
 
 
 def sides(

@@ -20,31 +20,6 @@ _STAYS = ("MaxPool", "GlobalMaxPool", "Relu", "Concat")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Everything between matched values that makes one of them, `value`, with all that rounds there.
-
-    target:  the tensor of the first model that it stands for, behind that model's own quantizers.
-    node:    the node of the second model that it is named after.
-    inputs:  for each value that it reads, the tensor of the first model.
-    rounds:  quantizers of the result; own: those before an input of an operator of the group, by (operator, input).
-    weights: the places of the DequantizeLinear nodes of constants.
-    floats:  the first model's nodes that do the same.
-    whole:   can it be computed from its inputs? Else only the rounding of its result is known.
-    """
-
-    value: str
-    target: str
-    node: Node
-    region: Region
-    inputs: Mapping[str, str]
-    rounds: Path
-    own: Mapping[tuple[int, int], Path]
-    weights: tuple[int, ...]
-    floats: tuple[Node, ...]
-    whole: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
     """What codes can mean: from low to high in steps, with that many codes."""
 
@@ -52,6 +27,35 @@ class Limits:
     high: float
     step: float
     codes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Everything between matched values that makes one of them, `value`, with all that rounds there.
+
+    target:  the tensor of the first model that it stands for, behind that model's own quantizers; raw: before them.
+    before:  what the codes of these quantizers can mean, see `limits`; None where there are none, or none with one scale.
+    node:    the node of the second model that it is named after.
+    inputs:  for each value that it reads, the tensor of the first model.
+    rounds:  quantizers of the result; own: those before an input of an operator of the group, by (operator, input).
+    weights: the places of the DequantizeLinear nodes of constants.
+    floats:  the first model's nodes that do the same; inside: do they read quantized weights or inputs of their own?
+    whole:   can it be computed from its inputs? Else only the rounding of its result is known.
+    """
+
+    value: str
+    target: str
+    raw: str
+    before: Limits | None
+    node: Node
+    region: Region
+    inputs: Mapping[str, str]
+    rounds: Path
+    own: Mapping[tuple[int, int], Path]
+    weights: tuple[int, ...]
+    floats: tuple[Node, ...]
+    inside: bool
+    whole: bool
 
 
 def groups(a: Reals, b: Reals, matching: Matching) -> list[Group]:
@@ -62,18 +66,24 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[Group]:
     for value, other in names.items():
         inner = region(b, value, set(names))
         rounds = b.rounds.get(value, ())
-        own = dict(_own(b, inner))
-        fixed = (b.quantized_constant(name) for place in inner.operators for name in b.fixed(place))
-        weights = tuple(dict.fromkeys(place for place in fixed if place is not None))
+        own, weights = dict(_own(b, inner)), _weights(b, inner)
         if not weights and not own and _repeats(b, inner, rounds):
             rounds = ()
         if not (rounds or own or weights):
             continue
-        floats = tuple(a.nodes[place] for place in region(a, other, theirs).operators)
-        found.append(Group(value, a.settled(other), _named(b, inner, rounds), inner,
+        there = region(a, other, theirs)
+        floats = tuple(a.nodes[place] for place in there.operators)
+        inside = bool(_weights(a, there)) or any(_own(a, there))
+        found.append(Group(value, a.settled(other), other, limits(a, a.rounds.get(other, ())), _named(b, inner, rounds), inner,
                            {v: a.settled(names[v]) for v in inner.inputs}, rounds, own, weights, floats,
-                           inner.whole))  # fmt: skip
+                           inside, inner.whole))  # fmt: skip
     return found
+
+
+def _weights(b: Reals, inner: Region) -> tuple[int, ...]:
+    """The places of the DequantizeLinear nodes whose constants a group reads."""
+    fixed = (b.quantized_constant(name) for place in inner.operators for name in b.fixed(place))
+    return tuple(dict.fromkeys(place for place in fixed if place is not None))
 
 
 def _own(b: Reals, inner: Region) -> Iterator[tuple[tuple[int, int], Path]]:

@@ -11,6 +11,7 @@ import numpy as np
 from qrun.comparing.accuracy_sums import Noise, Sums
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_groups import Group, Limits, limits, rounded, simulate
+from qrun.differences import differing
 from qrun.errors import OperatorError
 from qrun.ir import Array
 
@@ -26,9 +27,11 @@ BULK = 0.999
 class Local:
     """A group fed with the true values: the noise of its result, and the parts of its energy.
 
-    weights:  quantized weights (and whatever else its operators do differently); input: quantizers in front of its
-              operators; rounding: of the result inside the range; clipped: of the values beyond it.
-              Energies relative to that of the true values; they need not add up to noise.ratio, but nearly do.
+    weights:  quantized weights, and whatever else its operators do differently; input: quantizers in front of its
+              operators; rounding: of the result inside the range; clipped: of the values beyond it; before: what the first
+              model itself rounds there. Energies relative to that of the true values, of which the first four are told
+              before the first model rounds them; they need not add up to noise.ratio, but nearly do, unless both round
+              alike.
     """
 
     noise: Noise
@@ -36,6 +39,7 @@ class Local:
     input: float
     rounding: float
     clipped: float
+    before: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +72,18 @@ class Spread:
 
 
 class Watch:
-    """Sums of one group over all runs."""
+    """Sums of one group over all runs.
+
+    moved: elements of the result that are other ones than in the first model; apart: the largest difference before
+           either model rounds them.
+    """
 
     def __init__(self, b: Reals, group: Group) -> None:
         self.b, self.group = b, group
         self.range = limits(b, group.rounds)
         self.sums = Sums()
-        self.energy = dict.fromkeys(("weights", "input", "rounding", "clipped"), 0.0)
+        self.energy = dict.fromkeys(("weights", "input", "rounding", "clipped", "before"), 0.0)
+        self.moved, self.apart = 0, 0.0
         self.values = _Values(self.range)
         self.inputs = {key: _Values(limits(b, path)) for key, path in group.own.items()}
         self.noise = dict.fromkeys(group.own, 0.0)
@@ -82,13 +91,16 @@ class Watch:
     def add(self, clean: Mapping[str, Array]) -> Array:
         """Count one run; what the group makes of its values."""
         want = clean[self.group.target]
-        made = self._operate(clean, want)
+        raw = self._raw(clean, want)
+        made = self._operate(clean, want, raw)
         group = self.group
         got = rounded(self.b, group, made)
         self.sums.add(got, want)
         if group.rounds:
-            self._round(rounded(self.b, group, want), want)
-        self.values.add(want)
+            self._round(rounded(self.b, group, raw), raw)
+        self.values.add(raw)
+        self.energy["before"] += _energy(want, raw)
+        self.moved += int(np.count_nonzero(differing(got.reshape(want.shape), want)))
         for (place, at), path in group.own.items():
             source = self.b.sources[self.b.nodes[place].inputs[at]]
             if source.value in group.inputs:
@@ -97,7 +109,12 @@ class Watch:
                 self.noise[place, at] += _energy(self.b.pass_through(array, path), array)
         return got
 
-    def _operate(self, clean: Mapping[str, Array], want: Array) -> Array:
+    def _raw(self, clean: Mapping[str, Array], want: Array) -> Array:
+        """The true values before the first model rounds them, inside the range that its codes have; as far as known."""
+        held = self.group.before
+        return want if held is None else np.clip(clean[self.group.raw], held.low, held.high)
+
+    def _operate(self, clean: Mapping[str, Array], want: Array, raw: Array) -> Array:
         """What the group's operators make; where they cannot work on the first model's tensors, the true values."""
         group = self.group
         if not group.whole or not group.region.operators:
@@ -108,7 +125,8 @@ class Watch:
         except (OperatorError, ValueError, IndexError):
             self.group = replace(group, whole=False)
             return want
-        self.energy["weights"] += self._inside(plain, want)
+        self.energy["weights"] += self._inside(plain, raw)
+        self.apart = max(self.apart, _largest(made, raw))
         self.energy["input"] += self._inside(made, plain) if group.own else 0.0
         return made
 
@@ -155,6 +173,13 @@ class Watch:
             middle = float(np.median(rows[rows > 0])) if (rows > 0).any() else 0.0
             found = max(found, float(rows.max()) / middle) if middle else found
         return found
+
+
+def _largest(got: Array, want: Array) -> float:
+    """The largest difference, where it is finite."""
+    with np.errstate(all="ignore"):
+        apart = np.abs(got.astype(np.float64) - want)
+    return float(apart[np.isfinite(apart)].max(initial=0.0))
 
 
 def _energy(got: Array, want: Array) -> float:

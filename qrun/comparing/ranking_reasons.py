@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from qrun.comparing.accuracy_sums import decibels
+from qrun.comparing.ranking_groups import Limits
 from qrun.comparing.ranking_local import BULK, Local, Spread, Watch
 
 _WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
@@ -60,8 +61,16 @@ def _fit(spread: Spread, inside: bool) -> Fit | None:
 def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -> tuple[str, str]:
     parts = {"clipped": local.clipped, "rounding": local.rounding, "weights": local.weights, "input": local.input}
     largest = max(parts, key=lambda part: parts[part])
+    if local.before > parts[largest] and not watch.group.rounds:
+        return "first-rounds", f"only the first model rounds here{_step(watch.group.before)}"
+    if _shared(watch, local, largest):
+        return "both-round", _both(watch)
     if largest == "clipped" and spread.range is not None:
         return "clipped", _clipped(spread)
+    if largest == "weights" and watch.group.inside:
+        return "operator", f"both models quantize what it reads; {_apart(local)} before the result is rounded"
+    if largest == "weights" and not watch.group.weights:
+        return "operator", f"computes something else, {_apart(local)} before the result is rounded"
     if largest == "weights":
         ratio = watch.channel_ratio()
         if ratio >= _CHANNELS:
@@ -71,6 +80,31 @@ def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -
         reason, why = ("clipped", _clipped(inputs)) if inputs.beyond > _LOST * inputs.count else _rounding(inputs)
         return "input" if reason == "rounding" else reason, f"its input: {why}"
     return _rounding(spread)
+
+
+def _apart(local: Local) -> str:
+    return f"{decibels(local.weights):.1f} dB apart"
+
+
+def _shared(watch: Watch, local: Local, largest: str) -> bool:
+    """Does the first model round as much itself where this is the largest part?"""
+    if largest not in ("clipped", "rounding") or not local.before:
+        return False
+    if watch.range is not None and watch.range == watch.group.before:
+        return True
+    return largest == "rounding" and local.rounding <= _OFF**2 * local.before
+
+
+def _step(range_: Limits | None) -> str:
+    return "" if range_ is None else f", in steps of {range_.step:.3g}"
+
+
+def _both(watch: Watch) -> str:
+    """What is known where both models round the same values, each in its way."""
+    own, before, codes = watch.range, watch.group.before, f"{watch.moved} of {watch.sums.count} elements"
+    if own is not None and before is not None and own != before:
+        return f"both models round here, in other codes: steps of {own.step:.3g}, the first one {before.step:.3g}; {codes} differ"
+    return f"both models round here; {codes} go to other codes, from values that are {watch.apart:.2g} apart at most"
 
 
 def _clipped(spread: Spread) -> str:

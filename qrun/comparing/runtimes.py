@@ -2,110 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-import numpy as np
-
-from qrun.comparing.causes import CRASHED, REFUSED, Reason, Suspect, reason, same
+from qrun.comparing.causes import Suspect, reason, same
+from qrun.comparing.codes import Codes
+from qrun.comparing.comparison import Compared, Comparison, Guilt, first_difference
 from qrun.comparing.groups import Group
-from qrun.comparing.sides import Side, Unit, Values
-from qrun.comparing.tensors import PLAIN, Code, Pair, pair
+from qrun.comparing.sides import ABSENT, Side, Unit, Values
+from qrun.comparing.tensors import PLAIN, Pair, pair
 from qrun.differences import EXACT, Tolerance, integral
 from qrun.errors import MemoryLimitError, QrunError
-from qrun.ir import Array, Model, Node
+from qrun.ir import Array, Model
 
 Progress = Callable[[int, int, float | None], None]
 """Told the nodes done, all nodes, and the seconds left if that is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guilt:
-    """A tensor that differs although both sides read the same values.
-
-    pair:   first side's result from the second side's inputs, and the second side's.
-    exact:  the value before rounding at the largest difference, zero point added, in steps; None if not known.
-    """
-
-    pair: Pair
-    reason: Reason
-    exact: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One tensor that a node or group makes.
-
-    pair:   both sides' results as they ran (with `isolate`: the first side's from the second side's inputs).
-    inputs: are the tensors that the unit reads the same, bit for bit? None: not known, the second side has not all.
-    guilt:  whether it differs by itself, and why; None: it does not, or only inherits.
-    checked: was it made anew from the other side's inputs?
-    """
-
-    unit: Unit
-    name: str
-    pair: Pair
-    inputs: bool | None
-    guilt: Guilt | None = None
-    checked: bool = False
-
-    @property
-    def node(self) -> Node:
-        return self.unit.node
-
-    @property
-    def differs(self) -> bool:
-        return not self.pair.equal
-
-    @property
-    def refused(self) -> bool:
-        """Does the second side refuse to make it, or crash?"""
-        return self.guilt is not None and self.guilt.reason.cause in (REFUSED, CRASHED)
-
-    @property
-    def crashed(self) -> bool:
-        """Does the second side crash?"""
-        return self.guilt is not None and self.guilt.reason.cause == CRASHED
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """All tensors that both sides have, in graph order.
-
-    a, b:      labels of the sides; names: what tables call them. isolate: was every node fed the second side's values?
-    outputs:   the graph's outputs that nodes make, as the sides ran.
-    piecewise: what the second side said when it refused the whole model, or crashed; it then ran node by node on the first one's.
-    """
-
-    model: Model
-    a: str
-    b: str
-    names: tuple[str, str]
-    tensors: tuple[Compared, ...]
-    outputs: tuple[tuple[str, Pair], ...]
-    tolerance: Tolerance
-    isolate: bool = False
-    piecewise: QrunError | None = None
-
-    @property
-    def differing(self) -> tuple[Compared, ...]:
-        return tuple(t for t in self.tensors if t.differs)
-
-    @property
-    def refused(self) -> tuple[Compared, ...]:
-        """The tensors that the second side refuses to make, or crashes on."""
-        return tuple(t for t in self.tensors if t.refused)
-
-    @property
-    def first(self) -> Compared | None:
-        """The first tensor that differs; a refused one only if no other does."""
-        return next((t for t in self.differing if not t.refused), next(iter(self.differing), None))
-
-    @property
-    def equal(self) -> bool:
-        """Is every tensor within the tolerance?"""
-        return not self.differing
 
 
 def compare_runtimes(
@@ -123,7 +35,8 @@ def compare_runtimes(
     isolate: make each node of side `a` anew from the values of side `b`, so that errors do not add up.
 
     A difference is looked into where the node's result differs though it reads the same values. If `b` refuses the
-    whole model, or crashes, it runs node by node on the values of `a`. Raises QrunError if `a` cannot run the model.
+    whole model, or crashes, it runs node by node on the values of `a`. Raises QrunError if `a` cannot run the model, or `b`
+    cannot run at all.
     """
     mine = a.run(feeds)
     refused = None
@@ -133,6 +46,8 @@ def compare_runtimes(
     except MemoryLimitError:
         raise
     except QrunError as error:
+        if error.code in ABSENT:
+            raise
         refused, theirs = error, None
     grouped = a if len(a.units) < len(b.units) else b
     work = _Work(a, b, feeds, mine, theirs, tolerance, isolate)
@@ -144,7 +59,8 @@ def compare_runtimes(
     pairs = {t.name: t.pair for t in found} if theirs is None else work.ran()
     outputs = tuple((v.name, pairs[v.name]) for v in a.model.outputs if v.name in pairs)
     names = (a.name, b.name)
-    return Comparison(a.model, a.label, b.label, names, tuple(found), outputs, tolerance, isolate, refused)
+    origin = work.origin(found)
+    return Comparison(a.model, a.label, b.label, names, tuple(found), outputs, tolerance, isolate, refused, origin)
 
 
 @dataclass(frozen=True)
@@ -158,6 +74,10 @@ class _Work:
     theirs: Mapping[str, Array | None] | None
     tolerance: Tolerance
     isolate: bool
+
+    @cached_property
+    def codes(self) -> Codes:
+        return Codes(self.a.model, self.feeds)
 
     def ran(self) -> dict[str, Pair]:
         """The graph's outputs as both sides ran."""
@@ -218,24 +138,12 @@ class _Work:
             yield Compared(unit, name, own, True, guilt, True)
 
     def _pair(self, name: str, mine: Array | None, theirs: Array | None) -> Pair:
+        return self._judged(name, mine, theirs, self.tolerance)
+
+    def _judged(self, name: str, mine: Array | None, theirs: Array | None, tolerance: Tolerance) -> Pair:
         whole = mine is not None and integral(mine.dtype)
-        return pair(mine, theirs, self.tolerance, self._code(name, mine.dtype) if whole and mine is not None else PLAIN)
-
-    def _code(self, name: str, dtype: np.dtype[Any]) -> Code:
-        """Scale and zero point of a tensor of codes: of the node that quantizes it, through those that move codes."""
-        model = self.a.model
-        while (node := model.producers.get(name)) is not None and node.inputs:
-            if "Quantize" in node.op_type or node.op_type.startswith("Q"):
-                arrays = [self._stored(n) for n in node.inputs]
-                for scale, zero in zip(arrays[-2:0:-1], arrays[:1:-1], strict=False):
-                    if scale is not None and zero is not None and zero.dtype == dtype and scale.size == zero.size == 1:
-                        return Code(float(scale.reshape(())), float(zero.reshape(())))
-                return PLAIN
-            name = node.inputs[0]
-        return PLAIN
-
-    def _stored(self, name: str) -> Array | None:
-        return self.a.model.constants.get(name, self.feeds.get(name))
+        code = self.codes.code(name, mine.dtype) if whole and mine is not None else PLAIN
+        return pair(mine, theirs, tolerance, code, None if whole or mine is None else self.codes.step(name, mine))
 
     def _read(self, unit: Unit, values: Mapping[str, Array | None]) -> dict[str, Array] | None:
         """What a unit reads, of these values; None if something is missing."""
@@ -247,6 +155,20 @@ class _Work:
                 return None
             found[name] = array
         return found
+
+    def origin(self, found: Sequence[Compared]) -> Compared | None:
+        """Of what leads to the first difference, if that is inherited, the first tensor with other bits by itself."""
+        first = first_difference(found)
+        if first is None or first.guilt is not None or self.theirs is None:
+            return None
+        leading = _leading(self.a.model, first.unit)
+        for t in found:
+            if t.name in leading and not t.pair.identical:
+                mine, theirs, inputs = self.mine[t.name], self.theirs[t.name], self._inputs(t.unit)
+                own = self._judged(t.name, mine, theirs, EXACT)
+                guilt = self._guilt(t.unit, t.name, inputs or {}, own, mine, theirs, None) if t.inputs else None
+                return replace(t, guilt=guilt)
+        return None
 
     def _inputs(self, unit: Unit) -> dict[str, Array] | None:
         assert self.theirs is not None
@@ -295,3 +217,15 @@ class _Work:
                 return None
 
         return run
+
+
+def _leading(model: Model, unit: Unit) -> set[str]:
+    """The tensors that a unit is made from, near and far."""
+    found: set[str] = set()
+    pending = list(unit.read)
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += [n for n in model.producers[name].inputs if n] if name in model.producers else []
+    return found

@@ -116,7 +116,7 @@ def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
         raise CallError("QR005", "bad-option", f"a saved {kind} and a saved {other} cannot be compared",
                         where=[str(a), str(b)], facts=[("expected", "two profiles, two runs or two checks"),
                                                        ("got", f"{a}: {kind}, {b}: {other}")],
-                        fixes=[f"qrun {kind} ... --json > {b.name} makes another {kind}"])  # fmt: skip
+                        fixes=[f"qrun {kind} MODEL --json > OTHER.json makes a {kind} to compare {a} with"])  # fmt: skip
     if kind == "profile":
         return compare_profiles(a, b, first, second)
     return _runs(a, b, first, second) if kind == "run" else _checks(a, b, first, second)

@@ -15,7 +15,7 @@ from qrun.comparing.settings import Setting, settings
 LEAST = 10
 """Runs of a profile from which its quartiles can be told apart from another's."""
 
-Verdict = Literal["slower", "faster", "same", "few runs"]
+Verdict = Literal["slower", "faster", "same", "few runs", "other work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Change:
 
     From 10 runs on such boxes contain their notches, median +- 1.57 * IQR / sqrt(runs), and medians whose notches do
     not overlap differ at a level of about 5 % (McGill, Tukey, Larsen, "Variations of Box Plots", The American
-    Statistician 32(1), 1978). With fewer runs nothing is said. What changes between two calls (other programs, another
+    Statistician 32(1), 1978). With fewer runs nothing is said, and nothing of other work. What changes between two calls (other programs, another
     clock rate) is not in the spread of either.
     """
 
@@ -35,8 +35,8 @@ class Change:
 
     @property
     def relative(self) -> float | None:
-        """0.1 for 10 % more time; None if there was none before."""
-        return self.after / self.before - 1 if self.before else None
+        """0.1 for 10 % more time; None if there was none before, or it was of other work."""
+        return self.after / self.before - 1 if self.before and self.verdict != "other work" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +94,24 @@ class _Row:
 
 def compare_profiles(a: Path, b: Path, first: Item, second: Item) -> SavedProfiles:
     """Compare the content of two profile documents. Nodes are matched by place, name and operator, then by name."""
-    whole = change(_samples(first["run"]), _samples(second["run"]))
-    left, right = _rows(first), _rows(second)
-    pairs = _matched(left, right)
-    nodes = tuple(_node(left[i], right[j]) for i, j in pairs)
-    lone_a = tuple(_lone(row) for at, row in enumerate(left) if at not in {i for i, _ in pairs})
-    lone_b = tuple(_lone(row) for at, row in enumerate(right) if at not in {j for _, j in pairs})
     differ = settings(first, second)
     same = not any(s.name == "model sha256" or s.name.startswith("input ") for s in differ)
+    whole = change(_samples(first["run"]), _samples(second["run"]), same)
+    left, right = _rows(first), _rows(second)
+    pairs = _matched(left, right)
+    nodes = tuple(_node(left[i], right[j], same) for i, j in pairs)
+    lone_a = tuple(_lone(row) for at, row in enumerate(left) if at not in {i for i, _ in pairs})
+    lone_b = tuple(_lone(row) for at, row in enumerate(right) if at not in {j for _, j in pairs})
     return SavedProfiles(a, b, differ, whole, nodes, lone_a, lone_b, same)
 
 
-def change(before: tuple[float, ...], after: tuple[float, ...]) -> Change:
-    """The change from some samples to others, both in ms."""
+def change(before: tuple[float, ...], after: tuple[float, ...], same_work: bool = True) -> Change:
+    """The change from some samples to others, both in ms; of other work only the times are told."""
     (low_a, mid_a, high_a), (low_b, mid_b, high_b) = (np.percentile(s, (25, 50, 75)) for s in (before, after))
     verdict: Verdict = "same"
-    if min(len(before), len(after)) < LEAST:
+    if not same_work:
+        verdict = "other work"
+    elif min(len(before), len(after)) < LEAST:
         verdict = "few runs"
     elif low_b > high_a:
         verdict = "slower"
@@ -151,9 +153,9 @@ def _matched(left: list[_Row], right: list[_Row]) -> list[tuple[int, int]]:
     return sorted(pairs.items())
 
 
-def _node(a: _Row, b: _Row) -> NodeChange:
+def _node(a: _Row, b: _Row, same_work: bool) -> NodeChange:
     note = f"stands for {b.group} nodes, before for {a.group}" if a.group != b.group else ""
-    return NodeChange(b.index, b.name, b.op, change(a.samples, b.samples), note)
+    return NodeChange(b.index, b.name, b.op, change(a.samples, b.samples, same_work), note)
 
 
 def _lone(row: _Row) -> Lone:

@@ -18,6 +18,8 @@ from qrun.peers import Nodes, Peer
 from qrun.session import Session
 
 Values = Mapping[str, Array]
+ABSENT = ("QR012", "QR014")
+"""Codes of the errors that say that a side is not there, whatever the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ class PeerSide:
         except MemoryLimitError:
             raise
         except QrunError as error:
-            if error.code == "QR012":
+            if error.code in ABSENT:
                 raise
             self.refused = error
 

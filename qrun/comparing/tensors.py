@@ -38,6 +38,7 @@ class Pair:
     argmax:     index of the largest element on each side, axes of size 1 left out; None for integers and texts.
     agreed:     in how many of how many rows along the last axis longer than 1 the largest element is at the same place;
                 None where `argmax` is.
+    stepped:    are these real numbers whose steps the tolerance counts, as those of integers?
     """
 
     type: str
@@ -52,6 +53,7 @@ class Pair:
     sqnr: float | None = None
     argmax: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     agreed: tuple[int, int] | None = None
+    stepped: bool = False
 
     @property
     def equal(self) -> bool:
@@ -59,14 +61,17 @@ class Pair:
         return self.difference.equal
 
 
-def pair(a: Array | None, b: Array | None, tolerance: Tolerance, code: Code = PLAIN) -> Pair:
-    """Compare what two sides gave for one tensor; None is a missing output. code: what its integers stand for."""
+def pair(a: Array | None, b: Array | None, tolerance: Tolerance, code: Code = PLAIN, step: Array | None = None) -> Pair:
+    """Compare what two sides gave for one tensor; None is a missing output.
+
+    code: what its integers stand for. step: of floats that are multiples of it.
+    """
     if a is None or b is None:
         shown = "nothing" if a is None else describe(a)
         total = 0 if a is None and b is None else max(x.size for x in (a, b) if x is not None)
         form = None if a is None and b is None else (shown, "nothing" if b is None else describe(b))
         return Pair(shown, Difference(total, form=form), a is b)
-    found = difference(a, b, tolerance)
+    found = difference(a, b, tolerance, step)
     if found.form is not None:
         return Pair(describe(a), found, False)
     if same(a, b):
@@ -83,7 +88,7 @@ def pair(a: Array | None, b: Array | None, tolerance: Tolerance, code: Code = PL
     largest, relative = _largest(x, y)
     return Pair(
         describe(a), found, False, **counted, max_abs=largest, max_rel=relative, sqnr=sqnr(x, y),
-        argmax=_argmax(a, b), agreed=_agreed(a, b),
+        argmax=_argmax(a, b), agreed=_agreed(a, b), stepped=step is not None,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qrun.errors import ModelError
-from qrun.memory import human
+from qrun.memory import file_size
 
 
 def not_a_model(data: bytes, label: str) -> ModelError:
@@ -21,18 +21,21 @@ def not_a_model(data: bytes, label: str) -> ModelError:
     if start.startswith(b"version https://git-lfs"):
         fields = dict(line.split(" ", 1) for line in data.decode("ascii", "replace").splitlines() if " " in line)
         size = fields.get("size", "?")
-        to = f"{human(int(size)) if size.isdigit() else size}, {fields.get('oid', '?').replace(':', ' ')[:19]}..."
+        to = f"{file_size(int(size)) if size.isdigit() else size}, {fields.get('oid', '?').replace(':', ' ')[:19]}..."
         return _error(
             label,
             "is a Git LFS pointer, not a model",
-            [("expected", "an ONNX protobuf"), ("pointer", f"to {to}")],
+            [("expected", "an ONNX protobuf"), ("got", f"a pointer to {to}")],
             f"git lfs pull --include {label}",
         )
     if start[:1] == b"<" or start[:9].lower() == b"<!doctype":
         return _error(
             label,
             "is an HTML or XML page, not a model",
-            [("expected", "an ONNX protobuf"), ("starts with", repr(start[:40].decode("utf-8", "replace")))],
+            [
+                ("expected", "an ONNX protobuf"),
+                ("got", f"a file that starts with {start[:40].decode('utf-8', 'replace')!r}"),
+            ],
             "download the file itself (the raw link), not its page",
         )
     for magic, kind, fix in _KINDS:
@@ -42,8 +45,8 @@ def not_a_model(data: bytes, label: str) -> ModelError:
     cut = _walk(data)
     if cut.needed > len(data) and cut.plausible:
         facts = [
-            ("readable", f"{cut.readable}; then cut at byte {len(data)}"),
-            ("needed", f"{cut.needed} bytes by the last length field"),
+            ("expected", f"{cut.needed} bytes by the last length field"),
+            ("got", f"{cut.readable}; then cut at byte {len(data)}"),
         ]
         fix = "fetch or export the file again"
         if len(data) % 2**20 == 0:

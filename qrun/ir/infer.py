@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
 import onnx.inliner
 import onnx.shape_inference
+from onnx import helper
 
 from qrun.ir.graph import value_type
 from qrun.ir.load import parse, read_file
@@ -16,6 +17,40 @@ from qrun.ir.model import Model, TensorType
 
 MAX_BYTES = 2**31 - 1
 """What onnx.shape_inference takes: one serialized protobuf."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computes:
+    """A quantized operator as DequantizeLinear, a standard operator and QuantizeLinear.
+
+    pairs: places of its operands and of their scales (None: not quantized); none: from place 2 on, every three.
+    scale: the place of the output's scale, which its zero point follows; None: the output is not quantized.
+    """
+
+    op_type: str
+    pairs: Sequence[tuple[int, int | None]]
+    scale: int | None
+
+
+_ONE, _TWO = ((0, 1),), ((0, 1), (3, 4))
+PLAIN = {
+    "QuantizeLinear": Computes("Identity", ((0, None),), 1),
+    "DequantizeLinear": Computes("Identity", _ONE, None),
+    "QLinearConv": Computes("Conv", _TWO, 6),
+    "QLinearAdd": Computes("Add", _TWO, 6),
+    "QLinearMul": Computes("Mul", _TWO, 6),
+    "QGemm": Computes("Gemm", _TWO, 7),
+    "QLinearWhere": Computes("Where", ((0, None), (1, 2), (4, 5)), 7),
+    "QLinearConcat": Computes("Concat", (), 0),
+    "QLinearAveragePool": Computes("AveragePool", _ONE, 3),
+    "QLinearGlobalAveragePool": Computes("GlobalAveragePool", _ONE, 3),
+    "QLinearSigmoid": Computes("Sigmoid", _ONE, 3),
+    "QLinearLeakyRelu": Computes("LeakyRelu", _ONE, 3),
+    "QLinearSoftmax": Computes("Softmax", _ONE, 3),
+    "MatMulIntegerToFloat": Computes("MatMul", ((0, 2), (1, 3)), None),
+    "DynamicQuantizeMatMul": Computes("MatMul", ((0, None), (1, 2)), None),
+}
+"""Operators of com.microsoft (onnxruntime, docs/ContribOperators.md)."""
 
 
 def with_inferred(model: Model, source: str | Path | bytes) -> Model:
@@ -28,7 +63,8 @@ def with_inferred(model: Model, source: str | Path | bytes) -> Model:
 def infer(source: str | Path | bytes) -> Mapping[str, TensorType]:
     """Name to type and shape for the tensors of the main graph, as far as ONNX infers them; nothing if that fails.
 
-    Operators that ONNX does not define, such as those of com.microsoft, end the inference on their paths.
+    Of operators that ONNX does not define, those of PLAIN are inferred as what they compute; others end the inference on
+    their paths.
     """
     data = source if isinstance(source, bytes) else read_file(Path(source))
     if len(data) > MAX_BYTES:
@@ -37,10 +73,37 @@ def infer(source: str | Path | bytes) -> Mapping[str, TensorType]:
         proto = parse(data, str(source))
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
+        named = {name for node in proto.graph.node for name in node.output}
+        nodes = [plain for node in proto.graph.node for plain in _plain(node)]
+        del proto.graph.node[:]
+        proto.graph.node.extend(nodes)
         graph = onnx.shape_inference.infer_shapes(proto, strict_mode=False).graph
-        return {v.name: _without_made_up(value_type(v)) for v in (*graph.value_info, *graph.output)}
+        return {v.name: _without_made_up(value_type(v)) for v in (*graph.value_info, *graph.output) if v.name in named}
     except Exception:
         return {}
+
+
+def _plain(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """The node, or the standard nodes that make tensors of the same types and shapes."""
+    computes = PLAIN.get(node.op_type) if node.domain == "com.microsoft" else None
+    attributes = {a.name: a for a in node.attribute}
+    turned = attributes.pop("channels_last", None)
+    if computes is None or (turned is not None and turned.i):
+        yield node
+        return
+    inputs = []
+    for place, scale in computes.pairs or [(p, p + 1) for p in range(2, len(node.input) - 1, 3)]:
+        inputs.append(node.input[place])
+        if scale is not None:
+            inputs[-1] = f"{node.output[0]} <- {len(inputs)} {inputs[-1]}"
+            yield helper.make_node("DequantizeLinear", [node.input[place], node.input[scale]], inputs[-1:])
+    scales = [] if computes.scale is None else node.input[computes.scale : computes.scale + 2]
+    made = f"{node.output[0]} <-" if any(scales) else node.output[0]
+    float_node = helper.make_node(computes.op_type, inputs, [made])
+    float_node.attribute.extend(attributes.values())
+    yield float_node
+    if any(scales):
+        yield helper.make_node("QuantizeLinear", [made, *scales], node.output)
 
 
 def _without_made_up(value: TensorType) -> TensorType:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
 
-from qrun.errors import CallError, ModelError, UnsupportedError
+from qrun.errors import CallError, ModelError, QrunError, UnsupportedError
 from qrun.ir import schema
 from qrun.ir.diagnose import not_a_model
 from qrun.ir.graph import Scope, build_graph, refuse_bytes
@@ -62,12 +64,7 @@ def read_file(path: Path) -> bytes:
         with path.open("rb") as stream:
             data = _at_most(stream, LARGEST + 1)
     except (OSError, ValueError) as error:
-        reason = "it is a folder" if os.path.isdir(path) else getattr(error, "strerror", None) or str(error)
-        near = sorted(p.name for p in path.parent.glob("*.onnx"))[:4] if os.path.isdir(path.parent) else []
-        fixes = [f"models in that folder: {', '.join(near)}"] if near else ["check the path"]
-        raise CallError(
-            "QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes
-        ) from None
+        raise no_model(str(path), getattr(error, "strerror", None) or str(error)) from None
     if len(data) > LARGEST:
         raise ModelError(
             "QR101", "not-a-model", f"{str(path)!r} is too long for a model", where=[str(path)],
@@ -75,6 +72,45 @@ def read_file(path: Path) -> bytes:
             fixes=["keep the weights in a file beside it (external data)"],
         )  # fmt: skip
     return data
+
+
+def no_model(given: str, reason: str) -> CallError:
+    """No model can be read there: the error names what is there instead, or nearby."""
+    path = Path(given)
+    if os.path.isdir(path):
+        reason, fixes = "it is a folder", _models_below(path)
+    elif os.path.exists(path):
+        fixes = ["check its permissions"]
+    else:
+        fixes = _nearby(path)
+    return CallError("QR004", "no-such-file", f"cannot read {given!r}: {reason}", where=[given],
+                     fixes=fixes)  # fmt: skip
+
+
+def _models_below(folder: Path) -> list[str]:
+    """What to give in place of a folder."""
+    found = sorted(folder.glob("*.onnx")) or sorted(folder.glob("*/*.onnx"))
+    if not found:
+        return ["name a model: there is no .onnx file in it"]
+    if len(found) == 1:
+        return [f"did you mean {found[0]}?"]
+    return [f"name one: {_some([str(path) for path in found])}", f"or all: qrun check {quote(str(folder))}"]
+
+
+def _nearby(path: Path) -> list[str]:
+    """What beside the first part of a path that does not exist may be meant."""
+    lost = next(p for p in (*reversed(path.parents), path) if not os.path.exists(p))
+    folder = "the current folder" if lost.parent == Path() else str(lost.parent)
+    models = [] if lost != path else sorted(p.name for p in lost.parent.glob("*.onnx"))
+    names = {Path(name).stem: name for name in (*sorted(p.name for p in lost.parent.glob("*/")), *models)}
+    near = get_close_matches(lost.stem, names, 1, 0.6)
+    if near:
+        return [f"did you mean {lost.parent / names[near[0]]}?"]
+    return [f"models in {folder}: {_some(models)}" if models else f"check the path: {folder} has no {lost.name}"]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _at_most(stream: IO[bytes], count: int) -> bytes:
@@ -115,7 +151,11 @@ def _build(
     opsets = _opsets(proto, label)
     proto = _inlined(proto, opsets, label)
     external = External(path.parent if path else None, payloads)
-    graph = build_graph(proto.graph, Scope(opsets, external, label))
+    try:
+        graph = build_graph(proto.graph, Scope(opsets, external, label))
+    except QrunError as error:
+        error.where = error.where if label in error.where else (label, *error.where)
+        raise
     return Model(
         name=proto.graph.name,
         opsets=opsets,
@@ -152,7 +192,11 @@ def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
             f"{label} uses ai.onnx opset {found['']}",
             where=[label],
             facts=[("expected", f"opset {schema.OPSETS[0]} to {schema.OPSETS[-1]}"), ("got", str(found[""]))],
-            fixes=["onnx.version_converter.convert_version(model, 21) rewrites most models"],
+            fixes=[
+                "onnx.version_converter.convert_version(model, 21) rewrites most models"
+                if found[""] < schema.OPSETS[0]
+                else f"export the model again for opset {schema.OPSETS[-1]} or lower"
+            ],
         )
     return found
 

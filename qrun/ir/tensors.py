@@ -82,7 +82,7 @@ def _external(tensor: str, location: str, got: str, *, why: str = "", fix: str =
         "external-data",
         f"the data of tensor {tensor!r} cannot be read",
         where=[f"tensor {tensor}"],
-        facts=[("file", repr(location)[1:-1]), ("got", got)],
+        facts=[("expected", f"{repr(location)[1:-1]} in the folder of the model"), ("got", got)],
         why=why,
         fixes=[fix] if fix else [],
     )
@@ -172,8 +172,8 @@ def _mapped(
             f"{location} is shorter than the model says",
             where=[f"tensor {name}"],
             facts=[
-                ("file", f"{location}, {data.size} bytes"),
                 ("expected", f"bytes {offset} to {offset + length}"),
+                ("got", f"{location}, {data.size} bytes"),
             ],
             fixes=[f"copy {location} again; it belongs next to the model"],
         )

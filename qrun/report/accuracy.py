@@ -10,10 +10,12 @@ from qrun.comparing.accuracy_rows import TensorAccuracy
 from qrun.comparing.ranking import Cost
 from qrun.report.accuracyjson import accuracy_fields
 from qrun.report.accuracynotes import EXCLUDE, corrections, decibel, departed, kept, notes, verdict
-from qrun.report.grid import Column, Grid, markdown_lines
-from qrun.report.header import headline
+from qrun.report.comparesheet import NONE, Sources
+from qrun.report.grid import Column, Grid
+from qrun.report.header import chance, headline
+from qrun.report.markdown import code, table
 from qrun.report.nodes import fold_prefix, op_names
-from qrun.report.screen import Out
+from qrun.report.screen import Out, Screen
 from qrun.report.text import number, percent, plural
 
 __all__ = ["accuracy_fields", "print_accuracy", "print_accuracy_markdown"]
@@ -22,14 +24,21 @@ FOUND_BY = {"input": "as inputs", "output": "as outputs", "weights": "by weights
             "reader": "by readers"}  # fmt: skip
 
 
-def print_accuracy(out: Out, found: Accuracy, top: int | None) -> None:
-    """The report as text. top: rows of each table; None for all."""
-    screen = out.result
+def print_accuracy(out: Out, found: Accuracy, top: int | None, sources: Sources = NONE) -> None:
+    """The report as text; the verdict only when quiet. top: rows of each table, None for all; sources: of the inputs."""
     if not out.quiet:
-        headline(screen, found.reference, found.feeds, {}, {})
-        headline(screen, found.quantized, {}, {}, {})
-        screen.wrapped("  ", "  ", _how(found))
-        screen.line()
+        _details(out.result, found, top, sources)
+    out.result.wrapped("", "  ", verdict(found) + chance(sources))
+    if not out.quiet:
+        for note in notes(found):
+            out.result.wrapped("note: ", "      ", note)
+
+
+def _details(screen: Screen, found: Accuracy, top: int | None, sources: Sources) -> None:
+    headline(screen, found.reference, found.feeds, sources, {})
+    headline(screen, found.quantized, {}, {}, {})
+    screen.wrapped("  ", "  ", _how(found))
+    screen.line()
     if found.departure is not None:
         screen.wrapped("", "  ", departed(found))
         screen.line()
@@ -44,27 +53,22 @@ def print_accuracy(out: Out, found: Accuracy, top: int | None) -> None:
         for line in lines:
             screen.wrapped("  ", "    " if line.startswith(EXCLUDE) else "  ", line)
         screen.line()
-    screen.wrapped("", "  ", verdict(found))
-    if not out.quiet:
-        for note in notes(found):
-            screen.wrapped("note: ", "      ", note)
 
 
-def print_accuracy_markdown(out: Out, found: Accuracy, top: int | None) -> None:
+def print_accuracy_markdown(out: Out, found: Accuracy, top: int | None, sources: Sources = NONE) -> None:
     """The report as GitHub Markdown."""
     screen = out.result
-    names = (screen.clean(m.label).replace("`", " ") for m in (found.reference, found.quantized))
-    lines = ["### {}".format(" and ".join(f"`{name}`" for name in names)), "", _how(found), ""]
+    names = " and ".join(code(model.label) for model in (found.reference, found.quantized))
+    lines = [f"### {names}", "", _how(found), ""]
     lines += [departed(found), ""] if found.departure is not None else []
     for title, grid, rest in _tables(found, top):
-        rows = [[screen.clean(cell) for cell in row] for row in grid.rows]
-        lines += [f"**{title}**", "", *markdown_lines(Grid(grid.columns, rows)), ""]
+        lines += [f"**{title}**", "", *table(grid), ""]
         lines += [f"{screen.ellipsis} {rest}", ""] if rest else []
     for title, said in _advice(found):
         lines += [f"**{title}**", ""]
         for line in said:
             lines += ["```python", line, "```", ""] if line.startswith(EXCLUDE) else [line, ""]
-    lines += [verdict(found), *(line for note in notes(found) for line in ("", f"note: {note}"))]
+    lines += [verdict(found) + chance(sources), *(line for note in notes(found) for line in ("", f"note: {note}"))]
     for line in lines:
         screen.line(line)
 

@@ -11,16 +11,19 @@ from qrun.comparing.accuracy_sums import Noise
 from qrun.comparing.ranking import Cost
 from qrun.ir import Node
 from qrun.report.accuracynotes import corrections, departed, excluded, notes
-from qrun.report.header import model_fields
+from qrun.report.comparesheet import NONE, Sources
+from qrun.report.header import input_fields, model_fields
 
 
-def accuracy_fields(found: Accuracy) -> dict[str, Any]:
-    """The body of the JSON report; SQNR in dB, energies relative to that of the true values."""
+def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
+    """The body of the JSON report; SQNR in dB, energies relative to that of the true values. sources: of the inputs."""
     return {
         "reference": model_fields(found.reference),
         "quantized": model_fields(found.quantized),
+        "inputs": input_fields(found.feeds, sources),
         "runs": found.runs,
-        "tolerance": {"rtol": found.tolerance.rtol, "atol": found.tolerance.atol, "lsb": found.tolerance.lsb},
+        "tolerance": {"rtol": found.tolerance.rtol, "atol": found.tolerance.atol, "lsb": found.tolerance.lsb,
+                      "eps": found.tolerance.eps},
         "min_sqnr_db": found.min_sqnr,
         "equal": found.equal,
         "passed": found.passed,
@@ -65,7 +68,7 @@ def _cost(cost: Cost) -> dict[str, Any]:
         "measured": cost.measured, "output_sqnr_db": cost.sqnr,
         "share": cost.share, "reason": cost.reason, "why": cost.why,
         "local": {**_noise(local.noise), "weights": local.weights, "input": local.input, "rounding": local.rounding,
-                  "clipped": local.clipped},
+                  "clipped": local.clipped, "before": local.before},
         "values": {"count": spread.count, "beyond": spread.beyond, "min": spread.least, "max": spread.most,
                    "bulk": spread.bulk, "typical": spread.typical, "near": spread.near, "near_share": spread.nearby},
         "fit": None if cost.fit is None else {"scale": cost.fit.now, "wanted": cost.fit.wanted, "of_input": cost.fit.inside},

@@ -10,6 +10,7 @@ from qrun.comparing.accuracy_rows import OutputAccuracy
 from qrun.comparing.accuracy_sums import decibels
 from qrun.comparing.ranking import HALF, Cost
 from qrun.ir import Model
+from qrun.report.comparefirst import limits
 from qrun.report.text import plural
 
 _SHOWN = 4
@@ -41,20 +42,20 @@ def listed(names: Sequence[str]) -> str:
 
 def verdict(found: Accuracy) -> str:
     """The last line: are the outputs good enough, how far off is the worst one, and in how many is argmax another."""
-    limits = f"rtol {found.tolerance.rtol:g}, atol {found.tolerance.atol:g}"
+    within = limits(found.tolerance) or "no tolerance"
     flips = "".join(
         f"; argmax of {o.name} changed in {o.decided - o.agreed} of {o.decided}"
         for o in found.outputs
         if o.decided is not None and o.agreed is not None and o.agreed < o.decided
     )
     if found.min_sqnr is None and found.equal:
-        return f"equal: all outputs within {limits}{flips}."
+        return f"equal: all outputs within {within}{flips}."
     off = [o for o in found.outputs if not found.reaches(o)]
     low = min(off or found.outputs, key=_order)
     others = f" and {plural(len(off) - 1, 'more output')}" if len(off) > 1 else ""
     reached = f"SQNR {decibel(low.noise.sqnr)}"
     if found.min_sqnr is None:
-        return f"differ: {low.name}{others} over {limits}; {reached}{flips}."
+        return f"differ: {low.name}{others} over {within}; {reached}{flips}."
     if off:
         return f"too noisy: {low.name}{others} below {found.min_sqnr:g} dB; {reached}{flips}."
     return f"accurate: all outputs at {found.min_sqnr:g} dB or more; {low.name} has {reached}{flips}."
@@ -122,6 +123,15 @@ def notes(found: Accuracy) -> list[str]:
     if found.measured < found.quantizing and found.departure is None:
         made.append(f"{found.measured} of {found.quantizing} quantized nodes were measured alone, the others in sets whose noise is "
                     "shared out by that of their own results (~).")  # fmt: skip
+    worse = [
+        cost
+        for cost in found.costs
+        if cost.measured and decibel(cost.sqnr) != decibel(found.real) and cost.sqnr < found.real
+    ]
+    if worse:
+        made.append(f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)}) than all nodes together "
+                    f"({decibel(found.real)}){f', and so do {len(worse) - 1} more' if worse[1:] else ''}: what nodes do cancels in part, "
+                    "so shares give an order and no sum.")  # fmt: skip
     if found.partly:
         made.append(f"of {plural(len(found.partly), 'quantized node')} only the rounding of the result is known: "
                     f"{listed([node.label for node in found.partly])}.")  # fmt: skip

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 
 from qrun.errors import CallError
-from qrun.report.codes import CODES
+from qrun.report.codes import CODES, nearest
 from qrun.rules import RULES
 
 STOPS = frozenset(code for code in CODES if code.startswith(("QR0", "QR1")))
@@ -73,8 +72,7 @@ def _ids(given: Sequence[str], option: str) -> frozenset[str]:
 
 
 def _unknown(word: str, option: str) -> CallError:
-    known = {e.name: e.name for e in catalog().values()} | {id.lower(): id for id in catalog()}
-    near = [known[n] for n in get_close_matches(word.lower(), known, 2, 0.6)]
+    near = nearest(word, [*catalog(), *(e.name for e in catalog().values())], 2)
     return CallError(
         "QR005",
         "bad-option",

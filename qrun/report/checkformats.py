@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from qrun.checking import Report
@@ -29,13 +30,17 @@ def target(spec: str) -> tuple[str, str]:
         return "sarif", spec
     found = SUFFIXES.get(Path(spec).suffix.lower())
     if found is None:
+        fix = f"-o sarif={spec} names the format"
+        if sign and file:
+            near = get_close_matches(name, FORMATS, 1, 0.6)
+            fix = f"did you mean -o {near[0]}={file}?" if near else f"-o sarif={file}, or another format before ="
         raise CallError(
             "QR005",
             "bad-option",
             f"-o {spec}: the format is not known",
             facts=[("expected", f"a file with the suffix {' '.join(SUFFIXES)}, or FORMAT=FILE"),
                    ("formats", ", ".join(FORMATS))],
-            fixes=[f"-o sarif={spec} names the format"],
+            fixes=[fix],
         )  # fmt: skip
     return found, spec
 

@@ -42,6 +42,7 @@ def check_fields(report: Report) -> dict[str, Any]:
 def _model_fields(model: Checked, prints: Any) -> dict[str, Any]:
     return {
         "path": model.name,
+        "sha256": model.sha256 or None,
         "nodes": model.nodes,
         "rules": list(model.rules),
         "time_ms": model.duration_ns / 1e6,

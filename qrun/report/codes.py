@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 CODES: dict[str, tuple[str, str]] = {
     "QR000": ("usage", "The command line cannot be read: an unknown command or option, an option without its value, or a value that is none of its choices. qrun COMMAND -h prints what there is."),
     "QR001": ("missing-input", "The model has an input that was not given. Give all of them with -i, or fill the missing ones with --random."),
@@ -113,18 +117,20 @@ A crash of qrun has the code internal, Ctrl-C the code interrupted. Ignore keys 
     "roof": """\
 The roof column of qrun profile is the share of what this machine can do that a node reaches, and what bounds the node:
 
-  compute   the peak of the dot-product instruction (multiply-adds in 8-bit
-            integers, or in float32 for float nodes)
-  memory    how fast the cache or memory is read that holds what the node moves
+  compute   the peak of the instructions that multiply and add (8-bit integers,
+            or float32 for float nodes)
+  memory    the speed of the cache, or of the memory, that is large enough for
+            what the node moves
 
 The roof of a node is the larger of two times: its multiply-adds at the peak, and the bytes of its inputs, weights and
 outputs, each once, at the speed of the smallest cache that they fit in. 50% compute: the node takes twice as long as its
 multiply-adds at the peak. A node without multiply-adds has the roof of the memory only. This is the roofline model
 (Williams, Waterman, Patterson, Communications of the ACM 52(4), 2009).
 
-Peak and speeds are measured on this machine, once for each number of threads, and kept beside the compiled kernels;
---no-cache measures them anew. The line below the table tells them. A share above 100% means that they were measured while
-the machine was busier or its clock lower than later.""",
+Peak and speeds are measured on this machine for each number of threads, and kept beside the compiled kernels; --no-cache
+measures them anew. A node above 100% shows that they were measured while the machine was busier or its clock lower: then
+they are measured once more, and the faster ones count from then on. So shares of different days compare only if the line
+below the table, which tells peak and speeds, says the same.""",
     "causes": """\
 qrun compare names a cause only if computing the node in this way gives every bit of the other side's tensor. What is seen
 without computing (crashed, refused, missing-output, empty-sum) is told as it is; of float-order, no order of the sum is due, so
@@ -133,3 +139,14 @@ bits, and inherited if the node gives the same when it reads the other side's va
 
 qrun explain CAUSE says how to confirm one, and what to do.""",
 }
+
+
+def nearest(word: str, names: Iterable[str], count: int) -> list[str]:
+    """Up to so many names, codes among them, that may be meant; none for a code or group that does not exist.
+
+    Codes with nearly the same digits are about other things.
+    """
+    if re.fullmatch(r"QR\d{0,3}", word, re.IGNORECASE):
+        return []
+    known = {name.lower(): name for name in names}
+    return [known[near] for near in get_close_matches(word.lower(), known, count, 0.6)]

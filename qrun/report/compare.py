@@ -6,30 +6,32 @@ from collections.abc import Sequence
 from typing import Any
 
 from qrun.comparing.causes.seen import CRASH
-from qrun.comparing.runtimes import Compared, Comparison
+from qrun.comparing.comparison import Compared, Comparison, Guilt
 from qrun.comparing.tensors import Pair
 from qrun.inputs import Feeds
-from qrun.ir.types import type_name
 from qrun.report.comparefirst import first_facts, largest, limit, limits, refusal, refuses
-from qrun.report.comparesheet import Block, Sheet, print_sheet, print_sheet_markdown
+from qrun.report.comparesheet import NONE, Block, Sheet, Sources, print_sheet, print_sheet_markdown
 from qrun.report.explaincauses import INHERITED
 from qrun.report.grid import Column, Grid
-from qrun.report.header import environment, model_fields
+from qrun.report.header import chance, environment, input_fields, model_fields
 from qrun.report.nodes import op_names
 from qrun.report.screen import Out
 from qrun.report.text import number, percent, plural
 
-
-def print_comparison(out: Out, found: Comparison, top: int | None) -> None:
-    """The text report; the verdict only when quiet. top: rows of differing tensors, None for all."""
-    print_sheet(out, sheet(found, top))
+LEAST = 0.001
+"""The smallest share that is told as it is."""
 
 
-def print_comparison_markdown(out: Out, found: Comparison, top: int | None) -> None:
-    print_sheet_markdown(out, sheet(found, top))
+def print_comparison(out: Out, found: Comparison, top: int | None, sources: Sources = NONE) -> None:
+    """The text report; the verdict only when quiet. top: rows of differing tensors, None for all; sources: of the inputs."""
+    print_sheet(out, sheet(found, top, sources))
 
 
-def sheet(found: Comparison, top: int | None) -> Sheet:
+def print_comparison_markdown(out: Out, found: Comparison, top: int | None, sources: Sources = NONE) -> None:
+    print_sheet_markdown(out, sheet(found, top, sources))
+
+
+def sheet(found: Comparison, top: int | None, sources: Sources = NONE) -> Sheet:
     blocks = []
     if found.piecewise is not None:
         does = f"crashes {found.names[1]}" if found.piecewise.code == CRASH else "is refused"
@@ -48,7 +50,7 @@ def sheet(found: Comparison, top: int | None) -> Sheet:
         blocks.append(_outputs(found))
     each = f", each node fed the values of {found.names[1]}" if found.isolate else ""
     title = f"{found.a} and {found.b}, {plural(len(found.model.nodes), 'node')}, {plural(len(found.tensors), 'tensor')} on both sides{each}"
-    return Sheet(title, blocks, verdict(found))
+    return Sheet(title, blocks, verdict(found) + chance(sources))
 
 
 def verdict(found: Comparison) -> str:
@@ -64,8 +66,18 @@ def verdict(found: Comparison) -> str:
         how = "equal bit for bit" if all(t.pair.identical for t in rest) else f"equal within {told}"
         others = f"; {'the other is' if len(rest) == 1 else f'the other {len(rest)} are'} {how}" if rest else ""
         return f"not compared in full: {found.names[1]} {refuses(found.refused)} {refused} of {tensors}, first at node {first.node.index}{others}."
-    cause = f", {first.guilt.reason.cause}" if first.guilt else ""
-    return f"differ: first at node {first.node.index}{_by(first.pair)}{cause}; {'; '.join(_counts(found))}."
+    return (
+        f"differ: first at node {first.node.index}{_by(first.pair)}{_why(found, first)}; {'; '.join(_counts(found))}."
+    )
+
+
+def _why(found: Comparison, first: Compared) -> str:
+    if first.guilt:
+        return f", {first.guilt.reason.cause}"
+    origin = found.origin
+    return (
+        f", inherited from {origin.guilt.reason.cause} at node {origin.node.index}" if origin and origin.guilt else ""
+    )
 
 
 def _counts(found: Comparison) -> list[str]:
@@ -133,9 +145,9 @@ def _row(t: Compared, op: str) -> list[str]:
 
 
 def _share(count: int, total: int) -> str:
-    """In percent, or how many if that is next to nothing."""
+    """In percent; next to nothing is ``<0.1%``."""
     share = percent(count / total if total else 0)
-    return f"{count}" if share == "0.0%" and count else share
+    return f"<{percent(LEAST)}" if count and share == percent(0) else share
 
 
 def _own(t: Compared) -> int:
@@ -201,16 +213,13 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
         "kind": "runtimes",
         "model": model_fields(found.model),
         "environment": environment(found.names[0], found.a),
-        "inputs": [
-            {"name": n, "type": type_name(x.dtype), "shape": list(x.shape), "source": feeds.sources.get(n, "")}
-            for n, x in feeds.arrays.items()
-        ],
+        "inputs": input_fields(feeds.arrays, feeds.sources),
         "sides": [{"name": n, "label": text} for n, text in zip(found.names, (found.a, found.b), strict=True)],
-        "tolerance": {"lsb": t.lsb, "rtol": t.rtol, "atol": t.atol},
+        "tolerance": {"lsb": t.lsb, "rtol": t.rtol, "atol": t.atol, "eps": t.eps},
         "isolate": found.isolate,
         "refused": None if found.piecewise is None else dict(found.piecewise.facts).get("got", found.piecewise.message),
         "equal": found.equal,
-        "first": None if first is None else {"node": first.node.index, "tensor": first.name},
+        "first": None if first is None else {"node": first.node.index, "tensor": first.name, "origin": _origin(found)},
         "summary": {
             "nodes": len(found.model.nodes), "tensors": len(found.tensors), "differing": len(found.differing),
             "by_themselves": sum(t.guilt is not None for t in found.tensors),
@@ -221,16 +230,25 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _origin(found: Comparison) -> dict[str, Any] | None:
+    """Where the bits start that the first difference inherits."""
+    t = found.origin
+    return None if t is None else {"node": t.node.index, "tensor": t.name, "by_itself": _guilt_fields(t.guilt)}
+
+
+def _guilt_fields(guilt: Guilt | None) -> dict[str, Any] | None:
+    if guilt is None:
+        return None
+    r = guilt.reason
+    return {**_pair_fields(guilt.pair), "before_rounding": guilt.exact, "cause": r.cause, "text": r.text,
+            "explained": r.explained, "exact_ties": r.ties, "nearest_tie": r.nearest, "farthest_tie": r.farthest}  # fmt: skip
+
+
 def _tensor_fields(t: Compared) -> dict[str, Any]:
-    own = None
-    if t.guilt is not None:
-        r = t.guilt.reason
-        own = {**_pair_fields(t.guilt.pair), "before_rounding": t.guilt.exact, "cause": r.cause, "text": r.text,
-               "explained": r.explained, "exact_ties": r.ties, "nearest_tie": r.nearest, "farthest_tie": r.farthest}  # fmt: skip
     return {
         "name": t.name, "node": t.node.index, "label": t.node.label, "domain": t.node.domain or "ai.onnx",
         "op": t.node.op_type, "group": [n.index for n in t.unit.group], **_pair_fields(t.pair),
-        "inputs_equal": t.inputs, "checked": t.checked, "by_itself": own,
+        "inputs_equal": t.inputs, "checked": t.checked, "by_itself": _guilt_fields(t.guilt),
     }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,23 @@ from qrun.comparing.recordchange import TensorChange
 from qrun.comparing.recordcompare import RecordComparison
 from qrun.comparing.saved import SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import SavedProfiles
+from qrun.inputs import Feeds
 from qrun.ir.types import shape_text
+from qrun.report.comparefirst import limits
 from qrun.report.comparesaved import check_sheet, profile_sheet, run_sheet
-from qrun.report.comparesheet import Block, Sheet, listed, more, print_sheet, print_sheet_markdown, settings_block
+from qrun.report.comparesheet import (
+    NONE,
+    Block,
+    Sheet,
+    Sources,
+    listed,
+    more,
+    print_sheet,
+    print_sheet_markdown,
+    settings_block,
+)
 from qrun.report.grid import Column, Grid
+from qrun.report.header import chance, input_fields
 from qrun.report.screen import Out
 from qrun.report.text import file_size, number, percent, plural
 
@@ -24,18 +37,23 @@ VERDICTS = {"close": "within the tolerance", "unknown": "the record cannot tell"
 Files = Archives | SavedRuns | SavedProfiles | SavedChecks | RecordComparison
 
 
-def print_files(out: Out, found: Files, top: int | None) -> None:
-    """The text report; the verdict only when quiet. top: rows of each table, None for all."""
-    print_sheet(out, sheet_of(found, top))
+def print_files(out: Out, found: Files, top: int | None, sources: Sources = NONE) -> None:
+    """The text report; the verdict only when quiet. top: rows of each table, None for all; sources: of a run's inputs."""
+    print_sheet(out, _told(found, top, sources))
 
 
-def print_files_markdown(out: Out, found: Files, top: int | None) -> None:
+def print_files_markdown(out: Out, found: Files, top: int | None, sources: Sources = NONE) -> None:
     """The report as GitHub Markdown."""
-    print_sheet_markdown(out, sheet_of(found, top))
+    print_sheet_markdown(out, _told(found, top, sources))
 
 
-def files_fields(found: Files) -> dict[str, Any]:
-    """The body of the JSON report: ``files`` names the kind; everything that was compared, whole."""
+def _told(found: Files, top: int | None, sources: Sources) -> Sheet:
+    sheet = sheet_of(found, top)
+    return replace(sheet, verdict=sheet.verdict + chance(sources))
+
+
+def files_fields(found: Files, feeds: Feeds | None = None) -> dict[str, Any]:
+    """The body of the JSON report: ``files`` names the kind; everything that was compared, whole. feeds: of a run."""
     kinds = {
         Archives: "npz",
         SavedRuns: "runs",
@@ -43,7 +61,7 @@ def files_fields(found: Files) -> dict[str, Any]:
         SavedChecks: "checks",
         RecordComparison: "record",
     }
-    fields = {"files": kinds[type(found)], "equal": found.equal, **_plain(asdict(found))}
+    fields = {"files": kinds[type(found)], "equal": found.equal, **_fed(feeds), **_plain(asdict(found))}
     if isinstance(found, RecordComparison):
         fields["tensors"] = [_tensor_fields(change) for change in found.tensors]
     return fields
@@ -60,15 +78,19 @@ def _tensor_fields(change: TensorChange) -> dict[str, Any]:
     )
 
 
-def print_recorded(out: Out, made: Recorded) -> None:
+def print_recorded(out: Out, made: Recorded, sources: Sources = NONE) -> None:
     """What was written and how large it is."""
-    out.result.wrapped(
-        "", "  ", f"recorded {plural(made.tensors, 'tensor')} in {made.folder} ({file_size(made.nbytes)})"
-    )
+    what = f"recorded {plural(made.tensors, 'tensor')} in {made.folder} ({file_size(made.nbytes)})"
+    random = chance(sources)
+    out.result.wrapped("", "  ", f"{what}.{random}" if random else what)
 
 
-def recorded_fields(made: Recorded) -> dict[str, Any]:
-    return {"record": {"path": str(made.folder), "tensors": made.tensors, "bytes": made.nbytes}}
+def recorded_fields(made: Recorded, feeds: Feeds | None = None) -> dict[str, Any]:
+    return {**_fed(feeds), "record": {"path": str(made.folder), "tensors": made.tensors, "bytes": made.nbytes}}
+
+
+def _fed(feeds: Feeds | None) -> dict[str, Any]:
+    return {"inputs": input_fields(feeds.arrays, feeds.sources)} if feeds else {}
 
 
 def _plain(value: Any) -> Any:
@@ -111,9 +133,8 @@ def _archives(found: Archives, top: int | None) -> Sheet:
             grid = Grid([Column("key", shrink=1), Column("a"), Column("b")], [[p.name, p.a, p.b] for p in forms[:top]])
             blocks.append(Block("Types or shapes that differ", grid, more=more(len(forms) - len(grid.rows), "array")))
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
-    t = found.tolerance
     title = (f"a: {found.a}, b: {found.b}, {plural(len(found.pairs), 'array')} in both; "
-             f"tolerance {t.lsb} steps, rtol {t.rtol:g}, atol {t.atol:g}")  # fmt: skip
+             f"tolerance {limits(found.tolerance) or 'none'}")  # fmt: skip
     if found.equal:
         return Sheet(title, blocks, f"equal: {plural(len(found.pairs), 'array')}.")
     only = len(found.only_a) + len(found.only_b)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from qrun.comparing.causes import Reason
 from qrun.comparing.choices import BY_NODE
-from qrun.comparing.runtimes import Compared, Comparison
+from qrun.comparing.comparison import Compared, Comparison
 from qrun.comparing.tensors import Pair
 from qrun.differences import Tolerance
 from qrun.ir.types import shape_text
@@ -17,14 +18,15 @@ from qrun.report.text import number, plural
 def limits(t: Tolerance) -> str:
     """The tolerance in words; "" if there is none."""
     steps = [f"lsb {t.lsb}"] if t.lsb else []
-    return ", ".join([*steps, *([f"rtol {t.rtol:g}, atol {t.atol:g}"] if t.rtol or t.atol else [])])
+    floats = [f"rtol {t.rtol:g}, atol {t.atol:g}"] if t.rtol or t.atol else []
+    return ", ".join([*steps, *floats, *([f"{t.eps} eps"] if t.eps else [])])
 
 
 def limit(t: Tolerance, pair: Pair) -> str:
     """What of the tolerance holds for a tensor; "" if nothing does."""
     if pair.difference.integral:
         return limits(Tolerance(t.lsb, 0, 0))
-    return "" if pair.type.startswith(("bool", "string")) else limits(Tolerance(0, t.rtol, t.atol))
+    return "" if pair.type.startswith(("bool", "string")) else limits(t if pair.stepped else replace(t, lsb=0))
 
 
 def largest(pair: Pair) -> str:
@@ -101,13 +103,20 @@ def _inherited(found: Comparison, t: Compared) -> list[tuple[str, str]]:
     if not t.checked:
         return [("cause", "not known: not all tensors that it reads are there on both sides")]
     told = "inherited: fed the other side's values, it gives the same"
-    origin = next((o for o in found.tensors if not o.pair.identical), None)
-    if origin is None or origin.node.index >= t.node.index:
+    origin = found.origin
+    if origin is None:
         return [("cause", told)]
-    tight = "--lsb 0" if origin.pair.difference.integral else "--rtol 0 --atol 0"
+    tight = "--lsb 0" if origin.pair.difference.integral and found.tolerance.lsb else "--rtol 0 --atol 0"
     most = number(origin.pair.max_abs) if origin.pair.max_abs else "within the tolerance"
     told += f". Other bits start at node {origin.node.index} {origin.node.label} ({origin.node.op}), by {most} at most"
-    return [("cause", told), ("next", f"{tight} shows why they start there")]
+    if origin.guilt is None:
+        return [("cause", told), ("next", f"{tight} shows why they start there")]
+    why = f"{origin.guilt.reason.cause}: {origin.guilt.reason.text}"
+    return [
+        ("cause", told),
+        ("there", why),
+        ("next", f"--isolate judges each node by itself; {tight} shows more of this one"),
+    ]
 
 
 def _reason(reason: Reason, pair: Pair) -> list[tuple[str, str]]:

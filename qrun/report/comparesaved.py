@@ -11,7 +11,13 @@ from qrun.report.comparesheet import Block, Sheet, listed, more, settings_block
 from qrun.report.grid import Column, Grid
 from qrun.report.text import duration, number, plural
 
-VERDICTS = {"slower": "slower", "faster": "faster", "same": "within the spread", "few runs": f"below {LEAST} runs"}
+VERDICTS = {
+    "slower": "slower",
+    "faster": "faster",
+    "same": "within the spread",
+    "few runs": f"below {LEAST} runs",
+    "other work": "-",
+}
 
 
 def profile_sheet(found: SavedProfiles, top: int | None) -> Sheet:
@@ -39,12 +45,14 @@ def profile_sheet(found: SavedProfiles, top: int | None) -> Sheet:
 
 def _outcome(found: SavedProfiles) -> str:
     c = found.whole
+    times = f"{duration(c.before * 1e6)} before, {duration(c.after * 1e6)} after"
+    if not found.same_work:
+        return (
+            f"differ: not the same model on the same inputs, so that their times tell nothing of each other: {times}."
+        )
     told = {"slower": "slower, more than the spread", "faster": "faster, more than the spread",
             "same": "no change of the whole run beyond the spread", "few runs": f"fewer than {LEAST} runs, which tell no spread"}[c.verdict]  # fmt: skip
-    text = (
-        f"{told}: {duration(c.before * 1e6)} before, {duration(c.after * 1e6)} after ({_relative(c)}){_nodes(found)}."
-    )
-    return text if found.same_work else f"differ: the two did not run the same model on the same inputs; {text}"
+    return f"{told}: {times} ({_relative(c)}){_nodes(found)}."
 
 
 def _nodes(found: SavedProfiles) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from qrun.comparing.settings import Setting
 from qrun.report.grid import Column, Grid
-from qrun.report.markdown import cell, code
+from qrun.report.markdown import cell, table
 from qrun.report.nodes import fold_prefix
 from qrun.report.screen import Out
 from qrun.report.text import plural
 
+Sources = Mapping[str, str]
+"""Where each input came from, by name."""
+NONE: Sources = MappingProxyType({})
 SHORT = 12
 """Digits of a hash that are shown."""
 
@@ -64,19 +68,11 @@ def print_sheet_markdown(out: Out, sheet: Sheet) -> None:
         if block.facts:
             lines += ["", *(f"- {label}: {cell(value)}" for label, value in block.facts)]
         if block.grid is not None:
-            lines += ["", *_table(block.grid)]
+            lines += ["", *table(block.grid)]
         if block.more:
             lines += ["", cell(block.more)]
-    out.result.write("\n".join(lines))
-
-
-def _table(grid: Grid) -> Iterator[str]:
-    """Names as code, other cells as text in which no sign means anything."""
-    yield f"| {' | '.join(cell(column.header) for column in grid.columns)} |"
-    yield f"| {' | '.join('---:' if column.right else '---' for column in grid.columns)} |"
-    for row in grid.rows:
-        parts = zip(row, grid.columns, strict=True)
-        yield f"| {' | '.join(code(text) if column.shrink else cell(text) for text, column in parts)} |"
+    for line in lines:
+        out.result.line(line)
 
 
 def more(left: int, noun: str) -> str:

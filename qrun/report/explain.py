@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from qrun.errors import CallError
-from qrun.report.codes import CODES, GROUPS, TOPICS
+from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
 from qrun.report.explaincauses import causes, print_cause
 from qrun.report.grid import Column, Grid
 from qrun.report.message import STYLES
@@ -242,8 +241,7 @@ def _default(s: Supported, name: str, required: bool) -> str:
 
 
 def _unknown(word: str) -> CallError:
-    known = {name.lower(): name for name in names()}
-    near = [known[n] for n in get_close_matches(word.lower(), known, 3, 0.6)]
+    near = nearest(word, names(), 3)
     plain = standard_name(word.rpartition("::")[2])
     codes = sorted((*RULES, *CODES))
     return CallError(

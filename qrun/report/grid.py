@@ -128,23 +128,6 @@ def plain_lines(grid: Grid, indent: str = "  ", gap: str = "  ") -> list[list[tu
     return lines
 
 
-def markdown_lines(grid: Grid) -> list[str]:
-    """A GitHub table."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("\\", "\\\\").replace("|", "\\|") for cell in cells) + " |"
-
-    rule = ["---:" if c.right else "---" for c in grid.columns]
-    return [line([c.header for c in grid.columns]), line(rule), *(line(_code(row, grid)) for row in grid.rows)]
-
-
-def _code(row: Sequence[str], grid: Grid) -> list[str]:
-    """Names as code, so that no character of theirs is markup."""
-    return [
-        f"`{c.replace('`', ' ')}`" if column.shrink and c else c for c, column in zip(row, grid.columns, strict=True)
-    ]
-
-
 def rich_table(grid: Grid) -> Table:
     """A rich table with light lines; every cell is a Text, never markup."""
     from rich import box

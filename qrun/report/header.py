@@ -8,7 +8,7 @@ from typing import Any
 
 from qrun.cpus import usable_cpus
 from qrun.ir import Array, Model
-from qrun.ir.types import describe
+from qrun.ir.types import describe, type_name
 from qrun.report.screen import Screen
 from qrun.report.text import file_size, plural, width_of
 
@@ -51,6 +51,26 @@ def inputs_text(feeds: Mapping[str, Array], sources: Mapping[str, str], symbols:
         parts.append(f"and {len(feeds) - INPUTS_SHOWN} more inputs")
     bound = ", ".join(f"{symbol}={size}" for symbol, size in symbols.items())
     return "; ".join(parts) + (f" ({bound})" if bound and parts else "")
+
+
+def chance(sources: Mapping[str, str]) -> str:
+    """A sentence for a verdict that random inputs led to: `` Inputs are random, seed 0.``; "" without such inputs."""
+    made = [name for name, source in sources.items() if source.startswith("random")]
+    if not made:
+        return ""
+    some = ", ".join(made[:INPUTS_SHOWN]) + (
+        "" if len(made) <= INPUTS_SHOWN else f" and {len(made) - INPUTS_SHOWN} more"
+    )
+    who = "Inputs are" if len(made) == len(sources) else f"{some} {'is' if len(made) == 1 else 'are'}"
+    return f" {who} {sources[made[0]]}."
+
+
+def input_fields(feeds: Mapping[str, Array], sources: Mapping[str, str]) -> list[dict[str, Any]]:
+    """For JSON: what went in, and where it came from."""
+    return [
+        {"name": name, "type": type_name(array.dtype), "shape": list(array.shape), "source": sources.get(name, "")}
+        for name, array in feeds.items()
+    ]
 
 
 def model_fields(model: Model) -> dict[str, Any]:

@@ -178,6 +178,7 @@ def _no_match(facts: ModelFacts, pattern: str) -> CallError:
     names = list(facts.stored)
     near = get_close_matches(pattern.strip("*?"), names, 3, 0.5)
     model = facts.model
+    path = quote(str(model.path)) if model.path else "-"
     made = pattern in model.producers or any(v.name == pattern for v in model.inputs)
     return CallError(
         "QR006",
@@ -186,7 +187,7 @@ def _no_match(facts: ModelFacts, pattern: str) -> CallError:
         where=[model.label],
         facts=[("stored", f"{len(names)} tensors, such as {', '.join(names[:3])}" if names else "none")],
         why=f"{pattern} is made while the model runs: qrun run -t shows it." if made else "",
-        fixes=[f"did you mean {' or '.join(near)}?"] if near else [],
+        fixes=[f"did you mean {' or '.join(near)}?" if near else f"qrun inspect {path} -t '*' shows all of them"],
     )
 
 

@@ -1,11 +1,13 @@
-"""``qrun check`` as a Markdown table, for job summaries and pull request comments."""
+"""Markdown for job summaries and pull request comments: tables of any command, and the report of ``qrun check``."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from qrun.checking import Report
 from qrun.report.check import place, summary, title, visible
+from qrun.report.grid import Column, Grid
 from qrun.report.text import plural, safe
 
 MOST = 200
@@ -35,6 +37,20 @@ def markdown(report: Report, notes: bool = False) -> str:
     if skipped:
         lines += ["", *(f"- {code(m.name)}: {cell(v.name)} skipped: {cell(v.reason)}" for m, v in skipped[:MOST])]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def table(grid: Grid) -> list[str]:
+    """A GitHub table: names as code, other cells as text in which no sign means anything."""
+
+    def line(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    def shown(text: str, column: Column) -> str:
+        return code(text) if column.shrink else cell(text)
+
+    rows = [map(shown, row, grid.columns) for row in grid.rows]
+    heads = [cell(column.header) for column in grid.columns]
+    return [line(heads), line("---:" if column.right else "---" for column in grid.columns), *map(line, rows)]
 
 
 def cell(text: str) -> str:

@@ -8,12 +8,13 @@ from qrun.comparing.savedprofiles import LEAST
 from qrun.cpus import usable_cpus
 from qrun.machine import Machine
 from qrun.profiling import summary
-from qrun.report.grid import Grid, markdown_lines
+from qrun.report.grid import Grid
 from qrun.report.header import headline
+from qrun.report.markdown import cell, code, table
 from qrun.report.nodes import FUSED, fold_prefix
 from qrun.report.profilejson import profile_csv, profile_fields
 from qrun.report.profilenotes import notes
-from qrun.report.profilerows import GroupRow, ProfileReport
+from qrun.report.profilerows import GroupRow, ProfileReport, run_ns
 from qrun.report.profiletables import against_grid, node_grid, operator_grid, paired_grid, refused_grid, whole_grid
 from qrun.report.screen import Out, Screen
 from qrun.report.text import bar, duration, percent, plural, width_of
@@ -43,10 +44,10 @@ def print_profile(out: Out, report: ProfileReport) -> None:
         screen.line()
     screen.line(("Whole model", "bold"))
     screen.grid(whole_grid(report, screen.clean("±")))
-    for title, table, after in _sections(report, _bars(screen, report)):
+    for title, grid, after in _sections(report, _bars(screen, report)):
         screen.line()
         screen.line((title, "bold"))
-        screen.grid(fold_prefix(screen, table) if table.columns[0].header == "#" else table)
+        screen.grid(fold_prefix(screen, grid) if grid.columns[0].header == "#" else grid)
         for line in after:
             screen.wrapped("  ", "  ", line)
     if not out.quiet:
@@ -60,15 +61,13 @@ def print_profile(out: Out, report: ProfileReport) -> None:
 def print_markdown(out: Out, report: ProfileReport) -> None:
     """The report as GitHub Markdown."""
     plain = out.result
-    name = plain.clean(report.profile.model.label).replace("`", " ")
-    lines = [f"### `{name}`", "", _how(report), ""]
-    lines += [decided, ""] if (decided := verdict(report)) else []
-    lines += markdown_lines(whole_grid(report, plain.clean("±")))
-    for _, table, _ in _sections(report, None):
-        rows = [[plain.clean(cell) for cell in row] for row in table.rows]
-        lines += ["", *markdown_lines(Grid(table.columns, rows))]
+    lines = [f"### {code(report.profile.model.label)}", "", cell(_how(report)), ""]
+    lines += [cell(decided), ""] if (decided := verdict(report)) else []
+    lines += table(whole_grid(report, "±"))
+    for title, grid, after in _sections(report, None):
+        lines += ["", f"**{title}**", "", *table(grid), *(part for line in after for part in ("", cell(line)))]
     for note in notes(report):
-        lines += ["", f"note: {note}"]
+        lines += ["", f"note: {cell(note)}"]
     for line in lines:
         plain.line(line)
 
@@ -122,14 +121,14 @@ def _sections(report: ProfileReport, draw: Callable[[float], str] | None) -> Ite
             [HEAVIEST, f"all: {_both(report.ran)}", *roof],
         )
     elif both:
-        title, table, below = _groups(report)
-        yield title, table, [*below, *roof]
+        title, grid, below = _groups(report)
+        yield title, grid, [*below, *roof]
     elif report.by == "node":
         title = "Nodes, in graph order" if report.top is None else "Slowest nodes"
         yield title, node_grid(report), list(_below(report, roof))
         yield "By operator", operator_grid(report, draw), []
     else:
-        yield "By operator", operator_grid(report, draw), roof
+        yield "By operator", operator_grid(report, draw), [*roof, *_beside(report)]
     reasons = refused_grid(report)
     if reasons.rows:
         yield "On the reference kernels", reasons, []
@@ -161,12 +160,21 @@ def _below(report: ProfileReport, roof: Sequence[str]) -> Iterator[str]:
     if any(len(row.event.group) > 1 for row in report.slowest):
         yield JOINED if report.backend == "ort" else FUSED
     yield from roof
-    left = len(report.rows) - len(report.slowest)
-    if left:
-        shown = {id(row) for row in report.slowest}
-        rest = [row for row in report.rows if id(row) not in shown]
+    shown = {id(row) for row in report.slowest}
+    rest = [row for row in report.rows if id(row) not in shown]
+    if rest:
         spent = sum(row.times.median for row in rest)
-        yield f"… {plural(left, 'more node')}, {duration(spent)} ({percent(sum(r.share for r in rest))})   --top all, --by op, --trace FILE, --json"
+        yield f"… {plural(len(rest), 'more node')}, {duration(spent)} ({percent(sum(r.share for r in rest))})   --top all, --by op, --trace FILE, --json"
+    yield from _beside(report)
+
+
+def _beside(report: ProfileReport) -> Iterator[str]:
+    """What makes the shares add up to 100 %."""
+    whole = run_ns(report.profile) or 1.0
+    found = [(what, duration(ns), percent(ns / whole)) for what, ns in report.beside]
+    parts = [f"{what} {spent} ({share})" for what, spent, share in found if share != percent(0)]
+    if parts:
+        yield f"of a run besides: {', '.join(parts)}"
 
 
 def roof_text(machine: Machine) -> str:

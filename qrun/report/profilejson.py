@@ -11,7 +11,7 @@ from typing import Any
 
 from qrun.ir.types import type_name
 from qrun.profiling import Profile, Summary, summary
-from qrun.report.header import environment, model_fields
+from qrun.report.header import environment, input_fields, model_fields
 from qrun.report.nodes import kernel_fields
 from qrun.report.profilenotes import notes
 from qrun.report.profilerows import GroupRow, NodeRow, ProfileReport, node_rows
@@ -25,13 +25,11 @@ def profile_fields(report: ProfileReport) -> dict[str, Any]:
         "model": model_fields(model),
         "environment": {**environment(report.backend, report.label), "arith": report.arith,
                         "threads_used": report.threads},
-        "inputs": [
-            {"name": name, "type": type_name(a.dtype), "shape": list(a.shape), "source": report.sources.get(name, "")}
-            for name, a in report.feeds.items()
-        ],
+        "inputs": input_fields(report.feeds, report.sources),
         "symbols": dict(report.symbols),
         "load_ms": report.load_ns / 1e6,
         **_runs(profile),
+        "between_ms": profile.between_ns / 1e6 if report.rows else None,
         "peak_bytes": profile.last.peak_bytes or None,
         "machine": None if report.machine is None else asdict(report.machine),
         "nodes": [_node(row) for row in report.rows],

@@ -26,7 +26,8 @@ def notes(report: ProfileReport) -> list[str]:
     sides = [("", report.profile)]
     if report.against is not None:
         sides = [("qrun: ", report.profile), ("onnxruntime: ", report.against)]
-    return [*_missing(report), *_cold(sides), *_busy(report, sides), *_between(sides)]
+    between = [] if report.against is None else _between(sides)
+    return [*_missing(report), *_cold(sides), *_busy(report, sides), *between]
 
 
 def _missing(report: ProfileReport) -> Iterator[str]:

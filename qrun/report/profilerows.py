@@ -56,6 +56,15 @@ class ProfileReport:
             return self.rows
         return sorted(self.rows, key=lambda row: -row.times.median)[: self.top]
 
+    @property
+    def beside(self) -> list[tuple[str, float]]:
+        """What a run takes besides the nodes' medians, ns, in words; with these it adds up to the whole run."""
+        if not self.profile.node_ns.size:
+            return []
+        between = self.profile.between_ns
+        above = run_ns(self.profile) - between - float(self.profile.medians.sum())
+        return [("between the nodes", between), ("above the nodes' medians", above)]
+
     @cached_property
     def operators(self) -> list[OperatorRow]:
         """A row per operator, the slowest first."""
@@ -89,7 +98,7 @@ class ProfileReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node that ran: how long, its share of the sum of all nodes, and of the roof (None if that is not known)."""
+    """A node that ran: how long, its share of a run, and of the roof (None if that is not known)."""
 
     event: NodeEvent
     node: Node
@@ -211,10 +220,16 @@ def above_roof(rows: Iterable[NodeRow], times: float = 1.0) -> list[NodeRow]:
     return [row for row in rows if row.reached is not None and row.reached > times]
 
 
+def run_ns(profile: Profile) -> float:
+    """The median of the runs that the nodes' times are of, ns; at least what the nodes and the time between add up to."""
+    known = float(profile.medians.sum()) + profile.between_ns
+    return max(float(np.median(profile.watched_ns or profile.run_ns)), known)
+
+
 def node_rows(profile: Profile, machine: Machine | None) -> list[NodeRow]:
     if not profile.node_ns.size:
         return []
-    total = float(profile.medians.sum()) or 1.0
+    total = run_ns(profile) or 1.0
     rows = []
     for event, samples in zip(profile.last.events, profile.node_ns, strict=True):
         times = summary(samples)

@@ -113,7 +113,6 @@ def operator_grid(report: ProfileReport, draw: Callable[[float], str] | None) ->
     """By operator. draw: a bar for a share, None for none."""
     kinds = report.operators
     top = (report.top if report.by == "op" else 10) or 10**6
-    total = sum(kind.median for kind in kinds) or 1.0
     columns = [Column("op", shrink=1), Column("nodes", right=True), Column("median", right=True),
                Column("share", right=True)]  # fmt: skip
     columns += [Column("GMAC/s", right=True, optional=3)]
@@ -122,14 +121,14 @@ def operator_grid(report: ProfileReport, draw: Callable[[float], str] | None) ->
     columns += [Column("", optional=1)] if draw else []
 
     def cells(op: str, members: Sequence[OperatorRow]) -> list[str]:
-        median = sum(kind.median for kind in members)
+        share = sum(kind.share for kind in members)
         one = members[0] if len(members) == 1 else None
         return [
-            op, str(sum(kind.nodes for kind in members)), duration(median), percent(median / total),
+            op, str(sum(kind.nodes for kind in members)), duration(sum(kind.median for kind in members)), percent(share),
             gmacs_text(one.gmacs if one else None),
             *([percent_or_dash(one.reached if one else None)] if report.machine else []),
             *([_counted(one) if one else ""] if report.by == "op" else []),
-            *([draw(median / total)] if draw else []),
+            *([draw(share)] if draw else []),
         ]  # fmt: skip
 
     shown = kinds if len(kinds) <= top + 1 else kinds[:top]

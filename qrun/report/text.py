@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 
+from qrun.memory import file_size as file_size
+
 ELLIPSIS = "…"
 TWINS = {"…": "...", "█": "#", "±": "+/-"}
 """Symbols that reports use, and what replaces them where the encoding has none."""
@@ -170,16 +172,6 @@ def number(value: float | int | bool | None) -> str:
 
 def percent(share: float) -> str:
     return f"{share * 100:.1f}%"
-
-
-def file_size(nbytes: int) -> str:
-    """As file managers show it: ``3.6 MB``."""
-    value = float(nbytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5 or unit == "GB":
-            return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError
 
 
 def plural(count: int, noun: str) -> str:

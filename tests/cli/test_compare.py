@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from importlib.metadata import version
 from importlib.resources import files as resources
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ from support import MS, node_model
 
 from qrun.comparing.tensors import pair
 from qrun.differences import Tolerance
-from qrun.report.compare import _argmax
+from qrun.report.compare import _argmax, _share
 
 SCHEMA = json.loads(resources("qrun").joinpath("schemas/compare-1.0.json").read_text())
 DIGITS = ROOT / "models" / "digits"
@@ -55,7 +56,7 @@ def test_own_backends_are_equal_bit_for_bit(form: str, against: str) -> None:
     found = ended.json
     jsonschema.validate(found, SCHEMA)
     assert ended.code == 0, ended.err
-    assert found["tolerance"] == {"lsb": 0, "rtol": 0, "atol": 0}
+    assert found["tolerance"] == {"lsb": 0, "rtol": 0, "atol": 0, "eps": 0}
     assert found["summary"]["identical"] == found["summary"]["tensors"] >= found["summary"]["nodes"] > 0
     assert found["first"] is None
 
@@ -121,7 +122,7 @@ def test_first_difference(folder: Path) -> None:
         "zero-point-before-rounding 1 4 #0 n",
         "y0 1 1 9.3 dB - differs",
         "differ: first at node 0 by 1 step, zero-point-before-rounding; "
-        "1 of 1 tensor beyond rtol 0.001, atol 1e-07, 1 by itself.",
+        "1 of 1 tensor beyond rtol 0.001, atol 1e-07, 16 eps, 1 by itself.",
     ]:
         assert line in lines, (line, ended.out)
 
@@ -130,7 +131,7 @@ def test_tolerance(folder: Path) -> None:
     ended = call("compare", "tie.onnx", "-i", "x.npy", "--arith", "onnx-ref", "--lsb", "1")
     assert ended.code == 0
     assert "within lsb 1" in ended.out
-    assert ended.out.rstrip().endswith("equal within the tolerance, lsb 1, rtol 0.001, atol 1e-07: 1 tensor.")
+    assert ended.out.rstrip().endswith("equal within the tolerance, lsb 1, rtol 0.001, atol 1e-07, 16 eps: 1 tensor.")
 
 
 @pytest.mark.parametrize(("arith", "code"), [("ort", 0), ("onnx-ref", 1)])
@@ -177,6 +178,38 @@ def test_quiet_prints_the_verdict_only() -> None:
     assert ended.out.splitlines()[0].startswith("differ: first at node 0")
     assert len(ended.out.splitlines()) == 1
     assert ended.err == ""
+
+
+def test_a_verdict_on_random_inputs_says_so() -> None:
+    """Whatever is compared, and also when quiet; one on given inputs does not."""
+    two = [str(DIGITS / form / "model.onnx") for form in ("float", "qdq")]
+    for words in (two, two[1:], [*two[1:], "--record", "golden"], [*two[1:], "golden"]):
+        against = ["--against", "native"] if words == two[1:] else []
+        ended = call("compare", *words, *against, "-q", "--seed", "3")
+        (line,) = ended.out.splitlines()
+        assert line.endswith(". Inputs are random, seed 3."), line
+        found = call("compare", *words, *against, "--seed", "3", "--json").json
+        jsonschema.validate(found, SCHEMA)
+        assert [i["source"] for i in found["inputs"]] == ["random, seed 3"], words
+    given = call("compare", *two, "-i", DIGITS / "x.npy", "-q")
+    assert "random" not in given.out
+    assert len(given.out.splitlines()) == 1
+    assert "x.npy" in call("compare", *two, "-i", DIGITS / "x.npy").out.partition("Outputs")[0]
+
+
+def test_next_to_nothing_has_the_unit_of_the_others() -> None:
+    assert [_share(n, 10_000) for n in (0, 1, 4, 6, 200)] == ["0.0%", "<0.1%", "<0.1%", "0.1%", "2.0%"]
+    assert _share(0, 0) == "0.0%"
+
+
+def test_a_backend_that_is_not_there_refuses_no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    monkeypatch.delitem(sys.modules, "llvmlite.binding", raising=False)
+    for against in ("native", "reference"):
+        ended = call("compare", *digits("qdq"), "--against", against)
+        assert (ended.code, ended.out) == (4, "")
+        assert "QR014 native-unavailable" in ended.err
+        assert "fix: pip install llvmlite" in ended.err
 
 
 def test_top(folder: Path) -> None:
@@ -363,4 +396,6 @@ def test_an_inherited_difference_says_what_shows_its_origin() -> None:
     lines, _ = words(*digits("qdq"), "--against", "ort")
     if not any(line.startswith("cause inherited: ") and "Other bits start" in line for line in lines):
         pytest.skip("onnxruntime's first difference has no earlier origin on this CPU")
-    assert "next --rtol 0 --atol 0 shows why they start there" in lines
+    (tight,) = [line for line in lines if line.startswith("next ") and "--rtol 0 --atol 0 shows " in line]
+    assert tight.endswith(("shows why they start there", "--rtol 0 --atol 0 shows more of this one"))
+    assert ("more of this one" in tight) == any(line.startswith("there ") for line in lines)

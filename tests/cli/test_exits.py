@@ -189,6 +189,7 @@ def test_full_disk(folder: Path) -> None:
         )  # fmt: skip
     assert done.returncode == 2
     assert "cannot write to stdout: No space left on device" in done.stderr
+    assert "fix: make room there, or write elsewhere" in done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -251,8 +252,13 @@ def test_usage_errors_have_a_code(folder: Path) -> None:
     ended = call("m.onnx", "--nonsense", "--json")
     error = ended.json["error"]
     assert (error["code"], error["name"], error["fixes"]) == ("QR000", "usage", ["qrun run -h"])
-    assert ended.err.splitlines()[0].startswith("Usage: ")
-    assert "Error: No such option '--nonsense'" in ended.err
+    first, *rest = ended.err.splitlines()
+    assert first.startswith("error QR000 usage: No such option '--nonsense'. (Did you mean")
+    assert rest == ["   =  fix: qrun run -h"]
+    assert call("profile", "m.onnx", "-n", "x").err.splitlines()[1:] == ["   =  fix: qrun profile -h"]
+    assert call("chekc", "m.onnx").err.splitlines() == [
+        "error QR000 usage: No such command 'chekc'. Did you mean 'check'?", "   =  fix: qrun -h"
+    ]  # fmt: skip
 
 
 def test_qrun_is_recommended_only_where_it_can_run(folder: Path) -> None:

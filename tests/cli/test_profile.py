@@ -67,7 +67,13 @@ def test_json_is_as_its_schema_says(words: Sequence[str]) -> None:
     assert len(made["run"]["samples_ms"]) == (1 if "-n" in words else 3)
     assert all(len(node["samples_ms"]) == len(made["run"]["samples_ms"]) for node in made["nodes"])
     if made["nodes"]:
-        assert sum(node["share"] for node in made["nodes"]) == pytest.approx(1)
+        run = (made["profiled_run"] or made["run"])["median_ms"]
+        spent = sum(node["median_ms"] for node in made["nodes"])
+        whole = max(run, spent + made["between_ms"])
+        assert [node["share"] for node in made["nodes"]] == pytest.approx(
+            [n["median_ms"] / whole for n in made["nodes"]]
+        )
+        assert sum(op["share"] for op in made["operators"]) == pytest.approx(spent / whole)
         assert sum(op["nodes"] for op in made["operators"]) == len(made["nodes"])
         assert sum(op["median_ms"] for op in made["operators"]) == pytest.approx(
             sum(node["median_ms"] for node in made["nodes"])
@@ -118,6 +124,22 @@ def test_columns_go_where_there_is_no_room() -> None:
     assert "live tensors" in wide
 
 
+@pytest.mark.parametrize("words", [("--top", "1"), ("--top", "all"), ("--by", "op")])
+def test_the_shares_of_a_run_add_up(words: Sequence[str]) -> None:
+    """Of the nodes shown, of those that are not, and of what a run takes besides."""
+    out = profiled(*words, "--format", "markdown").out
+    part = re.split(r"^\*\*.*\*\*$", out, flags=re.M)[1]
+    head, _, *rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("|")]
+    shares = [*(row[head.index("share")] for row in rows), *re.findall(r"\(([\d.]+%)\)", part)]
+    assert sum(float(share.rstrip("%")) for share in shares) == pytest.approx(100, abs=1), out
+
+
+def test_markdown_says_what_it_leaves_out() -> None:
+    out = profiled("--top", "1", "--format", "markdown").out
+    assert re.search(r"^… \d+ more nodes, .* --top all, ", out, re.M)
+    assert "**Slowest nodes**" in out
+
+
 @needs_native
 def test_by_operator_tells_the_kernels() -> None:
     out = profiled("--by", "op").out
@@ -135,7 +157,8 @@ def test_csv_has_a_record_per_node(words: Sequence[str]) -> None:
         assert [row["nodes"] for row in rows] == [" ".join(map(str, g["nodes"])) for g in made["against"]["groups"]]
         return
     assert [(row["name"], int(row["index"])) for row in rows] == [(n["name"], n["index"]) for n in made["nodes"]]
-    assert float(rows[-1]["sum"]) == pytest.approx(1)
+    assert float(rows[-1]["sum"]) == pytest.approx(sum(float(row["share"]) for row in rows))
+    assert float(rows[-1]["sum"]) <= 1 + 1e-9
     assert all(float(row["median_ms"]) >= 0 and int(row["bytes"]) > 0 for row in rows)
     assert ended.raw.count(b"\r\n") == ended.raw.count(b"\n") == len(rows) + 1
     by_op = profiled(*words, "--format", "csv", "--by", "op").raw.decode()

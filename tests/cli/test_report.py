@@ -251,6 +251,10 @@ def test_mixed_sources(folder: Path) -> None:
     Path("other.json").write_text(call("other.onnx", "--json").out)
     ended = call("report", "profile.json", "other.json", "-o", "m.html")
     assert (ended.code, "different models" in ended.err) == (2, True)
+    Path("else.json").write_text(call("check", "other.onnx", "--json").out)
+    ended = call("report", "else.json", "profile.json", "-o", "m.html")
+    assert (ended.code, "different models" in ended.err) == (2, True)
+    assert all(name in ended.err for name in ("else.json: other.onnx, sha256", "profile.json: m.onnx, sha256"))
     assert call("report", "profile.json", "-o", "profile.json").code == 2
     assert call("report", "missing.json", "-o", "m.html").code == 2
     assert call("report", "missing.onnx", "-o", "m.html").code == 2

@@ -176,7 +176,8 @@ def test_inference_that_fails_changes_nothing(capsys: pytest.CaptureFixture[str]
     assert infer(b"nonsense") == {}
     assert infer(b"") == {}
     turned = CONV.replace("uint8[N,2,4,4] t, ", "").replace(
-        "[first] t = QLinearConv(x, s, z, w, ws, wz, s, z)", "t = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)"
+        "[first] t = QLinearConv(x, s, z, w, ws, wz, s, z)",
+        "t = com.microsoft.QLinearAveragePool<channels_last = 1, kernel_shape = [1, 1]>(x, s, z, s, z)",
     )
     turned = turned.replace(
         "y = com.microsoft.QLinearAdd(t, s, z, t, s, z, s, z)", "y = QLinearConv(t, s, z, w, ws, wz, s, z)"
@@ -266,3 +267,63 @@ def test_lines_fit_the_width(
     monkeypatch.chdir(Path(model).parent)
     for line in run(capsys, "m.onnx", *option).splitlines():
         assert len(line) <= int(width), line
+
+
+QUANTIZED = [
+    "y = com.microsoft.QuantizeLinear(f, s, z)",
+    "y = com.microsoft.DequantizeLinear(x, s, z)",
+    "y = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)",
+    "y = com.microsoft.QLinearMul(x, s, z, row, s, z, s, z)",
+    "y = com.microsoft.QLinearConv<pads = [1, 1, 1, 1]>(x, s, z, w, ws, wz, s, z)",
+    "y = com.microsoft.QLinearAveragePool<kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1>(x, s, z, s, z)",
+    "y = com.microsoft.QLinearGlobalAveragePool(x, s, z, s, z)",
+    "y = com.microsoft.QLinearSigmoid(x, s, z, s, z)",
+    "y = com.microsoft.QLinearLeakyRelu<alpha = 0.1>(x, s, z, s, z)",
+    "y = com.microsoft.QLinearSoftmax<axis = 1, opset = 13>(x, s, z, s, z)",
+    "y = com.microsoft.QLinearConcat<axis = 1>(s, z, x, s, z, row, s, z)",
+    "y = com.microsoft.QLinearWhere(c, x, s, z, x, s, z, s, z)",
+    "y = com.microsoft.QGemm<transB = 1>(m, s, z, b, s, bz, , s, z)",
+    "y = com.microsoft.QGemm<transB = 1>(m, s, z, b, s, bz)",
+    "y = com.microsoft.MatMulIntegerToFloat(m, k, s, s)",
+    "y = com.microsoft.DynamicQuantizeMatMul(g, k, s)",
+]
+TYPED = """
+<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]>
+main (uint8[2,3,5,5] x, uint8[2,3,5,5] row, float[2,3,5,5] f, bool[2,3,5,5] c, uint8[2,4] m, float[2,4] g) => (y)
+<float s = {0.5}, uint8 z = {128}, int8[2,3,3,3] w = {WEIGHTS}, float ws = {0.5}, int8 wz = {0}, int8 bz = {0},
+ int8[3,4] b = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, int8[4,3] k = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}>
+{
+    NODE
+}
+""".replace("WEIGHTS", ", ".join("1" * 54))
+
+
+@pytest.mark.parametrize("node", QUANTIZED, ids=lambda node: node.split("microsoft.")[1].partition("(")[0])
+def test_shapes_are_inferred_through_quantized_operators(node: str) -> None:
+    """The types and shapes that inference gives are those of a run."""
+    import qrun
+    from qrun.ir.infer import infer
+
+    model = onnx.parser.parse_model(TYPED.replace("NODE", node))
+    session = qrun.Session(model, backend="reference")
+    feeds = {v.name: np.ones([int(str(d)) for d in v.shape or ()], v.dtype) for v in session.inputs}
+    made = session.run(feeds)["y"]
+    found = infer(model.SerializeToString())
+    assert list(found) == ["y"], "nothing but tensors of the model"
+    assert (found["y"].shape, found["y"].dtype) == (made.shape, made.dtype)
+
+
+def test_every_such_operator_is_tried() -> None:
+    from qrun.ir.infer import PLAIN
+
+    assert {node.split("microsoft.")[1].partition("(")[0].partition("<")[0] for node in QUANTIZED} == set(PLAIN)
+
+
+def test_macs_of_a_quantized_network() -> None:
+    import qrun
+    from qrun.ir.infer import with_inferred
+
+    path = Path(__file__).parents[2] / "models" / "digits" / "qoperator" / "model.onnx"
+    events = qrun.Session(path).execute({"images": np.zeros((1, 1, 8, 8), np.float32)}).events
+    assert ModelFacts(load(path)).macs is None
+    assert ModelFacts(with_inferred(load(path), path)).macs == sum(e.macs for e in events) > 0

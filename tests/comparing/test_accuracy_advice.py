@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,55 @@ def test_two_quantized_models_get_no_list_to_keep_in_float() -> None:
     assert found.costs
     assert found.suggestion is None
     assert "Keep in float" not in text(found)
+
+
+@pytest.mark.parametrize(("one", "other"), list(permutations(["qdq", "qoperator", "dynamic", "float"], 2)))
+def test_only_rounded_weights_are_blamed(one: str, other: str) -> None:
+    """Where a node has weights, and the first model does not round there as well."""
+    found = compared(digits(one), digits(other))
+    for cost in found.costs:
+        if cost.reason.startswith("weights"):
+            assert one == "float", cost
+            assert cost.node.op_type in ("Conv", "Gemm", "QLinearConv", "QGemm", "ConvInteger", "MatMulInteger"), cost
+
+
+def test_models_that_round_one_result_in_other_steps() -> None:
+    (cost,) = compared(digits("qdq"), digits("qoperator")).costs
+    assert (cost.node.op_type, cost.reason) == ("QLinearAveragePool", "both-round")
+    assert "both models round here, in other codes: steps of 0.0713, the first one 0.118" in cost.why
+    assert (cost.local.weights, cost.local.before > cost.local.rounding > 0) == (0, True)
+
+
+def test_a_first_model_that_rounds_where_the_second_does_not() -> None:
+    """The second has rounded weights only, and the first one those and rounded results: these are what is lost."""
+    model = digits("float")
+    sizes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if len(t.dims) == 4}
+    for name, weights in sizes.items():
+        scale = np.float32(np.abs(weights).max() / 2**20)
+        codes = np.rint(weights / scale).astype(np.int32)
+        model.graph.initializer.append(numpy_helper.from_array(codes, f"{name}.codes"))
+        model.graph.initializer.append(numpy_helper.from_array(scale, f"{name}.scale"))
+        model.graph.node.insert(
+            0, helper.make_node("DequantizeLinear", [f"{name}.codes", f"{name}.scale"], [f"{name}.real"])
+        )
+    for node in model.graph.node:
+        if node.op_type == "Conv":
+            node.input[1] += ".real"
+    costs = compared(digits("qdq"), model).costs
+    assert "first-rounds" in {cost.reason for cost in costs}, [(c.reason, c.why) for c in costs]
+    assert all(cost.reason in ("first-rounds", "operator") for cost in costs)
+    told = next(cost.why for cost in costs if cost.reason == "first-rounds")
+    assert told.startswith("only the first model rounds here, in steps of 0.")
+
+
+def test_a_node_that_makes_more_noise_alone_is_remarked() -> None:
+    found = compared(digits("float"), digits("qdq"))
+    assert "cancels" not in text(found)
+    dearest = replace(found.costs[0], ratio=10 ** (-(found.real - 2) / 10))
+    assert (
+        "alone makes more noise at the outputs (33.8 dB) than all nodes together (35.8 dB): what nodes do cancels"
+        in text(replace(found, costs=(dearest, *found.costs[1:])))
+    )
 
 
 def test_equal_models_have_no_inaccurate_tensors_and_no_foreign_names() -> None:

@@ -16,7 +16,8 @@ from support import MS, node_model
 
 import qrun
 from qrun.comparing.causes import CAUSES
-from qrun.comparing.runtimes import Comparison, compare_runtimes
+from qrun.comparing.comparison import Comparison
+from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide
 from qrun.report.explain import page
 

@@ -13,7 +13,8 @@ from support import MS, node_model
 import qrun
 from qrun.comparing.causes import CAUSES, UNKNOWN
 from qrun.comparing.causes.pairs import saturated_pairs
-from qrun.comparing.runtimes import Compared, compare_runtimes
+from qrun.comparing.comparison import Compared
+from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import QrunSide, Unit
 from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model

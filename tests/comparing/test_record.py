@@ -25,7 +25,7 @@ from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison, compare_record
 from qrun.comparing.recordentry import Entry, digest, filled, places
 from qrun.comparing.recordread import read_record
-from qrun.differences import EXACT, Tolerance
+from qrun.differences import EXACT, NOISE, Tolerance
 from qrun.errors import CallError
 from qrun.ir import Array, Model, Node
 
@@ -292,6 +292,17 @@ def test_only_a_record_of_all_elements_tells_that_they_are_close(size: int, verd
     a = np.linspace(1, 2, size, dtype=np.float32)
     entries = [filled(Entry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-5))]
     assert judged(*entries, Tolerance()).verdict == verdict
+
+
+def test_noise_of_sums_is_within_the_tolerance_of_a_record() -> None:
+    """As of a comparison: by the largest magnitude, however small the element is."""
+    node = Node(0, "n", "", "MatMul", 13, ("x",), ("y",))
+    a = np.array([1e-6, 40], np.float32)
+    for change, verdict in ((40e-6, "close"), (400e-6, "differs")):
+        pair = (a, a + np.array([change, 0], np.float32))
+        entries = [filled(Entry.bare("y", x, node), x, node, None) for x in pair]
+        assert judged(*entries, Tolerance(eps=NOISE)).verdict == verdict
+        assert judged(*entries, Tolerance()).verdict == "differs"
 
 
 def test_other_codes_are_other_numbers(model: Model, tmp_path: Path) -> None:

@@ -15,13 +15,17 @@ from support import node_model
 
 import qrun
 from qrun.comparing.choices import AGAINST, sides
+from qrun.comparing.comparison import Comparison
 from qrun.comparing.groups import Group
-from qrun.comparing.runtimes import Comparison, compare_runtimes
+from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide, Unit, extract
-from qrun.differences import Tolerance
+from qrun.differences import NOISE, Tolerance
 from qrun.errors import UnsupportedError
+from qrun.inputs import Feeds
 from qrun.ir import Array, Model
 from qrun.peers import Nodes, Peer
+from qrun.report.compare import comparison_fields, verdict
+from qrun.report.comparefirst import first_facts
 from qrun.ties import before_rounding
 
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32
@@ -146,6 +150,59 @@ def test_within_the_tolerance() -> None:
     found = compare_runtimes(QrunSide(chain()), Changed(chain(), {"q": AWAY}), FEEDS, Tolerance(1, 1, 1))
     assert found.equal
     assert not any(t.pair.identical for t in found.tensors)
+
+
+def summed(change: float) -> tuple[Model, dict[str, Array], dict[str, Array]]:
+    """x @ w -> m -> QuantizeLinear q (scale 1) -> DequantizeLinear d; feeds, and an m that is `change` off in one element."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], "sums"),
+        helper.make_node("QuantizeLinear", ["m", "s", "z"], ["q"], "rounds"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "last"),
+    ]
+    stored = {"w": np.array([[1, 20], [1, 20]], f32), "s": f32(1), "z": u8(0)}
+    graph = helper.make_graph(
+        nodes, "sums", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])],
+        [helper.make_tensor_value_info("d", TensorProto.FLOAT, ["N", 2])],
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    feeds = {"x": np.array([[1, 1.5], [0.25, 0.25]], f32)}
+    exact = feeds["x"] @ stored["w"]
+    return qrun.load(model.SerializeToString()), feeds, {"m": exact + np.array([[0, 0], [change, 0]], f32)}
+
+
+def test_a_step_that_noise_within_the_tolerance_makes_is_named_after_it() -> None:
+    model, feeds, changes = summed(1e-7)
+    found = compare_runtimes(QrunSide(model), Changed(model, changes), feeds, Tolerance(0, 1e-3, 1e-7, NOISE))
+    assert told(found) == {"m": (False, None), "q": (True, None), "d": (True, None)}
+    origin = found.origin
+    assert origin is not None
+    assert (origin.name, origin.pair.equal, origin.inputs) == ("m", True, True)
+    assert origin.guilt is not None
+    assert origin.guilt.reason.cause == "float-order"
+    assert verdict(found).startswith("differ: first at node 1 by 1 step, inherited from float-order at node 0; 2 of 3")
+    assert ("there", f"float-order: {origin.guilt.reason.text}") in first_facts(found, found.differing[0])
+    fields = comparison_fields(found, Feeds(feeds))
+    assert fields["first"]["origin"]["by_itself"]["cause"] == "float-order"
+
+
+def test_an_origin_is_looked_for_only_where_it_leads() -> None:
+    """Beyond the tolerance it is the first difference itself; isolated, no node inherits."""
+    model, feeds, changes = summed(0.2)
+    found = compare_runtimes(QrunSide(model), Changed(model, changes), feeds, Tolerance(0, 1e-3, 1e-7, NOISE))
+    assert (found.first and found.first.name, found.origin) == ("m", None)
+    model, feeds, changes = summed(1e-7)
+    within = Tolerance(0, 1e-3, 1e-7, NOISE)
+    isolated = compare_runtimes(QrunSide(model), Changed(model, changes), feeds, within, isolate=True)
+    assert isolated.equal
+    assert isolated.origin is None
+
+
+def test_ties_are_no_matter_of_more_than_a_step() -> None:
+    near, far = (compare(Changed(chain(), {"q": codes})).tensors[0].guilt for codes in (AWAY, AWAY + u8(3)))
+    assert near is not None
+    assert far is not None
+    assert (near.reason.ties, far.reason.ties, far.reason.nearest) == (2, None, None)
 
 
 def test_codes_are_measured_as_real_numbers() -> None:

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from qrun.comparing.saved import SavedChecks, SavedRuns, compare_saved
 from qrun.comparing.savedprofiles import LEAST, SavedProfiles, change
 from qrun.errors import CallError
+from qrun.report.comparesaved import profile_sheet
 
 Document = dict[str, Any]
 
@@ -115,6 +116,21 @@ def test_what_was_not_the_same(tmp_path: Path) -> None:
     assert not compared(tmp_path, profile(), other).equal
 
 
+def test_times_of_other_work_are_not_judged(tmp_path: Path) -> None:
+    fast, slow = (profile(node(0, "conv", "Conv", s), samples=s, sha=sha) for s, sha in ((STEADY, "5a"), ([9 * t for t in STEADY], "5b")))  # fmt: skip
+    found = compared(tmp_path, slow, fast)
+    assert {c.verdict for c in (found.whole, *(n.change for n in found.nodes))} == {"other work"}
+    assert found.whole.relative is None
+    sheet = profile_sheet(found, None)
+    assert sheet.verdict == (
+        "differ: not the same model on the same inputs, so that their times tell nothing of each other: "
+        "9.41 ms before, 1.04 ms after."
+    )
+    assert [list(block.grid.rows[0][-2:]) for block in sheet.blocks if block.title != "Not the same"] == [
+        ["-", "-"]
+    ] * 2
+
+
 # Documents that qrun writes
 
 
@@ -155,6 +171,8 @@ def test_one_of_each_kind(saved: dict[str, Path]) -> None:
     with pytest.raises(CallError, match="a saved run and a saved check") as error:
         compare_saved(saved["run"], saved["check"])
     assert "two profiles, two runs or two checks" in dict(error.value.facts)["expected"]
+    (fix,) = error.value.fixes
+    assert fix.startswith("qrun run MODEL --json > OTHER.json"), "no file of the user's is to be written over"
 
 
 # Runs

@@ -26,8 +26,9 @@ from page_support import (
     tensor,
 )
 
+from qrun.comparing.documents import Item
 from qrun.errors import CallError
-from qrun.report.html.collect import MOST
+from qrun.report.html.collect import MOST, page_fields
 from qrun.report.html.page import page
 from qrun.report.text import safe
 
@@ -46,7 +47,7 @@ def named(name: str) -> dict[str, Any]:
                         inputs=[{"name": name, "type": "uint8", "shape": [1], "source": name}], notes=[name],
                         machine={"cpu": name, "instruction": name, "int8": 1e11, "memory": [[1 << 20, 1e10]]}),
         check=check([finding(message=name, node=name, tensor=name, why=name, fix=name, rule=name, name=name),
-                     finding(message="other", node=name, tensor=name, why=name, rule=name)]),
+                     finding(message="other", node=name, tensor=name, why=name, rule=name)], path=name),
         quantization={"tensors": [tensor(name=name, type=name)]},
         compare=runtimes(pair(name=name, op=name, type=name, by_itself={"cause": name, "text": name}), refused=name),
     )  # fmt: skip
@@ -193,6 +194,33 @@ def test_the_strip_is_as_wide_as_the_time() -> None:
     assert widths == pytest.approx([100 * t / sum(times) for t in times], abs=0.06)
 
 
+def test_the_strip_ends_where_the_run_does() -> None:
+    """What the nodes' medians leave of a run is there as well, and of the runs that their times are of."""
+    nodes = [node(0, median_ms=2.0), node(1, median_ms=1.0)]
+    plain, watched = {"median_ms": 4.0, "samples_ms": [4.0]}, {"median_ms": 5.0, "samples_ms": [5.0]}
+    for more, end, widths in ((plain, "4.00 ms", [50, 25, 25]), (watched, "5.00 ms", [40, 20, 40])):
+        runs = {"profiled_run": more} if more is watched else {}
+        text = page(fields_of(profile=profile(nodes, run=plain, **runs)))
+        strip = text[text.index('class="strip"') :].partition("</svg>")[0]
+        assert [float(w) for w in re.findall(r'width="([\d.]+)%"', strip)] == pytest.approx(widths, abs=0.06)
+        assert 'class="rest"' in strip
+        assert f"<span>0 ms</span><span>{end}</span>" in text
+        shares = [row[5] for row in Read(text).table("kernel")[1:]]
+        assert shares == [f"{width:.1f}%" for width in widths[:2]]
+        assert (
+            "rest"
+            not in page(fields_of(profile=profile(nodes, run={"median_ms": 3.0, "samples_ms": [3.0]}))).partition(
+                "<svg"
+            )[2]
+        )
+
+
+def test_a_node_without_a_name_is_called_as_on_the_screen() -> None:
+    text = page(fields_of(profile=profile([node(4, name="", op="MaxPool")])))
+    assert Read(text).table("kernel")[1][1] == "MaxPool_4"
+    assert "#4 MaxPool_4 MaxPool" in text
+
+
 def test_the_roofline_has_a_dot_for_each_node_with_products() -> None:
     text = full_page(30)
     assert text.count("<circle") == 10
@@ -322,6 +350,42 @@ def test_reports_of_two_models_do_not_mix() -> None:
     other = profile([], model={"path": "other.onnx", "sha256": "aa" * 32})
     with pytest.raises(CallError, match="different models"):
         fields_of(profile=profile([]), run=other)
+
+
+@pytest.mark.parametrize(("path", "sha", "fits"), [
+    ("m.onnx", "9f" * 32, True),
+    ("copy.onnx", "9f" * 32, True),
+    ("m.onnx", "aa" * 32, False),
+    ("m.onnx", None, True),
+    ("other.onnx", None, False),
+])  # fmt: skip
+def test_a_check_is_of_the_model_of_the_page(path: str, sha: str | None, fits: bool) -> None:
+    """By SHA-256; by path if one of the two does not tell it. A check of several models needs that one among them."""
+    one = {**check([finding(message="of this one")], path)["models"][0], "sha256": sha}
+    stranger = {**check([finding(message="of another")], "z.onnx")["models"][0], "sha256": "bb" * 32}
+    for several in ([one], [stranger, one]):
+        if fits:
+            fields = fields_of(profile=profile([]), check={"models": several})
+            assert [f["message"] for f in fields["checked"]["findings"]] == ["of this one"]
+            continue
+        with pytest.raises(CallError, match="different models") as caught:
+            fields_of(profile=profile([]), check={"models": several})
+        facts = dict(caught.value.facts)
+        assert facts["first"].startswith("profile.json: m.onnx, sha256 9f9f9f9f9f9f")
+        assert facts["second"].startswith("check.json: ")
+        assert path in facts["second"]
+        assert "qrun report check.json -o second.html" in " ".join(caught.value.fixes)
+        assert "qrun check m.onnx --json > OTHER.json goes with profile.json" in caught.value.fixes
+
+
+def test_two_reports_of_one_kind_are_of_one_model_too() -> None:
+    """The later one goes before the earlier one, but not before one of another model."""
+    documents = [
+        ("check", Item({"models": [{**check([])["models"][0], "sha256": sha}]}, f"{sha}.json")) for sha in ("aa", "bb")
+    ]
+    with pytest.raises(CallError, match="different models"):
+        page_fields(documents, ["qrun"], DATE)
+    assert page_fields(documents[:1] * 2, ["qrun"], DATE)["model"]["sha256"] == "aa"
 
 
 # Contrast: WCAG 2.2, success criteria 1.4.3 and 1.4.11

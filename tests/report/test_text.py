@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from qrun.profiling import Profile, measure, outliers, summary
-from qrun.report.grid import Column, Grid, markdown_lines, plain_lines
+from qrun.report.grid import Column, Grid, plain_lines
 from qrun.report.json import document
+from qrun.report.markdown import table
 from qrun.report.nodes import common_prefix
 from qrun.report.profile import ProfileReport, notes, verdict
 from qrun.report.screen import Screen
@@ -142,7 +143,9 @@ def test_grid_gives_way_in_order() -> None:
     assert ["".join(text for text, _ in line) for line in plain_lines(shown)] == [
         "  a" + " " * 21 + "b", "  " + "n" * 20 + "  one, two,", " " * 24 + "three, four",
     ]  # fmt: skip
-    assert markdown_lines(Grid(columns[:2], [["1", "a|b`c"]]))[2] == "| 1 | `a\\|b c` |"
+    assert table(Grid(columns[:2], [["1", "a|b`c\\d\ne_f"], ["2", ""]])) == [
+        "| \\# | name |", "| ---: | --- |", r"| 1 | ``a\|b`c\d\ne_f`` |", "| 2 |  |",
+    ]  # fmt: skip
 
 
 def test_common_prefix() -> None:
@@ -230,13 +233,15 @@ def test_time_between_nodes_is_that_of_a_run() -> None:
     model = SimpleNamespace(nodes=[1, 2, 3])
     result = SimpleNamespace(duration_ns=0, events=[])
 
-    def found(runs: list[int], nodes: list[list[int]]) -> list[str]:
+    def found(runs: list[int], nodes: list[list[int]]) -> dict[str, float]:
         profile = Profile(model, (), tuple(runs), np.array(nodes, np.int64), result)  # type: ignore[arg-type]
-        return [n for n in notes(ProfileReport(profile, {}, {}, {}, 0, "reference", "exact")) if "between" in n]
+        return dict(ProfileReport(profile, {}, {}, {}, 0, "reference", "exact").beside)
 
     ms = 10**6
-    assert found([100 * ms] * 3, [[98 * ms, ms, ms], [ms, 98 * ms, ms], [ms, ms, 98 * ms]]) == []
-    assert found([10 * ms] * 3, [[4 * ms] * 3, [4 * ms] * 3]) == ["between the nodes of a run: 2.00 ms (20.0%)."]
+    between, above = "between the nodes", "above the nodes' medians"
+    held = found([100 * ms] * 3, [[98 * ms, ms, ms], [ms, 98 * ms, ms], [ms, ms, 98 * ms]])
+    assert held == {between: 0, above: 97 * ms}
+    assert found([10 * ms] * 3, [[4 * ms] * 3, [4 * ms] * 3]) == {between: 2 * ms, above: 0}
 
 
 def test_nodes_that_were_held_up_in_other_runs_are_told() -> None:

@@ -13,8 +13,8 @@ from pkgutil import iter_modules
 import numpy as np
 
 from qrun.comparing.causes._cause import CAUSES, Cause, Hypothesis, cause
-from qrun.comparing.causes._suspect import TIE, Form, Suspect, same
-from qrun.differences import differing
+from qrun.comparing.causes._suspect import TIE, Form, Suspect, same, spread
+from qrun.differences import differing, distances
 from qrun.ir import Array
 
 for _module in iter_modules(__path__):
@@ -32,7 +32,8 @@ class Reason:
 
     cause:     the name of a Cause, or ``unknown``. text: what the other side does, or what is known.
     explained: differing elements that recomputing reproduces, all of them unless unknown; 0 where there is nothing to.
-    ties:      of the differing elements, how many are exact ties; None if the values before rounding are not known.
+    ties:      of the differing elements, how many are exact ties; None if the values before rounding are not known, or
+               some element differs by more than one step, which no tie does.
     nearest, farthest: distance of the others to a tie, in steps (LSB).
     """
 
@@ -61,7 +62,7 @@ def _measured(suspect: Suspect, name: str, text: str) -> Reason:
         return Reason(name, text)
     bad = differing(mine, theirs)
     count = int(np.count_nonzero(bad)) if name != UNKNOWN else 0
-    if exact is None:
+    if exact is None or (distances(mine[bad], theirs[bad]) > 1).any():
         return Reason(name, text, count)
     away = to_tie(exact[bad])
     away = away[np.isfinite(away)]
@@ -91,5 +92,6 @@ __all__ = [
     "cause",
     "reason",
     "same",
+    "spread",
     "to_tie",
 ]

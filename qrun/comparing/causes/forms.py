@@ -19,7 +19,8 @@ def fused_requantization(s: Suspect) -> Iterator[Hypothesis]:
     To confirm: qrun compare MODEL -i X --against fused shows the same difference without another runtime.
 
     To do: Decide which of the two the target computes: qrun run --fuse gives what integer operators give, --no-fuse
-    the graph as written. Allow --lsb 1 between them.
+    the graph as written. Each group may differ by a step of its result, which later ones can make more of: --lsb 1 with
+    --isolate allows for that; without --isolate it does where nothing adds up.
     """
     for made, text in s.formed("fused-requantization"):
         yield Hypothesis(made, text)

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 from qrun.comparing.documents import Item
-from qrun.errors import CallError
 from qrun.ir.types import shape_text
 from qrun.report.html.compared import comparison_fields
+from qrun.report.html.models import MEASURED, Document, Named, of_model, page_model, records
 from qrun.report.html.read import items, real, rounded, size, text
 
 Fields = dict[str, Any]
-Document = tuple[str, Item]
-"""The NAME of a document's schema ``qrun/NAME/1.x``, and its content."""
-
 KINDS = ("check", "profile", "run", "compare")
 LEVELS = ("error", "warning", "note")
 MOST = 2000
@@ -37,13 +35,13 @@ def page_fields(documents: Sequence[Document], command: Sequence[str], date: str
     from qrun import __version__
 
     by_kind = dict(documents)
-    measured = [item for kind in ("profile", "run", "compare") if (item := by_kind.get(kind))]
-    model = _model(measured)
+    known = [(kind, item) for kind in MEASURED if (item := by_kind.get(kind))]
+    measured, page = [item for _, item in known], page_model(documents)
     return {
         "schema": "qrun/report/1.0", "qrun": __version__, "command": list(command), "date": date,
-        "model": model or _checked_model(by_kind.get("check")),
+        "model": _model(known) or _checked_model(by_kind.get("check")),
         "environment": _environment(measured), "inputs": _inputs(measured), "symbols": _symbols(measured),
-        "checked": _checked(by_kind, model.get("path", "")),
+        "checked": _checked(by_kind, page),
         "time": _time(by_kind), "machine": _machine(by_kind), **_nodes(by_kind),
         "quantization": _tensors(by_kind.get("quantization")),
         "all_tensors": len(list(items(by_kind.get("quantization"), "tensors"))),
@@ -52,30 +50,23 @@ def page_fields(documents: Sequence[Document], command: Sequence[str], date: str
     }  # fmt: skip
 
 
-def _model(measured: Sequence[Item]) -> Fields:
-    found: list[Fields] = []
-    for item in measured:
-        record = item.find("model") or item.find("quantized")
-        if record is None:
-            continue
-        opsets = record.find("opsets")
-        found.append({
-            "path": text(record, "path"), "sha256": text(record, "sha256"), "producer": text(record, "producer"),
-            "opsets": {name: opsets[name].whole for name in opsets.keys} if opsets else {},
-            "nodes": size(record, "nodes"), "bytes": size(record, "bytes"), "form": text(record, "form"),
-        })  # fmt: skip
-        if (found[0]["sha256"] or found[-1]["sha256"]) != (found[-1]["sha256"] or found[0]["sha256"]):
-            paths = [m["path"] for m in (found[0], found[-1])]
-            raise CallError("QR005", "bad-option", "these reports are of different models", where=[item.source],
-                            facts=[("models", " and ".join(paths))], fixes=["make one page for each model"])  # fmt: skip
-    return found[0] if found else {}
+def _model(measured: Sequence[tuple[str, Item]]) -> Fields:
+    for kind, item in measured:
+        for record in records(kind, item):
+            opsets = record.find("opsets")
+            return {
+                "path": text(record, "path"), "sha256": text(record, "sha256"), "producer": text(record, "producer"),
+                "opsets": {name: opsets[name].whole for name in opsets.keys} if opsets else {},
+                "nodes": size(record, "nodes"), "bytes": size(record, "bytes"), "form": text(record, "form"),
+            }  # fmt: skip
+    return {}
 
 
 def _checked_model(check: Item | None) -> Fields:
     models = list(items(check, "models"))
     if len(models) != 1:
         return {"path": f"{len(models)} models"} if models else {}
-    return {"path": text(models[0], "path"), "nodes": size(models[0], "nodes")}
+    return {**asdict(Named.of(models[0])), "nodes": size(models[0], "nodes")}
 
 
 def _environment(measured: Sequence[Item]) -> Fields:
@@ -107,12 +98,12 @@ def _symbols(measured: Sequence[Item]) -> dict[str, int]:
     return {}
 
 
-def _checked(by_kind: Mapping[str, Item], path: str) -> Fields | None:
+def _checked(by_kind: Mapping[str, Item], page: Named | None) -> Fields | None:
     """The findings, worst first, how many rules judged, and what became of the vectors; None if nothing was checked."""
     check, run = by_kind.get("check"), by_kind.get("run")
     if check is not None:
         models = list(items(check, "models"))
-        same = [m for m in models if path and text(m, "path") == path] or models
+        same = models if page is None else of_model(models, page)
         findings = [_finding(f, text(m, "path") if len(same) > 1 else "") for m in same for f in items(m, "findings")]
         rules = len({r.text for m in same for r in items(m, "rules")})
         states = [text(v, "status") for m in same for v in items(m, "vectors")]
@@ -166,16 +157,23 @@ def _machine(by_kind: Mapping[str, Item]) -> Fields | None:
 
 
 def _nodes(by_kind: Mapping[str, Item]) -> Fields:
-    """The nodes in graph order, the slowest if there are more than MOST, and what all of them take together."""
+    """The nodes in graph order, the slowest if there are more than MOST, what all of them take, and what a run does."""
     item = by_kind.get("profile") or by_kind.get("run")
     nodes = [_node(n) for n in items(item, "nodes")]
     total = sum(n["median_ms"] or 0 for n in nodes)
+    whole = max(total, _run_ms(item)) if item else total
     macs = sum(n["macs"] or 0 for n in nodes)
     ranked = sorted(range(len(nodes)), key=lambda at: -(nodes[at]["median_ms"] or 0))
     kept = [nodes[at] for at in sorted(ranked[:MOST])]
     for node in kept:
-        node["share"] = round((node["median_ms"] or 0) / total, 6) if total else None
-    return {"nodes": kept, "all_nodes": {"count": len(nodes), "sum_ms": total, "macs": macs}}
+        node["share"] = round((node["median_ms"] or 0) / whole, 6) if whole else None
+    return {"nodes": kept, "all_nodes": {"count": len(nodes), "sum_ms": total, "run_ms": whole, "macs": macs}}
+
+
+def _run_ms(item: Item) -> float:
+    """The median of the runs that the nodes' times are of, or the time of the one run."""
+    runs = item.find("profiled_run") or item.find("run")
+    return (real(runs, "median_ms") if runs else real(item, "time_ms")) or 0.0
 
 
 def _node(item: Item) -> Fields:
@@ -184,12 +182,17 @@ def _node(item: Item) -> Fields:
     others = len(list(items(item, "group"))) - 1
     outputs = [f"{text(t, 'type')} {shape_text(t['shape'].shape)}" for t in items(item, "outputs")]
     return {
-        "index": item["index"].size, "name": text(item, "name"),
+        "index": item["index"].size, "name": _label(item),
         "op": text(item, "op") + (f" +{others}" if others > 0 else ""),
         "median_ms": median, "p90_ms": rounded(real(item, "p90_ms")), "share": None, "macs": macs,
         "gmacs": round(macs / median / 1e6, 3) if macs and median else None, "bytes": size(item, "bytes"),
         "roof": real(item, "roof_share"), "bound": text(item, "bound"), "kernel": text(item, "ran_by") or _kernel(item), "output": ", ".join(outputs),
     }  # fmt: skip
+
+
+def _label(item: Item) -> str:
+    """A node's name; of one without, ``MaxPool_4``, as everywhere."""
+    return text(item, "name") or f"{text(item, 'op')}_{item['index'].size}"
 
 
 def _kernel(item: Item) -> str:

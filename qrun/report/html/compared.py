@@ -72,8 +72,9 @@ def _models(item: Item) -> Fields:
 
 
 def _cost(item: Item) -> Fields:
+    name = text(item, "name") or f"{text(item, 'op')}_{item['index'].size}"
     return {
-        "index": item["index"].size, "name": text(item, "name"), "op": text(item, "op"), "tensor": text(item, "tensor"),
+        "index": item["index"].size, "name": name, "op": text(item, "op"), "tensor": text(item, "tensor"),
         "output_sqnr_db": real(item, "output_sqnr_db"), "share": real(item, "share"), "reason": text(item, "reason"),
         "why": text(item, "why"), "local": _noise(item.find("local")),
     }  # fmt: skip

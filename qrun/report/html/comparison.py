@@ -101,7 +101,7 @@ def _costs(rows: Sequence[Fields]) -> Markup:
     ]  # fmt: skip
     largest = max((r["share"] or 0 for r in rows), default=0)
     made = [
-        Row([str(r["index"]), r["name"] or r["tensor"], r["op"], share(r["share"], largest), _value(r["output_sqnr_db"], 1),
+        Row([str(r["index"]), r["name"], r["op"], share(r["share"], largest), _value(r["output_sqnr_db"], 1),
              _decibels(r["local"]), r["reason"], r["why"]])
         for r in rows
     ]  # fmt: skip

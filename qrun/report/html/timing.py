@@ -12,6 +12,9 @@ from qrun.report.text import duration, plural
 Fields = Mapping[str, Any]
 GAP, WIDE = 0.05, 0.2
 """Percent of the strip: what is left free after a block, if the block is wider than WIDE."""
+TINY = 0.005
+"""Percent of the strip that is not drawn."""
+BESIDES = "a run besides its nodes' medians"
 COLOURS = 7
 """Operators with a colour of their own, the slowest; all others share the one after."""
 
@@ -40,36 +43,47 @@ def label(node: Fields) -> str:
 
 
 def time_section(fields: Fields, palette: Palette) -> Markup:
-    total = fields["all_nodes"]["sum_ms"]
+    spent, whole = fields["all_nodes"]["sum_ms"], fields["all_nodes"]["run_ms"]
+    rest = (
+        f", the last one what a run takes besides these medians, {duration((whole - spent) * 1e6)}"
+        if whole > spent
+        else ""
+    )
+    about = f"One block a node, as wide as its time{rest}; a block's name shows under the pointer."
     parts = [
         tag("h2", "Time, in graph order", id="time"),
-        tag("p", "One block a node, as wide as its time; a block's name shows under the pointer.", class_="about"),
-        _strip(fields["nodes"], total, palette),
-        tag("div", tag("span", "0 ms"), tag("span", duration(total * 1e6)), class_="ends"),
+        tag("p", about, class_="about"),
+        _strip(fields["nodes"], spent, whole, palette),
+        tag("div", tag("span", "0 ms"), tag("span", duration(whole * 1e6)), class_="ends"),
         tag("h3", "By operator"),
-        _operators(fields["nodes"], palette, Unit.of(total)),
+        _operators(fields["nodes"], whole, palette, Unit.of(spent)),
     ]
     return tag("section", parts, (tag("p", f"Note: {note}") for note in fields["notes"]))
 
 
-def _strip(nodes: Sequence[Fields], total: float, palette: Palette) -> Markup:
+def _strip(nodes: Sequence[Fields], spent: float, whole: float, palette: Palette) -> Markup:
+    """spent: by all nodes of the model, also those that the page does not have; whole: by a run, at least that, ms."""
     blocks, at = [], 0.0
     for node in nodes:
-        width = 100 * (node["median_ms"] or 0) / total if total else 0
+        width = 100 * (node["median_ms"] or 0) / whole if whole else 0
         title = tag("title", f"{label(node)} {duration((node['median_ms'] or 0) * 1e6)}")
         blocks.append(
             tag("rect", title, x=f"{at:.2f}%", width=f"{width - GAP * (width > WIDE):.2f}%", class_=palette[kind(node)])
         )
         at += width
-    if at < 99.995:
-        title = tag("title", f"other nodes {duration(total * (1 - at / 100) * 1e6)}")
-        blocks.append(tag("rect", title, x=f"{at:.2f}%", width=f"{100 - at:.2f}%", class_=f"c{COLOURS}"))
+    for what, until, style in (("other nodes", spent, f"c{COLOURS}"), (BESIDES, whole, "rest")):
+        width = 100 * until / whole - at if whole else 0
+        if width > TINY:
+            title = tag("title", f"{what} {duration(whole * width / 100 * 1e6)}")
+            blocks.append(tag("rect", title, x=f"{at:.2f}%", width=f"{width:.2f}%", class_=style))
+            at += width
     return tag("svg", blocks, class_="strip", role="img",
-               aria_label=f"Time of {plural(len(nodes), 'node')} in graph order, {duration(total * 1e6)} together")  # fmt: skip
+               aria_label=f"Time of {plural(len(nodes), 'node')} in graph order, {duration(spent * 1e6)} of a run of "
+                          f"{duration(whole * 1e6)}")  # fmt: skip
 
 
-def _operators(nodes: Sequence[Fields], palette: Palette, unit: Unit) -> Markup:
-    total = sum(n["median_ms"] or 0 for n in nodes) or 1.0
+def _operators(nodes: Sequence[Fields], whole: float, palette: Palette, unit: Unit) -> Markup:
+    total = whole or 1.0
     spent_by = {op: sum(n["median_ms"] or 0 for n in nodes if kind(n) == op) for op in palette.order}
     rows = []
     for op in palette.order:
@@ -152,7 +166,7 @@ def _node_table(nodes: Sequence[Fields], unit: Unit) -> Markup:
     rows = []
     for n in nodes:
         cells = [
-            str(n["index"]), n["name"] or "–", n["op"], unit(n["median_ms"]),
+            str(n["index"]), n["name"], n["op"], unit(n["median_ms"]),
             *([unit(n["p90_ms"])] if spread else []), share(n["share"], largest), gmacs(n["gmacs"]),
             *([_roof(n)] if roofs else []), n["kernel"], n["output"],
         ]  # fmt: skip

@@ -1,0 +1,53 @@
+"""What the tensors of a model stand for: scales and zero points of codes, and the steps of what was dequantized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.comparing.causes import spread
+from qrun.comparing.matching_writer import is_dequantize, moves
+from qrun.comparing.sides import Values
+from qrun.comparing.tensors import PLAIN, Code
+from qrun.ir import Array, Model
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Of a model that is fed with `feeds`."""
+
+    model: Model
+    feeds: Values
+
+    def code(self, name: str, dtype: np.dtype[Any]) -> Code:
+        """Scale and zero point of a tensor of codes: of the node that quantizes it, through those that move codes."""
+        while (node := self.model.producers.get(name)) is not None and node.inputs:
+            if "Quantize" in node.op_type or node.op_type.startswith("Q"):
+                arrays = [self._stored(n) for n in node.inputs]
+                for scale, zero in zip(arrays[-2:0:-1], arrays[:1:-1], strict=False):
+                    if scale is not None and zero is not None and zero.dtype == dtype and scale.size == zero.size == 1:
+                        return Code(float(scale.reshape(())), float(zero.reshape(())))
+                return PLAIN
+            name = node.inputs[0]
+        return PLAIN
+
+    def step(self, name: str, like: Array) -> Array | None:
+        """What two neighbouring codes are apart in a tensor of real numbers that a DequantizeLinear made, as it broadcasts
+        with `like`; through nodes that move elements if there is one scale. None if no such node made it.
+        """
+        whole = True
+        while (node := self.model.producers.get(name)) is not None and node.inputs:
+            if is_dequantize(node):
+                scale = self._stored(node.inputs[1])
+                if scale is None or not (whole or scale.size == 1):
+                    return None
+                return spread(scale, like, node.attributes.get("axis", 1))
+            if not moves(node):
+                return None
+            name, whole = node.inputs[0], False
+        return None
+
+    def _stored(self, name: str) -> Array | None:
+        return self.model.constants.get(name, self.feeds.get(name))

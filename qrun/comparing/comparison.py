@@ -1,0 +1,110 @@
+"""What is known of one model on two sides: every tensor that both have, and which one differs first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qrun.comparing.causes import CRASHED, REFUSED, Reason
+from qrun.comparing.sides import Unit
+from qrun.comparing.tensors import Pair
+from qrun.differences import Tolerance
+from qrun.errors import QrunError
+from qrun.ir import Model, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Guilt:
+    """A tensor that differs although both sides read the same values.
+
+    pair:   first side's result from the second side's inputs, and the second side's.
+    exact:  the value before rounding at the largest difference, zero point added, in steps; None if not known.
+    """
+
+    pair: Pair
+    reason: Reason
+    exact: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One tensor that a node or group makes.
+
+    pair:   both sides' results as they ran (with `isolate`: the first side's from the second side's inputs).
+    inputs: are the tensors that the unit reads the same, bit for bit? None: not known, the second side has not all.
+    guilt:  whether it differs by itself, and why; None: it does not, or only inherits.
+    checked: was it made anew from the other side's inputs?
+    """
+
+    unit: Unit
+    name: str
+    pair: Pair
+    inputs: bool | None
+    guilt: Guilt | None = None
+    checked: bool = False
+
+    @property
+    def node(self) -> Node:
+        return self.unit.node
+
+    @property
+    def differs(self) -> bool:
+        return not self.pair.equal
+
+    @property
+    def refused(self) -> bool:
+        """Does the second side refuse to make it, or crash?"""
+        return self.guilt is not None and self.guilt.reason.cause in (REFUSED, CRASHED)
+
+    @property
+    def crashed(self) -> bool:
+        """Does the second side crash?"""
+        return self.guilt is not None and self.guilt.reason.cause == CRASHED
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All tensors that both sides have, in graph order.
+
+    a, b:      labels of the sides; names: what tables call them. isolate: was every node fed the second side's values?
+    outputs:   the graph's outputs that nodes make, as the sides ran.
+    piecewise: what the second side said when it refused the whole model, or crashed; it then ran node by node on the first one's.
+    origin:    of a first difference that is inherited: where the other bits start that lead to it, and why, though they
+               are within the tolerance there; None if that is not known.
+    """
+
+    model: Model
+    a: str
+    b: str
+    names: tuple[str, str]
+    tensors: tuple[Compared, ...]
+    outputs: tuple[tuple[str, Pair], ...]
+    tolerance: Tolerance
+    isolate: bool = False
+    piecewise: QrunError | None = None
+    origin: Compared | None = None
+
+    @property
+    def differing(self) -> tuple[Compared, ...]:
+        return tuple(t for t in self.tensors if t.differs)
+
+    @property
+    def refused(self) -> tuple[Compared, ...]:
+        """The tensors that the second side refuses to make, or crashes on."""
+        return tuple(t for t in self.tensors if t.refused)
+
+    @property
+    def first(self) -> Compared | None:
+        """The first tensor that differs; a refused one only if no other does."""
+        return first_difference(self.tensors)
+
+    @property
+    def equal(self) -> bool:
+        """Is every tensor within the tolerance?"""
+        return not self.differing
+
+
+def first_difference(tensors: Sequence[Compared]) -> Compared | None:
+    """The first tensor that differs; a refused one only if no other does."""
+    differing = [t for t in tensors if t.differs]
+    return next((t for t in differing if not t.refused), next(iter(differing), None))

@@ -1,0 +1,133 @@
+"""What makes an array fit an input of a graph: other axes, other sizes, another element type; as numpy of an array x."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import is_extension, type_name
+
+Dims = Sequence[int | None]
+"""Sizes of axes; None where any size fits."""
+NAMED = {(0, 3, 1, 2): "NHWC", (2, 0, 1): "HWC", (0, 2, 3, 1): "NCHW", (1, 2, 0): "CHW"}
+LAYOUTS = (*NAMED, (0, 2, 1), (0, 4, 1, 2, 3), (1, 0))
+"""Orders of axes in which images and matrices often come, as np.transpose takes them to the other one."""
+
+
+def fits(shape: Sequence[int], want: Dims) -> bool:
+    return len(shape) == len(want) and all(w in (None, n) for w, n in zip(want, shape, strict=True))
+
+
+def axes_fix(shape: Sequence[int], want: Dims) -> str:
+    """What gives the axes of x the sizes that are wanted, or which of them are wrong; "" if they fit."""
+    if fits(shape, want):
+        return ""
+    found = next((f"{why}: {text} fits" for why, text, made in _arranged(shape, len(want)) if fits(made, want)), "")
+    return found or _reshaped(shape, want) or _wrong_sizes(shape, want)
+
+
+def _arranged(shape: Sequence[int], rank: int) -> Iterator[tuple[str, str, Sequence[int]]]:
+    """The usual ways to another number or order of axes, the likeliest first: why, how, and the shape that it gives."""
+    missing = rank - len(shape)
+    if missing < 0:
+        why = "one axis is too many" if missing == -1 else f"{-missing} axes are too many"
+        if all(n == 1 for n in shape[:-missing]):
+            yield why, f"x[{', '.join('0' * -missing)}]", shape[-missing:]
+        yield why, "np.squeeze(x)", [n for n in shape if n != 1]
+        return
+    added = f"[{', '.join(['None'] * missing)}]" if missing else ""
+    ones = [1] * missing
+    why = "one axis is missing" if missing == 1 else f"{missing} axes are missing"
+    if missing:
+        yield why, f"x{added}", [*ones, *shape]
+    if missing == 1 and shape:
+        yield why, "x[:, None]", [shape[0], 1, *shape[1:]]
+    if missing and shape:
+        yield why, "x[" + "None, " * (missing - 1) + "..., None]", [*ones[1:], *shape, 1]
+    for axes in LAYOUTS:
+        if len(axes) == len(shape):
+            why = f"the axes look {NAMED.get(axes, 'permuted')}"
+            yield why, f"np.transpose(x, {axes}){added}", [*ones, *(shape[a] for a in axes)]
+
+
+def _reshaped(shape: Sequence[int], want: Dims) -> str:
+    """Of an array that was flattened: reshape, where only one size is left to find."""
+    fixed = math.prod(n for n in want if n is not None)
+    count = math.prod(shape)
+    if len(shape) >= len(want) or want.count(None) > 1 or not fixed or count % fixed:
+        return ""
+    if None not in want and count != fixed:
+        return ""
+    return f"x is flattened: x.reshape({', '.join('-1' if n is None else str(n) for n in want)}) fits"
+
+
+def _wrong_sizes(shape: Sequence[int], want: Dims) -> str:
+    if len(shape) != len(want):
+        return f"x must have {len(want)} axes, not {len(shape)}"
+    wrong = [(place, w, n) for place, (w, n) in enumerate(zip(want, shape, strict=True)) if w not in (None, n)]
+    axes, wanted, got = (" and ".join(map(str, column)) for column in zip(*wrong, strict=True))
+    return f"{'axes' if len(wrong) > 1 else 'axis'} {axes} of x must have size {wanted}, not {got}"
+
+
+# Element types
+
+
+def type_fixes(array: Array, dtype: np.dtype) -> list[str]:
+    """What makes the element type `dtype` of x, and keeps what its values mean."""
+    before = f"{type_name(array.dtype)} is not converted silently: "
+    cast = f"x.astype({_numpy_name(dtype)})"
+    target = _range(dtype)
+    if target is None or array.dtype.kind not in "fiu" or _same_values(array, dtype):
+        return [before + cast]
+    low, high = target
+    source = _range(array.dtype)
+    if source is None:
+        return _rounded(array, dtype, before)
+    if source[1] - source[0] == high - low:
+        wide, shift = f"int{16 * array.dtype.itemsize}", low - source[0]
+        sign = "+" if shift > 0 else "-"
+        return [f"{before}(x.astype(np.{wide}) {sign} {abs(shift)}).astype({_numpy_name(dtype)}) "
+                f"moves {source[0]} .. {source[1]} to {low} .. {high}"]  # fmt: skip
+    return [f"{before}x holds {array.min()} .. {array.max()}; "
+            f"np.clip(x, {low}, {high}).astype({_numpy_name(dtype)}) cuts off what does not fit"]  # fmt: skip
+
+
+def _rounded(array: Array, dtype: np.dtype, before: str) -> list[str]:
+    """Of floats that are not all integers of the type: pixels from 0 to 1, or values to quantize."""
+    low, high = _range(dtype) or (0, 0)
+    name = _numpy_name(dtype)
+    if dtype.itemsize > 2:
+        return [f"{before}np.rint(x).astype({name}) rounds"]
+    quantize = f"np.clip(np.rint(x / scale) + zero_point, {low}, {high}).astype({name})"
+    if not low and array.min() >= 0 and array.max() <= high:
+        scaled, most = ("x", high) if array.max() > 1 else (f"x * {high}", 1)
+        return [f"{before}np.rint({scaled}).astype({name}) for pixels of 0 to {most}", f"or quantize: {quantize}"]
+    return [f"{before}quantize, {quantize}"]
+
+
+def _range(dtype: np.dtype) -> tuple[int, int] | None:
+    """The smallest and the largest value of an integer type."""
+    if "int" not in type_name(dtype):
+        return None
+    info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    return int(info.min), int(info.max)
+
+
+def _same_values(array: Array, dtype: np.dtype) -> bool:
+    source, target = _range(array.dtype), _range(dtype)
+    if source and target:
+        return not array.size or bool(target[0] <= array.min() and array.max() <= target[1])
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return bool(np.array_equal(array.astype(dtype).astype(array.dtype), array))
+
+
+def _numpy_name(dtype: np.dtype) -> str:
+    if dtype.kind == "O":
+        return "str"
+    return f"{'ml_dtypes' if is_extension(dtype) else 'np'}.{dtype.name}"
