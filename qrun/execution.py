@@ -118,7 +118,7 @@ def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:
     """A graph output must have the element type that the graph declares for it."""
     for value in model.outputs:
         made = outputs.get(value.name)
-        if made is not None and value.dtype not in (None, made.dtype):
+        if made is not None and value.dtype is not None and value.dtype != made.dtype:
             raise RunError(
                 "QR203",
                 "type-not-allowed",

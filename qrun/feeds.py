@@ -99,7 +99,8 @@ def _mismatch(
     if value.kind != "tensor":
         return _Mismatch(f"a {value.kind}, which qrun cannot feed")
     stated = None if value.shape is None else [d if isinstance(d, int) else None for d in value.shape]
-    if value.dtype not in (None, array.dtype) or (stated is not None and not fits(array.shape, stated)):
+    other_type = value.dtype is not None and value.dtype != array.dtype
+    if other_type or (stated is not None and not fits(array.shape, stated)):
         return _Mismatch(str(value), stated)
     if fixed not in (None, array.shape):
         return _Mismatch(f"{type_name(array.dtype)} {shape_text(fixed)} as in --shape", fixed, SHAPE)

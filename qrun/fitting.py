@@ -79,16 +79,18 @@ def _wrong_sizes(shape: Sequence[int], want: Dims) -> str:
 
 def type_fixes(array: Array, dtype: np.dtype) -> list[str]:
     """What makes the element type `dtype` of x, and keeps what its values mean."""
-    before = f"{type_name(array.dtype)} is not converted silently: "
+    before = f"{'text' if array.dtype.kind in 'US' else type_name(array.dtype)} is not converted silently: "
     cast = f"x.astype({_numpy_name(dtype)})"
     target = _range(dtype)
+    if "O" in (dtype.kind, array.dtype.kind) or array.dtype.kind in "US":
+        return [before + ("x.astype(str)" if dtype.kind == "O" else "the input takes numbers")]
     if target is None or array.dtype.kind not in "fiu" or _same_values(array, dtype):
         return [before + cast]
     low, high = target
     source = _range(array.dtype)
     if source is None:
         return _rounded(array, dtype, before)
-    if source[1] - source[0] == high - low:
+    if source[1] - source[0] == high - low and array.dtype.itemsize < 8:
         wide, shift = f"int{16 * array.dtype.itemsize}", low - source[0]
         sign = "+" if shift > 0 else "-"
         return [f"{before}(x.astype(np.{wide}) {sign} {abs(shift)}).astype({_numpy_name(dtype)}) "
@@ -102,7 +104,9 @@ def _rounded(array: Array, dtype: np.dtype, before: str) -> list[str]:
     low, high = _range(dtype) or (0, 0)
     name = _numpy_name(dtype)
     if dtype.itemsize > 2:
-        return [f"{before}np.rint(x).astype({name}) rounds"]
+        inside = bool(low <= array.min() and array.max() <= high)
+        rounded = "np.rint(x)" if inside else f"np.clip(np.rint(x), {low}, {high})"
+        return [f"{before}{rounded}.astype({name}) {'rounds' if inside else 'rounds, and cuts off what does not fit'}"]
     quantize = f"np.clip(np.rint(x / scale) + zero_point, {low}, {high}).astype({name})"
     if not low and array.min() >= 0 and array.max() <= high:
         scaled, most = ("x", high) if array.max() > 1 else (f"x * {high}", 1)

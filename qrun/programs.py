@@ -128,8 +128,6 @@ class Programs:
     def ready(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
         """The program for these inputs, made now if a run with such inputs was seen; None if there is none."""
         key = _key(plan, feeds)
-        if key in self._made:
-            return self._made[key]
         with self._lock:
             if key in self._seen and key not in self._made:
                 self._made[key] = self._compile(plan, feeds, self._seen.pop(key))

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["NodeEvent", "Profile", "RunResult", "Session", "TensorInfo"]
 
 PATIENCE_NS = 2 * 10**9
-LATER_NS = 30 * 10**6
-LATER_RUNS = 20
+"""The longest first run that `measured` repeats."""
+LATER_NS, LATER_RUNS = 30 * 10**6, 20
+"""It runs no more when later runs have taken so long, or are so many, but at least two."""
 PLANS = 8
 """Plans kept per session, for different outputs; the oldest goes."""
 ARITHMETICS = ("exact", "ort", "onnx-ref")
@@ -136,8 +137,10 @@ class Session:
         if chosen.programs is None or first.duration_ns > PATIENCE_NS:
             return first
         values = check_feeds(self.model, feeds)
-        chosen.programs.learn(chosen.plan, values, tuple(first.events))
         compiled = chosen.programs.ready(chosen.plan, values)
+        if compiled is None:
+            chosen.programs.learn(chosen.plan, values, tuple(first.events))
+            compiled = chosen.programs.ready(chosen.plan, values)
         if compiled is None:
             return first
         try:
@@ -192,7 +195,7 @@ class Session:
     def _budget(self) -> Budget:
         return Budget(default_limit if self.max_memory is None else self.max_memory)
 
-    def written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
+    def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
         """The nodes, by index, that a run for these outputs does not fuse or tabulate with others, and why."""
         return dict(self._prepared(_names(outputs), True).reasons)
 

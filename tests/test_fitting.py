@@ -82,6 +82,8 @@ def test_axes_that_fit_need_nothing() -> None:
         (np.array([1.5, 2.5]), np.float32, [1.5, 2.5]),
         (np.array([1.5, 2.5]), ml_dtypes.bfloat16, [1.5, 2.5]),
         (np.array([True, False]), np.uint8, [1, 0]),
+        (np.array([-5, 7], np.int64), np.uint64, [0, 7]),
+        (np.array([0.5, 3e9, -1.6]), np.int32, [0, 2**31 - 1, -2]),
         (np.zeros(0), np.uint8, []),
     ],
 )
@@ -90,6 +92,14 @@ def test_element_types(x: Array, dtype: type, meaning: list[float]) -> None:
     made = done(x, fix.partition(": ")[2].removeprefix("quantize, ").rpartition("; ")[2])
     assert made.dtype == dtype
     assert made.astype(np.float64).tolist() == meaning, fix
+
+
+def test_text_is_no_number() -> None:
+    assert type_fixes(np.array(["a"]), np.dtype(np.float32)) == [
+        "text is not converted silently: the input takes numbers"
+    ]
+    assert type_fixes(np.array(["a"], object), np.dtype(np.float32))[0].endswith("the input takes numbers")
+    assert type_fixes(np.array([1]), np.dtype(object)) == ["int64 is not converted silently: x.astype(str)"]
 
 
 def test_pixels_may_also_be_quantized() -> None:

@@ -12,6 +12,9 @@ from onnx import TensorProto, helper
 from support import node_model
 
 import qrun
+import qrun.errors
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def conv_model(**attributes: object):
@@ -233,3 +236,43 @@ def test_same_padding_of_nothing_is_nothing(auto_pad: str) -> None:
     attributes = {"auto_pad": auto_pad, "strides": [2, 2]}
     model, feeds = node_model("ConvInteger", [x, w], attributes, opset=10, outputs=[np.int32])
     assert qrun.Session(model).run(feeds)["y0"].shape == (1, 2, 0, 2)
+
+
+@pytest.mark.parametrize("element", ["DOUBLE", "FLOAT", "INT64"])
+def test_inputs_of_another_type_are_refused(element: str) -> None:
+    number = getattr(TensorProto, element)
+    x, y = (helper.make_tensor_value_info(name, number, [2]) for name in "xy")
+    model = helper.make_model(
+        helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y]),
+        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    session = qrun.Session(model)
+    dtype = helper.tensor_dtype_to_np_dtype(number)
+    assert session.run({"x": np.ones(2, dtype)})["y"].dtype == dtype
+    for other in (np.float32, np.float64, np.int8, np.int64, np.bool_):
+        if other != dtype:
+            with pytest.raises(qrun.errors.CallError, match="QR003"):
+                session.run({"x": np.ones(2, other)})
+
+
+def test_an_output_of_another_type_than_the_graph_declares_is_refused() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    y = helper.make_tensor_value_info("y", TensorProto.DOUBLE, [2])
+    model = helper.make_model(
+        helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y]),
+        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    with pytest.raises(qrun.errors.RunError, match="QR203"):
+        qrun.Session(model).run({"x": np.ones(2, np.float32)})
+
+
+def test_measured_keeps_the_program_and_gives_what_run_gives() -> None:
+    session = qrun.Session(ROOT / "models/digits/qoperator/model.onnx")
+    feeds = {session.inputs[0].name: np.load(ROOT / "models/digits/x.npy")}
+    results = [session.measured(feeds) for _ in range(3)]
+    wanted = session.run(feeds)
+    for result in results:
+        for name, array in wanted.items():
+            assert np.array_equal(result.outputs[name], array)
+        assert len(result.events) == len(results[0].events)
+        assert result.runs > 1 or session.backend == "reference"

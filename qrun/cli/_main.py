@@ -132,7 +132,9 @@ def usage_error(call: Call, error: click.ClickException) -> CallError:
     """What click says of a command line, in the form of every other error."""
     context: click.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context else f"qrun {call.command}"
-    return CallError("QR000", "usage", " ".join(error.format_message().split()), fixes=[f"{command} -h"])
+    message, _, meant = " ".join(error.format_message().split()).partition("Did you mean ")
+    fixes = [f"did you mean {meant.rstrip(')')}"] if meant else []
+    return CallError("QR000", "usage", message.rstrip(" ("), fixes=[*fixes, f"{command} -h"])
 
 
 def error_fields(error: QrunError) -> dict[str, object]:

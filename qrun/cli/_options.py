@@ -56,7 +56,7 @@ def own_backends(function: Function) -> Function:
     def checked(*args: Any, **options: Any) -> Any:
         ctx = click.get_current_context()
         backend = options["backend"]
-        for name, has in (("arith", "its own arithmetic"), ("fuse", "its own graph optimizations")):
+        for name, has in (("arith", "its own arithmetic"), ("fuse", "its own rules for the graph")):
             if backend in ("ort", "onnx-ref") and name in options and given(ctx, name):
                 value = options[name]
                 word = f"--{name} {value}" if isinstance(value, str) else f"--{name}" if value else f"--no-{name}"
@@ -72,7 +72,7 @@ run_options = stacked(
            show_default="native, where it can run", help="Which runtime executes the model."),
     option("--arith", type=click.Choice(["exact", "ort", "onnx-ref"]), default="exact", show_default=True, group="Run",
            help="Requantization: the correctly rounded value, or as another runtime rounds."),
-    option("--fuse/--no-fuse", default=None, group="Run", show_default="fuse on the native backend",
+    option("--fuse/--no-fuse", default=None, group="Run", show_default="fuse; --backend reference: as written",
            help="Run DequantizeLinear-operator-QuantizeLinear groups as integer operators, or the graph as written."),
     option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run",
            show_default="the CPUs there are; 1 of BLAS", help="Threads of the backend (of BLAS, for qrun's numpy kernels)."),

@@ -97,7 +97,7 @@ def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
     """Showing tensors must not change what is computed without a word."""
     from qrun.report.text import plural
 
-    split = sorted(session.written(names).keys() - session.written().keys())
+    split = sorted(session.as_written(names).keys() - session.as_written().keys())
     if split:
         first = session.model.nodes[split[0]]
         others = f" and {plural(len(split) - 1, 'other node')}" if split[1:] else ""

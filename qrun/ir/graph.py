@@ -126,7 +126,7 @@ def _refuse_other_type(scope: Scope, value: TensorType, stored: Array) -> None:
     fits = len(shape) == stored.ndim and all(
         not isinstance(want, int) or want == got for want, got in zip(shape, stored.shape, strict=True)
     )
-    if value.dtype not in (None, stored.dtype) or not fits:
+    if (value.dtype is not None and value.dtype != stored.dtype) or not fits:
         raise _invalid(
             scope,
             f"the initializer of graph input {value.name!r} does not fit it",

@@ -83,8 +83,16 @@ def infer(source: str | Path | bytes) -> Mapping[str, TensorType]:
         return {}
 
 
-def _plain(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+def _plain(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     """The node, or the standard nodes that make tensors of the same types and shapes."""
+    try:
+        return list(_standard(node))
+    except IndexError:
+        return [node]
+
+
+def _standard(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Raises IndexError where an input or output is missing."""
     computes = PLAIN.get(node.op_type) if node.domain == "com.microsoft" else None
     attributes = {a.name: a for a in node.attribute}
     turned = attributes.pop("channels_last", None)

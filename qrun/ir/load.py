@@ -105,7 +105,11 @@ def _nearby(path: Path) -> list[str]:
     names = {Path(name).stem: name for name in (*sorted(p.name for p in lost.parent.glob("*/")), *models)}
     near = get_close_matches(lost.stem, names, 1, 0.6)
     if near:
-        return [f"did you mean {lost.parent / names[near[0]]}?"]
+        found = lost.parent / names[near[0]]
+        meant = found / path.relative_to(lost)
+        if found.is_dir() and not meant.is_file():
+            return _models_below(found)
+        return [f"did you mean {meant if found.is_dir() else found}?"]
     return [f"models in {folder}: {_some(models)}" if models else f"check the path: {folder} has no {lost.name}"]
 
 

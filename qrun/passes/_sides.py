@@ -99,9 +99,9 @@ def dtype_of(draft: Draft, name: str, zero: Array | None) -> np.dtype | None:
         return value.dtype
     known = draft.type(name)
     stated = known.dtype if known else None
-    if zero is None or stated in (None, zero.dtype):
-        return stated if zero is None else zero.dtype
-    return None
+    if zero is None:
+        return stated
+    return zero.dtype if stated is None or stated == zero.dtype else None
 
 
 def _side(

@@ -147,7 +147,7 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     if any(len(e.group) > 1 for e in events):
         screen.line((f"  {FUSED}", "dim"))
     if any(moved(report.model, e) for e in events):
-        screen.line((f"  {MOVED}", "dim"))
+        screen.wrapped("  ", "  ", MOVED)
     every = sum(e.duration_ns for e in report.result.events)
     left = len(report.result.events) - len(events)
     rest = [f"{screen.ellipsis} {left} more nodes, {duration(every - shown)}"] if left else []

@@ -54,7 +54,7 @@ def test_plain_named_file(folder: Path) -> None:
 def test_spelling_help() -> None:
     ended = call("profil", "m.onnx")
     assert ended.code == 2
-    assert "Did you mean 'profile'?" in ended.err
+    assert "did you mean 'profile'?" in ended.err
     assert "--inputs" in call("m.onnx", "--input", "x.npy").err
     assert call("m.onnx", "--jso").code == 2, "options must not be abbreviated"
 

@@ -319,6 +319,14 @@ def test_every_such_operator_is_tried() -> None:
     assert {node.split("microsoft.")[1].partition("(")[0].partition("<")[0] for node in QUANTIZED} == set(PLAIN)
 
 
+def test_a_malformed_node_ends_the_inference_on_its_own_path_only() -> None:
+    from qrun.ir.infer import infer
+
+    nodes = "r = Relu (g) y = com.microsoft.QLinearAdd (x, s) n = Neg (r)"
+    found = infer(onnx.parser.parse_model(TYPED.replace("NODE", nodes)).SerializeToString())
+    assert (found["r"].shape, found["n"].shape) == ((2, 4), (2, 4))
+
+
 def test_macs_of_a_quantized_network() -> None:
     import qrun
     from qrun.ir.infer import with_inferred
