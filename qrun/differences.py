@@ -13,8 +13,8 @@ from qrun.ir.types import describe, type_name
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Integers may differ by `lsb` steps, floats by ``atol + rtol * |want|``, or by `eps` float32 epsilons (2^-23) of the
-    largest magnitude that both tensors reach: a sum is as exact as its largest terms, however small its result is.
+    """Integers may differ by `lsb` steps, floats by ``atol + rtol * |want|``, and those that come of sums by `eps` float32
+    epsilons (2^-23) of the largest magnitude in their tensor: a sum is as exact as its terms, however small its result is.
     """
 
     lsb: int = 0
@@ -23,7 +23,7 @@ class Tolerance:
     eps: int = 0
 
     def noise(self, largest: float) -> float:
-        """What `eps` allows in tensors that reach this magnitude."""
+        """What `eps` allows in sums that reach this magnitude."""
         return self.eps * _EPSILON * largest
 
 
@@ -59,16 +59,19 @@ class Difference:
         return self.form is None and not self.differing
 
 
-def difference(got: Array, want: Array, tolerance: Tolerance = EXACT, step: Array | None = None) -> Difference:
+def difference(
+    got: Array, want: Array, tolerance: Tolerance = EXACT, step: Array | None = None, noise: float = 0.0
+) -> Difference:
     """Element by element; NaN equals NaN, -0 equals 0. Strings and booleans must be equal.
 
-    step: of floats that are multiples of it, as it broadcasts with them: `lsb` counts these too.
+    step:  of floats that are multiples of it, as it broadcasts with them: `lsb` counts these too.
+    noise: by which floats may differ, absolute, if that is more than `rtol` and `atol` allow; see `Tolerance.noise`.
     """
     if got.dtype != want.dtype or got.shape != want.shape:
         return Difference(max(got.size, want.size), form=(describe(got), describe(want)))
     whole = integral(got.dtype)
     apart = distances(got, want)
-    bad = _outside(got, want, apart, tolerance, step)
+    bad = _outside(got, want, apart, tolerance, step, noise)
     finite = apart[np.isfinite(apart)] if apart.dtype.kind == "f" else apart
     largest = float(finite.max()) if finite.size else 0.0
     count = int(np.count_nonzero(bad))
@@ -129,18 +132,29 @@ def plain(value: Any) -> Any:
     )
 
 
-def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: Array | None) -> Array:
+def magnitude(array: Array) -> float:
+    """The largest finite one of an array of real or complex floats; 0 of others."""
+    if array.dtype.kind in "OUSb" or integral(array.dtype):
+        return 0.0
+    size = _sizes(array)
+    return float(size[np.isfinite(size)].max(initial=0.0))
+
+
+def _sizes(array: Array) -> Array:
+    return np.asarray(np.abs(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)))
+
+
+def _outside(got: Array, want: Array, apart: Array, tolerance: Tolerance, step: Array | None, noise: float) -> Array:
     if got.dtype.kind in "OUSb":
         return np.asarray(apart, bool)
     if integral(got.dtype):
         return np.asarray(apart > tolerance.lsb, bool)
-    sizes = [np.abs(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)) for x in (got, want)]
-    noise = tolerance.noise(min(float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes))
+    size = _sizes(want)
     with np.errstate(all="ignore"):
-        close = apart <= np.maximum(tolerance.atol + tolerance.rtol * sizes[1], noise)
+        close = apart <= np.maximum(tolerance.atol + tolerance.rtol * size, noise)
         if step is not None and tolerance.lsb:
             close |= np.rint(apart / np.abs(step)) <= tolerance.lsb
-    return np.asarray(~(close & np.isfinite(sizes[1])) & differing(got, want), bool)
+    return np.asarray(~(close & np.isfinite(size)) & differing(got, want), bool)
 
 
 def _index(values: Array) -> tuple[int, ...]:

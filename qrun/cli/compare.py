@@ -66,8 +66,8 @@ tolerance_options = stacked(
         "qrun compare before.json after.json               # also a.npz b.npz",
     ],
     notes="Exit code 0 if all is equal within the tolerance (or reaches --min-sqnr), 1 if not. A cause is named only if computing the node in this "
-    "way gives the other side's bits. Without --atol, floats may also differ by 16 eps (float32 epsilons) of the largest "
-    "magnitude in their tensor, as sums in another order do; --lsb counts the steps of dequantized floats too.",
+    "way gives the other side's bits. Between runtimes, without --atol, sums (of Conv, MatMul, AveragePool ...) may also differ by 16 eps (float32 "
+    "epsilons) of their tensor's largest magnitude, and what elementwise nodes make of them; --lsb counts dequantized steps too, also of two models.",
 )
 @argument("a", about="A model, or - for stdin; or a result saved with --json or -o.")
 @argument("b", about="What to compare it with: a second model or result, or a recorded directory.", required=False)
@@ -173,7 +173,7 @@ def _feeds(model: Model, options: Mapping[str, Any], out: Out) -> Feeds:
     return feeds
 
 
-def _tolerance(options: Mapping[str, Any], against: str = "") -> Tolerance:
+def _tolerance(options: Mapping[str, Any], against: str | None = None) -> Tolerance:
     from qrun.comparing.choices import tolerance
 
     return tolerance(against, lsb=options["lsb"], rtol=options["rtol"], atol=options["atol"])

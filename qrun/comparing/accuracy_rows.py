@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from qrun.comparing.accuracy_sums import Noise, Sums
+from qrun.comparing.codes import Codes
 from qrun.comparing.matching import Match, Matching
 from qrun.comparing.matching_graph import Reals, Source
 from qrun.comparing.ranking_effects import mean_ratio
 from qrun.comparing.ranking_local import Local
-from qrun.differences import Tolerance, difference
+from qrun.differences import Tolerance, difference, integral
 from qrun.errors import CallError
 from qrun.ir import Array, Node
 from qrun.ir.types import shape_text
@@ -26,6 +27,7 @@ class OutputAccuracy:
     agreed, decided: of how many decisions (argmax along the last axis longer than 1) how many are the same; None for
                      outputs that decide nothing.
     equal:           within the tolerance in all runs.
+    counted:         has it steps that the tolerance counts: is it of integers, or dequantized in the second model?
     """
 
     name: str
@@ -34,6 +36,7 @@ class OutputAccuracy:
     agreed: int | None
     decided: int | None
     equal: bool
+    counted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Rows:
         self.end_sums = [Sums() for _ in self.ends]
         self.agreed = [[0, 0] for _ in self.ends]
         self.equal = [True] * len(self.ends)
+        self.counted = [False] * len(self.ends)
         self.reached: list[float] = []
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -96,15 +100,18 @@ class Rows:
         for m, array, want in self.pairs(got, clean):
             self.sums[m.value].add(array, want)
         for at, (mine, theirs) in enumerate(self.ends):
-            self._end(at, got[theirs], clean[mine])
+            self._end(at, got[theirs], clean[mine], Codes(self.b.model, feeds))
         self.reached.append(mean_ratio(self.end_sums))
 
-    def _end(self, at: int, got: Array, want: Array) -> None:
+    def _end(self, at: int, got: Array, want: Array, codes: Codes) -> None:
         if got.shape != want.shape:
             raise CallError("QR003", "output-mismatch", f"output {self.ends[at][0]!r} has another shape in the second model",
                             where=[self.a.model.label, self.b.model.label],
                             facts=[("first", shape_text(want.shape)), ("second", shape_text(got.shape))])  # fmt: skip
-        self.equal[at] &= difference(got, want, self.tolerance).equal
+        whole = integral(got.dtype)
+        step = None if whole else codes.step(self.ends[at][1], got)
+        self.counted[at] |= whole or step is not None
+        self.equal[at] &= difference(got, want, self.tolerance, step).equal
         if want.dtype.kind not in "fiub":
             return
         self.end_sums[at].add(got, want)
@@ -115,10 +122,11 @@ class Rows:
             self.agreed[at][1] += int(np.size(same))
 
     def outputs(self) -> Iterator[OutputAccuracy]:
-        for (mine, theirs), sums, (agreed, decided), equal in zip(
-            self.ends, self.end_sums, self.agreed, self.equal, strict=True
+        for (mine, theirs), sums, (agreed, decided), equal, counted in zip(
+            self.ends, self.end_sums, self.agreed, self.equal, self.counted, strict=True
         ):
-            yield OutputAccuracy(mine, theirs, sums.result(), agreed if decided else None, decided or None, equal)
+            right = agreed if decided else None
+            yield OutputAccuracy(mine, theirs, sums.result(), right, decided or None, equal, counted)
 
     def tensors(self, locals_: Mapping[str, Local]) -> Iterator[TensorAccuracy]:
         for m in self.matches:

@@ -19,11 +19,15 @@ BY_NODE = {"ort-optimized": "ort"}
 _USUAL = Tolerance(eps=NOISE)
 
 
-def tolerance(against: str = "", *, lsb: int = 0, rtol: float | None = None, atol: float | None = None) -> Tolerance:
-    """What counts as equal: nothing but equal bits between qrun's backends, else what onnx's model tests allow, and the
-    noise of sums. `atol` takes the place of that noise too.
+def tolerance(
+    against: str | None = None, *, lsb: int = 0, rtol: float | None = None, atol: float | None = None
+) -> Tolerance:
+    """What counts as equal: nothing but equal bits between qrun's backends, else what onnx's model tests allow, and for
+    one model on two sides the noise of sums. `atol` takes the place of that noise too.
+
+    against: the second side, see `sides`; None for what is no one model on two sides.
     """
-    usual = EXACTLY if against in EXACT else _USUAL
+    usual = EXACTLY if against in EXACT else Tolerance() if against is None else _USUAL
     return Tolerance(lsb, usual.rtol if rtol is None else rtol, usual.atol if atol is None else atol,
                      usual.eps if atol is None else 0)  # fmt: skip
 

@@ -91,8 +91,7 @@ def judged(
     apart = _sure(gap, a, b)
     step = max([float("inf") if odd else 1.0 if whole else 0.0, apart, *steps])
     elements = max(1, len(sampled), abs(a.nan - b.nan), _moved(a.histogram, b.histogram), gap.elements if gap else 0)
-    noise = tolerance.noise(min(_largest(a), _largest(b)))
-    outside = odd or _outside(pairs, steps, step, whole, tolerance, noise) or apart > _allowed(tolerance, a, noise)
+    outside = odd or _outside(pairs, steps, step, whole, tolerance) or apart > _allowed(tolerance, a)
     verdict: Verdict = "differs" if outside else "close" if len(a.sample) == _elements(a) else "unknown"
     change = TensorChange(a, b, verdict, elements, step, sampled, inputs)
     return replace(change, reading=_reading(change, whole))
@@ -110,9 +109,9 @@ def _sure(gap: Gap | None, a: Entry, b: Entry) -> float:
     return max(0.0, gap.step - _UNITS[a.type] * (_largest(a) + _largest(b)))
 
 
-def _allowed(tolerance: Tolerance, a: Entry, noise: float) -> float:
+def _allowed(tolerance: Tolerance, a: Entry) -> float:
     """The most by which an element may differ from any of the recorded ones."""
-    return max(tolerance.atol + tolerance.rtol * _largest(a), noise)
+    return tolerance.atol + tolerance.rtol * _largest(a)
 
 
 def _largest(entry: Entry) -> float:
@@ -120,15 +119,14 @@ def _largest(entry: Entry) -> float:
 
 
 def _outside(
-    pairs: list[tuple[Number, Number]], steps: list[float], step: float, whole: bool, tolerance: Tolerance,
-    noise: float,
-) -> bool:  # fmt: skip
+    pairs: list[tuple[Number, Number]], steps: list[float], step: float, whole: bool, tolerance: Tolerance
+) -> bool:
     """Does a fact show an element outside the tolerance? Where none is allowed, or nothing is known, another hash does."""
     if whole:
         return step > tolerance.lsb
     if (not tolerance.atol and not tolerance.rtol) or (not pairs and not steps):
         return True
-    return any(s > max(tolerance.atol + tolerance.rtol * abs(x), noise) for (x, _), s in zip(pairs, steps, strict=True))
+    return any(s > tolerance.atol + tolerance.rtol * abs(x) for (x, _), s in zip(pairs, steps, strict=True))
 
 
 def _sampled(a: Entry, b: Entry) -> Iterator[Sampled]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,6 +10,7 @@ from qrun.comparing.causes import Suspect, reason, same
 from qrun.comparing.codes import Codes
 from qrun.comparing.comparison import Compared, Comparison, Guilt, first_difference
 from qrun.comparing.groups import Group
+from qrun.comparing.noise import noises
 from qrun.comparing.sides import ABSENT, Side, Unit, Values
 from qrun.comparing.tensors import PLAIN, Pair, pair
 from qrun.differences import EXACT, Tolerance, integral
@@ -79,6 +80,10 @@ class _Work:
     def codes(self) -> Codes:
         return Codes(self.a.model, self.feeds)
 
+    @cached_property
+    def noises(self) -> Mapping[str, float]:
+        return noises(self.a.model, (self.mine, self.theirs or {}), self.tolerance)
+
     def ran(self) -> dict[str, Pair]:
         """The graph's outputs as both sides ran."""
         names = [v.name for v in self.a.model.outputs if v.name in self.mine and v.name in (self.theirs or {})]
@@ -138,12 +143,15 @@ class _Work:
             yield Compared(unit, name, own, True, guilt, True)
 
     def _pair(self, name: str, mine: Array | None, theirs: Array | None) -> Pair:
-        return self._judged(name, mine, theirs, self.tolerance)
+        return self._judged(name, mine, theirs, self.tolerance, self.noises.get(name, 0.0))
 
-    def _judged(self, name: str, mine: Array | None, theirs: Array | None, tolerance: Tolerance) -> Pair:
+    def _judged(
+        self, name: str, mine: Array | None, theirs: Array | None, tolerance: Tolerance, noise: float = 0.0
+    ) -> Pair:
         whole = mine is not None and integral(mine.dtype)
         code = self.codes.code(name, mine.dtype) if whole and mine is not None else PLAIN
-        return pair(mine, theirs, tolerance, code, None if whole or mine is None else self.codes.step(name, mine))
+        step = None if whole or mine is None else self.codes.step(name, mine)
+        return pair(mine, theirs, tolerance, code, step, noise)
 
     def _read(self, unit: Unit, values: Mapping[str, Array | None]) -> dict[str, Array] | None:
         """What a unit reads, of these values; None if something is missing."""
@@ -157,13 +165,13 @@ class _Work:
         return found
 
     def origin(self, found: Sequence[Compared]) -> Compared | None:
-        """Of what leads to the first difference, if that is inherited, the first tensor with other bits by itself."""
+        """Of the tensors with other bits that lead to the first difference, if that is inherited, the first one."""
         first = first_difference(found)
-        if first is None or first.guilt is not None or self.theirs is None:
+        if first is None or first.guilt is not None or self.theirs is None or self.isolate:
             return None
-        leading = _leading(self.a.model, first.unit)
+        leading = _leading(self.a.model, first.unit, {t.name for t in found if t.pair.identical})
         for t in found:
-            if t.name in leading and not t.pair.identical:
+            if t.name in leading:
                 mine, theirs, inputs = self.mine[t.name], self.theirs[t.name], self._inputs(t.unit)
                 own = self._judged(t.name, mine, theirs, EXACT)
                 guilt = self._guilt(t.unit, t.name, inputs or {}, own, mine, theirs, None) if t.inputs else None
@@ -219,13 +227,13 @@ class _Work:
         return run
 
 
-def _leading(model: Model, unit: Unit) -> set[str]:
-    """The tensors that a unit is made from, near and far."""
+def _leading(model: Model, unit: Unit, identical: Set[str]) -> set[str]:
+    """The tensors that a unit is made from, near and far, but for identical ones and what leads only to them."""
     found: set[str] = set()
     pending = list(unit.read)
     while pending:
         name = pending.pop()
-        if name not in found:
+        if name not in found and name not in identical:
             found.add(name)
             pending += [n for n in model.producers[name].inputs if n] if name in model.producers else []
     return found

@@ -39,6 +39,7 @@ class Pair:
     agreed:     in how many of how many rows along the last axis longer than 1 the largest element is at the same place;
                 None where `argmax` is.
     stepped:    are these real numbers whose steps the tolerance counts, as those of integers?
+    noise:      by how much they may differ as sums in another order do, absolute; 0 where the tolerance has none of it.
     """
 
     type: str
@@ -54,6 +55,7 @@ class Pair:
     argmax: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     agreed: tuple[int, int] | None = None
     stepped: bool = False
+    noise: float = 0.0
 
     @property
     def equal(self) -> bool:
@@ -61,21 +63,30 @@ class Pair:
         return self.difference.equal
 
 
-def pair(a: Array | None, b: Array | None, tolerance: Tolerance, code: Code = PLAIN, step: Array | None = None) -> Pair:
+def pair(
+    a: Array | None,
+    b: Array | None,
+    tolerance: Tolerance,
+    code: Code = PLAIN,
+    step: Array | None = None,
+    noise: float = 0.0,
+) -> Pair:
     """Compare what two sides gave for one tensor; None is a missing output.
 
-    code: what its integers stand for. step: of floats that are multiples of it.
+    code: what its integers stand for. step, noise: of floats, see `qrun.differences.difference`.
     """
     if a is None or b is None:
         shown = "nothing" if a is None else describe(a)
         total = 0 if a is None and b is None else max(x.size for x in (a, b) if x is not None)
         form = None if a is None and b is None else (shown, "nothing" if b is None else describe(b))
         return Pair(shown, Difference(total, form=form), a is b)
-    found = difference(a, b, tolerance, step)
+    found = difference(a, b, tolerance, step, noise)
     if found.form is not None:
         return Pair(describe(a), found, False)
     if same(a, b):
-        return Pair(describe(a), found, True, sqnr=float("inf"), argmax=_argmax(a, b), agreed=_agreed(a, b))
+        agreed = _agreed(a, b)
+        return Pair(describe(a), found, True, sqnr=float("inf"), argmax=_argmax(a, b), agreed=agreed,
+                    stepped=step is not None, noise=noise)  # fmt: skip
     place = found.worst if found.differing else _worst(a, b)
     counted: dict[str, Any] = {
         "other_bits": int(np.count_nonzero(differing(a, b))),
@@ -88,7 +99,7 @@ def pair(a: Array | None, b: Array | None, tolerance: Tolerance, code: Code = PL
     largest, relative = _largest(x, y)
     return Pair(
         describe(a), found, False, **counted, max_abs=largest, max_rel=relative, sqnr=sqnr(x, y),
-        argmax=_argmax(a, b), agreed=_agreed(a, b), stepped=step is not None,
+        argmax=_argmax(a, b), agreed=_agreed(a, b), stepped=step is not None, noise=noise,
     )  # fmt: skip
 
 

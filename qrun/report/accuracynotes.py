@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from qrun.comparing.accuracy import Accuracy, Left
 from qrun.comparing.accuracy_rows import OutputAccuracy
@@ -42,15 +43,16 @@ def listed(names: Sequence[str]) -> str:
 
 def verdict(found: Accuracy) -> str:
     """The last line: are the outputs good enough, how far off is the worst one, and in how many is argmax another."""
-    within = limits(found.tolerance) or "no tolerance"
     flips = "".join(
         f"; argmax of {o.name} changed in {o.decided - o.agreed} of {o.decided}"
         for o in found.outputs
         if o.decided is not None and o.agreed is not None and o.agreed < o.decided
     )
+    off = [o for o in found.outputs if not found.reaches(o)]
+    counted = any(o.counted for o in off or found.outputs)
+    within = limits(found.tolerance if counted else replace(found.tolerance, lsb=0)) or "no tolerance"
     if found.min_sqnr is None and found.equal:
         return f"equal: all outputs within {within}{flips}."
-    off = [o for o in found.outputs if not found.reaches(o)]
     low = min(off or found.outputs, key=_order)
     others = f" and {plural(len(off) - 1, 'more output')}" if len(off) > 1 else ""
     reached = f"SQNR {decibel(low.noise.sqnr)}"

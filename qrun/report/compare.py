@@ -9,7 +9,7 @@ from qrun.comparing.causes.seen import CRASH
 from qrun.comparing.comparison import Compared, Comparison, Guilt
 from qrun.comparing.tensors import Pair
 from qrun.inputs import Feeds
-from qrun.report.comparefirst import first_facts, largest, limit, limits, refusal, refuses
+from qrun.report.comparefirst import applied, first_facts, largest, limit, refusal, refuses
 from qrun.report.comparesheet import NONE, Block, Sheet, Sources, print_sheet, print_sheet_markdown
 from qrun.report.explaincauses import INHERITED
 from qrun.report.grid import Column, Grid
@@ -57,7 +57,7 @@ def verdict(found: Comparison) -> str:
     """The last line: equal, or where and by how much the sides first differ."""
     tensors = plural(len(found.tensors), "tensor")
     first, refused = found.first, len(found.refused)
-    told = limits(found.tolerance)
+    told = applied(found.tolerance, (t.pair for t in found.tensors))
     if first is None:
         exact = all(t.pair.identical for t in found.tensors)
         return f"equal: {tensors}, bit for bit." if exact else f"equal within the tolerance, {told}: {tensors}."
@@ -84,13 +84,18 @@ def _counts(found: Comparison) -> list[str]:
     """How many tensors differ: by how much, with whose fault, and beside how many others."""
     refused = len(found.refused)
     count, total = len(found.differing) - refused, plural(len(found.tensors) - refused, "tensor")
-    told = limits(found.tolerance)
+    told = _beyond(found)
     rest = f"{count} of {total} {f'beyond {told}' if told else 'differ'}"
     own = sum(t.guilt is not None for t in found.tensors)
     rest += "" if found.isolate or found.piecewise else f", {own} by {'itself' if own == 1 else 'themselves'}"
     bits = sum(not t.pair.identical for t in found.tensors) - refused
     counts = [rest + (f" ({bits} with other bits)" if bits > count else "")]
     return [*counts, f"{found.names[1]} {refuses(found.refused)} {refused} more"] if refused else counts
+
+
+def _beyond(found: Comparison) -> str:
+    """The tolerance that the tensors which differ are beyond."""
+    return applied(found.tolerance, (t.pair for t in found.differing))
 
 
 def _by(pair: Pair) -> str:
@@ -118,7 +123,7 @@ _CAUSE_COLUMNS = [
 
 def _differing(found: Comparison, top: int | None) -> Block:
     rows, op = found.differing[:top], op_names(found.model.nodes)
-    left, told = len(found.differing) - len(rows), limits(found.tolerance)
+    left, told = len(found.differing) - len(rows), _beyond(found)
     isolate = "" if found.isolate or found.piecewise else "--isolate, "
     title = f"Tensors that differ{f', beyond {told}' if told else ''}"
     title = (
@@ -257,7 +262,7 @@ def _pair_fields(p: Pair) -> dict[str, Any]:
     return {
         "type": p.type, "form": None if d.form is None else list(d.form), "equal": p.equal, "identical": p.identical,
         "elements": d.total, "differing": d.differing, "largest": d.largest,
-        "other_bits": p.other_bits, "largest_beyond": p.beyond,
+        "other_bits": p.other_bits, "largest_beyond": p.beyond, "noise": p.noise,
         "unit": "step" if d.integral else "absolute", "where": _listed(d.worst) if d.differing else None,
         "a": p.a, "b": p.b, "max_abs": p.max_abs, "max_rel": p.max_rel, "sqnr_db": p.sqnr,
         "argmax": None if p.argmax is None else [list(place) for place in p.argmax],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from qrun.comparing.causes import Reason
@@ -26,7 +26,14 @@ def limit(t: Tolerance, pair: Pair) -> str:
     """What of the tolerance holds for a tensor; "" if nothing does."""
     if pair.difference.integral:
         return limits(Tolerance(t.lsb, 0, 0))
-    return "" if pair.type.startswith(("bool", "string")) else limits(t if pair.stepped else replace(t, lsb=0))
+    return "" if pair.type.startswith(("bool", "string")) else applied(t, [pair])
+
+
+def applied(t: Tolerance, pairs: Iterable[Pair]) -> str:
+    """The tolerance in words, without the steps and the noise that no one of these tensors is allowed."""
+    found = list(pairs)
+    steps = any(pair.difference.integral or pair.stepped for pair in found)
+    return limits(replace(t, lsb=t.lsb if steps else 0, eps=t.eps if any(pair.noise for pair in found) else 0))
 
 
 def largest(pair: Pair) -> str:

@@ -51,8 +51,11 @@ def test_without_them_the_tolerance_decides() -> None:
     ended = call(*models(DIGITS / "qdq/model.onnx"))
     assert (ended.code, ended.out.splitlines()[-1]) == (
         1,
-        "differ: logits over rtol 0.001, atol 1e-07, 16 eps; SQNR 35.8 dB.",
+        "differ: logits over rtol 0.001, atol 1e-07; SQNR 35.8 dB.",
     )
+    ended = call(*models(DIGITS / "qdq/model.onnx", "--lsb", "1"))
+    assert (ended.code, "differ: logits over lsb 1, rtol 0.001" in ended.out) == (1, True)
+    assert call(*models(DIGITS / "qdq/model.onnx", "--lsb", "2")).code == 0, "0.45 is two steps of 0.211"
     assert call(*models(DIGITS / "qdq/model.onnx", "--atol", "1")).code == 0
     assert call(*models(DIGITS / "qdq/model.onnx", "--atol", "1", "--min-sqnr", "40")).code == 1
 

@@ -250,6 +250,17 @@ def test_float_order_of_means(op: str, attributes: dict[str, Any], shape: tuple[
     assert found(bug.compare(lambda: wrong)) == UNKNOWN
 
 
+def test_float_order_of_a_transposed_convolution() -> None:
+    rng = np.random.default_rng(12)
+    x, w = (rng.standard_normal(shape).astype(f32) for shape in ((1, 64, 1, 1), (64, 3, 1, 1)))
+    made = np.zeros((1, 3, 1, 1), f32)
+    for at in range(63, -1, -1):
+        made[0] += x[0, at] * w[at]
+    bug = Bug("float-order", "ConvTranspose", [x, w], made, f32, {}, 11)
+    assert found(bug.compare(lambda: made)) == "float-order"
+    assert found(bug.compare(lambda: made + f32(1e-3))) == UNKNOWN
+
+
 def test_saturated_pairs_that_still_round_to_the_same_code() -> None:
     sums, exact = (conv_in_pairs(IMAGE, KERNEL, 5, 1, most) for most in (2**15 - 1, 2**31))
     theirs, right = (codes(np.rint(whole / 40000) + 7) for whole in (sums, exact))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 import ml_dtypes as md
 import numpy as np
 import onnx
 import pytest
+from comparing_support import Changed, told
 from onnx import TensorProto, helper, numpy_helper
 from support import node_model
 
@@ -20,7 +19,6 @@ from qrun.comparing.groups import Group
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide, Unit, extract
 from qrun.differences import NOISE, Tolerance
-from qrun.errors import UnsupportedError
 from qrun.inputs import Feeds
 from qrun.ir import Array, Model
 from qrun.peers import Nodes, Peer
@@ -29,7 +27,6 @@ from qrun.report.comparefirst import first_facts
 from qrun.ties import before_rounding
 
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32
-Values = Mapping[str, Array]
 needs_ort = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
 
 
@@ -53,43 +50,8 @@ def chain() -> Model:
 FEEDS = {"x": np.array([0.5, 1, 2.5, 3, 6, 7], f32)}
 
 
-@dataclass(frozen=True)
-class Changed:
-    """qrun, but for what some nodes give. hidden: tensors that it does not tell."""
-
-    model: Model
-    changes: Mapping[str, Array] = field(default_factory=dict)
-    hidden: tuple[str, ...] = ()
-    refuses: tuple[str, ...] = ()
-    name: str = "changed"
-    label: str = "changed 1.0"
-
-    @property
-    def units(self) -> Sequence[Unit]:
-        return [Unit(node, (node,)) for node in self.model.nodes]
-
-    def run(self, feeds: Values) -> Mapping[str, Array | None]:
-        values: dict[str, Array | None] = dict(feeds)
-        for unit in self.units:
-            if unit.node.name in self.refuses:
-                raise UnsupportedError("QR013", "backend-refused", "the model is refused", facts=[("got", "no")])
-            values |= self.alone(unit, {n: a for n, a in values.items() if a is not None})
-        return {n: a for n, a in values.items() if n not in self.hidden and n not in feeds}
-
-    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
-        if unit.node.name in self.refuses:
-            raise UnsupportedError("QR013", "backend-refused", "the node is refused", facts=[("got", "no kernel")])
-        made = dict(QrunSide(self.model).alone(unit, values))
-        return {n: self.changes.get(n, a) for n, a in made.items()}
-
-
 def compare(b: Changed, **more: bool) -> Comparison:
     return compare_runtimes(QrunSide(b.model), b, FEEDS, **more)
-
-
-def told(found: Comparison) -> dict[str, tuple[bool, str | None]]:
-    """Tensor to: does it differ, and its cause if it does by itself."""
-    return {t.name: (t.differs, t.guilt.reason.cause if t.guilt else None) for t in found.tensors}
 
 
 AWAY = np.array([5, 5, 7, 7, 10, 11], u8)
@@ -196,6 +158,35 @@ def test_an_origin_is_looked_for_only_where_it_leads() -> None:
     isolated = compare_runtimes(QrunSide(model), Changed(model, changes), feeds, within, isolate=True)
     assert isolated.equal
     assert isolated.origin is None
+
+
+def test_an_origin_lies_after_what_died_out() -> None:
+    """x @ w -> m, with noise that rounding to q0 takes away; q1 rounds a tie up, within --lsb 1, and makes 4 steps of q2."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("QuantizeLinear", ["m", "s", "z"], ["q0"]),
+        helper.make_node("DequantizeLinear", ["q0", "s", "z"], ["d0"]),
+        helper.make_node("QuantizeLinear", ["d0", "two", "z"], ["q1"]),
+        helper.make_node("DequantizeLinear", ["q1", "two", "z"], ["d1"]),
+        helper.make_node("QuantizeLinear", ["d1", "half", "z"], ["q2"]),
+    ]
+    stored = {"w": np.array([[1, 2], [1, 2]], f32), "s": f32(1), "two": f32(2), "half": f32(0.5), "z": u8(0)}
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])],
+        [helper.make_tensor_value_info("q2", TensorProto.UINT8, ["N", 2])],
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    loaded = qrun.load(model.SerializeToString())
+    feeds = {"x": np.array([[1, 2], [3, 2.2]], f32)}
+    noisy = np.asarray(QrunSide(loaded).run(feeds)["m"]).copy()
+    noisy[1, 0] = np.nextafter(noisy[1, 0], f32(9))
+    changes = {"m": noisy, "q1": np.array([[2, 3], [3, 5]], u8)}
+    found = compare_runtimes(QrunSide(loaded), Changed(loaded, changes), feeds, Tolerance(1, 1e-3, 1e-7, NOISE))
+    assert [t.name for t in found.tensors if t.pair.identical] == ["q0", "d0"]
+    assert found.origin is not None
+    assert found.origin.name == "q1"
+    assert "inherited from tie-rounding at node 3; 1 of 6 tensors beyond lsb 1" in verdict(found)
 
 
 def test_ties_are_no_matter_of_more_than_a_step() -> None:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qrun
 from qrun.comparing.choices import tolerance
 from qrun.comparing.codes import Codes
-from qrun.differences import NOISE, Tolerance, difference
+from qrun.differences import NOISE, Tolerance, difference, magnitude
 from qrun.ir import Model
 
 f32, f64 = np.float32, np.float64
@@ -20,7 +20,8 @@ STRICT = Tolerance(rtol=0, atol=0, eps=NOISE)
 
 
 def differing(a: np.ndarray, b: np.ndarray, allowed: Tolerance, step: np.ndarray | None = None) -> int:
-    return difference(a, b, allowed, step).differing
+    """With the noise that sums of this magnitude have."""
+    return difference(a, b, allowed, step, allowed.noise(min(magnitude(a), magnitude(b)))).differing
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 40.0, 1e6])
@@ -61,6 +62,7 @@ def test_steps_of_floats_per_channel() -> None:
 
 def test_what_is_usual() -> None:
     assert tolerance("ort") == Tolerance(0, 1e-3, 1e-7, NOISE)
+    assert tolerance() == Tolerance(0, 1e-3, 1e-7, 0), "files and two models: nothing is known of sums"
     assert tolerance("native", lsb=2) == Tolerance(2, 0, 0, 0)
     assert tolerance("ort", atol=0.5) == Tolerance(0, 1e-3, 0.5, 0), "a number given is the number meant"
     assert tolerance("ort", rtol=0) == Tolerance(0, 0, 1e-7, NOISE)

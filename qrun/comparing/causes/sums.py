@@ -11,8 +11,9 @@ from qrun.comparing.causes._suspect import Suspect
 from qrun.ir import Array
 
 _UNIT = 2.0**-24
-_SUMS = {
+SUMS = {
     "Conv": (0, 1, 2),
+    "ConvTranspose": (0, 1, 2),
     "MatMul": (0, 1),
     "Gemm": (0, 1, 2),
     **dict.fromkeys(("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"), (0,)),
@@ -35,7 +36,7 @@ def float_order(s: Suspect) -> Iterator[Hypothesis]:
     To do: Nothing is wrong with the model: compare floats with a tolerance (--rtol, --atol), integers after it with
     --lsb 1.
     """
-    if not s.is_op(*_SUMS) or s.theirs is None or s.theirs.dtype != np.float32 or s.theirs.shape != s.mine.shape:
+    if not s.is_op(*SUMS) or s.theirs is None or s.theirs.dtype != np.float32 or s.theirs.shape != s.mine.shape:
         return
     terms, size = _terms(s), _sizes(s)
     if size is None or not np.isfinite(size).all() or not np.isfinite(s.theirs).all():
@@ -60,13 +61,16 @@ def _terms(s: Suspect) -> int:
     if s.is_op("Conv"):
         assert b is not None
         return int(np.prod(b.shape[1:], dtype=np.int64))
+    if s.is_op("ConvTranspose"):
+        assert b is not None
+        return int(np.prod((a.shape[1], *b.shape[2:]), dtype=np.int64))
     return int(a.shape[0 if s.node.attributes.get("transA") else -1])
 
 
 def _sizes(s: Suspect) -> Array | None:
     """The same sums of the terms' magnitudes."""
     sizes = {}
-    for place in _SUMS[s.node.op_type]:
+    for place in SUMS[s.node.op_type]:
         array = s.args[place] if place < len(s.args) else None
         if array is not None and s.definition is not None:
             sizes[s.definition.inputs[place].name] = np.abs(array)

@@ -1,0 +1,152 @@
+"""Where sums in another order are noise: at the nodes that sum, and as far as others hand it on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_support import call
+from comparing_support import Changed, told
+from onnx import TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.comparing.choices import tolerance
+from qrun.comparing.comparison import Comparison
+from qrun.comparing.noise import noises
+from qrun.comparing.runtimes import compare_runtimes
+from qrun.comparing.sides import QrunSide
+from qrun.differences import NOISE, Tolerance
+from qrun.inputs import Feeds
+from qrun.ir import Array, Model
+from qrun.report.compare import comparison_fields, verdict
+
+f32 = np.float32
+EPSILON = float(np.finfo(f32).eps)
+LOWEST = np.finfo(f32).min
+Node = tuple[str, list[str], str, dict[str, Any]]
+"""Operator, inputs, output, attributes."""
+
+
+def written(nodes: list[Node], stored: Mapping[str, Array], shape: list[int]) -> bytes:
+    """A model with the input x of this shape, of which the last node makes the output."""
+    graph = helper.make_graph(
+        [helper.make_node(op, read, [made], made, **more) for op, read, made, more in nodes], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(nodes[-1][2], TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return made.SerializeToString()
+
+
+def attention(mask: float) -> tuple[Model, dict[str, Array]]:
+    """Scores x @ w, each about 1, and a causal mask added to them."""
+    rng = np.random.default_rng(3)
+    masked = np.triu(np.full((4, 4), mask, f32), 1)
+    nodes: list[Node] = [("MatMul", ["x", "w"], "m", {}), ("Add", ["m", "mask"], "scores", {})]
+    stored = {"w": rng.standard_normal((8, 4)).astype(f32), "mask": masked}
+    return qrun.load(written(nodes, stored, [4, 8])), {"x": rng.standard_normal((4, 8)).astype(f32)}
+
+
+def against(of: Model, feeds: dict[str, Array], changes: Mapping[str, Array], isolate: bool = False) -> Comparison:
+    return compare_runtimes(QrunSide(of), Changed(of, changes), feeds, tolerance("ort"), isolate=isolate)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("mask", [LOWEST, -1e4, -np.inf])
+def test_a_mask_on_both_sides_hides_no_difference(mask: float, isolate: bool) -> None:
+    of, feeds = attention(mask)
+    scores = np.asarray(QrunSide(of).run(feeds)["scores"])
+    wrong = scores + np.tril(np.full((4, 4), 0.01, f32))
+    found = against(of, feeds, {"scores": wrong}, isolate)
+    assert told(found) == {"m": (False, None), "scores": (True, "unknown")}
+    assert found.differing[0].pair.difference.differing == 10, "all that are not masked"
+
+
+def test_a_mask_keeps_the_noise_of_the_sums_under_it() -> None:
+    of, feeds = attention(LOWEST)
+    product = np.asarray(QrunSide(of).run(feeds)["m"]).copy()
+    product[3, 0] += f32((NOISE - 2) * EPSILON * np.abs(product).max())
+    found = against(of, feeds, {"m": product})
+    assert found.equal
+    assert [t.pair.identical for t in found.tensors] == [False, False]
+    assert comparison_fields(found, Feeds(feeds))["tensors"][1]["noise"] < 1e-3
+
+
+def convolution() -> tuple[Model, dict[str, Array], Array]:
+    """A convolution with a result of 40 and one that cancels to nothing, then what networks do with it."""
+    nodes: list[Node] = [
+        ("Conv", ["x", "w"], "c", {}),
+        ("BatchNormalization", ["c", "two", "zero", "zero", "quarter"], "b", {"epsilon": 0.0}),
+        ("Relu", ["b"], "r", {}),
+        ("Concat", ["r", "r"], "d", {"axis": 1}),
+        ("Reshape", ["d", "flat"], "f", {}),
+        ("Add", ["f", "one"], "a", {}),
+        ("Sub", ["a", "f"], "u", {}),
+        ("Mul", ["u", "eight"], "v", {}),
+        ("Div", ["v", "eight"], "q", {}),
+        ("Mul", ["q", "q"], "p", {}),
+        ("Exp", ["q"], "e", {}),
+    ]
+    stored = {
+        "w": np.array([1, -1], f32).reshape(1, 2, 1, 1), "two": f32([2]), "zero": f32([0]), "quarter": f32([0.25]),
+        "flat": np.array([1, -1]), "one": f32(1), "eight": f32(8),
+    }  # fmt: skip
+    x = np.array([[[[40, 7, 3]], [[0, 7, 1]]]], f32)
+    return qrun.load(written(nodes, stored, [1, 2, 1, 3])), {"x": x}, np.array([[[[40, 0, 2]]]], f32)
+
+
+def test_noise_of_a_convolution_is_within_and_more_is_not() -> None:
+    of, feeds, exact = convolution()
+    for eps, equal in ((NOISE - 1, True), (NOISE + 2, False)):
+        other = exact + np.array([0, eps * EPSILON * 40, 0], f32)
+        found = against(of, feeds, {"c": other})
+        assert (not found.differing or found.differing[0].name != "c") is equal
+    within = against(of, feeds, {"c": exact + np.array([0, 15 * EPSILON * 40, 0], f32)})
+    assert within.equal, verdict(within)
+    assert not any(t.pair.identical for t in within.tensors[:5])
+
+
+def test_what_is_handed_on() -> None:
+    of, feeds, _ = convolution()
+    run = QrunSide(of).run(feeds)
+    allowed = noises(of, (run, run), Tolerance(eps=NOISE))
+    one = NOISE * EPSILON * 40
+    shares = {name: pytest.approx(share * one) for name, share in {
+        "c": 1, "b": 4, "r": 4, "d": 4, "f": 4, "a": 4, "u": 8, "v": 64, "q": 8, "p": 16,
+    }.items()}  # fmt: skip
+    assert allowed == shares, "nothing for Exp, which is not linear"
+    assert noises(of, (run, run), Tolerance()) == {}
+
+
+def test_noise_is_of_what_both_sides_reach_and_finite() -> None:
+    of, feeds, exact = convolution()
+    for wild, largest in ((1e30, 40.0), (np.inf, 2.0), (np.nan, 2.0)):
+        other = exact.copy()
+        other[..., 0] = wild
+        allowed = noises(of, ({"c": exact}, {"c": other}), Tolerance(eps=NOISE))
+        assert allowed["c"] == pytest.approx(NOISE * EPSILON * largest)
+    assert noises(of, ({"c": np.full((1, 1, 1, 3), np.inf, f32)},), Tolerance(eps=NOISE)) == {}
+    assert noises(of, ({},), Tolerance(eps=NOISE)) == {}
+
+
+def test_files_have_no_noise(tmp_path: Path) -> None:
+    """A .npz file does not say what sums."""
+    for name, small in (("a", 0.1), ("b", 5.0)):
+        np.savez(tmp_path / f"{name}.npz", scores=np.array([small, LOWEST], f32))
+    ended = call("compare", tmp_path / "a.npz", tmp_path / "b.npz")
+    assert (ended.code, ended.out.splitlines()[-1]) == (1, "differ: 1 of 1 array, first scores.")
+
+
+def test_two_models_have_no_noise_and_steps_only_where_they_are(tmp_path: Path) -> None:
+    mask = np.triu(np.full((4, 4), LOWEST, f32), 1)
+    for name, factor in (("a", 1), ("b", 3)):
+        nodes: list[Node] = [("Mul", ["x", "k"], "s", {}), ("Add", ["s", "mask"], "scores", {})]
+        (tmp_path / f"{name}.onnx").write_bytes(written(nodes, {"k": f32(factor), "mask": mask}, [4, 4]))
+    np.save(tmp_path / "x.npy", np.arange(16, dtype=f32).reshape(4, 4))
+    ended = call("compare", tmp_path / "a.onnx", tmp_path / "b.onnx", "-i", tmp_path / "x.npy", "--lsb", "1")
+    last = ended.out.splitlines()[-1]
+    assert (ended.code, last.split(";")[0]) == (1, "differ: scores over rtol 0.001, atol 1e-07")

@@ -1,0 +1,48 @@
+"""A second side of a comparison that is qrun, but for what is planted in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from qrun.comparing.comparison import Comparison
+from qrun.comparing.sides import QrunSide, Unit
+from qrun.errors import UnsupportedError
+from qrun.ir import Array, Model
+
+Values = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Changed:
+    """qrun, but for what some nodes give. hidden: tensors that it does not tell."""
+
+    model: Model
+    changes: Mapping[str, Array] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ()
+    name: str = "changed"
+    label: str = "changed 1.0"
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        return [Unit(node, (node,)) for node in self.model.nodes]
+
+    def run(self, feeds: Values) -> Mapping[str, Array | None]:
+        values: dict[str, Array | None] = dict(feeds)
+        for unit in self.units:
+            if unit.node.name in self.refuses:
+                raise UnsupportedError("QR013", "backend-refused", "the model is refused", facts=[("got", "no")])
+            values |= self.alone(unit, {n: a for n, a in values.items() if a is not None})
+        return {n: a for n, a in values.items() if n not in self.hidden and n not in feeds}
+
+    def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
+        if unit.node.name in self.refuses:
+            raise UnsupportedError("QR013", "backend-refused", "the node is refused", facts=[("got", "no kernel")])
+        made = dict(QrunSide(self.model).alone(unit, values))
+        return {n: self.changes.get(n, a) for n, a in made.items()}
+
+
+def told(found: Comparison) -> dict[str, tuple[bool, str | None]]:
+    """Tensor to: does it differ, and its cause if it does by itself."""
+    return {t.name: (t.differs, t.guilt.reason.cause if t.guilt else None) for t in found.tensors}
