@@ -180,14 +180,15 @@ def _cannot(target: str, reason: str, fix: str = "check the path") -> CallError:
     return CallError("QR008", "cannot-write", f"cannot write {target!r}: {reason}", where=[target], fixes=[fix])
 
 
-_REMEDIES = {
+REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)), "make room there, or write elsewhere"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "write to a folder that is yours"),
 }
+"""What to do about an error of writing, by its number."""
 
 
 def _failed(target: str, error: OSError | ValueError) -> CallError:
-    fix = _REMEDIES.get(getattr(error, "errno", 0) or 0, "check the path")
+    fix = REMEDIES.get(getattr(error, "errno", 0) or 0, "check the path")
     return _cannot(target, getattr(error, "strerror", None) or str(error), fix)
 
 

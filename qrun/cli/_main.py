@@ -218,9 +218,10 @@ def _flush() -> None:
 
 def _stdout_failed(error: OSError) -> int:
     """stdout took no more: a full disk, or a descriptor that is not open for writing."""
+    from qrun.outputs import REMEDIES
+
     _silence(sys.stdout)
-    full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-    fixes = ["make room there, or write elsewhere"] if full else []
+    fixes = [REMEDIES[error.errno]] if error.errno in REMEDIES else []
     message = f"cannot write to stdout: {error.strerror or error}"
     return _fail(Call(), CallError("QR008", "cannot-write", message, fixes=fixes))
 

@@ -11,13 +11,11 @@ from qrun.report.grid import Column, Grid
 from qrun.report.markdown import cell, table
 from qrun.report.nodes import fold_prefix
 from qrun.report.screen import Out
-from qrun.report.text import plural
+from qrun.report.text import SHORT, plural
 
 Sources = Mapping[str, str]
 """Where each input came from, by name."""
 NONE: Sources = MappingProxyType({})
-SHORT = 12
-"""Digits of a hash that are shown."""
 
 
 @dataclass(frozen=True, slots=True)

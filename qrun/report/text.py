@@ -17,6 +17,9 @@ TWINS = {"…": "...", "█": "#", "±": "+/-"}
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SINGLE = EIGHTHS + ELLIPSIS
 
+SHORT = 12
+"""Digits of a hash that are shown."""
+
 
 def safe(text: str, encoding: str = "utf-8") -> str:
     """The text on one line: control, format and unencodable characters as escapes; tabs and newlines too."""

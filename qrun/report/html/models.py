@@ -9,13 +9,12 @@ from shlex import quote
 from qrun.comparing.documents import Item
 from qrun.errors import CallError
 from qrun.report.html.read import items, text
+from qrun.report.text import SHORT
 
 Document = tuple[str, Item]
 """The NAME of a document's schema ``qrun/NAME/1.x``, and its content."""
 MEASURED = ("profile", "run", "compare")
 """Kinds of documents of one model each, the first to be asked which it is."""
-SHORT = 12
-"""Digits of a hash that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
