@@ -16,6 +16,8 @@ UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 
 ADDRESSABLE = 2**47
 """Bytes that a process can address."""
+SMALL = 2**24
+"""Up to so many bytes are taken without asking the system what is free, which takes longer than many nodes."""
 
 
 def human(nbytes: int) -> str:
@@ -140,10 +142,13 @@ class Budget:
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
         """Raise MemoryLimitError if a tensor of this shape would pass the limit, or is one that numpy cannot index."""
         nbytes = math.prod(int(n) for n in shape) * itemsize
-        limit = self.limit if self.limit is not None else ADDRESSABLE
         extent = math.prod(max(int(n), 1) for n in shape) * itemsize
         if extent >= 2**63:
             nbytes = extent
+        if callable(self._limit) and self.live + nbytes <= SMALL:
+            limit = SMALL
+        else:
+            limit = self.limit if self.limit is not None else ADDRESSABLE
         if self.live + nbytes > limit:
             dims = ",".join(str(n) for n in shape)
             needed = self.live + nbytes

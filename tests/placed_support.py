@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from native_support import OBJECTS, Array, Guarded
+from support import assert_equal
 
 import qrun
 from qrun.native import Engine, Operation
@@ -84,7 +85,5 @@ def same_everywhere(
     for got in (watched.outputs, *(session.run(feeds, outputs) for _ in range(3))):
         assert list(got) == list(want.outputs)
         for name, array in want.outputs.items():
-            assert got[name].dtype == array.dtype, name
-            assert got[name].shape == array.shape, name
-            assert got[name].tobytes() == array.tobytes(), name
+            assert_equal(got[name], array, name)
     return watched

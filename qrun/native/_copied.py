@@ -99,7 +99,8 @@ class Copied:
         channels = spec.vectors * self.isa.lanes
         bias = w.at(a["bias"], w.mul(number, 4 * channels))
         values = w.at(a["constants"], w.mul(number, self.epilogue.panel_bytes()))
-        y = w.at(y, w.least(w.mul(panel, channels), a["last_channel"]))
+        size = 4 if spec.out == "i32" else 1
+        y = w.at(y, w.mul(w.least(w.mul(panel, channels), a["last_channel"]), size))
         self.epilogue.set_panel(w.let(f"icmp eq i64 {w.add(panel, 1)}, {a['panels']}"))
         with w.loop(first, end, 1, [("ptr", start) for start, _ in self.steps]) as turn:
             row = w.least(w.mul(turn.index, spec.rows), a["last_row"])

@@ -55,9 +55,12 @@ _WRITERS = {
     "quantize_image": "_quantize.QuantizeImage",
     "dequantize": "_quantize.Dequantize",
     "softmax": "_softmax.Softmax",
+    "elementwise": "_elementwise.Elementwise",
+    "standardize": "_normalize.Standardize",
+    "shares": "_normalize.Shares",
 }
 """The class that writes kernels of each kind; imported when one is to be compiled."""
-_THREAD_MEMORY = ("amx", "amx_copy", "lrn", "clipped", "widened")
+_THREAD_MEMORY = ("amx", "amx_copy", "lrn", "clipped", "widened", "standardize", "shares")
 _SOURCES = (
     "_amx.py",
     "_bounds.py",
@@ -84,6 +87,10 @@ _SOURCES = (
     "_scale.py",
     "_widened.py",
     "_softmax.py",
+    "_strided.py",
+    "_numbers.py",
+    "_elementwise.py",
+    "_normalize.py",
     "compile.py",
     "forms.py",
     "image.py",

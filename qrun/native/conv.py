@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.copied import copied
+from qrun.native.copied import KINDS, copied
 from qrun.native.depthwise import depthwise
 from qrun.native.engine import Engine
 from qrun.native.epilogue import Target
@@ -46,7 +46,7 @@ class Conv(Operation):
     tiled: whether it runs on AMX tiles.
     x_bytes, y_bytes: least sizes of buffers without gaps; kernels may read `x_bytes`, a little beyond the last image.
 
-    tiles: whether AMX tiles may be used, where the instruction set has them.
+    kinds: the kernels of dense products that may be used where they are better than plain ones (KINDS).
 
     Raises Declined with the reason if this engine does not do it.
     """
@@ -67,7 +67,7 @@ class Conv(Operation):
         strides: Sequence[int] = (),
         dilations: Sequence[int] = (),
         pads: Sequence[int] = (),
-        tiles: bool = True,
+        kinds: frozenset[str] = KINDS,
     ) -> None:
         if len(x_shape) < 3 or w.ndim != len(x_shape) or w.dtype not in _EIGHT or x_zero_point.dtype not in _EIGHT:
             raise Declined("not 8-bit activations [N, C, spatial...] with 8-bit weights of the same rank")
@@ -98,7 +98,7 @@ class Conv(Operation):
         taps = w.reshape(outputs, w.shape[1], size(self.window.kernel)).transpose(0, 2, 1)
         zero, addend = self._parameters(taps, w_zero_point, bias)
         self.may_wrap = self.tiled = False
-        self._tiles = tiles and engine.isa.tiles
+        self._kinds, self._tiles = kinds, "tiled" in kinds and engine.isa.tiles
         self._parts: list[tuple[Part | TiledPart, int]] = []
         if 0 not in self.y_shape:
             signed = self.x_type == np.int8
@@ -169,7 +169,7 @@ class Conv(Operation):
             parts = tiled(product, self.window, self.lines)
             self.tiled = bool(parts)
         if not parts:
-            parts = copied(product, groups)
+            parts = copied(product, groups, self._kinds)
         return [(part, product.layout.k) for part in parts or product.dense(groups)]
 
     def _layout(self, k: int, pixel: int, row: int) -> Layout:

@@ -9,6 +9,8 @@ from qrun.native.clipped import ROWS, clipped, clips
 from qrun.native.product import Part, Product
 from qrun.native.widened import DOTS, block_rows, widened
 
+KINDS = frozenset({"tiled", "clipped", "widened"})
+"""The kernels of dense products besides the plain one."""
 _LEAST_ROWS = 16
 """Rows below which it matters more that 16-bit weights are twice as many bytes."""
 _FEW = 2
@@ -19,16 +21,16 @@ _BROADCAST, _PRODUCT, _LOOP = 1.25, 2, 7
 """Instructions for each row, for each of its vectors, and for the loop; the first and last fitted to what was measured."""
 
 
-def copied(product: Product, groups: int) -> list[Part]:
+def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[Part]:
     """Kernel calls for [rows, taps, groups * k] activations, as Product.dense; none where copies do not serve."""
     layout, isa = product.layout, product.isa
     each = len(product.folded.centred) // groups
     plain = product.panels(each, groups)
-    if isa.dot not in DOTS or not layout.k or any(form in ("table", "i32") for *_, form in plain):
+    if isa.dot not in DOTS or not layout.k or any(form == "table" for *_, form in plain):
         return []
     if groups > 1 and (each <= _VECTORS * isa.lanes or layout.k <= _QUAD):
         return []
-    wide, small = layout.rows >= _LEAST_ROWS, clips(product)
+    wide, small = "widened" in kinds and layout.rows >= _LEAST_ROWS, "clipped" in kinds and clips(product)
     least, most = (_narrow(rows, each, isa.lanes) for rows in (ROWS, block_rows(isa)))
     fitting = {vectors: rows for vectors, rows in least.items() if rows <= layout.rows} or least
     narrow, broad = (_runs(plain, each, isa.lanes, rows) for rows in (fitting, most))

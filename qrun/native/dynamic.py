@@ -25,6 +25,8 @@ _INT32 = np.dtype(np.int32)
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 _PRODUCTS = 1 << 14
 _STRIDES = 8
+_CONSTANT, _PACKED = frozenset({"tiled", "widened"}), frozenset[str]()
+"""The kernels for weights that are constant, where it is not known how small activations are, and for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,10 @@ class Matmul:
         self.sums[0, : shape.n] = codes.sum(axis=0, dtype=np.int64)
         if groups > 1:
             self.finish.repeat(shape.rights)
-        self.gemm = self._gemm(codes, tiles=not self.packs)
+        self.gemm = self._gemm(codes, _CONSTANT if constant is not None else _PACKED)
         self._parts: dict[tuple[int, bool], tuple[Part, ...]] = {}
         self.sections = () if self.empty else tuple(part.section for part in self._placed(0))
-        self._start = None if self.packs else self._starts(False)
+        self._start, self._lanes = (None, None) if self.packs else (self._starts(False), self._order())
         self.packing: Packing | None = None
         if self.packs and not self.empty:
             panels = tuple(part.panels for part in self._placed(0))
@@ -105,25 +107,25 @@ class Matmul:
         packed = size(self.b.shape[:-2]) * (self.packing.nbytes + 80 * shape.n) if self.packing else 0
         return size(self.y_shape) * 4 + size(self.a.shape) + len(shape.lefts) * 2048 + packed + shape.n * 64
 
-    def _gemm(self, codes: Array, tiles: bool = False) -> Gemm:
+    def _gemm(self, codes: Array, kinds: frozenset[str]) -> Gemm:
         rows = (max(self.shape.rows, 1), self.shape.k)
-        return Gemm(self.engine, rows, codes, x_zero_point=np.zeros((), self.a.dtype), tiles=tiles)
+        return Gemm(self.engine, rows, codes, x_zero_point=np.zeros((), self.a.dtype), kinds=kinds)
 
     @cached_property
     def _ones(self) -> Gemm:
         """What sums the rows of a."""
-        return self._gemm(np.ones((self.shape.k, 1), np.int8))
+        return self._gemm(np.ones((self.shape.k, 1), np.int8), _PACKED)
 
     def _placed(self, stride: int, ones: bool = False) -> tuple[Part, ...]:
         """The product's kernels for rows of a that lie `stride` bytes apart, 0 for no gaps."""
         found = self._parts.get((stride, ones))
         if found is None:
             gemm = self._ones if ones else self.gemm
-            start = 0
+            first = 0, 0
             made = []
             for section, (part, *_) in zip(gemm.sections((stride, 0)), gemm.conv._parts, strict=True):
-                made.append(Part.of(section, part.names, start, self.packs and not ones))
-                start += made[-1].panels.nbytes
+                made.append(Part.of(section, part.names, first, self.packs and not ones))
+                first = first[0] + made[-1].panels.nbytes, first[1] + made[-1].columns.size
             found = self._parts[stride, ones] = tuple(made)
         return found
 
@@ -135,12 +137,17 @@ class Matmul:
             found = self._reaches[ones] = max((part.section.extents[0] for part in parts), default=0)
         return found
 
+    def _order(self) -> Array | None:
+        """The column of each lane of the start values, None if that is its own place."""
+        parts = () if self.empty else self._placed(0)
+        columns = np.concatenate([part.columns for part in parts]) if parts else np.zeros(0, np.int64)
+        same = np.arange(columns.size)
+        return None if np.array_equal(np.where(columns < 0, same, columns), same) else np.maximum(columns, 0)
+
     def _starts(self, ones: bool) -> Array | None:
-        """What kernels for constant weights start from: int32 [1, whole vectors], None for zeros."""
-        lanes = self.engine.isa.lanes
-        values = np.zeros((1, lanes if ones else self.columns), np.int32)
-        for part in () if self.empty else self._placed(0, ones):
-            values[0, part.section.first :][: part.start.size] = part.start
+        """What kernels for constant weights start from: int32 [1, lanes], None for zeros."""
+        starts = [] if self.empty else [part.start for part in self._placed(0, ones)]
+        values = np.concatenate(starts)[None] if starts else np.zeros((1, self.columns), np.int32)
         return values if values.any() else None
 
     def run(
@@ -215,10 +222,14 @@ class Matmul:
             raised += int(a_zero[0])
         bias = buffer(room, "bias", sums.shape, np.int32)
         np.multiply(sums, -raised, out=bias.array)
-        if self._start is not None:
-            bias.array[...] += self._start
         if addend is not None:
             bias.array[:, : shape.n] += addend
+        if self._lanes is not None:
+            ordered = buffer(room, "ordered bias", (1, self._lanes.size), np.int32)
+            np.take(bias.array, self._lanes, axis=1, out=ordered.array, mode="clip")
+            bias = ordered
+        if self._start is not None:
+            bias.array[...] += self._start
         if self.finish.form == "y32":
             bias.array[...] += MAGIC_BITS
         if correction is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.native.conv import Conv
+from qrun.native.copied import KINDS
 from qrun.native.engine import Engine
 from qrun.native.epilogue import Target
 from qrun.native.operation import Operand, Operation, Order, size
@@ -19,7 +20,7 @@ Array = np.ndarray[Any, Any]
 class Gemm(Operation):
     """The product of 8-bit activations [..., K] with constant 8-bit weights [K, N].
 
-    Parameters and result as for Conv, with one zero point and scale per column.
+    Parameters, kinds and result as for Conv, with one zero point and scale per column.
     """
 
     order: Order = "rows"
@@ -34,7 +35,7 @@ class Gemm(Operation):
         w_zero_point: Array | None = None,
         bias: Array | None = None,
         target: Target | None = None,
-        tiles: bool = True,
+        kinds: frozenset[str] = KINDS,
     ) -> None:
         rows = size(x_shape[:-1])
         self.engine = engine
@@ -46,7 +47,7 @@ class Gemm(Operation):
             w_zero_point=w_zero_point,
             bias=bias,
             target=target,
-            tiles=tiles,
+            kinds=kinds,
         )
         self.empty = not rows
         shape = tuple(int(n) for n in x_shape)

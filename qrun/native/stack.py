@@ -52,27 +52,38 @@ class Part:
     """A product kernel that reads its start values, and perhaps its packed weights, as operands.
 
     start: the values it would start from itself, int32 for all columns of its vectors.
+    columns: the column of each, -1 beyond the last. lane: where its start values begin among those of all parts.
     """
 
     section: Section
     panels: Panels
     start: Array
+    columns: Ints
+    lane: int
 
     @classmethod
-    def of(cls, section: Section, names: Sequence[str], first_byte: int, packs: bool) -> Part:
-        """packs: it reads weights that begin at this byte of all packed ones. Raises Declined if they lie otherwise."""
+    def of(cls, section: Section, names: Sequence[str], first: tuple[int, int], packs: bool) -> Part:
+        """first: the byte of all packed weights where its own begin, if it `packs`, and its first lane.
+
+        Raises Declined if packed weights lie otherwise.
+        """
         arguments, pointers = section.arguments.copy(), section.pointers
         if packs and section.spec.kind != "dense":
             raise Declined(f"no {section.spec.kind} kernels for weights that are not constant")
         weights, bias = (names.index(name) for name in ("weights*", "bias*"))
         packed, start = (_held(section, arguments[word]) for word in (weights, bias))
-        panels = Panels(section.first, 0, 0, 0, first_byte)
+        panels = Panels(section.first, 0, 0, 0, first[0])
         if packs:
-            panels = Panels(section.first, packed.shape[0], packed.shape[2], packed.shape[3], first_byte)
+            panels = Panels(section.first, packed.shape[0], packed.shape[2], packed.shape[3], first[0])
+        last = int(arguments[names.index("last_channel")]) if "last_channel" in names else start.size
+        lanes = np.minimum(np.arange(len(start)) * start.shape[1], last)[:, None] + np.arange(start.shape[1])
+        columns = np.where(lanes < section.channels, section.first + lanes, -1).reshape(-1)
         for word, operand in ((bias, _BIAS), (weights, _WEIGHTS))[: 1 + packs]:
             arguments[word] = 0
             pointers = (*pointers, (word, operand))
-        return cls(replace(section, arguments=arguments, pointers=pointers), panels, start.reshape(-1))
+        return cls(
+            replace(section, arguments=arguments, pointers=pointers), panels, start.reshape(-1), columns, first[1]
+        )
 
 
 def _held(section: Section, start: int) -> Array:
@@ -91,7 +102,7 @@ class Products:
         for number, right in enumerate(rights.tolist()):
             for part in parts:
                 section, panels = part.section, part.panels
-                moves = (0, number * step, right * strides[0] + panels.start, right * strides[1] + 4 * panels.first)
+                moves = (0, number * step, right * strides[0] + panels.start, right * strides[1] + 4 * part.lane)
                 calls.append(Call(section.kernel, section.bound(moves), section.tiles, section.scratch))
         self.batch = Batch(engine, calls)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.native import _copy
+from qrun.native._strided import OUTER
 from qrun.native.engine import Engine
 from qrun.native.errors import Declined
 from qrun.native.fold import aligned
@@ -18,7 +19,6 @@ from qrun.native.spec import KernelSpec
 
 Array = np.ndarray[Any, Any]
 SIZES = (1, 2, 4, 8)
-_OUTER = 3
 _SECTIONS = 64
 _FILL = 4096
 _LINE = 64
@@ -97,7 +97,7 @@ def _copies(
 ) -> Iterator[Section]:
     """axes: coalesced. source: what to read instead of the operand."""
     call = _chosen(engine, axes, itemsize)
-    if len(call.outer) <= _OUTER:
+    if len(call.outer) <= OUTER:
         yield _section(engine, call, axes, starts, itemsize, source)
         return
     first = call.outer[0]
@@ -171,7 +171,7 @@ def _dense(outer: tuple[Axis, ...], i: Axis, j: Axis, columns: int, itemsize: in
     left, rows = _rows(list(outer))
     fits = [n for n in range(1, rows.count + 1) if rows.count % n == 0]
     least = next((n for n in fits if n * i.count * j.count * itemsize >= _UNIT), rows.count)
-    if least < rows.count and len(left) < _OUTER:
+    if least < rows.count and len(left) < OUTER:
         left = (*left, Axis(rows.count // least, rows.x * least, rows.y * least))
         rows = replace(rows, count=least)
     words = {
@@ -191,12 +191,12 @@ def _section(
         work = TILE_BYTES if engine.threads > 1 else _UNIT
         chunk = -(-max(1, work // max(call.each, 1)) // call.multiple) * call.multiple
     chunks = -(-call.count // chunk)
-    outer = [Axis(1, 0, 0)] * (_OUTER - len(call.outer)) + list(call.outer)
+    outer = [Axis(1, 0, 0)] * (OUTER - len(call.outer)) + list(call.outer)
     units = outer[0].count * outer[1].count * outer[2].count * chunks
     each = share(units, min(chunk, call.count) * call.each, engine.threads)
     words = {
         **call.words, "x*": starts[0], "y*": starts[1], "n1": outer[1].count, "n2": outer[2].count,
-        **{f"x{n}": axis.x for n, axis in enumerate(outer)}, **{f"y{n}": axis.y for n, axis in enumerate(outer)},
+        **{f"x_{n}": axis.x for n, axis in enumerate(outer)}, **{f"y_{n}": axis.y for n, axis in enumerate(outer)},
         "chunks": chunks, "chunk": chunk, "units": units, "share": each, "tiles": -(-units // each),
     }  # fmt: skip
     extents = [start + itemsize for start in starts]

@@ -9,8 +9,8 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._erf import erfc
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
-from qrun.ops._native import NativeKernel, Site
-from qrun.ops._native_pointwise import unary_kernel
+from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native_float32 import function, function_kernel, pointwise, pointwise_kernel
 from qrun.ops._op import op, refuse
 
 FLOAT_MAX = 3.4028234663852886e38
@@ -23,9 +23,7 @@ def relu(X: Array) -> Array:
         return np.asarray(np.maximum(X, X.dtype.type(0)))
 
 
-@relu.native
-def _lower_relu(site: Site) -> NativeKernel:
-    return unary_kernel(site, relu)
+relu.native(pointwise(relu, "relu"))
 
 
 @op("LeakyRelu", since=6, form="pointwise")
@@ -36,6 +34,9 @@ def leaky_relu(X: Array, *, alpha: float = 0.01) -> Array:
         with np.errstate(all="ignore"):
             return np.where(X < 0, np.float32(slope) * X, X)
     return unary(lambda x: np.where(x < 0, slope * x, x), X)
+
+
+leaky_relu.native(function(leaky_relu, "leaky_relu", "alpha"))
 
 
 @op("Clip", since=6, form="pointwise")
@@ -50,7 +51,8 @@ def clip_6(input: Array, *, min_: float = -FLOAT_MAX, max_: float = FLOAT_MAX) -
 
 @clip_6.native
 def _lower_clip_6(site: Site) -> NativeKernel:
-    return unary_kernel(site, clip_6)
+    limits = [single(site.attributes[name]) for name in ("min_", "max_")]
+    return pointwise_kernel(site, clip_6, "clip", lambda: limits)
 
 
 @op("Clip", since=11, form="pointwise")
@@ -74,7 +76,8 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
 
 @clip.native
 def _lower_clip(site: Site) -> NativeKernel:
-    return unary_kernel(site, clip)
+    given = zip(site.inputs[1:], (-FLOAT_MAX, FLOAT_MAX), strict=True)
+    return pointwise_kernel(site, clip, "clip", lambda: [y if x is None else float(x.reshape(())) for x, y in given])
 
 
 def _between(x: Array, low: Array, high: Array) -> Array:
@@ -93,6 +96,9 @@ def sigmoid(X: Array) -> Array:
     return unary(stable, X)
 
 
+sigmoid.native(function(sigmoid, "sigmoid"))
+
+
 @op("HardSigmoid", since=6, form="pointwise")
 def hard_sigmoid(X: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
     """max(0, min(1, alpha * X + beta)), in float64 and rounded once; float64 stays float64; NaN stays NaN.
@@ -101,6 +107,9 @@ def hard_sigmoid(X: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
     """
     a, b = single(alpha), single(beta)
     return unary(lambda x: np.maximum(0.0, np.minimum(1.0, a * x + b)), X)
+
+
+hard_sigmoid.native(function(hard_sigmoid, "hard_sigmoid", "alpha", "beta"))
 
 
 @op("HardSwish", since=14, form="pointwise")
@@ -112,11 +121,17 @@ def hard_swish(X: Array) -> Array:
     return unary(lambda x: x * np.maximum(0.0, np.minimum(1.0, x / 6.0 + 0.5)), X)
 
 
+hard_swish.native(function(hard_swish, "hard_swish"))
+
+
 @op("Swish", since=24, form="pointwise")
 def swish(X: Array, *, alpha: float = 1.0) -> Array:
     """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Swish-24."""
     slope = single(alpha)
     return unary(lambda x: x / (1.0 + np.exp(-slope * x)), X)
+
+
+swish.native(function(swish, "swish", "alpha"))
 
 
 @op("Mish", since=18, form="pointwise")
@@ -150,6 +165,13 @@ def gelu(X: Array, *, approximate: str = "none") -> Array:
         code="QR204",
         name="bad-attribute",
     )
+
+
+@gelu.native
+def _lower_gelu(site: Site) -> NativeKernel:
+    if site.attributes["approximate"] == "tanh":
+        raise declined("approximated by tanh")
+    return function_kernel(site, gelu, "gelu")
 
 
 @op("Elu", since=6, form="pointwise")
@@ -210,10 +232,16 @@ def tanh(input: Array) -> Array:
     return unary(np.tanh, input)
 
 
+tanh.native(function(tanh, "tanh"))
+
+
 @op("Exp", since=6, form="pointwise")
 def exp(input: Array) -> Array:
     """e ** input, in float64 and rounded once; float64 stays float64. Source: ONNX operators, Exp-13."""
     return unary(np.exp, input)
+
+
+exp.native(function(exp, "exp"))
 
 
 @op("Sqrt", since=6, form="pointwise")
@@ -221,3 +249,6 @@ def sqrt(X: Array) -> Array:
     """The square root, correctly rounded; NaN below 0. Source: ONNX operators, Sqrt-13."""
     with np.errstate(all="ignore"):
         return np.asarray(np.sqrt(X))
+
+
+sqrt.native(function(sqrt, "sqrt"))

@@ -8,6 +8,7 @@ from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._elementwise import binary, observe_zeros, total
 from qrun.ops._float import is_integer, narrow
+from qrun.ops._native_float32 import binary as lowered
 from qrun.ops._op import op
 
 
@@ -21,6 +22,9 @@ def add(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.add, A, B, ctx)
 
 
+add.native(lowered("add"))
+
+
 @op("Sub", since=7, form="broadcast")
 def sub(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A - B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
@@ -31,6 +35,9 @@ def sub(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.subtract, A, B, ctx)
 
 
+sub.native(lowered("sub"))
+
+
 @op("Mul", since=7, form="broadcast")
 def mul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A * B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
@@ -39,6 +46,9 @@ def mul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     Source: ONNX operators, Mul-14.
     """
     return binary(np.multiply, A, B, ctx)
+
+
+mul.native(lowered("mul"))
 
 
 @op("Div", since=7, form="broadcast")
@@ -55,6 +65,9 @@ def div(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
         return binary(np.divide, A, B, ctx)
     observe_zeros(B, "B", ctx)
     return binary(_truncated, A, B, ctx)
+
+
+div.native(lowered("div"))
 
 
 def _truncated(a: Array, b: Array) -> Array:

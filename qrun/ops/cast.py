@@ -9,6 +9,8 @@ from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._cast import ROUND_MODES, convert
 from qrun.ops._context import Context
+from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native_float32 import FLOAT, function_kernel
 from qrun.ops._op import op, refuse
 
 
@@ -43,6 +45,13 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
             name="type-not-allowed",
         )
     return convert(input, dtype, bool(saturate), _mode(round_mode), ctx)
+
+
+@cast.native
+def _lower_cast(site: Site) -> NativeKernel:
+    if DTYPES.get(site.attributes["to"]) != FLOAT:
+        raise declined("not to float32")
+    return function_kernel(site, cast, "cast")
 
 
 @op("CastLike", since=15)

@@ -13,6 +13,8 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
+from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native_float32 import FLOAT, standardize_kernel
 from qrun.ops._op import op, refuse
 
 _STASH: dict[int, Any] = {1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16}
@@ -80,8 +82,32 @@ def layer_normalization(
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
     weights = [_fitting(p, X, name) for name, p in (("Scale", Scale), ("B", B)) if p is not None]
     ctx.claim(X.shape, 16)
-    y, mean, inverse = _standardized(X, axes, epsilon)
+    y, mean, inverse = _standardized(np.ascontiguousarray(X), axes, epsilon)
     return _affine(y, weights, X.dtype), narrow(mean, kind), narrow(inverse, kind)
+
+
+@layer_normalization.native
+def _lower_layer_normalization(site: Site) -> NativeKernel:
+    x, scale, bias = site.inputs
+    assert x is not None
+    assert scale is not None
+    options = {name: site.attributes[name] for name in ("axis", "epsilon", "stash_type")}
+    _stash(options["stash_type"])
+    axis = axis_in(options["axis"], x.ndim)
+    weights = {name: p for name, p in (("Scale", scale), ("B", bias)) if p is not None}
+    for name, p in weights.items():
+        _fitting(p, x, name)
+    site.require_constants()
+    if site.ctx.wants(1) or site.ctx.wants(2):
+        raise declined("its mean or deviation is asked for")
+    if any(p.dtype != FLOAT for p in weights.values()):
+        raise declined("weights that are not float32")
+    one = (1,) * axis + x.shape[axis:]
+
+    def row(x: Array) -> Array:
+        return np.asarray(layer_normalization(x.reshape(one), scale, bias, **options)[0]).reshape(-1)
+
+    return standardize_kernel(site, axis, list(weights.values()), single(options["epsilon"]), row)
 
 
 @op("RMSNormalization", since=23)

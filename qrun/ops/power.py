@@ -12,6 +12,8 @@ from qrun.ops._cast import convert
 from qrun.ops._context import Context
 from qrun.ops._elementwise import binary, observe_zeros
 from qrun.ops._float import is_integer, narrow, widen
+from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native_float32 import function_kernel
 from qrun.ops._op import op, refuse
 
 
@@ -34,6 +36,17 @@ def pow_(X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
     if ctx.observing and Y.size and Y.min() < 0:
         observe_zeros(X, "X", ctx)
     return binary(_integer_power, X, Y, ctx, names, 8)
+
+
+@pow_.native
+def _lower_pow(site: Site) -> NativeKernel:
+    x, y = site.inputs
+    assert x is not None
+    assert y is not None
+    site.require_constant(1)
+    if y.size != 1 or y.ndim > x.ndim or y.reshape(()) != 2:
+        raise declined("not a square")
+    return function_kernel(site, pow_, "square")
 
 
 def _power(x: Array, y: Array) -> Any:

@@ -8,6 +8,8 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._float import axis_in, narrow
+from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native_float32 import shares_kernel
 from qrun.ops._op import op
 
 
@@ -22,6 +24,13 @@ def softmax_1(input: Array, *, axis: int = 1) -> Array:
     return _softmax(_matrix(input, axis), 1).reshape(input.shape)
 
 
+@softmax_1.native
+def _lower_softmax_1(site: Site) -> NativeKernel:
+    x = site.inputs[0]
+    assert x is not None
+    return shares_kernel(site, axis_in(site.attributes["axis"], x.ndim), _row)
+
+
 @op("Softmax", since=13)
 def softmax(input: Array, *, axis: int = -1) -> Array:
     """exp(x) / sum(exp(x)) along one axis.
@@ -33,11 +42,25 @@ def softmax(input: Array, *, axis: int = -1) -> Array:
     return _softmax(input, axis_in(axis, input.ndim))
 
 
+@softmax.native
+def _lower_softmax(site: Site) -> NativeKernel:
+    x = site.inputs[0]
+    assert x is not None
+    axis = axis_in(site.attributes["axis"], x.ndim)
+    if axis != x.ndim - 1:
+        raise declined("not along the last axis")
+    return shares_kernel(site, axis, _row)
+
+
+def _row(x: Array) -> Array:
+    return np.asarray(_softmax(x[None], 1)[0])
+
+
 def _softmax(x: Array, axis: int) -> Array:
     if not x.size:
         return x
     with np.errstate(all="ignore"):
-        e = np.subtract(x, x.max(axis=axis, keepdims=True), dtype=np.float64)
+        e = np.subtract(x, x.max(axis=axis, keepdims=True), dtype=np.float64, order="C")
         np.exp(e, out=e)
         e /= e.sum(axis=axis, keepdims=True)
     return narrow(e, x.dtype)

@@ -11,6 +11,7 @@ from qrun.ir import Array
 from qrun.ops._erf import erf as wide_erf
 from qrun.ops._float import is_integer, unary
 from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_float32 import function, pointwise
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import op
 
@@ -26,9 +27,7 @@ def abs_(X: Array) -> Array:
     return _exact(np.abs, X)
 
 
-@abs_.native
-def _lower_abs(site: Site) -> NativeKernel:
-    return unary_kernel(site, abs_)
+abs_.native(pointwise(abs_, "abs"))
 
 
 @op("Neg", since=6, form="pointwise")
@@ -37,9 +36,7 @@ def neg(X: Array) -> Array:
     return _exact(np.negative, X)
 
 
-@neg.native
-def _lower_neg(site: Site) -> NativeKernel:
-    return unary_kernel(site, neg)
+neg.native(pointwise(neg, "neg"))
 
 
 @op("Sign", since=9, form="pointwise")
@@ -77,6 +74,9 @@ def reciprocal(X: Array) -> Array:
     return _exact(lambda x: np.divide(x.dtype.type(1), x), X)
 
 
+reciprocal.native(function(reciprocal, "reciprocal"))
+
+
 @op("Log", since=6, form="pointwise")
 def log(input: Array) -> Array:
     """The natural logarithm, in float64 and rounded once; float64 stays float64; NaN below 0.
@@ -93,3 +93,6 @@ def erf(input: Array) -> Array:
     float64 stays float64. Integers, in version 9 only: toward zero, so 0. Source: ONNX operators, Erf-13.
     """
     return np.zeros_like(input) if is_integer(input.dtype) else unary(wide_erf, input)
+
+
+erf.native(function(erf, "erf"))

@@ -56,7 +56,8 @@ def kernel_text(event: NodeEvent) -> str:
         return f"{event.backend}: {event.why}" if event.why else event.backend
     alike: dict[tuple[str, str], list[str]] = {}
     for s in event.sections:
-        alike.setdefault((s.form, s.why), []).append(f"{s.first}..{s.first + s.channels - 1}")
+        places = alike.setdefault((s.form, s.why), [])
+        places += [f"{s.first}..{s.first + s.channels - 1}"] if s.channels else []
     many = len(alike) > 1
     parts = ([form, *(places if many else []), f"({why})" if why else ""] for (form, why), places in alike.items())
     return " ".join(["native", ", ".join(" ".join(filter(None, part)) for part in parts)]).rstrip()

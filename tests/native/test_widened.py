@@ -15,6 +15,7 @@ from qrun.native.compile import compile_object, kernel_text
 from qrun.native.isa import ISAS as ALL
 from qrun.native.spec import KernelSpec
 from qrun.native.widened import DOTS, ROWS
+from qrun.ops.convinteger import conv_integer
 
 MINE = [isa.name for isa in ALL if isa.dot in DOTS]
 
@@ -79,13 +80,25 @@ def test_all_codes_and_weights(isa: str, threads: int, near: int, monkeypatch: p
 
 
 @every_own
-def test_few_rows_and_plain_sums_are_read_in_place(isa: str) -> None:
+def test_few_rows_are_read_in_place(isa: str) -> None:
     rng = np.random.default_rng(14)
     w, zero = codes(rng, (40, 20, 1), "s8"), np.uint8(128)
     target = Target(np.float32(0.3), np.full(40, 0.01, np.float32), np.float32(0.3), "u8", 7)
-    for rows, results, kind in ((15, target, "dense"), (16, target, "widened"), (16, None, "dense")):
+    for rows, results, kind in ((15, target, "dense"), (16, target, "widened"), (16, None, "widened")):
         plan = Conv(engine(isa), (1, 20, rows), w, x_zero_point=zero, target=results)
         assert {section.spec.kind for section in plan.tight} == {kind}
+
+
+@every_own
+def test_sums_of_panels_that_overlap(isa: str) -> None:
+    """int32 results are four bytes, also where the last panel begins."""
+    rng = np.random.default_rng(15)
+    for channels in (9, 15, 17, 25, 40, 41, 100):
+        for x_zero in (np.uint8(3), np.uint8(140)):
+            x, w = codes(rng, (2, 20, 33), "u8"), codes(rng, (channels, 20, 1), "s8")
+            plan = Conv(engine(isa), x.shape, w, x_zero_point=x_zero)
+            assert {section.spec.kind for section in plan.tight} <= {"widened", "clipped"}
+            assert np.array_equal(plan.run(x), conv_integer(x, w, np.array(x_zero))), f"{channels} channels, {x_zero}"
 
 
 @pytest.mark.parametrize("name", MINE)

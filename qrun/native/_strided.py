@@ -1,0 +1,78 @@
+"""What kernels share that walk operands with strides: tiles of units, each an index of three outer axes and a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from qrun.native._flow import Flow
+from qrun.native._ir import argument_loader
+from qrun.native.isa import Isa
+from qrun.native.spec import KernelSpec
+
+OUTER = 3
+
+
+def outer_names(operands: Sequence[str]) -> tuple[str, ...]:
+    """One 8-byte word each.
+
+    NAME*, NAME_0 to NAME_2  of each operand: where it starts, and its strides in bytes along the outer axes
+    n1, n2                   lengths of the second and third outer axis
+    chunks, chunk            parts of the kernel's first own axis, and its elements in each
+    units                    outer indices times chunks; a tile is `share` of them
+    """
+    strides = (f"{name}_{axis}" for name in operands for axis in range(OUTER))
+    return (*(f"{name}*" for name in operands), "n1", "n2", *strides, "chunks", "chunk", "units", "share", "tiles")
+
+
+class Strided:
+    """operands: their names in the struct. starts: where each begins, for the unit at work."""
+
+    operands: tuple[str, ...] = ("x", "y")
+    names: tuple[str, ...]
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        self.spec, self.isa, self.w = spec, isa, Flow()
+        self.w.label("entry")
+        self.a = argument_loader(self.w, self.names)
+        self.starts: dict[str, str] = {}
+
+    def text(self) -> str:
+        with self._unit() as chunk:
+            first = self.w.mul(chunk, self.a["chunk"])
+            self._chunk(first, self.w.add(first, self.a["chunk"]))
+        return self.w.kernel()
+
+    def _chunk(self, first: str, end: str) -> None:
+        """Do this part of the first own axis; `end` may lie beyond it."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _unit(self) -> Iterator[str]:
+        """Let operands start at the outer index of each unit; yields its chunk."""
+        w, a = self.w, self.a
+        with w.tiles(a["tiles"]) as tile:
+            start = w.mul(tile, a["share"])
+            end = w.least(w.add(start, a["share"]), a["units"])
+            rest, chunk = w.split(start, a["chunks"])
+            rest, i2 = w.split(rest, a["n2"])
+            i0, i1 = w.split(rest, a["n1"])
+            with w.loop(start, end, 1, [("i64", i) for i in (chunk, i2, i1, i0)]) as unit:
+                chunk, i2, i1, i0 = unit.carried
+                for name in self.operands:
+                    pointer = a[name]
+                    for axis, index in enumerate((i0, i1, i2)):
+                        pointer = w.at(pointer, w.mul(index, a[f"{name}_{axis}"]))
+                    self.starts[name] = pointer
+                yield chunk
+                unit.next(self._following(unit.carried))
+
+    def _following(self, counters: list[str]) -> list[str]:
+        """Chunk and outer indices of the next unit."""
+        w, carry, ends = self.w, "1", []
+        for counter, length in zip(counters, ("chunks", "n2", "n1"), strict=False):
+            more = w.add(counter, carry)
+            full = w.let(f"icmp eq i64 {more}, {self.a[length]}")
+            ends.append(w.let(f"select i1 {full}, i64 0, i64 {more}"))
+            carry = w.let(f"zext i1 {full} to i64")
+        return [*ends, w.add(counters[3], carry)]

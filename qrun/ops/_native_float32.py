@@ -1,0 +1,129 @@
+"""Native lowerings of float32 arithmetic: elementwise functions, layer normalization and softmax.
+
+Their results are those of the reference kernels, bit for bit: where the native float64 does not decide how a result
+rounds, the reference kernel makes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.ops._context import Context
+from qrun.ops._float import broadcast, single
+from qrun.ops._native import NativeKernel, Site, declined, kernel_of
+from qrun.ops._native_pointwise import unary_kernel
+from qrun.ops._op import Lowering, OpDef
+
+FLOAT = np.dtype(np.float32)
+_CAST = tuple(np.dtype(t) for t in (np.float32, np.int32, np.uint8, np.int8))
+
+
+def function(definition: OpDef, name: str, *attributes: str) -> Lowering:
+    """The lowering of an operator that is a function of its first input; name: of native/_elementwise.py, whose
+    constants are these attributes."""
+    return lambda site: function_kernel(
+        site, definition, name, lambda: [single(site.attributes[a]) for a in attributes]
+    )
+
+
+def pointwise(definition: OpDef, name: str) -> Lowering:
+    """The lowering of such an operator on float32 and on 8-bit codes."""
+    return lambda site: pointwise_kernel(site, definition, name)
+
+
+def function_kernel(
+    site: Site, definition: OpDef, name: str, constants: Callable[[], Sequence[float]] = tuple
+) -> NativeKernel:
+    """The kernel of a function of the first input; the other inputs are parameters."""
+    from qrun.native import Operand
+    from qrun.native.elementwise import Elementwise
+
+    x = site.inputs[0]
+    assert x is not None
+    _called(site, definition, np.empty(0, x.dtype))
+    site.require_constants()
+    if x.dtype != FLOAT and (name != "cast" or x.dtype not in _CAST):
+        raise declined(f"no native kernel for {type_name(x.dtype)}")
+    operand = Operand(x.shape, x.dtype)
+    operation = Elementwise(site.engine, name, [operand], constants(), lambda x: _called(site, definition, x))
+    return kernel_of(site, operation, (0,), lambda y: True)
+
+
+def pointwise_kernel(
+    site: Site, definition: OpDef, name: str, constants: Callable[[], Sequence[float]] = tuple
+) -> NativeKernel:
+    """The kernel of such a function, of float32 or of 8-bit codes."""
+    x = site.inputs[0]
+    if x is not None and x.dtype == FLOAT:
+        return function_kernel(site, definition, name, constants)
+    return unary_kernel(site, definition)
+
+
+def binary(name: str) -> Lowering:
+    """The lowering of an operator on two tensors A and B that broadcast."""
+    return lambda site: binary_kernel(site, name)
+
+
+def binary_kernel(site: Site, name: str) -> NativeKernel:
+    from qrun.native import Operand
+    from qrun.native.elementwise import Elementwise
+
+    a, b = site.inputs
+    assert a is not None
+    assert b is not None
+    broadcast(site.ctx, (a, b), ("A", "B"))
+    if a.dtype != FLOAT or b.dtype != FLOAT:
+        raise declined(f"no native {type_name(a.dtype)} arithmetic")
+    operands = [Operand(x.shape, x.dtype) for x in (a, b)]
+    return kernel_of(site, Elementwise(site.engine, name, operands), (0, 1), lambda y: True)
+
+
+def standardize_kernel(
+    site: Site, axis: int, weights: Sequence[Array], epsilon: float, row: Callable[[Array], Array]
+) -> NativeKernel:
+    """The kernel of a checked layer normalization over all axes from `axis` on, its scale and bias constant.
+
+    row: the reference, of one row.
+    """
+    from qrun.native.normalize import Standardize
+
+    x = _rows(site)
+    inner = x.shape[axis:]
+    if any(size != 1 for w in weights for size in w.shape[: -len(inner)]):
+        raise declined("its scale differs from row to row")
+    rows = [w.reshape(w.shape[-len(inner) :]) for w in weights]
+    scale, *bias = (np.ascontiguousarray(np.broadcast_to(w, inner)).reshape(-1) for w in rows)
+    operation = Standardize(site.engine, x.shape, scale, bias[0] if bias else None, epsilon, row)
+    return kernel_of(site, operation, (0,), lambda y: True)
+
+
+def shares_kernel(site: Site, axis: int, row: Callable[[Array], Array]) -> NativeKernel:
+    """The kernel of a softmax over all axes from `axis` on. row: the reference, of one row."""
+    from qrun.native.normalize import Shares
+
+    x = _rows(site)
+    return kernel_of(site, Shares(site.engine, x.shape, math.prod(x.shape[axis:]), row), (0,), lambda y: True)
+
+
+def _rows(site: Site) -> Array:
+    x = site.inputs[0]
+    assert x is not None
+    if x.dtype != FLOAT:
+        raise declined(f"no native kernel for {type_name(x.dtype)}")
+    if not x.size:
+        raise declined("no elements")
+    return x
+
+
+def _called(site: Site, definition: OpDef, x: Array) -> Array:
+    """The reference kernel's result for other values of the first input."""
+    ctx = replace(site.ctx, budget=Context().budget, observing=False)
+    options: dict[str, Any] = {**site.attributes, **({"ctx": ctx} if definition.takes_context else {})}
+    return np.asarray(definition(x, *site.inputs[1:], **options))

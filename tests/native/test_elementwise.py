@@ -1,0 +1,253 @@
+"""Native float32 functions equal the reference kernels bit for bit, on every instruction set, within their memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from native_support import OBJECTS, Array, engine, every_isa, nearest32
+from placed_support import run_placed, same_everywhere
+from support import assert_equal, node_model
+
+import qrun
+from qrun.native import Declined, Operand, Undecided
+from qrun.native._elementwise import CLOSE, EXACT, SINGLE
+from qrun.native.elementwise import Elementwise
+from qrun.ops import find
+
+F = np.float32
+P, Q = 1.702, 0.4
+UNARY: dict[str, tuple[str, dict[str, Any]]] = {
+    "relu": ("Relu", {}), "leaky_relu": ("LeakyRelu", {"alpha": P}), "abs": ("Abs", {}), "neg": ("Neg", {}),
+    "sqrt": ("Sqrt", {}), "reciprocal": ("Reciprocal", {}), "exp": ("Exp", {}), "tanh": ("Tanh", {}),
+    "sigmoid": ("Sigmoid", {}), "erf": ("Erf", {}), "gelu": ("Gelu", {}), "swish": ("Swish", {"alpha": P}),
+    "hard_sigmoid": ("HardSigmoid", {"alpha": P, "beta": Q}), "hard_swish": ("HardSwish", {}),
+}  # fmt: skip
+BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+SHAPES = [
+    ((7,), (7,)), ((3, 40), (3, 40)), ((2, 3, 40), (40,)), ((2, 3, 40), ()), ((1,), (2, 5, 3)), ((4, 1), (1, 9)),
+    ((2, 8, 5, 6), (2, 8, 1, 1)), ((2, 8, 5, 6), (1, 8, 5, 6)), ((2, 8, 5, 6), (8, 1, 1)), ((2, 8, 5, 6), (8, 5, 6)),
+    ((2, 1, 5, 6), (1, 8, 1, 1)), ((1, 2, 9, 9), (1, 1, 1, 9)), ((2, 0, 3), (3,)), ((), ()), ((2, 3, 4, 5), (2, 1, 4, 1)),
+]  # fmt: skip
+
+
+def function(name: str) -> Callable[[Array], Array]:
+    op_type, attributes = UNARY[name]
+    definition = find("", op_type, 28)
+    assert definition is not None
+    return lambda x: np.asarray(definition(x, **attributes))
+
+
+def numbers(rng: np.random.Generator, count: int) -> Array:
+    """Of all sizes, with those that are special, and some that are whole or halves."""
+    bits = rng.integers(0, 2**32, count, np.uint64).astype(np.uint32).view(F)
+    near = (rng.normal(0, 3, count)).astype(F)
+    even = (rng.integers(-40, 40, count) / 2).astype(F)
+    special = rng.choice(
+        np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-38, 3.4e38, 88.7, -104, 2.0**-23], F), count
+    )
+    return np.choose(rng.choice(4, count, p=[0.2, 0.6, 0.1, 0.1]), [bits, near, even, special]).astype(F)
+
+
+def planned(name: str, shape: tuple[int, ...], isa: str, threads: int = 1, reference: Any = None) -> Elementwise:
+    made = reference or (function(name) if name in CLOSE else None)
+    return Elementwise(engine(isa, threads), name, [Operand(shape, np.dtype(F))], (P, Q), made)
+
+
+def test_every_function_is_here() -> None:
+    others = {*BINARY, "clip", "square", "cast"}
+    assert {*SINGLE, *EXACT, *CLOSE} == {*UNARY, *others}
+
+
+@pytest.mark.parametrize("name", UNARY)
+@every_isa
+def test_functions(isa: str, name: str) -> None:
+    rng = np.random.default_rng(sum(map(ord, name)))
+    for count in (1, 3, 4, 8, 15, 16, 17, 40, 3000):
+        x = numbers(rng, count)
+        for at_end in (True, False):
+            got = run_placed(engine(isa), planned(name, x.shape, isa), [x], (0, 0), at_end)
+            assert_equal(got, function(name)(x), f"{name} of {count}")
+
+
+def exact(name: str, x: Any) -> Fraction:
+    """The real value, to 60 digits, for an x that is not 0."""
+    with localcontext() as context:
+        context.prec = 90
+        value = Decimal(float(x))
+        slope = Decimal(float(F(P)))
+
+        def sigmoid(v: Decimal) -> Decimal:
+            return 1 / (1 + (-v).exp())
+
+        def erf(v: Decimal) -> Decimal:
+            term = total = v
+            n = 0
+            while abs(term) > Decimal(10) ** -85:
+                n += 1
+                term *= -v * v / n
+                total += term / (2 * n + 1)
+            pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
+            return 2 * total / pi.sqrt()
+
+        made = {
+            "exp": lambda v: v.exp(),
+            "sigmoid": sigmoid,
+            "tanh": lambda v: 1 - 2 / ((2 * v).exp() + 1),
+            "swish": lambda v: v * sigmoid(slope * v),
+            "erf": erf,
+            "gelu": lambda v: v / 2 * (1 + erf(v / Decimal(2).sqrt())),
+        }[name](value)
+        return Fraction(made)
+
+
+@pytest.mark.parametrize("name", sorted(CLOSE))
+def test_results_are_the_correctly_rounded_real_values(name: str) -> None:
+    """By an oracle of its own, the series of each function in 90 digits."""
+    rng = np.random.default_rng(11)
+    x = np.concatenate([rng.normal(0, 1.5, 120), rng.uniform(-6, 6, 40), np.exp(rng.uniform(-30, 0, 40))]).astype(F)
+    x = x[np.abs(x) < 7]
+    got = qrun.native.Engine.run(engine("generic"), planned(name, x.shape, "generic"), [x])
+    want = np.array([nearest32(exact(name, v)) for v in x], F)
+    assert_equal(got, want, name)
+
+
+@pytest.mark.parametrize("name", sorted(CLOSE))
+@every_isa
+def test_the_reference_makes_what_is_in_doubt_and_nothing_else(isa: str, name: str) -> None:
+    rng, asked = np.random.default_rng(12), list[Array]()
+
+    def reference(x: Array) -> Array:
+        asked.append(x.copy())
+        return function(name)(x)
+
+    x = rng.normal(0, 2, 1 << 15).astype(F)
+    native = engine(isa)
+    assert_equal(native.run(planned(name, x.shape, isa, reference=reference), [x]), function(name)(x))
+    assert len(asked) <= 3, "float64 decides nearly all"
+    doubtful = {
+        "exp": 2.0**-24,
+        "sigmoid": 2.0**-23,
+        "tanh": 2.0**-149,
+        "erf": 0,
+        "gelu": 3 * 2.0**-149,
+        "swish": 2.0**-149,
+    }
+    if not doubtful[name]:
+        return
+    asked.clear()
+    native.run(planned(name, (1,), isa, reference=reference), [np.full(1, doubtful[name], F)])
+    assert len(asked) == (name != "tanh")
+
+
+@every_isa
+def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
+    def reference(x: Array) -> Array:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Undecided):
+        engine(isa).run(planned("sigmoid", (1,), isa, reference=reference), [np.full(1, 2.0**-23, F)])
+
+
+@pytest.mark.parametrize("name", BINARY)
+@every_isa
+def test_operands_that_broadcast(isa: str, name: str) -> None:
+    rng = np.random.default_rng(13)
+    for shapes in SHAPES:
+        for a, b in ((0, 1), (1, 0)):
+            x, y = (numbers(rng, math.prod(shapes[i])).reshape(shapes[i]) for i in (a, b))
+            with np.errstate(all="ignore"):
+                want = np.asarray(BINARY[name](x, y))
+            for threads in (1, 2):
+                operation = Elementwise(engine(isa, threads), name, [Operand(v.shape, v.dtype) for v in (x, y)])
+                orders: tuple[Any, ...] = ("plain", "channels") if operation.order == "any" else ("plain",)
+                for order in orders:
+                    lying = operation.lying(order)
+                    got = run_placed(engine(isa), lying, [x, y], (0, 0, 0), True)
+                    assert_equal(np.ascontiguousarray(got).reshape(want.shape), want, f"{shapes} {order}")
+
+
+@every_isa
+def test_rows_with_gaps(isa: str) -> None:
+    rng = np.random.default_rng(14)
+    x, y = (numbers(rng, 2 * 9 * 6).reshape(2, 9, 6) for _ in range(2))
+    operation = Elementwise(engine(isa), "add", [Operand(x.shape, x.dtype)] * 2).lying("channels")
+    for strides in ((48, 0, 0), (0, 40, 0), (36, 60, 44)):
+        for at_end in (True, False):
+            with np.errstate(all="ignore"):
+                assert_equal(run_placed(engine(isa), operation, [x, y], strides, at_end), x + y, f"{strides}")
+
+
+def test_operands_that_broadcast_along_too_many_axes() -> None:
+    shapes = [(2, 1, 2, 1, 2, 1), (1, 2, 1, 2, 1, 2)]
+    with pytest.raises(Declined, match="along too many axes"):
+        Elementwise(engine("generic"), "add", [Operand(shape, np.dtype(F)) for shape in shapes])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int8, F])
+@every_isa
+def test_casts(isa: str, dtype: Any) -> None:
+    rng = np.random.default_rng(15)
+    whole = rng.integers(-(2**31), 2**31, 50)
+    for count in (1, 5, 16, 50):
+        x = whole[:count].astype(dtype)
+        operation = Elementwise(engine(isa), "cast", [Operand(x.shape, x.dtype)])
+        assert_equal(run_placed(engine(isa), operation, [x], (0, 0)), x.astype(F))
+
+
+NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
+    *((op_type, [], attributes, 24) for op_type, attributes in UNARY.values()),
+    ("Clip", [np.array(-1, F), np.array([2], F)], {}, 13),
+    ("Clip", [None, np.array(0.5, F)], {}, 13),
+    ("Clip", [np.array(3, F), np.array(-3, F)], {}, 13),
+    ("Clip", [], {"min": -0.3, "max": 0.7}, 10),
+    ("Pow", [np.array([2], np.int64)], {}, 15),
+    ("Pow", [np.array(2, F)], {}, 15),
+    ("Cast", [], {"to": 1}, 13),
+    *((op_type, [np.array([[0.3], [-2], [0]], F)], {}, 14) for op_type in ("Add", "Sub", "Mul", "Div")),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("op_type", "others", "attributes", "opset"), NODES)
+def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opset: int, threads: int) -> None:
+    x = numbers(np.random.default_rng(16), 2 * 3 * 701).reshape(2, 3, 701)
+    places = range(1, len(others) + 1)
+    model, feeds = node_model(op_type, [x, *others], attributes, opset=opset, constants=list(places))
+    result = same_everywhere(model, feeds, threads=threads)
+    assert [event.backend for event in result.events] == ["native"]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "why"),
+    [
+        ("Exp", [np.ones(3)], {}, "no native kernel for float64"),
+        ("Add", [np.ones(3, np.int64)] * 2, {}, "no native int64 arithmetic"),
+        ("Gelu", [np.ones(3, F)], {"approximate": "tanh"}, "approximated by tanh"),
+        ("Pow", [np.ones(3, F), np.array(3, F)], {}, "Y is not constant"),
+        ("Cast", [np.ones(3, F)], {"to": 7}, "not to float32"),
+    ],
+)
+def test_what_the_reference_runs(op_type: str, inputs: list[Any], attributes: dict[str, Any], why: str) -> None:
+    output = np.int64 if attributes.get("to") == 7 else inputs[0].dtype
+    model, feeds = node_model(op_type, inputs, attributes, outputs=[output])
+    result = qrun.Session(model, cache=OBJECTS).execute(feeds)
+    assert (result.events[0].backend, result.events[0].why) == ("reference", why)
+
+
+def test_checks_are_those_of_the_reference() -> None:
+    x = np.ones((2, 3), F)
+    for op_type, others, attributes, message in (
+        ("Clip", [np.ones(2, F)], {}, "min is not a scalar"),
+        ("Gelu", [], {"approximate": "cosh"}, "the approximation does not exist"),
+        ("Add", [np.ones(2, F)], {}, "the inputs' shapes do not broadcast"),
+    ):
+        model, feeds = node_model(op_type, [x, *others], attributes, constants=[1])
+        for backend in ("reference", "native"):
+            with pytest.raises(qrun.QrunError, match=message):
+                qrun.Session(model, backend=backend, cache=OBJECTS).run(feeds)

@@ -1,0 +1,179 @@
+"""Native softmax and layer normalization of float32 equal the reference kernels bit for bit, within their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from native_support import OBJECTS, Array, engine, every_isa, nearest32
+from placed_support import run_placed, same_everywhere
+from support import assert_equal, node_model
+
+import qrun
+from qrun.native import Undecided
+from qrun.native.normalize import Shares, Standardize
+from qrun.ops.layernorm import layer_normalization
+from qrun.ops.softmax import softmax
+
+F = np.float32
+LENGTHS = (1, 2, 3, 4, 7, 8, 9, 16, 17, 33, 100, 769)
+Row = Callable[[Array], Array]
+
+
+def rows(rng: np.random.Generator, count: int, length: int) -> Array:
+    """Plain ones, and ones that are equal, far from 0, far apart, tiny, or not finite."""
+    x = rng.normal(0, 2, (count, length))
+    kind = rng.integers(0, 10, count)
+    x[kind == 1] = 3.25
+    x[kind == 2] += 4096
+    x[kind == 3] = 1e8 + np.round(x[kind == 3]) * 64
+    x[kind == 4] *= 60
+    x[kind == 5] *= 1e-25
+    x[kind == 6] *= 1e30
+    some = rng.random(x.shape) < 0.2
+    x = np.where(some & (kind == 7)[:, None], rng.choice([np.inf, -np.inf, np.nan], x.shape), x)
+    x = np.where(some & (kind == 8)[:, None], -np.inf, x)
+    return x.astype(F)
+
+
+def share_row(x: Array) -> Array:
+    return softmax(x[None])[0]  # type: ignore[no-any-return]
+
+
+def counted(row: Row) -> tuple[Row, list[int]]:
+    calls: list[int] = []
+
+    def made(x: Array) -> Array:
+        calls.append(1)
+        return row(x)
+
+    return made, calls
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@every_isa
+def test_softmax(isa: str, at_end: bool) -> None:
+    rng = np.random.default_rng(1)
+    for length in LENGTHS:
+        x = rows(rng, 40, length)
+        for threads in (1, 2):
+            operation = Shares(engine(isa, threads), x.shape, length, share_row)
+            got = run_placed(engine(isa, threads), operation, [x], (0, 0), at_end)
+            assert_equal(got, softmax(x), f"rows of {length}")
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@every_isa
+def test_layer_normalization(isa: str, at_end: bool) -> None:
+    rng = np.random.default_rng(2)
+    for length in LENGTHS:
+        x = rows(rng, 40, length)
+        scale, bias = (rng.normal(i, 0.5, length).astype(F) for i in (1, 0))
+        for given, epsilon in ((bias, 1e-5), (None, 1e-12), (None, 0.0)):
+            with np.errstate(all="ignore"):
+                want = layer_normalization(x, scale, given, epsilon=epsilon)[0]
+
+            def row(x: Array, given: Any = given, scale: Any = scale, epsilon: float = epsilon) -> Array:
+                return np.asarray(layer_normalization(x, scale, given, epsilon=epsilon)[0])
+
+            operation = Standardize(engine(isa), x.shape, scale, given, float(F(epsilon)), row)
+            got = run_placed(engine(isa), operation, [x], (0, 0), at_end)
+            assert_equal(got, want, f"rows of {length}, epsilon {epsilon}")
+
+
+@every_isa
+def test_the_reference_makes_few_rows(isa: str) -> None:
+    """Of rows that are neither equal nor far from 0."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(0.3, 2, (300, 256)).astype(F)
+    ones = np.ones(256, F)
+    shares, asked = counted(share_row)
+    engine(isa).run(Shares(engine(isa), x.shape, 256, shares), [x])
+    assert len(asked) <= 12
+    standard, asked = counted(lambda x: np.asarray(layer_normalization(x, ones)[0]))
+    engine(isa).run(Standardize(engine(isa), x.shape, ones, None, float(F(1e-5)), standard), [x])
+    assert len(asked) <= 12
+
+
+@every_isa
+def test_rows_in_doubt_are_the_reference_s(isa: str) -> None:
+    """0.5 exactly between its neighbours is none; a sum that is one is: 1 / (1 + exp(-x)) = 1/2 + 2**-25 nearly."""
+    x = np.array([[0, -(2.0**-23)], [1, 0]], F)
+    made, asked = counted(lambda x: np.array([7, 8], F))
+    got = engine(isa).run(Shares(engine(isa), x.shape, 2, made), [x])
+    assert_equal(got, np.stack([np.array([7, 8], F), softmax(x)[1]]))
+    assert len(asked) == 1
+
+
+@every_isa
+def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
+    def row(x: Array) -> Array:
+        raise ValueError
+
+    x = np.array([[0, -(2.0**-23)]], F)
+    with pytest.raises(Undecided):
+        engine(isa).run(Shares(engine(isa), x.shape, 2, row), [x])
+
+
+def test_layer_normalization_is_the_correctly_rounded_real_value() -> None:
+    """By integers and fractions, where the root is one: rows of two values, epsilon 0."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(0, 3, (200, 2)).astype(F)
+    scale, bias = np.array([0.7, -1.3], F), np.array([0.11, 5], F)
+    model, feeds = node_model("LayerNormalization", [x, scale, bias], {"epsilon": 0.0}, constants=[1, 2])
+    got = qrun.Session(model, backend="native", cache=OBJECTS).run(feeds)["y0"]
+    for (a, b), made in zip(x, got, strict=True):
+        signs = (1, -1) if a > b else (-1, 1)
+        want = [
+            nearest32(sign * Fraction(float(s)) + Fraction(float(t)))
+            for sign, s, t in zip(signs, scale, bias, strict=True)
+        ]
+        assert_equal(made, np.array(want, F), f"{a}, {b}")
+
+
+NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
+    ("Softmax", [], {}, 13),
+    ("Softmax", [], {"axis": 3}, 13),
+    ("Softmax", [], {"axis": 2}, 11),
+    ("Softmax", [], {"axis": 0}, 11),
+    ("LayerNormalization", [np.linspace(-1, 2, 10, dtype=F)], {}, 17),
+    ("LayerNormalization", [np.linspace(-1, 2, 10, dtype=F), np.ones((1, 1, 1, 10), F)], {"epsilon": 0.1}, 17),
+    ("LayerNormalization", [np.ones((5, 1), F), np.ones((), F)], {"axis": 2}, 17),
+    ("LayerNormalization", [np.ones((3, 5, 10), F)], {"axis": -3, "stash_type": 16}, 17),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("op_type", "others", "attributes", "opset"), NODES)
+def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opset: int, threads: int) -> None:
+    x = rows(np.random.default_rng(5), 2 * 3 * 5, 10).reshape(2, 3, 5, 10)
+    model, feeds = node_model(op_type, [x, *others], attributes, opset=opset, constants=[1, 2])
+    result = same_everywhere(model, feeds, threads=threads)
+    assert [event.backend for event in result.events] == ["native"]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "outputs", "why"),
+    [
+        ("Softmax", [np.ones((2, 3, 4), F)], {"axis": 1}, [F], "not along the last axis"),
+        ("Softmax", [np.ones((2, 3))], {}, [np.float64], "no native kernel for float64"),
+        ("Softmax", [np.ones((2, 0), F)], {}, [F], "no elements"),
+        ("LayerNormalization", [np.ones((2, 3), F), np.ones((2, 1), F)], {}, [F], "its scale differs from row to row"),
+        ("LayerNormalization", [np.ones((2, 3), F), np.ones(3, F)], {}, [F, F], "its mean or deviation is asked for"),
+    ],
+)
+def test_what_the_reference_runs(
+    op_type: str, inputs: list[Any], attributes: dict[str, Any], outputs: list[Any], why: str
+) -> None:
+    model, feeds = node_model(op_type, inputs, attributes, outputs=outputs, constants=[1])
+    result = qrun.Session(model, cache=OBJECTS).execute(feeds)
+    assert (result.events[0].backend, result.events[0].why) == ("reference", why)
+
+
+def test_a_scale_that_is_fed() -> None:
+    model, feeds = node_model("LayerNormalization", [np.ones((2, 3), F), np.ones(3, F)], {})
+    (event,) = qrun.Session(model, cache=OBJECTS).execute(feeds).events
+    assert (event.backend, event.why) == ("reference", "Scale is not constant")
