@@ -48,6 +48,7 @@ CLOSE: dict[str, Write] = {
     "sigmoid": lambda k, v: k.wide.sigmoid(v[0]),
     "erf": lambda k, v: k.wide.erf(v[0]),
     "gelu": lambda k, v: k.wide.gelu(v[0]),
+    "cube": lambda k, v: k.wide.op("fmul", k.wide.op("fmul", v[0], v[0]), v[0]),
     "swish": lambda k, v: k.wide.op("fmul", v[0], k.wide.sigmoid(k.wide.op("fmul", k.wide_constant("p"), v[0]))),
 }
 """Functions known to a relative error, far below that of float32, in float64; p: alpha."""
@@ -111,7 +112,7 @@ class Elementwise(Strided):
         self.w.store(self.kind, self.wide.single(made), y, 4)
         low, high = (self.wide.op("fmul", made, factor) for factor in self._reach(wide[0]))
         with self.w.when(self.wide.any(self.wide.differ(low, high))):
-            settle(self.w, self.a["settle"], x, y, self.spec.rows)
+            settle(self.w, self.a["settle"], x, y, self.spec.rows, self.spec.rows)
 
     def _reach(self, x: str) -> tuple[str, str]:
         """Factors of a result to the ends of what it may be."""

@@ -12,13 +12,13 @@ from qrun.native.spec import KernelSpec
 
 _ROWS = ("x*", "y*", "rows", "chunk", "tiles", "length", "settle*", "numbers*")
 STANDARDIZE = (*_ROWS, "scale*", "bias*")
-SHARES = _ROWS
+SHARES = MEAN = _ROWS
 """One 8-byte word each.
 
 chunk        rows of a tile; length: elements of a row
 scale, bias  float32 [length]
 settle       makes a row, of its elements, where float64 does not decide how a result rounds
-numbers      float64: the reach of a result relative to its size; then for ``standardize`` its reach relative to the
+numbers      float64: the reach of a result relative to its size, or of a mean to that of all sizes; then for ``standardize`` its reach relative to the
              scale, epsilon, the length, and the greatest mean in deviations whose square is nothing beside the reach
 """
 REACH, SCALE_REACH, EPSILON, LENGTH, FAR = range(0, 40, 8)
@@ -28,6 +28,8 @@ class _Rows:
     """Rows one after another, `rows` elements at once and what is left one by one."""
 
     names: tuple[str, ...]
+    reduces = False
+    """Whether a row becomes one result."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         self.w, self.n = Flow(), spec.rows
@@ -41,10 +43,10 @@ class _Rows:
         with w.tiles(a["tiles"]) as tile:
             first = w.mul(tile, a["chunk"])
             with w.loop(first, w.least(w.add(first, a["chunk"]), a["rows"]), 1) as row:
-                start = w.mul(w.mul(row.index, a["length"]), 4)
-                x, y = w.at(a["x"], start), w.at(a["y"], start)
+                made = "1" if self.reduces else a["length"]
+                x, y = (w.at(a[n], w.mul(w.mul(row.index, size), 4)) for n, size in (("x", a["length"]), ("y", made)))
                 with w.when(self._row(x, y)):
-                    settle(w, a["settle"], x, y, a["length"])
+                    settle(w, a["settle"], x, y, a["length"], made)
         return w.function("define i64 @kernel(ptr noalias %args, ptr noalias %next, ptr noalias %scratch)")
 
     def _row(self, x: str, y: str) -> str:
@@ -166,3 +168,22 @@ class Shares(_Rows):
             more = w.let(f"fcmp ogt float {value}, {rest.carried[0]}")
             rest.next([w.let(f"select i1 {more}, float {value}, float {rest.carried[0]}")])
         return rest.carried[0]
+
+
+class Mean(_Rows):
+    """sum x / length."""
+
+    names = MEAN
+    reduces = True
+
+    def _row(self, x: str, y: str) -> str:
+        w, one = self.w, self.one
+        total, sizes = (
+            w.splat(1, "double", self._sum(term))
+            for term in (lambda k, at: self._loaded(k, x, at), lambda k, at: k.size(self._loaded(k, x, at)))
+        )
+        count = w.splat(1, "double", w.let(f"uitofp i64 {self.a['length']} to double"))
+        mean = one.op("fdiv", total, count)
+        w.store("<1 x float>", one.single(mean), y, 4)
+        reach = one.op("fmul", one.op("fdiv", sizes, count), w.splat(1, "double", self._number(REACH)))
+        return one.any(one.differ(*(one.op(step, mean, reach) for step in ("fsub", "fadd"))))

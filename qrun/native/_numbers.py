@@ -158,9 +158,9 @@ class Numbers:
         return self.choose("oeq", x, self.const(-math.inf), self.const(math.nan), made)
 
 
-def settle(w: Flow, function: str, x: str, y: str, count: int | str) -> None:
-    """Let the `function` of settle.py make float32 y[:count] of x[:count]; if it fails, the run has not decided."""
-    failed = w.let(f"call i64 {function}(ptr {x}, ptr {y}, i64 {count})")
+def settle(w: Flow, function: str, x: str, y: str, count: int | str, made: int | str) -> None:
+    """Let the `function` of settle.py make float32 y[:made] of x[:count]; if it fails, the run has not decided."""
+    failed = w.let(f"call i64 {function}(ptr {x}, ptr {y}, i64 {count}, i64 {made})")
     with w.when(w.let(f"icmp ne i64 {failed}, 0")):
         w.do(f"store atomic i64 1, ptr {w.at('%args', DOUBT)} monotonic, align 8")
 

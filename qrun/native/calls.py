@@ -8,12 +8,14 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from qrun.native.engine import Engine, address
+from qrun.native.engine import Engine, address, wait_for
 from qrun.native.fold import aligned
 from qrun.native.section import WORDS, invoke
 from qrun.native.thresholds import Ints
 
 _LINES = -(-WORDS // 8) * 8
+_WORTH = 12
+"""Tiles, of some microseconds at least, from which on it is worth to wake other threads."""
 T = TypeVar("T")
 
 
@@ -61,7 +63,8 @@ class Batch:
         self.words = aligned(self.template.shape, np.int64, 0)
         base, step = address(self.words), self.words.strides[0]
         self.starts = [(call.kernel, base + number * step, call.scratch) for number, call in enumerate(calls)]
-        self.helpers = min(engine.threads, sum(call.tiles for call in calls)) - 1
+        tiles = sum(call.tiles for call in calls)
+        self.helpers = min(engine.threads, tiles) - 1 if tiles >= _WORTH else 0
         self._first = self.template[0].tolist()
         self._only: Any = memoryview(self.words.reshape(-1).data) if len(calls) == 1 else None
 
@@ -82,8 +85,7 @@ class Batch:
             return
         waiting = [self.pool.submit(_walk, self.starts, (self, keep)) for _ in range(self.helpers)]
         _walk(self.starts, keep)
-        for done in waiting:
-            done.result()
+        wait_for(waiting)
 
 
 def _walk(starts: Sequence[tuple[Any, int, int]], keep: object) -> None:

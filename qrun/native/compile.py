@@ -58,9 +58,10 @@ _WRITERS = {
     "elementwise": "_elementwise.Elementwise",
     "standardize": "_normalize.Standardize",
     "shares": "_normalize.Shares",
+    "mean": "_normalize.Mean",
 }
 """The class that writes kernels of each kind; imported when one is to be compiled."""
-_THREAD_MEMORY = ("amx", "amx_copy", "lrn", "clipped", "widened", "standardize", "shares")
+_THREAD_MEMORY = ("amx", "amx_copy", "lrn", "clipped", "widened", "standardize", "shares", "mean")
 _SOURCES = (
     "_amx.py",
     "_bounds.py",

@@ -21,7 +21,7 @@ from qrun.native.section import Section
 Array = np.ndarray[Any, Any]
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 
 @dataclass(slots=True)
@@ -92,8 +92,7 @@ class Engine:
                 keep = (arguments, operands)
                 waiting = [self.pool.submit(_help, section, start, keep) for _ in range(helpers)]
             section.run(start)
-            for done in waiting:
-                done.result()
+            wait_for(waiting)
             if arguments[DOUBT // 8]:
                 raise Undecided
 
@@ -118,6 +117,13 @@ def stage(array: Array, operation: Operation, place: int) -> Array:
 def _help(section: Section, start: int, keep: object) -> None:
     """Run a kernel; `keep` holds what it works on, also if the caller is interrupted and leaves."""
     section.run(start)
+
+
+def wait_for(helpers: Sequence[Future[None]]) -> None:
+    """Until those that have begun have ended; the others would find nothing to do, and need not begin."""
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
 
 
 def address(array: Array) -> int:

@@ -27,6 +27,8 @@ Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
 
 _PATIENCE = 20000
 """Turns of the waiting loop (tens of nanoseconds each) after which a helper goes back to sleep."""
+_WORTH = 32
+"""Tiles, of some microseconds at least, from which on it is worth to wake helpers after other steps."""
 _OPEN, _INSIDE, _RANGE, _GONE = range(0, STATE // 8, 8)
 
 
@@ -108,10 +110,11 @@ class Instance:
 
         for key, array in arrays.items():
             take(key, array)
-        self._call_helpers()
         for stretch in program.stretches:
             begin = perf_counter_ns()
             if stretch.item < 0:
+                if not stretch.first or stretch.tiles >= _WORTH:
+                    self._call_helpers()
                 self._lead(stretch)
             else:
                 item = program.items[stretch.item]

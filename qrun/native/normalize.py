@@ -1,4 +1,4 @@
-"""Planned normalization of float32 rows: by mean and deviation (layer normalization), and as shares of a sum (softmax)."""
+"""Planned work on float32 rows: layer normalization, softmax, means."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native._normalize import SHARES, STANDARDIZE
+from qrun.native._normalize import MEAN, SHARES, STANDARDIZE
 from qrun.native.engine import Engine
 from qrun.native.operation import Operand, Order, size
 from qrun.native.planned import Planned, share
@@ -22,10 +22,10 @@ _UNIT = 2.0**-53
 _FAR = 2.0**20
 
 
-class _Normalize(Planned):
-    """y = rows of `length` elements of x, each made of its own row; both float32 in C order.
+class _Rows(Planned):
+    """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
 
-    reference: makes a row, float32 [length], of its elements. It decides where float64 here does not: both are within
+    reference: makes a row's, of its elements. It decides where float64 here does not: both are within
                a reach of the real value, which grows with the additions that follow each other in a sum.
     """
 
@@ -33,10 +33,18 @@ class _Normalize(Planned):
     kind: str
     names: tuple[str, ...]
 
-    def __init__(self, engine: Engine, shape: Sequence[int], length: int, reference: Callable[[Array], Array]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        shape: Sequence[int],
+        length: int,
+        reference: Callable[[Array], Array],
+        y_shape: Sequence[int] | None = None,
+    ) -> None:
         super().__init__()
-        operand = Operand(tuple(shape), _FLOAT)
-        self.engine, self.operands, self.length = engine, (operand, operand), length
+        shapes = shape, shape if y_shape is None else y_shape
+        self.operands = tuple(Operand(tuple(s), _FLOAT) for s in shapes)
+        self.engine, self.length = engine, length
         self.settle = Settle(reference)
         lanes = engine.isa.lanes
         self.additions = length // lanes + 2 * lanes + 64 + length // 4096
@@ -46,7 +54,7 @@ class _Normalize(Planned):
         raise NotImplementedError
 
     def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
-        rows = size(self.result.shape) // self.length if self.length else 0
+        rows = size(self.operands[0].shape) // self.length if self.length else 0
         if not rows:
             return ()
         isa = self.engine.isa
@@ -58,13 +66,13 @@ class _Normalize(Planned):
         return (
             Section(
                 spec, self.engine.kernels.get(spec), struct(self.names, words, arrays), ((0, 0), (1, 1)),
-                (4 * rows * self.length,) * 2, words["tiles"], keep=tuple(arrays.values()), scratch=8 * self.length,
+                tuple(4 * size(operand.shape) for operand in self.operands), words["tiles"], keep=tuple(arrays.values()), scratch=8 * self.length,
                 decides=False,
             ),
         )  # fmt: skip
 
 
-class Standardize(_Normalize):
+class Standardize(_Rows):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias (None for none) float32 [length]."""
 
     kind, names = "standardize", STANDARDIZE
@@ -88,10 +96,19 @@ class Standardize(_Normalize):
         return numbers, dict(zip(("scale*", "bias*"), map(packed, self._affine), strict=True))
 
 
-class Shares(_Normalize):
+class Shares(_Rows):
     """exp(x) / sum exp(x)."""
 
     kind, names = "shares", SHARES
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         return np.array([(2 * self.additions + 80) * _UNIT]), {}
+
+
+class Mean(_Rows):
+    """sum x / length, of shape y_shape."""
+
+    kind, names = "mean", MEAN
+
+    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
+        return np.array([(2 * self.additions + 16) * _UNIT]), {}

@@ -133,7 +133,8 @@ class Program:
             while number < len(self.calls) and self.calls[number].placed.item < item:
                 number += 1
             if number > first:
-                plain.append(Stretch(first, number))
+                tiles = sum(call.section.tiles for call in self.calls[first:number])
+                plain.append(Stretch(first, number, tiles=tiles))
             if item < len(self.items):
                 plain.append(Stretch(0, 0, item))
         return tuple(self._freeing(plain))

@@ -15,13 +15,13 @@ class KernelSpec:
              16 bits); widened (products of 16 bits);
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); elementwise (functions of float32); standardize (layer
-             normalization); shares (softmax of float32); scale (sums to results), pack_rows and pack_columns (weights of a
+             normalization); shares (softmax of float32); mean; scale (sums to results), pack_rows and pack_columns (weights of a
              run), range and codes (quantization of a run).
     isa:     name of the instruction set.
     rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;
              quantize_image: `vectors` planes; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
-             standardize, shares: `rows` elements at once).
+             standardize, shares, mean: `rows` elements at once).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
              taps per turn (pools).
     form:    how results are made of accumulators (forms.py); the function (elementwise).

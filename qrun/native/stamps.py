@@ -14,12 +14,16 @@ from qrun.native.thresholds import Ints
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Calls first..end-1, or, where they are none, the item that runs elsewhere; arrays that are not needed after it."""
+    """Calls first..end-1, or, where they are none, the item that runs elsewhere; arrays that are not needed after it.
+
+    tiles: of its calls.
+    """
 
     first: int
     end: int
     item: int = -1
     frees: tuple[Key, ...] = ()
+    tiles: int = 0
 
 
 @dataclass(frozen=True, slots=True)

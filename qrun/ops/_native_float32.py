@@ -112,6 +112,17 @@ def shares_kernel(site: Site, axis: int, row: Callable[[Array], Array]) -> Nativ
     return kernel_of(site, Shares(site.engine, x.shape, math.prod(x.shape[axis:]), row), (0,), lambda y: True)
 
 
+def mean_kernel(site: Site, axes: Sequence[int], y_shape: Sequence[int], row: Callable[[Array], Array]) -> NativeKernel:
+    """The kernel of a mean over the last axes. row: the reference, of one row."""
+    from qrun.native.normalize import Mean
+
+    x = _rows(site)
+    if sorted(axes) != list(range(x.ndim - len(axes), x.ndim)) or not axes:
+        raise declined("not over the last axes")
+    length = math.prod(x.shape[axis] for axis in axes)
+    return kernel_of(site, Mean(site.engine, x.shape, length, row, y_shape), (0,), lambda y: True)
+
+
 def _rows(site: Site) -> Array:
     x = site.inputs[0]
     assert x is not None

@@ -82,7 +82,7 @@ def layer_normalization(
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
     weights = [_fitting(p, X, name) for name, p in (("Scale", Scale), ("B", B)) if p is not None]
     ctx.claim(X.shape, 16)
-    y, mean, inverse = _standardized(np.ascontiguousarray(X), axes, epsilon)
+    y, mean, inverse = _standardized(np.asarray(X, order="C"), axes, epsilon)
     return _affine(y, weights, X.dtype), narrow(mean, kind), narrow(inverse, kind)
 
 

@@ -44,9 +44,10 @@ def _lower_pow(site: Site) -> NativeKernel:
     assert x is not None
     assert y is not None
     site.require_constant(1)
-    if y.size != 1 or y.ndim > x.ndim or y.reshape(()) != 2:
-        raise declined("not a square")
-    return function_kernel(site, pow_, "square")
+    name = {2.0: "square", 3.0: "cube"}.get(float(y.reshape(-1)[0])) if y.size == 1 and y.ndim <= x.ndim else None
+    if name is None:
+        raise declined("neither a square nor a cube")
+    return function_kernel(site, pow_, name)
 
 
 def _power(x: Array, y: Array) -> Any:

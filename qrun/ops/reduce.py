@@ -12,13 +12,19 @@ from qrun.ir import Array
 from qrun.ops._cast import convert
 from qrun.ops._context import Context
 from qrun.ops._float import axes_in, axis_in, bounds, is_integer, narrow, widen
-from qrun.ops._op import op, refuse
+from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native_float32 import mean_kernel
+from qrun.ops._op import Lowering, op, refuse
 
 Reduction = Callable[[Array, tuple[int, ...], bool], Array]
 
 
-def reduction(op_type: str, axes_input: int = 18) -> Callable[[Reduction], Reduction]:
+def reduction(
+    op_type: str, axes_input: int = 18, native: Callable[..., NativeKernel] | None = None
+) -> Callable[[Reduction], Reduction]:
     """Declares the operator that (data, axes counted from the front, keepdims) computes, in both its forms.
+
+    native: makes the kernel of a site, the axes, the result's shape, and the reference for one row.
 
     axes is an attribute, and all axes if it is omitted. Since version `axes_input` it is an int64 vector; omitted or
     empty, it means all axes, or none with noop_with_empty_axes.
@@ -35,11 +41,26 @@ def reduction(op_type: str, axes_input: int = 18) -> Callable[[Reduction], Reduc
             return reduce(data, _chosen(data, _vector(axes), noop_with_empty_axes), bool(keepdims))
 
         by_attribute.__doc__ = by_input.__doc__ = reduce.__doc__
-        op(op_type, since=1)(by_attribute)
-        op(op_type, since=axes_input)(by_input)
+        for definition in (op(op_type, since=1)(by_attribute), op(op_type, since=axes_input)(by_input)):
+            if native is not None:
+                definition.native(_lowering(reduce, native))
         return reduce
 
     return declare
+
+
+def _lowering(reduce: Reduction, native: Callable[..., NativeKernel]) -> Lowering:
+    def lower(site: Site) -> NativeKernel:
+        data, axes = site.inputs[0], site.inputs[1] if len(site.inputs) > 1 else None
+        assert data is not None
+        given = site.attributes["axes"] if "axes" in site.attributes else _vector(axes)
+        chosen = _chosen(data, given, site.attributes.get("noop_with_empty_axes", 0))
+        site.require_constants()
+        kept = [1 if axis in chosen else n for axis, n in enumerate(data.shape)]
+        shape = kept if site.attributes["keepdims"] else [n for i, n in enumerate(data.shape) if i not in chosen]
+        return native(site, chosen, shape, lambda x: reduce(x, (0,), True))
+
+    return lower
 
 
 @reduction("ReduceSum", axes_input=13)
@@ -52,7 +73,7 @@ def reduce_sum(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     return _folded(np.add, data, axes, keepdims)
 
 
-@reduction("ReduceMean")
+@reduction("ReduceMean", native=mean_kernel)
 def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The mean over `axes`.
 
@@ -63,7 +84,7 @@ def reduce_mean(data: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     count = math.prod(data.shape[a] for a in axes)
     with np.errstate(all="ignore"):
         if not is_integer(data.dtype):
-            total = np.sum(data, axis=axes, dtype=np.float64, keepdims=keepdims)
+            total = np.sum(np.asarray(data, order="C"), axis=axes, dtype=np.float64, keepdims=keepdims)
             return narrow(total / np.float64(count), data.dtype)
         if not count:
             return _folded(np.add, data, axes, keepdims)

@@ -14,8 +14,9 @@ from support import assert_equal, node_model
 
 import qrun
 from qrun.native import Undecided
-from qrun.native.normalize import Shares, Standardize
+from qrun.native.normalize import Mean, Shares, Standardize
 from qrun.ops.layernorm import layer_normalization
+from qrun.ops.reduce import reduce_mean
 from qrun.ops.softmax import softmax
 
 F = np.float32
@@ -84,6 +85,22 @@ def test_layer_normalization(isa: str, at_end: bool) -> None:
             assert_equal(got, want, f"rows of {length}, epsilon {epsilon}")
 
 
+def mean_row(x: Array) -> Array:
+    return reduce_mean(x, (0,), True)
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@every_isa
+def test_means(isa: str, at_end: bool) -> None:
+    rng = np.random.default_rng(6)
+    for length in LENGTHS:
+        x = rows(rng, 40, length)
+        for shape in ((40,), (40, 1)):
+            operation = Mean(engine(isa), x.shape, length, mean_row, shape)
+            got = run_placed(engine(isa), operation, [x], (0, 0), at_end)
+            assert_equal(got, reduce_mean(x, (1,), len(shape) > 1), f"rows of {length}")
+
+
 @every_isa
 def test_the_reference_makes_few_rows(isa: str) -> None:
     """Of rows that are neither equal nor far from 0."""
@@ -96,6 +113,9 @@ def test_the_reference_makes_few_rows(isa: str) -> None:
     standard, asked = counted(lambda x: np.asarray(layer_normalization(x, ones)[0]))
     engine(isa).run(Standardize(engine(isa), x.shape, ones, None, float(F(1e-5)), standard), [x])
     assert len(asked) <= 12
+    means, asked = counted(mean_row)
+    engine(isa).run(Mean(engine(isa), x.shape, 256, means, (300,)), [x])
+    assert len(asked) <= 3
 
 
 @every_isa
@@ -143,6 +163,11 @@ NODES: list[tuple[str, list[Any], dict[str, Any], int]] = [
     ("LayerNormalization", [np.linspace(-1, 2, 10, dtype=F), np.ones((1, 1, 1, 10), F)], {"epsilon": 0.1}, 17),
     ("LayerNormalization", [np.ones((5, 1), F), np.ones((), F)], {"axis": 2}, 17),
     ("LayerNormalization", [np.ones((3, 5, 10), F)], {"axis": -3, "stash_type": 16}, 17),
+    ("ReduceMean", [], {"axes": [-1]}, 13),
+    ("ReduceMean", [], {"axes": [3, 1, 2], "keepdims": 0}, 13),
+    ("ReduceMean", [], {}, 13),
+    ("ReduceMean", [np.array([2, 3], np.int64)], {"keepdims": 0}, 18),
+    ("ReduceMean", [], {}, 18),
 ]
 
 
@@ -162,6 +187,8 @@ def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opse
         ("Softmax", [np.ones((2, 3))], {}, [np.float64], "no native kernel for float64"),
         ("Softmax", [np.ones((2, 0), F)], {}, [F], "no elements"),
         ("LayerNormalization", [np.ones((2, 3), F), np.ones((2, 1), F)], {}, [F], "its scale differs from row to row"),
+        ("ReduceMean", [np.ones((2, 3), F), np.array([0])], {}, [F], "not over the last axes"),
+        ("ReduceMean", [np.ones((2, 3), F)], {"noop_with_empty_axes": 1}, [F], "not over the last axes"),
         ("LayerNormalization", [np.ones((2, 3), F), np.ones(3, F)], {}, [F, F], "its mean or deviation is asked for"),
     ],
 )
