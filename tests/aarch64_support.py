@@ -37,10 +37,10 @@ _PAGE, _BASE, _FILL = 4096, 0x10000000, 0xA5
 _MOVE_WIDE = {264: 0, 266: 16, 268: 32, 269: 48}
 """Relocations, and which 16 bits of an address they put into a move instruction."""
 _START = [
-    0x58000253,  # ldr x19, =table of (function, two arguments)
+    0x58000253,  # ldr x19, =table of (function, three arguments)
     0xA9400269,  # next: ldp x9, x0, [x19]
-    0xF9400A61,  # ldr x1, [x19, 16]
-    0x91006273,  # add x19, x19, 24
+    0xA9410A61,  # ldp x1, x2, [x19, 16]
+    0x91008273,  # add x19, x19, 32
     0xB4000149,  # cbz x9, exit
     0xD63F0120,  # blr x9
     0x17FFFFFB,  # b next
@@ -143,16 +143,17 @@ class Program:
             if section.spec not in self.kernels:
                 self.kernels[section.spec] = self._code(section.spec)
             at = self._place(arguments)
-            self.calls += [self.kernels[section.spec], at, at + 256]
+            scratch = self._place(np.zeros(section.scratch, np.uint8)) if section.scratch else 0
+            self.calls += [self.kernels[section.spec], at, at + 256, scratch]
 
     def run(self, folder: Path, cpu: str) -> None:
         """Fill in the results."""
         start = self._place(np.zeros(len(_START) + 2, np.uint32))
         code = self.segments[-1][1][start % _PAGE :].view(np.uint32)
         for first, array in self.results:
-            self.calls += [start + _WRITE, first, _pages(array.nbytes)]
+            self.calls += [start + _WRITE, first, _pages(array.nbytes), 0]
         code[: len(_START)] = _START
-        code[len(_START) : len(_START) + 2] = self._place(np.array([*self.calls, 0, 0, 0])), 0
+        code[len(_START) : len(_START) + 2] = self._place(np.array([*self.calls, 0, 0, 0, 0])), 0
         file = folder / "program"
         file.write_bytes(self._elf(start))
         file.chmod(0o755)

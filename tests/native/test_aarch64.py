@@ -11,18 +11,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from aarch64_support import AARCH64, BY_NAME, Foreign, Object, Unlinked, every_aarch64, needs_qemu
+from float32_support import UNARY, P, Q, function
 from native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, reference, target_of
 from native_support import ISAS, Array, codes, engine, exact_result
 
-from qrun.native import Conv, Engine, Operation, Target
+from qrun.native import Conv, Engine, Operand, Operation, Target
 from qrun.native._depthwise import taps_per_turn
 from qrun.native.compile import _llvm, _target, compile_object, kernel_text
 from qrun.native.copy import sliced, transposed
+from qrun.native.elementwise import Elementwise
 from qrun.native.epilogue import prove
 from qrun.native.isa import Isa
+from qrun.native.normalize import Mean, Shares, Standardize
 from qrun.native.results import Results
 from qrun.native.spec import KernelSpec
 from qrun.ops.convinteger import conv_integer
+from qrun.ops.layernorm import layer_normalization
+from qrun.ops.reduce import reduce_mean
+from qrun.ops.softmax import softmax
 
 F = np.float32
 FORMS = ("y32", "x32", "f64", "ort", "table")
@@ -152,10 +158,32 @@ def plan_sliced(x: Array, engine: Engine) -> Operation:
     return sliced(engine, x.shape, x.dtype, (1, 5, 1, 0), (1, -2, 1, 3), (1, 3, 3, 3))
 
 
+def float_cases() -> Iterator[Case]:
+    """Functions and rows of float32, none of which float64 leaves in doubt: there is no Python to ask."""
+    rng = np.random.default_rng(73)
+    x = rng.normal(0, 2, (3, 45)).astype(F)
+    for name in UNARY:
+        values = np.abs(x) if name == "sqrt" else x
+        yield Case(name, partial(plan_function, name, values), values, function(name)(values))
+    scale = rng.normal(1, 0.3, 45).astype(F)
+    standard = np.asarray(layer_normalization(x, scale, scale)[0])
+    yield Case("standardize", lambda e: Standardize(e, x.shape, scale, scale, float(F(1e-5)), refused), x, standard)
+    yield Case("shares", lambda e: Shares(e, x.shape, 45, refused), x, softmax(x))
+    yield Case("mean", lambda e: Mean(e, x.shape, 45, refused, (3,)), x, reduce_mean(x, (1,), False))
+
+
+def plan_function(name: str, x: Array, engine: Engine) -> Operation:
+    return Elementwise(engine, name, [Operand(x.shape, x.dtype)], (P, Q), refused)
+
+
+def refused(x: Array) -> Array:
+    raise AssertionError("float64 decides these")
+
+
 @cache
 def cases() -> tuple[list[Case], list[Case]]:
     """Those that are planned as users' are, and those that force a form."""
-    return [*random_cases(), *extreme_cases(), *copy_cases()], list(step_cases())
+    return [*random_cases(), *extreme_cases(), *copy_cases(), *float_cases()], list(step_cases())
 
 
 @needs_qemu
@@ -186,7 +214,7 @@ def test_kernels_are_exact(isa: str, tmp_path: Path) -> None:
 def specs(isa: Isa) -> Iterator[KernelSpec]:
     """Every kind and form."""
     planner = Engine(isa, Unlinked())
-    yield from {section.spec for case in copy_cases() for section in case.plan(planner).tight}
+    yield from {section.spec for case in (*copy_cases(), *float_cases()) for section in case.plan(planner).tight}
     for kind, unroll in (("dense", 4), ("depthwise", 1)):
         for form in (*FORMS, "i32"):
             vectors = max(isa.rows) if form != "i32" else 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+from float32_support import UNARY, P, Q, function, numbers
 from native_support import OBJECTS, Array, engine, every_isa, nearest32
 from placed_support import run_placed, same_everywhere
 from support import assert_equal, node_model
@@ -18,40 +18,14 @@ import qrun
 from qrun.native import Declined, Operand, Undecided
 from qrun.native._elementwise import CLOSE, EXACT, SINGLE
 from qrun.native.elementwise import Elementwise
-from qrun.ops import find
 
 F = np.float32
-P, Q = 1.702, 0.4
-UNARY: dict[str, tuple[str, dict[str, Any]]] = {
-    "relu": ("Relu", {}), "leaky_relu": ("LeakyRelu", {"alpha": P}), "abs": ("Abs", {}), "neg": ("Neg", {}),
-    "sqrt": ("Sqrt", {}), "reciprocal": ("Reciprocal", {}), "exp": ("Exp", {}), "tanh": ("Tanh", {}),
-    "sigmoid": ("Sigmoid", {}), "erf": ("Erf", {}), "gelu": ("Gelu", {}), "swish": ("Swish", {"alpha": P}),
-    "hard_sigmoid": ("HardSigmoid", {"alpha": P, "beta": Q}), "hard_swish": ("HardSwish", {}),
-}  # fmt: skip
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 SHAPES = [
     ((7,), (7,)), ((3, 40), (3, 40)), ((2, 3, 40), (40,)), ((2, 3, 40), ()), ((1,), (2, 5, 3)), ((4, 1), (1, 9)),
     ((2, 8, 5, 6), (2, 8, 1, 1)), ((2, 8, 5, 6), (1, 8, 5, 6)), ((2, 8, 5, 6), (8, 1, 1)), ((2, 8, 5, 6), (8, 5, 6)),
     ((2, 1, 5, 6), (1, 8, 1, 1)), ((1, 2, 9, 9), (1, 1, 1, 9)), ((2, 0, 3), (3,)), ((), ()), ((2, 3, 4, 5), (2, 1, 4, 1)),
 ]  # fmt: skip
-
-
-def function(name: str) -> Callable[[Array], Array]:
-    op_type, attributes = UNARY[name]
-    definition = find("", op_type, 28)
-    assert definition is not None
-    return lambda x: np.asarray(definition(x, **attributes))
-
-
-def numbers(rng: np.random.Generator, count: int) -> Array:
-    """Of all sizes, with those that are special, and some that are whole or halves."""
-    bits = rng.integers(0, 2**32, count, np.uint64).astype(np.uint32).view(F)
-    near = (rng.normal(0, 3, count)).astype(F)
-    even = (rng.integers(-40, 40, count) / 2).astype(F)
-    special = rng.choice(
-        np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-38, 3.4e38, 88.7, -104, 2.0**-23], F), count
-    )
-    return np.choose(rng.choice(4, count, p=[0.2, 0.6, 0.1, 0.1]), [bits, near, even, special]).astype(F)
 
 
 def planned(name: str, shape: tuple[int, ...], isa: str, threads: int = 1, reference: Any = None) -> Elementwise:

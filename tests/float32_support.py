@@ -1,0 +1,38 @@
+"""What the tests of native float32 functions share: the functions, their reference, and numbers of all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from native_support import Array
+
+from qrun.ops import find
+
+F = np.float32
+P, Q = 1.702, 0.4
+UNARY: dict[str, tuple[str, dict[str, Any]]] = {
+    "relu": ("Relu", {}), "leaky_relu": ("LeakyRelu", {"alpha": P}), "abs": ("Abs", {}), "neg": ("Neg", {}),
+    "sqrt": ("Sqrt", {}), "reciprocal": ("Reciprocal", {}), "exp": ("Exp", {}), "tanh": ("Tanh", {}),
+    "sigmoid": ("Sigmoid", {}), "erf": ("Erf", {}), "gelu": ("Gelu", {}), "swish": ("Swish", {"alpha": P}),
+    "hard_sigmoid": ("HardSigmoid", {"alpha": P, "beta": Q}), "hard_swish": ("HardSwish", {}),
+}  # fmt: skip
+
+
+def function(name: str) -> Callable[[Array], Array]:
+    op_type, attributes = UNARY[name]
+    definition = find("", op_type, 28)
+    assert definition is not None
+    return lambda x: np.asarray(definition(x, **attributes))
+
+
+def numbers(rng: np.random.Generator, count: int) -> Array:
+    """Of all sizes, with those that are special, and some that are whole or halves."""
+    bits = rng.integers(0, 2**32, count, np.uint64).astype(np.uint32).view(F)
+    near = (rng.normal(0, 3, count)).astype(F)
+    even = (rng.integers(-40, 40, count) / 2).astype(F)
+    special = rng.choice(
+        np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-38, 3.4e38, 88.7, -104, 2.0**-23], F), count
+    )
+    return np.choose(rng.choice(4, count, p=[0.2, 0.6, 0.1, 0.1]), [bits, near, even, special]).astype(F)
