@@ -353,6 +353,55 @@ def matmul(g: Graph, qdq: bool) -> None:
         g.add(g.node("QLinearMatMul", inputs), shape, scale, zero)
 
 
+def floats(g: Graph, qdq: bool) -> None:
+    """Float arithmetic between quantized tensors: functions, sums of tensors that broadcast, rows, moves."""
+    v = g.pick()
+    if v is None or not v.shape:
+        return
+    rng, real, shape = g.rng, g.real(v), v.shape
+    for kind in rng.choice(["function", "binary", "constant", "rows", "transpose"], int(rng.integers(1, 6))):
+        if kind == "function":
+            op = str(
+                rng.choice(["Erf", "Tanh", "Sigmoid", "Abs", "Neg", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu"])
+            )
+            real = g.node(op, [real])
+        elif kind == "binary":
+            others = [w for w in g.values if meet(shape, w.shape)]
+            other = others[int(rng.integers(0, len(others)))] if others else v
+            if others and rng.random() < 0.8:
+                both = [real, g.real(other)]
+                shape = np.broadcast_shapes(shape, other.shape)
+            else:
+                both = [real, real]
+            real = g.node(str(rng.choice(["Add", "Sub", "Mul"])), both[:: 1 if rng.random() < 0.5 else -1])
+        elif kind == "constant":
+            kept = tuple(n if rng.random() < 0.5 else 1 for n in shape)[int(rng.integers(0, len(shape) + 1)) :]
+            real = g.node(str(rng.choice(["Add", "Div"])), [real, g.constant(rng.uniform(0.5, 3, kept).astype(F))])
+        elif kind == "rows":
+            op = str(rng.choice(["Softmax", "LayerNormalization", "ReduceMean"]))
+            scale = [g.constant(rng.normal(1, 0.2, shape[-1]).astype(F))] if op == "LayerNormalization" else []
+            real = g.node(op, [real, *scale], **({"axes": [-1]} if op == "ReduceMean" else {"axis": -1}))
+            shape = (*shape[:-1], 1) if op == "ReduceMean" else shape
+        else:
+            perm = [int(p) for p in rng.permutation(len(shape))]
+            real, shape = g.node("Transpose", [real], perm=perm), tuple(shape[p] for p in perm)
+    g.quantize(real, shape, *g.parameters(0.02))
+
+
+def dynamic(g: Graph, qdq: bool) -> None:
+    """A product whose left operand is quantized in each run."""
+    v = g.pick()
+    if v is None or not v.shape or v.shape[-1] > 500:
+        return
+    k, m = v.shape[-1], int(g.rng.choice([1, 5, 16, 24, 40]))
+    codes, scale, zero = (g.name() + part for part in ("q", "s", "z"))
+    g.nodes.append(helper.make_node("DynamicQuantizeLinear", [g.real(v)], [codes, scale, zero], f"n{len(g.nodes)}"))
+    weights = g.rng.integers(-128, 128, (k, m)).astype(np.int8 if g.rng.random() < 0.7 else np.uint8)
+    sums = g.node("MatMulInteger", [codes, g.constant(weights), zero])
+    real = g.node("Mul", [g.node("Cast", [sums], to=TensorProto.FLOAT), g.node("Mul", [scale, g.constant(F(0.01))])])
+    g.quantize(real, (*v.shape[:-1], m), *g.parameters(float(v.scale) * 0.01 * 74 * 74 * k**0.5 / 50))
+
+
 KINDS = (
     conv,
     conv,
@@ -369,6 +418,8 @@ KINDS = (
     move,
     matmul,
     aside,
+    floats,
+    dynamic,
 )
 
 
