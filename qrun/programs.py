@@ -19,8 +19,10 @@ from qrun.plan import Plan, Step
 from qrun.steps import NodeEvent, TensorInfo, reference
 
 if TYPE_CHECKING:
+    from qrun.native import Chain
     from qrun.native.program import Program
     from qrun.native.stamps import Ran, Stamp
+    from qrun.ops._native import NativeKernel
 
 KEPT = 4
 """Programs kept per session, for different outputs and shapes; the oldest goes."""
@@ -134,14 +136,14 @@ class Programs:
             return self._made.get(key)
 
     def _compile(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
-        from qrun.native import Declined, Foreign, Operand, Program, Task
+        from qrun.native import Chain, Declined, Foreign, Operand, Program, Task
 
         infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
         arrays = {**defaults(plan), **feeds}
         infos |= {name: TensorInfo(name, a.dtype, a.shape) for name, a in arrays.items()}
         shapes = self._shapes(plan, infos)
         bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
-        items: list[Task | Foreign] = []
+        items: list[Task | Chain | Foreign] = []
         outside = set(arrays)
         fixed = dict(shapes)
         for step, bound in zip(plan.steps, bounds, strict=True):
@@ -149,15 +151,16 @@ class Programs:
             if step.node.outputs[0] in shapes:
                 items.append(Foreign((), ()))
                 continue
-            if kernel is None or kernel.operation is None:
+            if kernel is None or not kernel.stages:
                 made = tuple(name for name in step.node.outputs if name)
                 items.append(Foreign(moving(plan, step), made))
                 outside.update(made)
                 continue
-            names = tuple(step.node.inputs[place] for place in kernel.operands)
+            chain = _chain(step, kernel)
+            names = [name for name in chain.inputs if isinstance(name, str)]
             fixed |= {name: a for name in names if (a := plan.model.constant(name)) is not None}
-            items.append(Task(kernel.operation, names, step.node.outputs[0]))
-        if not any(isinstance(item, Task) for item in items):
+            items.append(chain.tasks[0] if len(chain.tasks) == 1 else chain)
+        if not any(isinstance(item, (Task, Chain)) for item in items):
             return None
         wanted = [name for name in plan.keep if plan.model.constant(name) is None]
         given = {name: Operand(infos[name].shape, infos[name].dtype) for name in outside if name in infos}
@@ -176,6 +179,22 @@ class Programs:
                 stand_ins = [np.broadcast_to(np.zeros((), infos[n].dtype), infos[n].shape) for n in step.node.inputs]
                 found[step.node.outputs[0]] = reference(step, stand_ins, Context(self.arith, step.node.version))
         return found
+
+
+def _chain(step: Step, kernel: NativeKernel) -> Chain:
+    """The kernel's stages on the node's values; those between them, and outputs without a name, have keys of their own."""
+    from qrun.native import Chain, Task
+
+    node = step.node
+
+    def key(value: int | str, names: Sequence[str]) -> str | tuple[int, int | str]:
+        name = names[value] if isinstance(value, int) and value < len(names) else ""
+        return name or (node.index, value)
+
+    return Chain(tuple(
+        Task(stage.operation, tuple(key(value, node.inputs) for value in stage.inputs), key(stage.output, node.outputs))
+        for stage in kernel.stages
+    ))  # fmt: skip
 
 
 def expected_failure(error: Exception) -> bool:

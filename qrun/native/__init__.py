@@ -12,11 +12,12 @@ from qrun.native.finish import requantization
 from qrun.native.gemm import Gemm
 from qrun.native.isa import available
 from qrun.native.operation import Operand, Operation
-from qrun.native.placement import Foreign, Task
+from qrun.native.placement import Chain, Foreign, Task
 from qrun.native.program import Program
 
 __all__ = [
     "Buffer",
+    "Chain",
     "Codes",
     "Conv",
     "Declined",

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 from qrun.native._flow import Flow
 from qrun.native._ir import argument_loader, indices
 from qrun.native._requantize_ir import Requantizer
+from qrun.native._runner import DOUBT
 from qrun.native.forms import MAGIC_BITS
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
 RANGE = ("x*", "found*", "count", "chunk", "tiles")
-CODES = ("x*", "y*", "count", "chunk", "tiles", "scale!", "inverse!", "zero_point!")
+CODES = ("x*", "parameters*", "y*", "count", "chunk", "tiles")
+PARAMETERS = ("found*", "y*", "ranges", "tiles")
 """One 8-byte word each.
 
-found   float32 [tiles][4]: least value or 0, greatest or 0, NaN if one is infinite or NaN
-chunk   elements per tile
-scale   the bits of a float32; inverse: those of fl32(1 / scale), or of NaN where that is not normal
+found       float32 [ranges][4]: least value or 0, greatest or 0, NaN if one is infinite or NaN
+chunk       elements per tile
+parameters  float32 scale; fl32(1 / scale), or NaN where that has not full precision; int32 zero point
 """
+LEAST = 2.0**-100
+"""The least scale whose inverse has full precision, and the inverse of the greatest."""
 _MAGIC = "0x4168000000000000"
 _SURE = "0x3FDFFF0000000000"
 _UNROLL = 4
@@ -114,9 +121,10 @@ class Codes(_Elements):
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        w, n, zero = self.w, isa.lanes, self.a["zero_point"]
+        w, n = self.w, isa.lanes
+        scale, inverse = (w.load("float", w.at(self.a["parameters"], place), 4) for place in (0, 4))
+        zero = w.load("i32", w.at(self.a["parameters"], 8), 4)
         self.epilogue = Requantizer(w, isa, "ort", "u8", _UNROLL, zero, "0")
-        scale, inverse = (w.let(f"bitcast i32 {self.a[name]} to float") for name in ("scale", "inverse"))
         self.scale, self.inverse = (w.splat(n, "float", value) for value in (scale, inverse))
         nothing = w.let(f"fmul float {inverse}, 0.0")
         self.sure = w.splat(n, "float", w.let(f"fadd float {nothing}, {_SURE}"))
@@ -175,3 +183,72 @@ class Codes(_Elements):
     def _shifted(self, raised: str) -> str:
         bits = self.w.let(f"bitcast {self.kind} {raised} to {self.ints}")
         return self.w.let(f"add {self.ints} {bits}, {self.shift}")
+
+
+class Parameters:
+    """What a range says of its quantization. form: ``scale``, the ``zero`` point, or the ``parameters`` of codes.
+
+    scale = (top - bottom) / 255, 1 where that is 0; zero point = RNE(0 - bottom / scale) within 0..255; each step is
+    one of float32. A range that is not finite is not decided.
+    """
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        self.spec, self.w = spec, Flow()
+        self.w.label("entry")
+        self.a = argument_loader(self.w, PARAMETERS)
+
+    def text(self) -> str:
+        w = self.w
+        with w.tiles(self.a["tiles"]):
+            bottom, top = self._range()
+            scale = w.let(f"fdiv float {w.let(f'fsub float {top}, {bottom}')}, 255.0")
+            nothing = w.let(f"fcmp oeq float {scale}, 0.0")
+            zero = w.let(f"fsub float 0.0, {w.let(f'fdiv float {bottom}, {scale}')}")
+            zero = self._least(zero, "255.0")
+            zero = w.let(f"fsub float {w.let(f'fadd float {zero}, {_MAGIC}')}, {_MAGIC}")
+            zero = w.let(f"fptosi float {w.let(f'select i1 {nothing}, float 0.0, float {zero}')} to i32")
+            self._store(w.let(f"select i1 {nothing}, float 1.0, float {scale}"), zero)
+        return w.kernel()
+
+    def _range(self) -> tuple[str, str]:
+        w = self.w
+        with w.loop("0", self.a["ranges"], 1, [("float", "0.0")] * 3) as turn:
+            at = w.at(self.a["found"], w.mul(turn.index, 16))
+            low, high, bad = (w.load("float", w.at(at, 4 * place), 4) for place in range(3))
+            bottom, top, unknown = turn.carried
+            less = w.let(f"fcmp olt float {low}, {bottom}")
+            more = w.let(f"fcmp ogt float {high}, {top}")
+            turn.next([
+                w.let(f"select i1 {less}, float {low}, float {bottom}"),
+                w.let(f"select i1 {more}, float {high}, float {top}"),
+                w.let(f"fadd float {unknown}, {bad}"),
+            ])  # fmt: skip
+        bottom, top, unknown = turn.carried
+        with w.when(w.let(f"fcmp une float {unknown}, 0.0")):
+            w.do(f"store atomic i64 1, ptr {w.at('%args', DOUBT)} monotonic, align 8")
+        return bottom, top
+
+    def _least(self, x: str, limit: str) -> str:
+        """The lesser one; the limit where x is NaN."""
+        below = self.w.let(f"fcmp olt float {x}, {limit}")
+        return self.w.let(f"select i1 {below}, float {x}, float {limit}")
+
+    def _store(self, scale: str, zero: str) -> None:
+        w, y = self.w, self.a["y"]
+        if self.spec.form == "zero":
+            w.store("i8", w.let(f"trunc i32 {zero} to i8"), y)
+            return
+        w.store("float", scale, y, 4)
+        if self.spec.form == "scale":
+            return
+        small, large = (
+            w.let(f"fcmp {test} float {scale}, {_hex(limit)}") for test, limit in (("oge", LEAST), ("ole", 1 / LEAST))
+        )
+        inverse = w.let(f"fdiv float 1.0, {scale}")
+        full = w.let(f"and i1 {small}, {large}")
+        w.store("float", w.let(f"select i1 {full}, float {inverse}, float {_hex(math.nan)}"), w.at(y, 4), 4)
+        w.store("i32", zero, w.at(y, 8), 4)
+
+
+def _hex(value: float) -> str:
+    return f"0x{struct.pack('>d', value).hex().upper()}"

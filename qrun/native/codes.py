@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native._range import CODES, RANGE
+from qrun.native._range import CODES, LEAST, RANGE
 from qrun.native.calls import Batch, Buffer, Call, Rooms
 from qrun.native.engine import Engine, address
 from qrun.native.fold import aligned
@@ -17,8 +17,7 @@ from qrun.native.spec import KernelSpec
 Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _BLOCK = 64
-_LEAST = 2.0**-100
-_CODES = [CODES.index(name) for name in ("x*", "y*", "scale!", "inverse!", "zero_point!")]
+_CODES = [CODES.index(name) for name in ("x*", "parameters*", "y*")]
 
 
 class Codes:
@@ -26,20 +25,18 @@ class Codes:
 
     def __init__(self, engine: Engine, count: int) -> None:
         self.engine, self.count = engine, count
-        blocks = -(-count // _BLOCK)
-        chunk = share(blocks, 4 * _BLOCK, engine.threads) * _BLOCK
-        self._words = {"count": count, "chunk": chunk, "tiles": -(-count // chunk)}
+        self._words = tiles(engine, count)
         self.specs = tuple(KernelSpec(kind, engine.isa.name, 1, 4, 1, kind, out, False)
                            for kind, out in (("range", "f32"), ("codes", "u8")))  # fmt: skip
         self._kernels = tuple(engine.kernels.get(spec) for spec in self.specs)
         self._rooms = Rooms(self._room)
 
     def _room(self) -> tuple[Batch, Array, Batch]:
-        tiles = self._words["tiles"]
-        found = aligned((tiles, 4), np.float32, 0)
+        count = self._words["tiles"]
+        found = aligned((count, 4), np.float32, 0)
         ranges = struct(RANGE, {**self._words, "x*": 0}, {"found*": found})
         codes = struct(CODES, {**dict.fromkeys(CODES, 0), **self._words}, {})
-        calls = (Call(kernel, words, tiles) for kernel, words in zip(self._kernels, (ranges, codes), strict=True))
+        calls = (Call(kernel, words, count) for kernel, words in zip(self._kernels, (ranges, codes), strict=True))
         first, second = (Batch(self.engine, [call]) for call in calls)
         return first, found, second
 
@@ -70,15 +67,24 @@ class Codes:
         room = self._rooms.take()
         batch = room[2]
         batch.renew()
-        bits = _with_inverse(scale).view(np.int32).tolist()
-        for word, value in zip(_CODES, (address(x), y.start, *bits, int(zero_point)), strict=True):
+        parameters = _with_inverse(scale, zero_point)
+        for word, value in zip(_CODES, (address(x), address(parameters), y.start), strict=True):
             batch.move(word, value)
-        batch.execute(x, y)
+        batch.execute(x, y, parameters)
         self._rooms.give(room)
 
 
-def _with_inverse(scale: Array) -> Array:
-    """float32 [2]: the scale and 1 / scale, NaN where one of them has not full precision."""
+def tiles(engine: Engine, count: int) -> dict[str, int]:
+    """How `count` elements, at least one, are shared: words of the kernels."""
+    chunk = share(-(-count // _BLOCK), 4 * _BLOCK, engine.threads) * _BLOCK
+    return {"count": count, "chunk": chunk, "tiles": -(-count // chunk)}
+
+
+def _with_inverse(scale: Array, zero_point: Array) -> Array:
+    """What kernels read: the scale, 1 / scale, NaN where one of them has not full precision, and int32 zero point."""
     size = abs(float(scale))
-    inverse = np.float32(1) / scale if _LEAST <= size <= 1 / _LEAST else np.float32(np.nan)
-    return np.array([scale, inverse], np.float32)
+    made = np.array([scale, np.nan, 0], np.float32)
+    if LEAST <= size <= 1 / LEAST:
+        made[1] = np.float32(1) / scale
+    made.view(np.int32)[2] = zero_point
+    return made

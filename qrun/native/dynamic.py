@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +18,8 @@ from qrun.native.gemm import Gemm
 from qrun.native.operation import Operand, size
 from qrun.native.packing import Packing, as_int8, offsets
 from qrun.native.results import Results
-from qrun.native.stack import Part, Products, Shape
+from qrun.native.section import Section
+from qrun.native.stack import BIAS, Part, Products, Shape
 
 Array = np.ndarray[Any, Any]
 Room = dict[Any, Any]
@@ -106,6 +108,27 @@ class Matmul:
         shape = self.shape
         packed = size(self.b.shape[:-2]) * (self.packing.nbytes + 80 * shape.n) if self.packing else 0
         return size(self.y_shape) * 4 + size(self.a.shape) + len(shape.lefts) * 2048 + packed + shape.n * 64
+
+    def simple(self, b_zero: Array) -> bool:
+        """Whether a run with this zero point of constant weights stores the products' sums, and adds nothing to them."""
+        return not self.packs and self.finish.form == "i32" and self._correction(b_zero) is None
+
+    def starts(self) -> tuple[Array, Array]:
+        """By lane of the start values: what they are for a zero point of 0, and the sum of the weights."""
+        sums = self.sums[0] if self._lanes is None else self.sums[0, self._lanes]
+        return np.zeros(sums.shape, np.int32) if self._start is None else self._start[0], sums
+
+    def on_operands(self, places: Mapping[int, int], starts: int) -> Iterator[Section]:
+        """The calls for activations without gaps, their operands in other places; starts: bytes of the start values."""
+        for part in self._placed(0):
+            section, arguments = part.section, part.section.arguments.copy()
+            for word, operand in section.pointers:
+                arguments[word] += 4 * part.lane if operand == BIAS else 0
+            extents = dict(zip(places.values(), (section.extents[0], starts, section.extents[1]), strict=True))
+            pointers = tuple((word, places[operand]) for word, operand in section.pointers)
+            yield replace(
+                section, arguments=arguments, pointers=pointers, extents=tuple(extents[n] for n in sorted(extents))
+            )
 
     def _gemm(self, codes: Array, kinds: frozenset[str]) -> Gemm:
         rows = (max(self.shape.rows, 1), self.shape.k)

@@ -15,7 +15,7 @@ from qrun.native.compile import address_of
 from qrun.native.engine import address
 from qrun.native.errors import Undecided, Unplanned
 from qrun.native.fold import aligned
-from qrun.native.placement import Foreign, Key, Storage, Task
+from qrun.native.placement import Foreign, Key, Storage
 from qrun.native.section import scratch
 from qrun.native.stamps import Ran, Stamp, Stretch
 
@@ -118,8 +118,9 @@ class Instance:
                 self._lead(stretch)
             else:
                 item = program.items[stretch.item]
+                assert isinstance(item, Foreign)
                 made = elsewhere(stretch.item, [self._value(key, values) for key in item.inputs])
-                for key, array in zip(_outputs(item), made, strict=True):
+                for key, array in zip(item.outputs, made, strict=True):
                     take(key, array.copy() if np.may_share_memory(array, self.memory) else array)
             ticks = self.times[:, stretch.first : stretch.end + 1].copy()
             stamps.append(Stamp(stretch, begin, perf_counter_ns(), ticks))
@@ -162,10 +163,6 @@ class Instance:
         for _ in range(self.program.helpers - present):
             self.sent += 1
             pool.submit(_follow, self)
-
-
-def _outputs(item: Task | Foreign) -> tuple[Key, ...]:
-    return item.outputs if isinstance(item, Foreign) else (item.output,)
 
 
 def _follow(instance: Instance) -> None:

@@ -24,11 +24,25 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """Tasks of one step, in order, whose values between each other have keys of their own."""
+
+    tasks: tuple[Task, ...]
+
+    @property
+    def inputs(self) -> tuple[Key, ...]:
+        return tuple(key for task in self.tasks for key in task.inputs)
+
+
+@dataclass(frozen=True, slots=True)
 class Foreign:
     """A step that runs elsewhere, on arrays; nothing runs for one without outputs."""
 
     inputs: tuple[Key, ...]
     outputs: tuple[Key, ...]
+
+
+Item = Task | Chain | Foreign
 
 
 @dataclass(eq=False, slots=True)
@@ -109,7 +123,7 @@ class Placement:
 
     def __init__(
         self,
-        items: Sequence[Task | Foreign],
+        items: Sequence[Item],
         given: dict[Key, Operand],
         wanted: Sequence[Key],
         convert: Conversion,
@@ -122,10 +136,11 @@ class Placement:
         for key, operand in given.items():
             self.forms[key] = [Storage(operand, "plain", key)]
         for number, item in enumerate(items):
-            if isinstance(item, Task):
-                self._task(item, number)
-            else:
+            if isinstance(item, Foreign):
                 self._foreign(item, number, given)
+            else:
+                for task in item.tasks if isinstance(item, Chain) else (item,):
+                    self._task(task, number)
         for key in wanted:
             self._keep(key, len(items))
         self._merge()

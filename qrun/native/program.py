@@ -14,7 +14,7 @@ from qrun.native.copy import arrange
 from qrun.native.engine import Engine
 from qrun.native.instance import Array, Elsewhere, Instance
 from qrun.native.operation import Operand, size
-from qrun.native.placement import Foreign, Key, Placed, Placement, Storage, Task
+from qrun.native.placement import Foreign, Item, Key, Placed, Placement, Storage
 from qrun.native.section import Section
 from qrun.native.shuffles import fused
 from qrun.native.stamps import Ran, Stretch
@@ -65,7 +65,7 @@ class Program:
     def __init__(
         self,
         engine: Engine,
-        items: Sequence[Task | Foreign],
+        items: Sequence[Item],
         given: Mapping[Any, Operand],
         fixed: Mapping[Any, Array],
         wanted: Sequence[Key],

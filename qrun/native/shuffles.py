@@ -9,10 +9,8 @@ from dataclasses import replace
 from qrun.native.copy import Copy, arrange, shuffled
 from qrun.native.engine import Engine
 from qrun.native.operation import size
-from qrun.native.placement import Foreign, Key, Task
+from qrun.native.placement import Item, Key, Task
 from qrun.native.strided import Axis, coalesced
-
-Item = Task | Foreign
 
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
@@ -22,7 +20,7 @@ def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[
     makers = {item.output: number for number, item in enumerate(items) if isinstance(item, Task)}
     for end in range(len(items)):
         places, copies = _trio(items, makers, end)
-        outputs = [key for place in places[:2] for key in _outputs(items[place])]
+        outputs = [item.output for item in (items[place] for place in places[:2]) if isinstance(item, Task)]
         if len(copies) < 3 or any(uses[key] != 1 for key in outputs):
             continue
         x = copies[0].operands[0]
@@ -35,10 +33,6 @@ def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[
                 assert isinstance(item, Task)
                 made[place] = replace(item, operation=operation)
     return made
-
-
-def _outputs(item: Item) -> tuple[Key, ...]:
-    return (item.output,) if isinstance(item, Task) else item.outputs
 
 
 def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list[int], list[Copy]]:

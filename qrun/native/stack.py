@@ -17,7 +17,7 @@ from qrun.native.section import Section
 from qrun.native.thresholds import Ints
 
 Array = np.ndarray[Any, Any]
-_WEIGHTS, _BIAS = 2, 3
+WEIGHTS, BIAS = 2, 3
 """Operands of a product's kernels, besides what they read and write."""
 
 
@@ -78,7 +78,7 @@ class Part:
         last = int(arguments[names.index("last_channel")]) if "last_channel" in names else start.size
         lanes = np.minimum(np.arange(len(start)) * start.shape[1], last)[:, None] + np.arange(start.shape[1])
         columns = np.where(lanes < section.channels, section.first + lanes, -1).reshape(-1)
-        for word, operand in ((bias, _BIAS), (weights, _WEIGHTS))[: 1 + packs]:
+        for word, operand in ((bias, BIAS), (weights, WEIGHTS))[: 1 + packs]:
             arguments[word] = 0
             pointers = (*pointers, (word, operand))
         return cls(

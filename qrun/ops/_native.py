@@ -42,21 +42,28 @@ class NativeSection:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """An operation of a kernel: it reads and makes the node's inputs and outputs by number, or other values by name."""
+
+    operation: Operation
+    inputs: tuple[int | str, ...]
+    output: int | str = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NativeKernel:
     """A node's native kernel for fixed input shapes.
 
     run:       all inputs of the node to its output, or to a tuple of its outputs.
     complete:  whether a result leaves the reference kernel nothing to observe (wrap-around, NaN, saturation).
-    operation: what `run` does, for programs that place operands themselves; None if `run` does more than that.
-    operands:  the numbers of the node's inputs that the operation reads, in its order.
+    stages:    what `run` does, for programs that place operands themselves; none if `run` does more than that.
     plain:     whether inputs that may change leave the reference kernel nothing to observe; None if all of them do.
     """
 
     run: Callable[[Inputs], Any]
     complete: Callable[[Any], bool]
     sections: tuple[NativeSection, ...]
-    operation: Operation | None = None
-    operands: tuple[int, ...] = ()
+    stages: tuple[Stage, ...] = ()
     plain: Callable[[Inputs], bool] | None = None
 
 
@@ -108,7 +115,7 @@ def kernel_of(
         arrays = [array for array in (inputs[place] for place in operands) if array is not None]
         return engine.run(operation, arrays)
 
-    return NativeKernel(run, complete, sections, operation, tuple(operands))
+    return NativeKernel(run, complete, sections, (Stage(operation, tuple(operands)),))
 
 
 def declined(reason: str) -> Exception:
@@ -190,7 +197,7 @@ def gemm_kernel(
     if not transpose:
         return kernel
     return replace(
-        kernel, run=lambda inputs: kernel.run([x.T if x is not None else None for x in inputs[:1]]), operation=None
+        kernel, run=lambda inputs: kernel.run([x.T if x is not None else None for x in inputs[:1]]), stages=()
     )
 
 

@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._matmul import matmul_shape
-from qrun.ops._native import Inputs, NativeKernel, NativeSection, Site, completeness, declined
+from qrun.ops._native import Inputs, NativeKernel, NativeSection, Site, Stage, completeness, declined
 
 if TYPE_CHECKING:
     from qrun.native import Matmul, Target
@@ -164,7 +164,25 @@ def sums_kernel(product: Product) -> NativeKernel:
     def run(inputs: Inputs) -> Array:
         return product.shaped(matmul.run(*product.operands(inputs), a_zero(inputs), b_zero(inputs)))
 
-    return NativeKernel(run, lambda y: not wraps, sections_of(matmul))
+    return NativeKernel(run, lambda y: not wraps, sections_of(matmul), sums_stages(product, matmul))
+
+
+def sums_stages(product: Product, matmul: Matmul) -> tuple[Stage, ...]:
+    """The product with constant weights as stages, where the zero point of A is one input and B's adds no terms."""
+    from qrun.native import Operand
+    from qrun.native.sums import staged
+
+    site, (left, _, zero, right) = product.site, product.places
+    given = site.inputs[zero] if zero is not None else None
+    if given is None or given.size != 1 or not site.fixed[right] or any(product.turned):
+        return ()
+    if not matmul.simple(product.b_zero(site.inputs)):
+        return ()
+    a, point = Operand(product.a.shape, product.a.dtype), Operand(given.shape, given.dtype)
+    y_shape = product.shaped(np.broadcast_to(np.int32(0), matmul.y_shape)).shape
+    starts, sums = staged(matmul, a, point, y_shape)
+    assert zero is not None
+    return Stage(starts, (zero,), "starts"), Stage(sums, (left, "starts"))
 
 
 def quantized_kernel(product: Product, target: Target, addend: Array | None, matrices: int) -> NativeKernel:

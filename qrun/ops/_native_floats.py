@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +11,12 @@ from qrun.ir import Array
 from qrun.ops._context import Arith, Context
 from qrun.ops._dynamic import dynamic_parameters, range_parameters
 from qrun.ops._exact import two_product
-from qrun.ops._native import Inputs, NativeKernel, NativeSection, Site
+from qrun.ops._native import Inputs, NativeKernel, NativeSection, Site, Stage
 from qrun.ops._native_dynamic import Product, Value, sections_of
 from qrun.ops._quantize import note_scale
 
 if TYPE_CHECKING:
-    from qrun.native import Codes
+    from qrun.native import Codes, Engine
 
 _MOST = 2**31
 _REACH = 2.0**-51
@@ -146,7 +146,23 @@ def quantizer_kernel(site: Site, x: Array) -> NativeKernel:
         return bool(0 < made[1] < np.inf)
 
     names = () if quantizer is None else tuple(NativeSection(s.key(), s.form, 0, 0) for s in quantizer.specs)
-    return NativeKernel(run, complete, names)
+    staged = quantizer is not None and site.ctx.arith != "onnx-ref"
+    return NativeKernel(run, complete, names, quantizer_stages(site.engine, x.shape) if staged else ())
+
+
+def quantizer_stages(engine: Engine, shape: Sequence[int]) -> tuple[Stage, ...]:
+    """Codes, scale and zero point of float32 of this shape, which is not empty."""
+    from qrun.native.ranges import Parameters, Quantized, Range
+
+    ranges = Range(engine, shape)
+    scale, zero, parameters = (Parameters(engine, ranges.result, form) for form in ("scale", "zero", "parameters"))
+    return (
+        Stage(ranges, (0,), "ranges"),
+        Stage(scale, ("ranges",), 1),
+        Stage(zero, ("ranges",), 2),
+        Stage(parameters, ("ranges",), "parameters"),
+        Stage(Quantized(engine, shape), (0, "parameters"), 0),
+    )
 
 
 def parameters(quantizer: Codes | None, x: Array, arith: Arith) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, NativeKernel, Site, declined
+from qrun.ops._native import Inputs, NativeKernel, Site, Stage, declined
 from qrun.ops._op import OpDef
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def moving_kernel(site: Site, definition: OpDef, operation: Callable[[Array, Arr
     made = operation(x, y)
     if not made.view and x.ndim > _AXES:
         _ = made.tight
-    return NativeKernel(run, lambda y: True, (), made, (0,))
+    return NativeKernel(run, lambda y: True, (), (Stage(made, (0,)),))
 
 
 def view_kernel(site: Site, definition: OpDef) -> NativeKernel:

@@ -373,7 +373,12 @@ def test_a_program_quantizes_straight_into_the_border() -> None:
     shape = (1, 3, 20, 24)
     down = Quantize(native, shape, np.asarray(F(0.0187)), np.asarray(114, np.uint8))
     conv = Conv(
-        native, shape, np.ones((8, 3, 3, 3), np.int8), x_zero_point=np.asarray(114, np.uint8), pads=(1, 1, 1, 1)
+        native,
+        shape,
+        np.ones((8, 3, 3, 3), np.int8),
+        x_zero_point=np.asarray(114, np.uint8),
+        pads=(1, 1, 1, 1),
+        kinds=frozenset(),
     )
     items = [Task(down, ("x",), "a"), Task(conv, ("a",), "y")]
     for wanted, kinds in ((["y"], ["quantize_image", "dense"]), (["a", "y"], ["quantize", "blocks", "dense"])):

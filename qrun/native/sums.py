@@ -1,0 +1,65 @@
+"""Planned sums of a product with constant weights, for a zero point of the activations that comes with each run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.native._starts import STARTS
+from qrun.native.dynamic import Matmul
+from qrun.native.engine import Engine
+from qrun.native.fold import aligned
+from qrun.native.operation import Operand, Operation, Order
+from qrun.native.planned import Planned
+from qrun.native.section import Section, struct
+from qrun.native.spec import KernelSpec
+from qrun.native.stack import BIAS
+
+Array = np.ndarray[Any, Any]
+_INT32 = np.dtype(np.int32)
+
+
+class Starts(Planned):
+    """first - zero * sums, int32 as both, for an 8-bit zero point: one element, of any shape."""
+
+    order: Order = "plain"
+
+    def __init__(self, engine: Engine, zero: Operand, first: Array, sums: Array) -> None:
+        super().__init__()
+        self.engine, self.operands = engine, (zero, Operand(first.shape, _INT32))
+        self.constants = tuple(aligned(values.shape, np.int32) for values in (first, sums))
+        for held, values in zip(self.constants, (first, sums), strict=True):
+            held[...] = values
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        zero, result = self.operands
+        signed = zero.dtype == np.int8
+        spec = KernelSpec("starts", self.engine.isa.name, 1, 1, 1, "starts", "i32", bool(signed))
+        words = {"zero*": 0, "y*": 0, "count": result.shape[0], "tiles": 1}
+        arrays = dict(zip(("first*", "sums*"), self.constants, strict=True))
+        return (
+            Section(spec, self.engine.kernels.get(spec), struct(STARTS, words, arrays), ((0, 0), (1, 1)),
+                    (1, 4 * result.shape[0]), 1, keep=self.constants),
+        )  # fmt: skip
+
+
+class Sums(Operation):
+    """8-bit activations and what `Starts` made to the sums of a Matmul, of shape y_shape."""
+
+    order: Order = "plain"
+    gaps = False
+
+    def __init__(self, matmul: Matmul, a: Operand, starts: Operand, y_shape: Sequence[int]) -> None:
+        self.operands = a, starts, Operand(tuple(y_shape), _INT32)
+        self._sections = () if matmul.empty else tuple(matmul.on_operands({0: 0, BIAS: 1, 1: 2}, 4 * starts.shape[0]))
+
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+        return self._sections
+
+
+def staged(matmul: Matmul, a: Operand, zero: Operand, y_shape: Sequence[int]) -> tuple[Starts, Sums]:
+    """The two steps of a Matmul that adds no terms (`simple`), for a zero point of the activations."""
+    starts = Starts(matmul.engine, zero, *matmul.starts())
+    return starts, Sums(matmul, a, starts.result, y_shape)
