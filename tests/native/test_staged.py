@@ -1,0 +1,187 @@
+"""Nodes that are several steps of a program: dynamic quantization, and products whose zero point it makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from native_support import ISAS, OBJECTS, engine, every_isa
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from placed_support import run_placed
+from support import assert_equal, node_model
+
+import qrun
+from qrun.native import Foreign, Operand, Undecided
+from qrun.native.ranges import Parameters, Quantized, Range
+from qrun.native.sums import Starts
+from qrun.ops._dynamic import range_parameters
+
+F = np.float32
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+
+
+def chain(
+    w: Any, w_zero: Any = None, flat: bool = False, names: tuple[str, str, str] = ("q", "s", "z"), opset: int = 17
+) -> ModelProto:
+    """x to its codes, their product with w, and that as float32."""
+    inputs = ["q", "w", "z"] + (["wz"] if w_zero is not None else [])
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], list(names), "quantize"),
+        helper.make_node("MatMulInteger", inputs, ["sums"], "product"),
+        helper.make_node("Cast", ["sums"], ["real"], "cast", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["real", names[1]] if names[1] else ["real", "one"], ["y"], "scale"),
+    ]
+    tensors = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.array(1, F), "one")]
+    tensors += [numpy_helper.from_array(w_zero, "wz")] if w_zero is not None else []
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [w.shape[0]] if flat else ["N", "M", w.shape[0]])
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", [x], outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def elsewhere(session: qrun.Session) -> list[Any]:
+    """The steps of the session's programs that Python runs."""
+    compiled = [made for p in session._plans.values() if p.programs for made in p.programs._made.values() if made]
+    assert compiled, "no program was made"
+    return [item for c in compiled for item in c.program.items if isinstance(item, Foreign) and item.outputs]
+
+
+def same(model: ModelProto, shape: tuple[int, ...], names: list[str] | None = None, **options: Any) -> qrun.Session:
+    """Five runs with other values each, equal to the reference's."""
+    rng = np.random.default_rng(21)
+    arith = options.get("arith", "exact")
+    session, reference = (
+        qrun.Session(model, cache=OBJECTS, **options),
+        qrun.Session(model, backend="reference", arith=arith),
+    )
+    for spread in (1.0, 3.0, 1e-20, 0.0, 1e4):
+        x = (rng.normal(rng.choice([0, 2, -2]), 1, shape) * spread).astype(F)
+        want = reference.run({"x": x}, names)
+        for name, array in session.run({"x": x}, names).items():
+            assert_equal(array, want[name], f"{name}, {spread}")
+    return session
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("arith", ["exact", "ort"])
+def test_no_step_needs_python(arith: Any, threads: int) -> None:
+    w = np.random.default_rng(20).integers(-128, 128, (40, 33)).astype(np.int8)
+    for m in (1, 3, 20, 100):
+        session = same(chain(w), (2, m, 40), arith=arith, threads=threads)
+        assert elsewhere(session) == []
+        assert elsewhere(same(chain(w), (2, m, 40), ["q", "z", "sums", "s", "y"], arith=arith, threads=threads)) == []
+
+
+@every_isa
+def test_columns_of_every_number(isa: str) -> None:
+    """Also those whose last panel overlaps the one before."""
+    rng = np.random.default_rng(22)
+    for n in (1, 7, 8, 9, 16, 17, 24, 25, 41, 72, 100):
+        for kind, zero in (
+            (np.int8, None),
+            (np.int8, np.int8(0)),
+            (np.uint8, np.uint8(128)),
+            (np.uint8, np.full(n, 128, np.uint8)),
+        ):
+            w = rng.integers(0, 256, (21, n)).astype(np.uint8).view(kind)
+            assert elsewhere(same(chain(w, zero if zero is None else np.asarray(zero)), (1, 20, 21), isa=isa)) == []
+
+
+def test_zero_points_that_add_terms_run_as_before() -> None:
+    w = np.random.default_rng(23).integers(0, 256, (16, 24)).astype(np.uint8)
+    (item,) = elsewhere(same(chain(w, np.array(3, np.uint8)), (1, 4, 16)))
+    assert item.outputs == ("sums",)
+
+
+def test_vectors_scalars_and_outputs_that_nobody_wants() -> None:
+    w = np.random.default_rng(24).integers(-128, 128, (16, 24)).astype(np.int8)
+    assert elsewhere(same(chain(w, flat=True), (16,))) == []
+    assert elsewhere(same(chain(w, names=("q", "", "z")), (1, 3, 16))) == []
+    model, _ = node_model("DynamicQuantizeLinear", [np.array(3, F)], outputs=[np.uint8, F, np.uint8])
+    session = qrun.Session(model, cache=OBJECTS)
+    for value in (3, -2, 0, 7):
+        want = qrun.Session(model, backend="reference").run({"i0": np.array(value, F)})
+        for name, array in session.run({"i0": np.array(value, F)}).items():
+            assert_equal(array, want[name], f"{name} of {value}")
+    assert elsewhere(session) == []
+
+
+def test_values_that_are_no_numbers() -> None:
+    """Refused in a later run as in a first one; then the program goes on."""
+    w = np.ones((4, 4), np.int8)
+    session = qrun.Session(chain(w), cache=OBJECTS)
+    good = np.linspace(-1, 1, 8, dtype=F).reshape(1, 2, 4)
+    first = session.run({"x": good})["y"]
+    assert_equal(session.run({"x": good})["y"], first)
+    for value in (np.nan, -np.inf):
+        bad = good.copy()
+        bad[0, 1, 2] = value
+        for _ in range(2):
+            with pytest.raises(qrun.QrunError, match="x holds"):
+                session.run({"x": bad})
+        assert_equal(session.run({"x": good})["y"], first)
+    infinite = good.copy()
+    infinite[0, 0, 0] = np.inf
+    want = qrun.Session(chain(w), backend="reference").run({"x": infinite}, ["s", "z", "q"])
+    for name, array in session.run({"x": infinite}, ["s", "z", "q"]).items():
+        assert_equal(array, want[name], name)
+
+
+@every_isa
+def test_parameters_are_the_reference_s(isa: str) -> None:
+    rng, native = np.random.default_rng(25), engine(isa)
+    ends = [
+        (0, 0),
+        (-1e-45, 0),
+        (0, 1e-45),
+        (-1e-43, 3e-44),
+        (-3e38, 3e38),
+        (-1, 254),
+        (-0.5, 254.5),
+        (-1.5, 253.5),
+        (0, 255),
+    ]
+    ends += [(-abs(a), abs(b)) for a, b in rng.normal(0, 1, (200, 2)) * np.exp(rng.uniform(-80, 80, (200, 1)))]
+    for bottom, top in ends:
+        ranges = np.zeros((3, 4), F)
+        ranges[1, :2] = bottom, top
+        want = range_parameters(ranges[1, 0], ranges[1, 1], "exact")
+        for form, expected in zip(("scale", "zero"), want, strict=True):
+            operation = Parameters(native, Operand(ranges.shape, ranges.dtype), form)
+            assert_equal(run_placed(native, operation, [ranges], (0, 0)), expected, f"{form} of {bottom} {top}")
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@every_isa
+def test_memory(isa: str, at_end: bool) -> None:
+    rng, native = np.random.default_rng(26), engine(isa)
+    for count in (1, 3, 15, 16, 17, 63, 64, 65, 300):
+        x = rng.normal(0, 1, count).astype(F)
+        found = run_placed(native, Range(native, x.shape), [x], (0, 0), at_end)
+        operation = Parameters(native, Range(native, x.shape).result, "parameters")
+        parameters = run_placed(native, operation, [found], (0, 0), at_end)
+        got = run_placed(native, Quantized(native, x.shape), [x, parameters], (0, 0, 0), at_end)
+        scale, zero = range_parameters(x.min(), x.max(), "exact")
+        assert_equal(parameters[:1].view(F)[0], scale[()])
+        assert parameters[2] == zero
+        want = np.clip(np.rint(x / scale) + F(zero), 0, 255).astype(np.uint8)
+        assert_equal(got, want, f"{count}")
+    for kind in (np.uint8, np.int8):
+        first, sums = rng.integers(-(2**31), 2**31, (2, 3 * native.isa.lanes)).astype(np.int32)
+        for zero in (0, 1, 127, 255, 128):
+            code = np.array([zero], np.uint8).view(kind)
+            made = run_placed(
+                native, Starts(native, Operand(code.shape, code.dtype), first, sums), [code], (0, 0), at_end
+            )
+            with np.errstate(all="ignore"):
+                assert_equal(made, first - code.astype(np.int32) * sums)
+
+
+def test_a_range_that_is_not_finite_is_not_decided() -> None:
+    native = engine(ISAS[0])
+    for value in (np.nan, np.inf, -np.inf):
+        x = np.array([1, value, 2], F)
+        found = run_placed(native, Range(native, x.shape), [x], (0, 0))
+        with pytest.raises(Undecided):
+            native.run(Parameters(native, Range(native, x.shape).result, "scale"), [found])
