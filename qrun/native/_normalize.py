@@ -18,10 +18,10 @@ SHARES = MEAN = _ROWS
 chunk        rows of a tile; length: elements of a row
 scale, bias  float32 [length]
 settle       makes a row, of its elements, where float64 does not decide how a result rounds
-numbers      float64: the reach of a result relative to its size, or of a mean to that of all sizes; then for ``standardize`` its reach relative to the
-             scale, epsilon, the length, and the greatest mean in deviations whose square is nothing beside the reach
+numbers      float64: the reach of a result relative to its size, or of a mean relative to that of all sizes; then for
+             ``standardize`` its reach relative to the scale, epsilon, and the length
 """
-REACH, SCALE_REACH, EPSILON, LENGTH, FAR = range(0, 40, 8)
+REACH, SCALE_REACH, EPSILON, LENGTH = range(0, 32, 8)
 
 
 class _Rows:
@@ -124,9 +124,7 @@ class Standardize(_Rows):
             reach = numbers.op("fadd", reach, numbers.op("fmul", sizes, self._all(numbers, of_size)))
             return numbers.op("fadd", scaled, bias), reach
 
-        doubtful = self._stored(y, result)
-        far = w.let(f"fcmp ugt double {away}, {self._number(FAR)}")
-        return w.let(f"or i1 {doubtful}, {far}")
+        return self._stored(y, result)
 
 
 class Shares(_Rows):

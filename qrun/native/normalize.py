@@ -19,7 +19,6 @@ from qrun.native.spec import KernelSpec
 Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
-_FAR = 2.0**20
 
 
 class _Rows(Planned):
@@ -92,7 +91,7 @@ class Standardize(_Rows):
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         of_size, of_scale = ((2 * self.additions + more) * _UNIT for more in (64, 0))
-        numbers = np.array([of_size, of_scale, self._epsilon, self.length, _FAR])
+        numbers = np.array([of_size, of_scale, self._epsilon, self.length])
         return numbers, dict(zip(("scale*", "bias*"), map(packed, self._affine), strict=True))
 
 

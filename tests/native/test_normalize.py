@@ -34,6 +34,7 @@ def rows(rng: np.random.Generator, count: int, length: int) -> Array:
     x[kind == 4] *= 60
     x[kind == 5] *= 1e-25
     x[kind == 6] *= 1e30
+    x[kind == 9] = 2.0**40 + np.round(x[kind == 9]) * 2.0**17
     some = rng.random(x.shape) < 0.2
     x = np.where(some & (kind == 7)[:, None], rng.choice([np.inf, -np.inf, np.nan], x.shape), x)
     x = np.where(some & (kind == 8)[:, None], -np.inf, x)
