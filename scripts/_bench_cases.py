@@ -64,10 +64,14 @@ class Networks:
         return target
 
     def has(self, name: str, kind: str) -> bool:
+        """Whether the file is there, or can be made."""
+        if any(folder and (folder / f"{name}-{kind}.onnx").exists() for folder in (self.folder, self.scratch)):
+            return True
         try:
-            return self._file(name, f"{kind}.onnx").exists()
-        except BenchError:
+            from make_networks import NAMES, formats_of
+        except ImportError:
             return False
+        return name in NAMES and kind in formats_of(name)
 
     def input(self, name: str, batch: int = 1) -> Array:
         return images(np.load(self._file(name, "x.npy")), batch)
@@ -158,7 +162,7 @@ class Bench:
         """The engine, warm, and what is known of it. Raises Skipped."""
         if not installed(engine):
             raise Skipped("not installed", f"pip install {PACKAGES[engine]}")
-        kind = "qdq" if engine in QDQ_ONLY else case.format
+        kind = "qdq" if engine in QDQ_ONLY and case.format == "qop" else case.format
         if not self.networks.has(case.network, kind):
             raise Skipped("no file", f"needs {case.network}-{kind}.onnx")
         path = self.networks.path(case.network, kind, case.batch)

@@ -77,7 +77,7 @@ class Fresh:
         """What _fresh.py says, and `process`: seconds from start to end of the whole process."""
         if not installed(engine):
             raise BenchError("not installed")
-        path = self.networks.path(self.name, "qdq" if engine in QDQ_ONLY else self.format)
+        path = self.networks.path(self.name, "qdq" if engine in QDQ_ONLY and self.format == "qop" else self.format)
         with tempfile.TemporaryDirectory() as folder:
             cache = folder if empty else self.warm
             words = [

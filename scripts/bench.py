@@ -1,12 +1,12 @@
 """Time qrun's native engine against onnxruntime and OpenVINO, on networks that scripts/make_networks.py writes.
 
-    python scripts/bench.py [DIR] [--models NAME,...] [--formats qop,qdq] [--threads 1,2] [--batch 1,8] [--rounds 30]
-                            [--engines qrun,ort,openvino] [--no-amx] [--json FILE] [--markdown] [--startup] [--memory]
-                            [--profiling]
+    python scripts/bench.py [DIR] [--models NAME,...] [--formats qop,qdq,dynamic] [--threads 1,2] [--batch 1,8]
+                            [--rounds 30] [--engines qrun,ort,openvino] [--no-amx] [--json FILE] [--markdown]
+                            [--startup] [--memory] [--profiling]
 
-DIR holds NAME-qop.onnx, NAME-qdq.onnx and NAME-x.npy; what is missing is made in a temporary folder. Needs the extras
-`bench` (onnxruntime, OpenVINO) and, to make networks, `dev`. An engine that is missing, refuses the model, crashes or
-computes something else than the others is named and not timed.
+DIR holds NAME-qop.onnx, NAME-qdq.onnx, transformer-dynamic.onnx and NAME-x.npy; what is missing is made in a temporary
+folder. Needs the extras `bench` (onnxruntime, OpenVINO) and, to make networks, `dev`. An engine that is missing, refuses
+the model, crashes or computes something else than the others is named and not timed.
 
 How: each engine has a process of its own, so that none pins or keeps busy another one's threads. They run in turn: in a
 round each engine runs the model three times in a row, each run is timed, and when its threads are asleep (onnxruntime's
@@ -48,8 +48,9 @@ from _bench_profiling import overhead
 from _engines import ENGINES
 from _workers import WorkerError
 
-MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121")
-FORMATS = ("qop", "qdq")
+MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121",
+          "transformer")  # fmt: skip
+FORMATS = ("qop", "qdq", "dynamic")
 PROFILED = 300
 """Rounds of --profiling."""
 
@@ -77,7 +78,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR")
     parser.add_argument("--models", type=_list(str), default=list(MODELS), metavar="NAME,...")
-    parser.add_argument("--formats", type=_list(_one_of(FORMATS)), default=list(FORMATS), metavar="qop,qdq")
+    parser.add_argument("--formats", type=_list(_one_of(FORMATS)), default=list(FORMATS), metavar="qop,qdq,dynamic")
     parser.add_argument("--threads", type=_list(_count), default=[1, 2], metavar="N,...")
     parser.add_argument("--batch", type=_list(_count), default=[1, 8], metavar="N,...")
     parser.add_argument("--rounds", type=int, default=30, metavar="N")
@@ -142,6 +143,7 @@ def time_cases(bench: Bench, options: argparse.Namespace, results: list[dict[str
         Case(model, kind, threads, batch)
         for model in options.models
         for kind in options.formats
+        if kind != "dynamic" or bench.networks.has(model, kind)
         for batch in options.batch
         for threads in options.threads
     ]

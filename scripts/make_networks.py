@@ -3,9 +3,10 @@
     python scripts/make_networks.py DIR [NAME ...]
 
 The graphs come from the onnx wheel (backend/test/data/light: the shapes of the trained networks, without their
-weights), MobileNetV2 from this file. Weights are random with a fixed seed and scaled so that activations keep their
-size through all layers. onnxruntime's static quantizer makes NAME-qop.onnx (QLinearConv, ...) and NAME-qdq.onnx from
-each; NAME-x.npy is an input. Needs the `dev` extra. Nothing is downloaded.
+weights), MobileNetV2 from this file, and two layers of a transformer's encoder, of the size of BERT's, from
+_transformer.py. Weights are random with a fixed seed and scaled so that activations keep their size through all layers.
+onnxruntime's static quantizer makes NAME-qop.onnx (QLinearConv, ...) and NAME-qdq.onnx from each, and its dynamic one
+transformer-dynamic.onnx; NAME-x.npy is an input. Needs the `dev` extra. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -18,12 +19,24 @@ from typing import Any
 
 import numpy as np
 import onnx
-from _quantizer import IR_VERSION, static
+from _quantizer import IR_VERSION, dynamic, static
+from _transformer import Encoder
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
 OPSET = 17
+LENGTH = 128
+"""Rows that the transformer takes."""
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-NAMES = ("squeezenet", "resnet50", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121")
+NAMES = (
+    "squeezenet",
+    "resnet50",
+    "shufflenet",
+    "mobilenetv2",
+    "inception_v1",
+    "inception_v2",
+    "densenet121",
+    "transformer",
+)
 
 
 def main() -> None:
@@ -38,9 +51,14 @@ def main() -> None:
 
 
 def make(
-    name: str, folder: Path, size: int = 224, formats: Sequence[str] = ("qop", "qdq"), reduce_range: bool = False
+    name: str, folder: Path, size: int = 224, formats: Sequence[str] = (), reduce_range: bool = False
 ) -> list[Path]:
-    """Write NAME-float.onnx, NAME-x.npy and a quantized model for each of `formats`; returns the quantized paths."""
+    """Write NAME-float.onnx, NAME-x.npy and a quantized model for each of `formats`; returns the quantized paths.
+
+    size: of the image, or of the transformer's rows: a multiple of 64. formats: all that there are for this network.
+    """
+    size = 768 if name == "transformer" and size == 224 else size
+    formats = formats or formats_of(name)
     model = float_network(name, size)
     onnx.checker.check_model(model)
     onnx.save(model, folder / f"{name}-float.onnx")
@@ -48,14 +66,24 @@ def make(
     paths = []
     for kind in formats:
         path = folder / f"{name}-{kind}.onnx"
-        onnx.save(static(model, kind, [image(name, size, i) for i in (1, 2)], reduce_range=reduce_range), path)
+        images = [image(name, size, i) for i in (1, 2)]
+        made = dynamic(model) if kind == "dynamic" else static(model, kind, images, reduce_range=reduce_range)
+        onnx.save(made, path)
         paths.append(path)
     return paths
 
 
+def formats_of(name: str) -> tuple[str, ...]:
+    """The formats that are made of a network."""
+    return ("qop", "qdq", "dynamic") if name == "transformer" else ("qop", "qdq")
+
+
 def image(name: str, size: int, index: int) -> np.ndarray:
-    """A random image with structure at several scales, [1,3,size,size], about zero mean and unit variance."""
+    """A random image with structure at several scales, [1,3,size,size], about zero mean and unit variance; for the
+    transformer random rows [1,LENGTH,size]."""
     rng = np.random.default_rng([zlib.crc32(name.encode()), index])
+    if name == "transformer":
+        return rng.standard_normal((1, LENGTH, size)).astype(np.float32)
     total = np.zeros((1, 3, size, size))
     for cells in (4, 16, size):
         places = np.arange(size) * cells // size
@@ -65,6 +93,10 @@ def image(name: str, size: int, index: int) -> np.ndarray:
 
 def float_network(name: str, size: int = 224) -> onnx.ModelProto:
     """The network with random weights, BatchNormalization folded into convolutions, at opset 17."""
+    if name == "transformer":
+        made = Encoder(2, size, size // 64, LENGTH, np.random.default_rng(zlib.crc32(name.encode()))).model(OPSET)
+        made.ir_version = IR_VERSION
+        return made
     model = mobilenet_v2() if name == "mobilenetv2" else onnx.load(LIGHT / f"light_{name}.onnx")
     constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     nodes = simplify(model.graph.node, constants)
