@@ -159,6 +159,13 @@ def _attributes(step: Step) -> Mapping[str, Any]:
     return {**defaults, **step.kwargs}
 
 
+def undecided(error: Exception) -> bool:
+    """Whether this is a native kernel's word that it cannot decide a result, which the reference kernel can."""
+    from qrun.native import Undecided
+
+    return isinstance(error, Undecided)
+
+
 def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) -> Engine:
     """The native engine. Raises UnsupportedError where it cannot run, CallError for an unknown instruction set."""
     try:

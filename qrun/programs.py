@@ -204,13 +204,6 @@ def expected_failure(error: Exception) -> bool:
     return isinstance(error, (Unplanned, Undecided, MemoryLimitError))
 
 
-def still_fits(error: Exception) -> bool:
-    """Whether the program that failed with this error is the right one for other values of these shapes."""
-    from qrun.native import Undecided
-
-    return isinstance(error, Undecided)
-
-
 def moving(plan: Plan, step: Step) -> tuple[str, ...]:
     """The step's inputs that are not constants, each once."""
     constants = plan.model.constants.keys() - defaults(plan).keys()

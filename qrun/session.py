@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from qrun.cpus import usable_cpus
-from qrun.dispatch import NativeKernels, cache_refused, make_engine
+from qrun.dispatch import NativeKernels, cache_refused, make_engine, undecided
 from qrun.errors import CallError, UnsupportedError
 from qrun.execution import RunResult, execute, run_program
 from qrun.feeds import check_feeds
@@ -21,7 +21,7 @@ from qrun.ops import Arith
 from qrun.passes import has_tables, optimize
 from qrun.plan import BACKENDS, Plan, plan
 from qrun.profiling import Profile, Progress, Runner, measure
-from qrun.programs import Programs, expected_failure, still_fits
+from qrun.programs import Programs, expected_failure
 from qrun.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Session:
         result = self._step_by_step(chosen, values, budget, observe)
         if failed is not None and not expected_failure(failed):
             raise failed
-        if failed is None or not still_fits(failed):
+        if failed is None or not undecided(failed):
             chosen.programs.learn(chosen.plan, values, tuple(result.events))
         return result
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.dispatch import Bound, NativeKernels
+from qrun.dispatch import Bound, NativeKernels, undecided
 from qrun.errors import MemoryLimitError, OperatorError, QrunError, RunError
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe, type_name
@@ -165,7 +165,12 @@ def _compute(step: Step, args: Sequence[Array | None], bound: Bound | None, ctx:
         return reference(step, args, ctx)
     for shape, itemsize, what in bound.claims:
         ctx.claim(shape, itemsize, what)
-    return bound.kernel.run(args)
+    try:
+        return bound.kernel.run(args)
+    except Exception as error:
+        if not undecided(error):
+            raise
+        return reference(step, args, ctx)
 
 
 def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:

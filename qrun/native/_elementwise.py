@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qrun.native._numbers import Numbers, settle
+from qrun.native._doubts import Doubts
+from qrun.native._numbers import Numbers
 from qrun.native._strided import Strided, outer_names
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -72,6 +73,7 @@ class Elementwise(Strided):
         super().__init__(spec, isa)
         self.kind = f"<{spec.rows} x float>"
         self.wide = Numbers(self.w, isa, spec.rows)
+        self.doubts = Doubts(self.w, self.a["settle"], spec.rows, spec.rows) if self.function in CLOSE else None
 
     def _chunk(self, first: str, end: str) -> None:
         w, a, *sources = self.w, self.a, *self.operands[:-1]
@@ -92,6 +94,10 @@ class Elementwise(Strided):
             ]
             self._store(values, pointers[0], w.at(self.starts["y"], w.mul(place, 4)))
 
+    def end(self) -> None:
+        if self.doubts is not None:
+            self.doubts.end()
+
     def _loaded(self, pointer: str, kind: str) -> str:
         element, size = SOURCES[kind]
         value = self.w.load(f"<{self.spec.rows} x {element}>", pointer, size)
@@ -111,8 +117,9 @@ class Elementwise(Strided):
         made = CLOSE[self.function](self, wide)
         self.w.store(self.kind, self.wide.single(made), y, 4)
         low, high = (self.wide.op("fmul", made, factor) for factor in self._reach(wide[0]))
+        assert self.doubts is not None
         with self.w.when(self.wide.any(self.wide.differ(low, high))):
-            settle(self.w, self.a["settle"], x, y, self.spec.rows, self.spec.rows)
+            self.doubts.add(x, y)
 
     def _reach(self, x: str) -> tuple[str, str]:
         """Factors of a result to the ends of what it may be."""
@@ -132,8 +139,8 @@ class Elementwise(Strided):
         return self.w.let(f"select <{self.spec.rows} x i1> {holds}, {self.kind} {yes}, {self.kind} {no}")
 
     def clipped(self, x: str, low: str, high: str) -> str:
-        raised = self.choose("ugt", x, low, x, low)
-        return self.choose("ult", raised, high, raised, high)
+        raised = self.choose("olt", x, low, low, x)
+        return self.choose("ogt", raised, high, high, raised)
 
     def intrinsic(self, name: str, x: str) -> str:
         return self.w.call(self.kind, f"llvm.{name}.v{self.spec.rows}f32", (self.kind, x))

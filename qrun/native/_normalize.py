@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from qrun.native._doubts import Doubts
 from qrun.native._flow import Flow
 from qrun.native._ir import argument_loader
-from qrun.native._numbers import Numbers, settle
+from qrun.native._numbers import Numbers
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -17,7 +18,7 @@ SHARES = MEAN = _ROWS
 
 chunk        rows of a tile; length: elements of a row
 scale, bias  float32 [length]
-settle       makes a row, of its elements, where float64 does not decide how a result rounds
+settle       makes rows, of their elements, where float64 does not decide how a result rounds
 numbers      float64: the reach of a result relative to its size, or of a mean relative to that of all sizes; then for
              ``standardize`` its reach relative to the scale, epsilon, and the length
 """
@@ -37,16 +38,19 @@ class _Rows:
         self.a = argument_loader(self.w, self.names)
         self.wide, self.one = (Numbers(self.w, isa, n) for n in (self.n, 1))
         self.whole = self.w.let(f"and i64 {self.a['length']}, {-self.n}")
+        self.made = "1" if self.reduces else self.a["length"]
+        self.doubts = Doubts(self.w, self.a["settle"], self.a["length"], self.made)
 
     def text(self) -> str:
         w, a = self.w, self.a
         with w.tiles(a["tiles"]) as tile:
             first = w.mul(tile, a["chunk"])
             with w.loop(first, w.least(w.add(first, a["chunk"]), a["rows"]), 1) as row:
-                made = "1" if self.reduces else a["length"]
-                x, y = (w.at(a[n], w.mul(w.mul(row.index, size), 4)) for n, size in (("x", a["length"]), ("y", made)))
+                sizes = (("x", a["length"]), ("y", self.made))
+                x, y = (w.at(a[name], w.mul(w.mul(row.index, size), 4)) for name, size in sizes)
                 with w.when(self._row(x, y)):
-                    settle(w, a["settle"], x, y, a["length"], made)
+                    self.doubts.add(x, y)
+            self.doubts.end()
         return w.function("define i64 @kernel(ptr noalias %args, ptr noalias %next, ptr noalias %scratch)")
 
     def _row(self, x: str, y: str) -> str:

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Sequence
 
 from qrun.native._flow import Flow
-from qrun.native._runner import DOUBT
 from qrun.native.isa import Isa
 
 _LOG2E = 1.4426950408889634
@@ -156,13 +155,6 @@ class Numbers:
         positive, negative = self.op("fsub", x, low), self.op("fsub", self.const(-0.0), low)
         made = self.choose("olt", x, self.const(0.0), negative, positive)
         return self.choose("oeq", x, self.const(-math.inf), self.const(math.nan), made)
-
-
-def settle(w: Flow, function: str, x: str, y: str, count: int | str, made: int | str) -> None:
-    """Let the `function` of settle.py make float32 y[:made] of x[:count]; if it fails, the run has not decided."""
-    failed = w.let(f"call i64 {function}(ptr {x}, ptr {y}, i64 {count}, i64 {made})")
-    with w.when(w.let(f"icmp ne i64 {failed}, 0")):
-        w.do(f"store atomic i64 1, ptr {w.at('%args', DOUBT)} monotonic, align 8")
 
 
 def _vector(kind: str, value: str, n: int) -> str:

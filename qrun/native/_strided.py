@@ -47,6 +47,9 @@ class Strided:
         """Do this part of the first own axis; `end` may lie beyond it."""
         raise NotImplementedError
 
+    def end(self) -> None:
+        """What is left to do when a tile's units are done."""
+
     @contextmanager
     def _unit(self) -> Iterator[str]:
         """Let operands start at the outer index of each unit; yields its chunk."""
@@ -66,6 +69,7 @@ class Strided:
                     self.starts[name] = pointer
                 yield chunk
                 unit.next(self._following(unit.carried))
+            self.end()
 
     def _following(self, counters: list[str]) -> list[str]:
         """Chunk and outer indices of the next unit."""

@@ -75,6 +75,7 @@ _SOURCES = (
     "_dense.py",
     "_depthwise.py",
     "_dot.py",
+    "_doubts.py",
     "_flow.py",
     "_ir.py",
     "_lrn.py",

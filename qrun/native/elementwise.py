@@ -42,7 +42,7 @@ class Elementwise(Planned):
 
     function:  one of _elementwise.py's; ``cast`` takes int32, uint8 or int8 as well.
     constants: its p and q, as float32.
-    reference: makes float32 [count] of float32 [count]: what results are where float64 does not decide how they round.
+    reference: makes float32 of float32, of two axes: what results are where float64 does not decide how they round.
                Functions that need it are within 2**-47 of it, relative to their size, before rounding.
 
     Raises Declined for operands that broadcast along too many axes.
@@ -129,7 +129,7 @@ class Elementwise(Planned):
         arguments = struct((*outer_names(names), *OWN), words, {})
         return (
             Section(spec, self.engine.kernels.get(spec), arguments, pointers, extents, words["tiles"],
-                    decides=self._settle is None),
+                    decides=self._settle is None, settle=self._settle),
         )  # fmt: skip
 
 

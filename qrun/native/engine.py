@@ -12,7 +12,6 @@ import numpy as np
 from qrun.native._runner import DOUBT
 from qrun.native.cache import ObjectCache
 from qrun.native.compile import Kernels, Runner
-from qrun.native.errors import Undecided
 from qrun.native.fold import aligned, keep_freed_memory
 from qrun.native.isa import Isa, choose
 from qrun.native.operation import Operation, size
@@ -94,7 +93,7 @@ class Engine:
             section.run(start)
             wait_for(waiting)
             if arguments[DOUBT // 8]:
-                raise Undecided
+                raise section.undecided()
 
 
 def stage(array: Array, operation: Operation, place: int) -> Array:

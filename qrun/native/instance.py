@@ -13,7 +13,7 @@ from qrun.memory import Budget
 from qrun.native._runner import DOUBT, ENTRY, STATE, STRUCT
 from qrun.native.compile import address_of
 from qrun.native.engine import address
-from qrun.native.errors import Undecided, Unplanned
+from qrun.native.errors import Unplanned
 from qrun.native.fold import aligned
 from qrun.native.placement import Foreign, Key, Storage
 from qrun.native.section import scratch
@@ -149,10 +149,10 @@ class Instance:
         plan, state, times = self.starts
         own = scratch(self.program.scratch) if self.program.scratch else 0
         self.lead(plan, stretch.first, stretch.end, state, self.generation, times, own)
-        for number in self.program.doubtful:
-            if self.structs[number, DOUBT // 8]:
-                self.structs[number, DOUBT // 8] = 0
-                raise Undecided
+        doubtful = [number for number in self.program.doubtful if self.structs[number, DOUBT // 8]]
+        if doubtful:
+            self.structs[doubtful, DOUBT // 8] = 0
+            raise self.program.calls[doubtful[0]].section.undecided()
 
     def _call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""

@@ -24,7 +24,7 @@ _UNIT = 2.0**-53
 class _Rows(Planned):
     """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
 
-    reference: makes a row's, of its elements. It decides where float64 here does not: both are within
+    reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not: both are within
                a reach of the real value, which grows with the additions that follow each other in a sum.
     """
 
@@ -66,7 +66,7 @@ class _Rows(Planned):
             Section(
                 spec, self.engine.kernels.get(spec), struct(self.names, words, arrays), ((0, 0), (1, 1)),
                 tuple(4 * size(operand.shape) for operand in self.operands), words["tiles"], keep=tuple(arrays.values()), scratch=8 * self.length,
-                decides=False,
+                decides=False, settle=self.settle,
             ),
         )  # fmt: skip
 

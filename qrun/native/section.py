@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from qrun.native.errors import Undecided
 from qrun.native.fold import aligned
+from qrun.native.settle import Settle
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
 
@@ -33,6 +35,7 @@ class Section:
     why:       why spec.form is not a cheaper one; "" if it is the cheapest, or the only one.
     scratch:   bytes of memory that a calling thread brings.
     decides:   whether the kernel decides every result.
+    settle:    what makes, while it runs, results that it does not decide; None if nothing does.
     """
 
     spec: KernelSpec
@@ -47,6 +50,11 @@ class Section:
     why: str = ""
     scratch: int = 0
     decides: bool = True
+    settle: Settle | None = None
+
+    def undecided(self) -> BaseException:
+        """What is to be raised if the kernel said that it could not decide a result."""
+        return Undecided() if self.settle is None else self.settle.failure()
 
     def bound(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""

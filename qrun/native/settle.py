@@ -1,4 +1,4 @@
-"""What kernels call where their float64 does not decide how a float32 result rounds."""
+"""What kernels call where their float64 does not decide how float32 results round."""
 
 from __future__ import annotations
 
@@ -8,26 +8,55 @@ from typing import Any
 
 import numpy as np
 
+from qrun.native.errors import Undecided
+
 Array = np.ndarray[Any, Any]
-_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)
 
 
 class Settle:
-    """`function` of float32 [count], to float32 [made], at an address. It must live as long as kernels that call it."""
+    """`function` of float32 [rows, x], to float32 [rows, y], at an address. It must live as long as kernels that call it.
+
+    A kernel that comes back without a result puts a mark into its struct (_runner.DOUBT); then `failure` tells why.
+    """
 
     def __init__(self, function: Callable[[Array], Array]) -> None:
         self.function = function
+        self._failed: BaseException | None = None
         self._call = _CALL(self._settle)
         self.address = int(ctypes.cast(self._call, ctypes.c_void_p).value or 0)
 
-    def _settle(self, x: int, y: int, count: int, made: int) -> int:
-        """0, or 1 if the function failed or was interrupted: nothing may be raised into machine code."""
+    def failure(self) -> BaseException:
+        """What is to be raised: an interrupt, if there was one, else Undecided."""
+        failed, self._failed = self._failed, None
+        if failed is None:
+            return KeyboardInterrupt()
+        return Undecided() if isinstance(failed, Exception) else failed
+
+    def _settle(self, places: int, done: int, count: int, x: int, y: int) -> int:
+        """places: addresses of `count` rows of x elements, and of their results, by turns. done: gets 1 at the end.
+
+        Nothing may be raised into machine code; an interrupt that comes before the first line leaves no trace but
+        that the end is not reached.
+        """
         try:
-            source, target = (
-                np.ctypeslib.as_array((ctypes.c_float * size).from_address(place))
-                for place, size in ((x, count), (y, made))
+            sources, targets = (
+                np.ctypeslib.as_array((ctypes.c_int64 * (2 * count)).from_address(places)).reshape(-1, 2).T
             )
-            target[...] = self.function(source)
-        except BaseException:
-            return 1
+            source, target = _rows(sources, x), _rows(targets, y)
+            target.all[target.index] = self.function(source.all[source.index])
+            ctypes.c_int64.from_address(done).value = 1
+        except BaseException as error:
+            self._failed = error
         return 0
+
+
+class _rows:
+    """Rows of float32 at these addresses: elements of an array from the first to the last of them."""
+
+    def __init__(self, places: Array, length: int) -> None:
+        first = int(places.min())
+        offsets = (places - first) // 4
+        kind = ctypes.c_float * (int(offsets.max()) + length)
+        self.all = np.ctypeslib.as_array(kind.from_address(first))
+        self.index = offsets[:, None] + np.arange(length)

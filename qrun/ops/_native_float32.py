@@ -86,11 +86,11 @@ def binary_kernel(site: Site, name: str) -> NativeKernel:
 
 
 def standardize_kernel(
-    site: Site, axis: int, weights: Sequence[Array], epsilon: float, row: Callable[[Array], Array]
+    site: Site, axis: int, weights: Sequence[Array], epsilon: float, reference: Callable[[Array], Array]
 ) -> NativeKernel:
     """The kernel of a checked layer normalization over all axes from `axis` on, its scale and bias constant.
 
-    row: the reference, of one row.
+    reference: of rows [count, length].
     """
     from qrun.native.normalize import Standardize
 
@@ -100,27 +100,29 @@ def standardize_kernel(
         raise declined("its scale differs from row to row")
     rows = [w.reshape(w.shape[-len(inner) :]) for w in weights]
     scale, *bias = (np.ascontiguousarray(np.broadcast_to(w, inner)).reshape(-1) for w in rows)
-    operation = Standardize(site.engine, x.shape, scale, bias[0] if bias else None, epsilon, row)
+    operation = Standardize(site.engine, x.shape, scale, bias[0] if bias else None, epsilon, reference)
     return kernel_of(site, operation, (0,), lambda y: True)
 
 
-def shares_kernel(site: Site, axis: int, row: Callable[[Array], Array]) -> NativeKernel:
-    """The kernel of a softmax over all axes from `axis` on. row: the reference, of one row."""
+def shares_kernel(site: Site, axis: int, reference: Callable[[Array], Array]) -> NativeKernel:
+    """The kernel of a softmax over all axes from `axis` on. reference: of rows [count, length]."""
     from qrun.native.normalize import Shares
 
     x = _rows(site)
-    return kernel_of(site, Shares(site.engine, x.shape, math.prod(x.shape[axis:]), row), (0,), lambda y: True)
+    return kernel_of(site, Shares(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), lambda y: True)
 
 
-def mean_kernel(site: Site, axes: Sequence[int], y_shape: Sequence[int], row: Callable[[Array], Array]) -> NativeKernel:
-    """The kernel of a mean over the last axes. row: the reference, of one row."""
+def mean_kernel(
+    site: Site, axes: Sequence[int], y_shape: Sequence[int], reference: Callable[[Array], Array]
+) -> NativeKernel:
+    """The kernel of a mean over the last axes. reference: of rows [count, length]."""
     from qrun.native.normalize import Mean
 
     x = _rows(site)
     if sorted(axes) != list(range(x.ndim - len(axes), x.ndim)) or not axes:
         raise declined("not over the last axes")
     length = math.prod(x.shape[axis] for axis in axes)
-    return kernel_of(site, Mean(site.engine, x.shape, length, row, y_shape), (0,), lambda y: True)
+    return kernel_of(site, Mean(site.engine, x.shape, length, reference, y_shape), (0,), lambda y: True)
 
 
 def _rows(site: Site) -> Array:

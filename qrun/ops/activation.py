@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def clip_6(input: Array, *, min_: float = -FLOAT_MAX, max_: float = FLOAT_MAX) -
 @clip_6.native
 def _lower_clip_6(site: Site) -> NativeKernel:
     limits = [single(site.attributes[name]) for name in ("min_", "max_")]
-    return pointwise_kernel(site, clip_6, "clip", lambda: limits)
+    return pointwise_kernel(site, clip_6, "clip", lambda: _numbers(limits))
 
 
 @op("Clip", since=11, form="pointwise")
@@ -77,12 +78,25 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
 @clip.native
 def _lower_clip(site: Site) -> NativeKernel:
     given = zip(site.inputs[1:], (-FLOAT_MAX, FLOAT_MAX), strict=True)
-    return pointwise_kernel(site, clip, "clip", lambda: [y if x is None else float(x.reshape(())) for x, y in given])
+    return pointwise_kernel(
+        site, clip, "clip", lambda: _numbers(y if x is None else float(x.reshape(())) for x, y in given)
+    )
+
+
+def _numbers(limits: Iterable[float]) -> list[float]:
+    found = list(limits)
+    if any(map(math.isnan, found)):
+        raise declined("a limit is NaN")
+    return found
 
 
 def _between(x: Array, low: Array, high: Array) -> Array:
+    """x as it is, with its sign, where it equals a limit; NaN everywhere if a limit is NaN."""
+    if not is_integer(x.dtype) and (np.isnan(low) or np.isnan(high)):
+        return np.full(x.shape, np.nan, x.dtype)
     with np.errstate(all="ignore"):
-        return np.asarray(np.minimum(high, np.maximum(x, low)))
+        raised = np.where(x < low, low, x)
+        return np.where(raised > high, high, raised)
 
 
 @op("Sigmoid", since=6, form="pointwise")
@@ -106,7 +120,7 @@ def hard_sigmoid(X: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
     Source: ONNX operators, HardSigmoid-22.
     """
     a, b = single(alpha), single(beta)
-    return unary(lambda x: np.maximum(0.0, np.minimum(1.0, a * x + b)), X)
+    return unary(lambda x: np.maximum(np.minimum(a * x + b, 1.0), 0.0), X)
 
 
 hard_sigmoid.native(function(hard_sigmoid, "hard_sigmoid", "alpha", "beta"))
@@ -118,7 +132,7 @@ def hard_swish(X: Array) -> Array:
 
     Source: ONNX operators, HardSwish-22.
     """
-    return unary(lambda x: x * np.maximum(0.0, np.minimum(1.0, x / 6.0 + 0.5)), X)
+    return unary(lambda x: x * np.maximum(np.minimum(x / 6.0 + 0.5, 1.0), 0.0), X)
 
 
 hard_swish.native(function(hard_swish, "hard_swish"))

@@ -102,12 +102,13 @@ def _lower_layer_normalization(site: Site) -> NativeKernel:
         raise declined("its mean or deviation is asked for")
     if any(p.dtype != FLOAT for p in weights.values()):
         raise declined("weights that are not float32")
-    one = (1,) * axis + x.shape[axis:]
+    inner = x.shape[axis:]
 
-    def row(x: Array) -> Array:
-        return np.asarray(layer_normalization(x.reshape(one), scale, bias, **options)[0]).reshape(-1)
+    def rows(x: Array) -> Array:
+        shape = (len(x), *(1,) * (axis - 1), *inner) if axis else inner
+        return np.asarray(layer_normalization(x.reshape(shape), scale, bias, **options)[0]).reshape(x.shape)
 
-    return standardize_kernel(site, axis, list(weights.values()), single(options["epsilon"]), row)
+    return standardize_kernel(site, axis, list(weights.values()), single(options["epsilon"]), rows)
 
 
 @op("RMSNormalization", since=23)

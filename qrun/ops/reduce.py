@@ -24,7 +24,7 @@ def reduction(
 ) -> Callable[[Reduction], Reduction]:
     """Declares the operator that (data, axes counted from the front, keepdims) computes, in both its forms.
 
-    native: makes the kernel of a site, the axes, the result's shape, and the reference for one row.
+    native: makes the kernel of a site, the axes, the result's shape, and the reference for rows.
 
     axes is an attribute, and all axes if it is omitted. Since version `axes_input` it is an int64 vector; omitted or
     empty, it means all axes, or none with noop_with_empty_axes.
@@ -58,7 +58,7 @@ def _lowering(reduce: Reduction, native: Callable[..., NativeKernel]) -> Lowerin
         site.require_constants()
         kept = [1 if axis in chosen else n for axis, n in enumerate(data.shape)]
         shape = kept if site.attributes["keepdims"] else [n for i, n in enumerate(data.shape) if i not in chosen]
-        return native(site, chosen, shape, lambda x: reduce(x, (0,), True))
+        return native(site, chosen, shape, lambda x: reduce(x, (1,), True))
 
     return lower
 

@@ -28,7 +28,7 @@ def softmax_1(input: Array, *, axis: int = 1) -> Array:
 def _lower_softmax_1(site: Site) -> NativeKernel:
     x = site.inputs[0]
     assert x is not None
-    return shares_kernel(site, axis_in(site.attributes["axis"], x.ndim), _row)
+    return shares_kernel(site, axis_in(site.attributes["axis"], x.ndim), _rows)
 
 
 @op("Softmax", since=13)
@@ -49,11 +49,11 @@ def _lower_softmax(site: Site) -> NativeKernel:
     axis = axis_in(site.attributes["axis"], x.ndim)
     if axis != x.ndim - 1:
         raise declined("not along the last axis")
-    return shares_kernel(site, axis, _row)
+    return shares_kernel(site, axis, _rows)
 
 
-def _row(x: Array) -> Array:
-    return np.asarray(_softmax(x[None], 1)[0])
+def _rows(x: Array) -> Array:
+    return _softmax(x, 1)
 
 
 def _softmax(x: Array, axis: int) -> Array:

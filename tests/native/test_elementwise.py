@@ -124,11 +124,13 @@ def test_the_reference_makes_what_is_in_doubt_and_nothing_else(isa: str, name: s
 
 @every_isa
 def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
-    def reference(x: Array) -> Array:
-        raise KeyboardInterrupt
+    for error, raised in ((ValueError, Undecided), (MemoryError, Undecided), (KeyboardInterrupt, KeyboardInterrupt)):
 
-    with pytest.raises(Undecided):
-        engine(isa).run(planned("sigmoid", (1,), isa, reference=reference), [np.full(1, 2.0**-23, F)])
+        def reference(x: Array, error: Any = error) -> Array:
+            raise error
+
+        with pytest.raises(raised):
+            engine(isa).run(planned("sigmoid", (1,), isa, reference=reference), [np.full(1, 2.0**-23, F)])
 
 
 @pytest.mark.parametrize("name", BINARY)
