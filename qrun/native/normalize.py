@@ -24,8 +24,8 @@ _UNIT = 2.0**-53
 class _Rows(Planned):
     """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
 
-    reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not: both are within
-               a reach of the real value, which grows with the additions that follow each other in a sum.
+    reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not:
+               both are within a reach of each other that grows with the additions that follow each other in a sum.
     """
 
     order: Order = "plain"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -131,6 +132,69 @@ def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
 
         with pytest.raises(raised):
             engine(isa).run(planned("sigmoid", (1,), isa, reference=reference), [np.full(1, 2.0**-23, F)])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_doubts_are_settled_some_hundred_at_a_time(threads: int) -> None:
+    """x / 2 of the least numbers is a tie if x is odd."""
+    asked: list[int] = []
+
+    def reference(x: Array) -> Array:
+        asked.append(x.size)
+        return function("gelu")(x)
+
+    x = (np.random.default_rng(17).integers(1, 2**20, 50000) * 2 + 1).astype(np.uint32).view(F)
+    got = engine("generic", threads).run(planned("gelu", x.shape, "generic", threads, reference), [x])
+    assert_equal(got, function("gelu")(x))
+    assert sum(asked) >= x.size
+    assert len(asked) <= 100
+
+
+def test_an_interrupt_that_leaves_no_trace_is_raised() -> None:
+    """The reference never begins, as if the signal came first."""
+    operation = planned("sigmoid", (1,), "generic", reference=lambda x: x)
+    settle = operation._settle
+    assert settle is not None
+    nothing = type(settle._call)(lambda *arguments: 0)
+    operation._settle.address = int(ctypes.cast(nothing, ctypes.c_void_p).value or 0)  # type: ignore[union-attr]
+    x = np.full(1, 2.0**-23, F)
+    with pytest.raises(KeyboardInterrupt):
+        engine("generic").run(operation, [x])
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_session_asks_the_reference_kernel_where_settling_fails(later: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when there is no memory for it, in a first run and in a program."""
+    x = np.array([2.0**-23, 1], F)
+    model, feeds = node_model("Sigmoid", [x])
+    session = qrun.Session(model, cache=OBJECTS)
+    want = qrun.Session(model, backend="reference").run(feeds)["y0"]
+    for _ in range(2 * later):
+        assert_equal(session.run({"i0": np.array([3, 1], F)})["y0"], function("sigmoid")(np.array([3, 1], F)))
+
+    def fail(*arguments: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qrun.native.settle._rows", fail)
+        assert_equal(session.run(feeds)["y0"], want)
+    assert_equal(session.run(feeds)["y0"], want)
+
+
+def test_limits_that_are_zeros_or_no_numbers() -> None:
+    """x keeps its sign where it equals a limit; NaN as a limit makes everything NaN, and is left to the reference."""
+    zeros = np.array([0.0, -0.0, 1.0, -1.0, np.nan], F)
+    for low in (-np.inf, -1, -0.0, 0.0):
+        for high in (-0.0, 0.0, 2, np.inf):
+            model, feeds = node_model("Clip", [zeros, np.array(low, F), np.array(high, F)], {}, constants=[1, 2])
+            got = same_everywhere(model, feeds).outputs["y0"]
+            kept = (zeros >= low) & (zeros <= high)
+            assert got[kept].tobytes() == zeros[kept].tobytes(), (low, high)
+    for limits in ((np.nan, 1), (0, np.nan)):
+        model, feeds = node_model("Clip", [zeros, *(np.array(v, F) for v in limits)], {}, constants=[1, 2])
+        (event,) = same_everywhere(model, feeds).events
+        assert (event.backend, event.why) == ("reference", "a limit is NaN")
+        assert np.isnan(qrun.Session(model).run(feeds)["y0"]).all()
 
 
 @pytest.mark.parametrize("name", BINARY)

@@ -119,6 +119,18 @@ def test_the_reference_makes_few_rows(isa: str) -> None:
     assert len(asked) <= 3
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_rows_in_doubt_are_made_together(threads: int) -> None:
+    """Rows of equal elements, as padding is: their results are 0 within any reach."""
+    x = np.repeat(np.arange(1000, dtype=F)[:, None], 24, axis=1)
+    ones = np.ones(24, F)
+    made, asked = counted(lambda x: np.asarray(layer_normalization(x, ones)[0]))
+    native = engine("generic", threads)
+    got = native.run(Standardize(native, x.shape, ones, None, float(F(1e-5)), made), [x])
+    assert_equal(got, np.zeros(x.shape, F))
+    assert 1 <= len(asked) <= 24
+
+
 @every_isa
 def test_rows_in_doubt_are_the_reference_s(isa: str) -> None:
     """0.5 exactly between its neighbours is none; a sum that is one is: 1 / (1 + exp(-x)) = 1/2 + 2**-25 nearly."""
