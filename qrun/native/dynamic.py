@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +17,7 @@ from qrun.native.gemm import Gemm
 from qrun.native.operation import Operand, size
 from qrun.native.packing import Packing, as_int8, offsets
 from qrun.native.results import Results
-from qrun.native.section import Section
-from qrun.native.stack import BIAS, Part, Products, Shape
+from qrun.native.stack import Part, Products, Shape, first_values, order
 
 Array = np.ndarray[Any, Any]
 Room = dict[Any, Any]
@@ -87,15 +85,20 @@ class Matmul:
             self.finish.repeat(shape.rights)
         self.gemm = self._gemm(codes, _CONSTANT if constant is not None else _PACKED)
         self._parts: dict[tuple[int, bool], tuple[Part, ...]] = {}
-        self.sections = () if self.empty else tuple(part.section for part in self._placed(0))
-        self._start, self._lanes = (None, None) if self.packs else (self._starts(False), self._order())
+        self.sections = tuple(part.section for part in self.parts)
+        self._start, self._lanes = (None, None) if self.packs else (first_values(self.parts), order(self.parts))
         self.packing: Packing | None = None
         if self.packs and not self.empty:
-            panels = tuple(part.panels for part in self._placed(0))
+            panels = tuple(part.panels for part in self.parts)
             self.packing = Packing(engine, b.shape, b.dtype, panels)
         self._reaches: dict[bool, int] = {}
         self._rooms: Rooms[Room] = Rooms(dict)
         self._last: tuple[Array | None, Array | None] = (None, None)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The product's kernels for left matrices without gaps."""
+        return () if self.empty else self._placed(0)
 
     @property
     def a_bytes(self) -> int:
@@ -117,18 +120,6 @@ class Matmul:
         """By lane of the start values: what they are for a zero point of 0, and the sum of the weights."""
         sums = self.sums[0] if self._lanes is None else self.sums[0, self._lanes]
         return np.zeros(sums.shape, np.int32) if self._start is None else self._start[0], sums
-
-    def on_operands(self, places: Mapping[int, int], starts: int) -> Iterator[Section]:
-        """The calls for activations without gaps, their operands in other places; starts: bytes of the start values."""
-        for part in self._placed(0):
-            section, arguments = part.section, part.section.arguments.copy()
-            for word, operand in section.pointers:
-                arguments[word] += 4 * part.lane if operand == BIAS else 0
-            extents = dict(zip(places.values(), (section.extents[0], starts, section.extents[1]), strict=True))
-            pointers = tuple((word, places[operand]) for word, operand in section.pointers)
-            yield replace(
-                section, arguments=arguments, pointers=pointers, extents=tuple(extents[n] for n in sorted(extents))
-            )
 
     def _gemm(self, codes: Array, kinds: frozenset[str]) -> Gemm:
         rows = (max(self.shape.rows, 1), self.shape.k)
@@ -159,19 +150,6 @@ class Matmul:
             parts = () if self.empty else (*self._placed(0), *(self._placed(0, True) if ones else ()))
             found = self._reaches[ones] = max((part.section.extents[0] for part in parts), default=0)
         return found
-
-    def _order(self) -> Array | None:
-        """The column of each lane of the start values, None if that is its own place."""
-        parts = () if self.empty else self._placed(0)
-        columns = np.concatenate([part.columns for part in parts]) if parts else np.zeros(0, np.int64)
-        same = np.arange(columns.size)
-        return None if np.array_equal(np.where(columns < 0, same, columns), same) else np.maximum(columns, 0)
-
-    def _starts(self, ones: bool) -> Array | None:
-        """What kernels for constant weights start from: int32 [1, lanes], None for zeros."""
-        starts = [] if self.empty else [part.start for part in self._placed(0, ones)]
-        values = np.concatenate(starts)[None] if starts else np.zeros((1, self.columns), np.int32)
-        return values if values.any() else None
 
     def run(
         self,
@@ -328,7 +306,7 @@ class Matmul:
         """int32: the sum of every row of a, for each product."""
         acc = buffer(room, "totals", (self.shape.rows * len(self.shape.lefts),), np.int32)
         bias = buffer(room, "totals bias", (1, self.engine.isa.lanes), np.int32)
-        start = self._starts(True)
+        start = first_values(self._placed(0, True))
         bias.array[...] = 0 if start is None else start
         self._products(room, x.stride, True).run(x.starts, acc, None, bias, x)
         return acc.array

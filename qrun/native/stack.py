@@ -91,6 +91,19 @@ def _held(section: Section, start: int) -> Array:
     return next(array for array in section.keep if address(array) == start)
 
 
+def order(parts: Sequence[Part]) -> Ints | None:
+    """The column of each lane of their start values; None if that is its own place."""
+    columns = np.concatenate([part.columns for part in parts]) if parts else np.zeros(0, np.int64)
+    same = np.arange(columns.size)
+    return None if np.array_equal(np.where(columns < 0, same, columns), same) else np.maximum(columns, 0)
+
+
+def first_values(parts: Sequence[Part]) -> Array | None:
+    """What the parts would start from: int32 [1, lanes], None for zeros."""
+    values = np.concatenate([part.start for part in parts])[None] if parts else np.zeros((1, 0), np.int32)
+    return values if values.any() else None
+
+
 class Products:
     """The products of all left matrices, prepared for one run at a time: sums `step` bytes apart."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from qrun.native.operation import Operand, Operation, Order
 from qrun.native.planned import Planned
 from qrun.native.section import Section, struct
 from qrun.native.spec import KernelSpec
-from qrun.native.stack import BIAS
+from qrun.native.stack import BIAS, Part
 
 Array = np.ndarray[Any, Any]
 _INT32 = np.dtype(np.int32)
+_PLACES = {0: 0, BIAS: 1, 1: 2}
+"""Of a part's operands among those of Sums."""
 
 
 class Starts(Planned):
@@ -53,10 +56,20 @@ class Sums(Operation):
 
     def __init__(self, matmul: Matmul, a: Operand, starts: Operand, y_shape: Sequence[int]) -> None:
         self.operands = a, starts, Operand(tuple(y_shape), _INT32)
-        self._sections = () if matmul.empty else tuple(matmul.on_operands({0: 0, BIAS: 1, 1: 2}, 4 * starts.shape[0]))
+        self._sections = tuple(_on_operands(part, 4 * starts.shape[0]) for part in matmul.parts)
 
     def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
         return self._sections
+
+
+def _on_operands(part: Part, starts: int) -> Section:
+    """The call on activations, start values of so many bytes, and sums."""
+    section, arguments = part.section, part.section.arguments.copy()
+    x, y = section.extents[:2]
+    for word, operand in section.pointers:
+        arguments[word] += 4 * part.lane if operand == BIAS else 0
+    pointers = tuple((word, _PLACES[operand]) for word, operand in section.pointers)
+    return replace(section, arguments=arguments, pointers=pointers, extents=(x, starts, y))
 
 
 def staged(matmul: Matmul, a: Operand, zero: Operand, y_shape: Sequence[int]) -> tuple[Starts, Sums]:
