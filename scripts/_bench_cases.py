@@ -166,7 +166,7 @@ class Bench:
         if not self.networks.has(case.network, kind):
             raise Skipped("no file", f"needs {case.network}-{kind}.onnx")
         path = self.networks.path(case.network, kind, case.batch)
-        threads = {name: str(case.threads) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
+        threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": str(case.threads)}
         try:
             worker = Worker(Runner, engine, path, x, case.threads, self.cache, environment=threads)
         except WorkerError as error:

@@ -90,7 +90,7 @@ class Fresh:
                 cache,
                 RUNS,
             ]
-            threads = {name: str(self.threads) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
+            threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": str(self.threads)}
             environment = {**os.environ, **threads}
             start = perf_counter()
             done = subprocess.run(

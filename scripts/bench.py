@@ -15,7 +15,8 @@ what else the machine does), the median is shown. In the same rounds a loop of n
 qrun's kernels measures that instruction's peak; the best of all models counts. GMAC/s count the multiply-adds of the
 model, as `qrun profile` does.
 
-What runs: onnxruntime the same file as qrun, with all optimizations and as many intra-op threads. OpenVINO cannot read
+What runs: qrun as its command does, numpy's own products on one thread; onnxruntime the same file, with all
+optimizations and as many intra-op threads. OpenVINO cannot read
 QOperator files: on a `qop` line it runs the QDQ file of the network, on as many threads, one stream, latency hint. All
 use AMX where the CPU has it, onnxruntime only for matrix products. `--no-amx` limits
 OpenVINO to AVX512-VNNI (ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI); onnxruntime has no such switch. The engine
