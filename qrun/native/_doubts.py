@@ -5,8 +5,8 @@ from __future__ import annotations
 from qrun.native._flow import Flow
 from qrun.native._runner import DOUBT
 
-_ROOM = 240
-"""Rows in the list: it is less than a page of the stack."""
+_ROOM = 128
+"""Rows in the list: with all else that is on the stack it is less than a page."""
 
 
 class Doubts:

@@ -56,8 +56,9 @@ CLOSE: dict[str, Write] = {
 _REACH = 2.0**-47
 """More than twice that error, and that of the reference."""
 _GELU_REACH = 2.0**-50
+"""The same for each x**2 in the error of gelu."""
 _FAR = 256.0
-"""The same for each x**2 in the error of gelu, which is x or 0 beyond this x**2."""
+"""The x**2 beyond which gelu is x, or 0."""
 
 
 class Elementwise(Strided):

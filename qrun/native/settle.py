@@ -43,7 +43,7 @@ class Settle:
             sources, targets = (
                 np.ctypeslib.as_array((ctypes.c_int64 * (2 * count)).from_address(places)).reshape(-1, 2).T
             )
-            source, target = _rows(sources, x), _rows(targets, y)
+            source, target = _Rows(sources, x), _Rows(targets, y)
             target.all[target.index] = self.function(source.all[source.index])
             ctypes.c_int64.from_address(done).value = 1
         except BaseException as error:
@@ -51,7 +51,7 @@ class Settle:
         return 0
 
 
-class _rows:
+class _Rows:
     """Rows of float32 at these addresses: elements of an array from the first to the last of them."""
 
     def __init__(self, places: Array, length: int) -> None:

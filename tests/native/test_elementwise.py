@@ -147,7 +147,7 @@ def test_many_doubts_are_settled_some_hundred_at_a_time(threads: int) -> None:
     got = engine("generic", threads).run(planned("gelu", x.shape, "generic", threads, reference), [x])
     assert_equal(got, function("gelu")(x))
     assert sum(asked) >= x.size
-    assert len(asked) <= 100
+    assert len(asked) <= 150
 
 
 def test_an_interrupt_that_leaves_no_trace_is_raised() -> None:
@@ -176,7 +176,7 @@ def test_a_session_asks_the_reference_kernel_where_settling_fails(later: bool, m
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("qrun.native.settle._rows", fail)
+        patch.setattr("qrun.native.settle._Rows", fail)
         assert_equal(session.run(feeds)["y0"], want)
     assert_equal(session.run(feeds)["y0"], want)
 
