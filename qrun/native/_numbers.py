@@ -13,6 +13,8 @@ _LOG2E = 1.4426950408889634
 _LN2 = (0.6931471803691238, 1.9082149292705877e-10)
 """Its first 32 bits, of which up to 2**20 times are exact, and the rest."""
 _MAGIC = 1.5 * 2.0**52
+_LONG = 16
+"""Terms of a polynomial."""
 _FARTHEST = 700.0
 """exp(-700) is nothing beside any float32."""
 _EXPONENTIAL = (
@@ -92,7 +94,11 @@ class Numbers:
         return self.w.call(self.kind, f"llvm.copysign.v{self.n}f64", (self.kind, size), (self.kind, sign))
 
     def series(self, coefficients: Sequence[float], x: str) -> str:
-        """A polynomial, the constant term first."""
+        """A polynomial, the constant term first. That of a long one's even and odd terms do not wait for each other."""
+        if len(coefficients) > _LONG:
+            square = self.op("fmul", x, x)
+            even, odd = (self.series(coefficients[first::2], square) for first in (0, 1))
+            return self.plus(odd, x, even)
         made = self.const(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             made = self.plus(made, x, self.const(coefficient))
