@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
+import weakref
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
@@ -295,3 +297,16 @@ def test_checks_are_those_of_the_reference() -> None:
         for backend in ("reference", "native"):
             with pytest.raises(qrun.QrunError, match=message):
                 qrun.Session(model, backend=backend, cache=OBJECTS).run(feeds)
+
+
+def test_kernels_do_not_keep_what_they_were_made_for() -> None:
+    x = np.linspace(-1, 1, 1000, dtype=F)
+    for op_type in ("Erf", "Relu", "Exp"):
+        model, _ = node_model(op_type, [x])
+        session = qrun.Session(model, cache=OBJECTS)
+        fed = np.array(x)
+        seen = weakref.ref(fed)
+        session.run({"i0": fed})
+        del fed
+        gc.collect()
+        assert seen() is None, op_type
