@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from qrun.native._flow import Flow
-from qrun.native._runner import DOUBT
 
 _ROOM = 128
 """Rows in the list: with all else that is on the stack it is less than a page."""
@@ -41,4 +40,4 @@ class Doubts:
         w.do(f"call i64 {self.settle}(ptr {self.rows}, ptr {self.done}, i64 {count}, {self.sizes})")
         w.store("i64", "0", self.count, 8)
         with w.when(w.let(f"icmp eq i64 {w.load('i64', self.done, 8)}, 0")):
-            w.do(f"store atomic i64 1, ptr {w.at('%args', DOUBT)} monotonic, align 8")
+            w.undecided()

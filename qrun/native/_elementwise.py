@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qrun.native._doubts import Doubts
+from qrun.native._ir import every
 from qrun.native._numbers import Numbers
 from qrun.native._strided import Strided, outer_names
 from qrun.native.isa import Isa
@@ -28,7 +29,7 @@ SINGLE: dict[str, Write] = {
     "mul": lambda k, v: k.op("fmul", *v),
     "div": lambda k, v: k.op("fdiv", *v),
     "square": lambda k, v: k.op("fmul", v[0], v[0]),
-    "reciprocal": lambda k, v: k.op("fdiv", k.all("0x3FF0000000000000"), v[0]),
+    "reciprocal": lambda k, v: k.op("fdiv", every("float", "1.0", k.spec.rows), v[0]),
     "relu": lambda k, v: k.choose("ugt", v[0], "zeroinitializer", v[0], "zeroinitializer"),
     "leaky_relu": lambda k, v: k.choose("olt", v[0], "zeroinitializer", k.op("fmul", k.constant("p"), v[0]), v[0]),
     "clip": lambda k, v: k.clipped(v[0], k.constant("p"), k.constant("q")),
@@ -145,9 +146,6 @@ class Elementwise(Strided):
 
     def intrinsic(self, name: str, x: str) -> str:
         return self.w.call(self.kind, f"llvm.{name}.v{self.spec.rows}f32", (self.kind, x))
-
-    def all(self, value: str) -> str:
-        return f"<{', '.join([f'float {value}'] * self.spec.rows)}>"
 
     def constant(self, name: str) -> str:
         return self.w.splat(self.spec.rows, "float", self.w.let(f"bitcast i32 {self.a[name]} to float"))

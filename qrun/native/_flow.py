@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from qrun.native._ir import Typed, Writer
+from qrun.native._runner import DOUBT
 
 
 @dataclass(slots=True)
@@ -100,6 +101,10 @@ class Flow(Writer):
         following = self.add(done, 1)
         self.lines[place] = f"  {done} = phi i64 [0, %{before}], [{following}, %{self.here}]"
         self.jump("claim")
+
+    def undecided(self) -> None:
+        """Say that a result is not decided."""
+        self.do(f"store atomic i64 1, ptr {self.at('%args', DOUBT)} monotonic, align 8")
 
     def split(self, number: str, by: str) -> tuple[str, str]:
         """Quotient and remainder of non-negative i64."""

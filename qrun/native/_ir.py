@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 
 Typed = tuple[str, str]
@@ -79,6 +80,16 @@ class Writer:
     def function(self, head: str) -> str:
         """The text of a module with this one function."""
         return "\n".join([*sorted(self.declared), "", f"{head} {{", *self.lines, "}", ""])
+
+
+def real(value: float) -> str:
+    """A constant of float or double, bit by bit; for float one that it can hold."""
+    return f"0x{struct.pack('>d', value).hex().upper()}"
+
+
+def every(kind: str, value: int | str, lanes: int) -> str:
+    """A constant vector of one value."""
+    return f"<{', '.join([f'{kind} {value}'] * lanes)}>"
 
 
 def indices(numbers: Iterable[int]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from qrun.native._doubts import Doubts
 from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader
+from qrun.native._ir import argument_loader, every, real
 from qrun.native._numbers import Numbers
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -159,7 +160,7 @@ class Shares(_Rows):
     def _greatest(self, x: str) -> str:
         """Of a row's elements, float; of those that are no NaN, if there are others."""
         w, kind = self.w, f"<{self.n} x float>"
-        least = f"<{', '.join(['float 0xFFF0000000000000'] * self.n)}>"
+        least = every("float", real(-math.inf), self.n)
         with w.loop("0", self.whole, self.n, [(kind, least)]) as turn:
             block = w.load(kind, w.at(x, w.mul(turn.index, 4)), 4)
             more = w.let(f"fcmp ogt {kind} {block}, {turn.carried[0]}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 
 from qrun.native._flow import Flow
+from qrun.native._ir import every, real
 from qrun.native.isa import Isa
 
 _LOG2E = 1.4426950408889634
@@ -67,7 +67,7 @@ class Numbers:
         return self.w.let(f"icmp ne i{self.n} {self.w.let(f'bitcast {self.bools} {flags} to i{self.n}')}, 0")
 
     def const(self, value: float) -> str:
-        return _vector("double", f"0x{struct.pack('>d', value).hex().upper()}", self.n)
+        return every("double", real(value), self.n)
 
     def op(self, name: str, a: str, b: str) -> str:
         """name: fadd, fsub, fmul or fdiv."""
@@ -118,7 +118,7 @@ class Numbers:
         return w.let(f"bitcast {self.bits} {w.let(f'add {self.bits} {shifted}, {one}')} to {self.kind}"), small
 
     def _int(self, value: int) -> str:
-        return _vector("i64", str(value), self.n)
+        return every("i64", value, self.n)
 
     def _within(self, x: str) -> str:
         limit, least = self.const(_FARTHEST), self.const(-_FARTHEST)
@@ -161,7 +161,3 @@ class Numbers:
         positive, negative = self.op("fsub", x, low), self.op("fsub", self.const(-0.0), low)
         made = self.choose("olt", x, self.const(0.0), negative, positive)
         return self.choose("oeq", x, self.const(-math.inf), self.const(math.nan), made)
-
-
-def _vector(kind: str, value: str, n: int) -> str:
-    return f"<{', '.join([f'{kind} {value}'] * n)}>"

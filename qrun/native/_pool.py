@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qrun.native._bytes import Bytes
 from qrun.native._flow import Flow, shuffled, store_first
-from qrun.native._ir import argument_loader, constants, indices
+from qrun.native._ir import argument_loader, constants, every, indices
 from qrun.native.forms import LIMITS
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -229,7 +229,7 @@ class MeanPool(SumPool):
         """Between the ends of the type; NaN becomes the lower one."""
         w, n, kind = self.w, self.lanes, self.bytes.floats
         for compare, limit in zip(("ogt", "olt"), LIMITS[self.spec.out], strict=True):
-            end = f"<{', '.join([f'float {limit}.0'] * n)}>"
+            end = every("float", f"{limit}.0", n)
             inside = w.let(f"fcmp {compare} {kind} {value}, {end}")
             value = w.let(f"select <{n} x i1> {inside}, {kind} {value}, {kind} {end}")
         return value

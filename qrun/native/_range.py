@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import struct
 
 from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader, indices
+from qrun.native._ir import argument_loader, indices, real
 from qrun.native._requantize_ir import Requantizer
-from qrun.native._runner import DOUBT
 from qrun.native.forms import MAGIC_BITS
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -225,7 +223,7 @@ class Parameters:
             ])  # fmt: skip
         bottom, top, unknown = turn.carried
         with w.when(w.let(f"fcmp une float {unknown}, 0.0")):
-            w.do(f"store atomic i64 1, ptr {w.at('%args', DOUBT)} monotonic, align 8")
+            w.undecided()
         return bottom, top
 
     def _least(self, x: str, limit: str) -> str:
@@ -242,13 +240,9 @@ class Parameters:
         if self.spec.form == "scale":
             return
         small, large = (
-            w.let(f"fcmp {test} float {scale}, {_hex(limit)}") for test, limit in (("oge", LEAST), ("ole", 1 / LEAST))
+            w.let(f"fcmp {test} float {scale}, {real(limit)}") for test, limit in (("oge", LEAST), ("ole", 1 / LEAST))
         )
         inverse = w.let(f"fdiv float 1.0, {scale}")
         full = w.let(f"and i1 {small}, {large}")
-        w.store("float", w.let(f"select i1 {full}, float {inverse}, float {_hex(math.nan)}"), w.at(y, 4), 4)
+        w.store("float", w.let(f"select i1 {full}, float {inverse}, float {real(math.nan)}"), w.at(y, 4), 4)
         w.store("i32", zero, w.at(y, 8), 4)
-
-
-def _hex(value: float) -> str:
-    return f"0x{struct.pack('>d', value).hex().upper()}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader
+from qrun.native._ir import argument_loader, every
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -131,7 +131,7 @@ class Scale:
         """number * (factor + remainder) + bias rounded once, where that is finite."""
         w, n = self.w, self.isa.lanes
         kind, wide, bools = f"<{n} x double>", f"<{n} x i64>", f"<{n} x i1>"
-        zero, one = "zeroinitializer", _all("i64", "1", n)
+        zero, one = "zeroinitializer", every("i64", "1", n)
         error = self._error(number, factor, product)
         error = w.let(f"fadd {kind} {error}, {w.let(f'fmul {kind} {number}, {remainder}')}")
         _, lost = self._two_sum(product, bias, total)
@@ -144,13 +144,13 @@ class Scale:
         odd = w.let(f"icmp ne {wide} {w.let(f'and {wide} {whole}, {one}')}, {zero}")
         above = [w.let(f"fcmp ogt {kind} {value}, {zero}") for value in (rest, top)]
         inward = w.let(f"xor {bools} {above[0]}, {above[1]}")
-        step = w.let(f"select {bools} {inward}, {wide} {_all('i64', '-1', n)}, {wide} {one}")
+        step = w.let(f"select {bools} {inward}, {wide} {every('i64', '-1', n)}, {wide} {one}")
         exact = w.let(f"fcmp oeq {kind} {rest}, {zero}")
         stays = w.let(f"or {bools} {odd}, {exact}")
         step = w.let(f"select {bools} {stays}, {wide} {zero}, {wide} {step}")
         moved = w.let(f"bitcast {wide} {w.let(f'add {wide} {whole}, {step}')} to {kind}")
         size = w.call(kind, f"llvm.fabs.v{n}f64", (kind, total))
-        finite = w.let(f"fcmp olt {kind} {size}, {_all('double', _INFINITY, n)}")
+        finite = w.let(f"fcmp olt {kind} {size}, {every('double', _INFINITY, n)}")
         return self._single(w.let(f"select {bools} {finite}, {kind} {moved}, {kind} {total}"))
 
     def _two_sum(self, a: str, b: str, total: str = "") -> tuple[str, str]:
@@ -176,11 +176,6 @@ class Scale:
     def _halves(self, a: str) -> tuple[str, str]:
         w, n = self.w, self.isa.lanes
         kind = f"<{n} x double>"
-        c = w.let(f"fmul {kind} {a}, {_all('double', _SPLITTER, n)}")
+        c = w.let(f"fmul {kind} {a}, {every('double', _SPLITTER, n)}")
         high = w.let(f"fsub {kind} {c}, {w.let(f'fsub {kind} {c}, {a}')}")
         return high, w.let(f"fsub {kind} {a}, {high}")
-
-
-def _all(kind: str, value: str, lanes: int) -> str:
-    """A constant vector of one value."""
-    return f"<{', '.join([f'{kind} {value}'] * lanes)}>"

@@ -7,8 +7,7 @@ table  the quotients of all 256 distances from a row's greatest code first; rows
 from __future__ import annotations
 
 from qrun.native._flow import Flow
-from qrun.native._ir import Typed, argument_loader
-from qrun.native._runner import DOUBT
+from qrun.native._ir import Typed, argument_loader, every
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -122,7 +121,7 @@ class Softmax:
         """The codes of `count` quotients, i8, and how far each quotient is from an integer."""
         w = self.w
         floats, wide, narrow = (f"<{count} x {element}>" for element in ("double", "i64", "i8"))
-        most, magic = (f"<{', '.join([f'double {number}'] * count)}>" for number in (_MOST, _MAGIC))
+        most, magic = (every("double", number, count) for number in (_MOST, _MAGIC))
         quotient = w.let(f"fmul {floats} {levels}, {inverse}")
         below = w.let(f"fcmp olt {floats} {quotient}, {most}")
         quotient = w.let(f"select <{count} x i1> {below}, {floats} {quotient}, {floats} {most}")
@@ -170,4 +169,4 @@ class Softmax:
             w.store("<1 x i8>", code, w.at(y, turn.index))
             error = w.let(f"extractelement <1 x double> {error}, i32 0")
             with w.when(w.let(f"fcmp oge double {error}, {self.certain}")):
-                w.do(f"store atomic i64 1, ptr {w.at('%args', DOUBT)} monotonic, align 8")
+                w.undecided()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,27 +13,17 @@ from qrun.native.copy import Place
 from qrun.native.engine import Engine
 from qrun.native.errors import Declined
 from qrun.native.operation import Operand, Order, size
-from qrun.native.planned import Planned, share
+from qrun.native.planned import Planned
 from qrun.native.section import Section, struct
 from qrun.native.settle import Settle
 from qrun.native.spec import KernelSpec
+from qrun.native.strided import Loop, merged, outer_words
 
 Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _KINDS = {_FLOAT: "v", np.dtype(np.int32): "i", np.dtype(np.uint8): "u", np.dtype(np.int8): "b"}
 _CHUNK = 1 << 12
 """Elements of a row that a thread does at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """count: how often; steps: bytes from one element to the next in each operand, the result last."""
-
-    count: int
-    steps: tuple[int, ...]
-
-    def continues(self, inner: Loop) -> bool:
-        return all(step == inner.count * own for step, own in zip(self.steps, inner.steps, strict=True))
 
 
 class Elementwise(Planned):
@@ -85,22 +74,16 @@ class Elementwise(Planned):
             own = Place.of(operand, order, stride).steps[: len(operand.shape)]
             wide = [0 if n == 1 else step for n, step in zip(operand.shape, own, strict=True)]
             steps.append([0] * (len(shape) - len(wide)) + wide)
-        loops = [Loop(n, tuple(s[axis] for s in steps)) for axis, n in enumerate(shape) if n != 1]
-        merged: list[Loop] = []
-        for loop in sorted(loops, key=lambda loop: -loop.steps[-1]):
-            if merged and merged[-1].continues(loop):
-                loop = Loop(merged.pop().count * loop.count, loop.steps)
-            merged.append(loop)
-        merged = merged or [Loop(1, tuple(operand.dtype.itemsize for operand in self.operands))]
-        if len(merged) > OUTER + 1:
+        loops = merged(Loop(n, tuple(s[axis] for s in steps)) for axis, n in enumerate(shape))
+        loops = loops or [Loop(1, tuple(operand.dtype.itemsize for operand in self.operands))]
+        if len(loops) > OUTER + 1:
             raise Declined("operands that broadcast along too many axes")
-        return merged
+        return loops
 
     def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
         if not size(self.result.shape):
             return ()
         *outer, row = self._loops(self.order, strides)
-        outer = [Loop(1, (0,) * len(self.operands))] * (OUTER - len(outer)) + outer
         sources = "".join(
             _KINDS[operand.dtype] if step else "s" for operand, step in zip(self.operands[:-1], row.steps, strict=False)
         )
@@ -111,12 +94,9 @@ class Elementwise(Planned):
         spec = KernelSpec("elementwise", isa.name, rows, 1, 1, self.function, "f32", False, operands=sources)
         names = OPERANDS[len(sources)]
         chunk = min(_CHUNK, row.count) if threads > 1 else row.count
-        units = size([loop.count for loop in outer]) * -(-row.count // chunk)
-        each = share(units, 4 * chunk, threads)
         words = {
-            **{f"{name}*": 0 for name in names}, "n1": outer[1].count, "n2": outer[2].count,
-            **{f"{name}_{axis}": loop.steps[n] for n, name in enumerate(names) for axis, loop in enumerate(outer)},
-            "chunks": -(-row.count // chunk), "chunk": chunk, "units": units, "share": each, "tiles": -(-units // each),
+            **outer_words(names, outer, (-(-row.count // chunk), chunk), 4 * chunk, threads),
+            **{f"{name}*": 0 for name in names},
             "columns": row.count, "last": row.count - rows,
             **dict(zip(("p!", "q!"), self._bits.view(np.int32).tolist(), strict=True)),
             "settle*": self._settle.address if self._settle else 0,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,15 +39,44 @@ class Axis:
     y: int
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """count: how often; steps: bytes from one element to the next in each operand, the result last."""
+
+    count: int
+    steps: tuple[int, ...]
+
+    def continues(self, inner: Loop) -> bool:
+        return all(step == inner.count * own for step, own in zip(self.steps, inner.steps, strict=True))
+
+
+def merged(loops: Iterable[Loop]) -> list[Loop]:
+    """The same loops, outermost in the result first, neighbours that continue each other as one."""
+    found: list[Loop] = []
+    for loop in sorted((loop for loop in loops if loop.count != 1), key=lambda loop: -loop.steps[-1]):
+        if found and found[-1].continues(loop):
+            loop = Loop(found.pop().count * loop.count, loop.steps)
+        found.append(loop)
+    return found
+
+
 def coalesced(axes: Sequence[Axis]) -> list[Axis]:
-    """The same loops, outermost in the destination first, neighbours that continue each other as one."""
-    merged: list[Axis] = []
-    for axis in sorted((a for a in axes if a.count != 1), key=lambda a: -a.y):
-        if merged and merged[-1].x == axis.x * axis.count and merged[-1].y == axis.y * axis.count:
-            outer = merged.pop()
-            axis = Axis(outer.count * axis.count, axis.x, axis.y)
-        merged.append(axis)
-    return merged
+    """The same loops of a copy, merged."""
+    return [Axis(loop.count, *loop.steps) for loop in merged(Loop(a.count, (a.x, a.y)) for a in axes)]
+
+
+def outer_words(
+    names: Sequence[str], outer: Sequence[Loop], chunks: tuple[int, int], unit_bytes: int, threads: int
+) -> dict[str, int]:
+    """Words of _strided.py: of the outer loops, at most OUTER, and of tiles. chunks: how many, and elements of each."""
+    loops = [Loop(1, (0,) * len(names))] * (OUTER - len(outer)) + list(outer)
+    units = math.prod(loop.count for loop in loops) * chunks[0]
+    each = share(units, unit_bytes, threads)
+    return {
+        "n1": loops[1].count, "n2": loops[2].count,
+        **{f"{name}_{axis}": loop.steps[n] for n, name in enumerate(names) for axis, loop in enumerate(loops)},
+        "chunks": chunks[0], "chunk": chunks[1], "units": units, "share": each, "tiles": -(-units // each),
+    }  # fmt: skip
 
 
 def copies(engine: Engine, axes: Sequence[Axis], starts: tuple[int, int], itemsize: int) -> Iterator[Section]:
@@ -190,15 +220,10 @@ def _section(
     if engine.threads > 1 or (call.kind == "blocks" and call.count * call.each > 4 * _UNIT):
         work = TILE_BYTES if engine.threads > 1 else _UNIT
         chunk = -(-max(1, work // max(call.each, 1)) // call.multiple) * call.multiple
-    chunks = -(-call.count // chunk)
-    outer = [Axis(1, 0, 0)] * (OUTER - len(call.outer)) + list(call.outer)
-    units = outer[0].count * outer[1].count * outer[2].count * chunks
-    each = share(units, min(chunk, call.count) * call.each, engine.threads)
-    words = {
-        **call.words, "x*": starts[0], "y*": starts[1], "n1": outer[1].count, "n2": outer[2].count,
-        **{f"x_{n}": axis.x for n, axis in enumerate(outer)}, **{f"y_{n}": axis.y for n, axis in enumerate(outer)},
-        "chunks": chunks, "chunk": chunk, "units": units, "share": each, "tiles": -(-units // each),
-    }  # fmt: skip
+    outer = [Loop(axis.count, (axis.x, axis.y)) for axis in call.outer]
+    unit = min(chunk, call.count) * call.each
+    shared = outer_words(("x", "y"), outer, (-(-call.count // chunk), chunk), unit, engine.threads)
+    words = {**call.words, **shared, "x*": starts[0], "y*": starts[1]}
     extents = [start + itemsize for start in starts]
     for axis in axes:
         for operand, step in enumerate((axis.x, axis.y)):
