@@ -11,13 +11,13 @@ from pathlib import Path
 from time import perf_counter_ns
 
 from qrun.differences import Tolerance
-from qrun.errors import CallError, QrunError, UnsupportedError
+from qrun.errors import CallError, QrunError
 from qrun.ir import Model, load
 from qrun.ir.load import no_model
 from qrun.refusals import as_finding
 from qrun.rules import RULES, Finding, once
 from qrun.session import RunResult
-from qrun.vectors import Runner, Vector, replay, vector_folders
+from qrun.vectors import Runner, Vector, not_replayed, replay, vector_folders
 
 LEVELS = ("error", "warning", "note")
 MakeRunner = Callable[[Model, Path], Runner]
@@ -141,6 +141,7 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
         model = load(path)
     except QrunError as error:
         found = [as_finding(error)]
+        vectors = _refused(vector_folders(path, settings.data), error)
     else:
         nodes, sha256 = len(model.nodes), model.sha256
         rules = tuple(id for id in RULES if id in settings.selected)
@@ -151,9 +152,12 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
         if not any(v.result and v.result.events for v in vectors):
             rules = tuple(id for id in rules if not RULES[id].runs)
         found += _of_vectors(vectors, found)
+    found = [f for f in once(found) if f.rule in settings.selected]
+    if "QR505" in settings.selected:
+        found += not_replayed(vectors, found)
+    found.sort(key=_order)
     for vector in vectors:
         vector.result = vector.feeds = None
-    found = sorted((f for f in once(found) if f.rule in settings.selected), key=_order)
     return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start, sha256)
 
 
@@ -168,15 +172,16 @@ def _replayed(model: Model, path: Path, settings: Settings, make: MakeRunner) ->
     try:
         runner = make(model, path)
     except QrunError as error:
-        vectors = [Vector(folder.name, folder) for folder in folders]
-        for vector in vectors:
-            if isinstance(error, UnsupportedError):
-                vector.skip(error.message)
-            else:
-                vector.status = "failed"
-                vector.findings.append(as_finding(error))
-        return vectors
+        return _refused(folders, error)
     return [replay(model, runner, folder, settings.tolerance) for folder in folders]
+
+
+def _refused(folders: Sequence[Path], error: QrunError) -> list[Vector]:
+    """Vectors that do not run, all for the same reason."""
+    vectors = [Vector(folder.name, folder) for folder in folders]
+    for vector in vectors:
+        vector.refuse(error)
+    return vectors
 
 
 def _seen_in(model: Model, rules: Sequence[str], results: Sequence[RunResult]) -> list[Finding]:

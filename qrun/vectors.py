@@ -25,7 +25,9 @@ from qrun.rules import Finding, at
 from qrun.session import RunResult, Session
 from qrun.ties import NEAR, before_rounding, ties
 
-NAMES = {"QR501": "output-differs", "QR502": "vector-form", "QR503": "missing-file", "QR504": "extra-file"}
+NAMES = {
+    "QR501": "output-differs", "QR502": "vector-form", "QR503": "missing-file", "QR504": "extra-file", "QR505": "not-replayed"
+}  # fmt: skip
 Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
 
 
@@ -60,7 +62,10 @@ class Compared:
 
 @dataclass(slots=True)
 class Vector:
-    """One folder, replayed. status: ``passed``, ``failed`` (findings say why), or ``skipped`` (`reason` says why)."""
+    """One folder, replayed. status: ``passed``, ``failed`` (findings say why), or ``skipped``: qrun cannot run it.
+
+    reason: why it did not pass, in one line. refusal: what kept it from running, if something did.
+    """
 
     name: str
     folder: Path
@@ -71,13 +76,20 @@ class Vector:
     duration_ns: int = 0
     result: RunResult | None = None
     feeds: Mapping[str, Array] | None = None
+    refusal: Finding | None = None
 
     def fail(self, code: str, message: str, **facts: Any) -> None:
-        self.status = "failed"
+        self.status, self.reason = "failed", self.reason or message
         self.findings.append(Finding(message, rule=code, name=NAMES[code], level="error", **facts))
 
-    def skip(self, reason: str) -> None:
-        self.status, self.reason = "skipped", reason
+    def refuse(self, error: QrunError) -> None:
+        """The vector was not replayed, because of this error. It is a finding too if it is about more than qrun's limits."""
+        self.reason, self.refusal = error.message, as_finding(error)
+        if isinstance(error, (MemoryLimitError, UnsupportedError)):
+            self.status = "skipped"
+        else:
+            self.status = "failed"
+            self.findings.append(self.refusal)
 
 
 def vector_folders(model: Path, data: Sequence[Path] | None) -> list[Path]:
@@ -103,24 +115,55 @@ def _sets(folder: Path) -> list[Path]:
 
 
 def replay(model: Model, runner: Runner, folder: Path, tolerance: Tolerance) -> Vector:
-    """Run the recorded inputs and compare the outputs. Problems of the files and of the run become findings."""
+    """Run the recorded inputs and compare the outputs. Problems of the files and of the run become findings.
+
+    A vector without a `result` was not replayed.
+    """
     vector = Vector(folder.name, folder)
     start = perf_counter_ns()
     try:
         _replay(vector, model, runner, tolerance)
-    except (MemoryLimitError, UnsupportedError) as error:
-        vector.skip(error.message)
     except QrunError as error:
-        vector.status = "failed"
-        vector.findings.append(as_finding(error))
+        vector.refuse(error)
     vector.duration_ns = perf_counter_ns() - start
     return vector
+
+
+def not_replayed(vectors: Sequence[Vector], told: Sequence[Finding]) -> list[Finding]:
+    """One finding for each reason for which vectors did not run; it is put among the findings of each of them.
+
+    None for a vector of which a finding of its own in `told` says so already.
+    """
+    groups: dict[str, list[Vector]] = {}
+    for vector in vectors:
+        if vector.result is None and not any(f.rule in NAMES and f is t for f in vector.findings for t in told):
+            groups.setdefault(vector.reason, []).append(vector)
+    return [_not_replayed(group) for group in groups.values()]
+
+
+def _not_replayed(group: Sequence[Vector]) -> Finding:
+    first = group[0]
+    cause = first.refusal or next(iter(first.findings), Finding(first.reason))
+    several = f"{len(group)} vectors were not replayed, the first is {first.name}"
+    found = replace(
+        cause,
+        message=f"{several if len(group) > 1 else f'{first.name} was not replayed'}: "
+        + (f"{first.reason} ({cause.rule})" if cause.rule else first.reason),
+        expected="a run whose outputs can be compared with the recorded ones",
+        got="no outputs",
+        fix="; or ".join(part for part in (cause.fix, "--ignore QR505 if the vectors cannot run here") if part),
+        rule="QR505",
+        name=NAMES["QR505"],
+    )
+    for vector in group:
+        vector.findings.append(found)
+    return found
 
 
 def _replay(vector: Vector, model: Model, runner: Runner, tolerance: Tolerance) -> None:
     odd = next((v for v in (*model.inputs, *model.outputs) if v.kind != "tensor"), None)
     if odd is not None:
-        vector.skip(f"{odd.name} is a {odd.kind}, which qrun does not read from vectors")
+        vector.status, vector.reason = "skipped", f"{odd.name} is a {odd.kind}, which qrun does not read from vectors"
         return
     feeds = _read(vector, "input", (*model.inputs, *model.defaults), len(model.inputs))
     records = _read(vector, "output", model.outputs, len(model.outputs))

@@ -110,7 +110,7 @@ FORMATS = ("full", "concise", "json", "github", "gitlab", "junit", "sarif", "mar
     show_envvar=True,
     show_default="80% of free",
     group="Vectors",
-    help="Skip vectors that would take more, e.g. 8GiB.",
+    help="Do not run vectors that would take more, e.g. 8GiB: QR505.",
 )
 @option(
     "-o",

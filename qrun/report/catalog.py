@@ -10,8 +10,8 @@ from qrun.errors import CallError
 from qrun.report.codes import CODES, nearest
 from qrun.rules import RULES
 
-STOPS = frozenset(code for code in CODES if code.startswith(("QR0", "QR1")))
-"""Codes of files that cannot be read."""
+STOPS = frozenset(code for code in CODES if code.startswith(("QR0", "QR1")) or code == "QR505")
+"""Codes of files that cannot be read, and of vectors that did not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,17 @@ def entry(id: str) -> Entry:
 def select(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
     """The ids that are chosen by ids, prefixes and names, separated by commas; all but the ignored without `selected`.
 
-    What stops a model from being read stays chosen unless it is ignored: no selection makes such a file look well.
+    What stops a model from being read, or a vector from being replayed, stays chosen unless it is ignored: no selection
+    makes such a file look well. CallError if nothing is left of what was chosen.
     """
-    chosen = _ids(selected, "select") | STOPS if _words(selected) else frozenset(catalog())
-    return chosen - _ids(ignored, "ignore")
+    chosen = _ids(selected, "select") if _words(selected) else frozenset(catalog())
+    left_out = _ids(ignored, "ignore")
+    if not chosen - left_out:
+        raise CallError("QR005", "bad-option", "--select and --ignore leave no rule, so nothing would be checked",
+                        facts=[(option, ", ".join(_words(given))) for option, given in
+                               (("select", selected), ("ignore", ignored)) if _words(given)],
+                        fixes=["select more or ignore less; qrun explain lists all codes"])  # fmt: skip
+    return (chosen | STOPS) - left_out
 
 
 def _words(given: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from qrun.report.message import STYLES, print_finding
 from qrun.report.screen import Screen
 from qrun.report.text import duration, plural
 from qrun.rules import Finding
+from qrun.vectors import Vector
 
 TABLE = 100
 """Models that the table shows; with more, those without findings and skipped or failed vectors are left out."""
@@ -77,11 +78,17 @@ def _table(screen: Screen, report: Report) -> None:
             for m in shown
         ]
         screen.grid(Grid(columns, rows))
-    reasons = [(m, v) for m in report.models for v in m.vectors if v.status == "skipped"]
+    reasons = unexplained(report)
     for model, vector in reasons[:TABLE]:
         screen.wrapped(f"{model.name}: {vector.name} skipped: ", "  ", vector.reason)
     if reasons[TABLE:]:
         screen.line(f"{screen.ellipsis} {len(reasons) - TABLE} more vectors skipped")
+
+
+def unexplained(report: Report) -> list[tuple[Checked, Vector]]:
+    """Skipped vectors that no finding tells of, because it was not chosen."""
+    skipped = ((m, v) for m in report.models for v in m.vectors if v.status == "skipped")
+    return [(m, v) for m, v in skipped if not any(f is t for f in v.findings for t in m.findings)]
 
 
 def _count(model: Checked, level: str) -> str:

@@ -37,6 +37,7 @@ CODES: dict[str, tuple[str, str]] = {
     "QR502": ("vector-form", "A recorded input does not have the element type or shape that the graph declares, or an output is made with another type or shape than recorded. The vectors belong to another model, or the model declares its outputs wrongly."),
     "QR503": ("missing-file", "A test_data_set folder has no file for an input or output of the graph. Files are input_0.pb, input_1.pb ... and output_0.pb ..., in graph order or with the names of the graph's inputs and outputs in them."),
     "QR504": ("extra-file", "A test_data_set folder has a file that belongs to no input or output of the graph, so nothing is compared with it."),
+    "QR505": ("not-replayed", "A recorded vector was not replayed, so nothing is known of its outputs: a node refuses the inputs, qrun or the runtime of --backend does not run the model, the memory limit, or files that cannot be read. The finding tells which vectors, and the reason with its code. It stays whatever --select chooses and other codes --ignore leaves out; --ignore QR505 accepts vectors that do not run."),
 }  # fmt: skip
 """Code to name and explanation."""
 

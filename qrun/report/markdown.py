@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from qrun.checking import Report
-from qrun.report.check import place, summary, title, visible
+from qrun.report.check import place, summary, title, unexplained, visible
 from qrun.report.grid import Column, Grid
 from qrun.report.text import plural, safe
 
@@ -33,7 +33,7 @@ def markdown(report: Report, notes: bool = False) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     if len(ordered) > MOST:
         lines += ["", f"{plural(len(ordered) - MOST, 'finding')} more: the log and the other reports have all of them."]
-    skipped = [(m, v) for m in report.models for v in m.vectors if v.status == "skipped"]
+    skipped = unexplained(report)
     if skipped:
         lines += ["", *(f"- {code(m.name)}: {cell(v.name)} skipped: {cell(v.reason)}" for m, v in skipped[:MOST])]
     return "\n".join(lines).rstrip() + "\n"

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.resources import files as resources
 from pathlib import Path
 from xml.etree import ElementTree
@@ -115,7 +116,12 @@ def test_a_model_that_qrun_cannot_run(folder: Path) -> None:
     record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)], output=[np.zeros(2, np.uint8)])
     ended = call("check", "m.onnx")
     assert "QR301" in ended.out
-    assert "m.onnx: test_data_set_0 skipped: qrun cannot run 1 operator" in ended.out
+    assert (
+        "QR505 not-replayed: test_data_set_0 was not replayed: qrun cannot run 1 operator of this model (QR201)"
+        in ended.out
+    )
+    accepted = call("check", "m.onnx", "--ignore", "QR505").out
+    assert "m.onnx: test_data_set_0 skipped: qrun cannot run 1 operator" in accepted
     assert "1 vector: 1 skipped" in ended.out
 
 
@@ -262,7 +268,11 @@ def test_types_that_cannot_be_handed_over_accuse_nobody() -> None:
         "check", *(ROOT / "models" / f"quantizelinear_{t}" for t in ("e4m3fn", "int4")), "--backend", "ort", "--json"
     )
     assert [m["vectors"][0]["status"] for m in ended.json["models"]] == ["passed", "skipped"]
-    assert ended.code == 0
+    assert [[f["rule"] for f in m["findings"] if f["level"] == "error"] for m in ended.json["models"]] == [
+        [],
+        ["QR505"],
+    ]
+    assert ended.code == 1
 
 
 def test_memory_limits_skip_vectors(folder: Path) -> None:
@@ -271,7 +281,8 @@ def test_memory_limits_skip_vectors(folder: Path) -> None:
         folder / "test_data_set_0", input=[np.zeros((1, 3, 8, 8), np.uint8)], output=[np.zeros((1, 3, 8, 8), np.uint8)]
     )
     ended = call("check", "m.onnx", "--max-memory", "100")
-    assert "skipped: " in ended.out
+    assert "1 vector: 1 skipped" in ended.out
+    assert "test_data_set_0 was not replayed: this run needs more memory than allowed (QR010)" in ended.out
 
 
 def test_onnx_node_tests_work_as_they_are() -> None:
@@ -281,6 +292,172 @@ def test_onnx_node_tests_work_as_they_are() -> None:
     summary = ended.json["summary"]
     assert summary["vectors"]["passed"] == summary["vectors"]["total"] > 30
     assert summary["errors"] == 0
+
+
+# Vectors that were not replayed
+
+
+def refused_vectors(folder: Path, count: int = 2) -> None:
+    """A node that no run gets past, and vectors beside the model."""
+    bad_scale(folder, "m.onnx")
+    for place in range(count):
+        x, y = np.zeros((1, 3, 8, 8), np.uint8), np.zeros((1, 16, 8, 8), np.uint8)
+        record(folder / f"test_data_set_{place}", input=[x], output=[y])
+
+
+SELECTIONS = [
+    ["--select", "QR5"],
+    ["--ignore", "QR301"],
+    ["--select", "QR1"],
+    ["--ignore", "QR301,QR501,QR502,QR503,QR504"],
+]
+
+
+@pytest.mark.parametrize("chosen", SELECTIONS, ids=" ".join)
+def test_a_vector_that_did_not_run_is_an_error_whatever_is_chosen(folder: Path, chosen: list[str]) -> None:
+    refused_vectors(folder)
+    ended = call("check", "m.onnx", *chosen, "--json")
+    jsonschema.validate(ended.json, SCHEMA)
+    assert ended.code == ended.json["exit_code"] == 1
+    (model,) = ended.json["models"]
+    (found,) = model["findings"]
+    assert (found["rule"], found["level"], found["node"]) == ("QR505", "error", "/stem/conv")
+    assert "2 vectors were not replayed" in found["message"]
+    assert "test_data_set_0" in found["message"]
+    assert "QR301" in found["message"]
+    assert all("w_scale has shape [3]" in v["reason"] for v in model["vectors"])
+    assert [v["status"] for v in model["vectors"]] == ["failed", "failed"]
+
+
+def test_a_vector_that_did_not_run_is_in_every_report(folder: Path) -> None:
+    refused_vectors(folder)
+    names = ["a.sarif", "a.xml", "a.json", "a.md", "gitlab=b.json", "github=b.txt", "concise=c"]
+    ended = call("check", "m.onnx", "--ignore", "QR301", *[word for name in names for word in ("-o", name)])
+    assert ended.code == 1
+    assert ended.out.startswith("error QR505 not-replayed: 2 vectors were not replayed")
+    (result,) = json.loads((folder / "a.sarif").read_text())["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("QR505", "error")
+    cases = ElementTree.parse(folder / "a.xml").getroot().findall(".//testcase")
+    of_vectors = [case for case in cases if "test_data_set" in str(case.get("name"))]
+    assert [case.find("failure").get("type") for case in of_vectors] == ["QR505", "QR505"]  # type: ignore[union-attr]
+    assert [issue["check_name"] for issue in json.loads((folder / "b.json").read_text())] == ["QR505 not-replayed"]
+    assert "::error title=qrun QR505 not-replayed,file=m.onnx" in (folder / "b.txt").read_text()
+    assert "QR505 not-replayed" in (folder / "a.md").read_text()
+    assert "error QR505 not-replayed" in (folder / "c").read_text()
+
+
+def test_who_accepts_vectors_that_do_not_run_says_so(folder: Path) -> None:
+    refused_vectors(folder)
+    ended = call("check", "m.onnx", "--ignore", "QR301,QR505", "-o", "a.xml", "--json")
+    assert (ended.code, ended.json["models"][0]["findings"]) == (0, [])
+    cases = ElementTree.parse(folder / "a.xml").getroot().findall(".//testcase")
+    assert [case.find("skipped") is not None for case in cases if "test_data" in str(case.get("name"))] == [True, True]
+
+
+def test_a_vector_that_differs_is_no_passed_case(folder: Path) -> None:
+    save(sum_model(), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.float32([1, 2])] * 2, output=[np.float32([9, 9])])
+    ended = call("check", "m.onnx", "--ignore", "QR501", "-o", "a.xml", "--json")
+    assert ended.code == 0
+    assert "y differs from" in ended.json["models"][0]["vectors"][0]["reason"]
+    (case,) = ElementTree.parse(folder / "a.xml").getroot().findall(".//testcase[@name='test_data_set_0']")
+    assert case.find("skipped") is not None
+
+
+def unreadable_input(folder: Path) -> list[str]:
+    save(sum_model(), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.float32([1, 2])] * 2, output=[np.float32([2, 4])])
+    (folder / "test_data_set_0/input_0.pb").write_bytes(b"hello")
+    return ["--ignore", "QR007"]
+
+
+def missing_input(folder: Path) -> list[str]:
+    save(sum_model(), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.float32([1, 2])], output=[np.float32([2, 4])])
+    return ["--ignore", "QR503"]
+
+
+def other_input(folder: Path) -> list[str]:
+    save(sum_model(), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.float64([1, 2])] * 2, output=[np.float32([2, 4])])
+    return ["--ignore", "QR502"]
+
+
+def too_much_memory(folder: Path) -> list[str]:
+    save(deep_model(3), folder / "m.onnx")
+    x = np.zeros((1, 3, 8, 8), np.uint8)
+    record(folder / "test_data_set_0", input=[x], output=[x])
+    return ["--max-memory", "100"]
+
+
+def no_kernel(folder: Path) -> list[str]:
+    nodes = [helper.make_node("MaxPoolX", ["x"], ["y"], domain="com.acme", name="pool")]
+    model = make_model(nodes, [value("x", TensorProto.FLOAT, [2])], [value("y", TensorProto.FLOAT, [2])], {},
+                       domains=["com.acme"])  # fmt: skip
+    save(model, folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)], output=[np.zeros(2, np.float32)])
+    return ["--ignore", "QR201"]
+
+
+def sequence(folder: Path) -> list[str]:
+    given = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    at = helper.make_tensor("i", TensorProto.INT64, [], [0])
+    graph = helper.make_graph([helper.make_node("SequenceAt", ["s", "i"], ["y"])], "g", [given],
+                              [value("y", TensorProto.FLOAT, None)], [at])  # fmt: skip
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)])
+    return ["--ignore", "QR201"]
+
+
+def no_model(folder: Path) -> list[str]:
+    (folder / "m.onnx").write_bytes(b"")
+    record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)])
+    return ["--ignore", "QR101"]
+
+
+WAYS = [unreadable_input, missing_input, other_input, too_much_memory, no_kernel, sequence, no_model]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_kept_a_vector_from_running(folder: Path, way: Callable[[Path], list[str]]) -> None:
+    chosen = way(folder)
+    ended = call("check", "m.onnx", *chosen, "-o", "a.xml", "--json")
+    jsonschema.validate(ended.json, SCHEMA)
+    (model,) = ended.json["models"]
+    assert ended.code == 1
+    assert [f["rule"] for f in model["findings"] if f["level"] == "error"] == ["QR505"]
+    (vector,) = model["vectors"]
+    assert vector["status"] != "passed"
+    assert vector["reason"]
+    (case,) = ElementTree.parse(folder / "a.xml").getroot().findall(".//testcase[@name='test_data_set_0']")
+    assert case.find("failure") is not None
+    assert call("check", "m.onnx", *chosen, "--ignore", "QR505").code == 0
+
+
+def test_a_runtime_that_crashes_is_no_green_vector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qrun.errors import RunError
+    from qrun.session import Session
+
+    def crash(*_: object, **__: object) -> None:
+        raise RunError("QR015", "backend-crashed", "onnxruntime crashed: signal 11")
+
+    save(sum_model(), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.float32([1, 2])] * 2, output=[np.float32([2, 4])])
+    monkeypatch.setattr(Session, "execute", crash)
+    assert codes("m.onnx") == ["QR015", "QR505"]
+    assert codes("m.onnx", "--ignore", "QR015") == ["QR505"]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [["--select", "QR301", "--ignore", "QR3"], ["--ignore", "QR"], ["--select", "QR3,QR4", "--ignore", "QR3,QR4"]],
+)
+def test_a_choice_that_leaves_no_rule_is_a_mistake(folder: Path, chosen: list[str]) -> None:
+    bad_scale(folder)
+    ended = call("check", "bad.onnx", *chosen)
+    assert (ended.code, ended.out) == (2, "")
+    assert "QR005" in ended.err
+    assert "leave no rule" in ended.err
 
 
 # Reports

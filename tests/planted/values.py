@@ -173,3 +173,12 @@ def a_record_too_many(n: Network) -> None:
         file.with_name("output_1.pb").write_bytes(file.read_bytes())
 
     n.spoil = copy
+
+
+def with_a_sequence(n: Network) -> None:
+    n.graph.input.append(helper.make_tensor_sequence_value_info("several", TensorProto.FLOAT, None))
+
+
+@planted("QR505", base=with_a_sequence)
+def a_vector_that_cannot_be_fed(n: Network) -> None:
+    with_a_vector(n)

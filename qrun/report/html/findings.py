@@ -42,7 +42,7 @@ def _judged(checked: Fields) -> str:
     vectors = checked["vectors"]
     if vectors:
         states = ", ".join(f"{n} {state}" for state, n in vectors.items())
-        parts.append(f"{plural(sum(vectors.values()), 'recorded vector')} replayed: {states}")
+        parts.append(f"{plural(sum(vectors.values()), 'recorded vector')}: {states}")
     if not checked["findings"]:
         parts.append("nothing was found")
     return "; ".join(parts) + "." if parts else ""
