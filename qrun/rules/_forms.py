@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from qrun.ir import Node
+import numpy as np
+
+from qrun.ir import Array, Node
 from qrun.ir.types import shape_text
 from qrun.rules._parameters import Bias, Form, Quantizer, Slot, quantizers
 from qrun.rules._scope import Scope, Shape, known
@@ -95,6 +97,22 @@ def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
         return ""
     one = shape_text((size,))
     return f"scalar, or {one}: one per slice of axis {axis} of {name} {shape_text(x)}"
+
+
+def spread(values: Array, node: Node, shape: tuple[int, ...]) -> Array | None:
+    """Scales or zero points of a form ``axis``, one for each element of a tensor of this shape; None if they do not fit."""
+    axis, block = node.attributes.get("axis", 1), node.attributes.get("block_size", 0)
+    if not isinstance(axis, int) or not isinstance(block, int) or block < 0:
+        return None
+    if not block and values.size == 1:
+        return np.broadcast_to(values.reshape(()), shape)
+    if _axis(node, values.shape, shape, ""):
+        return None
+    if block:
+        values = np.repeat(values, block, axis).take(range(shape[axis]), axis)
+    else:
+        values = values.reshape([-1 if place == axis % len(shape) else 1 for place in range(len(shape))])
+    return np.broadcast_to(values, shape)
 
 
 def _blocked(got: tuple[int, ...], x: Shape | None, name: str, axis: int, block: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 
 from qrun.ir import Model
@@ -64,7 +65,7 @@ def codes_unused(model: Model) -> Iterator[Finding]:
 
 def _judge(w: Weight) -> Iterator[Finding]:
     others = tuple(i for i in range(w.codes.ndim) if i != w.axis)
-    limits = np.iinfo(w.codes.dtype)
+    limits = ml_dtypes.iinfo(w.dtype)  # type: ignore[no-untyped-call]
     high, low = w.codes.max(others).astype(np.int64), w.codes.min(others).astype(np.int64)
     zero = w.zero.astype(np.int64)
     if w.scale is None or w.scale.size == 1:
@@ -82,5 +83,5 @@ def _judge(w: Weight) -> Iterator[Finding]:
         **w.where,
         expected=f"{type_name(w.dtype)} codes up to {all_of} away from the zero point",
         got=f"{most}{channels}",
-        why="a scale that is the largest weight / 127 uses all codes; with this one, precision is lost.",
+        why=f"a scale that is the largest weight / {all_of} uses all codes; with this one, precision is lost.",
     )

@@ -67,10 +67,17 @@ def a_scale_of_zero(n: Network) -> None:
     n.give(n.node(CONV), 4, scale)
 
 
-@planted("QR306", MADE, f"{MADE}.planted1[5]", form="qdq")
+@planted("QR306", CONV, f"{CONV}.planted4[5]")
 def a_negative_scale(n: Network) -> None:
-    scale = n.value(n.node(MADE).input[1])
+    scale = n.value(n.node(CONV).input[4])
     scale[5] *= -1
+    n.give(n.node(CONV), 4, scale)
+
+
+@planted("QR306", MADE, f"{MADE}.planted1[5]", form="qdq")
+def a_scale_of_zero_for_weights_that_are_not(n: Network) -> None:
+    scale = n.value(n.node(MADE).input[1])
+    scale[5] = 0
     n.give(n.node(MADE), 1, scale)
 
 

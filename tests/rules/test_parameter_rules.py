@@ -93,6 +93,33 @@ def test_scale_0_is_not_subnormal() -> None:
     only(conv(x_scale=F32(0)), "QR306")
 
 
+# QR306 scale-value
+
+
+def stored_codes(scale: np.ndarray, codes: np.ndarray, zero: np.ndarray | None = None) -> onnx.ModelProto:
+    values = [codes, scale] + ([] if zero is None else [zero])
+    return node_model("DequantizeLinear", values, {"axis": 0, "block_size": 2}, opset=21, constants=True)[0]
+
+
+def test_a_negative_scale_of_stored_codes_is_what_the_formula_says() -> None:
+    """4-bit quantizers give a block a negative scale where its largest weight is positive: -8 reaches further than 7."""
+    codes = np.arange(-4, 4, dtype=I8).reshape(4, 2)
+    assert ours(stored_codes(F32([[-0.5, 0.25], [0.5, -0.125]]), codes)) == []
+    only(conv(y_scale=F32(-0.5)), "QR306")
+    only(conv(x_scale=F32(-0.5)), "QR306")
+
+
+def test_a_scale_of_0_is_right_for_codes_that_are_the_zero_point() -> None:
+    codes = np.array([[3, 1], [3, 2], [7, 3], [8, 4]], I8)
+    scale = F32([[0, 0.25], [0.5, -0.125]])
+    assert ours(stored_codes(scale, codes, np.array([[3, 0], [0, 0]], I8))) == []
+    f = only(stored_codes(scale, codes), "QR306")
+    assert f.tensor.startswith("i1[0,0] ")
+    assert f.got == "0; 1 of 4 scales"
+    f = only(stored_codes(F32([[-0.5, 0.25], [np.inf, np.nan]]), codes), "QR306")
+    assert f.got == "inf; 2 of 4 scales"
+
+
 # QR310 block-size
 
 
