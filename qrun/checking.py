@@ -151,6 +151,7 @@ def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
         found += _seen_in(model, rules, [v.result for v in vectors if v.result is not None])
         if not any(v.result and v.result.events for v in vectors):
             rules = tuple(id for id in rules if not RULES[id].runs)
+        _explain(model, vectors, found)
         found += _of_vectors(vectors, found)
     found = [f for f in once(found) if f.rule in settings.selected]
     if "QR505" in settings.selected:
@@ -193,6 +194,32 @@ def _seen_in(model: Model, rules: Sequence[str], results: Sequence[RunResult]) -
                 for finding in RULES[id].find(model, result):
                     first.setdefault((id, finding.node, finding.tensor), finding)
     return list(first.values())
+
+
+def _explain(model: Model, vectors: Sequence[Vector], known: Sequence[Finding]) -> None:
+    """Differences at or behind a node with an error of its own say so."""
+    wrong: dict[int | None, Finding] = {
+        f.index: f for f in reversed(known) if f.level == "error" and f.index is not None
+    }
+    for vector in vectors if wrong else ():
+        vector.findings[:] = [_explained(model, f, wrong) if f.rule == "QR501" else f for f in vector.findings]
+
+
+def _explained(model: Model, finding: Finding, wrong: Mapping[int | None, Finding]) -> Finding:
+    if finding.index is None:
+        return finding
+    before, rest = set[int](), [finding.index]
+    while rest:
+        index = rest.pop()
+        if index not in before:
+            before.add(index)
+            rest += [model.producers[name].index for name in model.nodes[index].inputs if name in model.producers]
+    cause = next((wrong[index] for index in sorted(before) if index in wrong), None)
+    if cause is None:
+        return finding
+    place = "this node" if cause.index == finding.index else f"node {cause.index} {cause.node} before it"
+    why = f"{place} has {cause.rule} {cause.name}: {cause.message}. {finding.why}"
+    return replace(finding, why=why.strip(), fix=f"mend {cause.rule} first; then {finding.fix}")
 
 
 def _of_vectors(vectors: Sequence[Vector], known: Sequence[Finding]) -> Iterator[Finding]:

@@ -62,7 +62,11 @@ def check_feeds(
 def unknown_input(model: Model, name: str, source: str) -> CallError:
     names = [v.name for v in model.inputs]
     near = get_close_matches(name, names, 1, 0.6)
-    fixes = [f"did you mean -i {near[0]}={source or 'FILE'}?"] if near else ["qrun inspect MODEL lists the inputs"]
+    fixes = (
+        [f"did you mean -i {near[0]}={source or 'FILE'}?"]
+        if near
+        else [model.filled("qrun inspect MODEL lists the inputs")]
+    )
     return CallError(
         "QR002",
         "unknown-input",

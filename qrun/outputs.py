@@ -218,7 +218,7 @@ def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
                 facts=[("tensors", f"{len(made)}, such as {', '.join(made[:3])}" if made else "none")],
                 fixes=[f"did you mean {' or '.join(near)}?"]
                 if near
-                else ["qrun inspect MODEL --nodes lists the tensors"],
+                else [model.filled("qrun inspect MODEL --nodes lists the tensors")],
             )
         chosen |= found
     outputs = {v.name for v in model.outputs}

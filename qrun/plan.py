@@ -82,7 +82,7 @@ def _unknown_tensor(model: Model, name: str, known: set[str]) -> CallError:
         f"the model has no tensor {name!r}",
         where=[model.label],
         facts=[("got", name)],
-        fixes=[f"did you mean {near[0]}?"] if near else ["qrun inspect MODEL --nodes lists the tensors"],
+        fixes=[f"did you mean {near[0]}?"] if near else [model.filled("qrun inspect MODEL --nodes lists the tensors")],
     )
 
 

@@ -245,5 +245,5 @@ def _failed(error: Exception, model: Model, step: Step, args: Sequence[Array | N
         f"{node.op_type} cannot compute this node",
         where=[model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"],
         facts=[("inputs", shown or "none"), ("got", f"{type(error).__name__}: {error}"[:300])],
-        fixes=["qrun inspect MODEL --nodes shows the types and shapes around it"],
+        fixes=[model.filled("qrun inspect MODEL --nodes shows the types and shapes around it")],
     )

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from time import perf_counter_ns
 from typing import Any, Literal, Protocol
 
@@ -28,6 +29,8 @@ from qrun.ties import NEAR, before_rounding, ties
 NAMES = {
     "QR501": "output-differs", "QR502": "vector-form", "QR503": "missing-file", "QR504": "extra-file", "QR505": "not-replayed"
 }  # fmt: skip
+_SHOWN = 3
+"""Tensors that a fix names."""
 Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
 
 
@@ -165,8 +168,8 @@ def _replay(vector: Vector, model: Model, runner: Runner, tolerance: Tolerance) 
     if odd is not None:
         vector.status, vector.reason = "skipped", f"{odd.name} is a {odd.kind}, which qrun does not read from vectors"
         return
-    feeds = _read(vector, "input", (*model.inputs, *model.defaults), len(model.inputs))
-    records = _read(vector, "output", model.outputs, len(model.outputs))
+    feeds = _read(model, vector, "input", (*model.inputs, *model.defaults), len(model.inputs))
+    records = _read(model, vector, "output", model.outputs, len(model.outputs))
     if any(value.name not in feeds for value in model.inputs):
         return
     arrays = {name: array for name, (_, array) in feeds.items()}
@@ -185,7 +188,9 @@ def _replay(vector: Vector, model: Model, runner: Runner, tolerance: Tolerance) 
             _judge(vector, model, arrays, (place, value), (file, want), tolerance)
 
 
-def _read(vector: Vector, kind: str, values: Sequence[TensorType], needed: int) -> dict[str, tuple[str, Array]]:
+def _read(
+    model: Model, vector: Vector, kind: str, values: Sequence[TensorType], needed: int
+) -> dict[str, tuple[str, Array]]:
     """The arrays of ``kind_*.pb`` by the graph's names, with their files; missing and extra files are findings."""
     numbers = {
         int(m[1]): p for p in vector.folder.glob(f"{kind}_*.pb") if (m := re.fullmatch(rf"{kind}_(\d+)", p.stem))
@@ -208,7 +213,7 @@ def _read(vector: Vector, kind: str, values: Sequence[TensorType], needed: int) 
             file = f"{vector.name}/{kind}_{place}.pb"
             vector.fail("QR503", f"{file} is missing", tensor=f"{name} ({kind} {place})",
                         expected=f"{file}: {values[place]}", got=f"{len(read)} files {kind}_*.pb",
-                        fix="qrun MODEL -i DIR -o DIR/ writes the outputs of these inputs"
+                        fix=f"{_run(model, vector)} -o {quote(f'{vector.folder}/')} writes the outputs of these inputs"
                         if kind == "output" else "record the vectors of this model again")  # fmt: skip
     return found
 
@@ -242,13 +247,19 @@ def _judge(
         share = f"{compared.differing} of {compared.total} elements{most}"
         vector.fail("QR501", f"{value.name} differs from {file} in {share}; first{index} {made}, recorded {recorded}", **where,
                     expected=f"{recorded}{index}, within {allowed}", got=f"{made}{exact}", why=compared.why,
-                    fix=_fix(compared.verdict))  # fmt: skip
+                    fix=_fix(compared.verdict, model, vector, node))  # fmt: skip
 
 
-def _fix(verdict: Verdict) -> str:
+def _run(model: Model, vector: Vector) -> str:
+    return f"{model.filled('qrun run MODEL')} -i {quote(str(vector.folder))}"
+
+
+def _fix(verdict: Verdict, model: Model, vector: Vector, node: Node | None) -> str:
     if verdict == "tie":
         return "--lsb 1 accepts such choices; --arith ort and --arith onnx-ref round as those runtimes do"
-    return "qrun MODEL -i DIR -t PATTERN shows the tensors before this one; --rtol, --atol and --lsb allow more"
+    read = [name for name in node.inputs if name and name not in model.constants] if node else []
+    shown = "".join(f" -t {quote(name)}" for name in read[:_SHOWN]) or " -t '*'"
+    return f"{_run(model, vector)}{shown} shows what comes before; --rtol, --atol and --lsb allow more"
 
 
 def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance) -> Compared:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +16,8 @@ from qrun.ir.types import shape_text, type_name
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Attribute: TypeAlias = "int | float | str | bytes | tuple[Any, ...] | Array | Model"
+
+_MODEL = re.compile(r"\bMODEL\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,10 @@ class Model:
     def label(self) -> str:
         """What messages call the model: its path as given."""
         return str(self.path) if self.path else self.source or self.name or "model"
+
+    def filled(self, text: str) -> str:
+        """What to type, with the model's file, quoted for a shell, for the word MODEL; as it is if the model is no file."""
+        return _MODEL.sub(lambda _: quote(str(self.path)), text) if self.path else text
 
     @cached_property
     def sha256(self) -> str:

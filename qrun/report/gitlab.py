@@ -14,7 +14,8 @@ SEVERITY = {"error": "major", "warning": "minor", "note": "info"}
 def gitlab(report: Report) -> str:
     issues = [
         {
-            "description": ": ".join(part for part in (place(finding), finding.message) if part),
+            "description": ": ".join(part for part in (place(finding), finding.message) if part)
+            + (f"; fix: {finding.fix}" if finding.fix else ""),
             "check_name": f"{finding.rule} {finding.name}",
             "fingerprint": fingerprint,
             "severity": SEVERITY[finding.level],

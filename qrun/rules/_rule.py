@@ -88,7 +88,9 @@ class Rule:
         more: tuple[Any, ...] = (result,) if self.runs else (feeds,) if self.fed else ()
         found = self.function(model, *more)
         for finding in found:
-            yield replace(finding, rule=self.id, name=self.name, level=self.level, fix=finding.fix or self.fix)
+            yield replace(
+                finding, rule=self.id, name=self.name, level=self.level, fix=model.filled(finding.fix or self.fix)
+            )
 
 
 RULES: dict[str, Rule] = {}

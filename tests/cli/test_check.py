@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -292,6 +293,55 @@ def test_onnx_node_tests_work_as_they_are() -> None:
     summary = ended.json["summary"]
     assert summary["vectors"]["passed"] == summary["vectors"]["total"] > 30
     assert summary["errors"] == 0
+
+
+def difference_behind(folder: Path, scale: float) -> list[dict[str, object]]:
+    """What is found where the first of two nodes quantizes with this scale, and the record of the second differs."""
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q codes"], name="quant"),
+             helper.make_node("DequantizeLinear", ["q codes", "one", "z"], ["y"], name="dequant")]  # fmt: skip
+    stored = {"s": np.float32(scale), "one": np.float32(1), "z": np.uint8(0)}
+    model = make_model(nodes, [value("x", TensorProto.FLOAT, [2])], [value("y", TensorProto.FLOAT, [2])], stored)
+    (folder / "a b").mkdir(exist_ok=True)
+    save(model, folder / "a b/m.onnx")
+    record(folder / "a b/test_data_set_0", input=[np.float32([1, 2])], output=[np.float32([77, 78])])
+    found: list[dict[str, object]] = call("check", "a b/m.onnx", "--json").json["models"][0]["findings"]
+    return found
+
+
+def test_the_fix_of_a_difference_can_be_typed(folder: Path) -> None:
+    (found,) = difference_behind(folder, 1)
+    fix = str(found["fix"])
+    assert not re.search(r"\b[A-Z]{3,}\b", fix.replace("QR501", ""))
+    command = fix.partition(" shows ")[0]
+    assert command == "qrun run 'a b/m.onnx' -i 'a b/test_data_set_0' -t 'q codes'"
+    ended = call(*shlex.split(command)[1:])
+    assert ended.code == 0
+    assert "q codes" in ended.out
+    assert "QR" not in str(found["why"])
+
+
+def test_a_difference_that_a_finding_explains_says_so(folder: Path) -> None:
+    scale, differs = difference_behind(folder, -1)
+    assert (scale["rule"], differs["rule"]) == ("QR306", "QR501")
+    assert "node 0 quant before it has QR306 scale-value" in str(differs["why"])
+    assert str(differs["fix"]).startswith("mend QR306 first")
+
+
+def test_no_finding_has_the_word_model_for_the_file(folder: Path) -> None:
+    save(sum_model(), folder / "m.onnx")
+    record(folder / "test_data_set_0", input=[np.float32([1, 2])] * 2)
+    (found,) = call("check", "m.onnx", "--json").json["models"][0]["findings"]
+    assert found["rule"] == "QR503"
+    fix = found["fix"].partition(" writes ")[0]
+    assert fix == "qrun run m.onnx -i test_data_set_0 -o test_data_set_0/"
+    assert "MODEL" not in call("m.onnx", "-i", "c=x.npy").err
+    assert "qrun inspect m.onnx --nodes" in call("m.onnx", "--random", "-t", "nothing").err
+
+
+def test_gitlab_tells_what_to_do(folder: Path) -> None:
+    bad_scale(folder)
+    (issue,) = json.loads(call("check", "bad.onnx", "--format", "gitlab").out)
+    assert "fix: export one scale per output channel, or a single scale" in issue["description"]
 
 
 # Vectors that were not replayed
