@@ -195,8 +195,10 @@ def _traceback(error: BaseException) -> None:
 
 def _say(text: str) -> None:
     if sys.stderr is not None:
+        from qrun.report.screen import Screen
+
         encoding = sys.stderr.encoding or "utf-8"
-        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        Screen.of(sys.stderr).stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
 @contextlib.contextmanager

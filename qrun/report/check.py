@@ -9,7 +9,7 @@ from qrun.report.catalog import entry
 from qrun.report.grid import Column, Grid
 from qrun.report.message import STYLES, print_finding
 from qrun.report.screen import Screen
-from qrun.report.text import duration, plural
+from qrun.report.text import duration, plural, safe
 from qrun.rules import Finding
 from qrun.vectors import Vector
 
@@ -106,11 +106,16 @@ def place(finding: Finding) -> str:
     return finding.tensor
 
 
+def headline(finding: Finding) -> str:
+    """Where and what, on one line."""
+    return safe(": ".join(part for part in (place(finding), finding.message) if part))
+
+
 def facts(finding: Finding) -> Iterable[tuple[str, str]]:
-    """What a finding says besides its message, by label."""
+    """What a finding says besides its message, by label; each on one line."""
     pairs = (("tensor", finding.tensor), ("expected", finding.expected), ("got", finding.got), ("why", finding.why),
              ("fix", finding.fix))  # fmt: skip
-    return [(label, text) for label, text in pairs if text]
+    return [(label, safe(text)) for label, text in pairs if text]
 
 
 def fingerprints(report: Report) -> list[str]:

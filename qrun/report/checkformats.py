@@ -51,7 +51,7 @@ def print_report(screen: Screen, format: str, report: Report, argv: Sequence[str
         print_full(screen, report, notes, quiet)
         lines = workflow_commands(report, notes) if format == "github" else ""
         if lines:
-            screen.write(_encodable(lines, screen))
+            screen.commands(_encodable(lines, screen))
     elif format == "concise":
         print_concise(screen, report, notes, quiet)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from qrun.checking import Checked, Report
 from qrun.report.check import facts, place, title, visible
 from qrun.report.markdown import markdown
-from qrun.report.text import plural, safe
+from qrun.report.text import no_command, plural, safe
 from qrun.rules import Finding
 
 MOST = 9
@@ -35,7 +35,7 @@ def append_summary(report: Report, path: str, notes: bool = False) -> None:
 
 def _annotation(command: str, model: Checked, finding: Finding) -> str:
     where = " ".join(part for part in (safe(model.name), safe(place(finding))) if part)
-    lines = [f"{where}: {safe(finding.message)}", *(f"  {label}: {safe(text)}" for label, text in facts(finding))]
+    lines = [f"{where}: {safe(finding.message)}", *(f"  {label}: {text}" for label, text in facts(finding))]
     properties = {
         "title": f"qrun {title(finding)}",
         "file": model.name,
@@ -49,7 +49,7 @@ def _annotation(command: str, model: Checked, finding: Finding) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return no_command(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

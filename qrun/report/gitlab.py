@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from qrun.checking import Report
-from qrun.report.check import fingerprints, place
-from qrun.report.json import strict
+from qrun.report.check import fingerprints, headline
+from qrun.report.json import text
+from qrun.report.text import safe
 
 SEVERITY = {"error": "major", "warning": "minor", "note": "info"}
 
@@ -14,8 +13,7 @@ SEVERITY = {"error": "major", "warning": "minor", "note": "info"}
 def gitlab(report: Report) -> str:
     issues = [
         {
-            "description": ": ".join(part for part in (place(finding), finding.message) if part)
-            + (f"; fix: {finding.fix}" if finding.fix else ""),
+            "description": headline(finding) + (f"; fix: {safe(finding.fix)}" if finding.fix else ""),
             "check_name": f"{finding.rule} {finding.name}",
             "fingerprint": fingerprint,
             "severity": SEVERITY[finding.level],
@@ -23,4 +21,4 @@ def gitlab(report: Report) -> str:
         }
         for (model, finding), fingerprint in zip(report.findings, fingerprints(report), strict=True)
     ]
-    return json.dumps(strict(issues), ensure_ascii=True, indent=1) + "\n"
+    return text(issues, indent=1) + "\n"

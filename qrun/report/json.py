@@ -7,13 +7,21 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qrun.report.text import BRACKETS
+
 
 def document(command: str, argv: Sequence[str], body: Mapping[str, Any]) -> str:
     """The text of one report of `command`."""
     from qrun import __version__
 
     head = {"schema": f"qrun/{command}/1.0", "qrun": __version__, "command": ["qrun", *argv]}
-    return json.dumps(strict({**head, **body}), allow_nan=False, ensure_ascii=True)
+    return text({**head, **body})
+
+
+def text(value: Any, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
+    """JSON in ASCII, in which no text is a command to the runner of a CI job that has it in its log."""
+    made = json.dumps(strict(value), allow_nan=False, ensure_ascii=True, indent=indent, separators=separators)
+    return BRACKETS.sub(r"#\\u0023", made)
 
 
 def failure(command: str, argv: Sequence[str], error: Mapping[str, Any], code: int) -> str:

@@ -1,7 +1,7 @@
 """``qrun check`` as JUnit XML: a suite for each model, a case for each rule and each vector.
 
 A finding below --fail-on is text of a case that passed. A vector that failed for a reason that was not chosen is a skipped
-case, not one that passed. Characters that XML cannot hold are left out.
+case, not one that passed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from xml.etree import ElementTree as Tree
 
 from qrun.checking import Checked, Report
 from qrun.report.catalog import entry
-from qrun.report.check import facts, place
+from qrun.report.check import facts, headline
+from qrun.report.text import BRACKETS, safe
 from qrun.rules import Finding
 from qrun.vectors import Vector
 
-FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Everything but the characters of XML 1.0."""
+_COLONS = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
 
 
 def junit(report: Report) -> str:
@@ -25,7 +25,9 @@ def junit(report: Report) -> str:
     root = Tree.Element("testsuites", {"name": "qrun check", **_sums(suites)})
     root.extend(suites)
     Tree.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Tree.tostring(root, encoding="unicode") + "\n"
+    made = Tree.tostring(root, encoding="unicode")
+    made = _COLONS.sub(r"\1&#58;", BRACKETS.sub("#&#35;", made))  # no command to a runner that has it in its log
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{made}\n'
 
 
 def _suite(report: Report, model: Checked) -> Tree.Element:
@@ -33,7 +35,7 @@ def _suite(report: Report, model: Checked) -> Tree.Element:
     for finding in model.findings:
         if not finding.rule.startswith("QR5"):
             by_rule.setdefault(finding.rule, []).append(finding)
-    suite = Tree.Element("testsuite", {"name": clean(model.name)})
+    suite = Tree.Element("testsuite", {"name": safe(model.name)})
     for id, findings in by_rule.items():
         case = _case(suite, model, f"{id} {entry(id).name}", 0)
         _fill(case, report, findings)
@@ -42,7 +44,7 @@ def _suite(report: Report, model: Checked) -> Tree.Element:
         own = _own(model, vector)
         _fill(case, report, own)
         if (vector.status == "skipped" and case.find("failure") is None) or (vector.status == "failed" and not own):
-            Tree.SubElement(case, "skipped", {"message": clean(vector.reason)})
+            Tree.SubElement(case, "skipped", {"message": safe(vector.reason)})
     counts = {tag: sum(case.find(found) is not None for case in suite) for tag, found in _KINDS.items()}
     times = {"time": f"{model.duration_ns / 1e9:.3f}"}
     suite.attrib |= {"tests": str(len(suite)), **{k: str(v) for k, v in counts.items()}, **times}
@@ -59,32 +61,24 @@ def _own(model: Checked, vector: Vector) -> list[Finding]:
 
 def _case(suite: Tree.Element, model: Checked, name: str, nanoseconds: int) -> Tree.Element:
     seconds = f"{nanoseconds / 1e9:.3f}"
-    return Tree.SubElement(suite, "testcase", {"classname": clean(model.name), "name": clean(name), "time": seconds})
+    return Tree.SubElement(suite, "testcase", {"classname": safe(model.name), "name": safe(name), "time": seconds})
 
 
 def _fill(case: Tree.Element, report: Report, findings: Sequence[Finding]) -> None:
     failing = [f for f in findings if report.failing(f)]
     if failing:
-        failure = Tree.SubElement(case, "failure", {"type": failing[0].rule, "message": clean(_line(failing[0]))})
-        failure.text = clean("\n\n".join(map(_block, failing)))
+        failure = Tree.SubElement(case, "failure", {"type": failing[0].rule, "message": headline(failing[0])})
+        failure.text = "\n\n".join(map(_block, failing))
     others = [f for f in findings if not report.failing(f)]
     if others:
-        Tree.SubElement(case, "system-out").text = clean("\n\n".join(f"{f.level}: {_block(f)}" for f in others))
-
-
-def _line(finding: Finding) -> str:
-    return ": ".join(part for part in (place(finding), finding.message) if part)
+        Tree.SubElement(case, "system-out").text = "\n\n".join(f"{f.level}: {_block(f)}" for f in others)
 
 
 def _block(finding: Finding) -> str:
-    return "\n".join([_line(finding), *(f"  {label}: {text}" for label, text in facts(finding))])
+    return "\n".join([headline(finding), *(f"  {label}: {text}" for label, text in facts(finding))])
 
 
 def _sums(suites: Iterable[Tree.Element]) -> Mapping[str, str]:
     found = list(suites)
     sums = {key: str(sum(int(s.attrib[key]) for s in found)) for key in ("tests", *_KINDS)}
     return {**sums, "time": f"{sum(float(s.attrib['time']) for s in found):.3f}"}
-
-
-def clean(text: str) -> str:
-    return FORBIDDEN.sub("", text)

@@ -55,7 +55,12 @@ def table(grid: Grid) -> list[str]:
 
 def cell(text: str) -> str:
     """Text on one line that Markdown, HTML and the table leave as it is."""
-    return escape(_cut(safe(text)))
+    shown = escape(_cut(safe(text)))
+    return f"\\{shown}" if _FORMULA.match(shown) else shown
+
+
+_FORMULA = re.compile(r"[=+-](?=.)(?![\d.]+%?$|inf$)")
+"""What begins a formula in a spreadsheet, or a list: signs before anything but a number."""
 
 
 def escape(text: str) -> str:

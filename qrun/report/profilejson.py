@@ -16,6 +16,7 @@ from qrun.report.nodes import kernel_fields
 from qrun.report.profilenotes import notes
 from qrun.report.profilerows import GroupRow, NodeRow, ProfileReport, node_rows
 from qrun.report.profiletables import ran_by
+from qrun.report.text import safe
 
 
 def profile_fields(report: ProfileReport) -> dict[str, Any]:
@@ -155,8 +156,15 @@ def _csv(columns: Sequence[str], records: Sequence[dict[str, Any]]) -> str:
     return stream.getvalue()
 
 
+_FORMULA = ("=", "+", "-", "@")
+"""What begins a formula in a spreadsheet."""
+
+
 def _plain(value: Any) -> Any:
-    """Numbers as they are, true and false as words, nothing as an empty field."""
+    """Numbers as they are, true and false as words, nothing as an empty field, texts as no spreadsheet computes them."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, str):
+        shown = safe(value)
+        return f"'{shown}" if shown.startswith(_FORMULA) and shown not in ("inf", "-inf", "nan") else shown
     return "" if value is None else value

@@ -6,7 +6,6 @@ apart by fingerprints of its own.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from urllib.parse import quote
 
 from qrun.checking import Checked, Report
 from qrun.report.catalog import Entry, entry
-from qrun.report.check import facts, fingerprints, place
-from qrun.report.json import strict
+from qrun.report.check import facts, fingerprints, headline
+from qrun.report.json import text
 from qrun.rules import Finding
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -46,9 +45,7 @@ def sarif(report: Report) -> str:
         "artifacts": [{"location": _location(model)} for model in report.models],
         "results": results,
     }
-    return (
-        json.dumps(strict({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}), ensure_ascii=True, indent=1) + "\n"
-    )
+    return text({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
 def _rule(found: Entry) -> dict[str, Any]:
@@ -80,7 +77,6 @@ def _location(model: Checked) -> dict[str, str]:
 
 
 def _result(model: Checked, finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
-    text = ": ".join(part for part in (place(finding), finding.message) if part)
     details = "".join(f"\n{label}: {value}" for label, value in facts(finding))
     location: dict[str, Any] = {"physicalLocation": {"artifactLocation": _location(model), "region": REGION}}
     logical = [
@@ -94,7 +90,7 @@ def _result(model: Checked, finding: Finding, rule: int, fingerprint: str) -> di
         "ruleId": finding.rule,
         "ruleIndex": rule,
         "level": finding.level,
-        "message": {"text": text + details},
+        "message": {"text": headline(finding) + details},
         "locations": [location],
         "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint}:1", "qrunFinding/v1": fingerprint},
         "properties": {"operator": finding.op, "expected": finding.expected, "got": finding.got},

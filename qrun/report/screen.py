@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from qrun.report.grid import Grid, plain_lines, rich_table
-from qrun.report.text import ELLIPSIS, encodable, safe, shorten, width_of
+from qrun.report.text import CI, ELLIPSIS, encodable, no_command, safe, shorten, width_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 Piece = str | tuple[str, str]
 NARROW = 60
 """Columns below which lines around a table take too much room."""
+
+
+class _Log:
+    """The log of a CI job: a stream into which no command to its runner gets by way of a name."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(no_command(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Screen:
@@ -29,7 +42,8 @@ class Screen:
     """
 
     def __init__(self, stream: IO[str], *, terminal: bool, width: int | None, color: bool) -> None:
-        self.stream = stream
+        self._bare = stream
+        self.stream = cast("IO[str]", _Log(stream)) if any(os.environ.get(name) for name in CI) else stream
         self.terminal = terminal
         self.width = width
         self.color = color
@@ -55,6 +69,10 @@ class Screen:
     def write(self, text: str) -> None:
         """A text as it is, such as JSON, and the end of its line."""
         self.stream.write(text + "\n")
+
+    def commands(self, text: str) -> None:
+        """Lines that are commands to the runner of a CI job, and are meant to be."""
+        self._bare.write(text + "\n")
 
     def line(self, *pieces: Piece) -> None:
         """One line; a piece is a text or a (text, style) pair. Never wrapped: the caller knows where to break."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,13 @@ TWINS = {"…": "...", "█": "#", "±": "+/-"}
 """Symbols that reports use, and what replaces them where the encoding has none."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SINGLE = EIGHTHS + ELLIPSIS
+
+CI = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
+"""Variables of the runners that read commands from a job's log."""
+BRACKETS = re.compile(r"##(?=\w*\[)")
+"""Starts a command anywhere in a line: ``##[group]``, ``##vso[task...]``, ``##teamcity[...]``."""
+_COLONS = re.compile(r"^((?:[^\S\n]|\x1b\[[0-9;]*m)*):(?=:)", re.MULTILINE)
+"""Starts one at the beginning of a line, behind blanks and colours: ``::error::``."""
 
 SHORT = 12
 """Digits of a hash that are shown."""
@@ -32,6 +40,13 @@ def safe(text: str, encoding: str = "utf-8") -> str:
         if symbol in shown and not encodable(symbol, encoding):
             shown = shown.replace(symbol, twin)
     return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def no_command(text: str) -> str:
+    """Lines of a log of which the runner of a CI job takes none for a command, whatever names are in them."""
+    if "::" not in text and "##" not in text:
+        return text
+    return _COLONS.sub(r"\1\\x3a", BRACKETS.sub(r"#\\x23", text))
 
 
 def encodable(text: str, encoding: str) -> bool:

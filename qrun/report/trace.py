@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from qrun.ir import Model
 from qrun.ir.types import ONNX_NAMES
+from qrun.report.json import text
 from qrun.report.nodes import node_of
 from qrun.session import NodeEvent, RunResult, TensorInfo
 
@@ -55,7 +55,7 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
             events.append(event("Thread", label, offset + start, span, part, helper))
     helpers = sorted({helper for node in result.events for helper, _, _ in node.helpers})
     events += [_thread_name(pid, helper) for helper in ([0, *helpers] if helpers else [])]
-    return "[" + ",\n ".join(json.dumps(e, allow_nan=False) for e in events) + "]\n"
+    return "[" + ",\n ".join(map(text, events)) + "]\n"
 
 
 def _thread_name(pid: int, helper: int) -> Event:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import shlex
 from collections.abc import Mapping
 from importlib.resources import files
@@ -18,7 +17,7 @@ from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
 from qrun.report.html.tags import NEWLINE, Markup, join, tag, void
 from qrun.report.html.timing import Palette, nodes_section, time_section
-from qrun.report.json import strict
+from qrun.report.json import text as json_text
 from qrun.report.text import duration, file_size, plural
 
 Fields = Mapping[str, Any]
@@ -80,8 +79,7 @@ def _head(fields: Fields, script: str) -> list[str]:
 
 def _data(fields: Fields) -> Markup:
     """JSON in which no sign can end the script element."""
-    made = json.dumps(strict(fields), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
-    return Markup(made.replace("<", "\\u003c"))
+    return Markup(json_text(fields, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _file(fields: Fields) -> str:

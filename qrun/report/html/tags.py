@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from qrun.report.text import safe
+from qrun.report.text import BRACKETS, safe
 
 
 class Markup(str):
@@ -21,7 +21,7 @@ Child = str | Iterable[str]
 
 def text(value: str) -> Markup:
     """The value as it is shown: on one line, with no sign that HTML reads as its own."""
-    return value if isinstance(value, Markup) else Markup(escape(safe(value)))
+    return value if isinstance(value, Markup) else Markup(BRACKETS.sub("#&#35;", escape(safe(value))))
 
 
 def join(parts: Iterable[str], between: str = "") -> Markup:
