@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from qrun.errors import CallError
+from qrun.files import absent
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, PACKED_BITS, is_extension, shape_text, type_name
 from qrun.memory import Budget, human
@@ -56,8 +57,9 @@ def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
         beside = [p.name for p in path.parent.iterdir() if p.suffix in (".npy", ".npz", ".pb") or p.is_dir()]
     except (OSError, ValueError):
         beside = []
-    near = get_close_matches(path.name, beside, 1, 0.6)
-    fixes = [f"did you mean {path.parent / near[0]}?"] if near else ["check the path"]
+    near = get_close_matches(path.name, [name for name in beside if name != path.name], 1, 0.6)
+    _, fix = absent(str(path))
+    fixes = [fix or (f"did you mean {path.parent / near[0]}?" if near else "check the path")]
     return CallError("QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes)
 
 
@@ -277,14 +279,6 @@ def write_npy(stream: IO[bytes], array: Array) -> None:
     np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
 
 
-def write_npz(stream: IO[bytes], arrays: Mapping[str, Array]) -> None:
-    """Arrays by name, uncompressed, the same bytes for the same arrays."""
-    with zipfile.ZipFile(stream, "w", allowZip64=True) as archive:
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                write_npy(member, array)
-
-
 def numbered(folder: Path, kind: str) -> Iterator[Path]:
     """``input_0.pb``, ``input_1.pb``, ... of a test_data_set folder, in order, until one is missing."""
     place = 0
@@ -295,5 +289,5 @@ def numbered(folder: Path, kind: str) -> Iterator[Path]:
 
 __all__ = [
     "NPY", "Npz", "bad_file", "human", "no_such_file", "numbered", "read_array", "read_npy", "read_npz",
-    "read_stream", "restored", "storable", "write_npy", "write_npz",
+    "read_stream", "restored", "storable", "write_npy",
 ]  # fmt: skip

@@ -104,7 +104,7 @@ def find_models(paths: Sequence[str]) -> list[Path]:
         path = Path(given)
         below = list(_below(path)) if os.path.isdir(path) else [path]
         if not os.path.exists(path):
-            raise no_model(given, "No such file or directory")
+            raise no_model(given)
         if not below:
             raise CallError("QR004", "no-such-file", f"there is no .onnx file in {given!r} or below", where=[given],
                             fixes=["name a folder that holds models, or the files themselves"])  # fmt: skip

@@ -1,20 +1,21 @@
-"""``--output``: tensors to .npz, .npy, a test_data_set folder or stdout; each file appears whole or not at all."""
+"""``--output``: tensors to .npz, .npy, a test_data_set folder or stdout."""
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import IO
 
-from qrun.arrays import numbered, storable, write_npy, write_npz
+from qrun.arrays import numbered, storable, write_npy
 from qrun.errors import CallError
+from qrun.files import cannot, check_file, check_folder, replacing, write_files
 from qrun.ir import Array, Model
+
+MAX_KEY = 65535
+"""Bytes of a name in a zip archive."""
 
 
 def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, stdout_taken: bool = False) -> None:
@@ -30,36 +31,27 @@ def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, 
         return
     path = Path(target)
     if is_folder(target):
-        _check_folder(path)
-    elif path.suffix == ".npy":
+        check_folder(target)
+        return
+    if path.suffix == ".npy":
         if len(names) != 1:
             raise _bad(f"{target} holds one array, and there are {len(names)}: {', '.join(names[:4])}", target,
                        f"-o {path.with_suffix('.npz')}")  # fmt: skip
-    elif path.suffix != ".npz":
-        folder = f"-o {target}/ writes a folder" if not path.suffix and not path.exists() else ""
+    elif path.suffix == ".npz":
+        check_keys(names)
+    else:
+        folder = f"-o {target}/ writes a folder" if not path.suffix and not os.path.exists(target) else ""
         raise _bad(f"-o {target} has a suffix that qrun does not write" if path.suffix else f"-o {target} has no suffix",
                    target, folder or "out.npz, out.npy (one output), DIR/ or -")  # fmt: skip
-    parent = path.parent
-    while is_folder(target) and not parent.exists() and parent != parent.parent:
-        parent = parent.parent
-    _check_file(target, parent, read)
+    check_trace(target, read)
 
 
 def check_trace(target: str, read: Mapping[str, str]) -> None:
-    """Raise CallError before the run if a trace cannot go to `target`."""
-    if os.path.isdir(target):
-        raise _cannot(target, "it is a folder")
-    _check_file(target, Path(target).parent, read)
-
-
-def _check_file(target: str, parent: Path, read: Mapping[str, str]) -> None:
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        reason = "is not writable" if parent.is_dir() else "is not a folder" if parent.exists() else "does not exist"
-        fix = "check the path" if parent.exists() else f"mkdir -p {quote(str(parent))}"
-        raise _cannot(target, f"{str(parent)!r} {reason}", fix)
+    """Raise CallError before the run if a file, such as a trace, cannot be written to `target`; read: as above."""
+    check_file(target)
     taken = next((what for path, what in read.items() if _same_file(target, path)), "")
     if taken:
-        raise _cannot(target, f"it is {taken}", "name another file")
+        raise cannot(target, f"it is {taken}", "name another file")
 
 
 def _same_file(first: str, second: str) -> bool:
@@ -102,50 +94,42 @@ def save(
     return notes
 
 
-@contextmanager
-def replacing(target: str) -> Iterator[IO[bytes]]:
-    """A new file beside `target` that takes its place when the block ends well. CallError if it cannot be written."""
-    path = Path(target)
-    temporary = ""
-    try:
-        if path.exists() and not path.is_file():
-            with open(path, "wb") as stream:
-                yield stream
-            return
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-        number, temporary = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
-        with os.fdopen(number, "wb") as stream:
-            yield stream
-        os.chmod(temporary, mode)
-        os.replace(temporary, path.resolve() if path.is_symlink() else path)
-        temporary = ""
-    except (OSError, ValueError) as error:
-        raise _failed(target, error) from None
-    finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+def check_keys(names: Iterable[str]) -> None:
+    """Raise CallError if a .npz file cannot hold arrays of these names: a reader would lose one, or find another there.
+
+    The names of a zip archive end at NUL and have at most 65535 bytes of UTF-8; numpy reads ``y.npy`` as ``y``.
+    """
+    known = set(names)
+    for name in known:
+        got = ""
+        try:
+            length = len(f"{name}.npy".encode())
+            if length > MAX_KEY:
+                got = f"{length} bytes"
+            elif zipfile.ZipInfo(name).filename != name:
+                got = f"it would become {zipfile.ZipInfo(name).filename!r}"
+            elif name.endswith(".npy") and name.removesuffix(".npy") in known:
+                got = f"numpy would read {name.removesuffix('.npy')!r} in its place"
+        except UnicodeEncodeError:
+            got = "it is no UTF-8 text"
+        if got:
+            raise CallError(
+                "QR008", "cannot-write", f"a .npz file cannot hold the tensor name {name[:60]!r}",
+                facts=[("expected", f"UTF-8 text of at most {MAX_KEY - 4} bytes, without NUL"), ("got", got)],
+                fixes=["-o DIR/ writes numbered files that hold any name"],
+            )  # fmt: skip
 
 
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
-
-
-def _check_folder(folder: Path) -> None:
-    try:
-        exists = folder.exists()
-    except OSError as error:
-        raise _failed(str(folder), error) from None
-    if exists and not folder.is_dir():
-        raise _cannot(str(folder), "a file of that name exists")
-    if exists and not os.access(folder, os.W_OK):
-        raise _cannot(str(folder), "the folder is not writable")
+def write_npz(stream: IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Arrays by name, uncompressed, the same bytes for the same arrays. Raises CallError as `check_keys`."""
+    check_keys(arrays)
+    with zipfile.ZipFile(stream, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                write_npy(member, array)
 
 
 def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str, Array], extra: Sequence[str]) -> None:
-    from qrun.ir.tensorfile import tensor_bytes
-
     kinds = {
         "input": dict(inputs),
         "output": {name: array for name, array in outputs.items() if name not in extra},
@@ -162,34 +146,20 @@ def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str
                 facts=[("expected", f"at most {len(arrays)} files {kind}_*.pb"), ("got", str(count))],
                 fixes=["name a new folder, or remove the old files"],
             )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _failed(str(folder), error) from None
+    write_files(str(folder), _vectors(kinds))
+
+
+def _vectors(kinds: Mapping[str, Mapping[str, Array]]) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the files of a test_data_set, the inputs first."""
+    from qrun.ir.tensorfile import tensor_bytes
+
     for kind, arrays in kinds.items():
         for place, (name, array) in enumerate(arrays.items()):
-            with replacing(str(folder / f"{kind}_{place}.pb")) as stream:
-                stream.write(tensor_bytes(array, name))
+            yield f"{kind}_{place}.pb", tensor_bytes(array, name)
 
 
 def _bad(message: str, target: str, fix: str) -> CallError:
     return CallError("QR005", "bad-option", message, facts=[("got", f"-o {target}")], fixes=[fix])
-
-
-def _cannot(target: str, reason: str, fix: str = "check the path") -> CallError:
-    return CallError("QR008", "cannot-write", f"cannot write {target!r}: {reason}", where=[target], fixes=[fix])
-
-
-REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)), "make room there, or write elsewhere"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "write to a folder that is yours"),
-}
-"""What to do about an error of writing, by its number."""
-
-
-def _failed(target: str, error: OSError | ValueError) -> CallError:
-    fix = REMEDIES.get(getattr(error, "errno", 0) or 0, "check the path")
-    return _cannot(target, getattr(error, "strerror", None) or str(error), fix)
 
 
 def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import numpy as np
 from qrun.differences import Tolerance, difference, distances, integral, plain
 from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError
 from qrun.feeds import check_feeds
+from qrun.files import absent
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.tensorfile import read_tensor
 from qrun.ir.types import describe
@@ -104,9 +105,10 @@ def vector_folders(model: Path, data: Sequence[Path] | None) -> list[Path]:
         return _sets(model.parent)
     found = []
     for folder in data:
-        sets = [folder] if any(folder.glob("*put_*.pb")) else _sets(folder)
+        why, _ = absent(str(folder))
+        sets = [] if why else [folder] if any(folder.glob("*put_*.pb")) else _sets(folder)
         if not sets:
-            raise CallError("QR004", "no-such-file", f"{str(folder)!r} holds no vectors", where=[str(folder)],
+            raise CallError("QR004", "no-such-file", f"{str(folder)!r} holds no vectors{why and f': {why}'}", where=[str(folder)],
                             facts=[("expected", "input_0.pb, output_0.pb ..., or folders test_data_set_* with them")],
                             fixes=["--data none checks without vectors"])  # fmt: skip
         found += sets

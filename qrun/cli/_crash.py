@@ -7,7 +7,11 @@ import shlex
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from qrun.errors import CallError
+from qrun.files import replacing
 
 
 def write_report(argv: Sequence[str], error: BaseException) -> str:
@@ -17,14 +21,12 @@ def write_report(argv: Sequence[str], error: BaseException) -> str:
     text = "\n".join(
         [versions(), "", f"qrun {shlex.join(argv)}", "", "".join(traceback.format_exception(error)).rstrip(), ""]
     )
-    name = f"qrun-crash-{secrets.token_hex(2)}.txt"
+    name = f"qrun-crash-{secrets.token_hex(4)}.txt"
     for folder in (Path(), Path(tempfile.gettempdir())):
-        try:
-            with open(folder / name, "x", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-        except OSError:
-            continue
-        return str(folder / name)
+        with suppress(CallError):
+            with replacing(str(folder / name)) as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
+            return str(folder / name)
     return ""
 
 

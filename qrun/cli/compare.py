@@ -16,6 +16,7 @@ from qrun.cli._flow import start_other
 from qrun.cli._options import Distance, Size, input_options, read_model
 from qrun.cli.profile import Top
 from qrun.errors import CallError
+from qrun.files import absent
 
 if TYPE_CHECKING:
     from qrun.comparing.sides import Side
@@ -135,8 +136,9 @@ def _kind(options: Mapping[str, Any]) -> str:
         _refuse(options, ("isolate",))
         return "recorded"
     if not second and not os.path.exists(b):
-        raise CallError("QR004", "no-such-file", f"cannot read {b!r}: there is no such model, file or record",
-                        where=[b], fixes=[f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} makes a record"])  # fmt: skip
+        why, fix = absent(b)
+        raise CallError("QR004", "no-such-file", f"cannot read {b!r} as a model, file or record: {why}", where=[b],
+                        fixes=[fix or f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} makes a record"])  # fmt: skip
     _refuse(options, ("against", "arith", "isolate"))
     return "models"
 

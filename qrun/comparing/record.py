@@ -18,9 +18,10 @@ from qrun.comparing.documents import read_document
 from qrun.comparing.recordentry import Entry, digest, filled
 from qrun.comparing.recordhost import host
 from qrun.errors import CallError
+from qrun.files import HIDDEN, write_files
+from qrun.files import check_folder as check_writable
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe
-from qrun.outputs import replacing
 
 FILE = "record.json"
 SCHEMA = "qrun/record/1.0"
@@ -53,29 +54,22 @@ def record(
     lines = [_json(_fields(made.entry())) for made in walk(tensors, model, feeds)]
     text = f"{_json(head)[:-1]},\n" + '"tensors":[\n' + ",\n".join(lines) + "\n]}\n"
     data = text.encode()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _cannot(folder, error.strerror or str(error)) from None
-    with replacing(str(folder / FILE)) as stream:
-        stream.write(data)
+    write_files(str(folder), [(FILE, data)])
     return Recorded(folder, len(lines), len(data))
 
 
 def check_folder(folder: Path) -> None:
     """Raise CallError if a record cannot go to `folder`: it is a file, or a directory that holds anything but a record."""
+    check_writable(str(folder))
     try:
-        if not folder.exists():
-            return
-        if not folder.is_dir():
-            raise _cannot(folder, "a file of that name exists")
-        held = {path.name for path in folder.iterdir()}
+        names = [path.name for path in folder.iterdir()] if folder.exists() else []
     except OSError as error:
         raise _cannot(folder, error.strerror or str(error)) from None
+    held = sorted(name for name in names if not name.startswith(HIDDEN))
     if FILE in held:
         read_document(folder / FILE, ("record",), "name a new directory for the record")
     elif held:
-        raise _cannot(folder, f"it holds {sorted(held)[0]!r} and is no record")
+        raise _cannot(folder, f"it holds {held[0]!r} and is no record")
 
 
 @dataclass(frozen=True, slots=True)

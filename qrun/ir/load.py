@@ -16,6 +16,7 @@ import onnx.inliner
 from google.protobuf.message import DecodeError
 
 from qrun.errors import CallError, ModelError, QrunError, UnsupportedError
+from qrun.files import absent
 from qrun.ir import schema
 from qrun.ir.diagnose import not_a_model
 from qrun.ir.graph import Scope, build_graph, refuse_bytes
@@ -74,13 +75,17 @@ def read_file(path: Path) -> bytes:
     return data
 
 
-def no_model(given: str, reason: str) -> CallError:
-    """No model can be read there: the error names what is there instead, or nearby."""
+def no_model(given: str, reason: str = "") -> CallError:
+    """No model can be read there: the error names what is there instead, or nearby. reason: of reading, if it was tried."""
     path = Path(given)
+    why, fix = absent(given)
+    reason = reason or why
     if os.path.isdir(path):
         reason, fixes = "it is a folder", _models_below(path)
     elif os.path.exists(path):
         fixes = ["check its permissions"]
+    elif fix:
+        fixes = [fix]
     else:
         fixes = _nearby(path)
     return CallError("QR004", "no-such-file", f"cannot read {given!r}: {reason}", where=[given],

@@ -1,0 +1,263 @@
+"""Files that appear whole or not at all: made in a hidden folder beside their place, then moved there.
+
+That folder, ``.qrun-new-N``, is locked while its writer lives; the next writer there removes what killed ones left.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count, takewhile
+from shlex import quote
+from typing import IO
+
+from qrun.errors import CallError
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)), "make room there, or write elsewhere"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "write to a folder that is yours"),
+    errno.ELOOP: "remove the link, or name another file",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+"""What to do about an error of writing, by its number."""
+HIDDEN = ".qrun-new-"
+"""How the names of the hidden folders begin."""
+_LOCK = "lock"
+_NOTHING = (FileNotFoundError, NotADirectoryError)
+
+
+def cannot(target: str, reason: str, fix: str = "check the path") -> CallError:
+    """The error of a file or folder that cannot be written."""
+    return CallError("QR008", "cannot-write", f"cannot write {target!r}: {reason}", where=[target], fixes=[fix])
+
+
+def failed(target: str, error: OSError | ValueError) -> CallError:
+    """The error of a file or folder whose writing ended with this one."""
+    fix = REMEDIES.get(getattr(error, "errno", 0) or 0, "check the path")
+    return cannot(target, getattr(error, "strerror", None) or str(error), fix)
+
+
+def absent(path: str) -> tuple[str, str]:
+    """Why nothing can be read at a path, "" if something is there; and what to do, "" if simply nothing has that name."""
+    try:
+        os.stat(path)
+    except (OSError, ValueError) as error:
+        fix = "" if isinstance(error, _NOTHING) else "check the path"
+        fix = f"it is a link to {os.readlink(path)}: check where that leads" if os.path.islink(path) else fix
+        return getattr(error, "strerror", None) or str(error), fix
+    return "", ""
+
+
+def check_file(target: str) -> None:
+    """Raise CallError if `replacing` cannot write there, as far as can be known before the work is done."""
+    found = _status(target)
+    if not target or target.endswith(("/", os.sep)) or (found is not None and stat.S_ISDIR(found.st_mode)):
+        raise cannot(target, "it is a folder" if target else "the name is empty", "name a file")
+    if found is None or stat.S_ISREG(found.st_mode):
+        _check_parent(target, os.path.dirname(os.path.realpath(target) if os.path.islink(target) else target) or ".")
+
+
+def check_folder(target: str) -> None:
+    """Raise CallError if `write_files` cannot write there, as far as can be known before the work is done."""
+    found = _status(target.rstrip("/" + os.sep) or target)
+    if found is None:
+        parent = os.path.dirname(os.path.realpath(target))
+        while not os.path.exists(parent) and parent != os.path.dirname(parent):
+            parent = os.path.dirname(parent)
+        _check_parent(target, parent)
+    elif not stat.S_ISDIR(found.st_mode):
+        raise cannot(target, "a file of that name exists")
+    elif not os.access(target, os.W_OK):
+        raise cannot(target, "the folder is not writable")
+
+
+def _check_parent(target: str, parent: str) -> None:
+    found = _status(parent)
+    if found is None or not stat.S_ISDIR(found.st_mode) or not os.access(parent, os.W_OK):
+        reason = (
+            "does not exist" if found is None else "is not writable" if os.path.isdir(parent) else "is not a folder"
+        )
+        fix = "check the path" if found is not None else f"mkdir -p {quote(parent)}"
+        raise cannot(target, f"{parent!r} {reason}", fix)
+
+
+def _status(path: str) -> os.stat_result | None:
+    """What is there, links followed; None if nothing is. Raises CallError for a path that no file can have."""
+    try:
+        return os.stat(path)
+    except _NOTHING:
+        return None
+    except (OSError, ValueError) as error:
+        raise failed(path, error) from None
+
+
+@contextmanager
+def replacing(target: str) -> Iterator[IO[bytes]]:
+    """A stream to a new file that takes the place of `target` when the block ends well, with the old one's mode.
+
+    Links are followed. What is no regular file (a pipe, a device) is written to as it is. Raises CallError if the file
+    cannot be written; then, and if the block raises, the old one is as it was.
+    """
+    check_file(target)
+    old = _status(target)
+    with _reported(target):
+        if old is not None and not stat.S_ISREG(old.st_mode):
+            with open(target, "wb") as stream:
+                yield stream
+            return
+        path = os.path.realpath(target)
+        with _hidden(os.path.dirname(path)) as hidden:
+            new = os.path.join(hidden, "0")
+            with open(new, "xb") as stream:
+                yield stream
+            if old is not None:
+                os.chmod(new, old.st_mode & 0o777)
+            os.replace(new, path)
+
+
+def write_files(folder: str, files: Iterable[tuple[str, bytes]]) -> None:
+    """Write files, given by name and content, into a folder: all of them, or none. The folder is made if it is missing.
+
+    Other files there stay. Raises CallError if something cannot be written; then, and if `files` raises, the folder is
+    as it was. While the files are moved to their places the first of them is missing, so that nobody who reads them in
+    order takes some old and some new ones for one set, even if the writer is killed meanwhile.
+    """
+    _status(folder)
+    path = os.path.realpath(folder)
+    made = [] if os.path.isdir(path) else [path]
+    while made and not os.path.exists(parent := os.path.dirname(made[-1])):
+        made.append(parent)
+    try:
+        with _reported(folder):
+            os.makedirs(path, exist_ok=True)
+            with _hidden(path) as hidden:
+                names: list[str] = []
+                for name, content in files:
+                    with open(os.path.join(hidden, str(len(names))), "xb") as stream:
+                        stream.write(content)
+                    names.append(name)
+                _exchange(path, hidden, names)
+    except BaseException:
+        for empty in made:
+            with suppress(OSError):
+                os.rmdir(empty)
+        raise
+
+
+def _exchange(folder: str, hidden: str, names: Sequence[str]) -> None:
+    """Move the new files 0, 1, ... of `hidden` to their names, the old ones of these names to `hidden`; or nothing."""
+    places = [os.path.join(folder, name) for name in names]
+    new = [os.path.join(hidden, str(number)) for number in range(len(names))]
+    old = [f"{path}.old" for path in new]
+    try:
+        for place, fresh, kept in zip(places, new, old, strict=True):
+            if os.path.isdir(place):
+                raise IsADirectoryError(errno.EISDIR, f"{os.path.basename(place)} in it is a folder")
+            if os.path.lexists(place):
+                if os.path.isfile(place):
+                    os.chmod(fresh, os.stat(place).st_mode & 0o777)
+                os.rename(place, kept)
+        for place, fresh in reversed(list(zip(places, new, strict=True))):
+            os.rename(fresh, place)
+    except BaseException:
+        for place, fresh, kept in zip(places, new, old, strict=True):
+            if not os.path.lexists(fresh):
+                os.unlink(place)
+            if os.path.lexists(kept):
+                os.rename(kept, place)
+        raise
+
+
+@contextmanager
+def _reported(target: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise failed(target, error) from None
+
+
+@contextmanager
+def _hidden(folder: str) -> Iterator[str]:
+    """An empty hidden folder in `folder` that is this writer's alone, and gone at the end."""
+    numbered = (os.path.join(folder, f"{HIDDEN}{number}") for number in count())
+    path, lock = next(taken for path in numbered if (taken := _take(path)))
+    for other in takewhile(os.path.lexists, numbered):
+        _remove_abandoned(other)
+    try:
+        yield path
+    finally:
+        _discard(path, lock)
+
+
+def _take(path: str) -> tuple[str, int] | None:
+    """Make this folder, and its lock; None if another writer has it. What a killed one left there is removed first."""
+    _remove_abandoned(path)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return None
+    place = os.path.join(path, _LOCK)
+    try:
+        lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except (FileExistsError, FileNotFoundError):
+        return None
+    if _locked(lock, place) is not False:
+        return path, lock
+    os.close(lock)
+    return None
+
+
+def _remove_abandoned(path: str) -> None:
+    """Remove a hidden folder of this user whose writer is gone."""
+    with suppress(OSError):
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or (sys.platform != "win32" and found.st_uid != os.geteuid()):
+            return
+        place = os.path.join(path, _LOCK)
+        try:
+            lock = os.open(place, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+        except FileNotFoundError:
+            os.rmdir(path)
+            return
+        if _locked(lock, place):
+            _discard(path, lock)
+        else:
+            os.close(lock)
+
+
+def _locked(handle: int, path: str) -> bool | None:
+    """Lock this open file: True; False if another writer has it or has removed it, None if there are no locks here."""
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except (BlockingIOError, PermissionError, FileNotFoundError):
+        return False
+    except OSError:
+        return None
+
+
+def _discard(path: str, lock: int) -> None:
+    """Remove a hidden folder whose lock this writer has; the lock goes last, so that nobody else is in there."""
+    with suppress(OSError):
+        for name in os.listdir(path):
+            if name != _LOCK:
+                os.unlink(os.path.join(path, name))
+    if sys.platform == "win32":
+        os.close(lock)
+    with suppress(OSError):
+        os.unlink(os.path.join(path, _LOCK))
+        os.rmdir(path)
+    if sys.platform != "win32":
+        os.close(lock)
