@@ -6,21 +6,46 @@
 >>> for finding in qrun.check("model.onnx"): ...      # doctest: +SKIP
 """
 
-from __future__ import annotations
+import _signal
+import os
+import sys
 
-from typing import TYPE_CHECKING, Any
+_held: list[int] = []
+"""Ctrl-C that came while the command was being imported; see qrun.cli._interrupt."""
 
-from qrun.errors import (
-    CallError,
-    MemoryLimitError,
-    ModelError,
-    OperatorError,
-    QrunError,
-    RunError,
-    UnsupportedError,
-)
 
+def _hold(number: int, frame: object) -> None:
+    """Keep the first Ctrl-C for the code that can tell of it; end at once with the second."""
+    if _held:
+        os.write(2, b"interrupted\n")
+        os._exit(130)
+    _held.append(number)
+
+
+def _is_command() -> bool:
+    """Is qrun imported by its command: a script that wants qrun.cli of it, or ``python -m qrun``?"""
+    frame, wanted = sys._getframe(2), ""
+    while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
+        wanted = frame.f_locals.get("name", wanted)
+        frame = frame.f_back
+    script = frame.f_globals.get("__name__") == "__main__" and wanted == "qrun.cli"
+    return script or frame.f_locals.get("mod_name") == "qrun.__main__"
+
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler and _is_command():
+    _signal.signal(_signal.SIGINT, _hold)
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from qrun.errors import (
+        CallError,
+        MemoryLimitError,
+        ModelError,
+        OperatorError,
+        QrunError,
+        RunError,
+        UnsupportedError,
+    )
     from qrun.ir import Model, Node, TensorType, load
     from qrun.rules import Finding, check
     from qrun.session import NodeEvent, Profile, RunResult, Session
@@ -48,13 +73,19 @@ __all__ = [
 ]
 
 _HOME = {
+    **dict.fromkeys(("CallError", "MemoryLimitError", "ModelError", "OperatorError", "QrunError", "RunError",
+                     "UnsupportedError"), "qrun.errors"),
     "Model": "qrun.ir", "Node": "qrun.ir", "TensorType": "qrun.ir", "load": "qrun.ir",
     "Finding": "qrun.rules", "check": "qrun.rules",
     "NodeEvent": "qrun.session", "Profile": "qrun.session", "RunResult": "qrun.session", "Session": "qrun.session",
 }  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> object:
     """Import on first use, so that ``qrun --help`` starts without numpy and onnx."""
     if name in _HOME:
         from importlib import import_module

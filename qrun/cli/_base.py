@@ -16,8 +16,11 @@ import click
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from qrun.report.screen import Out
 
+Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 Function = Callable[..., Any]
 WIDTH = 80
 
@@ -131,14 +134,31 @@ def define(
     return decorate
 
 
+PLACES = {"FILE": "file", "[FORMAT=]FILE": "file", "PATH": "file", "DIR": "dir"}
+"""What the Tab key completes for a metavar."""
+
+
+def places(kind: str) -> Complete:
+    """Let the shell complete names of files ("file", folders too) or folders ("dir")."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type=kind)]
+
+    return complete
+
+
 def option(*names: str, group: str, **kwargs: Any) -> Callable[[Function], Function]:
-    """``click.option`` under a heading of the help."""
+    """``click.option`` under a heading of the help; the Tab key completes what its metavar says."""
+    if kwargs.get("metavar") in PLACES:
+        kwargs.setdefault("shell_complete", places(PLACES[kwargs["metavar"]]))
     return click.option(*names, cls=Option, group=group, **kwargs)
 
 
 def argument(*names: str, about: str, **kwargs: Any) -> Callable[[Function], Function]:
-    """``click.argument`` with a line of help."""
-    return click.argument(*names, cls=Argument, about=about, **kwargs)
+    """``click.argument`` with a line of help; a file, for the Tab key, unless it says otherwise."""
+    return click.argument(*names, cls=Argument, about=about, **{"shell_complete": places("file"), **kwargs})
 
 
 def stacked(*decorators: Callable[[Function], Function]) -> Callable[[Function], Function]:

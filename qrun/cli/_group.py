@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from difflib import get_close_matches
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
-from qrun.cli._base import Command, help_width
+from qrun.cli._base import Command, help_width, places
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "run": ("qrun.cli.run:command", "Run a model: outputs, time per node, spec checks."),
@@ -66,7 +70,13 @@ class Group(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and is_model(args[0]):
             args = ["run", *args]
+        if not args and not ctx.resilient_parsing:
+            args = ["--help"]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands, or a model; files come first, as bash drops what came before them."""
+        return [*places("file")(ctx, self.params[0], incomplete), *super().shell_complete(ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from qrun.cli._base import Call
+from qrun.cli._interrupt import finish, heed
 from qrun.errors import CallError, QrunError, RunError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     limit_blas_threads(arguments)
     try:
         code = _run(call)
+        finish()
         _flush()
         return code
     except BrokenPipeError:
@@ -62,6 +64,7 @@ def _run(call: Call) -> int:
     from qrun.cli._group import group
 
     try:
+        heed()
         _complete_shell(group)
         with group.make_context("qrun", list(call.argv), obj=call) as context:
             result = group.invoke(context)
@@ -73,6 +76,7 @@ def _run(call: Call) -> int:
     except click.ClickException as error:
         return _fail(call, usage_error(call, error))
     except (KeyboardInterrupt, click.Abort):
+        finish()
         with _as_stderr_allows():
             _say("interrupted")
         _print_json(call, QrunError("interrupted", "interrupted", "interrupted"), INTERRUPTED)
@@ -117,6 +121,7 @@ def _command(arguments: Sequence[str]) -> str:
 
 
 def _fail(call: Call, error: QrunError) -> int:
+    finish()
     from qrun.report.message import print_error
     from qrun.report.screen import Screen
 
@@ -167,6 +172,7 @@ def _out_of_memory(error: MemoryError | OSError) -> RunError:
 
 
 def _bug(call: Call, error: Exception) -> int:
+    finish()
     from qrun.cli._crash import place, write_report
     from qrun.report.message import print_message
     from qrun.report.screen import Screen

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from qrun.cli._base import Function, contradiction, given, option, stacked
+from qrun.cli._base import Function, contradiction, given, option, places, stacked
 from qrun.memory import parse_size
 
 
@@ -35,7 +35,7 @@ class Distance(click.FloatRange):
 
 
 input_options = stacked(
-    option("-i", "--inputs", metavar="SPEC", multiple=True, group="Inputs",
+    option("-i", "--inputs", metavar="SPEC", multiple=True, group="Inputs", shell_complete=places("file"),
            help="An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "
                 "Repeatable."),
     option("--random", is_flag=True, group="Inputs", help="Fill inputs that were not given with random data."),

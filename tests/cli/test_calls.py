@@ -87,12 +87,6 @@ def test_help_examples_parse() -> None:
             command.make_context(name, words, resilient_parsing=True)  # type: ignore[union-attr]
 
 
-def test_no_arguments_show_the_help() -> None:
-    ended = call()
-    assert ended.code == 2
-    assert "qrun MODEL [OPTIONS]" in ended.err
-
-
 def test_version() -> None:
     for flag in ("-V", "--version"):
         lines = call(flag).out.splitlines()
