@@ -6,9 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import sys
+import time
 from pathlib import Path
+
+from qrun.errors import CallError
+from qrun.memory import parse_size
 
 try:
     from _blake2 import blake2b  # hashlib loads OpenSSL: 3 ms and 3 MB
@@ -20,6 +25,24 @@ _DIGEST = 32
 _LARGEST = 1 << 24
 _BINARY = getattr(os, "O_BINARY", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
+_OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _BINARY
+_ENTRY = re.compile(r"[0-9a-f]{40}\.[a-z]+")
+_UNFINISHED = re.compile(r"\.new-[0-9a-f]{16}")
+SIZE = "512MiB"
+"""Bytes that all entries take at most, about, unless QRUN_CACHE_SIZE says otherwise."""
+_PARTS = 32
+"""All entries are looked at about so often while as many bytes are saved as the limit has."""
+_MINUTE, _HOUR = 60, 3600
+
+
+def size_limit() -> int:
+    """What QRUN_CACHE_SIZE says, in bytes. Raises CallError if that is no size."""
+    given = os.environ.get("QRUN_CACHE_SIZE") or SIZE
+    try:
+        return parse_size(given)
+    except ValueError:
+        raise CallError("QR005", "bad-option", "QRUN_CACHE_SIZE is not a size", facts=[("expected", "such as 512MiB or 2GB"),
+                        ("got", given[:60])], fixes=["unset QRUN_CACHE_SIZE", "--no-cache keeps nothing"]) from None  # fmt: skip
 
 
 def default_directory() -> Path | None:
@@ -42,13 +65,16 @@ class ObjectCache:
     """Objects by key in one directory, made with mode 0700 when it is missing.
 
     A directory that is not this user's alone is not used: `refused` then says why, and nothing is read or written.
-    An entry whose content does not match its hash, or that belongs to someone else, counts as absent.
+    An entry whose content does not match its hash, or that belongs to someone else, counts as absent. When all entries
+    together take more than `size_limit`, those go that were not used for longest. Raises CallError as that does.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None) -> None:
         self.directory = Path(directory) if directory is not None else None
         self.refused = "" if directory is not None else "off"
+        self._limit = 0
         if self.directory is not None:
+            self._limit = size_limit()
             self.refused = _refusal(self.directory)
 
     def load(self, key: str, suffix: str = ".o") -> bytes | None:
@@ -65,16 +91,19 @@ class ObjectCache:
 
     def save(self, key: str, body: bytes, suffix: str = ".o") -> None:
         """Store atomically; a full or read-only disk is no error."""
-        if self.refused or self.directory is None or len(body) > _LARGEST:
+        if self.refused or self.directory is None or len(body) > min(_LARGEST, self._limit):
             return
+        name = _file_name(key)
         temporary = self.directory / f".new-{os.urandom(8).hex()}"
         try:
             with os.fdopen(os.open(temporary, _NEW, 0o600), "wb") as file:
                 file.write(_head(key, body) + body)
-            os.replace(temporary, self.directory / (_file_name(key) + suffix))
+            os.replace(temporary, self.directory / (name + suffix))
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+        if int(name[:8], 16) * self._limit < len(body) * _PARTS << 32:
+            _trim(self.directory, self._limit - self._limit // _PARTS)
 
 
 def digest(*parts: bytes) -> str:
@@ -110,10 +139,40 @@ def _refusal(directory: Path) -> str:
 
 
 def _read_own(path: Path) -> bytes:
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | _BINARY)
-    with os.fdopen(handle, "rb", buffering=0) as file:
+    """The content of a regular file of this user alone, which is thereby used; nothing of anything else."""
+    handle = os.open(path, _OLD)
+    try:
         status = os.fstat(handle)
         mine = not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST or not mine:
             return b""
-        return file.read(status.st_size)
+        if time.time() - status.st_mtime > _MINUTE:
+            with contextlib.suppress(OSError):
+                os.utime(handle if os.utime in os.supports_fd else path)
+        with os.fdopen(handle, "rb", buffering=0, closefd=False) as file:
+            return file.read(status.st_size)
+    finally:
+        os.close(handle)
+
+
+def _trim(directory: Path, limit: int) -> None:
+    """Remove what killed writers left, and the entries that were not used for longest, until `limit` bytes are left."""
+    now, total = time.time(), 0
+    entries: list[tuple[float, int, str]] = []
+    with contextlib.suppress(OSError), os.scandir(directory) as found:
+        for entry in found:
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode):
+                    continue
+                if _ENTRY.fullmatch(entry.name):
+                    entries.append((status.st_mtime, status.st_size, entry.path))
+                    total += status.st_size
+                elif _UNFINISHED.fullmatch(entry.name) and now - status.st_mtime > _HOUR:
+                    os.unlink(entry.path)
+    for _, size, path in sorted(entries):
+        if total <= limit:
+            break
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        total -= size

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from qrun.errors import CallError
 from qrun.native import Conv, Declined, Engine, Target, available
 from qrun.native.cache import ObjectCache
 from qrun.native.compile import Kernels
@@ -142,3 +145,118 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
     cache.save("other", b"body")
     assert cache.load("other") is None
     assert len(list((tmp_path / "objects").iterdir())) == 1
+
+
+def aged(path: Path, hours: float) -> None:
+    """Let a file have been used so long ago."""
+    then = path.stat().st_mtime_ns - int(hours * 3600 * 10**9)
+    os.utime(path, ns=(then, then))
+
+
+def kept(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in folders here")
+@pytest.mark.parametrize("where", ["entry", "directory"])
+def test_a_pipe_hangs_nobody(tmp_path: Path, where: str) -> None:
+    directory = tmp_path / "objects"
+    if where == "directory":
+        os.mkfifo(directory)
+        assert ObjectCache(directory).refused
+        return
+    y = run(Engine.create(cache=directory))
+    (entry,) = directory.iterdir()
+    entry.unlink()
+    os.mkfifo(entry, 0o600)
+    code = "import sys\nfrom qrun.native.cache import ObjectCache\ncache = ObjectCache(sys.argv[1])\n" \
+        "path = cache.directory / sys.argv[2]\nfrom qrun.native import cache as module\nassert module._read_own(path) == b''\n"  # fmt: skip
+    subprocess.run([sys.executable, "-c", code, directory, entry.name], check=True, timeout=60)
+    again = Engine.create(cache=directory)
+    assert np.array_equal(run(again), y)
+    assert again.kernels.compiled == 1
+    assert entry.is_file(), "it is replaced"
+
+
+def test_entries_that_are_no_files_leave_nothing_open(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path / "objects")
+    cache.save("key", b"body")
+    (entry,) = (tmp_path / "objects").iterdir()
+    entry.unlink()
+    entry.mkdir()
+    numbers = []
+    for _ in range(3):
+        assert cache.load("key") is None
+        numbers.append(os.dup(0))
+        os.close(numbers[-1])
+    assert len(set(numbers)) == 1
+
+
+def test_the_least_recently_used_entries_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QRUN_CACHE_SIZE", "100kB")
+    directory = tmp_path / "objects"
+    cache = ObjectCache(directory)
+    entries: dict[str, Path] = {}
+    for place in range(7):
+        before = set(directory.iterdir())
+        cache.save(f"key {place}", bytes(10_000))
+        (entries[f"key {place}"],) = set(directory.iterdir()) - before
+    for place, path in enumerate(entries.values()):
+        aged(path, 10 - place)
+    assert cache.load("key 0") is not None, "now it is the one used last"
+    for place in range(7, 11):
+        cache.save(f"key {place}", bytes(10_000))
+        assert kept(directory) <= 100_000
+    alive = [place for place in range(11) if cache.load(f"key {place}") is not None]
+    assert alive[0] == 0
+    assert alive[-4:] == [7, 8, 9, 10]
+    assert 1 not in alive
+    assert 2 not in alive
+    assert len(alive) >= 7
+
+
+def test_the_limit_holds_for_many_small_entries_and_several_writers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking at all entries is rare, so the limit holds on average: twice of it is never reached."""
+    monkeypatch.setenv("QRUN_CACHE_SIZE", "200000")
+    writers = [ObjectCache(tmp_path / "objects") for _ in range(3)]
+    listed, real = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: (listed.append(path), real(path))[1])
+    most = 0
+    for place in range(3000):
+        writers[place % 3].save(f"key {place}", bytes(1000))
+        if place % 50 == 0:
+            most = max(most, kept(tmp_path / "objects"))
+    assert most <= 400_000
+    assert kept(tmp_path / "objects") >= 100_000
+    assert len(listed) < 1500, "few saves look at all entries"
+
+
+def test_only_own_entries_are_counted_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QRUN_CACHE_SIZE", "20kB")
+    directory = tmp_path / "objects"
+    cache = ObjectCache(directory)
+    (directory / "notes.txt").write_bytes(bytes(100_000))
+    (directory / ("a" * 40 + ".o")).mkdir()
+    (directory / ("b" * 40 + ".o")).symlink_to("notes.txt")
+    (directory / ".new-0123456789abcdef").write_bytes(b"of a writer at work")
+    (directory / ".new-fedcba9876543210").write_bytes(b"of a killed one")
+    aged(directory / ".new-fedcba9876543210", 2)
+    for place in range(4):
+        cache.save(f"key {place}", bytes(9_000), ".proof" if place % 2 else ".o")
+    names = {path.name for path in directory.iterdir()}
+    assert {"notes.txt", "a" * 40 + ".o", "b" * 40 + ".o", ".new-0123456789abcdef"} <= names
+    assert ".new-fedcba9876543210" not in names
+    assert len(names) <= 6
+    assert cache.load("key 3", ".proof") == bytes(9_000)
+
+
+@pytest.mark.parametrize("size", ["much", "0", "-1", "nan"])
+def test_a_wrong_size_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str) -> None:
+    monkeypatch.setenv("QRUN_CACHE_SIZE", size)
+    with pytest.raises(CallError, match="QRUN_CACHE_SIZE") as error:
+        ObjectCache(tmp_path / "objects")
+    assert error.value.code == "QR005"
+    assert ("got", size) in error.value.facts
+    assert ObjectCache(None).refused == "off"
