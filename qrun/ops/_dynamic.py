@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ops._context import Arith
 from qrun.ops._op import refuse
 
 _F32 = np.float32
+_NO_ZERO_POINT = "DynamicQuantizeLinear-11 derives the zero point from min x; it would be NaN."
+_LANES = (
+    "onnxruntime's range of values with NaN depends on the NaN's place and on the CPU (in a vector lane it hides the "
+    "elements before it), so that --arith ort has nothing to emulate."
+)
 
 
 def dynamic_parameters(x: Array, arith: Arith = "exact") -> tuple[Array, Array]:
@@ -19,27 +25,26 @@ def dynamic_parameters(x: Array, arith: Arith = "exact") -> tuple[Array, Array]:
 
     Every step is one float32 operation, as in the function body of DynamicQuantizeLinear-11. Where it divides 0 by 0
     (x empty, all zeros, or so small that the scale is 0): scale 1 and zero point 0; ``onnx-ref`` says scale 1/255
-    for all zeros. NaN and -inf in x are refused, since they leave no number as zero point; ``ort`` skips NaN.
+    for all zeros. NaN and -inf in x are refused, since they leave no number as zero point; ``ort`` takes -inf as
+    onnxruntime does, but refuses NaN: there the elements before a NaN that share its vector lane are forgotten, so that
+    the range depends on its place and on the CPU.
     """
     if not x.size:
         return np.array(1, _F32), np.array(0, np.uint8)
     with np.errstate(all="ignore"):
-        smallest, largest = (np.fmin.reduce, np.fmax.reduce) if arith == "ort" else (np.min, np.max)
-        bottom, top = _F32(smallest(x, axis=None)), _F32(largest(x, axis=None))
-        if np.isnan(bottom) and arith == "ort":
-            bottom = top = _F32(0)
-        if np.isnan(bottom) or (bottom == -np.inf and arith != "ort"):
-            raise refuse(
-                f"x holds {'NaN' if np.isnan(bottom) else '-inf'}",
-                "x",
-                "numbers",
-                str(bottom),
-                why="DynamicQuantizeLinear-11 derives the zero point from min x; it would be NaN.",
-                fix="find the node that makes it",
-                code="QR202",
-                name="node-refused",
-            )
+        bottom, top = _F32(np.min(x)), _F32(np.max(x))
+    if np.isnan(bottom):
+        raise _refused("NaN", _LANES if arith == "ort" else _NO_ZERO_POINT)
+    if bottom == -np.inf and arith != "ort":
+        raise _refused("-inf", _NO_ZERO_POINT)
     return range_parameters(bottom, top, arith)
+
+
+def _refused(value: str, why: str) -> OperatorError:
+    return refuse(
+        f"x holds {value}", "x", "numbers", value, why=why,
+        fix="find the node that makes it: qrun run MODEL -t '*'", code="QR202", name="node-refused",
+    )  # fmt: skip
 
 
 def range_parameters(bottom: np.float32, top: np.float32, arith: Arith) -> tuple[Array, Array]:

@@ -24,6 +24,8 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context | None = None) -> tuple[Ar
 
     Exact: each step is one float32 operation, as the page's function body says. An empty x or one of zeros only,
     where the body divides 0 by 0, gives scale 1 and zero point 0. NaN and -inf are refused.
+    ``ort``: the same steps; -inf gives an infinite scale and zero point 255. NaN is refused there too: what onnxruntime
+    makes of it depends on its place and on the CPU, as it hides the elements before it in its vector lane.
     Source: ONNX operators, DynamicQuantizeLinear-11.
     """
     ctx = ctx or Context()

@@ -45,8 +45,8 @@ def dynamic_quantize_matmul(
         Y   = acc * a_scale * b_scale + bias
 
     Exact: a as DynamicQuantizeLinear-11 says, in float32 steps; then the real value is rounded once to float32.
-    ``ort``: float32(acc) * float32(a_scale * b_scale) + bias, each step rounded to float32. onnx.reference has no such
-    operator: ``onnx-ref`` is exact.
+    ``ort``: float32(acc) * float32(a_scale * b_scale) + bias, each step rounded to float32; NaN in A is refused there
+    too, see DynamicQuantizeLinear. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.DynamicQuantizeMatMul; ONNX operators, DynamicQuantizeLinear-11.
     """
     ctx = ctx or Context()

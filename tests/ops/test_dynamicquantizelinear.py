@@ -66,10 +66,10 @@ def test_no_range_gives_scale_1_and_zero_point_0(x: np.ndarray) -> None:
     assert_equal(zero, np.array(0, u8))
 
 
-def test_the_runtimes_own_answers_for_no_range_and_nan() -> None:
+def test_the_runtimes_own_answers_for_no_range_and_infinity() -> None:
     zeros = np.zeros(2, f32)
     assert KERNEL(zeros, ctx=Context("onnx-ref"))[1] == f32(1) / f32(255)
-    for x in (zeros, np.array([np.nan, 1], f32), np.array([np.nan, -3, 2], f32)):
+    for x in (zeros, *(np.array(v, f32) for v in ([-np.inf, 1, 2], [np.inf, -np.inf, 2], [3, -np.inf], [np.inf, -2]))):
         model, feeds = model_of(x)
         for got, want in zip(run_qrun(model, feeds, arith="ort"), run_ort(model, feeds), strict=True):
             assert_equal(got, want, str(x))
@@ -81,6 +81,19 @@ def test_what_leaves_no_zero_point_is_refused(bad: float) -> None:
     with pytest.raises(qrun.OperatorError) as caught:
         run_qrun(model, feeds)
     assert (caught.value.code, caught.value.param) == ("QR202", "x")
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 40])
+def test_nan_is_refused_in_onnxruntimes_arithmetic_too(count: int) -> None:
+    """There it hides the values that share its vector lane: another place, or CPU, another scale."""
+    for place in range(count):
+        x = np.linspace(-3, 1, count, dtype=f32)
+        x[place] = np.nan
+        model, feeds = model_of(x)
+        with pytest.raises(qrun.OperatorError) as caught:
+            run_qrun(model, feeds, arith="ort")
+        assert (caught.value.code, caught.value.param) == ("QR202", "x")
+        assert "onnxruntime" in str(caught.value)
 
 
 def test_infinity_gives_an_infinite_scale_that_is_observed() -> None:
