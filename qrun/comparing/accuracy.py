@@ -57,7 +57,8 @@ class Accuracy:
     partly:   nodes of which only the rounding of their result is known, as they cannot be computed from tensors of the
               reference: what they read is not matched.
     suggestion: None without costs, with a departure, and where the reference is quantized too.
-    real:     SQNR of the outputs (of their mean ratio), over the runs in which all nodes together were measured.
+    real:     SQNR of the outputs (of their mean ratio), over the runs in which all nodes together were measured; as measured
+              there if an output is of codes that nothing tells the scale of.
     min_sqnr: dB that each output must reach, in place of the tolerance; None: the tolerance counts.
     """
 
@@ -136,7 +137,7 @@ def accuracy(
     costs = ranking.costs()
     lists = [] if a.quantizes else costs
     suggestion = ranking.suggest(lists, feeds, seconds * (1 - _SHARE))
-    real = rows.reached[suggestion.runs - 1]
+    real = suggestion.ratio if any(rows.coded) else rows.reached[suggestion.runs - 1]
     a.budget = b.budget = Budget(default_limit if max_memory is None else max_memory)
     gone = departure(rows, ranking, feeds[0], real, suggestion.ratio)
     locals_ = {watch.group.value: watch.local() for watch in ranking.watches}

@@ -11,6 +11,7 @@ from qrun.comparing.accuracy_sums import Noise, Sums
 from qrun.comparing.codes import Codes
 from qrun.comparing.matching import Match, Matching
 from qrun.comparing.matching_graph import Reals, Source
+from qrun.comparing.meanings import Meaning, meaning
 from qrun.comparing.ranking_effects import mean_ratio
 from qrun.comparing.ranking_local import Local
 from qrun.differences import Tolerance, difference, integral
@@ -28,6 +29,8 @@ class OutputAccuracy:
                      outputs that decide nothing.
     equal:           within the tolerance in all runs.
     counted:         has it steps that the tolerance counts: is it of integers, or dequantized in the second model?
+    codes:           is it of codes in one model and of real numbers in the other, and nothing tells what the codes stand for?
+                     Then it has no noise and is not equal.
     """
 
     name: str
@@ -37,6 +40,7 @@ class OutputAccuracy:
     decided: int | None
     equal: bool
     counted: bool
+    codes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class TensorAccuracy:
     reference: the other model's tensor; how: how they were matched, see `Match`.
     cumulated: the quantized model's run against the other one's; local: its own quantization alone, None where it has
                none. A tensor that no run shows has no cumulated noise.
+    codes:     are they codes that nothing tells the scale of? Then they have no cumulated noise either.
     """
 
     tensor: str
@@ -55,6 +60,7 @@ class TensorAccuracy:
     how: str
     cumulated: Noise | None
     local: Local | None
+    codes: bool = False
 
 
 class Rows:
@@ -67,6 +73,7 @@ class Rows:
         self.a, self.b, self.session, self.tolerance = a, b, session, tolerance
         self.matches = found.matches
         self.sums = {m.value: Sums() for m in found.matches}
+        self.unknown: set[str] = set()
         self.shown = {m.value: shown for m in found.matches if (shown := _telling(b, m.value))}
         mine, theirs = [v.name for v in a.model.outputs], [v.name for v in b.model.outputs]
         self.ends = [(n, n) for n in mine] if set(mine) == set(theirs) else list(zip(mine, theirs, strict=True))
@@ -74,13 +81,16 @@ class Rows:
         self.agreed = [[0, 0] for _ in self.ends]
         self.equal = [True] * len(self.ends)
         self.counted = [False] * len(self.ends)
+        self.coded = [False] * len(self.ends)
+        self.meanings = [(meaning(a.model, one), meaning(b.model, other)) for one, other in self.ends]
         self.reached: list[float] = []
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The quantized model's own run."""
-        names = dict.fromkeys([*(name for name, _ in self.shown.values()), *(n for _, n in self.ends)])
-        inputs = {v.name for v in (*self.b.model.inputs, *self.b.model.defaults)}
-        return {**feeds, **self.session.run(feeds, [n for n in names if n not in inputs])}
+        scales = [name for _, told in self.meanings if told is not None for name in told.names]
+        names = dict.fromkeys([*(name for name, _ in self.shown.values()), *(n for _, n in self.ends), *scales])
+        there = {v.name for v in (*self.b.model.inputs, *self.b.model.defaults)} | set(self.b.model.constants)
+        return {**feeds, **self.session.run(feeds, [n for n in names if n not in there])}
 
     def pairs(self, got: Mapping[str, Array], clean: Mapping[str, Array]) -> Iterator[tuple[Match, Array, Array]]:
         """For each match that runs of both models show: the quantized model's value and the reference's."""
@@ -90,6 +100,13 @@ class Rows:
                 continue
             name, path = self.shown[m.value]
             array = self.b.meaning(got[name], path[0]) if path else got[name]
+            if integral(array.dtype) and not integral(want.dtype):
+                real = _real(array, meaning(self.b.model, name), {**self.b.model.constants, **got})
+                if real is None:
+                    self.shown.pop(m.value)
+                    self.unknown.add(m.value)
+                    continue
+                array = real
             if array.size != want.size:
                 self.shown.pop(m.value)
             else:
@@ -99,18 +116,22 @@ class Rows:
         got = self.run(feeds)
         for m, array, want in self.pairs(got, clean):
             self.sums[m.value].add(array, want)
+        first, second = ({**side.model.constants, **run} for side, run in ((self.a, clean), (self.b, got)))
         for at, (mine, theirs) in enumerate(self.ends):
-            self._end(at, got[theirs], clean[mine], Codes(self.b.model, feeds))
+            self._end(at, got[theirs], clean[mine], second, first)
         self.reached.append(mean_ratio(self.end_sums))
 
-    def _end(self, at: int, got: Array, want: Array, codes: Codes) -> None:
+    def _end(self, at: int, got: Array, want: Array, theirs: Mapping[str, Array], mine: Mapping[str, Array]) -> None:
         if got.shape != want.shape:
             raise CallError("QR003", "output-mismatch", f"output {self.ends[at][0]!r} has another shape in the second model",
                             where=[self.a.model.label, self.b.model.label],
                             facts=[("first", shape_text(want.shape)), ("second", shape_text(got.shape))])  # fmt: skip
         whole = integral(got.dtype)
-        step = None if whole else codes.step(self.ends[at][1], got)
+        got, want, step = self._comparable(at, got, want, theirs, mine)
         self.counted[at] |= whole or step is not None
+        if self.coded[at]:
+            self.equal[at] = False
+            return
         self.equal[at] &= difference(got, want, self.tolerance, step).equal
         if want.dtype.kind not in "fiub":
             return
@@ -121,25 +142,59 @@ class Rows:
             self.agreed[at][0] += int(np.count_nonzero(same))
             self.agreed[at][1] += int(np.size(same))
 
+    def _comparable(
+        self, at: int, got: Array, want: Array, theirs: Mapping[str, Array], mine: Mapping[str, Array]
+    ) -> tuple[Array, Array, Array | None]:
+        """Both arrays, as real numbers if one holds such or their codes have other scales; and the second one's steps."""
+        spoken, told = self.meanings[at]
+        if integral(got.dtype) and integral(want.dtype) and not _apart(told, theirs, spoken, mine):
+            return got, want, None
+        first, second = _real(got, told, theirs), _real(want, spoken, mine)
+        if first is None or second is None:
+            self.coded[at] = True
+            return got, want, None
+        kind = got.dtype if not integral(got.dtype) else want.dtype if not integral(want.dtype) else np.float32
+        own = told.step(got, theirs) if told is not None and integral(got.dtype) else None
+        step = Codes(self.b.model, theirs).step(self.ends[at][1], got) if own is None else own
+        return first.astype(kind), second.astype(kind), step
+
     def outputs(self) -> Iterator[OutputAccuracy]:
-        for (mine, theirs), sums, (agreed, decided), equal, counted in zip(
-            self.ends, self.end_sums, self.agreed, self.equal, self.counted, strict=True
+        for (mine, theirs), sums, (agreed, decided), equal, counted, coded in zip(
+            self.ends, self.end_sums, self.agreed, self.equal, self.counted, self.coded, strict=True
         ):
             right = agreed if decided else None
-            yield OutputAccuracy(mine, theirs, sums.result(), right, decided or None, equal, counted)
+            yield OutputAccuracy(mine, theirs, sums.result(), right, decided or None, equal, counted, coded)
 
     def tensors(self, locals_: Mapping[str, Local]) -> Iterator[TensorAccuracy]:
         for m in self.matches:
             place = self.b.made.get(m.value)
             node = None if place is None else self.b.nodes[place]
             noise = self.sums[m.value].result() if m.value in self.shown else None
-            name = self.shown[m.value][0] if m.value in self.shown else m.value
-            yield TensorAccuracy(name, node, self._reference(m.other), m.how, noise, locals_.get(m.value))
+            telling = _telling(self.b, m.value)
+            name = telling[0] if telling is not None else m.value
+            yield TensorAccuracy(
+                name, node, self._reference(m.other), m.how, noise, locals_.get(m.value), m.value in self.unknown
+            )
 
     def _reference(self, value: str) -> str:
         """The reference's tensor of that name, or the codes that stand for the value there."""
         telling = _telling(self.a, value)
         return value if telling is None or value in _own(self.a) else telling[0]
+
+
+def _real(array: Array, told: Meaning | None, values: Mapping[str, Array]) -> Array | None:
+    """Real numbers as they are, codes as what they stand for; None if nothing tells that."""
+    if not integral(array.dtype):
+        return array
+    return told.real(array, values) if told is not None else None
+
+
+def _apart(a: Meaning | None, a_values: Mapping[str, Array], b: Meaning | None, b_values: Mapping[str, Array]) -> bool:
+    """Are the scales and zero points of both sides known, and others?"""
+    one, other = (m.parameters(v) if m is not None else None for m, v in ((a, a_values), (b, b_values)))
+    if one is None or other is None:
+        return False
+    return any(not np.array_equal(x.reshape(-1), y.reshape(-1)) for x, y in zip(one, other, strict=True))
 
 
 def _own(reals: Reals) -> set[str]:

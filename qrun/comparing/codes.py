@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from qrun.comparing.causes import spread
 from qrun.comparing.matching_writer import is_dequantize, moves
+from qrun.comparing.meanings import meaning
 from qrun.comparing.sides import Values
 from qrun.comparing.tensors import PLAIN, Code
 from qrun.ir import Array, Model
@@ -22,16 +24,14 @@ class Codes:
     feeds: Values
 
     def code(self, name: str, dtype: np.dtype[Any]) -> Code:
-        """Scale and zero point of a tensor of codes: of the node that quantizes it, through those that move codes."""
-        while (node := self.model.producers.get(name)) is not None and node.inputs:
-            if "Quantize" in node.op_type or node.op_type.startswith("Q"):
-                arrays = [self._stored(n) for n in node.inputs]
-                for scale, zero in zip(arrays[-2:0:-1], arrays[:1:-1], strict=False):
-                    if scale is not None and zero is not None and zero.dtype == dtype and scale.size == zero.size == 1:
-                        return Code(float(scale.reshape(())), float(zero.reshape(())))
-                return PLAIN
-            name = node.inputs[0]
-        return PLAIN
+        """Scale and zero point of a tensor of codes, if they are numbers; see `meaning`."""
+        found = meaning(self.model, name)
+        parameters = found.parameters(self.stored) if found is not None else None
+        if found is None or parameters is None:
+            return PLAIN
+        scale, zero = parameters
+        fits = scale.size == zero.size == 1 and (not found.zero or zero.dtype == dtype)
+        return Code(float(scale.reshape(())), float(zero.reshape(()))) if fits else PLAIN
 
     def step(self, name: str, like: Array) -> Array | None:
         """What two neighbouring codes are apart in a tensor of real numbers that a DequantizeLinear made, as it broadcasts
@@ -40,7 +40,7 @@ class Codes:
         whole = True
         while (node := self.model.producers.get(name)) is not None and node.inputs:
             if is_dequantize(node):
-                scale = self._stored(node.inputs[1])
+                scale = self.stored.get(node.inputs[1])
                 if scale is None or not (whole or scale.size == 1):
                     return None
                 return spread(scale, like, node.attributes.get("axis", 1))
@@ -49,5 +49,6 @@ class Codes:
             name, whole = node.inputs[0], False
         return None
 
-    def _stored(self, name: str) -> Array | None:
-        return self.model.constants.get(name, self.feeds.get(name))
+    @property
+    def stored(self) -> Values:
+        return ChainMap(self.model.constants, self.feeds)  # type: ignore[arg-type]

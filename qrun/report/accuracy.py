@@ -105,9 +105,8 @@ def _outputs(found: Accuracy) -> Grid:
     for o in found.outputs:
         name = o.name if o.name == o.other else f"{o.name} / {o.other}"
         same = "-" if o.decided is None else f"{o.agreed} of {o.decided}"
-        rows.append(
-            [name, decibel(o.noise.sqnr), f"{o.noise.cosine:.6f}", number(o.noise.largest), same, str(o.noise.odd)]
-        )
+        numbers = [decibel(o.noise.sqnr), f"{o.noise.cosine:.6f}", number(o.noise.largest), same, str(o.noise.odd)]
+        rows.append([name, *(["codes", "-", "-", "-", "-"] if o.codes else numbers)])
     return Grid(columns, rows)
 
 
@@ -143,7 +142,8 @@ def _tensors(tensors: Sequence[TensorAccuracy]) -> Grid:
     for t in tensors:
         noise = t.cumulated
         rows.append([
-            "-" if t.node is None else str(t.node.index), t.tensor, t.reference, decibel(noise.sqnr if noise else None),
+            "-" if t.node is None else str(t.node.index), t.tensor, t.reference,
+            "codes" if t.codes else decibel(noise.sqnr if noise else None),
             decibel(t.local.noise.sqnr) if t.local else "-", f"{noise.cosine:.6f}" if noise else "-",
             number(noise.largest if noise else None), FOUND_BY[t.how],
         ])  # fmt: skip

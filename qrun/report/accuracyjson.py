@@ -29,7 +29,7 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "passed": found.passed,
         "outputs": [
             {"name": o.name, "other": o.other, **_noise(o.noise), "argmax_agreed": o.agreed, "argmax_total": o.decided,
-             "equal": o.equal, "passed": found.reaches(o)}
+             "codes": o.codes, "equal": o.equal, "passed": found.reaches(o)}
             for o in found.outputs
         ],
         "costs": [_cost(cost) for cost in found.costs],
@@ -101,6 +101,6 @@ def _suggested(found: Accuracy) -> dict[str, Any] | None:
 def _tensor(row: TensorAccuracy) -> dict[str, Any]:
     return {
         "tensor": row.tensor, "node": None if row.node is None else row.node.index, "reference": row.reference,
-        "matched": row.how, "cumulated": None if row.cumulated is None else _noise(row.cumulated),
+        "matched": row.how, "codes": row.codes, "cumulated": None if row.cumulated is None else _noise(row.cumulated),
         "local": None if row.local is None else _noise(row.local.noise),
     }  # fmt: skip

@@ -53,6 +53,9 @@ def verdict(found: Accuracy) -> str:
     within = limits(found.tolerance if counted else replace(found.tolerance, lsb=0)) or "no tolerance"
     if found.min_sqnr is None and found.equal:
         return f"equal: all outputs within {within}{flips}."
+    codes = next((o for o in off if o.codes), None)
+    if codes is not None:
+        return f"differ: {codes.name} holds codes in one model only, and no node tells their scale{flips}."
     low = min(off or found.outputs, key=_order)
     others = f" and {plural(len(off) - 1, 'more output')}" if len(off) > 1 else ""
     reached = f"SQNR {decibel(low.noise.sqnr)}"
