@@ -15,7 +15,7 @@ from qrun.ir import Array, Model, Node
 
 _SUMS = (
     *SUMS,
-    *("CumSum", "Einsum", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
+    *("MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
     *("LayerNormalization", "InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization", "LRN"),
 )
 _SLOPES = {

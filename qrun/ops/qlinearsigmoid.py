@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from qrun.ir import Array
@@ -91,14 +94,17 @@ def _ort(centre: Array, xs: Array, ys: Array) -> Rounded:
         return np.asarray(np.rint(value / single(ys)).astype(np.float64))
 
 
-def logistic32(x: Array) -> Array:
-    """The logistic function of float32 values as onnxruntime computes it on x86 with FMA, bit for bit."""
+def logistic32(x: Array, step: Callable[[Any, Any, Any], Array] = fma32) -> Array:
+    """The logistic function of float32 values as onnxruntime computes it on x86, bit for bit.
+
+    step: a * b + c in float32, with one rounding on CPUs with FMA.
+    """
     with np.errstate(all="ignore"):
         v = np.clip(x, np.float32(-18), np.float32(18))
         square = v * v
         p, q = np.full_like(v, _ODD[0]), np.full_like(v, _EVEN[0])
         for c in _ODD[1:]:
-            p = fma32(p, square, np.float32(c))
+            p = step(p, square, np.float32(c))
         for c in _EVEN[1:]:
-            q = fma32(q, square, np.float32(c))
+            q = step(q, square, np.float32(c))
         return np.asarray(np.clip(p * v / q + np.float32(0.5), np.float32(0), np.float32(1)))

@@ -134,8 +134,8 @@ they are measured once more, and the faster ones count from then on. So shares o
 below the table, which tells peak and speeds, says the same.""",
     "causes": """\
 qrun compare names a cause only if computing the node in this way gives every bit of the other side's tensor. What is seen
-without computing (crashed, refused, missing-output, empty-sum) is told as it is; of float-order, no order of the sum is due, so
-every element must be within what rounding can do in any order. A cause is unknown if no hypothesis gives the other side's
+without computing (crashed, refused, missing-output, empty-sum) is told as it is; of float-order and float-steps, no order of the
+sum and no float32 steps are due, so every element must be within what rounding can do in any order, or to the formula. A cause is unknown if no hypothesis gives the other side's
 bits, and inherited if the node gives the same when it reads the other side's values: an earlier one is the cause.
 
 qrun explain CAUSE says how to confirm one, and what to do.""",

@@ -1,7 +1,7 @@
 """Causes of differences: every module of this package declares some with @cause and is found by itself.
 
 A cause is a hypothesis about what the other side computes. It is named only if recomputing the node in this way gives
-the other side's bits in every element.
+the other side's bits in every element, or, where no order or steps are due, if every element is within their bound.
 """
 
 from __future__ import annotations

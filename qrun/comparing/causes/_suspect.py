@@ -125,17 +125,8 @@ class Suspect:
         for name, array in (inputs or {}).items():
             args[names.index(name)] = array
         node = replace(self.node, attributes={**self.node.attributes, **(attributes or {})})
-        wanted = tuple(bool(name) for name in node.outputs)
-        try:
-            kwargs = self.definition.bind(node)
-            if self.definition.takes_context:
-                kwargs["ctx"] = Context(arith, node.version, len(node.outputs), wanted, False)
-            with np.errstate(all="ignore"):
-                made = self.definition.reference(*args, **kwargs)
-        except _FAILURES:
-            return None
-        made = made if isinstance(made, tuple) else (made,)
-        return np.asarray(made[node.outputs.index(self.tensor)])
+        made = computed(node, args, arith)
+        return None if made is None else made[node.outputs.index(self.tensor)]
 
     def formed(self, cause: str) -> Iterator[tuple[Array, str]]:
         """What the forms of this cause give, and their texts."""
@@ -147,6 +138,23 @@ class Suspect:
     def explained(self, array: Array) -> bool:
         """Does this array have every bit of the other side's? NaN equals NaN."""
         return self.theirs is not None and same(array, self.theirs)
+
+
+def computed(node: Node, args: Sequence[Array | None], arith: Arith = "exact") -> tuple[Array, ...] | None:
+    """What qrun's kernel makes of a node; None if it refuses it, or there is none."""
+    definition = find(node.domain, node.op_type, node.version)
+    if definition is None:
+        return None
+    wanted = tuple(bool(name) for name in node.outputs)
+    try:
+        kwargs = definition.bind(node)
+        if definition.takes_context:
+            kwargs["ctx"] = Context(arith, node.version, len(node.outputs), wanted, False)
+        with np.errstate(all="ignore"):
+            made = definition.reference(*args, **kwargs)
+    except _FAILURES:
+        return None
+    return tuple(map(np.asarray, made if isinstance(made, tuple) else (made,)))
 
 
 def same(a: Array, b: Array) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, cause
-from qrun.comparing.causes._suspect import Suspect
+from qrun.comparing.causes._suspect import Suspect, computed
 from qrun.ir import Array
 
 _UNIT = 2.0**-24
@@ -16,9 +16,10 @@ SUMS = {
     "ConvTranspose": (0, 1, 2),
     "MatMul": (0, 1),
     "Gemm": (0, 1, 2),
-    **dict.fromkeys(("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"), (0,)),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum", "CumSum"), (0,)),
+    "Einsum": (),
 }
-"""Operators that add, and their inputs whose magnitudes bound the terms."""
+"""Operators that add, and their inputs whose magnitudes bound the terms; none: all."""
 
 
 @cause(
@@ -55,6 +56,11 @@ def _terms(s: Suspect) -> int:
     assert a is not None
     if s.is_op("GlobalAveragePool", "ReduceMean", "ReduceSum"):
         return a.size // max(s.mine.size, 1)
+    if s.is_op("CumSum"):
+        return max(a.shape, default=0)
+    if s.is_op("Einsum"):
+        counts = _made(s, [None if x is None else np.ones_like(x) for x in s.args])
+        return len(s.args) + (int(counts.max(initial=0)) if counts is not None else 0)
     if s.is_op("AveragePool"):
         kernel = s.node.attributes.get("kernel_shape")
         return int(np.prod(kernel, dtype=np.int64)) if isinstance(kernel, tuple) else 0
@@ -69,9 +75,10 @@ def _terms(s: Suspect) -> int:
 
 def _sizes(s: Suspect) -> Array | None:
     """The same sums of the terms' magnitudes."""
-    sizes = {}
-    for place in SUMS[s.node.op_type]:
-        array = s.args[place] if place < len(s.args) else None
-        if array is not None and s.definition is not None:
-            sizes[s.definition.inputs[place].name] = np.abs(array)
-    return s.evaluate(inputs=sizes)
+    places = SUMS[s.node.op_type] or range(len(s.args))
+    return _made(s, [np.abs(a) if a is not None and place in places else a for place, a in enumerate(s.args)])
+
+
+def _made(s: Suspect, args: Sequence[Array | None]) -> Array | None:
+    outputs = computed(s.node, args)
+    return None if outputs is None else outputs[s.node.outputs.index(s.tensor)]

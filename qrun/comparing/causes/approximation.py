@@ -1,0 +1,100 @@
+"""Functions of floats that onnxruntime approximates, and formulas that it computes in float32 steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qrun.comparing.causes._approximations import STEPS, Step, approximations, ways
+from qrun.comparing.causes._bounds import ULPS, Bound
+from qrun.comparing.causes._cause import Hypothesis, cause
+from qrun.comparing.causes._formulas import bounded
+from qrun.comparing.causes._suspect import Suspect, computed
+from qrun.differences import differing
+from qrun.ir import Array
+
+
+@cause("approximation", rank=41, source="onnxruntime core/mlas/lib: logistic, tanh, erf, exp and gelu in float32 steps")
+def approximation(s: Suspect) -> Iterator[Hypothesis]:
+    """A function such as Sigmoid, Tanh, Exp, Erf or Gelu is approximated by polynomials in float32, where the real value
+    rounded once is due.
+
+    To confirm: Away from 0 the absolute difference is small, below 1e-6, but where the function comes near 0 (Sigmoid below
+    -14, Gelu below -4) the relative one is not: more than the value itself.
+
+    To do: Nothing is wrong with the model: compare with --atol 1e-6. Where small values decide, as they do in front of a
+    quantizer whose range is small, keep the target's own function in mind.
+    """
+    if s.theirs is None or s.theirs.shape != s.mine.shape or s.theirs.dtype != s.mine.dtype:
+        return
+    made: list[tuple[Array, str]] = []
+    for said, step in STEPS.items():
+        for formula in range(max(map(ways, s.unit.group))):
+            found = _computed(s, step, formula)
+            if found is not None:
+                made.append((found[0], f"computes {found[1]}, {said}"))
+                yield Hypothesis(*made[-1])
+    if made and s.alone:
+        mixed, text = made[0]
+        for array, _ in made[1:]:
+            mixed = np.where(differing(mixed, s.theirs), array, mixed)
+        yield Hypothesis(mixed, f"{text}, some elements in another way")
+
+
+def _computed(s: Suspect, step: Step, formula: int) -> tuple[Array, str] | None:
+    """The unit's tensor with approximations in place of functions, and which; None if it has none."""
+    values, texts = {**s.model.constants, **s.values}, list[str]()
+    for node in s.unit.group:
+        args = [values.get(name) if name else None for name in node.inputs]
+        x = args[0] if args else None
+        known = list(approximations(node, x, step)) if x is not None else []
+        if known:
+            text, array = known[min(formula, len(known) - 1)]
+            texts.append(text)
+            values[node.outputs[0]] = array
+        else:
+            outputs = computed(node, args)
+            if outputs is None:
+                return None
+            values.update((name, array) for name, array in zip(node.outputs, outputs, strict=False) if name)
+    return (values[s.tensor], " and ".join(dict.fromkeys(texts))) if texts else None
+
+
+@cause(
+    "float-steps",
+    rank=49,
+    source="Higham 2002, Accuracy and Stability of Numerical Algorithms, sections 2.2 and 3.3: running error bounds",
+)
+def float_steps(s: Suspect) -> Iterator[Hypothesis]:
+    """A formula (normalization, activation, softmax, power) is computed in float32 steps that each round, where the real
+    value rounded once is due. Which steps, and in which order, is the runtime's: every element must be within what rounding
+    can do to the formula, with functions right to 8 units in the last place, or Sigmoid, Tanh and Erf of rounded values
+    to 2^-21.
+
+    To confirm: The difference changes with the CPU or the library. It is largest where the formula subtracts what is
+    nearly equal: a variance far smaller than the square of the mean, Elu or Softplus near their bends.
+
+    To do: Nothing is wrong with the model: compare floats with a tolerance (--rtol, --atol), integers after it with
+    --lsb 1.
+    """
+    if s.theirs is None or s.theirs.dtype != np.float32 or s.mine.dtype != np.float32 or s.theirs.shape != s.mine.shape:
+        return
+    values = {name: Bound.of(array) for name, array in {**s.model.constants, **s.values}.items() if _real(array)}
+    for node in s.unit.group:
+        made = bounded(node, [values.get(name) if name else None for name in node.inputs])
+        if made is None:
+            return
+        values[node.outputs[0]] = made
+    share = values[s.tensor].share(s.mine, s.theirs) if s.tensor in values else None
+    if share is not None:
+        one = "its formula" if s.alone else "these nodes"
+        yield Hypothesis(
+            None,
+            f"float32 steps of {one}, functions right to {ULPS} units in the last place; "
+            f"at most {share:.1%} of what rounding can do",
+        )
+
+
+def _real(array: Array) -> bool:
+    return array.dtype.kind in "fiu"
