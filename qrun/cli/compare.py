@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from qrun.ir import Model
     from qrun.report.screen import Out
 
-AGAINST = ("ort", "ort-optimized", "onnx-ref", "reference", "native", "fused", "literal")
+OWN = ("reference", "native", "fused", "literal")
+AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 _RUNS = "--against, --arith, --isolate and --record run one model"
 
 
@@ -77,7 +78,7 @@ tolerance_options = stacked(
         help="Second side for the same model: another runtime (ort: node by node, ort-optimized: as its users run it), "
              "qrun's other backend, or QDQ groups fused or literal.")  # fmt: skip
 @option("--arith", type=click.Choice(["ort", "onnx-ref"]), group="Run",
-        help="Compare qrun's exact arithmetic with this one.")  # fmt: skip
+        help="Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.")  # fmt: skip
 @option("--isolate", is_flag=True, group="Run",
         help="Feed every node the second side's values, so that errors do not add up.")  # fmt: skip
 @option("--record", metavar="DIR", group="Run", show_default="of qrun, or of --against",
@@ -187,11 +188,8 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     from qrun.report import compare as report
     from qrun.report.progress import Progress
 
-    against = "" if options["arith"] else options["against"] or "ort"
+    against = options["against"] or ("" if options["arith"] else "ort")
     start_other(against)
-    if options["arith"] and options["against"]:
-        raise _unfit("--arith compares two arithmetics of qrun, without --against", "one of them",
-                     f"--arith {options['arith']} --against {options['against']}", "leave one of them out")  # fmt: skip
     model, data = _model(options)
     feeds = _feeds(model, options, out)
     a, b = sides(model, against, data=data, arith=options["arith"] or "exact", max_memory=options["max_memory"])
@@ -256,6 +254,9 @@ def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
     from qrun.comparing.choices import sides
 
     against: str | None = options["against"]
+    if options["arith"] and against is not None and against not in OWN:
+        raise _unfit("--arith is qrun's; another runtime has its own arithmetic", "one of them",
+                     f"--arith {options['arith']} --against {against}", "leave one of them out")  # fmt: skip
     start_other(against)
     model, data = _model(options)
     feeds = _feeds(model, options, out)

@@ -37,14 +37,15 @@ def sides(
 ) -> tuple[Side, Side]:
     """The first side, which is qrun, and the one it is compared with.
 
-    against: one of AGAINST, or "" for qrun's exact arithmetic against `arith`.
+    against: one of AGAINST, or "" for qrun's exact arithmetic against `arith`. Else `arith` is that of all sides that are
+             qrun.
     data:    the bytes of a model that was not read from a path.
     Raises UnsupportedError if the other runtime is not installed.
     """
-    own: Callable[..., QrunSide] = partial(QrunSide, model, max_memory=max_memory)
+    own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, max_memory=max_memory)
     peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data, max_memory=max_memory)
     made: Mapping[str, Callable[[], tuple[Side, Side]]] = {
-        "": lambda: (own(name="exact"), own(name=arith, arith=arith)),
+        "": lambda: (own(name="exact", arith="exact"), own(name=arith)),
         "ort": lambda: (own(), peer("ort")),
         "ort-optimized": lambda: (own(), peer("ort", optimize=True)),
         "onnx-ref": lambda: (own(), peer("onnx-ref")),

@@ -265,7 +265,10 @@ def test_dynamic_sizes_and_random_inputs(folder: Path) -> None:
         (["a.npz", "b.npz", "--against", "ort"], "--against does not fit"),
         (["tie.onnx", "tie.onnx", "--isolate"], "--isolate does not fit"),
         (["tie.onnx", "tie.onnx", "--record", "r"], "--record takes one model"),
-        (["tie.onnx", "-i", "x.npy", "--arith", "ort", "--against", "ort"], "--arith compares two arithmetics"),
+        (
+            ["tie.onnx", "-i", "x.npy", "--arith", "ort", "--against", "ort", "--record", "r"],
+            "another runtime has its own",
+        ),
         (["missing.onnx"], "missing.onnx"),
         ([], "Missing argument"),
         (["tie.onnx", "--against", "tflite"], "tflite"),
@@ -279,6 +282,33 @@ def test_bad_calls(arguments: list[str], says: str) -> None:
     assert (ended.code, ended.out) == (2, "")
     assert says in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_an_arithmetic_of_qrun_against_another_runtime() -> None:
+    """onnx.reference rounds ties to the other side, and so does its arithmetic; exact arithmetic does not."""
+    where = ("tie.onnx", "-i", "x.npy", "--against", "onnx-ref", "--json")
+    assert call("compare", *where).code == 1
+    ended = call("compare", *where, "--arith", "onnx-ref")
+    assert (ended.code, ended.json["equal"]) == (0, True)
+    assert "arith onnx-ref" in ended.json["sides"][0]["label"]
+    assert [side["name"] for side in ended.json["sides"]] == ["qrun", "onnx-ref"]
+
+
+@pytest.mark.parametrize("against", ["native", "reference", "fused", "literal"])
+def test_an_arithmetic_holds_on_both_sides_of_qrun(against: str) -> None:
+    ended = call("compare", *digits("qoperator"), "--arith", "ort", "--against", against, "--json")
+    assert ended.code == 0, ended.out
+    assert ["arith ort" in side["label"] for side in ended.json["sides"]] == [True, True]
+
+
+@needs_ort
+@pytest.mark.parametrize("form", FORMS)
+def test_the_arithmetic_of_onnxruntime_against_onnxruntime(form: str) -> None:
+    """The codes that are made from others are those of onnxruntime, whatever floats its CPU gives."""
+    ended = call("compare", *digits(form), "--arith", "ort", "--against", "ort", "--isolate", "--json")
+    integers = [t for t in ended.json["tensors"] if t["type"].startswith(("uint8", "int32"))]
+    named = {t["cause"] for t in integers if not t["identical"]}
+    assert named <= {"pair-saturation", "fused-requantization"}, named
 
 
 def test_choices_of_the_help_are_those_that_exist() -> None:
