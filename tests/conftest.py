@@ -6,8 +6,10 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 
 import pytest
+from poison import poisoned
 
 SCREEN = (
     "COLUMNS",
@@ -35,6 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ[OBJECTS], ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def unwritten_memory() -> Iterator[None]:
+    """Memory of native kernels that nobody has written to holds poison."""
+    with poisoned():
+        yield
 
 
 @pytest.fixture(autouse=True)

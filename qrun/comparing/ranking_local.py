@@ -159,7 +159,7 @@ class Watch:
         for place in self.group.weights:
             node = self.b.nodes[place]
             scale, codes = self.b.constant(node.inputs[1]), self.b.constant(node.outputs[0])
-            if scale is None or codes is None or scale.size != 1 or codes.ndim < 2:
+            if scale is None or codes is None or scale.size != 1 or codes.ndim < 2 or not codes.size:
                 continue
             reader = next(
                 (n for p in self.group.region.operators if node.outputs[0] in (n := self.b.nodes[p]).inputs), None

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from qrun.native.engine import Engine, address, wait_for
-from qrun.native.fold import aligned
+from qrun.native.fold import aligned, forget, unwritten
 from qrun.native.section import WORDS, invoke
 from qrun.native.thresholds import Ints
 
@@ -39,14 +39,16 @@ class Buffer:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], dtype: Any) -> Buffer:
-        return cls(np.empty(shape, dtype))
+        return cls(unwritten(shape, dtype))
 
 
 def buffer(room: dict[Any, Any], name: str, shape: tuple[int, ...], dtype: Any) -> Buffer:
-    """An array of a run's own memory; one name stands for one shape."""
+    """An array of a run's own memory, not initialised; one name stands for one shape."""
     found: Buffer | None = room.get(name)
     if found is None:
         found = room[name] = Buffer(aligned(shape, dtype))
+    else:
+        forget(found.array)
     return found
 
 

@@ -113,8 +113,9 @@ class Matmul:
         return size(self.y_shape) * 4 + size(self.a.shape) + len(shape.lefts) * 2048 + packed + shape.n * 64
 
     def simple(self, b_zero: Array) -> bool:
-        """Whether a run with this zero point of constant weights stores the products' sums, and adds nothing to them."""
-        return not self.packs and self.finish.form == "i32" and self._correction(b_zero) is None
+        """Whether a run with this zero point of constant weights stores one product's sums, and adds nothing to them."""
+        single = not self.packs and len(self.shape.rights) == 1
+        return single and self.finish.form == "i32" and self._correction(b_zero) is None
 
     def starts(self) -> tuple[Array, Array]:
         """By lane of the start values: what they are for a zero point of 0, and the sum of the weights."""

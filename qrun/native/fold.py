@@ -17,6 +17,9 @@ _WIDE = 1 << 23
 _NEAR = 1 << 17
 _LARGEST_REUSED = 1 << 24
 
+poison: int | None = None
+"""What tests put into every byte of memory whose contents nobody may rely on; None leaves it as it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Folded:
@@ -135,7 +138,22 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    array = raw[start : start + size].view(dtype).reshape(shape)
-    if fill is not None:
+    array = np.asarray(raw[start : start + size].view(dtype).reshape(shape))
+    if fill is None:
+        forget(array)
+    else:
         array[...] = fill
-    return np.asarray(array)
+    return array
+
+
+def unwritten(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """An uninitialised array."""
+    array = np.empty(shape, dtype)
+    forget(array)
+    return array
+
+
+def forget(array: np.ndarray[Any, Any]) -> None:
+    """Say that what this contiguous array holds is not to be read before it is written."""
+    if poison is not None:
+        array.reshape(-1).view(np.uint8)[...] = poison

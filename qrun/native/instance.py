@@ -14,7 +14,7 @@ from qrun.native._runner import DOUBT, ENTRY, STATE, STRUCT
 from qrun.native.compile import address_of
 from qrun.native.engine import address
 from qrun.native.errors import Unplanned
-from qrun.native.fold import aligned
+from qrun.native.fold import aligned, forget
 from qrun.native.placement import Foreign, Key, Storage
 from qrun.native.section import scratch
 from qrun.native.stamps import Ran, Stamp, Stretch
@@ -37,7 +37,7 @@ class Instance:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.memory = aligned(program.arena, np.uint8)
+        self.memory = aligned(program.arena, np.uint8, 0)
         calls = program.calls
         self.structs = aligned((len(calls), STRUCT // 8), np.int64, 0)
         self.plan = aligned((len(calls), ENTRY // 8), np.int64, 0)
@@ -62,13 +62,18 @@ class Instance:
             self.plan[number, :5] = (
                 address_of(section.kernel), address(self.structs[number]), section.tiles, mark, since
             )  # fmt: skip
-        for border in program.placement.borders:
-            self._bytes(border)[...] = border.operand.fill
+        self.forget()
         self.views: dict[Key, Array] = {}
         for key, forms in program.placement.forms.items():
             if forms[0].shown and forms[0].root.key is None:
                 self.views[key] = self._view(forms[0])
         self.kept = [self._point(key, array) for key, array in program.fixed.items() if key in self.patches]
+
+    def forget(self) -> None:
+        """Keep nothing in the arena but what is filled once."""
+        forget(self.memory)
+        for border in self.program.placement.borders:
+            self._bytes(border)[...] = border.operand.fill
 
     def _bytes(self, storage: Storage) -> Array:
         return self.memory[storage.place : storage.place + storage.nbytes].view(storage.operand.dtype)

@@ -120,5 +120,12 @@ class Operation(ABC):
         return self.sections((0,) * len(self.operands))
 
 
+def must_reach(sections: Sequence[Section], nbytes: int) -> None:
+    """Raises ValueError unless a call reaches the last one of a result's bytes: calls that end before leave it unwritten."""
+    reach = max((section.extents[-1] for section in sections), default=0)
+    if reach < nbytes:
+        raise ValueError(f"kernels write {reach} of a result's {nbytes} bytes")
+
+
 def size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.native._pack import COLUMNS, ROWS
 from qrun.native.calls import Batch, Buffer, Call
 from qrun.native.engine import Engine, address
-from qrun.native.fold import aligned
+from qrun.native.fold import aligned, forget
 from qrun.native.section import struct
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
@@ -67,6 +67,8 @@ class Packer:
     def run(self, b: Array) -> None:
         """b of the planned shape and type, any strides."""
         p = self.packing
+        forget(self.packed.array)
+        forget(self.sums)
         if not (_reaches(b, -1, p.n) or _reaches(b, -2, p.k)):
             b = np.ascontiguousarray(b)
         plan = self._plans.get(b.strides)

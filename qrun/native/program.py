@@ -13,7 +13,7 @@ from qrun.native._runner import ENTRY, STRUCT
 from qrun.native.copy import arrange
 from qrun.native.engine import Engine
 from qrun.native.instance import Array, Elsewhere, Instance
-from qrun.native.operation import Operand, size
+from qrun.native.operation import Operand, must_reach, size
 from qrun.native.placement import Foreign, Item, Key, Placed, Placement, Storage
 from qrun.native.section import Section
 from qrun.native.shuffles import fused
@@ -94,6 +94,8 @@ class Program:
             strides = [storage.stride for storage in placed.storages]
             skip = frozenset(joined)
             made = placed.operation.sections(strides, skip) if skip else placed.operation.sections(strides)
+            if not skip and not any(whole.operand.border):
+                must_reach(made, Span.of(whole).end - whole.place)
             calls += [Call(section, placed) for section in made]
         return tuple(calls)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.native.errors import Undecided
-from qrun.native.fold import aligned
+from qrun.native.fold import aligned, forget
 from qrun.native.settle import Settle
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
@@ -84,6 +84,8 @@ def scratch(nbytes: int) -> int:
     held: np.ndarray[Any, Any] | None = getattr(_own, "held", None)
     if held is None or held.nbytes < nbytes:
         held = _own.held = aligned(nbytes, np.uint8)
+    else:
+        forget(held)
     return int(held.__array_interface__["data"][0])
 
 

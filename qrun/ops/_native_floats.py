@@ -104,7 +104,7 @@ def dynamic_kernel(floats: FloatProduct, plain: Callable[[Inputs], bool]) -> Nat
     quantizer = Codes(site.engine, size) if size else None
     arith: Arith = "ort" if site.ctx.arith == "ort" else "exact"
     site.afford(size + count)
-    rooms = Rooms(lambda: Buffer(np.empty(size + count, np.uint8)))
+    rooms = Rooms(lambda: Buffer.empty((size + count,), np.uint8))
 
     def run(inputs: Inputs) -> Array:
         x, b = product.operands(inputs)
@@ -137,10 +137,10 @@ def quantizer_kernel(site: Site, x: Array) -> NativeKernel:
         assert source is not None
         source = np.ascontiguousarray(source).reshape(source.shape)
         scale, zero = parameters(quantizer, source, site.ctx.arith)
-        y = np.empty(source.shape, np.uint8)
+        y = Buffer.empty(source.shape, np.uint8)
         if quantizer is not None:
-            quantizer.codes(source, scale, zero, Buffer(y))
-        return y, scale, zero
+            quantizer.codes(source, scale, zero, y)
+        return y.array, scale, zero
 
     def complete(made: tuple[Array, Array, Array]) -> bool:
         return bool(0 < made[1] < np.inf)

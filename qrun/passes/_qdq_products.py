@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,7 @@ def conv(draft: Draft, node: Node) -> Form:
     if weights.ndim < 3:
         raise Refused("W has no spatial axes")
     bias = _bias(draft, node, x, w, (len(weights),))
-    _check_sums(x, w, weights.reshape(len(weights), -1), bias)
+    _check_sums(x, w, weights.reshape(len(weights), math.prod(weights.shape[1:])), bias)
     y = out.side
     inputs = (x.tensor, x.scale, x.zero, w.tensor, w.scale, w.zero, y.scale, y.zero, bias.name)
     return Form("QLinearConv", inputs if bias.name else inputs[:-1], out,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -70,7 +71,7 @@ def _products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
         yield x.reshape(-1, x.shape[-1]).T, matrices[0]
         return
     lead = np.broadcast_shapes(x.shape[:-2], w.codes.shape[:-2])
-    rows = np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
+    rows = np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(math.prod(lead), *x.shape[-2:])
     placed = np.broadcast_to(matrices.reshape(*w.codes.shape[:-2], *matrices.shape[1:]), (*lead, *matrices.shape[1:]))
     for one, matrix in zip(rows, placed.reshape(-1, *matrices.shape[1:]), strict=True):
         yield one.T, matrix

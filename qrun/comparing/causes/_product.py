@@ -81,8 +81,9 @@ def _of_conv(s: Suspect, x: Array | None, w: Array | None, *, last: bool) -> Ite
             if last:
                 columns = np.moveaxis(columns, 0, rank)
                 weights = np.moveaxis(weights, 1, -1)
-            left = columns.reshape(math.prod(w.shape[1:]), -1).T
-            yield Part(left, weights.reshape(many, -1).T, (image, slice(g * many, (g + 1) * many)), True)
+            depth = math.prod(w.shape[1:])
+            left = columns.reshape(depth, math.prod(win.out)).T
+            yield Part(left, weights.reshape(many, depth).T, (image, slice(g * many, (g + 1) * many)), True)
 
 
 def resumed(s: Suspect, change: Array, arith: Arith) -> Array | None:

@@ -1,0 +1,28 @@
+"""Memory of the native engine that nobody has written to holds poison: what is read before it is written differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from qrun.native import fold
+from qrun.native.instance import Instance
+
+POISON = 0xA5
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Within it, each run starts with arenas, buffers and results full of POISON."""
+    run = Instance.run
+
+    def forgetful(self: Instance, *args: object) -> object:
+        self.forget()
+        return run(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fold, "poison", POISON)
+        patch.setattr(Instance, "run", forgetful)
+        yield
