@@ -148,7 +148,7 @@ class Programs:
         fixed = dict(shapes)
         for step, bound in zip(plan.steps, bounds, strict=True):
             kernel = bound.kernel if bound else None
-            if step.node.outputs[0] in shapes:
+            if not shapes.keys().isdisjoint(step.node.outputs):
                 items.append(Foreign((), ()))
                 continue
             if kernel is None or not kernel.stages:
@@ -175,7 +175,7 @@ class Programs:
         """What operators make that see only their inputs' shapes, by tensor name."""
         found = {}
         for step in plan.steps:
-            if step.definition.form == "shape":
+            if step.definition.form == "shape" and any(step.node.outputs[:1]):
                 stand_ins = [np.broadcast_to(np.zeros((), infos[n].dtype), infos[n].shape) for n in step.node.inputs]
                 found[step.node.outputs[0]] = reference(step, stand_ins, Context(self.arith, step.node.version))
         return found

@@ -1,4 +1,6 @@
-"""Damaged models: bytes flipped, cut, inserted, and fields set to hostile values. Deterministic for a seed.
+"""Damaged models: bytes flipped, cut, inserted, and fields set to hostile values; and models that are only unusual:
+names of a million characters or a million times over, ranks to 64, nodes without inputs or outputs, axes without
+elements (mutator_models.py). Deterministic for a seed.
 
 ``python tests/mutator.py ROUNDS [SEED]`` gives each to one of the commands in turn and reports what it answered.
 """
@@ -10,17 +12,26 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import mutator_models
 import onnx
 from google.protobuf.message import DecodeError, Message
+from graphs import empty, random_graph
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 NUMBERS = [0, 1, -1, 2, 3, 7, 64, 255, 256, 65537, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)]
 COMMANDS = (
     ["run", "MODEL"],
+    ["run", "MODEL", "--random", "-t", "*", "-o", "TENSORS"],
+    ["run", "MODEL", "--random", "--backend", "reference", "--json"],
+    ["run", "MODEL", "--random", "--trace", "TRACE", "-v"],
     ["check", "MODEL", "--json"],
+    ["check", "MODEL"],
+    ["check", "MODEL", "--format", "github", "-o", "sarif=SARIF", "-o", "junit=JUNIT", "-o", "markdown=NOTES"],
+    ["inspect", "MODEL", "--nodes"],
+    ["inspect", "MODEL", "-t", "*", "--json"],
     ["profile", "MODEL", "--random", "-n", "1", "--backend", "reference"],
     ["profile", "MODEL", "--random", "-n", "1", "--by", "op", "--json"],
     ["compare", "MODEL", "--random", "--against", "reference"],
@@ -28,14 +39,22 @@ COMMANDS = (
     ["compare", "MODEL", "MODEL", "--random", "--format", "markdown"],
     ["compare", "MODEL", "--random", "--record", "RECORD"],
     ["report", "MODEL", "--random", "-n", "1", "--output", "PAGE"],
+    ["report", "MODEL", "--random", "-n", "1", "--against", "reference", "--output", "PAGE"],
 )
 """What a damaged model is given to; the words in capitals stand for paths."""
+SLOW, LARGE = 10.0, 4 << 30
+"""Seconds that a command may take, and bytes that the process may take in all."""
+WRITTEN = {
+    "RECORD": "record", "PAGE": "page.html", "TENSORS": "out.npz", "TRACE": "trace.json", "SARIF": "c.sarif",
+    "JUNIT": "c.xml", "NOTES": "c.md",
+}  # fmt: skip
 FLOATS = [0.0, -0.0, 1e-45, 1e38, -1.0, float("inf"), float("nan"), 0.5, 1e9]
 
 
 def seeds() -> list[bytes]:
-    """The committed models below 200 kB."""
-    return [p.read_bytes() for p in sorted(MODELS.rglob("*.onnx")) if p.stat().st_size < 200_000]
+    """The committed models below 200 kB, and networks with axes without elements."""
+    committed = [p.read_bytes() for p in sorted(MODELS.rglob("*.onnx")) if p.stat().st_size < 200_000]
+    return committed + [random_graph(seed).SerializeToString() for seed in range(60) if empty(seed)]
 
 
 def flip(data: bytes, rng: random.Random) -> bytes:
@@ -125,20 +144,43 @@ def mutants(rounds: int, seed: int) -> Iterator[tuple[int, bytes]]:
     bases = seeds()
     for number in range(rounds):
         rng = random.Random(f"{seed}/{number}")
-        change = rng.choice([flip, cut, splice, fields, fields, fields, fields])
+        change = rng.choice([flip, cut, splice, fields, fields, fields, fields, *[unusual] * 4])
         yield number, change(rng.choice(bases), rng)
+
+
+def unusual(data: bytes, rng: random.Random) -> bytes:
+    """One or two changes that leave a model, but for a third of them."""
+    model = onnx.ModelProto.FromString(data)
+    for _ in range(rng.choice((1, 1, 2))):
+        rng.choice(mutator_models.CHANGES)(model, rng)
+    made = model.SerializeToString()
+    return fields(made, rng) if rng.random() < 0.3 else made
 
 
 def command(number: int, model: Path) -> list[str]:
     """The words for the mutant of this number; what is written goes beside the model."""
-    paths = {"MODEL": str(model), "RECORD": str(model.parent / "record"), "PAGE": str(model.parent / "page.html")}
-    words = [paths.get(word, word) for word in COMMANDS[number % len(COMMANDS)]]
-    return words if words[0] == "check" else [*words, "--max-memory", "1GiB"]
+    paths = {"MODEL": str(model), **{name: str(model.parent / file) for name, file in WRITTEN.items()}}
+    words = [_placed(word, paths) for word in COMMANDS[number % len(COMMANDS)]]
+    return words if words[0] == "inspect" else [*words, "--max-memory", "1GiB"]
+
+
+def _placed(word: str, paths: Mapping[str, str]) -> str:
+    form, equals, name = word.rpartition("=")
+    return f"{form}{equals}{paths.get(name, name)}"
 
 
 def answers(words: list[str]) -> tuple[int, ...]:
     """The exit codes that a damaged model may have."""
     return (0, 1, 2, 3, 4, 5) if words[0] in ("check", "compare") else (0, 2, 3, 4, 5)
+
+
+def peak() -> int:
+    """The most bytes that this process has had in memory; 0 where that is not known."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def main() -> int:
@@ -149,7 +191,7 @@ def main() -> int:
 
     rounds, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
     codes: Counter[int] = Counter()
-    slowest, bad = 0.0, 0
+    slowest, bad, most = 0.0, 0, LARGE
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"
         for number, data in mutants(rounds, seed):
@@ -157,21 +199,27 @@ def main() -> int:
             out, err = io.StringIO(), io.StringIO()
             start = time.perf_counter()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = qrun_main(command(number, path))
+                try:
+                    code = qrun_main(command(number, path))
+                except BaseException as error:
+                    code = 70
+                    print(f"Traceback: {type(error).__name__}: {error}"[:600], file=sys.stderr)
             spent = time.perf_counter() - start
             slowest = max(slowest, spent)
             codes[code] += 1
-            if code not in answers(command(number, path)) or "Traceback" in err.getvalue() or spent > 10:
+            grown = peak() > most
+            if code not in answers(command(number, path)) or "Traceback" in err.getvalue() or spent > SLOW or grown:
                 bad += 1
+                most = max(most, peak())
                 keep = Path(tempfile.gettempdir()) / f"qrun-mutant-{seed}-{number}.onnx"
                 keep.write_bytes(data)
-                print(f"mutant {seed}/{number}: exit {code} in {spent:.1f} s, kept as {keep}\n{err.getvalue()[:600]}")
-    try:
-        import resource
-
-        print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
-    except ImportError:
-        pass
+                words = " ".join(COMMANDS[number % len(COMMANDS)])
+                print(
+                    f"mutant {seed}/{number}: {words}: exit {code} in {spent:.1f} s, peak {peak() >> 20} MiB, kept as {keep}\n"
+                    f"{err.getvalue()[:600]}",
+                    flush=True,
+                )
+    print(f"peak memory {peak() >> 20} MiB")
     print(
         f"{rounds} mutants, seed {seed}: exit codes {dict(sorted(codes.items()))}, slowest {slowest:.2f} s, {bad} bad"
     )

@@ -26,6 +26,7 @@ LAYERS = [
         "child",
         "memory",
         "cpus",
+        "shapes",
         "ir",
         "native",
         "ops",
@@ -49,7 +50,7 @@ OWNERS = {
     "ctypes": ("native",),
 }
 """Packages and the layers, or modules, that may import them; report.header prints onnx's version."""
-NATIVE_SEES = ("errors", "memory", "native")
+NATIVE_SEES = ("errors", "memory", "shapes", "native")
 
 
 def modules() -> dict[str, str]:

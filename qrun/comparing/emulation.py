@@ -22,7 +22,7 @@ def run_saturating(model: Model, feeds: Values, wanted: Iterable[str]) -> dict[s
     values: dict[str, Array] = {**model.constants, **feeds}
     for node in model.nodes:
         made = run_alone(model, (_softmax(model, node) or node,), values, "reference", "ort")
-        name = node.outputs[0]
+        name = node.outputs[0] if node.outputs else ""
         if name in made and not _is_depthwise(node, values):
             suspect = Suspect(model, Unit(node, (node,)), name, values, made[name], None)
             lost = lost_in_pairs(suspect)

@@ -22,7 +22,7 @@ def unfold(model: Model) -> tuple[Node, ...]:
     """
     writer = Writer(model)
     for node in model.nodes:
-        if node.index in writer.done:
+        if node.index in writer.done or not any(node.outputs):
             continue
         form = _FORMS.get((node.domain, node.op_type))
         if not (form and form(writer, node)) and not _moved(writer, node):

@@ -162,12 +162,13 @@ def _reads(proto: onnx.NodeProto) -> set[str]:
 def _execution_order(nodes: Any, given: Iterable[str], scope: Scope) -> list[int]:
     """Places of the nodes such that every tensor is made before it is read, as near to file order as possible."""
     known = set(given)
+    own = known - scope.names
     maker: dict[str, int] = {}
     for place, proto in enumerate(nodes):
         for name in proto.output:
             if not name:
                 continue
-            if name in maker or name in known - scope.names:
+            if name in maker or name in own:
                 raise _invalid(scope, f"tensor {name!r} is made twice", name, _label(proto, place))
             maker[name] = place
     waiting: list[int] = []

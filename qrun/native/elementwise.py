@@ -18,6 +18,7 @@ from qrun.native.section import Section, struct
 from qrun.native.settle import Settle
 from qrun.native.spec import KernelSpec
 from qrun.native.strided import Loop, merged, outer_words
+from qrun.shapes import broadcast_shapes
 
 Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
@@ -47,7 +48,7 @@ class Elementwise(Planned):
         order: Order | None = None,
     ) -> None:
         super().__init__()
-        shape = np.broadcast_shapes(*(operand.shape for operand in operands))
+        shape = broadcast_shapes(*(operand.shape for operand in operands))
         self.engine, self.function = engine, function
         self.operands = (*operands, Operand(shape, _FLOAT))
         if any(operand.dtype != _FLOAT and function != "cast" for operand in operands):

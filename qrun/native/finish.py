@@ -17,6 +17,7 @@ from qrun.native.results import Results
 from qrun.native.section import struct
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
+from qrun.shapes import broadcast_shapes
 
 Array = np.ndarray[Any, Any]
 Term = tuple[Array, Array]
@@ -81,7 +82,7 @@ class Finish:
     def constants(self, fields: Sequence[Array]) -> Array:
         """Constants of a form that gives float32: its fields, each [groups, N] or [1, N], as the kernel reads them:
         [groups, panels, fields, width]."""
-        (groups,) = np.broadcast_shapes(*((len(field),) for field in fields))
+        (groups,) = broadcast_shapes(*((len(field),) for field in fields))
         made = np.zeros((groups, self.panels, len(fields), self.width), self.kind)
         for place, field in enumerate(fields):
             self._spread(made[:, :, place], field)

@@ -17,6 +17,7 @@ from qrun.native.planned import Planned
 from qrun.native.point import NAMES
 from qrun.native.rows import SINGLE, Grid, Kernel, packed
 from qrun.native.section import Section
+from qrun.shapes import broadcast_shapes
 
 Array = np.ndarray[Any, Any]
 
@@ -50,7 +51,7 @@ class Pair(Planned):
         a, b = (tuple(int(n) for n in shape) for shape in shapes)
         self.overlay = Overlay.of(a, b)
         self.order: Order = self.overlay.order
-        shape = np.broadcast_shapes(a, b)
+        shape = broadcast_shapes(a, b)
         self.operands = (Operand(a, np.dtype(x_type)), Operand(b, np.dtype(x_type)), Operand(shape, table.dtype))
         self.scalar = _kernel(SINGLE[0], {}, {"table*": packed(table.view(np.uint8))})
         self.kernel = self._fitted(table, near) or self.scalar
@@ -97,7 +98,7 @@ class Overlay:
     @classmethod
     def of(cls, a: tuple[int, ...], b: tuple[int, ...]) -> Overlay:
         """Raises Declined if they do not, ValueError if they do not broadcast."""
-        shape = np.broadcast_shapes(a, b)
+        shape = broadcast_shapes(a, b)
         if a == b:
             return cls("any")
         padded = [(1,) * (len(shape) - len(x)) + x for x in (a, b)]

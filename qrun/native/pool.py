@@ -20,6 +20,7 @@ from qrun.native.planned import TILE_BYTES, Planned
 from qrun.native.section import Section, struct
 from qrun.native.spec import KernelSpec
 from qrun.native.thresholds import Ints
+from qrun.shapes import MOST_AXES
 
 Array = np.ndarray[Any, Any]
 _OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8", np.dtype(np.float32): "f32"}
@@ -39,6 +40,8 @@ class Taps:
         for n, places in zip(self.image, self.places, strict=True):
             if places.ndim != 2 or (places.size and not -1 <= places.min() <= places.max() < n):
                 raise ValueError("coordinates outside the image")
+        if 2 * len(self.places) > MOST_AXES:
+            raise Declined(f"more than {MOST_AXES // 2} spatial axes")
         if self.pixels * self.count > _ENTRIES:
             raise Declined("the table of offsets would be too large")
 

@@ -15,6 +15,7 @@ from qrun.native.operation import size
 from qrun.native.packing import Panels
 from qrun.native.section import Section
 from qrun.native.thresholds import Ints
+from qrun.shapes import broadcast_shapes
 
 Array = np.ndarray[Any, Any]
 WEIGHTS, BIAS = 2, 3
@@ -38,7 +39,7 @@ class Shape:
 
     @classmethod
     def of(cls, a: Sequence[int], b: Sequence[int]) -> Shape:
-        lead = np.broadcast_shapes(tuple(a[:-2]), tuple(b[:-2]))
+        lead = broadcast_shapes(tuple(a[:-2]), tuple(b[:-2]))
         m, k, n = a[-2], a[-1], b[-1]
         if size(b[:-2]) == 1:
             one = np.zeros(1, np.int64)

@@ -14,6 +14,7 @@ from qrun.ops._exact import Pair
 from qrun.ops._op import Shape, refuse
 from qrun.ops._quantize import limits, note_scale, same_type, scalar, store
 from qrun.ops._rounding import decide
+from qrun.shapes import broadcast_shapes
 
 CHUNK = 1 << 16
 _FLAGS: Any = ("external_loop", "buffered", "zerosize_ok")
@@ -47,7 +48,7 @@ def all_codes(dtype: np.dtype[Any]) -> Array:
 def common_shape(op_type: str, **operands: Array) -> Shape:
     """The shape all operands broadcast to."""
     try:
-        return np.broadcast_shapes(*(a.shape for a in operands.values()))
+        return broadcast_shapes(*(a.shape for a in operands.values()))
     except ValueError:
         raise refuse(
             f"{' and '.join(operands)} do not broadcast",
@@ -74,7 +75,7 @@ def requantized(codes: Array, zero: Array, scale: Array, y_zero: Array, y_scale:
                 return centre
             return np.rint(centre.astype(np.float32) * single(scale) / single(y_scale)).astype(np.float64)
         value = centre * scale
-        return decide(value / y_scale, lambda at: (Pair(value[at], np.zeros(len(at[0]))), y_scale))
+        return decide(value / y_scale, lambda at: (Pair(value[at], np.zeros(value[at].shape)), y_scale))
 
 
 def unary(x: Array, rounded: Rounded, zero_point: Array, ctx: Context, name: str) -> Array:

@@ -15,7 +15,7 @@ from qrun.ops._context import Context
 from qrun.ops._gemm import Weights, add_bias, centred, magnitude, wrap32
 from qrun.ops._op import Shape, refuse
 from qrun.ops._quantize import per_channel, same_type, scalar
-from qrun.ops._window import Window, padded, patches, window
+from qrun.ops._window import Window, check_rank, padded, patches, window
 
 COLUMN_ELEMENTS = 1 << 21
 
@@ -44,6 +44,7 @@ def conv_window(
             f"{xn} [N,C,spatial...], {wn} [M,C/group,kernel...] of one rank of 3 or more; {wn} of rank {max(x.ndim, 3)}",
             f"{xn} {shape_text(x.shape)}, {wn} {shape_text(w.shape)}",
         )
+    check_rank(x.ndim - 2, xn)
     if group < 1 or x.shape[1] != w.shape[1] * group or w.shape[0] % group:
         raise refuse(
             "channels do not fit the groups",

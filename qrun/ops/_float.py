@@ -12,6 +12,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._op import Shape, refuse
+from qrun.shapes import broadcast_shapes
 
 State = tuple[Array, ...]
 _finfo: Callable[[Any], Any] = ml_dtypes.finfo
@@ -65,7 +66,7 @@ def broadcast(ctx: Context, arrays: Sequence[Array], names: Sequence[str], items
     shape: Shape = ()
     for place, array in enumerate(arrays):
         try:
-            shape = np.broadcast_shapes(shape, array.shape)
+            shape = broadcast_shapes(shape, array.shape)
         except ValueError:
             raise refuse(
                 "the inputs' shapes do not broadcast",

@@ -12,6 +12,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._gemm import Weights, add_bias, centred, magnitude, wrap32
 from qrun.ops._op import Shape, refuse
+from qrun.shapes import broadcast_shapes
 
 
 def check_matmul(a: Array, b: Array, names: tuple[str, str] = ("A", "B")) -> None:
@@ -19,7 +20,7 @@ def check_matmul(a: Array, b: Array, names: tuple[str, str] = ("A", "B")) -> Non
     ok = a.ndim >= 1 and b.ndim >= 1 and a.shape[-1] == b.shape[-2 if b.ndim > 1 else 0]
     if ok:
         try:
-            np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            broadcast_shapes(a.shape[:-2], b.shape[:-2])
         except ValueError:
             ok = False
     if not ok:
@@ -94,7 +95,7 @@ def claim_product(a: Array, b: Array, ctx: Context) -> tuple[Array, Array]:
     """Claim the accumulator of a checked product; the operands, 1-D ones as a row and a column."""
     left = a[None, :] if a.ndim == 1 else a
     right = b[:, None] if b.ndim == 1 else b
-    lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
     ctx.claim((*lead, left.shape[-2], right.shape[-1]), 8, "accumulator")
     return left, right
 

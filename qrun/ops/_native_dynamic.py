@@ -13,6 +13,7 @@ from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._matmul import matmul_shape
 from qrun.ops._native import Inputs, NativeKernel, NativeSection, Site, Stage, completeness, declined
+from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
     from qrun.native import Matmul, Target
@@ -70,7 +71,7 @@ class Product:
         self.right = b[:, None] if b.ndim == 1 else b
         if a.dtype not in _EIGHT or b.dtype not in _EIGHT:
             raise declined(f"no native {type_name(a.dtype if b.dtype in _EIGHT else b.dtype)} products")
-        self.lead = np.broadcast_shapes(self.left.shape[:-2], self.right.shape[:-2])
+        self.lead = broadcast_shapes(self.left.shape[:-2], self.right.shape[:-2])
         self.k, self.n = self.left.shape[-1], self.right.shape[-1]
         self.a_zero = None if places[2] is None else value(site, places[2], lambda z: self.per_row(row(z)))
         self.b_zero = value(site, places[3], lambda z: self.per_column(column(z), np.int32))

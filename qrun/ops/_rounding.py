@@ -13,7 +13,8 @@ from qrun.ops._exact import Floats, Pair, nearest, scale_pair, two_product, two_
 REACH = 257.0
 """Quotients beyond this saturate every 8-bit type, whatever the zero point."""
 _EPS = float(np.finfo(np.float64).eps)
-Where = tuple[Array, ...]
+Where = Array
+"""A mask of places, of the array's own shape."""
 
 
 def decide(estimate: Array, exact: Callable[[Where], tuple[Pair, Any]], tolerance: float = 16 * _EPS) -> Floats:
@@ -29,9 +30,8 @@ def decide(estimate: Array, exact: Callable[[Where], tuple[Pair, Any]], toleranc
         near = np.abs(estimate - rounded) >= 0.5 - REACH * tolerance
         near &= np.abs(rounded) <= REACH
         if near.any():
-            where = np.nonzero(near)
-            num, den = exact(where)
-            rounded[where] = nearest(num, np.broadcast_to(np.asarray(den, np.float64), num.hi.shape))
+            num, den = exact(near)
+            rounded[near] = nearest(num, np.broadcast_to(np.asarray(den, np.float64), num.hi.shape))
     return np.asarray(rounded)
 
 
@@ -78,7 +78,7 @@ def scaled(acc: Array, factors: tuple[Array, ...], bias: Array | None, dtype: np
         doubtful |= _near_middle(estimate, dtype)
         result = estimate.astype(dtype)
         if doubtful.any():
-            at = np.nonzero(doubtful)
+            at = doubtful
             number = two_product(acc[at].astype(np.float64), np.broadcast_to(factor, acc.shape)[at])
             for f in third:
                 number = scale_pair(number, np.broadcast_to(f, acc.shape)[at])

@@ -15,6 +15,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._op import refuse
+from qrun.shapes import MOST_AXES
 
 INT32_MAX = 2**31 - 1
 
@@ -34,6 +35,17 @@ class Window:
     def extent(self) -> tuple[int, ...]:
         """Size of the dilated kernel."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+
+def check_rank(rank: int, param: str) -> None:
+    """Refuse more spatial axes than a view of all windows can have: each has one for the kernel and one for the place."""
+    most = MOST_AXES // 2 - 1
+    if rank > most:
+        raise refuse(
+            f"{param} has too many spatial axes", param, f"at most {most}", str(rank),
+            why=f"arrays have at most {MOST_AXES} axes, and sums over windows take two for each spatial one.",
+            fix="drop axes of one element with a Reshape before the node, and add them again behind it",
+        )  # fmt: skip
 
 
 def _axes(values: Sequence[int] | None, rank: int, name: str, default: int, least: int) -> tuple[int, ...]:

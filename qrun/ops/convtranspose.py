@@ -14,7 +14,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._float import narrow
 from qrun.ops._op import Shape, op, refuse
-from qrun.ops._window import INT32_MAX, window
+from qrun.ops._window import INT32_MAX, check_rank, window
 
 COLUMN_ELEMENTS = 1 << 20
 
@@ -91,6 +91,7 @@ def _check(x: Array, w: Array, bias: Array | None, group: int, kernel_shape: Seq
             f"X [N,C,spatial...] and W [C,M/group,kernel...] of one rank of 3 or more, W of rank {max(x.ndim, 3)}",
             f"X {shape_text(x.shape)}, W {shape_text(w.shape)}",
         )
+    check_rank(x.ndim - 2, "X")
     if group < 1 or w.shape[0] != x.shape[1] or w.shape[0] % group:
         raise refuse(
             "channels do not fit the groups",

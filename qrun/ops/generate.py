@@ -102,12 +102,10 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx:
     size = int(wide)
     place = axis_in(axis, indices.ndim + 1)
     shape = claim(ctx, (*indices.shape[:place], size, *indices.shape[place:]), values.dtype, "depth")
-    made = np.full(shape, values[0], values.dtype)
     index, exists = _places(indices, size, -size if ctx.version >= 11 else 0)
-    if size and indices.size:
-        whole = np.expand_dims(index, place)
-        np.put_along_axis(made, whole, np.where(np.expand_dims(exists, place), values[1], values[0]), place)
-    return made
+    index, exists = (np.expand_dims(array, place) for array in (index, exists))
+    counted = np.arange(size).reshape([size if axis == place else 1 for axis in range(len(shape))])
+    return np.asarray(np.where((counted == index) & exists, values[1], values[0]), values.dtype)
 
 
 def _places(indices: Array, size: int, least: int) -> tuple[Array, Array]:

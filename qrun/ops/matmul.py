@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._float import is_integer, narrow, product
 from qrun.ops._matmul import check_matmul, matmul_macs
 from qrun.ops._op import op
+from qrun.shapes import broadcast_shapes
 
 
 @op("MatMul", since=1, cost=matmul_macs)
@@ -22,6 +21,6 @@ def matmul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     ctx = ctx or Context()
     check_matmul(A, B)
     rows, columns = A.shape[-2:-1], B.shape[-1:] if B.ndim > 1 else ()
-    ctx.claim((*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), *rows, *columns), 8)
+    ctx.claim((*broadcast_shapes(A.shape[:-2], B.shape[:-2]), *rows, *columns), 8)
     y = product(A, B)
     return y if is_integer(A.dtype) else narrow(y, A.dtype)

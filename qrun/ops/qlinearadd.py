@@ -14,6 +14,7 @@ from qrun.ops._native import NativeKernel, Site
 from qrun.ops._native_pointwise import binary_kernel
 from qrun.ops._op import Shape, op
 from qrun.ops._rounding import decide, fma32
+from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
     from qrun.native.fits import Sum
@@ -64,7 +65,8 @@ def qlinear_add(
 
     def exact(a: Array, b: Array) -> Rounded:
         with np.errstate(all="ignore"):
-            left, right = np.broadcast_arrays((a - float(za)) * sa, (b - float(zb)) * sb)
+            both = (a - float(za)) * sa, (b - float(zb)) * sb
+            left, right = (np.broadcast_to(x, broadcast_shapes(*(x.shape for x in both))) for x in both)
             return decide((left + right) / sc, lambda at: (two_sum(left[at], right[at]), sc))
 
     def ort(a: Array, b: Array) -> Rounded:

@@ -25,6 +25,7 @@ from qrun.ops._native import NativeKernel, Site, gemm_kernel, native_target
 from qrun.ops._native_dynamic import Product, quantized_kernel
 from qrun.ops._op import op, refuse
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
+from qrun.shapes import broadcast_shapes
 
 _NAME = "QLinearMatMul"
 
@@ -161,7 +162,7 @@ def _real_matmul(a: Array, a_zero: Array, b: Array, b_zero: Array, ctx: Context)
     right = b.astype(np.float64) - b_zero.astype(np.float64)
     left = left[None, :] if a.ndim == 1 else left
     right = right[:, None] if b.ndim == 1 else right
-    lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
     ctx.claim((*lead, left.shape[-2], right.shape[-1]), 48, "accumulator")
     with np.errstate(all="ignore"):
         return np.asarray(np.matmul(left, right))

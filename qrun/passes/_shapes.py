@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
-from qrun.ir import Model, Node
+from qrun.ir import Model, Node, TensorType
 from qrun.ops import find
+from qrun.shapes import MOST_AXES
 
 Dims = tuple[int | None, ...]
 """Lengths of the axes, None where unknown."""
@@ -17,21 +18,23 @@ def known_shapes(model: Model) -> Mapping[str, Dims]:
     """What is known before any run; tensors of unknown rank are missing."""
     found: dict[str, Dims] = {name: array.shape for name, array in model.constants.items()}
     for value in (*model.inputs, *model.defaults):
-        if value.shape is not None:
-            found[value.name] = _dims(value.shape)
+        found |= _stated(value)
     for node in model.nodes:
         made = _output(node, found.get)
         for place, name in enumerate(node.outputs):
             stated = model.types.get(name)
             if stated is not None and stated.shape is not None:
-                found[name] = _dims(stated.shape)
+                found |= _stated(stated)
             elif made is not None and not place and name:
                 found[name] = made
     return found
 
 
-def _dims(shape: Sequence[int | str | None]) -> Dims:
-    return tuple(d if isinstance(d, int) else None for d in shape)
+def _stated(value: TensorType) -> dict[str, Dims]:
+    """Its shape by its name; nothing for one that no array can have."""
+    if value.shape is None or len(value.shape) > MOST_AXES:
+        return {}
+    return {value.name: tuple(d if isinstance(d, int) else None for d in value.shape)}
 
 
 def _output(node: Node, shape: Callable[[str], Dims | None]) -> Dims | None:

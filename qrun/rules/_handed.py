@@ -14,6 +14,7 @@ from qrun.rules._forms import expected_shape
 from qrun.rules._parameters import Quantizer, Slot
 from qrun.rules._scope import Scope, nodes
 from qrun.rules._typed import sound
+from qrun.shapes import broadcast_shapes
 
 _KEEPS = (("", "MaxPool"), ("", "Relu"), ("", "Clip"), ("", "Pad"), ("", "Resize"), ("com.microsoft", "NhwcMaxPool"))
 """Operators, beside those that only move elements, whose codes have the scale and zero point of their input."""
@@ -174,7 +175,7 @@ def _pair(a: Array | None, b: Array | None, direct: bool) -> tuple[Array, Array]
         return None
     a, b = (_one(value) for value in (a, b))
     if a.size == b.size == 1 or (direct and (a.shape == b.shape or 1 in (a.size, b.size))):
-        shape = np.broadcast_shapes(a.shape, b.shape)
+        shape = broadcast_shapes(a.shape, b.shape)
         return np.broadcast_to(a, shape), np.broadcast_to(b, shape)
     return None
 

@@ -14,6 +14,7 @@ from qrun.ops._conv import conv_window
 from qrun.ops._window import padded, patches
 from qrun.rules._observed import tensors
 from qrun.rules._weights import Weight
+from qrun.shapes import broadcast_shapes
 
 SAFE = 128
 """255 * 128 = 32640 fits int16; 255 * 129 = 32895 and -32895 do not."""
@@ -70,7 +71,7 @@ def _products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
     if len(matrices) == 1:
         yield x.reshape(-1, x.shape[-1]).T, matrices[0]
         return
-    lead = np.broadcast_shapes(x.shape[:-2], w.codes.shape[:-2])
+    lead = broadcast_shapes(x.shape[:-2], w.codes.shape[:-2])
     rows = np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(math.prod(lead), *x.shape[-2:])
     placed = np.broadcast_to(matrices.reshape(*w.codes.shape[:-2], *matrices.shape[1:]), (*lead, *matrices.shape[1:]))
     for one, matrix in zip(rows, placed.reshape(-1, *matrices.shape[1:]), strict=True):

@@ -125,8 +125,8 @@ def made_type(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
     number = node.attributes.get("to" if node.op_type == "Cast" else "output_dtype", 0)
     if isinstance(number, int) and number in DTYPES:
         return DTYPES[number]
-    for q in quantizers(node):
-        if q.is_output and place == 0 and q.zero_point:
+    for q in quantizers(node) if place == 0 else ():
+        if q.is_output and q.zero_point:
             return dtype(q.zero_point.tensor)
     if node.op_type == "QuantizeLinear":
         return np.dtype(np.uint8)

@@ -56,7 +56,7 @@ def weight_axis(model: Model) -> Iterator[Finding]:
         if node.domain or node.op_type not in ("Conv", "MatMul", "Gemm") or len(node.inputs) < 2:
             continue
         w = dequantized(scope, node.inputs[1])
-        if w is None or w.scale is None or w.scale.ndim != 1 or w.scale.size == 1 or np.all(w.scale == w.scale[0]):
+        if w is None or w.scale is None or w.scale.ndim != 1 or np.all(w.scale == w.scale[:1]):
             continue
         shape = w.scope.shape(w.tensor)
         axis = w.node.attributes.get("axis", 1)

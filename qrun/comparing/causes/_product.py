@@ -15,6 +15,7 @@ from qrun.ops import Arith, Context, find
 from qrun.ops._conv import conv_window
 from qrun.ops._quantize import requantize
 from qrun.ops._window import padded, patches
+from qrun.shapes import broadcast_shapes
 
 Where = tuple[Any, ...]
 
@@ -57,7 +58,7 @@ def _operands(s: Suspect) -> tuple[Array | None, Array | None]:
 def _of_matmul(a: Array | None, b: Array | None) -> Iterator[Part]:
     if a is None or b is None or min(a.ndim, b.ndim) < 2:
         return
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    lead = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     left, right = np.broadcast_to(a, (*lead, *a.shape[-2:])), np.broadcast_to(b, (*lead, *b.shape[-2:]))
     for where in np.ndindex(*lead):
         yield Part(left[where], right[where], where, False)

@@ -1,0 +1,24 @@
+"""Shapes of arrays, for every rank that arrays may have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MOST_AXES = 64
+"""Of a numpy array."""
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """What shapes broadcast to, as numpy.broadcast_shapes says, which knows 32 axes only, of the 64 that arrays may have.
+
+    Raises ValueError if they do not broadcast.
+    """
+    rank = max(map(len, shapes), default=0)
+    made = [1] * rank
+    for shape in shapes:
+        for place, length in enumerate(shape, rank - len(shape)):
+            if length != made[place] and length != 1:
+                if made[place] != 1:
+                    raise ValueError(f"the shapes {', '.join(str(tuple(s)) for s in shapes)} do not broadcast")
+                made[place] = length
+    return tuple(made)
