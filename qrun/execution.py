@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 import numpy as np
 
 from qrun.dispatch import NativeKernels
-from qrun.errors import RunError
+from qrun.errors import MemoryLimitError, RunError
+from qrun.foresight import foresee
 from qrun.ir import Array, Model
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
@@ -63,10 +65,15 @@ def execute(
     """
     model = plan.model
     values: dict[str, Array] = {**model.constants, **feeds}
-    for array in feeds.values():
-        budget.hold(array)
-    events = []
+    _hold_feeds(model, feeds, budget)
+    events: list[NodeEvent] = []
     clock = Clock()
+
+    def look(allowed: int) -> None:
+        with clock.aside():
+            foresee(plan.model, plan.steps[len(events) :], values, budget.live, allowed)
+
+    budget.look_ahead(look)
     run = Run(arith, budget, observe, natives, clock, groups or {})
     begin = clock.now()
     for step in plan.steps:
@@ -79,7 +86,7 @@ def execute(
             freed = values.pop(name, None)
             if freed is not None:
                 budget.release(freed)
-    outputs = _own({name: values[name] for name in plan.keep}, feeds)
+    outputs = _own({name: values[name] for name in plan.keep}, feeds, model, budget)
     _check_outputs(model, outputs)
     return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)
 
@@ -87,24 +94,45 @@ def execute(
 def run_program(compiled: Compiled, feeds: Mapping[str, Array], budget: Budget, timed: bool) -> RunResult:
     """Run a plan's native program on checked feeds; with events if `timed`."""
     begin = perf_counter_ns()
-    ran = compiled.run(feeds, budget)
     plan = compiled.plan
+    _hold_feeds(plan.model, feeds, budget)
+    ran = compiled.run(feeds, budget)
     made = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
-    outputs = _own(made, feeds)
+    outputs = _own(made, feeds, plan.model, budget)
     _check_outputs(plan.model, outputs)
     duration = perf_counter_ns() - begin
     return RunResult(outputs, compiled.timed(ran) if timed else (), duration, budget.peak, begin)
 
 
-def _own(outputs: Mapping[str, Array], feeds: Mapping[str, Array]) -> dict[str, Array]:
+def _hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None:
+    for name, array in feeds.items():
+        with _within(model, f"input {name}"):
+            budget.hold(array, name)
+
+
+def _own(outputs: Mapping[str, Array], feeds: Mapping[str, Array], model: Model, budget: Budget) -> dict[str, Array]:
     """The outputs as arrays of their own, which the caller may write to."""
     seen = {id(_root(array)) for array in feeds.values()}
     found = {}
     for name, array in outputs.items():
-        shared = not array.flags.writeable or id(_root(array)) in seen
-        found[name] = array.copy() if shared else array
+        found[name] = array
+        if not array.flags.writeable or id(_root(array)) in seen:
+            with _within(model, f"output {name}"):
+                budget.claim(array.shape, array.itemsize, name)
+            found[name] = array.copy()
+            budget.hold(found[name], name)
         seen.add(id(_root(found[name])))
     return found
+
+
+@contextmanager
+def _within(model: Model, place: str) -> Iterator[None]:
+    """Memory errors of what no node makes say where it belongs."""
+    try:
+        yield
+    except MemoryLimitError as error:
+        error.where = (model.label, place)
+        raise
 
 
 def _root(array: Array) -> Array:

@@ -18,6 +18,8 @@ ADDRESSABLE = 2**47
 """Bytes that a process can address."""
 SMALL = 2**24
 """Up to so many bytes are taken without asking the system what is free, which takes longer than many nodes."""
+LARGE = 2**28
+"""A run that holds more looks ahead, once, whether later nodes will need too much: taking it would take seconds."""
 
 
 def human(nbytes: int) -> str:
@@ -97,15 +99,20 @@ def _rounded_up(nbytes: int) -> str:
 class Budget:
     """What a run may hold at once, in bytes, and what it holds now.
 
-    `limit` None means no limit. `hold` and `release` count each buffer once, however many arrays view it.
-    `claim` is called by a kernel before it makes a tensor that its inputs do not bound, so that a small hostile
-    model cannot take the machine down.
+    limit: None means no limit; a function is asked when the account first passes SMALL, and what it says is then
+    allowed beyond what is held at that time.
+
+    A tensor counts from `hold` to `release`, and once, however many arrays view it; the model's own weights, which are
+    there before the run and after it, do not count. `claim` is called before a tensor is made, so that a small hostile
+    model cannot take the machine down. Both raise MemoryLimitError.
     """
 
-    __slots__ = ("_limit", "_views", "live", "peak")
+    __slots__ = ("_ahead", "_ceiling", "_limit", "_views", "live", "peak")
 
     def __init__(self, limit: int | Callable[[], int] | None = None) -> None:
         self._limit = limit
+        self._ceiling: int = SMALL if callable(limit) else ADDRESSABLE if limit is None else limit
+        self._ahead: Callable[[int], None] | None = None
         self.live = 0
         self.peak = 0
         self._views: dict[int, int] = {}
@@ -114,55 +121,98 @@ class Budget:
     def limit(self) -> int | None:
         """Found out when first asked for, if a function was given."""
         if callable(self._limit):
-            self._limit = self._limit()
+            self._limit = self.live + self._limit()
         return self._limit
 
-    def hold(self, array: Any) -> None:
+    def look_ahead(self, look: Callable[[int], None]) -> None:
+        """Call `look` with the limit, once, when the account first passes LARGE: it may raise MemoryLimitError for what
+        the run will need later."""
+        self._ahead = look
+        self._ceiling = min(self._ceiling, LARGE)
+
+    def hold(self, array: Any, what: str = "output") -> None:
+        """Count an array that is there, fed or made; what: its name."""
         owner = _owner(array)
         views = self._views.get(id(owner), 0)
-        self._views[id(owner)] = views + 1
         if not views:
-            self.live += owner.nbytes
-            self.peak = max(self.peak, self.live)
+            self._take(owner.nbytes, array.shape, what)
+        self._views[id(owner)] = views + 1
+
+    def hold_made(self, array: Any, what: str) -> None:
+        """Count what a kernel made, unless it is a view of a weight, which nobody can write to."""
+        owner = _owner(array)
+        if owner.flags.writeable or id(owner) in self._views:
+            self.hold(array, what)
 
     def release(self, array: Any) -> None:
+        """Undo one `hold` of this array, or of another one in the same memory."""
         owner = _owner(array)
-        self._views[id(owner)] -= 1
-        if not self._views[id(owner)]:
-            del self._views[id(owner)]
+        views = self._views.pop(id(owner), 0)
+        if views > 1:
+            self._views[id(owner)] = views - 1
+        elif views:
             self.live -= owner.nbytes
 
-    def count(self, nbytes: int) -> None:
-        """Take scratch memory that is there already into the account; MemoryLimitError if it passes a limit that was set."""
-        if callable(self._limit):
-            self.peak = max(self.peak, self.live + nbytes)
+    def reserve(self, nbytes: int, what: str, *, there: bool = False) -> None:
+        """Count memory for the rest of the run. there: it was taken before, so a limit by what is free has left it out."""
+        if there and callable(self._limit):
+            self.live += nbytes
+            self.peak = max(self.peak, self.live)
         else:
-            self.claim((nbytes,), 1, "native program")
+            self._take(nbytes, (nbytes,), what)
 
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
         """Raise MemoryLimitError if a tensor of this shape would pass the limit, or is one that numpy cannot index."""
-        nbytes = math.prod(int(n) for n in shape) * itemsize
-        extent = math.prod(max(int(n), 1) for n in shape) * itemsize
-        if extent >= 2**63:
-            nbytes = extent
-        if callable(self._limit) and self.live + nbytes <= SMALL:
-            limit = SMALL
-        else:
-            limit = self.limit if self.limit is not None else ADDRESSABLE
-        if self.live + nbytes > limit:
-            dims = ",".join(str(n) for n in shape)
-            needed = self.live + nbytes
-            enough = f"--max-memory {_rounded_up(needed)} is enough up to here, though later nodes may need more"
-            raise MemoryLimitError(
-                "QR010",
-                "memory-limit",
-                "this run needs more memory than allowed",
-                where=[what],
-                facts=[
-                    ("tensor", f"{what} [{dims}], {human(nbytes)}"),
-                    ("needed", f"{human(needed)} with it"),
-                    ("allowed", human(limit)),
-                ],
-                fixes=[enough if needed < ADDRESSABLE else "make it smaller: no machine has that much memory"],
-            )
-        self.peak = max(self.peak, self.live + nbytes)
+        nbytes = math.prod(shape) * itemsize
+        if not nbytes:
+            extent = math.prod(max(int(n), 1) for n in shape) * itemsize
+            nbytes = extent if extent >= 2**63 else 0
+        needed = self.live + int(nbytes)
+        if needed > self._ceiling:
+            self._pass(needed, int(nbytes), shape, what)
+        self.peak = max(self.peak, needed)
+
+    def _take(self, nbytes: int, shape: Sequence[int], what: str) -> None:
+        needed = self.live + nbytes
+        if needed > self._ceiling:
+            self._pass(needed, nbytes, shape, what)
+        self.live = needed
+        self.peak = max(self.peak, needed)
+
+    def _pass(self, needed: int, nbytes: int, shape: Sequence[int], what: str) -> None:
+        """Let the account grow beyond what was known to be allowed, or raise."""
+        limit = self.limit
+        allowed = ADDRESSABLE if limit is None else limit
+        if needed > allowed:
+            raise over_limit(what, shape, nbytes, needed, allowed)
+        self._ceiling = allowed
+        if self._ahead is not None and needed <= LARGE:
+            self._ceiling = min(allowed, LARGE)
+        elif self._ahead is not None:
+            look, self._ahead = self._ahead, None
+            look(allowed)
+
+
+def over_limit(
+    what: str, shape: Sequence[int], nbytes: int, needed: int, allowed: int, *, least: int = 0
+) -> MemoryLimitError:
+    """The error of a tensor of so many bytes, with which a run needs more than is allowed.
+
+    least: what the run will need in all, if that was looked ahead.
+    """
+    dims = ",".join(str(n) for n in shape)
+    enough = f"--max-memory {_rounded_up(max(needed, least))} is enough up to here, though later nodes may need more"
+    if least:
+        enough = f"--max-memory {_rounded_up(max(needed, least))} if this is meant, or smaller inputs"
+    return MemoryLimitError(
+        "QR010",
+        "memory-limit",
+        "this run needs more memory than allowed",
+        where=[what],
+        facts=[
+            ("tensor", f"{what} [{dims}], {human(nbytes)}"),
+            ("needed", f"{human(needed)} with it"),
+            ("allowed", human(allowed)),
+        ],
+        fixes=[enough if max(needed, least) < ADDRESSABLE else "make it smaller: no machine has that much memory"],
+    )

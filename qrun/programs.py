@@ -44,7 +44,7 @@ class Compiled:
     arith: Arith
 
     def run(self, feeds: Mapping[str, Array], budget: Budget) -> Ran:
-        """Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one."""
+        """feeds: counted in the budget already. Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one."""
         known = {**defaults(self.plan), **feeds}
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:

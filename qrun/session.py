@@ -52,7 +52,9 @@ class Session:
                 tables in place of chains of pointwise nodes (qrun.passes tells what stays equal); None: unless the
                 reference backend is asked for.
     threads:    of the native kernels; None: as many as the CPUs that this process may use.
-    max_memory: bytes a run may hold at once; None: 80 % of what is free.
+    max_memory: bytes a run may hold at once: its inputs while it needs them, every tensor that it makes, and its results;
+                not the weights, which the model holds. None: 80 % of what is free. A run that would need more is
+                refused with MemoryLimitError, before it takes much if shapes tell.
     cache:      where compiled native kernels are kept: True for the user's private cache folder, False for nowhere, or
                 a directory, which must be this user's alone.
     isa:        a native instruction set; "" for the best of this CPU.

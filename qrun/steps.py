@@ -114,8 +114,7 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
     except OperatorError as error:
         raise located(error, model, node, step.definition) from None
     except MemoryLimitError as error:
-        error.where = (model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
-        raise
+        raise placed(error, model, node) from None
     except (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError) as error:
         raise _failed(error, model, step, args) from error
     except Exception as error:
@@ -127,7 +126,10 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
     for name, array in zip(node.outputs, made, strict=False):
         if name:
             values[name] = array
-            run.budget.hold(array)
+            try:
+                run.budget.hold_made(array, name)
+            except MemoryLimitError as error:
+                raise placed(error, model, node) from None
     inputs = tuple(
         TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.inputs, args, strict=True) if a is not None
     )
@@ -147,6 +149,13 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
         run.groups.get(node.index, (node.index,)),
         node,
     )
+
+
+def placed(error: MemoryLimitError, model: Model, node: Node) -> MemoryLimitError:
+    """The error with file and node in it, unless it names them: what was foreseen is a later node's."""
+    if error.where[0] != model.label:
+        error.where = (model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
+    return error
 
 
 def _bind(step: Step, args: Sequence[Array | None], run: Run) -> Bound | None:
@@ -175,8 +184,7 @@ def _compute(step: Step, args: Sequence[Array | None], bound: Bound | None, ctx:
 
 def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
     """What the reference kernel makes of these inputs."""
-    kwargs = {**step.kwargs, "ctx": ctx} if step.definition.takes_context else step.kwargs
-    return step.definition.reference(*args, **kwargs)
+    return step.definition.compute(args, step.kwargs, ctx)
 
 
 def _observe(step: Step, args: Sequence[Array | None], bound: Bound, result: Array, ctx: Context) -> None:

@@ -20,22 +20,8 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *(
-        "errors",
-        "files",
-        "child",
-        "memory",
-        "cpus",
-        "shapes",
-        "ir",
-        "native",
-        "ops",
-        "passes",
-        "plan",
-        "dispatch",
-        "steps",
-        "extents",
-    ),
+    *("errors", "files", "child", "memory", "cpus", "shapes", "ir", "native", "ops", "passes", "plan", "foresight"),
+    *("dispatch", "steps", "extents"),
     *("machine", "profiling", "programs", "execution", "sizes", "fitting", "feeds", "session", "differences", "peers"),
     *("ortnodes", "ortprofile", "arrays", "randoms", "inline", "inputerrors", "inputs", "outputs", "rules"),
     *("refusals", "ties", "vectors", "checking", "runners", "comparing", "report", "cli", "pytest_plugin", "__main__"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -251,12 +250,10 @@ def _dequantize(codes: Array, scale: Array | None, zero: Array | None, quantizer
 def _call(node: Node, args: Sequence[Array | None], budget: Budget | None = None) -> tuple[Array, ...]:
     definition = find(node.domain, node.op_type, node.version)
     assert definition is not None, node.op
-    kwargs: dict[str, Any] = dict(definition.bind(node))
-    if definition.takes_context:
-        wanted = tuple(bool(name) for name in node.outputs)
-        kwargs["ctx"] = Context("exact", node.version, len(node.outputs), wanted, False, budget or Budget())
+    wanted = tuple(bool(name) for name in node.outputs)
+    ctx = Context("exact", node.version, len(node.outputs), wanted, False, budget or Budget())
     with np.errstate(all="ignore"):
-        made = definition.reference(*args, **kwargs)
+        made = definition.compute(args, definition.bind(node), ctx)
     return made if isinstance(made, tuple) else (made,)
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnx.shape_inference
 from onnx import helper
 
+from qrun.ir import schema
 from qrun.ir.graph import value_type
 from qrun.ir.load import parse, read_file
-from qrun.ir.model import Model, TensorType
+from qrun.ir.model import Array, Model, Node, TensorType
+from qrun.ir.types import NUMBERS
 
 MAX_BYTES = 2**31 - 1
 """What onnx.shape_inference takes: one serialized protobuf."""
@@ -81,6 +85,50 @@ def infer(source: str | Path | bytes) -> Mapping[str, TensorType]:
         return {v.name: _without_made_up(value_type(v)) for v in (*graph.value_info, *graph.output) if v.name in named}
     except Exception:
         return {}
+
+
+def infer_node(
+    node: Node, opsets: Mapping[str, int], types: Mapping[str, TensorType], values: Mapping[str, Array]
+) -> Mapping[str, TensorType]:
+    """Name to type and shape for what one node makes, as far as ONNX infers them; nothing if that fails.
+
+    types: of its inputs. values: of those that are known; they should be small.
+    """
+    found = dict(types)
+    try:
+        imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+        for proto in _plain(_known(node)):
+            definition = onnx.defs.get_schema(proto.op_type, opsets.get(proto.domain, 1), proto.domain)
+            inputs = [name for name in proto.input if name]
+            given = {name: _type_proto(found[name]) for name in inputs}
+            data = {name: onnx.numpy_helper.from_array(values[name], name) for name in inputs if name in values}
+            made = onnx.shape_inference.infer_node_outputs(definition, proto, given, data, opset_imports=imports)
+            infos = [onnx.ValueInfoProto(name=name, type=kind) for name, kind in made.items()]
+            found |= {info.name: _without_made_up(value_type(info)) for info in infos}
+    except Exception:
+        return {}
+    return {name: found[name] for name in node.outputs if name in found}
+
+
+def _type_proto(value: TensorType) -> onnx.TypeProto:
+    assert value.dtype is not None
+    return helper.make_tensor_type_proto(NUMBERS[value.dtype], value.shape)
+
+
+def _known(node: Node) -> onnx.NodeProto:
+    """A node of qrun's own operators, which keep the first input's shape, in the words of ONNX; others as they are."""
+    if node.domain == schema.OWN:
+        return helper.make_node("Identity", node.inputs[:1], node.outputs[:1])
+    return node_proto(node)
+
+
+def node_proto(node: Node) -> onnx.NodeProto:
+    """The node as protobuf; empty lists are left out."""
+    attributes = {k: v for k, v in node.attributes.items() if isinstance(v, np.ndarray) or v != ()}
+    plain: dict[str, Any] = {
+        k: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()
+    }
+    return helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain, **plain)
 
 
 def _plain(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:

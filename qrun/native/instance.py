@@ -111,7 +111,8 @@ class Instance:
 
         def take(key: Key, array: Array) -> None:
             values[key], held[key] = array, self._point(key, array)
-            budget.hold(array)
+            if held[key] is not array:
+                budget.hold(held[key], str(key))
 
         for key, array in arrays.items():
             take(key, array)
@@ -126,13 +127,17 @@ class Instance:
                 assert isinstance(item, Foreign)
                 made = elsewhere(stretch.item, [self._value(key, values) for key in item.inputs])
                 for key, array in zip(item.outputs, made, strict=True):
-                    take(key, array.copy() if np.may_share_memory(array, self.memory) else array)
+                    own = array.copy() if np.may_share_memory(array, self.memory) else array
+                    budget.hold_made(own, str(key))
+                    take(key, own)
             ticks = self.times[:, stretch.first : stretch.end + 1].copy()
             stamps.append(Stamp(stretch, begin, perf_counter_ns(), ticks))
             for key in stretch.frees:
-                budget.release(values.pop(key))
-                held.pop(key)
-        return Ran({key: self._copy(key, values) for key in program.wanted}, tuple(stamps))
+                array, pointed = values.pop(key), held.pop(key)
+                budget.release(array)
+                if pointed is not array:
+                    budget.release(pointed)
+        return Ran({key: self._copy(key, values, budget) for key in program.wanted}, tuple(stamps))
 
     def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
         """A value as an array: a view of the arena, of another array, or that array."""
@@ -144,10 +149,14 @@ class Instance:
         stored = values[storage.root.key].reshape(storage.operand.stored(storage.order))
         return np.moveaxis(stored, -1, 1) if storage.order == "channels" else stored
 
-    def _copy(self, key: Key, values: Mapping[Any, Array]) -> Array:
+    def _copy(self, key: Key, values: Mapping[Any, Array], budget: Budget) -> Array:
         value = self._value(key, values)
-        own = value is values.get(key) and key not in self.program.fixed
-        return np.asarray(value, order="C") if own else np.array(value, order="C")
+        if value is values.get(key) and key not in self.program.fixed and value.flags.c_contiguous:
+            return value
+        budget.claim(value.shape, value.itemsize, str(key))
+        made = np.array(value, order="C")
+        budget.hold(made, str(key))
+        return made
 
     def _lead(self, stretch: Stretch) -> None:
         self.generation += 1

@@ -169,17 +169,17 @@ class Program:
         return self.arena + len(self.calls) * (STRUCT + ENTRY) + self.engine.threads * self.scratch
 
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> Ran:
-        """arrays: the values that come from outside. elsewhere: item number and its inputs to its outputs.
+        """arrays: the values that come from outside, counted already. elsewhere: item number and its inputs to its outputs.
 
         Raises Unplanned if an array has not the type and shape of its operand, Undecided if a kernel could not decide.
         """
         with self.lock:
             instance = self._free.pop() if self._free else None
         if instance is None:
-            budget.claim((self.nbytes,), 1, "native program")
+            budget.reserve(self.nbytes, "native program")
             instance = Instance(self)
         else:
-            budget.count(self.nbytes)
+            budget.reserve(self.nbytes, "native program", there=True)
         try:
             return instance.run(arrays, elsewhere, budget)
         finally:

@@ -31,6 +31,7 @@ def convert(x: Array, dtype: np.dtype[Any], saturate: bool, round_mode: str, ctx
     """x as `dtype`; the rules are those of Cast."""
     if x.dtype == dtype:
         return x
+    ctx.claim(x.shape, dtype.itemsize)
     if dtype == np.object_:
         return _to_text(_plain(x))
     x = _from_text(x, dtype) if x.dtype == np.object_ else _plain(x)

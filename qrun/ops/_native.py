@@ -107,11 +107,11 @@ def kernel_of(
     """The kernel that runs an operation on the node's inputs of these numbers."""
     from qrun.native.operation import must_reach
 
-    engine = site.engine
-    for place, operand in enumerate(operation.operands):
-        order = operation.result_order if place == len(operation.operands) - 1 else operation.source_order
-        site.afford(int(np.prod(operand.stored(order), dtype=np.int64)) * operand.dtype.itemsize + 4096)
-    result = operation.result
+    engine, (*sources, result) = site.engine, operation.operands
+    orders = [(result, operation.result_order)]
+    if operation.source_order == "channels":
+        orders += [(source, operation.source_order) for source in sources]
+    site.afford(sum(int(np.prod(o.stored(order), dtype=np.int64)) * o.dtype.itemsize + 4096 for o, order in orders))
     must_reach(operation.tight, int(np.prod(result.shape, dtype=np.int64)) * result.dtype.itemsize)
     sections = tuple(NativeSection(s.spec.key(), s.spec.form, s.first, s.channels, s.why) for s in operation.tight)
 

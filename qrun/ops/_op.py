@@ -102,6 +102,16 @@ class OpDef:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.reference(*args, **kwargs)
 
+    def compute(self, args: Sequence[Array | None], kwargs: Mapping[str, Any], ctx: Context) -> Any:
+        """What the reference kernel makes, with attributes as `bind` gives them.
+
+        Kernels with a `ctx` claim their memory once they know the output's shape. Of the others it is claimed here: they
+        make views, or something no larger than their first input, or work on a copy of it.
+        """
+        if self._bounded and args and args[0] is not None:
+            ctx.claim(args[0].shape, args[0].itemsize)
+        return self.reference(*args, **kwargs, ctx=ctx) if self.takes_context else self.reference(*args, **kwargs)
+
     def __repr__(self) -> str:
         return f"<op {self.domain + '::' if self.domain else ''}{self.op_type} since {self.since}>"
 
@@ -112,6 +122,10 @@ class OpDef:
     @cached_property
     def takes_context(self) -> bool:
         return "ctx" in self.signature.parameters
+
+    @cached_property
+    def _bounded(self) -> bool:
+        return self.form == "pointwise" or not (self.takes_context or self.form)
 
     @cached_property
     def inputs(self) -> tuple[Param, ...]:

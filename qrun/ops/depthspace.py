@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
+from qrun.ops._context import Context
 from qrun.ops._op import op, refuse
 
 
 @op("DepthToSpace", since=1, form="moves")
-def depth_to_space_1(input: Array, *, blocksize: int) -> Array:
+def depth_to_space_1(input: Array, *, blocksize: int, ctx: Context | None = None) -> Array:
     """DepthToSpace-13 in DCR order. Source: ONNX operators, DepthToSpace-1."""
-    return _to_space(input, blocksize, "DCR")
+    return _to_space(input, blocksize, "DCR", ctx or Context())
 
 
 @op("DepthToSpace", since=11, form="moves")
-def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR") -> Array:
+def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context | None = None) -> Array:
     """Channels to blocks of pixels: [N,C,H,W] to [N,C/b/b,H*b,W*b], b = blocksize.
 
     mode: how the input's channels are counted: DCR by row in the block, column in the block, output channel;
@@ -22,28 +23,29 @@ def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     Raises OperatorError for another mode or rank, and for channels that b * b does not divide.
     Source: ONNX operators, DepthToSpace-28.
     """
-    return _to_space(input, blocksize, mode)
+    return _to_space(input, blocksize, mode, ctx or Context())
 
 
 @op("SpaceToDepth", since=1, form="moves")
-def space_to_depth_1(input: Array, *, blocksize: int) -> Array:
+def space_to_depth_1(input: Array, *, blocksize: int, ctx: Context | None = None) -> Array:
     """SpaceToDepth-28 in DCR order. Source: ONNX operators, SpaceToDepth-13."""
-    return _to_depth(input, blocksize, "DCR")
+    return _to_depth(input, blocksize, "DCR", ctx or Context())
 
 
 @op("SpaceToDepth", since=28, form="moves")
-def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR") -> Array:
+def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context | None = None) -> Array:
     """Blocks of pixels to channels: [N,C,H,W] to [N,C*b*b,H/b,W/b], b = blocksize; the inverse of DepthToSpace.
 
     mode: how the output's channels are counted, as in DepthToSpace. Exact.
     Raises OperatorError for another mode or rank, and for H or W that b does not divide.
     Source: ONNX operators, SpaceToDepth-28.
     """
-    return _to_depth(input, blocksize, mode)
+    return _to_depth(input, blocksize, mode, ctx or Context())
 
 
-def _to_space(x: Array, block: int, mode: str) -> Array:
+def _to_space(x: Array, block: int, mode: str, ctx: Context) -> Array:
     _check(x, block, mode, ((1, "channels", block * block),))
+    ctx.claim(x.shape, x.itemsize)
     n, c, h, w = x.shape
     rest = c // (block * block)
     if mode == "DCR":
@@ -53,8 +55,9 @@ def _to_space(x: Array, block: int, mode: str) -> Array:
     return blocks.reshape(n, rest, h * block, w * block)
 
 
-def _to_depth(x: Array, block: int, mode: str) -> Array:
+def _to_depth(x: Array, block: int, mode: str, ctx: Context) -> Array:
     _check(x, block, mode, ((2, "rows", block), (3, "columns", block)))
+    ctx.claim(x.shape, x.itemsize)
     n, c, h, w = x.shape
     blocks = x.reshape(n, c, h // block, block, w // block, block)
     order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)

@@ -29,6 +29,7 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context | None = None) -> tuple[Ar
     Source: ONNX operators, DynamicQuantizeLinear-11.
     """
     ctx = ctx or Context()
+    ctx.claim(x.shape)
     scale, zero = dynamic_parameters(x, ctx.arith)
     note_scale(ctx, scale, "y_scale")
     y = np.empty(x.shape, np.uint8)

@@ -45,6 +45,7 @@ def einsum(*Inputs: Array, equation: str, ctx: Context | None = None) -> Array:
     dtype = Inputs[0].dtype
     terms, out = _parse(equation, Inputs)
     sizes = _sizes(terms, Inputs)
+    claim(ctx, [sizes[label] for label in out], dtype, "equation")
     pending = [
         _operand(x if is_integer(dtype) else widen(x), labels, sizes) for x, labels in zip(Inputs, terms, strict=True)
     ]

@@ -150,7 +150,9 @@ def dropout_7(data: Array, *, ratio: float = 0.5, ctx: Context | None = None) ->
     ctx = ctx or Context()
     if not ctx.wants(1):
         return (data,)
-    return data, np.ones(data.shape, data.dtype if ctx.version < 10 else np.bool_)
+    kind = data.dtype if ctx.version < 10 else np.dtype(np.bool_)
+    ctx.claim(data.shape, kind.itemsize)
+    return data, np.ones(data.shape, kind)
 
 
 @op("Dropout", since=12)
@@ -175,7 +177,10 @@ def dropout(
             raise refuse(f"{name} is not a scalar", name, "a scalar", value, code="QR208", name="shape-mismatch")
     rate = 0.5 if ratio is None else float(ratio.reshape(()))
     if training_mode is None or not bool(training_mode.reshape(())) or rate == 0:
-        return (data, np.ones(data.shape, np.bool_)) if ctx.wants(1) else (data,)
+        if not ctx.wants(1):
+            return (data,)
+        ctx.claim(data.shape)
+        return data, np.ones(data.shape, np.bool_)
     if not 0 <= rate < 1:
         raise refuse("ratio is out of range", "ratio", "0 <= ratio < 1", str(rate))
     ctx.claim(data.shape, 17)

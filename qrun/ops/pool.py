@@ -179,13 +179,14 @@ def average_pool(
 
 
 @op("GlobalAveragePool", since=1)
-def global_average_pool(X: Array) -> Array:
+def global_average_pool(X: Array, *, ctx: Context | None = None) -> Array:
     """The mean over all spatial axes: X [N,C,spatial...] to [N,C,1...]. NaN over no elements.
 
     In float64 and rounded once to X's type; float64 stays float64.
     Source: ONNX operators, GlobalAveragePool-22.
     """
     _check_rank(X, 2, "X", "[N,C,spatial...]")
+    (ctx or Context()).claim(X.shape[:2], 8)
     axes = tuple(range(2, X.ndim))
     with np.errstate(all="ignore"):
         total = np.sum(X, axis=axes, dtype=np.float64, keepdims=True)
@@ -193,12 +194,13 @@ def global_average_pool(X: Array) -> Array:
 
 
 @op("GlobalMaxPool", since=1)
-def global_max_pool(X: Array) -> Array:
+def global_max_pool(X: Array, *, ctx: Context | None = None) -> Array:
     """The largest element over all spatial axes: X [N,C,spatial...] to [N,C,1...]. -inf over no elements.
 
     Exact; NaN if there is one. Source: ONNX operators, GlobalMaxPool-22.
     """
     _check_rank(X, 2, "X", "[N,C,spatial...]")
+    (ctx or Context()).claim(X.shape[:2], X.itemsize)
     with np.errstate(all="ignore"):
         return np.asarray(X.max(axis=tuple(range(2, X.ndim)), keepdims=True, initial=X.dtype.type(-np.inf)))
 

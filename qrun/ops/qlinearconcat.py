@@ -60,6 +60,7 @@ def qlinear_concat(
         xz = zero_param(zero, x.dtype, f"inputs[{place + 2}] (zero_point)", f"inputs[{place}]", _NAME)
         tensors.append((x, xs, xz))
     places = _check_shapes([x for x, _, _ in tensors], axis)
+    ctx.claim((sum(x.size for x, _, _ in tensors),), 2, "parts and output")
     parts = [
         unary(x, requantized(all_codes(x.dtype), xz, xs, yz, ys, ctx), yz, ctx, f"inputs[{3 * i}]")
         for i, (x, xs, xz) in enumerate(tensors)

@@ -48,6 +48,7 @@ def qlinear_global_average_pool(
     """
     ctx = ctx or Context()
     c = _check(X, (x_scale, y_scale), (x_zero_point, y_zero_point), channels_last, ctx)
+    ctx.claim([n for axis, n in enumerate(X.shape) if axis not in c.axes], 8)
     wide = np.int32 if c.count < 1 << 23 else np.int64
     total = np.asarray(np.sum(X, axis=c.axes, dtype=wide, keepdims=True))
     acc = total.astype(np.float64) - float(c.count) * float(c.x_zero)

@@ -58,6 +58,7 @@ def qlinear_softmax(
     xs, ys = scale_param(X_scale, "X_scale", _NAME, ctx), scale_param(y_scale, "y_scale", _NAME, ctx)
     zero_param(x_zero_point, X.dtype, "x_zero_point", "X", _NAME)
     yz = zero_param(y_zero_point, X.dtype, "y_zero_point", "Y", _NAME)
+    ctx.claim(X.shape, 1)
     moved = X if opset < 13 else np.moveaxis(X, place, -1)
     length = math.prod(X.shape[place:]) if opset < 13 else X.shape[place]
     if not X.size:

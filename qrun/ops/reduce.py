@@ -32,13 +32,24 @@ def reduction(
     """
 
     def declare(reduce: Reduction) -> Reduction:
-        def by_attribute(data: Array, *, axes: tuple[int, ...] = (), keepdims: int = 1) -> Array:
-            return reduce(data, _chosen(data, axes, 0), bool(keepdims))
+        def by_attribute(
+            data: Array, *, axes: tuple[int, ...] = (), keepdims: int = 1, ctx: Context | None = None
+        ) -> Array:
+            return claimed(data, _chosen(data, axes, 0), keepdims, ctx or Context())
 
         def by_input(
-            data: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+            data: Array,
+            axes: Array | None = None,
+            *,
+            keepdims: int = 1,
+            noop_with_empty_axes: int = 0,
+            ctx: Context | None = None,
         ) -> Array:
-            return reduce(data, _chosen(data, _vector(axes), noop_with_empty_axes), bool(keepdims))
+            return claimed(data, _chosen(data, _vector(axes), noop_with_empty_axes), keepdims, ctx or Context())
+
+        def claimed(data: Array, axes: tuple[int, ...], keepdims: int, ctx: Context) -> Array:
+            ctx.claim(_left(data, axes, keepdims), max(8, data.itemsize))
+            return reduce(data, axes, bool(keepdims))
 
         by_attribute.__doc__ = by_input.__doc__ = reduce.__doc__
         for definition in (op(op_type, since=1)(by_attribute), op(op_type, since=axes_input)(by_input)):
@@ -49,6 +60,11 @@ def reduction(
     return declare
 
 
+def _left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
+    """The shape that is left: of no elements, along the axes, there may be many results."""
+    return [1 if axis in axes else n for axis, n in enumerate(data.shape) if keepdims or axis not in axes]
+
+
 def _lowering(reduce: Reduction, native: Callable[..., NativeKernel]) -> Lowering:
     def lower(site: Site) -> NativeKernel:
         data, axes = site.inputs[0], site.inputs[1] if len(site.inputs) > 1 else None
@@ -56,8 +72,7 @@ def _lowering(reduce: Reduction, native: Callable[..., NativeKernel]) -> Lowerin
         given = site.attributes["axes"] if "axes" in site.attributes else _vector(axes)
         chosen = _chosen(data, given, site.attributes.get("noop_with_empty_axes", 0))
         site.require_constants()
-        kept = [1 if axis in chosen else n for axis, n in enumerate(data.shape)]
-        shape = kept if site.attributes["keepdims"] else [n for i, n in enumerate(data.shape) if i not in chosen]
+        shape = _left(data, chosen, site.attributes["keepdims"])
         return native(site, chosen, shape, lambda x: reduce(x, (1,), True))
 
     return lower

@@ -134,12 +134,12 @@ def _scatter(rows: Array, places: Array, updates: Array, reduction: str, ctx: Co
             code="QR204",
             name="bad-attribute",
         )
+    wide = kind not in "biuc" and reduction in ("add", "mul")
+    ctx.claim(rows.shape, 8 if wide else rows.itemsize)
     if reduction == "none":
         made = rows.copy()
         made[places] = updates
         return made
-    wide = kind not in "biuc" and reduction in ("add", "mul")
-    ctx.claim(rows.shape, 8 if wide else rows.itemsize)
     made = np.array(widen(rows) if wide else rows)
     with np.errstate(all="ignore"):
         _REDUCTIONS[reduction].at(made, places, widen(updates) if wide else updates)

@@ -36,7 +36,7 @@ def non_zero(X: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("Compress", since=9, form="moves")
-def compress(input: Array, condition: Array, *, axis: int | None = None) -> Array:
+def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Context | None = None) -> Array:
     """The slices of input along `axis` for which condition is true; without an axis the elements of the flattened input.
 
     condition: bool [n], n at most the axis' length; what lies beyond it is dropped. Exact.
@@ -54,7 +54,9 @@ def compress(input: Array, condition: Array, *, axis: int | None = None) -> Arra
             code="QR208",
             name="shape-mismatch",
         )
-    return np.take(input.reshape(-1) if place is None else input, np.flatnonzero(condition), axis=place or 0)
+    chosen = np.flatnonzero(condition)
+    (ctx or Context()).claim((chosen.size, input.size // max(length, 1)), input.itemsize)
+    return np.take(input.reshape(-1) if place is None else input, chosen, axis=place or 0)
 
 
 @op("Trilu", since=14)

@@ -5,25 +5,28 @@ from __future__ import annotations
 import numpy as np
 
 from qrun.ir import Array
+from qrun.ops._context import Context
 from qrun.ops._float import axis_in, is_integer, widen
 from qrun.ops._op import op, refuse
 from qrun.ops._shape import scalar
 
 
 @op("TopK", since=1)
-def top_k_1(X: Array, *, axis: int = -1, k: int) -> tuple[Array, Array]:
+def top_k_1(X: Array, *, axis: int = -1, k: int, ctx: Context | None = None) -> tuple[Array, Array]:
     """TopK-10 with k as an attribute. Source: ONNX operators, TopK-1."""
-    return _top_k(X, k, axis, True, "k")
+    return _top_k(X, k, axis, True, "k", ctx or Context())
 
 
 @op("TopK", since=10)
-def top_k_10(X: Array, K: Array, *, axis: int = -1) -> tuple[Array, Array]:
+def top_k_10(X: Array, K: Array, *, axis: int = -1, ctx: Context | None = None) -> tuple[Array, Array]:
     """TopK-24 of the largest elements, sorted. Source: ONNX operators, TopK-10."""
-    return _top_k(X, scalar(K, "K"), axis, True, "K")
+    return _top_k(X, scalar(K, "K"), axis, True, "K", ctx or Context())
 
 
 @op("TopK", since=11)
-def top_k(X: Array, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
+def top_k(
+    X: Array, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1, ctx: Context | None = None
+) -> tuple[Array, Array]:
     """The K largest or smallest elements along an axis, Values, and their places there, Indices (int64).
 
     In descending or ascending order, also where sorted = 0 leaves it open; of equals the first comes first.
@@ -31,14 +34,15 @@ def top_k(X: Array, K: Array, *, axis: int = -1, largest: int = 1, sorted: int =
     Raises OperatorError for another K and for an axis outside [-r, r-1].
     Source: ONNX operators, TopK-24.
     """
-    return _top_k(X, scalar(K, "K"), axis, bool(largest), "K")
+    return _top_k(X, scalar(K, "K"), axis, bool(largest), "K", ctx or Context())
 
 
-def _top_k(x: Array, k: int, axis: int, largest: bool, name: str) -> tuple[Array, Array]:
+def _top_k(x: Array, k: int, axis: int, largest: bool, name: str, ctx: Context) -> tuple[Array, Array]:
     place = axis_in(axis, x.ndim)
     size = x.shape[place]
     if not 0 <= k <= size:
         raise refuse(f"{k} elements of {size} are asked for", name, f"0 to {size}, as axis {place} of X", k)
+    ctx.claim(x.shape, 8 + x.itemsize)
     keys = x if is_integer(x.dtype) or x.dtype == np.float32 else widen(x)
     ascending = np.argsort(np.flip(keys, place) if largest else keys, axis=place, kind="stable")
     order = size - 1 - np.flip(ascending, place) if largest else ascending

@@ -28,10 +28,7 @@ def evaluate(
     wanted = tuple(bool(name) for name in node.outputs)
     ctx = Context(arith, node.version, len(node.outputs), wanted, True, Budget(limit))
     try:
-        kwargs = definition.bind(node)
-        if definition.takes_context:
-            kwargs["ctx"] = ctx
-        made = definition.reference(*args, **kwargs)
+        made = definition.compute(args, definition.bind(node), ctx)
     except (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError):
         return None
     made = made if isinstance(made, tuple) else (made,)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import onnx
 
 from qrun.ir import Array, Model, Node
+from qrun.ir.infer import node_proto
 from qrun.ir.types import NUMBERS
 from qrun.peers._common import proto_of
 from qrun.peers._peer import Peer
@@ -41,8 +40,8 @@ class Nodes:
         key = (node.domain, node.op_type, node.inputs, node.outputs)
         opsets = {o.domain: o.version for o in self._proto.opset_import}
         found = self._nodes.get(key)
-        if found is None:
-            found, opsets[node.domain] = _written(node), node.version
+        if found is None:  # it comes from a function
+            found, opsets[node.domain] = node_proto(node), node.version
         feeds = {name: array for name, array in values.items() if name not in self.model.constants}
         inputs = [onnx.helper.make_tensor_value_info(n, NUMBERS[a.dtype], a.shape) for n, a in feeds.items()]
         stored = [onnx.numpy_helper.from_array(a, n) for n, a in values.items() if n not in feeds]
@@ -60,12 +59,3 @@ class Nodes:
 def _key(node: onnx.NodeProto) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
     domain = "" if node.domain == "ai.onnx" else node.domain
     return domain, node.op_type, tuple(node.input), tuple(node.output)
-
-
-def _written(node: Node) -> onnx.NodeProto:
-    """A node that the file does not have, because it comes from a function; empty lists are left out."""
-    attributes = {k: v for k, v in node.attributes.items() if isinstance(v, np.ndarray) or v != ()}
-    plain: dict[str, Any] = {
-        k: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()
-    }
-    return onnx.helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain, **plain)

@@ -161,7 +161,7 @@ def test_an_error_within_a_program_names_the_node() -> None:
     native = qrun.Session(model, backend="native", cache=OBJECTS, max_memory=10**9)
     native.run({"x": codes(0)})
     native.run({"x": codes(0)})
-    native.max_memory = 1000
+    native.max_memory = codes(0).nbytes + 100
     with pytest.raises(QrunError) as caught:
         native.run({"x": codes(0)})
     assert any("node" in place for place in caught.value.where)

@@ -147,11 +147,9 @@ def computed(node: Node, args: Sequence[Array | None], arith: Arith = "exact") -
         return None
     wanted = tuple(bool(name) for name in node.outputs)
     try:
-        kwargs = definition.bind(node)
-        if definition.takes_context:
-            kwargs["ctx"] = Context(arith, node.version, len(node.outputs), wanted, False)
+        ctx = Context(arith, node.version, len(node.outputs), wanted, False)
         with np.errstate(all="ignore"):
-            made = definition.reference(*args, **kwargs)
+            made = definition.compute(args, definition.bind(node), ctx)
     except _FAILURES:
         return None
     return tuple(map(np.asarray, made if isinstance(made, tuple) else (made,)))

@@ -1,0 +1,208 @@
+"""--max-memory limits what a run holds: every output of every operator counts, and is refused before it is made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from conformance.test_node_cases import array, cases
+from native_support import OBJECTS
+from onnx import TensorProto, helper
+from support import node_model
+
+import qrun
+from qrun.memory import Budget
+from qrun.ops import REGISTRY
+
+BACKENDS = ("reference", "native")
+F = np.float32
+Case = tuple[onnx.ModelProto, dict[str, np.ndarray]]
+
+
+def quantized(*shape: int) -> list[Any]:
+    """Codes, a scale and a zero point."""
+    return [np.arange(int(np.prod(shape)), dtype=np.uint8).reshape(shape), F(0.5), np.uint8(3)]
+
+
+X, A, B, IMAGE = quantized(4, 8), quantized(4, 8), quantized(8, 4), quantized(1, 2, 6, 6)
+OWN: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
+    "DequantizeLinear": (X, {}, F),
+    "DynamicQuantizeMatMul": ([F(np.ones((4, 8))), B[0], F([0.5]), np.uint8([3])], {}, F),
+    "FusedMatMul": ([F(np.ones((4, 8))), F(np.ones((8, 4)))], {}, F),
+    "Gelu": ([F(np.ones((4, 8)))], {}, F),
+    "BiasGelu": ([F(np.ones((4, 8))), F(np.ones(8))], {}, F),
+    "FastGelu": ([F(np.ones((4, 8)))], {}, F),
+    "QuickGelu": ([F(np.ones((4, 8)))], {}, F),
+    "MatMulIntegerToFloat": ([A[0], B[0], F(0.5), F(0.5), np.uint8(3), np.uint8(3)], {}, F),
+    "QGemm": ([*A, *B, None, F(0.5), np.uint8(3)], {}, np.uint8),
+    "QLinearAdd": ([*X, *X, *X[1:]], {}, np.uint8),
+    "QLinearMul": ([*X, *X, *X[1:]], {}, np.uint8),
+    "QLinearAveragePool": ([*IMAGE, *X[1:]], {"kernel_shape": [2, 2]}, np.uint8),
+    "QLinearGlobalAveragePool": ([*IMAGE, *X[1:]], {}, np.uint8),
+    "QLinearConcat": ([*X[1:], *X, *X], {"axis": 0}, np.uint8),
+    "QLinearLeakyRelu": ([*X, *X[1:]], {}, np.uint8),
+    "QLinearSigmoid": ([*X, *X[1:]], {}, np.uint8),
+    "QLinearSoftmax": ([*X, *X[1:]], {"axis": -1, "opset": 13}, np.uint8),
+    "NhwcMaxPool": ([np.ones((1, 6, 6, 4), np.uint8)], {"kernel_shape": [2, 2]}, np.uint8),
+    "QLinearConv": ([*IMAGE, np.ones((8, 2, 3, 3), np.uint8), F(0.5), np.uint8(3), F(0.5), np.uint8(3)], {}, np.uint8),
+    "QLinearWhere": ([np.ones((4, 8), bool), *X, *X, *X[1:]], {}, np.uint8),
+    "QuantizeLinear": ([F(np.ones((4, 8))), F(0.5), np.uint8(3)], {}, np.uint8),
+}
+WITHOUT = {
+    ("", "Not"): ([np.ones((4, 8), bool)], {}, bool),
+    **{("com.microsoft", op_type): case for op_type, case in OWN.items()},
+}
+"""Inputs, attributes and the type of the output of operators that ONNX has no cases of, or none that are clear."""
+
+
+def own_cases(domain: str, op_type: str) -> Iterator[Case]:
+    if (domain, op_type) in WITHOUT:
+        inputs, attributes, made = WITHOUT[domain, op_type]
+        yield node_model(op_type, inputs, attributes, domain=domain, outputs=[made])
+    for case in cases().get(op_type, ()) if not domain else ():
+        names = [value.name for value in case.model.graph.input]
+        inputs, _ = case.data_sets[0]
+        yield case.model, {name: array(v) for name, v in zip(names, inputs, strict=True)}
+
+
+class Watched(Budget):
+    """Notes what kernels made, in bytes, and which tensors were there before the limit was asked for them."""
+
+    made = 0
+    late: Sequence[str] = ()
+
+    def hold_made(self, array: Any, what: str) -> None:
+        before = self.live
+        try:
+            super().hold_made(array, what)
+        except qrun.MemoryLimitError:
+            Watched.late = [*Watched.late, what]
+            raise
+        Watched.made += self.live - before
+
+
+SIZED = ("Constant", "Shape", "Size", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+"""What they make is as large as the file, or a few bytes: a constant, a shape; some cases make their zero points so."""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("domain", "op_type"), sorted(REGISTRY), ids=lambda part: str(part) or "ai.onnx")
+def test_outputs_of_every_operator_count(
+    domain: str, op_type: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qrun.session.Budget", Watched)
+    tried = 0
+    for model, inputs in own_cases(domain, op_type):
+        feeds = {name: a.copy() for name, a in inputs.items()}
+        session = qrun.Session(model, backend=backend, cache=OBJECTS)
+        Watched.made = 0
+        result = session.execute(feeds, observe=False)
+        fed, made = sum(a.nbytes for a in feeds.values()), Watched.made
+        given = sum(a.nbytes for a in result.outputs.values())
+        assert result.peak_bytes >= max(fed + made, given)
+        tried += given > 0
+        for limit in {fed + made, fed, given} - {0}:
+            session.max_memory, Watched.late = limit - 1, ()
+            with pytest.raises(qrun.MemoryLimitError) as caught:
+                session.execute(feeds, observe=False)
+            assert caught.value.code == "QR010"
+            assert not Watched.late or op_type in SIZED, f"{op_type} made {Watched.late} before it asked for the memory"
+        session.max_memory = None
+        session.run(feeds)
+        session.max_memory = max(fed, given) - 1
+        with pytest.raises(qrun.MemoryLimitError):
+            session.run(feeds)
+    assert tried, f"no case of {op_type} makes anything"
+
+
+RUN = """
+import resource, sys
+import numpy as np
+import qrun
+from qrun.memory import Budget
+session = qrun.Session(sys.argv[1], backend=sys.argv[2], max_memory=int(sys.argv[3]) or None)
+feeds = {v.name: np.ones(v.shape, v.dtype) for v in session.inputs}
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    session.run(feeds)
+    print("ran")
+except qrun.QrunError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def taken(path: Any, backend: str, limit: int = 0) -> tuple[str, int]:
+    """What a run in a process of its own says, and the MiB that it took beyond its inputs."""
+    words = [sys.executable, "-c", RUN, str(path), backend, str(limit)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    *told, mib = done.stdout.splitlines()
+    return "\n".join(told), int(mib)
+
+
+def chain(nodes: Sequence[onnx.NodeProto], shape: Sequence[int], stored: Sequence[Any] = ()) -> onnx.ModelProto:
+    """Nodes from x to the last one's output."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)
+    constants = [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in stored]
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_chain_stays_below_its_limit(backend: str, tmp_path: Any) -> None:
+    model = chain([helper.make_node("Relu", [f"t{i}" if i else "x"], [f"t{i + 1}"]) for i in range(40)], [12 << 20])
+    onnx.save(model, tmp_path / "m.onnx")
+    said, mib = taken(tmp_path / "m.onnx", backend, 90 << 20)
+    assert "QR010" in said
+    assert "node 0" in said
+    assert mib < 40
+
+
+def doubling(op_type: str) -> onnx.ModelProto:
+    """A model of a few hundred bytes that makes 2**35 elements."""
+    names = ["x", *(f"t{i}" for i in range(35))]
+    pairs = list(zip(names, names[1:], strict=False))
+    if op_type == "Concat":
+        return chain([helper.make_node("Concat", [a, a], [b], axis=0) for a, b in pairs], [1])
+    if op_type == "Tile":
+        return chain([helper.make_node("Tile", [a, "r"], [b]) for a, b in pairs], [1], [("r", np.array([2]))])
+    if op_type == "Pad":
+        return chain([helper.make_node("Pad", [a, f"p{i}"], [b]) for i, (a, b) in enumerate(pairs)], [1],
+                     [(f"p{i}", np.array([0, 2**i])) for i in range(35)])  # fmt: skip
+    if op_type == "Resize":
+        return chain([helper.make_node("Resize", [a, "", "s"], [b]) for a, b in pairs], [1, 1, 1],
+                     [("s", F([1, 1, 2]))])  # fmt: skip
+    if op_type == "ConvTranspose":
+        return chain([helper.make_node("ConvTranspose", [a, "w"], [b], strides=[2]) for a, b in pairs], [1, 1, 1],
+                     [("w", np.ones((1, 1, 2), F))])  # fmt: skip
+    if op_type == "Einsum":
+        made = [helper.make_node("Einsum", [a, "o"], [f"g{b}"], equation="ij,k->kij") for a, b in pairs]
+    elif op_type == "Gather":
+        made = [helper.make_node("Gather", [a, "i"], [f"g{b}"], axis=0) for a, b in pairs]
+    else:
+        made = [helper.make_node("Add", [a, "z"], [f"g{b}"]) for a, b in pairs]
+    back = [helper.make_node("Reshape", [f"g{b}", "row"], [b]) for _, b in pairs]
+    stored = [
+        ("o", np.ones(2, F)),
+        ("i", np.zeros(2, np.int64)),
+        ("z", np.zeros((2, 1), F)),
+        ("row", np.array([1, -1])),
+    ]
+    return chain([node for both in zip(made, back, strict=True) for node in both], [1, 1], stored)
+
+
+@pytest.mark.parametrize("op_type", ["Concat", "Tile", "Pad", "Resize", "ConvTranspose", "Gather", "Einsum", "Add"])
+def test_what_doubles_is_refused_before_it_is_large(op_type: str, tmp_path: Any) -> None:
+    onnx.save(doubling(op_type), tmp_path / "m.onnx")
+    for backend in BACKENDS:
+        said, mib = taken(tmp_path / "m.onnx", backend)
+        assert "QR010" in said
+        assert "--max-memory" in said
+        assert op_type in said
+        assert mib < 800
