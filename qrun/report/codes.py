@@ -132,6 +132,22 @@ Peak and speeds are measured on this machine for each number of threads, and kep
 measures them anew. A node above 100% shows that they were measured while the machine was busier or its clock lower: then
 they are measured once more, and the faster ones count from then on. So shares of different days compare only if the line
 below the table, which tells peak and speeds, says the same.""",
+    "numerics": """\
+What quantized operators have in common; qrun explain OPERATOR tells the formula of one, and what --arith changes.
+
+  rounding    a quotient, as a real number, goes to the nearest integer, ties
+              to even; then the zero point is added; then the sum saturates
+  overflow    quotients beyond the type, and infinities, give its least or
+              greatest code
+  NaN         gives the least code (QR401); in float8 it stays NaN, in float6
+              and float4 it gives the greatest number
+  scales      that are zero, negative, infinite or NaN follow IEEE 754: 1 / 0 is
+              infinite, 0 / 0 is NaN (QR306, QR405)
+  sums        of integers are exact, and wrap to int32 at the end (QR403)
+  padding     counts as the real number 0, which is the code x_zero_point
+  parameters  of a whole tensor have the shape [] or [1]; which of them does not
+              change the shape of the result
+  nothing     a sum of no elements is 0, a mean of no elements is NaN""",
     "causes": """\
 qrun compare names a cause only if computing the node in this way gives every bit of the other side's tensor. What is seen
 without computing (crashed, refused, missing-output, empty-sum) is told as it is; of float-order and float-steps, no order of the

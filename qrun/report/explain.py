@@ -228,6 +228,8 @@ def _print_operator(screen: Screen, s: Supported) -> None:
         screen.grid(Grid([Column("attribute"), Column("kind"), Column("default", shrink=1)], attributes))
     if s.rules:
         screen.line(f"  checked by  {ranges(s.rules)}")
+    if any("zero_point" in text for text in (s.definition.__doc__ or "", *(p.name for p in s.definition.inputs))):
+        screen.line("  see also    qrun explain numerics")
 
 
 def _default(s: Supported, name: str, required: bool) -> str:

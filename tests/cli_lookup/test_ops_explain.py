@@ -126,6 +126,14 @@ def test_an_operator(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"channels_last +an int +0", both)
 
 
+@pytest.mark.parametrize(
+    ("operator", "told"), [("QGemm", 1), ("QuantizeLinear", 2), ("DynamicQuantizeLinear", 1), ("Add", 0)]
+)
+def test_quantized_operators_name_what_they_share(capsys: pytest.CaptureFixture[str], operator: str, told: int) -> None:
+    assert run(capsys, "explain", operator)[0].count("  see also    qrun explain numerics\n") == told
+    assert "the code x_zero_point" in run(capsys, "explain", "numerics")[0]
+
+
 def test_every_operator_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
     from qrun.report.explain import page
     from qrun.report.screen import Out
