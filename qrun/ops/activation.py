@@ -19,9 +19,13 @@ FLOAT_MAX = 3.4028234663852886e38
 
 @op("Relu", since=6, form="pointwise")
 def relu(X: Array) -> Array:
-    """max(X, 0), exact; NaN stays NaN. Signed integers since version 14. Source: ONNX operators, Relu-14."""
+    """max(X, 0), exact; NaN stays NaN, and -0 becomes 0. Signed integers since version 14.
+
+    Source: ONNX operators, Relu-14.
+    """
+    zero = X.dtype.type(0)
     with np.errstate(all="ignore"):
-        return np.asarray(np.maximum(X, X.dtype.type(0)))
+        return np.where(np.less_equal(X, zero), zero, X)
 
 
 relu.native(pointwise(relu, "relu"))
@@ -61,7 +65,8 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
     """min(max, max(input, min)), exact: `max` everywhere if min > max. min and max are scalars of input's type.
 
     Integers since version 12. Omitted limits are the type's smallest and largest finite value, so infinities become
-    finite; NaN stays NaN. Raises OperatorError for a limit that is not a scalar.
+    finite. NaN stays NaN; a limit of NaN makes every element NaN; a zero between or at the limits keeps its sign.
+    Raises OperatorError for a limit that is not a scalar.
     Source: ONNX operators, Clip-13.
     """
     for name, limit in (("min", min), ("max", max)):

@@ -53,7 +53,7 @@ def matmul_integer_to_float(
     Exact: the real value is rounded once. ``ort``: float32(acc) * float32(a_scale * b_scale) + bias, each step
     rounded to float32; float16 as exact. onnx.reference has no such operator: ``onnx-ref`` is exact.
     The page's "number of columns of A" for a's parameters cannot be meant (a sum over columns has one scale): a
-    1-D a_scale of more than one element is refused, as onnxruntime does.
+    1-D a_scale of more than one element is refused.
     Source: onnxruntime ContribOperators, com.microsoft.MatMulIntegerToFloat.
     """
     ctx = ctx or Context()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -79,7 +79,8 @@ def qgemm(
     factors = (c.a_scale, c.b_scale) if slope == 1 else (np.asarray(slope), c.a_scale, c.b_scale)
     if c.y_zero is not None:
         assert c.y_scale is not None
-        return requantize(acc, factors, c.y_scale, c.y_zero, ctx)
+        own = ctx if ctx.arith == "ort" else replace(ctx, arith="exact")
+        return requantize(acc, factors, c.y_scale, c.y_zero, own)
     if ctx.arith != "ort":
         return scaled(acc, factors, None, np.dtype(np.float32))
     with np.errstate(all="ignore"):

@@ -54,7 +54,9 @@ def qlinear_conv(
         acc = sum (x - x_zero_point) * (w - w_zero_point) + B        int32, wrapping; padding counts as real 0
         y   = saturate(RNE(acc * x_scale * w_scale / y_scale) + y_zero_point)
 
-    Exact: the quotient is rounded once, as a real number.
+    Exact: the quotient is rounded once, as a real number, and before the zero point is added.
+    ``ort``: float32(acc) times the float32 number x_scale * w_scale / y_scale, each step rounded to float32.
+    ``onnx-ref``: the same multiplier times acc in float64, the zero point added before rounding.
     Raises OperatorError for shapes, types and geometry that the page forbids.
     Source: ONNX operators, QLinearConv-10.
     """

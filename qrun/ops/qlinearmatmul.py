@@ -52,7 +52,10 @@ def qlinear_matmul(
         acc = sum over k of (a - a_zero_point) * (b - b_zero_point)          int32, wrapping; real for float8
         y   = saturate(RNE(acc * a_scale * b_scale / y_scale) + y_zero_point)
 
-    Exact: the scales multiply as real numbers and the quotient is rounded once. float8: products are exact and
+    Exact: the scales multiply as real numbers and the quotient is rounded once, before the zero point is added.
+    ``ort``: float32(acc) times the float32 number a_scale * b_scale / y_scale, each step rounded to float32.
+    ``onnx-ref``: a multiplier from steps in y_scale's type, times acc in float64, the zero point added before
+    rounding. float8, in every arithmetic: products are exact and
     summed in float64, so the sum is exact while its terms span 53 bits (always, for e4m3 and K below 2**17); y of
     float8 is rounded once to the nearest, ties to even, and saturates; float8 zero points must be 0.
     Source: ONNX operators, QLinearMatMul-21.

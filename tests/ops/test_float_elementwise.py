@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from float_support import Peer, assert_close, qrun_node
-from support import assert_equal, node_model
+from support import assert_equal, node_model, run_qrun
 
 from qrun import Session
 from qrun.errors import MemoryLimitError, OperatorError
@@ -180,6 +180,21 @@ def test_functions_by_hand() -> None:
     assert_equal(qrun_node("HardSwish", [edge]), np.array([np.nan, np.inf, np.nan, 0, 4], F))
     tie = narrow(float(np.float32(0.01)) * 3.0, np.dtype(F))
     assert qrun_node("LeakyRelu", [np.array([-3], F)])[0] == -tie
+
+
+@pytest.mark.parametrize("dtype", [F, H, BF, np.float64])
+def test_relu_and_clip_say_which_zero_they_mean(dtype: type) -> None:
+    """Relu makes 0 of -0, in every type; Clip leaves what equals a limit as it is."""
+    x = np.array([-0.0, 0.0, -1.0, np.nan]).astype(dtype)
+    for backend in ("reference", "native"):
+        cases: list[tuple[str, list[float], list[float]]] = [("Relu", [], [0.0, 0.0, 0.0])]
+        cases += [("Clip", [zero, 6.0], [-0.0, 0.0, zero]) for zero in (0.0, -0.0)]
+        for op_type, limits, want in cases:
+            inputs = [x, *(np.array(limit).astype(dtype) for limit in limits)]
+            (got,) = run_qrun(*node_model(op_type, inputs, outputs=[dtype]), backend=backend)
+            assert_equal(got, np.array([*want, np.nan]).astype(dtype))
+            signs = np.signbit(got.astype(np.float64))[:3].tolist()
+            assert signs == np.signbit(want).tolist(), (op_type, limits, backend)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
