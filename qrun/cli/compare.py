@@ -266,7 +266,10 @@ def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
 
 
 def _tensors(side: Side, feeds: Feeds) -> dict[str, Any]:
-    return {name: array for name, array in side.run(feeds.arrays).items() if array is not None}
+    """What is recorded: of a graph that is rewritten for each CPU, the outputs only."""
+    kept = {v.name for v in side.model.outputs} if side.name == "ort-optimized" else None
+    made = side.run(feeds.arrays)
+    return {name: array for name, array in made.items() if array is not None and (kept is None or name in kept)}
 
 
 def _record(options: Mapping[str, Any], out: Out) -> Shown:

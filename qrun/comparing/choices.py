@@ -14,8 +14,6 @@ from qrun.ops import Arith
 AGAINST = ("ort", "ort-optimized", "onnx-ref", "reference", "native", "fused", "literal")
 EXACT = ("reference", "native")
 """Sides that must agree bit for bit, also in floats."""
-BY_NODE = {"ort-optimized": "ort"}
-"""Sides that are compared by outputs only, and those that run the same kernels node by node."""
 _USUAL = Tolerance(eps=NOISE)
 
 

@@ -10,11 +10,12 @@ from typing import Protocol
 
 import numpy as np
 
+from qrun.differences import differing
 from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ops import Arith
 from qrun.passes import optimize
-from qrun.peers import Nodes, Peer
+from qrun.peers import Nodes, Peer, optimized_peer
 from qrun.session import Session
 
 Values = Mapping[str, Array]
@@ -182,7 +183,11 @@ def _session(model: Model, backend: str | None, arith: Arith, max_memory: int | 
 
 
 class PeerSide:
-    """Another runtime, node by node as the graph is written; with `optimize` as its users run it, outputs only."""
+    """Another runtime, node by node as the graph is written; with `optimize` as its users run it.
+
+    Then it gives the outputs, and of the tensors inside those that are left in the graph which onnxruntime makes: where
+    running that graph with them as outputs gives the same bits.
+    """
 
     def __init__(
         self,
@@ -203,6 +208,8 @@ class PeerSide:
         wanted = [v.name for v in model.outputs] if optimize else [n for n in model.producers if n in names]
         self._names = [name for name in wanted if name in model.producers]
         self._peer: Peer | None = None
+        self._inner: Peer | None = None
+        self._seen = set(self._names)
         self.refused: QrunError | None = None
         try:
             self._peer = Peer(model, backend, data=data, outputs=self._names, optimize=optimize, max_memory=max_memory)
@@ -212,6 +219,8 @@ class PeerSide:
             if error.code in ABSENT:
                 raise
             self.refused = error
+        if optimize and self._peer is not None:
+            self._inner = optimized_peer(model, data, self._names, max_memory)
 
     @property
     def label(self) -> str:
@@ -222,27 +231,49 @@ class PeerSide:
     @property
     def units(self) -> tuple[Unit, ...]:
         nodes = self.model.nodes
-        if self._optimize and nodes:
-            return (Unit(nodes[-1], nodes),)
-        return tuple(Unit(node, (node,)) for node in nodes)
+        if self._optimize and self.refused is not None:
+            return (Unit(nodes[-1], nodes),) if nodes else ()
+        return tuple(
+            Unit(n, (n,), n.outputs) for n in nodes if not self._optimize or self._seen.intersection(n.outputs)
+        )
 
     def run(self, feeds: Values) -> Mapping[str, Array | None]:
         if self._peer is None:
             assert self.refused is not None
             raise self.refused
         outputs = self._peer.execute(feeds).outputs if self._names else {}
-        return {name: _given(outputs[name]) for name in self._names}
+        made = {name: _given(outputs[name]) for name in self._names}
+        inside = self._inside(feeds, made)
+        self._seen = {*made, *inside}
+        return {**inside, **made}
+
+    def _inside(self, feeds: Values, made: Mapping[str, Array | None]) -> Mapping[str, Array | None]:
+        """The tensors inside the optimized graph, if it gives these outputs."""
+        if self._inner is None:
+            return {}
+        try:
+            found = {name: _given(array) for name, array in self._inner.execute(feeds).outputs.items()}
+        except MemoryLimitError:
+            raise
+        except QrunError:
+            return {}
+        pairs = ((found[name], array) for name, array in made.items())
+        return found if all(a is b or (a is not None and b is not None and identical(a, b)) for a, b in pairs) else {}
 
     def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
         """Unit by unit, where the runtime refuses the whole model."""
         if self._optimize:
-            return self.run(values)
+            return self.run(values) if all(v.name in values for v in self.model.inputs) else {}
         made: dict[str, Array | None] = {}
         for node in unit.group:
             inputs = {n: {**self.model.constants, **values}[n] for n in dict.fromkeys(_reads(node))}
             outputs = self._nodes.alone(node, inputs, self.backend, self._limit)
             made |= dict(zip((n for n in node.outputs if n), map(_given, outputs), strict=True))
         return made
+
+
+def identical(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and not bool(differing(a, b).any())
 
 
 def _given(array: Array) -> Array | None:

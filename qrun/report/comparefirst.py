@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from qrun.comparing.causes import Reason
-from qrun.comparing.choices import BY_NODE
 from qrun.comparing.comparison import Compared, Comparison
 from qrun.comparing.tensors import Pair
 from qrun.differences import Tolerance
@@ -74,9 +73,7 @@ def first_facts(found: Comparison, t: Compared) -> list[tuple[str, str]]:
     if guilt is not None and guilt.pair != pair:
         facts += [("by itself", f"fed the values of {found.names[1]}, it differs too"),
                   *_measures(found, guilt.pair, guilt.exact)[1:]]  # fmt: skip
-    facts += _reason(guilt.reason, guilt.pair) if guilt else _inherited(found, t)
-    finer = BY_NODE.get(found.names[1])
-    return [*facts, ("next", f"--against {finer} compares node by node: it shows which one")] if finer else facts
+    return facts + (_reason(guilt.reason, guilt.pair) if guilt else _inherited(found, t))
 
 
 def _measures(found: Comparison, pair: Pair, exact: float | None) -> list[tuple[str, str]]:
@@ -122,7 +119,7 @@ def _inherited(found: Comparison, t: Compared) -> list[tuple[str, str]]:
     return [
         ("cause", told),
         ("there", why),
-        ("next", f"--isolate judges each node by itself; {tight} shows more of this one"),
+        ("next", f"--isolate {tight} judges each node by itself and shows more of this one"),
     ]
 
 

@@ -8,6 +8,7 @@ import ml_dtypes as md
 import numpy as np
 import onnx
 import pytest
+from accuracy_support import network
 from comparing_support import Changed, told
 from onnx import TensorProto, helper, numpy_helper
 from support import node_model
@@ -332,3 +333,40 @@ def test_before_rounding(op: str, inputs: list[np.ndarray], attributes: dict[str
     np.testing.assert_allclose(np.asarray(exact), want, rtol=1e-12)
     rounded = np.rint(np.asarray(want) - float(inputs[-1])) + float(inputs[-1])
     np.testing.assert_array_equal(qrun.Session(model).run(feeds)["y0"], rounded)
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+def test_inside_the_graph_that_onnxruntime_makes() -> None:
+    """A difference starts where the tensors that both sides have say so, and is given the cause of that node alone."""
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["s"], "sigmoid"),
+        helper.make_node("Transpose", ["s"], ["t"], "turn", perm=[1, 0]),
+        helper.make_node("DynamicQuantizeLinear", ["t"], ["q", "scale", "zero"], "quantize"),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "dequantize"),
+    ]
+    proto = network(nodes, {"x": [4, 50]}, {"y": [50, 4]}, {})
+    data = proto.SerializeToString()
+    model = qrun.load(data)
+    feeds = {"x": np.random.default_rng(9).uniform(-17, -14.5, (4, 50)).astype(np.float32)}
+    side = PeerSide(model, "ort", data=data, optimize=True)
+    found = compare_runtimes(QrunSide(model), side, feeds)
+    assert {"s", "q", "y"} <= {t.name for t in found.tensors}
+    causes = {t.name: t.guilt.reason.cause for t in found.tensors if t.guilt}
+    assert set(causes.items()) <= {("s", "approximation")}, "seed 9"
+    assert side.run(feeds).keys() >= {"s", "y"}
+    assert list(side.alone(side.units[-1], {})) == []
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+def test_without_the_same_outputs_nothing_inside_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = network([helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Erf", ["s"], ["y"])],
+                   {"x": [3]}, {"y": [3]}, {}).SerializeToString()  # fmt: skip
+    model, feeds = qrun.load(data), {"x": np.ones(3, np.float32)}
+    side = PeerSide(model, "ort", data=data, optimize=True)
+    assert set(side.run(feeds)) == {"s", "y"}
+    inner = side._inner
+    assert inner is not None
+    true = inner.execute
+    monkeypatch.setattr(inner, "execute", lambda fed: true({"x": fed["x"] * 2}))
+    assert list(side.run(feeds)) == ["y"]
+    assert [unit.gives for unit in side.units] == [("y",)]

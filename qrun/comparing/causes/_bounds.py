@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
+from qrun.ir import Array, Node
 
 ULPS = 8
 """Units in the last place within which runtimes compute functions; the worst that were seen are Asin's, 4.1."""
 OFF = 2.0**-21
 """By how much Sigmoid, Tanh and Erf inside a formula may be off, absolute; of onnxruntime's Tanh 2^-21.4 was seen."""
-_UNIT = 2.0**-24
+UNIT = 2.0**-24
 _TINY = 2.0**-126
 """Smaller numbers may become 0."""
 
@@ -35,7 +35,7 @@ class Bound:
 
     @classmethod
     def rounded(cls, value: Array, error: Array, units: float = 1) -> Bound:
-        return cls(np.asarray(value), np.asarray(error + units * _UNIT * (np.abs(value) + error) + _TINY))
+        return cls(np.asarray(value), np.asarray(error + units * UNIT * (np.abs(value) + error) + _TINY))
 
     def __add__(self, other: Bound) -> Bound:
         return Bound.rounded(self.value + other.value, self.error + other.error)
@@ -62,7 +62,7 @@ class Bound:
         """The sum along axes, which stay; in any order."""
         count = math.prod(self.value.shape[axis] for axis in axes)
         size = np.sum(np.abs(self.value) + self.error, axis=axes, keepdims=True)
-        error = np.sum(self.error, axis=axes, keepdims=True) + 2 * count * _UNIT * size
+        error = np.sum(self.error, axis=axes, keepdims=True) + 2 * count * UNIT * size
         return Bound.rounded(np.sum(self.value, axis=axes, keepdims=True), error)
 
     def mean(self, axes: tuple[int, ...]) -> Bound:
@@ -83,3 +83,32 @@ class Bound:
             if not same[~finite].all() or not (apart <= limit).all():
                 return None
             return float(np.max(np.divide(apart, limit, out=np.zeros_like(apart), where=limit > 0), initial=0.0))
+
+
+ONE = Bound.of(1.0)
+Args = Sequence[Bound | None]
+Rule = Callable[[Node, Args], Bound]
+
+
+def number(node: Node, name: str, default: float) -> Bound:
+    value = node.attributes.get(name, default)
+    assert isinstance(value, int | float)
+    return Bound.of(np.float32(value))
+
+
+def given(args: Args, place: int) -> Bound:
+    found = args[place]
+    assert found is not None
+    return found
+
+
+def size(x: Bound) -> Bound:
+    return Bound(np.abs(x.value), x.error)
+
+
+def root(x: Bound) -> Bound:
+    return x.through(lambda v: np.sqrt(np.maximum(v, 0)))
+
+
+def exp(x: Bound) -> Bound:
+    return x.through(np.exp)

@@ -155,6 +155,11 @@ def computed(node: Node, args: Sequence[Array | None], arith: Arith = "exact") -
     return tuple(map(np.asarray, made if isinstance(made, tuple) else (made,)))
 
 
+def part(share: float) -> str:
+    """A share of a bound in percent; next to nothing is less than 0.1%."""
+    return f"at most {share:.1%}" if share >= 0.001 or not share else "less than 0.1%"
+
+
 def same(a: Array, b: Array) -> bool:
     """One type, shape and values; NaN equals NaN."""
     return a.dtype == b.dtype and a.shape == b.shape and not bool(differing(a, b).any())

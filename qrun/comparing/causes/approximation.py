@@ -10,7 +10,7 @@ from qrun.comparing.causes._approximations import STEPS, Step, approximations, w
 from qrun.comparing.causes._bounds import ULPS, Bound
 from qrun.comparing.causes._cause import Hypothesis, cause
 from qrun.comparing.causes._formulas import bounded
-from qrun.comparing.causes._suspect import Suspect, computed
+from qrun.comparing.causes._suspect import Suspect, computed, part
 from qrun.differences import differing
 from qrun.ir import Array
 
@@ -92,7 +92,7 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
         yield Hypothesis(
             None,
             f"float32 steps of {one}, functions right to {ULPS} units in the last place; "
-            f"at most {share:.1%} of what rounding can do",
+            f"{part(share)} of what rounding can do",
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, cause
-from qrun.comparing.causes._suspect import Suspect, computed
+from qrun.comparing.causes._suspect import Suspect, computed, part
 from qrun.ir import Array
 
 _UNIT = 2.0**-24
@@ -47,7 +47,7 @@ def float_order(s: Suspect) -> Iterator[Hypothesis]:
     if np.all(apart <= bound):
         share = float(np.max(np.divide(apart, bound, out=np.zeros_like(apart), where=bound > 0), initial=0.0))
         yield Hypothesis(
-            None, f"sums of {terms} float32 terms in another order; at most {share:.1%} of what any order can do"
+            None, f"sums of {terms} float32 terms in another order; {part(share)} of what any order can do"
         )
 
 
