@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from importlib import import_module
 
 import numpy as np
 import onnx
@@ -42,11 +42,10 @@ def _tower(levels: int, calls: int) -> onnx.ModelProto:
     return _calling([base, *(_chain(f"A{i}", f"A{i - 1}", calls) for i in range(1, levels))], f"A{levels - 1}")
 
 
-def test_functions_that_multiply_are_refused_before_they_are_inlined() -> None:
-    start = time.perf_counter()
+def test_functions_that_multiply_are_refused_before_they_are_inlined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(onnx.inliner, "inline_local_functions")
     with pytest.raises(ModelError, match="too many nodes"):
         Session(_tower(12, 10))
-    assert time.perf_counter() - start < 5
 
 
 def test_functions_that_multiply_a_little_run() -> None:
@@ -59,11 +58,13 @@ def test_functions_that_call_each_other_are_named() -> None:
     assert {"A", "B"} <= set(dict(caught.value.facts)["functions"].split(", "))
 
 
-def test_long_chain_of_functions_takes_no_quadratic_time() -> None:
-    start = time.perf_counter()
+def test_the_calls_in_a_long_chain_of_functions_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("qrun.ir.load")
+    looks, real = [], module._called
+    monkeypatch.setattr(module, "_called", lambda node: (looks.append(1), real(node))[1])
     with pytest.raises(ModelError, match="inlined"):
         Session(_tower(9_000, 1))
-    assert time.perf_counter() - start < 10
+    assert 9_000 <= len(looks) <= 9_002
 
 
 def _relu(shape: list[int] | None) -> onnx.ModelProto:

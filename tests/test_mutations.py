@@ -1,8 +1,7 @@
-"""Damaged models end with an error of qrun's own, or run: no traceback, no hang. ``python tests/mutator.py`` does more."""
+"""Damaged models end with an error of qrun's own, or run: no traceback. ``python tests/mutator.py`` does more."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import mutator
@@ -23,12 +22,10 @@ def test_damaged_models(
         if number % PARTS != part:
             continue
         Path("m.onnx").write_bytes(data)
-        start = time.perf_counter()
         code = main(["m.onnx", "--max-memory", "1GiB"])
         message = f"mutant {SEED}/{number}: exit {code}\n{capfd.readouterr().err[-800:]}"
         assert code in (0, 2, 3, 4, 5), message
         assert "Traceback" not in message
-        assert time.perf_counter() - start < 10, message
         codes.add(code)
     assert {0, 3} <= codes, "the mutants must reach the kernels as well as the parser"
 

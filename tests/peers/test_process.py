@@ -123,7 +123,7 @@ def test_a_feed_is_the_array_of_its_run_and_held_feeds_stay() -> None:
 @pytest.mark.usefixtures("faulty")
 def test_the_duration_is_that_of_the_run() -> None:
     one = peer("slow")
-    assert one.execute({"i0": X}).duration_ns + 5e8 > 5e8
+    assert one.execute({"i0": X}).duration_ns > 0
     big = np.zeros(2**22, f32)
     two, begin = peer(array=big), time.perf_counter_ns()
     assert two.execute({"i0": big}).duration_ns < time.perf_counter_ns() - begin
