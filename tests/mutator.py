@@ -42,8 +42,8 @@ COMMANDS = (
     ["report", "MODEL", "--random", "-n", "1", "--against", "reference", "--output", "PAGE"],
 )
 """What a damaged model is given to; the words in capitals stand for paths."""
-SLOW, LARGE = 10.0, 4 << 30
-"""Seconds that a command may take, and bytes that the process may take in all."""
+SLOW, SLOWER, LARGE = 10.0, 4.0, 4 << 30
+"""CPU seconds that a command may take, and more for each MB of the model; bytes that the process may take in all."""
 WRITTEN = {
     "RECORD": "record", "PAGE": "page.html", "TENSORS": "out.npz", "TRACE": "trace.json", "SARIF": "c.sarif",
     "JUNIT": "c.xml", "NOTES": "c.md",
@@ -192,23 +192,23 @@ def main() -> int:
     rounds, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
     codes: Counter[int] = Counter()
     slowest, bad, most = 0.0, 0, LARGE
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         path = Path(folder) / "m.onnx"
         for number, data in mutants(rounds, seed):
             path.write_bytes(data)
             out, err = io.StringIO(), io.StringIO()
-            start = time.perf_counter()
+            start = time.process_time()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 try:
                     code = qrun_main(command(number, path))
-                except BaseException as error:
+                except (Exception, SystemExit) as error:
                     code = 70
                     print(f"Traceback: {type(error).__name__}: {error}"[:600], file=sys.stderr)
-            spent = time.perf_counter() - start
-            slowest = max(slowest, spent)
+            spent = time.process_time() - start
+            slowest, slow = max(slowest, spent), spent > SLOW + SLOWER * len(data) / 1e6
             codes[code] += 1
             grown = peak() > most
-            if code not in answers(command(number, path)) or "Traceback" in err.getvalue() or spent > SLOW or grown:
+            if code not in answers(command(number, path)) or "Traceback" in err.getvalue() or slow or grown:
                 bad += 1
                 most = max(most, peak())
                 keep = Path(tempfile.gettempdir()) / f"qrun-mutant-{seed}-{number}.onnx"
