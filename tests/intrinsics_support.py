@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from qrun.native._flow import Flow
-from qrun.native._ir import constants, indices
+from qrun.native._ir import Value, constants
 
-Write = Callable[[Flow, list[str]], str]
+Write = Callable[[Flow, list[Value]], Value | None]
 BYTES, WORDS, INTS, FLOATS = "<64 x i8>", "<32 x i16>", "<16 x i32>", "<16 x float>"
 MASK = "<64 x i1>"
 ROW, ROWS, TILES = 64, 16, 8
@@ -26,7 +26,7 @@ class Instruction:
     """An intrinsic of x86 as a function.
 
     feature:  what a CPU needs to run it, by LLVM's name.
-    write:    writes the body for the names of the operands, and returns its result.
+    write:    writes the body for the operands, and returns its result.
     result, operands: LLVM types. Those of AMX have the state of the tiles as one more operand before the others.
     """
 
@@ -42,82 +42,68 @@ class Instruction:
     def text(self, name: str) -> str:
         w = Flow()
         w.label("entry")
-        names = [f"%x{i}" for i in range(self.tiles + len(self.operands))]
-        result = self.write(w, names)
-        w.do(f"ret {self.result} {result}".rstrip())
         kinds = ["ptr"] * self.tiles + list(self.operands)
-        operands = ", ".join(f"{kind} {value}" for kind, value in zip(kinds, names, strict=True))
+        values = [w.value(kind, f"%x{i}") for i, kind in enumerate(kinds)]
+        result = self.write(w, values)
+        w.do(f"ret {self.result} {result}" if result else "ret void")
+        operands = ", ".join(f"{value.kind} {value}" for value in values)
         return w.function(f"define internal {self.result} @{PREFIX}{name}({operands})")
 
 
-def _parts(kind: str) -> tuple[int, str]:
-    count, _, element = kind.strip("<>").split()
-    return int(count), element
-
-
-def _halves(narrow: str, result: str, operand: str) -> Write:
+def _halves(narrow: str, result: str) -> Write:
     """What a 512-bit instruction does in each 128-bit lane, by the 256-bit one of AVX or AVX2."""
-    count, element = _parts(operand)
-    total, made = _parts(result)
-    half, half_result = f"<{count // 2} x {element}>", f"<{total // 2} x {made}>"
 
-    def write(w: Flow, values: list[str]) -> str:
-        parts = []
+    def write(w: Flow, values: list[Value]) -> Value:
+        count, whole, parts = values[0].lanes, w.value(result, "poison"), []
         for first in (0, count // 2):
-            order = f"<{count // 2} x i32> {indices(range(first, first + count // 2))}"
-            cut = [w.let(f"shufflevector {operand} {v}, {operand} poison, {order}") for v in values]
-            parts.append(w.call(half_result, f"llvm.x86.{narrow}", *((half, v) for v in cut)))
-        low, high = parts
-        order = f"<{total} x i32> {indices(range(total))}"
-        return w.let(f"shufflevector {half_result} {low}, {half_result} {high}, {order}")
+            cut = [value.shuffled(range(first, first + count // 2)) for value in values]
+            parts.append(w.call(f"<{whole.lanes // 2} x {whole.element}>", f"llvm.x86.{narrow}", *cut))
+        return parts[0].shuffled(range(whole.lanes), parts[1])
 
     return write
 
 
-def _masked_conversion(w: Flow, values: list[str]) -> str:
+def _masked_conversion(w: Flow, values: list[Value]) -> Value:
     """VCVTPS2DQ with the rounding mode of MXCSR: 0x80000000 for what int32 cannot hold, and where the mask is 0 x1."""
     floats, kept, mask, rounding = values
-    _refuse(w, w.let(f"icmp ne i32 {rounding}, 4"))
-    made = _halves("avx.cvt.ps2dq.256", INTS, FLOATS)(w, [floats])
-    on = w.let(f"bitcast i16 {mask} to <16 x i1>")
-    return w.let(f"select <16 x i1> {on}, {INTS} {made}, {INTS} {kept}")
+    _refuse(w, rounding.test("ne", 4))
+    made = _halves("avx.cvt.ps2dq.256", INTS)(w, [floats])
+    assert made is not None
+    return mask.bitcast("<16 x i1>").select(made, kept)
 
 
-def _products(lanes: int, bits: int, signed: bool) -> Write:
+def _products(bits: int, signed: bool) -> Callable[[Flow, list[Value]], Value]:
     """x0 + the products of each 32-bit lane's fields of `bits` bits, modulo 2**32; those of x2 are signed."""
-    kind = f"<{lanes} x i32>"
 
-    def field(w: Flow, value: str, place: int, shift: str) -> str:
-        top = w.let(f"shl {kind} {value}, {constants('i32', [32 - bits * (place + 1)] * lanes)}")
-        return w.let(f"{shift} {kind} {top}, {constants('i32', [32 - bits] * lanes)}")
+    def field(value: Value, place: int, signed: bool) -> Value:
+        top = value << 32 - bits * (place + 1)
+        return top.ashr(32 - bits) if signed else top.lshr(32 - bits)
 
-    def write(w: Flow, values: list[str]) -> str:
+    def write(w: Flow, values: list[Value]) -> Value:
         total, a, b = values
         for place in range(32 // bits):
-            left, right = field(w, a, place, "ashr" if signed else "lshr"), field(w, b, place, "ashr")
-            total = w.let(f"add {kind} {total}, {w.let(f'mul {kind} {left}, {right}')}")
+            total = total + field(a, place, signed) * field(b, place, True)
         return total
 
     return write
 
 
-def _two_tables(w: Flow, values: list[str]) -> str:
+def _two_tables(w: Flow, values: list[Value]) -> Value:
     """VPERMI2B: byte i is the entry number x1[i] modulo 128 of x0 and x2 one after the other."""
     first, places, second = values
-    tables = w.let("alloca [128 x i8], align 64")
-    w.store(BYTES, first, tables, 64)
-    w.store(BYTES, second, w.at(tables, 64), 64)
-    wrapped = w.let(f"and {BYTES} {places}, {constants('i8', [127] * 64)}")
-    found = "poison"
+    tables = w.let("ptr", "alloca [128 x i8], align 64")
+    tables.store(first, 64)
+    (tables + 64).store(second, 64)
+    wrapped = places & 127
+    found = w.value(BYTES, "poison")
     for i in range(64):
-        place = w.let(f"zext i8 {w.let(f'extractelement {BYTES} {wrapped}, i32 {i}')} to i64")
-        found = w.let(f"insertelement {BYTES} {found}, i8 {w.load('i8', w.at(tables, place))}, i32 {i}")
+        found = found.insert((tables + wrapped.extract(i).zext("i64")).load("i8"), i)
     return found
 
 
-def _refuse(w: Flow, fault: str) -> None:
+def _refuse(w: Flow, fault: Value) -> None:
     with w.when(fault):
-        w.call("void", "llvm.trap")
+        w.run("llvm.trap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,118 +113,109 @@ class _Tile:
     The state is the 64 bytes of configuration and then the tiles. All beyond a tile's configured size is zero.
     """
 
-    data: str
-    rows: str
-    width: str
+    data: Value
+    rows: Value
+    width: Value
 
     @classmethod
-    def of(cls, w: Flow, state: str, number: str) -> _Tile:
-        n = w.let(f"zext i8 {number} to i64")
-        rows = w.let(f"zext i8 {w.load('i8', w.at(w.at(state, 48), n))} to i64")
-        width = w.let(f"zext i16 {w.load('i16', w.at(w.at(state, 16), w.mul(n, 2)))} to i64")
-        _refuse(w, w.let(f"icmp eq i64 {rows}, 0"))
-        return cls(w.at(w.at(state, ROW), w.mul(n, ROW * ROWS)), rows, width)
+    def of(cls, w: Flow, state: Value, number: Value) -> _Tile:
+        n = number.zext("i64")
+        rows = (state + 48 + n).load("i8").zext("i64")
+        width = (state + 16 + n * 2).load("i16").zext("i64")
+        _refuse(w, rows.test("eq", 0))
+        return cls(state + ROW + n * (ROW * ROWS), rows, width)
 
-    def mask(self, w: Flow, row: str) -> str:
+    def mask(self, w: Flow, row: Value) -> Value:
         """Its bytes of one of 16 rows."""
-        bits = w.let(f"lshr i64 -1, {w.let(f'sub i64 {ROW}, {self.width}')}")
-        some = w.let(f"select i1 {w.let(f'icmp slt i64 {row}, {self.rows}')}, i64 {bits}, i64 0")
-        return w.let(f"bitcast i64 {some} to {MASK}")
+        bits = w.value("i64", -1).lshr(ROW - self.width)
+        return row.test("slt", self.rows).select(bits, 0).bitcast(MASK)
 
 
-def _configure(w: Flow, values: list[str]) -> str:
+def _configure(w: Flow, values: list[Value]) -> None:
     """LDTILECFG of palette 1, which refuses sizes too large and reserved bytes that are not zero. Tiles become zero."""
     state, source = values
-    given = w.load(BYTES, source)
+    given = source.load(BYTES)
     limits = constants("i8", [1, *[0] * 15, *[ROW, 0] * TILES, *[0] * 16, *[ROWS] * TILES, *[0] * 8])
-    beyond = w.let(f"bitcast <64 x i1> {w.let(f'icmp ugt {BYTES} {given}, {limits}')} to i64")
-    _refuse(w, w.let(f"icmp ne i64 {beyond}, 0"))
-    _refuse(w, w.let(f"icmp ne i8 {w.let(f'extractelement {BYTES} {given}, i32 0')}, 1"))
+    _refuse(w, given.test("ugt", limits).any())
+    _refuse(w, given.extract(0).test("ne", 1))
     for tile in range(TILES):
-        sizes = [w.let(f"extractelement {BYTES} {given}, i32 {place}") for place in (16 + 2 * tile, 48 + tile)]
-        none = [w.let(f"icmp eq i8 {size}, 0") for size in sizes]
-        _refuse(w, w.let(f"xor i1 {none[0]}, {none[1]}"))
-    w.store(BYTES, given, state)
-    with w.loop("1", str(1 + TILES * ROWS), 1) as row:
-        w.store(BYTES, "zeroinitializer", w.at(state, w.mul(row.index, ROW)))
-    return ""
+        sizes = [given.extract(place) for place in (16 + 2 * tile, 48 + tile)]
+        none = [size.test("eq", 0) for size in sizes]
+        _refuse(w, none[0] ^ none[1])
+    state.store(given)
+    with w.loop(1, 1 + TILES * ROWS, 1) as row:
+        (state + row.index * ROW).store(w.zero(BYTES))
 
 
-def _release(w: Flow, values: list[str]) -> str:
+def _release(w: Flow, values: list[Value]) -> None:
     """TILERELEASE: no tile is configured any more."""
-    w.store(BYTES, "zeroinitializer", values[0])
-    return ""
+    values[0].store(w.zero(BYTES))
 
 
-def _load(w: Flow, values: list[str]) -> str:
+def _load(w: Flow, values: list[Value]) -> None:
     """TILELOADD: rows from memory, x3 bytes apart; what is beyond the tile's size becomes zero."""
     state, number, base, stride = values
     tile = _Tile.of(w, state, number)
-    with w.loop("0", str(ROWS), 1) as row:
-        source = w.at(base, w.mul(row.index, stride))
-        made = _masked_load(w, [source, "1", tile.mask(w, row.index), "zeroinitializer"])
-        w.store(BYTES, made, w.at(tile.data, w.mul(row.index, ROW)))
-    return ""
+    with w.loop(0, ROWS, 1) as row:
+        source = base + row.index * stride
+        made = source.masked_load(BYTES, tile.mask(w, row.index))
+        (tile.data + row.index * ROW).store(made)
 
 
-def _store(w: Flow, values: list[str]) -> str:
+def _store(w: Flow, values: list[Value]) -> None:
     """TILESTORED: rows to memory, x3 bytes apart."""
     state, number, base, stride = values
     tile = _Tile.of(w, state, number)
-    with w.loop("0", str(ROWS), 1) as row:
-        held = w.load(BYTES, w.at(tile.data, w.mul(row.index, ROW)))
-        target = w.at(base, w.mul(row.index, stride))
-        _masked_store(w, [held, target, "1", tile.mask(w, row.index)])
-    return ""
+    with w.loop(0, ROWS, 1) as row:
+        held = (tile.data + row.index * ROW).load(BYTES)
+        target = base + row.index * stride
+        target.masked_store(held, tile.mask(w, row.index))
 
 
 def _tile_product(signed: bool) -> Write:
     """TDPBSSD, TDPBUSD: the rows of tile x1 += four bytes of the row of tile x2, each, times the rows of tile x3."""
 
-    def write(w: Flow, values: list[str]) -> str:
+    def write(w: Flow, values: list[Value]) -> None:
         state, *numbers = values
         for one, other in ((0, 1), (0, 2), (1, 2)):
-            _refuse(w, w.let(f"icmp eq i8 {numbers[one]}, {numbers[other]}"))
+            _refuse(w, numbers[one].test("eq", numbers[other]))
         sums, a, b = (_Tile.of(w, state, number) for number in numbers)
-        depth = w.let(f"shl i64 {b.rows}, 2")
+        depth = b.rows << 2
         for x, y in ((sums.rows, a.rows), (a.width, depth), (sums.width, b.width)):
-            _refuse(w, w.let(f"icmp ne i64 {x}, {y}"))
-        with w.loop("0", sums.rows, 1) as row:
-            along = w.mul(row.index, ROW)
-            target, left = w.at(sums.data, along), w.at(a.data, along)
-            with w.loop("0", b.rows, 1, [(INTS, w.load(INTS, target))]) as step:
-                four = w.splat(ROWS, "i32", w.load("i32", w.at(left, w.mul(step.index, 4))))
-                right = w.load(INTS, w.at(b.data, w.mul(step.index, ROW)))
-                step.next([_products(ROWS, 8, signed)(w, [step.carried[0], four, right])])
-            w.store(INTS, step.carried[0], target)
-        return ""
+            _refuse(w, x.test("ne", y))
+        with w.loop(0, sums.rows, 1) as row:
+            along = row.index * ROW
+            target, left = sums.data + along, a.data + along
+            with w.loop(0, b.rows, 1, [target.load(INTS)]) as step:
+                four = (left + step.index * 4).load("i32").splat(ROWS)
+                right = (b.data + step.index * ROW).load(INTS)
+                step.next(_products(8, signed)(w, [step.carried[0], four, right]))
+            target.store(step.carried[0])
 
     return write
 
 
 def _by_halves(narrow: str, result: str, operand: str) -> Instruction:
     """VPACKSSDW, VPACKSSWB, VPACKUSWB, VPMADDWD and VPSHUFB."""
-    return Instruction("avx512bw", _halves(narrow, result, operand), result, (operand, operand))
+    return Instruction("avx512bw", _halves(narrow, result), result, (operand, operand))
 
 
 def _dot(feature: str, lanes: int, bits: int) -> Instruction:
     """VPDPBUSD and VPDPWSSD."""
     kind = f"<{lanes} x i32>"
-    return Instruction(feature, _products(lanes, bits, signed=bits == 16), kind, (kind,) * 3)
+    return Instruction(feature, _products(bits, signed=bits == 16), kind, (kind,) * 3)
 
 
-def _masked_load(w: Flow, values: list[str]) -> str:
+def _masked_load(w: Flow, values: list[Value]) -> Value:
     """VMOVDQU8 from memory: bytes where the mask is 0 are not read, and stay as they are in x3."""
     pointer, _, mask, kept = values
-    operands = (("ptr", pointer), ("i32", "1"), (MASK, mask), (BYTES, kept))
-    return w.call(BYTES, "llvm.masked.load.v64i8.p0", *operands)
+    return w.call(BYTES, "llvm.masked.load.v64i8.p0", pointer, ("i32", "1"), mask, kept)
 
 
-def _masked_store(w: Flow, values: list[str]) -> str:
+def _masked_store(w: Flow, values: list[Value]) -> None:
     """VMOVDQU8 to memory: bytes where the mask is 0 are not written."""
     value, pointer, _, mask = values
-    w.call("void", "llvm.masked.store.v64i8.p0", (BYTES, value), ("ptr", pointer), ("i32", "1"), (MASK, mask))
-    return ""
+    pointer.masked_store(value, mask)
 
 
 _MEMORY = ("i8", "ptr", "i64")

@@ -3,14 +3,25 @@
 A tile of activations is up to 16 rows that lie evenly spaced in memory: in the image itself or, where padding or
 strides forbid that, in a copy that the kernel makes first. Results of a block are made while the next one's products
 begin. Activations keep their type: nothing is shifted.
+
+One product of tiles adds, for each row i and channel j, the products of 64 bytes of k:
+
+    activations     row i of 16:   x[i, 0] x[i, 1] ... x[i, 63]
+    weights         row q of 16:   w[4q, 0] .. w[4q+3, 0] | w[4q, 1] .. w[4q+3, 1] | ... | w[4q, 15] .. w[4q+3, 15]
+    sums            row i of 16:   s[i, 0] s[i, 1] ... s[i, 15]     int32
+
+Of a block two tiles high and four vectors wide, tiles 0 to 7 hold these at a time:
+
+    sums 0, 2   of rows  0-15, two vectors      activations 4   rows  0-15      weights 6, 7   by turns
+    sums 1, 3   of rows 16-31, the same         activations 5   rows 16-31
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader, constants
+from qrun.native._flow import Flow, row_at
+from qrun.native._ir import Arguments, Value, constants
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -60,156 +71,158 @@ def scratch_bytes(spec: KernelSpec, copied: int = 0) -> int:
 class _Holding(Requantizer):
     """An epilogue that loads its constants once per panel, if they are few."""
 
-    held: dict[tuple[int, int], str] = field(default_factory=dict)
+    loaded: dict[tuple[int, int], Value] = field(default_factory=dict)
 
-    def hold(self, constants: str) -> None:
-        kind = "double" if self.form == "f64" else "float"
+    def hold(self, held: Value) -> None:
+        element = "double" if self.form == "f64" else "float"
         for number in range(_HELD.get(self.form, 0)):
             for place in range(self.vectors):
-                self.held[number, place] = super(_Holding, self)._constant(constants, number, place, kind)
+                self.loaded[number, place] = super(_Holding, self)._constant(held, number, place, element)
 
-    def _constant(self, constants: str, field: int, place: int, kind: str = "float") -> str:
-        return self.held[field, place]
+    def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
+        return self.loaded[field, place]
 
 
 class Amx:
     """Writes one kernel: blocks of spec.rows / 16 tiles, one or two, by spec.vectors.
 
     Kind amx reads rows where they are, amx_copy gathers them first. The kernel's third parameter is memory of the
-    calling thread.
+    calling thread. Its claims are not those of `tiles`: they also carry on which chunk the thread did last.
     """
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.w = spec, Flow()
+        self.spec, self.w = spec, Flow(isa.fma)
         self.copies = spec.kind == "amx_copy"
         self.high = spec.rows // TILE
         self.groups = groups(spec)
         self.width = spec.vectors * STEP
         w = self.w
         w.label("entry")
-        self.a = a = argument_loader(w, ARGUMENTS)
-        self.epilogue = _Holding(w, isa, spec.form, spec.out, spec.vectors, a["zero_point"], a["mask"])
-        self.total = w.mul(a["taps"], a["steps"])
-        self.panel_weights = w.mul(self.total, TILE * self.width)
-        w.let(f"icmp ugt i64 {self.total}, {_LONG}", "%long")
-        w.at("%scratch", _NOWHERE, "%nowhere")
-        w.at("%scratch", _SUMS, "%sums")
-        w.at("%sums", w.mul(a["rows"], self.width), "%sums1")
-        w.at("%scratch", scratch_bytes(spec), "%copy")
+        self.a = a = Arguments(w, ARGUMENTS)
+        self.epilogue = _Holding(w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
+        self.total = a.taps * a.steps
+        self.panel_weights = self.total * (TILE * self.width)
+        self.long = self.total.test("ugt", _LONG, "%long")
+        self.scratch = w.value("ptr", "%scratch")
+        self.nowhere = w.at(self.scratch, _NOWHERE, "%nowhere")
+        first = w.at(self.scratch, _SUMS, "%sums")
+        self.sums = [first, w.at(first, a.rows * self.width, "%sums1")]
+        self.copy = w.at(self.scratch, scratch_bytes(spec), "%copy")
 
     def text(self) -> str:
         w = self.w
         self._configure()
         w.jump("claim")
         w.label("claim")
-        w.let("phi i64 [0, %entry], [%done1, %worked]", "%done")
-        w.let("phi i64 [-1, %entry], [%place, %worked]", "%before")
-        w.let("atomicrmw add ptr %next, i64 1 monotonic", "%tile")
-        w.do(f"br i1 {w.let('icmp ult i64 %tile, ' + self.a['tiles'])}, label %work, label %exit")
+        done = w.turn("%done", w.value("i64", 0), "entry", "%done1", "worked")
+        before = w.turn("%before", w.value("i64", -1), "entry", "%place", "worked")
+        tile = w.let("i64", "atomicrmw add ptr %next, i64 1 monotonic", "%tile")
+        w.branch(tile.test("ult", self.a.tiles), "work", "exit")
         w.label("exit")
-        w.call("void", "llvm.x86.tilerelease")
-        w.do("ret i64 %done")
+        w.run("llvm.x86.tilerelease")
+        w.do(f"ret i64 {done}")
         w.label("work")
-        w.let("add i64 %done, 1", "%done1")
-        self._place()
+        done.plus(1, "%done1")
+        self._place(tile, before)
         with w.loop(self.first_panel, self.end_panel, 1) as turn:
             self._panel(turn.index)
         w.jump("worked")
         w.label("worked")
         w.jump("claim")
-        return w.function("define i64 @kernel(ptr noalias %args, ptr noalias %next, ptr noalias %scratch)")
+        return w.kernel(scratch=True)
 
     def _configure(self) -> None:
-        """Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights."""
+        """Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
+
+        The 64 bytes of LDTILECFG: palette 1, from byte 16 on an int16 for each tile, its bytes per row, and from byte 48
+        on a byte for each, its rows; those of sums and activations are known at run time.
+        """
         w = self.w
         config = [1, *[0] * 15, *[STEP, 0] * 8, *[0] * 22, TILE, TILE, *[0] * 8]
-        w.store("<64 x i8>", constants("i8", config), "%scratch", 64)
-        count = w.let(f"trunc i64 {self.a['rows']} to i8")
+        self.scratch.store(w.value("<64 x i8>", constants("i8", config)), 64)
+        count = self.a.rows.trunc("i8")
         for tile in range(6):
-            w.store("i8", count, w.at("%scratch", 48 + tile))
-        w.call("void", "llvm.x86.ldtilecfg", ("ptr", "%scratch"))
+            (self.scratch + (48 + tile)).store(count)
+        w.run("llvm.x86.ldtilecfg", self.scratch)
 
-    def _place(self) -> None:
+    def _place(self, tile: Value, before: Value) -> None:
         """The image, chunk and panels of this work. The copy that is there may still be the right one."""
         w, a = self.w, self.a
-        share = w.rem("%tile", a["shares"])
-        w.let(f"udiv i64 %tile, {a['shares']}", "%place")
-        chunk, image = w.rem("%place", a["chunks"]), w.div("%place", a["chunks"])
-        self.first = w.mul(chunk, a["chunk"])
-        self.end = w.least(w.add(self.first, a["chunk"]), a["blocks"])
-        self.first_panel = w.mul(share, a["share"])
-        self.end_panel = w.least(w.add(self.first_panel, a["share"]), a["panels"])
-        self.x = w.at(a["x"], w.mul(image, a["x_image"]))
-        self.y = w.at(a["y"], w.mul(image, a["y_image"]))
+        share = tile % a.shares
+        place = w.let("i64", f"udiv i64 {tile}, {a.shares}", "%place")
+        chunk, image = place % a.chunks, place // a.chunks
+        self.first = chunk * a.chunk
+        self.end = (self.first + a.chunk).least(a.blocks)
+        self.first_panel = share * a.share
+        self.end_panel = (self.first_panel + a.share).least(a.panels)
+        self.x = a.x + image * a.x_image
+        self.y = a.y + image * a.y_image
         if self.copies:
-            with w.when(w.let("icmp ne i64 %place, %before")):
-                self._copy(w.at(a["gather"], w.mul(chunk, w.mul(a["gathered"], 4))))
+            with w.when(place.test("ne", before)):
+                self._copy(a.gather + chunk * (a.gathered * 4))
 
-    def _copy(self, table: str) -> None:
+    def _copy(self, table: Value) -> None:
+        """The rows of a chunk, 64 bytes at a time; of the last ones only what exists is read."""
         w, a, kind = self.w, self.a, "<64 x i8>"
-        whole = w.let(f"lshr i64 {w.add(a['depth'], -1)}, 6")
-        past = w.let(f"and i64 {w.let('sub i64 0, ' + a['depth'])}, 63")
-        tail = w.let(f"bitcast i64 {w.let(f'lshr i64 -1, {past}')} to <64 x i1>")
-        end = w.let(f"shl i64 {whole}, 6")
-        with w.loop("0", a["gathered"], 1) as row:
-            offset = w.load("i32", w.at(table, w.mul(row.index, 4)), 4)
-            inside = w.at(self.x, w.let(f"sext i32 {offset} to i64"))
-            source = w.let(f"select i1 {w.let(f'icmp slt i32 {offset}, 0')}, ptr {a['padding']}, ptr {inside}")
-            target = w.at("%copy", w.mul(row.index, a["pitch"]))
-            with w.loop("0", end, STEP) as part:
-                w.store(kind, w.load(kind, w.at(source, part.index)), w.at(target, part.index))
-            last = (("ptr", w.at(source, end)), ("i32", "1"), ("<64 x i1>", tail), (kind, "zeroinitializer"))
-            w.store(kind, w.call(kind, "llvm.masked.load.v64i8.p0", *last), w.at(target, end))
+        whole = (a.depth + -1).lshr(6)
+        past = (0 - a.depth) & 63
+        tail = w.value("i64", -1).lshr(past).bitcast("<64 x i1>")
+        end = whole << 6
+        with w.loop(0, a.gathered, 1) as row:
+            source = row_at(self.x, table + row.index * 4, a.padding)
+            target = self.copy + row.index * a.pitch
+            with w.loop(0, end, STEP) as part:
+                value = (source + part.index).load(kind)
+                (target + part.index).store(value)
+            value = (source + end).masked_load(kind, tail)
+            (target + end).store(value)
 
-    def _panel(self, panel: str) -> None:
+    def _panel(self, panel: Value) -> None:
         """All blocks of the chunk. A turn begins one and ends the one before it."""
         w, a, spec = self.w, self.a, self.spec
         channels = spec.vectors * TILE
-        weights = w.at(a["weights"], w.mul(panel, self.panel_weights))
-        self.weights = [w.at(weights, w.mul(self.total, TILE * STEP * group.start)) for group in self.groups]
-        self.fetch = w.at(weights, self.panel_weights)
-        self.bias = w.at(a["bias"], w.mul(panel, 4 * channels))
-        self.constants = w.at(a["constants"], w.mul(panel, self.epilogue.panel_bytes()))
-        self.y_panel = w.at(self.y, w.mul(panel, channels * (4 if spec.out == "i32" else 1)))
-        self.epilogue.set_panel(w.let(f"icmp eq i64 {w.add(panel, 1)}, {a['panels']}"))
+        weights = a.weights + panel * self.panel_weights
+        self.weights = [weights + self.total * (TILE * STEP * group.start) for group in self.groups]
+        self.fetch = weights + self.panel_weights
+        self.bias = a.bias + panel * (4 * channels)
+        self.constants = a.constants + panel * self.epilogue.panel_bytes()
+        self.y_panel = self.y + panel * (channels * (4 if spec.out == "i32" else 1))
+        self.epilogue.set_panel((panel + 1).test("eq", a.panels))
         self.epilogue.hold(self.constants)
-        with w.loop(self.first, w.add(self.end, 1), 1) as turn:
+        with w.loop(self.first, self.end + 1, 1) as turn:
             block, last = turn.index, len(self.groups) - 1
-            more = w.let(f"icmp ult i64 {block}, {self.end}")
-            places = w.at(a["places"], w.mul(block, w.mul(a["taps"], 4 * self.high)))
-            w.do(f"br i1 {more}, label %begin, label %stop")
-            w.label("begin")
-            self._step(0, self._rows(places), self.weights[0], last)
-            w.jump("begun")
-            w.label("stop")
-            for cell in range(self.high * len(self.groups[last])):
-                self._save(last, cell)
-            w.jump("begun")
-            w.label("begun")
-            with w.when(w.let(f"icmp ugt i64 {block}, {self.first}")):
-                self._results(w.at(a["targets"], w.mul(w.add(block, -1), 4 * spec.rows)))
+            more = block.test("ult", self.end)
+            places = a.places + block * (a.taps * (4 * self.high))
+            for begins in w.either(more, "begin", "stop", "begun"):
+                if begins:
+                    self._step(0, self._rows(places), self.weights[0], last)
+                else:
+                    for cell in range(self.high * len(self.groups[last])):
+                        self._save(last, cell)
+            with w.when(block.test("ugt", self.first)):
+                self._results(a.targets + (block + -1) * (4 * spec.rows))
             with w.when(more):
                 for group in range(len(self.groups)):
                     if group:
                         self._step(group, self._rows(places), self.weights[group], group - 1)
-                    self._products(group, places, w.let(f"sub i64 {block}, {self.first}"))
+                    self._products(group, places, block - self.first)
 
-    def _rows(self, places: str) -> list[str]:
+    def _rows(self, places: Value) -> list[Value]:
         """The first row of each tile of activations."""
-        w, base = self.w, "%copy" if self.copies else self.x
-        offsets = [w.load("i32", w.at(places, 4 * i), 4) for i in range(self.high)]
-        return [w.at(base, w.let(f"sext i32 {offset} to i64")) for offset in offsets]
+        base = self.copy if self.copies else self.x
+        offsets = [(places + 4 * i).load("i32", 4) for i in range(self.high)]
+        return [base + offset.sext("i64") for offset in offsets]
 
-    def _tile(self, what: str, tile: int, pointer: str, stride: int | str) -> None:
-        self.w.call("void", f"llvm.x86.tile{what}64", ("i8", f"{tile}"), ("ptr", pointer), ("i64", f"{stride}"))
+    def _tile(self, what: str, tile: int, pointer: Value, stride: Value | int) -> None:
+        self.w.run(f"llvm.x86.tile{what}64", ("i8", f"{tile}"), pointer, ("i64", f"{stride}"))
 
     def _save(self, group: int, cell: int) -> None:
         """A tile of sums to memory, where a row has all channels of the panel."""
         j, i = divmod(cell, self.high)
         vector = self.groups[group].start + j
-        self._tile("stored", cell, self.w.at("%sums1" if i else "%sums", STEP * vector), self.width)
+        self._tile("stored", cell, self.sums[i] + STEP * vector, self.width)
 
-    def _step(self, group: int, rows: list[str], b: str, before: int | None = None) -> None:
+    def _step(self, group: int, rows: list[Value], b: Value, before: int | None = None) -> None:
         """One k-step of a group. With `before` it is the first one, and the tiles still hold the sums of that group.
 
         Those are saved one by one between the products: four in a row would keep the multiplier waiting.
@@ -218,58 +231,51 @@ class Amx:
         old = 0 if before is None else self.high * len(self.groups[before])
         product = f"llvm.x86.{'tdpbssd' if self.spec.signed else 'tdpbusd'}"
         for i, row in enumerate(rows):
-            self._tile("loadd", 4 + i, row, self.a["line"])
+            self._tile("loadd", 4 + i, row, self.a.line)
         for j, vector in enumerate(mine):
-            self._tile("loadd", 6 + j % 2, w.at(b, STEP * j), STEP * len(mine))
+            self._tile("loadd", 6 + j % 2, b + STEP * j, STEP * len(mine))
             for i in range(self.high):
                 cell = j * self.high + i
                 if before is not None and cell < old:
                     self._save(before, cell)
                 if before is not None:
-                    self._tile("loadd", cell, w.at(self.bias, STEP * vector), 0)
-                w.call("void", product, *(("i8", str(tile)) for tile in (cell, 4 + i, 6 + j % 2)))
+                    self._tile("loadd", cell, self.bias + STEP * vector, 0)
+                w.run(product, *(("i8", str(tile)) for tile in (cell, 4 + i, 6 + j % 2)))
         for cell in range(self.high * len(mine), old):
             self._save(before or 0, cell)
 
-    def _products(self, group: int, places: str, turn: str) -> None:
+    def _products(self, group: int, places: Value, turn: Value) -> None:
         """All k-steps of a group but its first."""
         w, a, size, lines = self.w, self.a, TILE * STEP * len(self.groups[group]), self.spec.prefetch
         if lines:
-            number = w.add(w.mul(turn, len(self.groups)), group)
-            fetch = w.at(self.fetch, w.mul(w.mul(number, self.total), STEP * lines))
-        with w.loop("0", a["taps"], 1) as tap:
-            with w.when("%long"):
+            fetch = self.fetch + (turn * len(self.groups) + group) * self.total * (STEP * lines)
+        with w.loop(0, a.taps, 1) as tap:
+            with w.when(self.long):
                 # Without a save every 32 products or so, the next one costs the processor hundreds of cycles.
-                self._tile("stored", 4, "%scratch", 0)
-            rows = self._rows(w.at(places, w.mul(tap.index, 4 * self.high)))
-            first = w.mul(tap.index, a["steps"])
-            begun = w.let(f"zext i1 {w.let(f'icmp eq i64 {tap.index}, 0')} to i64")
-            with w.loop(begun, a["steps"], 1) as step:
-                place = w.add(first, step.index)
+                self._tile("stored", 4, self.scratch, 0)
+            rows = self._rows(places + tap.index * (4 * self.high))
+            first = tap.index * a.steps
+            begun = tap.index.test("eq", 0).zext("i64")
+            with w.loop(begun, a.steps, 1) as step:
+                place = first + step.index
                 for line in range(lines):
-                    where = w.at(w.at(fetch, w.mul(place, STEP * lines)), STEP * line)
-                    w.call("void", "llvm.prefetch.p0", ("ptr", where), ("i32", "0"), ("i32", "2"), ("i32", "1"))
-                along = w.mul(step.index, STEP)
-                self._step(group, [w.at(row, along) for row in rows], w.at(self.weights[group], w.mul(place, size)))
+                    w.prefetch(fetch + place * (STEP * lines) + STEP * line)
+                along = step.index * STEP
+                self._step(group, [row + along for row in rows], self.weights[group] + place * size)
 
-    def _results(self, targets: str) -> None:
+    def _results(self, targets: Value) -> None:
         """Results of the block whose sums are complete."""
         w, spec = self.w, self.spec
         count = 1 if spec.form == "table" else _ROWS_AT_ONCE
-        with w.loop("0", w.mul(self.a["rows"], self.high), count) as row:
-            sums, numbers = w.at("%sums", w.mul(row.index, self.width)), w.at(targets, w.mul(row.index, 4))
+        with w.loop(0, self.a.rows * self.high, count) as row:
+            sums, numbers = self.sums[0] + row.index * self.width, targets + row.index * 4
             done, places = [], []
             for i in range(count):
-                acc = [w.load("<16 x i32>", w.at(sums, i * self.width + STEP * j), 64) for j in range(spec.vectors)]
+                acc = [(sums + (i * self.width + STEP * j)).load("<16 x i32>", 64) for j in range(spec.vectors)]
                 done.append(self.epilogue.finish(self.epilogue.row(acc, self.constants)))
-                number = w.load("i32", w.at(numbers, 4 * i), 4)
-                inside = w.at(self.y_panel, w.mul(w.let(f"sext i32 {number} to i64"), self.a["y_row"]))
-                nowhere = w.let(f"icmp slt i32 {number}, 0")
-                places.append(w.let(f"select i1 {nowhere}, ptr %nowhere, ptr {inside}"))
-            w.do(f"br i1 {self.epilogue.full}, label %store_whole, label %store_cut")
-            for name in ("store_whole", "store_cut"):
-                w.label(name)
+                number = (numbers + 4 * i).load("i32", 4)
+                inside = self.y_panel + number.sext("i64") * self.a.y_row
+                places.append(number.test("slt", 0).select(self.nowhere, inside))
+            for whole in w.either(self.epilogue.full, "store_whole", "store_cut", "stored"):
                 for values, place in zip(done, places, strict=True):
-                    self.epilogue.store(values, place, name == "store_whole")
-                w.jump("stored")
-            w.label("stored")
+                    self.epilogue.store(values, place, whole)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader
+from qrun.native._ir import MAGIC64, ZERO, Arguments, Value, real
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -13,7 +15,6 @@ BOUNDS = ("inverse*", "low*", "high*", "halves*", "weights*", "split", "steps", 
 halves, weights  float64 [steps]: want - 1/2, ascending, and its inverse; split: how many are negative
 """
 VECTORS = 4
-_MAGIC = "0x4338000000000000"
 
 
 class Bounds:
@@ -26,60 +27,42 @@ class Bounds:
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         self.lanes = spec.rows // VECTORS
         self.kind = f"<{self.lanes} x double>"
-        self.w = Flow()
+        self.w = Flow(isa.fma)
 
     def text(self) -> str:
         w = self.w
         w.label("entry")
-        a = argument_loader(w, BOUNDS)
-        magic, one = (w.splat(self.lanes, "double", value) for value in (_MAGIC, "1.0"))
-        start = [(self.kind, "zeroinitializer")] * VECTORS
-        start += [(self.kind, w.splat(self.lanes, "double", "0x7FF0000000000000"))] * VECTORS
-        with w.tiles(a["tiles"]) as tile:
-            first = w.mul(tile, 8 * VECTORS * self.lanes)
+        self.a = a = Arguments(w, BOUNDS)
+        self.magic, self.one = (w.value("double", value).splat(self.lanes) for value in (real(MAGIC64), "1.0"))
+        infinity = w.value("double", math.inf).splat(self.lanes)
+        with w.tiles(a.tiles) as tile:
+            first = tile * (8 * VECTORS * self.lanes)
             places = [8 * self.lanes * v for v in range(VECTORS)]
-            inverses = [w.load(self.kind, w.at(w.at(a["inverse"], first), place), 8) for place in places]
-            with w.loop("0", a["split"], 1, start) as turn:
-                turn.next(self._step(turn.index, a, inverses, turn.carried, (magic, one), True))
-            with w.loop(a["split"], a["steps"], 1, [(self.kind, value) for value in turn.carried]) as rest:
-                rest.next(self._step(rest.index, a, inverses, rest.carried, (magic, one), False))
-            for name, values in (("low", rest.carried[:VECTORS]), ("high", rest.carried[VECTORS:])):
+            inverses = [(a.inverse + first + place).load(self.kind, 8) for place in places]
+            with w.loop(0, a.split, 1, [w.zero(self.kind)] * VECTORS + [infinity] * VECTORS) as turn:
+                turn.next(*self._step(turn.index, inverses, turn.carried, True))
+            with w.loop(a.split, a.steps, 1, turn.carried) as rest:
+                rest.next(*self._step(rest.index, inverses, rest.carried, False))
+            for start, values in ((a.low, rest.carried[:VECTORS]), (a.high, rest.carried[VECTORS:])):
                 for place, value in zip(places, values, strict=True):
-                    w.store(self.kind, value, w.at(w.at(a[name], first), place), 8)
+                    (start + first + place).store(value, 8)
         return w.kernel()
 
-    def _step(
-        self,
-        index: str,
-        a: dict[str, str],
-        inverses: list[str],
-        state: list[str],
-        known: tuple[str, str],
-        negative: bool,
-    ) -> list[str]:
-        w, kind = self.w, self.kind
+    def _step(self, index: Value, inverses: list[Value], state: list[Value], negative: bool) -> list[Value]:
+        """The bounds with those of one more step, of which `negative` tells the sign."""
         half, weight = (
-            w.splat(self.lanes, "double", w.load("double", w.at(a[name], w.mul(index, 8)), 8))
-            for name in ("halves", "weights")
+            (start + index * 8).load("double", 8).splat(self.lanes) for start in (self.a.halves, self.a.weights)
         )
         lows, highs = [], []
         for vector, inverse in enumerate(inverses):
-            steps = self._ceil(w.let(f"fmul {kind} {inverse}, {half}"), *known)
-            at = w.let(f"fmul {kind} {steps}, {weight}")
-            below = w.let(f"fsub {kind} {at}, {weight}")
+            at = self._ceil(inverse * half) * weight
+            below = at - weight
             low, high = (at, below) if negative else (below, at)
-            lows.append(self._chosen("ogt", low, state[vector]))
-            highs.append(self._chosen("olt", high, state[VECTORS + vector]))
+            lows.append(low.where("ogt", state[vector]))
+            highs.append(high.where("olt", state[VECTORS + vector]))
         return lows + highs
 
-    def _ceil(self, value: str, magic: str, one: str) -> str:
+    def _ceil(self, value: Value) -> Value:
         """For values below 2**51; other ones become some integer near them."""
-        w, kind = self.w, self.kind
-        nearest = w.let(f"fsub {kind} {w.let(f'fadd {kind} {value}, {magic}')}, {magic}")
-        more = w.let(f"fcmp olt {kind} {nearest}, {value}")
-        step = w.let(f"select <{self.lanes} x i1> {more}, {kind} {one}, {kind} zeroinitializer")
-        return w.let(f"fadd {kind} {nearest}, {step}")
-
-    def _chosen(self, compare: str, a: str, b: str) -> str:
-        condition = self.w.let(f"fcmp {compare} {self.kind} {a}, {b}")
-        return self.w.let(f"select <{self.lanes} x i1> {condition}, {self.kind} {a}, {self.kind} {b}")
+        nearest = value + self.magic - self.magic
+        return nearest + nearest.test("olt", value).select(self.one, ZERO)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qrun.native._flow import interleaved, joined, sixteens
+from qrun.native._ir import Value
 from qrun.native._strided import Strided, outer_names
 
 _OUTER = outer_names(("x", "y"))
@@ -23,23 +24,23 @@ class Runs(Strided):
 
     names = RUNS
 
-    def _chunk(self, first: str, end: str) -> None:
+    def _chunk(self, first: Value, end: Value) -> None:
         w, a, spec = self.w, self.a, self.spec
         block = spec.vectors * spec.unroll
-        last = w.let(f"sub i64 {a['bytes']}, {block}")
-        with w.loop(first, w.least(end, a["rows"]), 1) as row:
-            x = w.at(self.starts["x"], w.mul(row.index, a["x_row"]))
-            y = w.at(self.starts["y"], w.mul(row.index, a["y_row"]))
-            with w.loop("0", last, block) as turn:
-                self._move(w.at(x, turn.index), w.at(y, turn.index))
-            self._move(w.at(x, last), w.at(y, last))
+        last = a.bytes - block
+        with w.loop(first, end.least(a.rows), 1) as row:
+            x = self.starts["x"] + row.index * a.x_row
+            y = self.starts["y"] + row.index * a.y_row
+            with w.loop(0, last, block) as turn:
+                self._move(x + turn.index, y + turn.index)
+            self._move(x + last, y + last)
 
-    def _move(self, x: str, y: str) -> None:
-        w, size = self.w, self.spec.unroll
+    def _move(self, x: Value, y: Value) -> None:
+        size = self.spec.unroll
         kind = f"<{size} x i8>" if size >= 16 else f"i{8 * size}"
-        values = [w.load(kind, w.at(x, size * i)) for i in range(self.spec.vectors)]
+        values = [(x + size * i).load(kind) for i in range(self.spec.vectors)]
         for i, value in enumerate(values):
-            w.store(kind, value, w.at(y, size * i))
+            (y + size * i).store(value)
 
 
 class Elements(Strided):
@@ -47,14 +48,14 @@ class Elements(Strided):
 
     names = ELEMENTS
 
-    def _chunk(self, first: str, end: str) -> None:
+    def _chunk(self, first: Value, end: Value) -> None:
         w, a, kind = self.w, self.a, f"i{8 * self.spec.unroll}"
-        with w.loop(first, w.least(end, a["rows"]), 1) as row:
-            x = w.at(self.starts["x"], w.mul(row.index, a["x_row"]))
-            y = w.at(self.starts["y"], w.mul(row.index, a["y_row"]))
-            with w.loop("0", a["columns"], 1) as column:
-                value = w.load(kind, w.at(x, w.mul(column.index, a["x_column"])))
-                w.store(kind, value, w.at(y, w.mul(column.index, a["y_column"])))
+        with w.loop(first, end.least(a.rows), 1) as row:
+            x = self.starts["x"] + row.index * a.x_row
+            y = self.starts["y"] + row.index * a.y_row
+            with w.loop(0, a.columns, 1) as column:
+                value = (x + column.index * a.x_column).load(kind)
+                (y + column.index * a.y_column).store(value)
 
 
 class Blocks(Strided):
@@ -65,43 +66,37 @@ class Blocks(Strided):
 
     names = BLOCKS
 
-    def _chunk(self, first: str, end: str) -> None:
+    def _chunk(self, first: Value, end: Value) -> None:
         w, a = self.w, self.a
-        last_a = w.let(f"sub i64 {a['a']}, {a['a_block']}")
-        last_b = w.let(f"sub i64 {a['b']}, {a['b_block']}")
-        end = w.least(end, a["a"])
-        with w.loop("0", a["b"], a["b_block"]) as outer:
-            b = w.least(outer.index, last_b)
-            x, y = w.at(self.starts["x"], w.mul(b, a["b_x"])), w.at(self.starts["y"], w.mul(b, a["b_y"]))
-            with w.loop(first, end, a["a_block"]) as inner:
-                place = w.least(inner.index, last_a)
-                self._block(w.at(x, w.mul(place, a["a_x"])), w.at(y, w.mul(place, a["a_y"])))
+        last_a = a.a - a.a_block
+        last_b = a.b - a.b_block
+        end = end.least(a.a)
+        with w.loop(0, a.b, a.b_block) as outer:
+            b = outer.index.least(last_b)
+            x, y = self.starts["x"] + b * a.b_x, self.starts["y"] + b * a.b_y
+            with w.loop(first, end, a.a_block) as inner:
+                place = inner.index.least(last_a)
+                self._block(x + place * a.a_x, y + place * a.a_y)
 
-    def _block(self, x: str, y: str) -> None:
-        w, spec = self.w, self.spec
-        element, rows = f"i{8 * spec.unroll}", []
+    def _block(self, x: Value, y: Value) -> None:
+        spec, rows = self.spec, []
         for row in range(spec.rows):
-            x = w.at(x, self.a["x_step"]) if row else x
-            rows.append(w.load(f"<{spec.vectors} x {element}>", x))
-        pieces, count = interleaved(w, element, spec.unroll, rows, spec.vectors), spec.vectors
+            x = x + self.a.x_step if row else x
+            rows.append(x.load(f"<{spec.vectors} x i{8 * spec.unroll}>"))
+        pieces, size = interleaved(rows), spec.vectors * spec.unroll
         if spec.form == "dense":
-            pieces = joined(w, element, pieces, count) if count * spec.unroll == _WIDE else pieces
-            for number, piece in enumerate(pieces):
-                w.store(f"<{count} x {element}>", piece, w.at(y, number * count * spec.unroll))
+            for number, piece in enumerate(joined(pieces) if size == _WIDE else pieces):
+                (y + number * size).store(piece)
             return
-        if count * spec.unroll == _WIDE:
-            pieces = sixteens(w, element, pieces, count, spec.unroll)
-        self._store_rows(pieces, spec.rows * count // len(pieces), y)
+        if size == _WIDE:
+            pieces = sixteens(pieces)
+        self._store_rows(pieces, spec.rows * spec.vectors // len(pieces), y)
 
-    def _store_rows(self, pieces: list[str], count: int, y: str) -> None:
+    def _store_rows(self, pieces: list[Value], count: int, y: Value) -> None:
         """Store vectors of `count` elements, each one row of the result or several."""
-        w, rows, size = self.w, self.spec.rows, self.spec.unroll
-        kind, bits, whole = f"<{count} x i{8 * size}>", f"i{8 * rows * size}", count // rows
+        whole, bits = count // self.spec.rows, f"i{8 * self.spec.rows * self.spec.unroll}"
         for number, piece in enumerate(pieces):
-            parts = piece if whole == 1 else w.let(f"bitcast {kind} {piece} to <{whole} x {bits}>")
+            parts = piece if whole == 1 else piece.bitcast(f"<{whole} x {bits}>")
             for part in range(whole):
-                y = w.at(y, self.a["y_step"]) if number or part else y
-                if whole == 1:
-                    w.store(kind, piece, y)
-                else:
-                    w.store(bits, w.let(f"extractelement <{whole} x {bits}> {parts}, i32 {part}"), y)
+                y = y + self.a.y_step if number or part else y
+                y.store(piece if whole == 1 else parts.extract(part))

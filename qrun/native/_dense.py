@@ -1,12 +1,23 @@
 """The generated int8 matrix product: rows found through a table of offsets, weights packed by panels of channels.
 
 Serves convolutions (indirect: one offset per output pixel and kernel tap) and matrix products (one tap).
+
+Weights lie as the loops read them: a panel's taps, each tap's k-steps, each k-step's vectors. A vector holds four k of
+each of its channels, and meets the four activations of one row in every lane; for channels a, b, c, ... of a vector:
+
+    weights       a0 a1 a2 a3 | b0 b1 b2 b3 | c0 c1 c2 c3 | ...
+    activations   x0 x1 x2 x3 | x0 x1 x2 x3 | x0 x1 x2 x3 | ...
+    sum           += a . x    | += b . x    | += c . x    | ...
+
+The loops are tiles, blocks, taps and k. They test at their end, and share counters and labels: flow helpers would write
+other blocks, which LLVM schedules in another way.
 """
 
 from __future__ import annotations
 
 from qrun.native._dot import activations, dot, int32s, weights
-from qrun.native._ir import Writer, argument_loader, indices
+from qrun.native._flow import Flow, row_at
+from qrun.native._ir import Arguments, Value
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -31,168 +42,141 @@ group_panels panels of a group; x_group, y_group: bytes from one group's channel
 chunk_step, panel_step  tile // step, modulo their number, is the tile's chunk or panel
 """
 
+_FLIP = -0x7F7F7F80
+"""0x80808080 as an int32: the sign bits of four bytes."""
+
 
 class Dense:
     """Writes one kernel: `rows` x `vectors` int32 vectors of accumulators, K unrolled by `unroll`."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Writer()
+        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
         self.kind = int32s(isa)
         self.bytes = 4 * isa.lanes
         self.cells = [(i, j) for i in range(spec.rows) for j in range(spec.vectors)]
         w = self.w
         w.label("entry")
-        self.a = argument_loader(w, ARGUMENTS)
-        self.panel_weights = w.mul(w.mul(self.a["taps"], self.a["depth"]), spec.unroll * spec.vectors * self.bytes)
-        self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, self.a["zero_point"], self.a["mask"])
-        self.flip = w.splat(isa.lanes, "i32", str(-0x7F7F7F80)) if isa.shift(spec.signed) else ""
+        self.a = a = Arguments(w, ARGUMENTS)
+        self.panel_weights = a.taps * a.depth * (spec.unroll * spec.vectors * self.bytes)
+        self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
+        self.flip = w.value("i32", _FLIP).splat(isa.lanes) if isa.shift(spec.signed) else None
 
     def text(self) -> str:
         w = self.w
-        w.do("br label %claim")
-        self._claim()
-        self._place()
+        w.jump("claim")
+        self._place(w.claim_named(self.a.tiles))
         self._tap_head()
         self._products()
         self._tap_tail()
         self._finish()
-        return w.function("define i64 @kernel(ptr noalias %args, ptr noalias %next)")
+        return w.kernel()
 
-    def _claim(self) -> None:
-        """Take the next tile from the shared counter; the kernel returns how many it did."""
-        w = self.w
-        w.label("claim")
-        w.let("phi i64 [0, %entry], [%done1, %block_end]", "%done")
-        w.let("atomicrmw add ptr %next, i64 1 monotonic", "%tile")
-        w.let(f"icmp ult i64 %tile, {self.a['tiles']}", "%some")
-        w.do("br i1 %some, label %work, label %exit")
-        w.label("exit")
-        w.do("ret i64 %done")
-        w.label("work")
-        w.let("add i64 %done, 1", "%done1")
-
-    def _place(self) -> None:
+    def _place(self, tile: Value) -> None:
         """Pointers of the tile's image, panel and blocks."""
         w, a, spec = self.w, self.a, self.spec
-        chunk = w.rem(w.div("%tile", a["chunk_step"]), a["chunks"])
-        panel = w.rem(w.div("%tile", a["panel_step"]), a["panels"])
-        image = w.div(w.div("%tile", a["chunks"]), a["panels"])
-        group, place = w.div(panel, a["group_panels"]), w.rem(panel, a["group_panels"])
-        first = w.mul(chunk, a["chunk"])
-        self.end = w.least(w.add(first, a["chunk"]), a["blocks"])
+        chunk = tile // a.chunk_step % a.chunks
+        panel = tile // a.panel_step % a.panels
+        image = tile // a.chunks // a.panels
+        group, place = divmod(panel, a.group_panels)
+        first = chunk * a.chunk
+        self.end = (first + a.chunk).least(a.blocks)
         channels = spec.vectors * self.isa.lanes
-        self.x = w.at(w.at(a["x"], w.mul(image, a["x_image"])), w.mul(group, a["x_group"]))
-        self.weights = w.at(a["weights"], w.mul(panel, self.panel_weights))
-        bias = w.at(a["bias"], w.mul(panel, 4 * channels))
-        self.constants = w.at(a["constants"], w.mul(panel, self.epilogue.panel_bytes()))
-        y = w.at(w.at(a["y"], w.mul(image, a["y_image"])), w.mul(group, a["y_group"]))
-        self.y = w.at(y, w.mul(place, channels * (4 if spec.out == "i32" else 1)))
-        self.epilogue.set_panel(w.let(f"icmp eq i64 {w.add(place, 1)}, {a['group_panels']}"))
-        w.do("br label %block")
+        self.x = a.x + image * a.x_image + group * a.x_group
+        self.weights = a.weights + panel * self.panel_weights
+        bias = a.bias + panel * (4 * channels)
+        self.constants = a.constants + panel * self.epilogue.panel_bytes()
+        y = a.y + image * a.y_image + group * a.y_group
+        self.y = y + place * (channels * (4 if spec.out == "i32" else 1))
+        self.epilogue.set_panel((place + 1).test("eq", a.group_panels))
+        w.jump("block")
         w.label("block")
-        w.let(f"phi i64 [{first}, %work], [%m1, %store_end]", "%m")
-        self.block_offsets = w.at(a["offsets"], w.mul("%m", w.mul(a["taps"], 4 * spec.rows)))
-        self.start = [w.load(self.kind, w.at(bias, j * self.bytes), 16) for j in range(spec.vectors)]
+        self.m = w.turn("%m", first, "work", "%m1", "store_end")
+        self.offsets = a.offsets + self.m * (a.taps * (4 * spec.rows))
+        self.start = [(bias + j * self.bytes).load(self.kind, 16) for j in range(spec.vectors)]
         if spec.prefetch:
-            turns = w.mul(a["taps"], a["depth"])
-            done = w.mul(w.mul(w.let(f"sub i64 %m, {first}"), turns), 64 * spec.prefetch)
-            self.fetch = w.at(w.at(self.weights, self.panel_weights), done)
-        w.do("br label %tap")
+            turns = a.taps * a.depth
+            done = (self.m - first) * turns * (64 * spec.prefetch)
+            self.fetch = self.weights + self.panel_weights + done
+        w.jump("tap")
 
     def _tap_head(self) -> None:
         """One row pointer per row of the block, for this tap."""
         w, spec = self.w, self.spec
         w.label("tap")
-        w.let("phi i64 [0, %block], [%t1, %tap_end]", "%t")
-        w.let(f"phi ptr [{self.block_offsets}, %block], [%o1, %tap_end]", "%o")
-        w.let(f"phi ptr [{self.weights}, %block], [%b1, %tap_end]", "%b")
-        for i, j in self.cells:
-            w.let(f"phi {self.kind} [{self.start[j]}, %block], [%next_{i}_{j}, %tap_end]", f"%tap_{i}_{j}")
+        self.t = w.turn("%t", w.value("i64", 0), "block", "%t1", "tap_end")
+        self.o = w.turn("%o", self.offsets, "block", "%o1", "tap_end")
+        self.b = w.turn("%b", self.weights, "block", "%b1", "tap_end")
+        self.acc = {
+            (i, j): w.turn(f"%tap_{i}_{j}", self.start[j], "block", f"%next_{i}_{j}", "tap_end") for i, j in self.cells
+        }
         if spec.prefetch:
-            w.let(f"phi ptr [{self.fetch}, %block], [%f1, %tap_end]", "%f")
-        self.rows = []
-        for i in range(spec.rows):
-            offset = w.load("i32", w.at("%o", 4 * i), 4)
-            inside = w.at(self.x, w.let(f"sext i32 {offset} to i64"))
-            outside = w.let(f"icmp slt i32 {offset}, 0")
-            self.rows.append(w.let(f"select i1 {outside}, ptr {self.a['padding']}, ptr {inside}"))
-        w.do("br label %k")
+            self.fetch = w.turn("%f", self.fetch, "block", "%f1", "tap_end")
+        self.rows = [row_at(self.x, self.o + 4 * i, self.a.padding) for i in range(spec.rows)]
+        w.jump("k")
 
     def _products(self) -> None:
-        w, spec, isa = self.w, self.spec, self.isa
+        """All k-steps of a tap."""
+        w, spec, isa, vectors = self.w, self.spec, self.isa, range(self.spec.vectors)
         w.label("k")
-        w.let("phi i64 [0, %tap], [%k1, %k]", "%k0")
-        w.let("phi ptr [%b, %tap], [%b1, %k]", "%bk")
+        k = w.turn("%k0", w.value("i64", 0), "tap", "%k1", "k")
+        place = w.turn("%bk", self.b, "tap", "%b1", "k")
         if spec.prefetch:
-            w.let("phi ptr [%f, %tap], [%f1, %k]", "%fk")
-        acc = {}
-        for i, j in self.cells:
-            acc[i, j] = w.let(f"phi {self.kind} [%tap_{i}_{j}, %tap], [%next_{i}_{j}, %k]", f"%acc_{i}_{j}")
+            self.fetch = w.turn("%fk", self.fetch, "tap", "%f1", "k")
+        acc = {(i, j): w.turn(f"%acc_{i}_{j}", self.acc[i, j], "tap", f"%next_{i}_{j}", "k") for i, j in self.cells}
         self._prefetch()
-        step = w.mul("%k0", 4 * spec.unroll)
-        rows = [w.at(row, step) for row in self.rows]
-        held: dict[str, str] = {}
+        step = k * (4 * spec.unroll)
+        rows = [row + step for row in self.rows]
+        held: dict[Value, Value] = {}
         for u in range(spec.unroll):
             last = u == spec.unroll - 1
-            panel = [
-                weights(w, isa, w.load(self.kind, w.at("%bk", (u * spec.vectors + j) * self.bytes), 16))
-                for j in range(spec.vectors)
-            ]
-            for i in range(spec.rows):
-                x = activations(w, isa, self._broadcast(rows[i], u, held))
-                for j in range(spec.vectors):
-                    acc[i, j] = dot(w, isa, acc[i, j], x, panel[j], f"%next_{i}_{j}" if last else "")
-        w.let("add i64 %k0, 1", "%k1")
-        w.at("%bk", spec.unroll * spec.vectors * self.bytes, "%b1")
-        w.let(f"icmp ult i64 %k1, {self.a['depth']}", "%more_k")
-        w.do("br i1 %more_k, label %k, label %tap_end")
+            panel = [weights(isa, (place + (u * spec.vectors + j) * self.bytes).load(self.kind, 16)) for j in vectors]
+            for i, row in enumerate(rows):
+                x = activations(isa, self._broadcast(row, u, held))
+                for j in vectors:
+                    acc[i, j] = dot(isa, acc[i, j], x, panel[j], f"%next_{i}_{j}" if last else "")
+        self.acc = acc
+        more = k.plus(1, "%k1")
+        w.at(place, spec.unroll * spec.vectors * self.bytes, "%b1")
+        w.branch(more.test("ult", self.a.depth, "%more_k"), "k", "tap_end")
 
-    def _broadcast(self, row: str, u: int, held: dict[str, str]) -> str:
+    def _broadcast(self, row: Value, u: int, held: dict[Value, Value]) -> Value:
         """A row's four activations of k-step u in every lane.
 
         The dot products of NEON take any lane of a vector: vectors of four k-steps are loaded, and `held` by row.
         """
-        w, lanes = self.w, self.isa.lanes
+        lanes = self.isa.lanes
         by_lane = self.isa.dot in ("usdot", "sdot") and u - u % lanes + lanes <= self.spec.unroll
-        if by_lane and u % lanes:
-            packed = held[row]
-        elif by_lane:
-            packed = held[row] = self._flipped(w.load(self.kind, w.at(row, 4 * u)))
-        else:
-            return self._flipped(w.splat(lanes, "i32", w.load("i32", w.at(row, 4 * u))))
-        lane = indices([u % lanes] * lanes)
-        return w.let(f"shufflevector {self.kind} {packed}, {self.kind} poison, <{lanes} x i32> {lane}")
+        if not by_lane:
+            return self._flipped((row + 4 * u).load("i32").splat(lanes))
+        if not u % lanes:
+            held[row] = self._flipped((row + 4 * u).load(self.kind))
+        return held[row].shuffled([u % lanes] * lanes)
 
-    def _flipped(self, packed: str) -> str:
+    def _flipped(self, packed: Value) -> Value:
         """Activations of one sign as those of the other."""
-        return self.w.let(f"xor {self.kind} {packed}, {self.flip}") if self.flip else packed
+        return packed if self.flip is None else packed ^ self.flip
 
     def _prefetch(self) -> None:
-        """Ask for a share of the next panel's weights; addresses past the end are harmless."""
-        w, lines = self.w, self.spec.prefetch
+        """Ask for a share of the next panel's weights."""
+        lines = self.spec.prefetch
         for line in range(lines):
-            target = w.at("%fk", 64 * line)
-            w.call("void", "llvm.prefetch.p0", ("ptr", target), ("i32", "0"), ("i32", "2"), ("i32", "1"))
+            self.w.prefetch(self.fetch + 64 * line)
         if lines:
-            w.at("%fk", 64 * lines, "%f1")
+            self.w.at(self.fetch, 64 * lines, "%f1")
 
     def _tap_tail(self) -> None:
         w = self.w
         w.label("tap_end")
-        w.let("add i64 %t, 1", "%t1")
-        w.at("%o", 4 * self.spec.rows, "%o1")
-        w.let(f"icmp ult i64 %t1, {self.a['taps']}", "%more_taps")
-        w.do("br i1 %more_taps, label %tap, label %finish")
+        more = self.t.plus(1, "%t1")
+        w.at(self.o, 4 * self.spec.rows, "%o1")
+        w.branch(more.test("ult", self.a.taps, "%more_taps"), "tap", "finish")
 
     def _finish(self) -> None:
         w, spec, a = self.w, self.spec, self.a
         w.label("finish")
-        row = w.least(w.mul("%m", spec.rows), a["last_row"])
-        first = w.at(self.y, w.mul(row, a["y_row"]))
-        block = [[f"%next_{i}_{j}" for j in range(spec.vectors)] for i in range(spec.rows)]
-        self.epilogue.store_block(block, self.constants, first, a["y_row"])
-        w.let("add i64 %m, 1", "%m1")
-        w.let(f"icmp ult i64 %m1, {self.end}", "%more_blocks")
-        w.do("br i1 %more_blocks, label %block, label %block_end")
+        row = (self.m * spec.rows).least(a.last_row)
+        block = [[self.acc[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
+        self.epilogue.store_block(block, self.constants, self.y + row * a.y_row, a.y_row)
+        w.branch(self.m.plus(1, "%m1").test("ult", self.end, "%more_blocks"), "block", "block_end")
         w.label("block_end")
-        w.do("br label %claim")
+        w.jump("claim")

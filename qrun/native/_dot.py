@@ -1,15 +1,23 @@
 """The instruction-set specific leaf: int32 lanes += four 8-bit activations times four signed 8-bit weights.
 
-Activations are unsigned, or signed for sdot and smull (Isa.shift). Every form is exact modulo 2**32. The 16-bit forms of
-x86 add products of even and of odd bytes: vpmaddubsw saturates, and serves _clipped.py alone.
+Activations are unsigned, or signed for sdot and smull (Isa.shift). Every form is exact modulo 2**32. Of the four bytes of
+a lane, first to last
+
+    vnni, usdot, sdot   x0 x1 x2 x3 . w0 w1 w2 w3, added by one instruction
+    smull               the same in vectors of eight products of 16 bits, then added twice by neighbours
+    madd, generic       x0 0 x2 0 and x1 0 x3 0 as int16, w0 w2 and w1 w3 sign-extended to int16: vpmaddwd adds x0 w0 + x2 w2,
+                        and x1 w1 + x3 w3, in 32 bits
+
+vpmaddubsw, which would do the latter in one step, saturates, and serves _clipped.py alone.
 """
 
 from __future__ import annotations
 
-from qrun.native._ir import Writer, constants, indices
+from qrun.native._ir import Value
 from qrun.native.isa import Isa
 
-Operand = tuple[str, ...]
+Bytes4 = tuple[Value, ...]
+"""Vectors of four bytes to a lane: as they are, or the even and the odd ones as int16."""
 
 _VNNI = {"vnni512": "llvm.x86.avx512.vpdpbusd.512", "vnni256": "llvm.x86.avx512.vpdpbusd.256"}
 _MADD = {"madd512": "llvm.x86.avx512.pmaddw.d.512", "madd256": "llvm.x86.avx2.pmadd.wd"}
@@ -27,76 +35,61 @@ def int16s(isa: Isa) -> str:
     return f"<{2 * isa.lanes} x i16>"
 
 
-def activations(w: Writer, isa: Isa, packed: str) -> Operand:
+def activations(isa: Isa, packed: Value) -> Bytes4:
     """`packed`: int32 lanes of four bytes each."""
     if isa.dot in _WHOLE:
         return (packed,)
-    kind = int16s(isa)
-    pairs = w.let(f"bitcast {int32s(isa)} {packed} to {kind}")
-    even = w.let(f"and {kind} {pairs}, {constants('i16', [255] * 2 * isa.lanes)}")
-    odd = w.let(f"lshr {kind} {pairs}, {constants('i16', [8] * 2 * isa.lanes)}")
-    return even, odd
+    words = packed.bitcast(int16s(isa))
+    return words & 255, words.lshr(8)
 
 
-def weights(w: Writer, isa: Isa, packed: str) -> Operand:
+def weights(isa: Isa, packed: Value) -> Bytes4:
     """`packed`: int32 lanes of four signed bytes each."""
     if isa.dot in _WHOLE:
         return (packed,)
-    kind, eight = int16s(isa), constants("i16", [8] * 2 * isa.lanes)
-    pairs = w.let(f"bitcast {int32s(isa)} {packed} to {kind}")
-    low = w.let(f"shl {kind} {pairs}, {eight}")
-    return w.let(f"ashr {kind} {low}, {eight}"), w.let(f"ashr {kind} {pairs}, {eight}")
+    words = packed.bitcast(int16s(isa))
+    return (words << 8).ashr(8), words.ashr(8)
 
 
-def dot(w: Writer, isa: Isa, acc: str, x: Operand, weight: Operand, name: str = "") -> str:
-    kind = int32s(isa)
+def dot(isa: Isa, acc: Value, x: Bytes4, weight: Bytes4, name: str = "") -> Value:
+    """acc + the products of each lane."""
     if isa.dot in _VNNI:
-        return w.call(kind, _VNNI[isa.dot], (kind, acc), (kind, x[0]), (kind, weight[0]), name=name)
+        return acc.w.call(acc.kind, _VNNI[isa.dot], acc, x[0], weight[0], name=name)
     if isa.dot in _WHOLE:
-        return _neon(w, isa, acc, x[0], weight[0], name)
-    even, odd = (pairs(w, isa, a, b) for a, b in zip(x, weight, strict=True))
-    return w.let(f"add {kind} {acc}, {w.let(f'add {kind} {even}, {odd}')}", name)
+        return _neon(isa, acc, x[0], weight[0], name)
+    even, odd = (pairs(isa, a, b) for a, b in zip(x, weight, strict=True))
+    return acc.plus(even + odd, name)
 
 
-def _neon(w: Writer, isa: Isa, acc: str, x: str, weight: str, name: str) -> str:
-    kind, half, pairs = "<16 x i8>", "<8 x i8>", "<8 x i16>"
-    a, b = (w.let(f"bitcast {int32s(isa)} {value} to {kind}") for value in (x, weight))
+def _neon(isa: Isa, acc: Value, x: Value, weight: Value, name: str) -> Value:
+    w, kind = acc.w, acc.kind
+    a, b = (value.bitcast("<16 x i8>") for value in (x, weight))
     if isa.dot != "smull":
-        pair = ((kind, a), (kind, b)) if isa.dot == "usdot" else ((kind, b), (kind, a))
-        return w.call(int32s(isa), f"{_NEON}{isa.dot}.v4i32.v16i8", (int32s(isa), acc), *pair, name=name)
+        pair = (a, b) if isa.dot == "usdot" else (b, a)
+        return w.call(kind, f"{_NEON}{isa.dot}.v4i32.v16i8", acc, *pair, name=name)
     sums = []
     for first in (0, 8):
-        lanes = indices(range(first, first + 8))
-        left, right = (w.let(f"shufflevector {kind} {v}, {kind} poison, <8 x i32> {lanes}") for v in (a, b))
-        product = w.call(pairs, f"{_NEON}smull.v8i16", (half, left), (half, right))
-        sums.append(w.call(int32s(isa), f"{_NEON}saddlp.v4i32.v8i16", (pairs, product)))
-    four = w.call(int32s(isa), f"{_NEON}addp.v4i32", *((int32s(isa), value) for value in sums))
-    return w.let(f"add {int32s(isa)} {acc}, {four}", name)
+        left, right = (value.shuffled(range(first, first + 8)) for value in (a, b))
+        product = w.call("<8 x i16>", f"{_NEON}smull.v8i16", left, right)
+        sums.append(w.call(kind, f"{_NEON}saddlp.v4i32.v8i16", product))
+    return acc.plus(w.call(kind, f"{_NEON}addp.v4i32", *sums), name)
 
 
-def pairs(w: Writer, isa: Isa, a: str, b: str) -> str:
+def pairs(isa: Isa, a: Value, b: Value) -> Value:
     """Sums of neighbouring products of int16."""
-    kind, half = int32s(isa), int16s(isa)
     if isa.dot in _MADD:
-        return w.call(kind, _MADD[isa.dot], (half, a), (half, b))
-    wide = f"<{2 * isa.lanes} x i32>"
-    product = w.let(f"mul nsw {wide} {w.let(f'sext {half} {a} to {wide}')}, {w.let(f'sext {half} {b} to {wide}')}")
-    parts = []
-    for first in (0, 1):
-        lanes = indices(range(first, 2 * isa.lanes, 2))
-        parts.append(w.let(f"shufflevector {wide} {product}, {wide} poison, <{isa.lanes} x i32> {lanes}"))
-    return w.let(f"add {kind} {parts[0]}, {parts[1]}")
+        return a.w.call(int32s(isa), _MADD[isa.dot], a, b)
+    # Products of two int16 fit in int32; "nsw" lets LLVM find pmaddwd in this.
+    product = a.sext("i32").op("mul nsw", b.sext("i32"))
+    even, odd = (product.shuffled(range(first, 2 * isa.lanes, 2)) for first in (0, 1))
+    return even + odd
 
 
-def multiply_add(w: Writer, isa: Isa, acc: str, x: str, weight: str, name: str = "") -> str:
+def multiply_add(isa: Isa, acc: Value, x: Value, weight: Value, name: str = "") -> Value:
     """acc + x * weight, lane by lane: x int32 lanes within int16, weight int32 lanes that hold an int16 zero-extended."""
-    kind, half = int32s(isa), int16s(isa)
     if isa.dot in _MAC16:
-        return w.call(kind, _MAC16[isa.dot], (kind, acc), (kind, x), (kind, weight), name=name)
+        return acc.w.call(acc.kind, _MAC16[isa.dot], acc, x, weight, name=name)
     if isa.dot in _WHOLE:
-        low = f"<{isa.lanes} x i16>"
-        pair = ((low, w.let(f"trunc {kind} {value} to {low}")) for value in (x, weight))
-        return w.let(f"add {kind} {acc}, {w.call(kind, f'{_NEON}smull.v4i32', *pair)}", name)
-    a = w.let(f"bitcast {kind} {x} to {half}")
-    b = w.let(f"bitcast {kind} {weight} to {half}")
-    return w.let(f"add {kind} {acc}, {pairs(w, isa, a, b)}", name)
+        low = (value.trunc("i16") for value in (x, weight))
+        return acc.plus(acc.w.call(acc.kind, f"{_NEON}smull.v4i32", *low), name)
+    return acc.plus(pairs(isa, x.bitcast(int16s(isa)), weight.bitcast(int16s(isa))), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qrun.native._flow import Flow
+from qrun.native._ir import Value
 
 _ROOM = 128
 """Rows in the list: with all else that is on the stack it is less than a page."""
@@ -11,33 +12,33 @@ _ROOM = 128
 class Doubts:
     """Rows of `x` elements, each with a result of `y`; settle: the address of what makes them. Made in the entry block."""
 
-    def __init__(self, w: Flow, settle: str, x: int | str, y: int | str) -> None:
+    def __init__(self, w: Flow, settle: Value, x: Value | int, y: Value | int) -> None:
         self.w, self.settle, self.sizes = w, settle, f"i64 {x}, i64 {y}"
-        self.rows = w.let(f"alloca [{_ROOM} x [2 x i64]], align 16")
-        self.count, self.done = (w.let("alloca i64, align 8") for _ in range(2))
-        w.store("i64", "0", self.count, 8)
+        self.zero = w.value("i64", 0)
+        self.rows = w.let("ptr", f"alloca [{_ROOM} x [2 x i64]], align 16")
+        self.count, self.done = (w.let("ptr", "alloca i64, align 8") for _ in range(2))
+        self.count.store(self.zero, 8)
 
-    def add(self, x: str, y: str) -> None:
-        w = self.w
-        count = w.load("i64", self.count, 8)
-        row = w.at(self.rows, w.mul(count, 16))
-        for place, pointer in ((0, x), (8, y)):
-            w.store("ptr", pointer, w.at(row, place), 8)
-        w.store("i64", w.add(count, 1), self.count, 8)
-        with w.when(w.let(f"icmp eq i64 {count}, {_ROOM - 1}")):
-            self._settle(str(_ROOM))
+    def add(self, x: Value, y: Value) -> None:
+        """List a row; when the list is full, make its rows."""
+        w, count = self.w, self.count.load("i64", 8)
+        row = self.rows + count * 16
+        row.store(x, 8)
+        (row + 8).store(y, 8)
+        self.count.store(count + 1, 8)
+        with w.when(count.test("eq", _ROOM - 1)):
+            self._settle(w.value("i64", _ROOM))
 
     def end(self) -> None:
         """Make those that are left, before a tile is done."""
-        w = self.w
-        count = w.load("i64", self.count, 8)
-        with w.when(w.let(f"icmp ne i64 {count}, 0")):
+        count = self.count.load("i64", 8)
+        with self.w.when(count.test("ne", 0)):
             self._settle(count)
 
-    def _settle(self, count: str) -> None:
+    def _settle(self, count: Value) -> None:
         w = self.w
-        w.store("i64", "0", self.done, 8)
+        self.done.store(self.zero, 8)
         w.do(f"call i64 {self.settle}(ptr {self.rows}, ptr {self.done}, i64 {count}, {self.sizes})")
-        w.store("i64", "0", self.count, 8)
-        with w.when(w.let(f"icmp eq i64 {w.load('i64', self.done, 8)}, 0")):
+        self.count.store(self.zero, 8)
+        with w.when(self.done.load("i64", 8).test("eq", 0)):
             w.undecided()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from qrun.native._ir import Typed, Writer
+from qrun.native._ir import Operand, Value, Writer
 from qrun.native._runner import DOUBT
 
 
@@ -14,31 +14,23 @@ from qrun.native._runner import DOUBT
 class Turn:
     """One turn of a loop: the index, carried values at its start, and what `next` says they are at its end."""
 
-    index: str
-    carried: list[str]
-    end: list[str] = field(default_factory=list)
+    index: Value
+    carried: list[Value]
+    end: list[Value] = field(default_factory=list)
 
-    def next(self, values: list[str]) -> None:
-        self.end = values
+    def next(self, *values: Value) -> None:
+        self.end = list(values)
 
 
 class Flow(Writer):
-    """A Writer that knows which block it is in, so that loops nest."""
+    """A Writer whose loops nest."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.here = ""
+    def __init__(self, fused: bool = False) -> None:
+        super().__init__(fused)
         self.blocks = 0
 
-    def label(self, name: str) -> None:
-        super().label(name)
-        self.here = name
-
-    def jump(self, label: str) -> None:
-        self.do(f"br label %{label}")
-
     @contextmanager
-    def loop(self, first: str, end: str, step: int | str, carried: list[Typed] | None = None) -> Iterator[Turn]:
+    def loop(self, first: Operand, end: Operand, step: Operand, carried: Sequence[Value] = ()) -> Iterator[Turn]:
         """The body for each i64 index of range(first, end, step), signed; after it, `carried` has the last values."""
         self.blocks += 1
         head, body, out = (f"{name}{self.blocks}" for name in ("head", "body", "out"))
@@ -46,157 +38,191 @@ class Flow(Writer):
         self.jump(head)
         self.label(head)
         place = len(self.lines)
-        kinds = [kind for kind, _ in carried or ()]
-        index = self.let("phi")
-        turn = Turn(index, [self.let("phi") for _ in kinds])
-        inside = self.let(f"icmp slt i64 {index}, {end}")
-        self.do(f"br i1 {inside}, label %{body}, label %{out}")
+        starts = [self.value("i64", "0").like(first), *carried]
+        # What the next turn's values are is not known yet: these lines are written again below.
+        index, *values = (self.let(start.kind, "phi") for start in starts)
+        turn = Turn(index, values)
+        self.branch(index.test("slt", end), body, out)
         self.label(body)
         yield turn
-        following = self.add(index, step)
-        starts = [first, *(value for _, value in carried or ())]
-        names = zip([index, *turn.carried], ["i64", *kinds], starts, [following, *turn.end], strict=True)
-        self.lines[place : place + 1 + len(kinds)] = [
-            f"  {name} = phi {kind} [{start}, %{before}], [{last}, %{self.here}]" for name, kind, start, last in names
+        following = [index + step, *turn.end]
+        self.lines[place : place + len(starts)] = [
+            f"  {value} = phi {value.kind} [{start}, %{before}], [{last}, %{self.here}]"
+            for value, start, last in zip([index, *values], starts, following, strict=True)
         ]
         self.jump(head)
         self.label(out)
 
-    def runs(self, first: str, end: str, counts: Iterable[int]) -> Iterator[tuple[str, int]]:
+    @contextmanager
+    def part(self, number: Value, size: Operand, end: Value) -> Iterator[Value]:
+        """The body for each index of the part with this number of range(end), cut into parts of a size."""
+        first = number * size
+        with self.loop(first, (first + size).least(end), 1) as turn:
+            yield turn.index
+
+    def runs(self, first: Value, end: Value, counts: Iterable[int]) -> Iterator[tuple[Value, int]]:
         """The body for runs of range(first, end), signed: the first index and the number of each.
 
         One loop for each of `counts`, the last of which is 1: those before leave to it what they cannot fill.
         """
         for count in counts:
-            with self.loop(first, self.add(end, 1 - count) if count > 1 else end, count) as turn:
+            with self.loop(first, end + (1 - count) if count > 1 else end, count) as turn:
                 yield turn.index, count
             first = turn.index
 
     @contextmanager
-    def when(self, condition: str) -> Iterator[None]:
+    def when(self, condition: Value) -> Iterator[None]:
         """The body if an i1 is true; it makes no values that are used after it."""
         self.blocks += 1
         inside, after = f"then{self.blocks}", f"after{self.blocks}"
-        self.do(f"br i1 {condition}, label %{inside}, label %{after}")
+        self.branch(condition, inside, after)
         self.label(inside)
         yield
         self.jump(after)
         self.label(after)
 
     @contextmanager
-    def tiles(self, count: str) -> Iterator[str]:
-        """The body for each tile that no other thread took; then the kernel returns how many that were."""
+    def tiles(self, count: Value) -> Iterator[Value]:
+        """The body for each tile that no other thread took; then the kernel returns how many that were.
+
+        The counter decides only who does a tile, not what others see of memory: monotonic is enough.
+        """
         before = self.here
         self.jump("claim")
         self.label("claim")
         place = len(self.lines)
-        done = self.let("phi")
-        tile = self.let("atomicrmw add ptr %next, i64 1 monotonic")
-        some = self.let(f"icmp ult i64 {tile}, {count}")
-        self.do(f"br i1 {some}, label %work, label %exit")
+        done = self.let("i64", "phi")
+        tile = self.let("i64", "atomicrmw add ptr %next, i64 1 monotonic")
+        self.branch(tile.test("ult", count), "work", "exit")
         self.label("exit")
         self.do(f"ret i64 {done}")
         self.label("work")
         yield tile
-        following = self.add(done, 1)
+        following = done + 1
         self.lines[place] = f"  {done} = phi i64 [0, %{before}], [{following}, %{self.here}]"
         self.jump("claim")
 
+    def claim_named(self, count: Value) -> Value:
+        """As `tiles`, in the names of kernels that write their loops themselves and go on at `claim` after `block_end`."""
+        self.label("claim")
+        done = self.turn("%done", self.value("i64", 0), "entry", "%done1", "block_end")
+        tile = self.let("i64", "atomicrmw add ptr %next, i64 1 monotonic", "%tile")
+        self.branch(tile.test("ult", count, "%some"), "work", "exit")
+        self.label("exit")
+        self.do(f"ret i64 {done}")
+        self.label("work")
+        done.plus(1, "%done1")
+        return tile
+
     def undecided(self) -> None:
-        """Say that a result is not decided."""
-        self.do(f"store atomic i64 1, ptr {self.at('%args', DOUBT)} monotonic, align 8")
+        """Say that a result is not decided. All threads store the same, and who asks comes after the run's last barrier."""
+        self.do(f"store atomic i64 1, ptr {self.value('ptr', '%args') + DOUBT} monotonic, align 8")
 
-    def split(self, number: str, by: str) -> tuple[str, str]:
-        """Quotient and remainder of non-negative i64."""
-        return self.let(f"udiv i64 {number}, {by}"), self.let(f"urem i64 {number}, {by}")
+    def prefetch(self, pointer: Value) -> None:
+        """Ask for a line of 64 bytes, to read it soon; addresses past the end are harmless."""
+        self.run("llvm.prefetch.p0", pointer, ("i32", "0"), ("i32", "2"), ("i32", "1"))
 
-    def kernel(self) -> str:
-        return self.function("define i64 @kernel(ptr noalias %args, ptr noalias %next)")
+    def kernel(self, scratch: bool = False) -> str:
+        """The text of a kernel. scratch: it takes memory of the calling thread as well."""
+        more = ", ptr noalias %scratch" if scratch else ""
+        return self.function(f"define i64 @kernel(ptr noalias %args, ptr noalias %next{more})")
 
 
-def interleaved(w: Writer, element: str, size: int, rows: list[str], count: int) -> list[str]:
-    """Vectors [rows][count] of elements of `size` bytes to [count][rows], in pieces of 16 bytes, or one smaller piece.
+def row_at(x: Value, place: Value, padding: Value) -> Value:
+    """Where a row is that the int32 offset at `place` tells: so many bytes from x, or `padding` if it is negative."""
+    offset = place.load("i32", 4)
+    inside = x + offset.sext("i64")
+    return offset.test("slt", 0).select(padding, inside)
+
+
+def unpacking(count: int, piece: int, half: int) -> list[int]:
+    """The order that interleaves two vectors of `count` elements piece by piece, as x86's unpack instructions do.
+
+    Of a piece of 8 elements of a and of b:   half 0: a0 b0 a1 b1 a2 b2 a3 b3   half 1: a4 b4 a5 b5 a6 b6 a7 b7
+    """
+    return [
+        base + half * piece // 2 + i + source
+        for base in range(0, count, piece)
+        for i in range(piece // 2)
+        for source in (0, count)
+    ]
+
+
+def interleaved(rows: list[Value]) -> list[Value]:
+    """Vectors [rows][count] of integers to [count][rows], in pieces of 16 bytes, or one smaller piece.
 
     The number of rows is a power of two, or 3 of at least 16 bytes. Longer rows are taken as lanes of 16 bytes: the
     first lanes of all pieces come before the second ones, and `joined` or `sixteens` puts them in order.
     """
+    size, count = _bytes(rows[0]), rows[0].lanes
     lanes = max(count * size // 16, 1)
     each = count // lanes
     if len(rows) == 3:
-        return _three(w, element, rows, count, each)
+        return _three(rows, count, each)
     pieces = [[row] for row in rows]
     while len(pieces) > 1:
         half = len(pieces) // 2
         pieces = [
-            [
-                p
-                for x, y in zip(pieces[i], pieces[i + half], strict=True)
-                for p in _pair(w, element, size, x, y, each, lanes)
-            ]
+            [piece for x, y in zip(pieces[i], pieces[i + half], strict=True) for piece in _pair(x, y, each, lanes)]
             for i in range(half)
         ]
         each = min(2 * each, 16 // size)
     return pieces[0]
 
 
-def _pair(w: Writer, element: str, size: int, a: str, b: str, each: int, lanes: int) -> list[str]:
+def _bytes(vector: Value) -> int:
+    """Bytes of an integer vector's element."""
+    return int(vector.element[1:]) // 8
+
+
+def _pair(a: Value, b: Value, each: int, lanes: int) -> list[Value]:
     """Elements of a and b by turns, in every lane of `each`: as one vector if it has at most 16 bytes, else as two."""
     order = [
         [lane * each + i + source * each * lanes for i in range(each) for source in (0, 1)] for lane in range(lanes)
     ]
-    if 2 * each * size <= 16:
-        return [shuffled(w, element, each * lanes, a, b, order[0])]
-    return [shuffled(w, element, each * lanes, a, b, [i for o in order for i in o[part]])
-            for part in (slice(each), slice(each, None))]  # fmt: skip
+    if 2 * each * _bytes(a) <= 16:
+        return [a.shuffled(order[0], b)]
+    return [a.shuffled([i for o in order for i in o[part]], b) for part in (slice(each), slice(each, None))]
 
 
-def joined(w: Writer, element: str, pieces: list[str], count: int) -> list[str]:
-    """Pieces of 32 bytes, `count` elements, to vectors that hold neighbouring 16 bytes."""
+def joined(pieces: list[Value]) -> list[Value]:
+    """Pieces of 32 bytes to vectors that hold neighbouring 16 bytes."""
+    count = pieces[0].lanes
     half = count // 2
     return [
-        shuffled(w, element, count, a, b, [*range(start, start + half), *range(count + start, count + start + half)])
+        a.shuffled([*range(start, start + half), *range(count + start, count + start + half)], b)
         for start in (0, half)
         for a, b in zip(pieces[::2], pieces[1::2], strict=True)
     ]
 
 
-def sixteens(w: Writer, element: str, pieces: list[str], count: int, size: int) -> list[str]:
-    """Pieces of `count` elements, several times 16 bytes, to the 16 bytes of each lane, in order."""
-    each = 16 // size
-    return [
-        shuffled(w, element, count, piece, "poison", range(start, start + each))
-        for start in range(0, count, each)
-        for piece in pieces
-    ]
+def sixteens(pieces: list[Value]) -> list[Value]:
+    """Pieces of several times 16 bytes to the 16 bytes of each lane, in order."""
+    each = 16 // _bytes(pieces[0])
+    return [piece.shuffled(range(start, start + each)) for start in range(0, pieces[0].lanes, each) for piece in pieces]
 
 
-def shuffled(w: Writer, element: str, count: int, a: str, b: str, order: Iterable[int]) -> str:
-    kind, lanes = f"<{count} x {element}>", ["i32 poison" if i < 0 else f"i32 {i}" for i in order]
-    return w.let(f"shufflevector {kind} {a}, {kind} {b}, <{len(lanes)} x i32> <{', '.join(lanes)}>")
-
-
-def _three(w: Writer, element: str, rows: list[str], count: int, each: int) -> list[str]:
+def _three(rows: list[Value], count: int, each: int) -> list[Value]:
     """In each lane of `each` elements the elements of three rows by turns."""
     pieces = []
     for first in range(0, 3 * each, each):
         two, three = [], []
-        for place, (lane, p) in enumerate(
-            (lane, p) for lane in range(0, count, each) for p in range(first, first + each)
-        ):
+        places = [(lane, p) for lane in range(0, count, each) for p in range(first, first + each)]
+        for place, (lane, p) in enumerate(places):
             source = lane + p // 3
             two.append(source + p % 3 * count if p % 3 < 2 else -1)
             three.append(place if p % 3 < 2 else count + source)
-        pieces.append(shuffled(w, element, count, shuffled(w, element, count, rows[0], rows[1], two), rows[2], three))
+        pieces.append(rows[0].shuffled(two, rows[1]).shuffled(three, rows[2]))
     return pieces
 
 
-def store_first(w: Flow, value: str, count: str, pointer: str) -> None:
-    """The first `count` of 16 bytes, count less than 16."""
+def store_first(w: Flow, value: Value, count: Value, pointer: Value) -> None:
+    """The first `count` of 16 bytes, count less than 16: 8, 4, 2 and 1 of them, as the bits of count say."""
     for size in (8, 4, 2, 1):
-        some = w.let(f"and i64 {count}, {size}")
-        on = w.let(f"icmp ne i64 {some}, 0")
+        some = count & size
+        on = some.test("ne", 0)
         with w.when(on):
-            w.store(f"<{size} x i8>", shuffled(w, "i8", 16, value, "poison", range(size)), pointer)
-        rest = shuffled(w, "i8", 16, value, "poison", [(i + size) % 16 for i in range(16)])
-        value = w.let(f"select i1 {on}, <16 x i8> {rest}, <16 x i8> {value}")
-        pointer = w.at(pointer, some)
+            pointer.store(value.shuffled(range(size)))
+        rest = value.shuffled((i + size) % 16 for i in range(16))
+        value = on.select(rest, value)
+        pointer = pointer + some

@@ -1,85 +1,362 @@
-"""A small writer of LLVM IR text: values get numbers, intrinsics declare themselves."""
+"""A small writer of LLVM IR text: values know their type, operators write instructions, intrinsics declare themselves."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import TypeAlias, Union
 
+Operand: TypeAlias = Union["Value", str, int, float]
+"""A value, the text of a constant, or a number that becomes a constant of the type of the value beside it."""
 Typed = tuple[str, str]
-"""(type, value) of an operand."""
+"""(type, text) of a constant operand."""
+
+ZERO = "zeroinitializer"
+MAGIC32, MAGIC64 = 1.5 * 2.0**23, 1.5 * 2.0**52
+"""Numbers of float32 and float64 whose last bit stands for 1: what is added to them is rounded to an integer, ties to
+even, which then stands in the low bits. Half as much again as the power of two leaves room below for negative ones."""
+_REAL = {"double": "f64", "float": "f32"}
+
+
+class Value:
+    """A value of the function that `w` writes: its LLVM type, and its name or the text of a constant.
+
+    Operators write the instruction that fits the type: ``+`` is add, fadd, or for a pointer a step in bytes. ``//`` and
+    ``%`` take their operands as unsigned.
+    """
+
+    __slots__ = ("kind", "name", "w")
+
+    def __init__(self, w: Writer, kind: str, name: str) -> None:
+        self.w, self.kind, self.name = w, kind, name
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector; 0 for a scalar."""
+        return _parts(self.kind)[0]
+
+    @property
+    def element(self) -> str:
+        """The type of a vector's elements, or of the scalar itself."""
+        return _parts(self.kind)[1]
+
+    @property
+    def real(self) -> bool:
+        return self.element in _REAL
+
+    def typed(self, element: str) -> str:
+        """The type of as many lanes of this element; a vector type stays as it is."""
+        return f"<{self.lanes} x {element}>" if self.lanes and not element.startswith("<") else element
+
+    def like(self, other: Operand) -> Value:
+        """The other operand as a value; what has no type yet gets that of this value."""
+        return other if isinstance(other, Value) else self.w.value(self.kind, other)
+
+    def op(self, name: str, other: Operand) -> Value:
+        """The instruction `name` of this and another value of its type."""
+        return self.w.let(self.kind, f"{name} {self.kind} {self}, {self.like(other)}")
+
+    def plus(self, other: Operand, name: str) -> Value:
+        """The sum, under a name of its own."""
+        return self.w.let(self.kind, f"add {self.kind} {self}, {self.like(other)}", name)
+
+    def _arithmetic(self, name: str, other: Operand) -> Value:
+        return self.op(f"f{name}" if self.real else name, other)
+
+    def __add__(self, other: Operand) -> Value:
+        return self.w.at(self, other) if self.kind == "ptr" else self._arithmetic("add", other)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self._arithmetic("sub", other)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self._arithmetic("mul", other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return self.like(other) + self
+
+    def __rsub__(self, other: Operand) -> Value:
+        return self.like(other) - self
+
+    def __rmul__(self, other: Operand) -> Value:
+        return self.like(other) * self
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self.op("fdiv", other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return self.like(other) / self
+
+    def __floordiv__(self, other: Operand) -> Value:
+        return self.op("udiv", other)
+
+    def __mod__(self, other: Operand) -> Value:
+        return self.op("urem", other)
+
+    def __divmod__(self, other: Operand) -> tuple[Value, Value]:
+        return self // other, self % other
+
+    def __and__(self, other: Operand) -> Value:
+        return self.op("and", other)
+
+    def __or__(self, other: Operand) -> Value:
+        return self.op("or", other)
+
+    def __xor__(self, other: Operand) -> Value:
+        return self.op("xor", other)
+
+    def __lshift__(self, other: Operand) -> Value:
+        return self.op("shl", other)
+
+    def __invert__(self) -> Value:
+        """Of an i1."""
+        return self ^ "true"
+
+    def __neg__(self) -> Value:
+        return self.w.let(self.kind, f"fneg {self.kind} {self}")
+
+    def __abs__(self) -> Value:
+        return self.intrinsic("fabs")
+
+    def lshr(self, bits: Operand) -> Value:
+        return self.op("lshr", bits)
+
+    def ashr(self, bits: Operand) -> Value:
+        return self.op("ashr", bits)
+
+    def test(self, how: str, other: Operand, name: str = "") -> Value:
+        """Whether a comparison holds, as icmp or fcmp name it: i1, lane by lane."""
+        compare = "fcmp" if self.real else "icmp"
+        return self.w.let(self.typed("i1"), f"{compare} {how} {self.kind} {self}, {self.like(other)}", name)
+
+    def select(self, yes: Operand, no: Operand) -> Value:
+        """This i1 ? yes : no, lane by lane. One of the two knows its type."""
+        known = next(value for value in (yes, no) if isinstance(value, Value))
+        yes, no = known.like(yes), known.like(no)
+        return self.w.let(yes.kind, f"select {self.kind} {self}, {yes.kind} {yes}, {no.kind} {no}")
+
+    def where(self, how: str, other: Operand) -> Value:
+        """This value where it compares so with the other one, else the other one."""
+        other = self.like(other)
+        return self.test(how, other).select(self, other)
+
+    def within(self, low: Operand, high: Operand) -> Value:
+        """A real number between two limits; NaN becomes the lower one."""
+        return self.where("ogt", low).where("olt", high)
+
+    def bits(self) -> Value:
+        """The lanes of a vector of i1 as one integer, the first one lowest."""
+        return self.w.let(f"i{self.lanes}", f"bitcast {self.kind} {self} to i{self.lanes}")
+
+    def any(self) -> Value:
+        """Whether some lane of a vector of i1 is true."""
+        return self.bits().test("ne", 0)
+
+    def _cast(self, how: str, element: str) -> Value:
+        kind = self.typed(element)
+        return self.w.let(kind, f"{how} {self.kind} {self} to {kind}")
+
+    def bitcast(self, element: str) -> Value:
+        return self._cast("bitcast", element)
+
+    def trunc(self, element: str) -> Value:
+        return self._cast("trunc", element)
+
+    def sext(self, element: str) -> Value:
+        return self._cast("sext", element)
+
+    def zext(self, element: str) -> Value:
+        return self._cast("zext", element)
+
+    def extended(self, element: str, signed: bool) -> Value:
+        """A wider integer of the same value."""
+        return self.sext(element) if signed else self.zext(element)
+
+    def sitofp(self, element: str) -> Value:
+        return self._cast("sitofp", element)
+
+    def uitofp(self, element: str) -> Value:
+        return self._cast("uitofp", element)
+
+    def fptosi(self, element: str) -> Value:
+        return self._cast("fptosi", element)
+
+    def double(self) -> Value:
+        """float32 as float64."""
+        return self._cast("fpext", "double")
+
+    def single(self) -> Value:
+        """float64 rounded to float32."""
+        return self._cast("fptrunc", "float")
+
+    def sqrt(self) -> Value:
+        return self.intrinsic("sqrt")
+
+    def intrinsic(self, name: str, *others: Operand) -> Value:
+        """llvm.NAME of this and others of its type."""
+        return self.w.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", self, *(self.like(other) for other in others))
+
+    def reduced(self, name: str, *first: Typed) -> Value:
+        """All lanes as one, by llvm.vector.reduce.NAME; an fadd takes what to start from."""
+        return self.w.call(self.element, f"llvm.vector.reduce.{name}.{suffix(self.kind)}", *first, self)
+
+    def least(self, other: Operand) -> Value:
+        """The lesser of two signed integers."""
+        return self.intrinsic("smin", other)
+
+    def fma(self, b: Operand, c: Operand) -> Value:
+        """self * b + c, rounded once where the instruction set does so, else twice."""
+        return self.intrinsic("fma", b, c) if self.w.fused else self * b + c
+
+    def splat(self, lanes: int) -> Value:
+        """A vector of copies of a scalar."""
+        one = self.w.value(f"<{lanes} x {self.kind}>", "poison").insert(self, 0)
+        return self.w.let(one.kind, f"shufflevector {one.kind} {one}, {one.kind} poison, <{lanes} x i32> {ZERO}")
+
+    def extract(self, lane: int) -> Value:
+        return self.w.let(self.element, f"extractelement {self.kind} {self}, i32 {lane}")
+
+    def insert(self, value: Value, lane: int) -> Value:
+        return self.w.let(self.kind, f"insertelement {self.kind} {self}, {value.kind} {value}, i32 {lane}")
+
+    def shuffled(self, order: Iterable[int], other: Value | str = "poison") -> Value:
+        """Elements of this vector, then of the other one, by number; negative: any."""
+        lanes = ["i32 poison" if i < 0 else f"i32 {i}" for i in order]
+        kind, places = f"<{len(lanes)} x {self.element}>", f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
+        return self.w.let(kind, f"shufflevector {self.kind} {self}, {self.kind} {other}, {places}")
+
+    def load(self, kind: str, align: int = 1) -> Value:
+        """What lies at this pointer."""
+        return self.w.let(kind, f"load {kind}, ptr {self}, align {align}")
+
+    def store(self, value: Value, align: int = 1) -> None:
+        """Store at this pointer."""
+        self.w.do(f"store {value.kind} {value}, ptr {self}, align {align}")
+
+    def masked_load(self, kind: str, mask: Value, align: int = 1) -> Value:
+        """A vector with 0 in the lanes that are off, which are not read."""
+        rest = (("i32", str(align)), mask, (kind, ZERO))
+        return self.w.call(kind, f"llvm.masked.load.{suffix(kind)}.p0", self, *rest)
+
+    def masked_store(self, value: Value, mask: Value) -> None:
+        """Store the lanes that are on."""
+        self.w.run(f"llvm.masked.store.{suffix(value.kind)}.p0", value, self, ("i32", "1"), mask)
+
+    def gather(self, element: str, places: Value, on: Value, align: int) -> Value:
+        """An i32 for each lane that is on: what lies here at its place, counted in elements of this type."""
+        kind, n = places.kind, places.lanes
+        where = self.w.let(f"<{n} x ptr>", f"getelementptr {element}, ptr {self}, {kind} {places}")
+        rest = (("i32", str(align)), on, (kind, "poison"))
+        return self.w.call(kind, f"llvm.masked.gather.v{n}i32.v{n}p0", where, *rest)
+
+    def hidden(self) -> Value:
+        """The same pointer, unknown to the optimiser: loads through it stay where they are."""
+        return self.w.let("ptr", f'call ptr asm "", "=r,0"(ptr {self})')
 
 
 class Writer:
-    """Instructions of one function, in order."""
+    """Instructions of one function, in order. fused: whether the instruction set multiplies and adds with one rounding."""
 
-    def __init__(self) -> None:
+    def __init__(self, fused: bool = False) -> None:
+        self.fused = fused
         self.lines: list[str] = []
         self.declared: set[str] = set()
         self.count = 0
+        self.here = ""
+        """The label of the block that is being written."""
 
     def do(self, line: str) -> None:
         self.lines.append(f"  {line}")
 
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
+        self.here = name
 
-    def let(self, expression: str, name: str = "") -> str:
+    def jump(self, label: str) -> None:
+        self.do(f"br label %{label}")
+
+    def branch(self, condition: Value, yes: str, no: str) -> None:
+        self.do(f"br i1 {condition}, label %{yes}, label %{no}")
+
+    def either(self, condition: Value, yes: str, no: str, after: str) -> Iterator[bool]:
+        """The body twice, with True for where the i1 is true and False for where it is not, then the label `after`."""
+        self.branch(condition, yes, no)
+        for name in (yes, no):
+            self.label(name)
+            yield name == yes
+            self.jump(after)
+        self.label(after)
+
+    def phi(self, *cases: tuple[Value, str]) -> Value:
+        """The value that belongs to the block that came before; each with that block's label."""
+        kind = cases[0][0].kind
+        return self.let(kind, f"phi {kind} {', '.join(f'[{value}, %{label}]' for value, label in cases)}")
+
+    def turn(self, name: str, first: Value, before: str, following: str, after: str) -> Value:
+        """A value with a name that is `first` when its block is entered from one label, and `following` from another."""
+        return self.let(first.kind, f"phi {first.kind} [{first}, %{before}], [{following}, %{after}]", name)
+
+    def let(self, kind: str, expression: str, name: str = "") -> Value:
+        """A value of this type, made by an instruction."""
         if not name:
             self.count += 1
             name = f"%v{self.count}"
         self.lines.append(f"  {name} = {expression}")
-        return name
+        return Value(self, kind, name)
 
-    def call(self, result: str, function: str, *operands: Typed, name: str = "") -> str:
-        """Call an intrinsic; a void one returns ''."""
-        self.declared.add(f"declare {result} @{function}({', '.join(t for t, _ in operands)})")
-        call = f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in operands)})"
-        if result == "void":
-            self.do(call)
-            return ""
-        return self.let(call, name)
+    def value(self, kind: str, what: float | str) -> Value:
+        """A constant (of a vector in every lane), or what already has a name."""
+        if isinstance(what, str):
+            return Value(self, kind, what)
+        lanes, element = _parts(kind)
+        text = real(what) if element in _REAL else str(what)
+        return Value(self, kind, every(element, text, lanes) if lanes else text)
 
-    def load(self, kind: str, pointer: str, align: int = 1) -> str:
-        return self.let(f"load {kind}, ptr {pointer}, align {align}")
+    def zero(self, kind: str) -> Value:
+        """A vector of zeros."""
+        return Value(self, kind, ZERO)
 
-    def store(self, kind: str, value: str, pointer: str, align: int = 1) -> None:
-        self.do(f"store {kind} {value}, ptr {pointer}, align {align}")
+    def call(self, result: str, function: str, *operands: Value | Typed, name: str = "") -> Value:
+        """The result of an intrinsic."""
+        return self.let(result, self._call(result, function, operands), name)
 
-    def at(self, pointer: str, offset: int | str, name: str = "") -> str:
+    def run(self, function: str, *operands: Value | Typed) -> None:
+        """Call an intrinsic that has no result."""
+        self.do(self._call("void", function, operands))
+
+    def _call(self, result: str, function: str, operands: Sequence[Value | Typed]) -> str:
+        typed = [(o.kind, o.name) if isinstance(o, Value) else o for o in operands]
+        self.declared.add(f"declare {result} @{function}({', '.join(t for t, _ in typed)})")
+        return f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in typed)})"
+
+    def at(self, pointer: Value, offset: Operand, name: str = "") -> Value:
         """pointer plus a number of bytes."""
         if offset == 0 and not name:
             return pointer
-        return self.let(f"getelementptr i8, ptr {pointer}, i64 {offset}", name)
-
-    def mul(self, a: str, b: int | str) -> str:
-        return self.let(f"mul i64 {a}, {b}")
-
-    def div(self, a: str, b: int | str) -> str:
-        return self.let(f"udiv i64 {a}, {b}")
-
-    def rem(self, a: str, b: int | str) -> str:
-        return self.let(f"urem i64 {a}, {b}")
-
-    def add(self, a: str, b: int | str) -> str:
-        return self.let(f"add i64 {a}, {b}")
-
-    def least(self, a: str, b: str) -> str:
-        return self.call("i64", "llvm.smin.i64", ("i64", a), ("i64", b))
-
-    def splat(self, lanes: int, kind: str, value: str) -> str:
-        """A vector of `lanes` copies of a scalar value."""
-        one = self.let(f"insertelement <{lanes} x {kind}> poison, {kind} {value}, i32 0")
-        return self.let(
-            f"shufflevector <{lanes} x {kind}> {one}, <{lanes} x {kind}> poison, <{lanes} x i32> zeroinitializer"
-        )
-
-    def hide(self, pointer: str) -> str:
-        """The same pointer, unknown to the optimiser: loads through it stay where they are."""
-        return self.let(f'call ptr asm "", "=r,0"(ptr {pointer})')
+        return self.let("ptr", f"getelementptr i8, ptr {pointer}, i64 {offset}", name)
 
     def function(self, head: str) -> str:
         """The text of a module with this one function."""
         return "\n".join([*sorted(self.declared), "", f"{head} {{", *self.lines, "}", ""])
+
+
+@cache
+def _parts(kind: str) -> tuple[int, str]:
+    """Lanes (0 for a scalar) and element of a type."""
+    if not kind.startswith("<"):
+        return 0, kind
+    count, _, element = kind[1:-1].partition(" x ")
+    return int(count), element
+
+
+def suffix(kind: str) -> str:
+    """What the names of overloaded intrinsics say of a type."""
+    lanes, element = _parts(kind)
+    return (f"v{lanes}" if lanes else "") + _REAL.get(element, element)
 
 
 def real(value: float) -> str:
@@ -92,21 +369,23 @@ def every(kind: str, value: int | str, lanes: int) -> str:
     return f"<{', '.join([f'{kind} {value}'] * lanes)}>"
 
 
-def indices(numbers: Iterable[int]) -> str:
-    """A constant vector of i32."""
-    return constants("i32", numbers)
-
-
 def constants(kind: str, numbers: Iterable[int]) -> str:
+    """A constant vector."""
     return f"<{', '.join(f'{kind} {n}' for n in numbers)}>"
 
 
-def argument_loader(w: Writer, names: Sequence[str]) -> dict[str, str]:
-    """Load the argument struct, one 8-byte word for each name; names ending in '*' are pointers, in '!' int32."""
-    loaded = {}
-    for place, name in enumerate(names):
-        pointer = w.at("%args", 8 * place)
-        kind = "ptr" if name.endswith("*") else "i64"
-        value = w.load(kind, pointer, 8)
-        loaded[name.rstrip("*!")] = w.let(f"trunc i64 {value} to i32") if name.endswith("!") else value
-    return loaded
+class Arguments:
+    """The words of the argument struct, each an attribute: pointers, i64, and i32 where the name ends in '!'."""
+
+    def __init__(self, w: Writer, names: Sequence[str]) -> None:
+        self._loaded: dict[str, Value] = {}
+        struct = w.value("ptr", "%args")
+        for place, name in enumerate(names):
+            value = (struct + 8 * place).load("ptr" if name.endswith("*") else "i64", 8)
+            self._loaded[name.rstrip("*!")] = value.trunc("i32") if name.endswith("!") else value
+
+    def __getattr__(self, name: str) -> Value:
+        return self._loaded[name]
+
+    def __getitem__(self, name: str) -> Value:
+        return self._loaded[name]

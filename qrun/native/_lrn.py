@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader
+from qrun.native._ir import Arguments, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -24,51 +24,41 @@ class Lrn:
     """`rows` channels at once. The squares of a row lie in the thread's memory, zeros on either side."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.w, self.n = spec, Flow(), spec.rows
+        self.spec, self.w, self.n = spec, Flow(isa.fma), spec.rows
         self.kind = f"<{self.n} x double>"
         self.w.label("entry")
-        self.a = argument_loader(self.w, NAMES)
-        self.factor, self.bias = (
-            self.w.splat(self.n, "double", self.w.load("double", self.a[name], 8)) for name in ("factor", "bias")
-        )
+        self.a = a = Arguments(self.w, NAMES)
+        self.scratch = self.w.value("ptr", "%scratch")
+        self.factor, self.bias = (pointer.load("double", 8).splat(self.n) for pointer in (a.factor, a.bias))
 
     def text(self) -> str:
         w, a = self.w, self.a
-        squares = w.at("%scratch", w.mul(a["before"], 8))
-        with w.tiles(a["tiles"]) as tile:
-            for start, count in (("%scratch", a["before"]), (w.at(squares, w.mul(a["channels"], 8)), a["after"])):
-                with w.loop("0", count, 1) as at:
-                    w.store("double", "0.0", w.at(start, w.mul(at.index, 8)), 8)
-            first = w.mul(tile, a["chunk"])
-            with w.loop(first, w.least(w.add(first, a["chunk"]), a["rows"]), 1) as row:
-                x, y = (w.at(a[name], w.mul(row.index, a[f"{name}_row"])) for name in ("x", "y"))
-                with w.loop("0", a["channels"], self.n) as at:
-                    self._square(x, squares, w.least(at.index, a["last"]))
-                with w.loop("0", a["channels"], self.n) as at:
-                    self._divide(x, y, w.least(at.index, a["last"]))
-        return w.function("define i64 @kernel(ptr noalias %args, ptr noalias %next, ptr noalias %scratch)")
+        squares = self.scratch + a.before * 8
+        with w.tiles(a.tiles) as tile:
+            for start, count in ((self.scratch, a.before), (squares + a.channels * 8, a.after)):
+                with w.loop(0, count, 1) as at:
+                    (start + at.index * 8).store(w.value("double", "0.0"), 8)
+            with w.part(tile, a.chunk, a.rows) as row:
+                x, y = a.x + row * a.x_row, a.y + row * a.y_row
+                with w.loop(0, a.channels, self.n) as at:
+                    channel = at.index.least(a.last)
+                    value = self._numbers(x, channel)
+                    square = value * value
+                    (squares + channel * 8).store(square, 8)
+                with w.loop(0, a.channels, self.n) as at:
+                    self._divide(x, y, at.index.least(a.last))
+        return w.kernel(scratch=True)
 
-    def _numbers(self, x: str, channel: str) -> str:
-        w = self.w
-        singles = w.load(f"<{self.n} x float>", w.at(x, w.mul(channel, 4)), 4)
-        return w.let(f"fpext <{self.n} x float> {singles} to {self.kind}")
+    def _numbers(self, x: Value, channel: Value) -> Value:
+        return (x + channel * 4).load(f"<{self.n} x float>", 4).double()
 
-    def _square(self, x: str, squares: str, channel: str) -> None:
-        w, value = self.w, self._numbers(x, channel)
-        w.store(self.kind, w.let(f"fmul {self.kind} {value}, {value}"), w.at(squares, w.mul(channel, 8)), 8)
-
-    def _divide(self, x: str, y: str, channel: str) -> None:
-        w, kind = self.w, self.kind
-        start = w.at("%scratch", w.mul(channel, 8))
-        with w.loop("1", self.a["taps"], 1, [(kind, w.load(kind, start, 8))]) as tap:
-            square = w.load(kind, w.at(start, w.mul(tap.index, 8)), 8)
-            tap.next([w.let(f"fadd {kind} {tap.carried[0]}, {square}")])
-        base = w.let(f"fadd {kind} {self.bias}, {w.let(f'fmul {kind} {self.factor}, {tap.carried[0]}')}")
-        root = self._root(base)
-        power = w.let(f"fmul {kind} {root}, {self._root(root)}")
-        quotient = w.let(f"fdiv {kind} {self._numbers(x, channel)}, {power}")
-        singles = w.let(f"fptrunc {kind} {quotient} to <{self.n} x float>")
-        w.store(f"<{self.n} x float>", singles, w.at(y, w.mul(channel, 4)), 4)
-
-    def _root(self, value: str) -> str:
-        return self.w.call(self.kind, f"llvm.sqrt.v{self.n}f64", (self.kind, value))
+    def _divide(self, x: Value, y: Value, channel: Value) -> None:
+        """x / (bias + factor * sum)**0.75, the power as a root times the root's root."""
+        start = self.scratch + channel * 8
+        with self.w.loop(1, self.a.taps, 1, [start.load(self.kind, 8)]) as tap:
+            square = (start + tap.index * 8).load(self.kind, 8)
+            tap.next(tap.carried[0] + square)
+        root = (self.bias + self.factor * tap.carried[0]).sqrt()
+        power = root * root.sqrt()
+        result = (self._numbers(x, channel) / power).single()
+        (y + channel * 4).store(result, 4)

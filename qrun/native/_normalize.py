@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from qrun.native._doubts import Doubts
 from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader, every, real
-from qrun.native._numbers import Numbers
+from qrun.native._ir import Arguments, Value
+from qrun.native._numbers import exp, rounds_apart
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -26,6 +26,12 @@ numbers      float64: the reach of a result relative to its size, or of a mean r
 REACH, SCALE_REACH, EPSILON, LENGTH = range(0, 32, 8)
 
 
+Term = Callable[[int, Value], Value]
+"""What to add: float64 vectors, of so many elements from an index on."""
+Result = Callable[[int, Value], tuple[Value, Value]]
+"""The same for results, and how far each may be from the exact one."""
+
+
 class _Rows:
     """Rows one after another, `rows` elements at once and what is left one by one."""
 
@@ -34,66 +40,60 @@ class _Rows:
     """Whether a row becomes one result."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.w, self.n = Flow(), spec.rows
+        self.w, self.n = Flow(isa.fma), spec.rows
         self.w.label("entry")
-        self.a = argument_loader(self.w, self.names)
-        self.wide, self.one = (Numbers(self.w, isa, n) for n in (self.n, 1))
-        self.whole = self.w.let(f"and i64 {self.a['length']}, {-self.n}")
-        self.made = "1" if self.reduces else self.a["length"]
-        self.doubts = Doubts(self.w, self.a["settle"], self.a["length"], self.made)
+        self.a = a = Arguments(self.w, self.names)
+        self.scratch = self.w.value("ptr", "%scratch")
+        self.whole = a.length & -self.n
+        self.made = self.w.value("i64", 1) if self.reduces else a.length
+        self.doubts = Doubts(self.w, a.settle, a.length, self.made)
 
     def text(self) -> str:
         w, a = self.w, self.a
-        with w.tiles(a["tiles"]) as tile:
-            first = w.mul(tile, a["chunk"])
-            with w.loop(first, w.least(w.add(first, a["chunk"]), a["rows"]), 1) as row:
-                sizes = (("x", a["length"]), ("y", self.made))
-                x, y = (w.at(a[name], w.mul(w.mul(row.index, size), 4)) for name, size in sizes)
+        with w.tiles(a.tiles) as tile:
+            with w.part(tile, a.chunk, a.rows) as row:
+                x, y = a.x + row * a.length * 4, a.y + row * self.made * 4
                 with w.when(self._row(x, y)):
                     self.doubts.add(x, y)
             self.doubts.end()
-        return w.function("define i64 @kernel(ptr noalias %args, ptr noalias %next, ptr noalias %scratch)")
+        return w.kernel(scratch=True)
 
-    def _row(self, x: str, y: str) -> str:
+    def _row(self, x: Value, y: Value) -> Value:
         """Make a row; whether it is in doubt, i1."""
         raise NotImplementedError
 
-    def _number(self, place: int) -> str:
-        return self.w.load("double", self.w.at(self.a["numbers"], place), 8)
+    def _number(self, place: int) -> Value:
+        return (self.a.numbers + place).load("double", 8)
 
-    def _all(self, numbers: Numbers, scalar: str) -> str:
-        return self.w.splat(numbers.n, "double", scalar)
+    def _loaded(self, n: int, start: Value, index: Value) -> Value:
+        return (start + index * 4).load(f"<{n} x float>", 4).double()
 
-    def _loaded(self, numbers: Numbers, name: str, index: str) -> str:
-        values = self.w.load(f"<{numbers.n} x float>", self.w.at(name, self.w.mul(index, 4)), 4)
-        return numbers.wide(values)
-
-    def _sum(self, term: Callable[[Numbers, str], str]) -> str:
-        """The sum of what `term` makes of the elements at an index: in each lane, then of lanes, then of the rest."""
+    def _sum(self, term: Term) -> Value:
+        """The sum of all terms: in each lane, then of lanes, then of the rest."""
         w = self.w
-        with w.loop("0", self.whole, self.n, [(self.wide.kind, "zeroinitializer")]) as turn:
-            turn.next([self.wide.op("fadd", turn.carried[0], term(self.wide, turn.index))])
-        start = (("double", "-0.0"), (self.wide.kind, turn.carried[0]))
-        total = w.splat(1, "double", w.call("double", f"llvm.vector.reduce.fadd.v{self.n}f64", *start))
-        with w.loop(self.whole, self.a["length"], 1, [(self.one.kind, total)]) as rest:
-            rest.next([self.one.op("fadd", rest.carried[0], term(self.one, rest.index))])
-        return w.let(f"extractelement {self.one.kind} {rest.carried[0]}, i32 0")
+        with w.loop(0, self.whole, self.n, [w.zero(f"<{self.n} x double>")]) as turn:
+            turn.next(turn.carried[0] + term(self.n, turn.index))
+        total = turn.carried[0].reduced("fadd", ("double", "-0.0")).splat(1)
+        with w.loop(self.whole, self.a.length, 1, [total]) as rest:
+            rest.next(rest.carried[0] + term(1, rest.index))
+        return rest.carried[0].extract(0)
 
-    def _stored(self, y: str, result: Callable[[Numbers, str], tuple[str, str]]) -> str:
-        """Store the results at each index, known to within a reach; whether some are in doubt, i1."""
-        w, flags = self.w, f"<{self.n} x i1>"
+    def _stored(self, y: Value, result: Result) -> Value:
+        """Store the results at each index; whether some are in doubt, i1."""
+        w = self.w
 
-        def made(numbers: Numbers, index: str) -> str:
-            value, reach = result(numbers, index)
-            w.store(f"<{numbers.n} x float>", numbers.single(value), w.at(y, w.mul(index, 4)), 4)
-            return numbers.differ(*(numbers.op(step, value, reach) for step in ("fsub", "fadd")))
+        def made(n: int, index: Value) -> Value:
+            value, reach = result(n, index)
+            single = value.single()
+            (y + index * 4).store(single, 4)
+            return rounds_apart(value - reach, value + reach)
 
-        with w.loop("0", self.whole, self.n, [(flags, "zeroinitializer")]) as turn:
-            turn.next([w.let(f"or {flags} {turn.carried[0]}, {made(self.wide, turn.index)}")])
-        some = w.splat(1, "i1", self.wide.any(turn.carried[0]))
-        with w.loop(self.whole, self.a["length"], 1, [("<1 x i1>", some)]) as rest:
-            rest.next([w.let(f"or <1 x i1> {rest.carried[0]}, {made(self.one, rest.index)}")])
-        return self.one.any(rest.carried[0])
+        with w.loop(0, self.whole, self.n, [w.zero(f"<{self.n} x i1>")]) as turn:
+            turn.next(turn.carried[0] | made(self.n, turn.index))
+        some = turn.carried[0].any().splat(1)
+        with w.loop(self.whole, self.a.length, 1, [some]) as rest:
+            rest.next(rest.carried[0] | made(1, rest.index))
+        return rest.carried[0].any()
 
 
 class Standardize(_Rows):
@@ -101,33 +101,30 @@ class Standardize(_Rows):
 
     names = STANDARDIZE
 
-    def _row(self, x: str, y: str) -> str:
-        w, a = self.w, self.a
-        length = self._number(LENGTH)
-        mean = w.let(f"fdiv double {self._sum(lambda k, at: self._loaded(k, x, at))}, {length}")
+    def _row(self, x: Value, y: Value) -> Value:
+        a, length = self.a, self._number(LENGTH)
+        mean = self._sum(lambda n, at: self._loaded(n, x, at)) / length
 
-        def apart(numbers: Numbers, index: str) -> str:
-            return numbers.op("fsub", self._loaded(numbers, x, index), self._all(numbers, mean))
+        def apart(n: int, index: Value) -> Value:
+            return self._loaded(n, x, index) - mean.splat(n)
 
-        def squared(numbers: Numbers, index: str) -> str:
-            value = apart(numbers, index)
-            return numbers.op("fmul", value, value)
+        def squared(n: int, index: Value) -> Value:
+            value = apart(n, index)
+            return value * value
 
-        variance = w.let(f"fdiv double {self._sum(squared)}, {length}")
-        root = w.call("double", "llvm.sqrt.f64", ("double", w.let(f"fadd double {variance}, {self._number(EPSILON)}")))
-        inverse = w.let(f"fdiv double 1.0, {root}")
-        away = w.let(f"fmul double {w.call('double', 'llvm.fabs.f64', ('double', mean))}, {inverse}")
-        of_scale = w.let(f"fmul double {self._number(SCALE_REACH)}, {w.let(f'fadd double {away}, 1.0')}")
+        variance = self._sum(squared) / length
+        inverse = "1.0" / (variance + self._number(EPSILON)).sqrt()
+        away = abs(mean) * inverse
+        of_scale = self._number(SCALE_REACH) * (away + "1.0")
         of_size = self._number(REACH)
 
-        def result(numbers: Numbers, index: str) -> tuple[str, str]:
-            scale, bias = (self._loaded(numbers, a[name], index) for name in ("scale", "bias"))
-            value = numbers.op("fmul", apart(numbers, index), self._all(numbers, inverse))
-            scaled = numbers.op("fmul", value, scale)
-            sizes = numbers.op("fadd", numbers.size(scaled), numbers.size(bias))
-            reach = numbers.op("fmul", numbers.size(scale), self._all(numbers, of_scale))
-            reach = numbers.op("fadd", reach, numbers.op("fmul", sizes, self._all(numbers, of_size)))
-            return numbers.op("fadd", scaled, bias), reach
+        def result(n: int, index: Value) -> tuple[Value, Value]:
+            scale, bias = (self._loaded(n, start, index) for start in (a.scale, a.bias))
+            scaled = apart(n, index) * inverse.splat(n) * scale
+            sizes = abs(scaled) + abs(bias)
+            reach = abs(scale) * of_scale.splat(n)
+            reach = reach + sizes * of_size.splat(n)
+            return scaled + bias, reach
 
         return self._stored(y, result)
 
@@ -137,39 +134,34 @@ class Shares(_Rows):
 
     names = SHARES
 
-    def _row(self, x: str, y: str) -> str:
-        w = self.w
-        greatest = w.let(f"fpext float {self._greatest(x)} to double")
+    def _row(self, x: Value, y: Value) -> Value:
+        greatest = self._greatest(x).double()
 
-        def exponential(numbers: Numbers, index: str) -> str:
-            below = numbers.op("fsub", self._loaded(numbers, x, index), self._all(numbers, greatest))
-            made = numbers.exp(below)
-            w.store(numbers.kind, made, w.at("%scratch", w.mul(index, 8)), 8)
+        def exponential(n: int, index: Value) -> Value:
+            made = exp(self._loaded(n, x, index) - greatest.splat(n))
+            (self.scratch + index * 8).store(made, 8)
             return made
 
-        inverse = w.let(f"fdiv double 1.0, {self._sum(exponential)}")
+        inverse = "1.0" / self._sum(exponential)
         of_size = self._number(REACH)
 
-        def result(numbers: Numbers, index: str) -> tuple[str, str]:
-            made = w.load(numbers.kind, w.at("%scratch", w.mul(index, 8)), 8)
-            share = numbers.op("fmul", made, self._all(numbers, inverse))
-            return share, numbers.op("fmul", share, self._all(numbers, of_size))
+        def result(n: int, index: Value) -> tuple[Value, Value]:
+            made = (self.scratch + index * 8).load(f"<{n} x double>", 8)
+            share = made * inverse.splat(n)
+            return share, share * of_size.splat(n)
 
         return self._stored(y, result)
 
-    def _greatest(self, x: str) -> str:
+    def _greatest(self, x: Value) -> Value:
         """Of a row's elements, float; of those that are no NaN, if there are others."""
-        w, kind = self.w, f"<{self.n} x float>"
-        least = every("float", real(-math.inf), self.n)
-        with w.loop("0", self.whole, self.n, [(kind, least)]) as turn:
-            block = w.load(kind, w.at(x, w.mul(turn.index, 4)), 4)
-            more = w.let(f"fcmp ogt {kind} {block}, {turn.carried[0]}")
-            turn.next([w.let(f"select <{self.n} x i1> {more}, {kind} {block}, {kind} {turn.carried[0]}")])
-        most = w.call("float", f"llvm.vector.reduce.fmax.v{self.n}f32", (kind, turn.carried[0]))
-        with w.loop(self.whole, self.a["length"], 1, [("float", most)]) as rest:
-            value = w.load("float", w.at(x, w.mul(rest.index, 4)), 4)
-            more = w.let(f"fcmp ogt float {value}, {rest.carried[0]}")
-            rest.next([w.let(f"select i1 {more}, float {value}, float {rest.carried[0]}")])
+        w = self.w
+        least = w.value(f"<{self.n} x float>", -math.inf)
+        with w.loop(0, self.whole, self.n, [least]) as turn:
+            block = (x + turn.index * 4).load(least.kind, 4)
+            turn.next(block.where("ogt", turn.carried[0]))
+        with w.loop(self.whole, self.a.length, 1, [turn.carried[0].reduced("fmax")]) as rest:
+            value = (x + rest.index * 4).load("float", 4)
+            rest.next(value.where("ogt", rest.carried[0]))
         return rest.carried[0]
 
 
@@ -179,14 +171,12 @@ class Mean(_Rows):
     names = MEAN
     reduces = True
 
-    def _row(self, x: str, y: str) -> str:
-        w, one = self.w, self.one
-        total, sizes = (
-            w.splat(1, "double", self._sum(term))
-            for term in (lambda k, at: self._loaded(k, x, at), lambda k, at: k.size(self._loaded(k, x, at)))
-        )
-        count = w.splat(1, "double", w.let(f"uitofp i64 {self.a['length']} to double"))
-        mean = one.op("fdiv", total, count)
-        w.store("<1 x float>", one.single(mean), y, 4)
-        reach = one.op("fmul", one.op("fdiv", sizes, count), w.splat(1, "double", self._number(REACH)))
-        return one.any(one.differ(*(one.op(step, mean, reach) for step in ("fsub", "fadd"))))
+    def _row(self, x: Value, y: Value) -> Value:
+        total = self._sum(lambda n, at: self._loaded(n, x, at)).splat(1)
+        sizes = self._sum(lambda n, at: abs(self._loaded(n, x, at))).splat(1)
+        count = self.a.length.uitofp("double").splat(1)
+        mean = total / count
+        single = mean.single()
+        y.store(single, 4)
+        reach = sizes / count * self._number(REACH).splat(1)
+        return rounds_apart(mean - reach, mean + reach).any()

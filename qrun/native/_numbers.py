@@ -1,18 +1,23 @@
-"""Functions of float64 vectors in IR, with relative errors below 2**-49: exponentials, hyperbolic and error functions."""
+"""Functions of float64 vectors in IR: exponentials, hyperbolic and error functions, and sums without error.
+
+Exponentials and the like have relative errors below 2**-49. Errors of sums and of products are those of Knuth's two-sum
+(The Art of Computer Programming, volume 2, 4.2.2) and of Dekker's product (A floating-point technique for extending the
+available precision, Numerische Mathematik 18, 1971), rounding to odd is that of Boldo and Melquiond (Emulation of FMA and
+correctly rounded sums: proved algorithms using rounding to odd, IEEE Transactions on Computers 57, 2008).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from qrun.native._flow import Flow
-from qrun.native._ir import every, real
-from qrun.native.isa import Isa
+from qrun.native._ir import MAGIC64, ZERO, Value
 
+_SPLITTER = 2.0**27 + 1
+"""Times a float64 of 53 bits, it splits off the upper 26 (Dekker, after Veltkamp)."""
 _LOG2E = 1.4426950408889634
 _LN2 = (0.6931471803691238, 1.9082149292705877e-10)
 """Its first 32 bits, of which up to 2**20 times are exact, and the rest."""
-_MAGIC = 1.5 * 2.0**52
 _LONG = 16
 """Terms of a polynomial."""
 _FARTHEST = 700.0
@@ -43,121 +48,136 @@ _TAIL = (
 degree 20."""
 
 
-class Numbers:
-    """Writes float64 arithmetic on vectors of n lanes."""
+def rounds_apart(low: Value, high: Value) -> Value:
+    """Whether the ends of some interval round to different float32: i1, lane by lane."""
+    bits = [end.single().bitcast("i32") for end in (low, high)]
+    return bits[0].test("ne", bits[1])
 
-    def __init__(self, w: Flow, isa: Isa, n: int) -> None:
-        self.w, self.n, self.fused = w, n, isa.fma
-        self.kind, self.bits, self.bools = f"<{n} x double>", f"<{n} x i64>", f"<{n} x i1>"
 
-    def wide(self, singles: str) -> str:
-        """float32 as float64."""
-        return self.w.let(f"fpext <{self.n} x float> {singles} to {self.kind}")
+def rounded_once(n: Value, factor: Value, rest: Value, product: Value, total: Value, bias: Value) -> Value:
+    """The bits of n * (factor + rest) + bias rounded once to float32, where that is finite.
 
-    def single(self, x: str) -> str:
-        """float64 rounded to float32."""
-        return self.w.let(f"fptrunc {self.kind} {x} to <{self.n} x float>")
+    product, total: fl64(n * factor), and fl64(that + bias). The sum is exact as top + low + what is too little to matter.
+    It is rounded to odd: if low is not 0 and the last bit of top is not set, top moves one step towards low. So that of
+    53 bits the last says whether something was lost, and rounding to 24 bits is that of the exact sum.
+    """
+    error = product_error(n, factor, product) + n * rest
+    _, lost = two_sum(product, bias, total)
+    middle, least = two_sum(lost, error)
+    top, low = two_sum(total, middle)
+    top = middle.test("oeq", ZERO).select(total, top)
+    low = low.test("une", ZERO).select(low, least)
+    whole = top.bitcast("i64")
+    odd = (whole & 1).test("ne", ZERO)
+    inward = low.test("ogt", ZERO) ^ top.test("ogt", ZERO)
+    step = inward.select(whole.like(-1), whole.like(1))
+    stays = odd | low.test("oeq", ZERO)
+    moved = (whole + stays.select(ZERO, step)).bitcast("double")
+    return abs(total).test("olt", math.inf).select(moved, total).single().bitcast("i32")
 
-    def differ(self, low: str, high: str) -> str:
-        """Whether the ends of some interval round to different float32: <n x i1>."""
-        bits = [self.w.let(f"bitcast <{self.n} x float> {self.single(x)} to <{self.n} x i32>") for x in (low, high)]
-        return self.w.let(f"icmp ne <{self.n} x i32> {bits[0]}, {bits[1]}")
 
-    def any(self, flags: str) -> str:
-        return self.w.let(f"icmp ne i{self.n} {self.w.let(f'bitcast {self.bools} {flags} to i{self.n}')}, 0")
+def two_sum(a: Value, b: Value, total: Value | None = None) -> tuple[Value, Value]:
+    """fl(a + b), and what that rounding lost, exactly (Knuth)."""
+    total = a + b if total is None else total
+    t = total - a
+    back = a - (total - t)
+    return total, back + (b - t)
 
-    def const(self, value: float) -> str:
-        return every("double", real(value), self.n)
 
-    def op(self, name: str, a: str, b: str) -> str:
-        """name: fadd, fsub, fmul or fdiv."""
-        return self.w.let(f"{name} {self.kind} {a}, {b}")
+def product_error(a: Value, b: Value, product: Value) -> Value:
+    """a * b - fl(a * b), exactly: by one fused operation, or by the products of halves (Dekker)."""
+    if a.w.fused:
+        return a.fma(b, -product)
+    (a1, a2), (b1, b2) = _halves(a), _halves(b)
+    error = a1 * b1 - product
+    for x, y in ((a1, b2), (a2, b1), (a2, b2)):
+        error = error + x * y
+    return error
 
-    def plus(self, a: str, b: str, c: str) -> str:
-        """a * b + c, rounded once where the instruction set has that."""
-        if self.fused:
-            return self.w.call(self.kind, f"llvm.fma.v{self.n}f64", (self.kind, a), (self.kind, b), (self.kind, c))
-        return self.op("fadd", self.op("fmul", a, b), c)
 
-    def choose(self, test: str, a: str, b: str, yes: str, no: str) -> str:
-        """yes where a test of a and b holds, as fcmp names it, else no."""
-        holds = self.w.let(f"fcmp {test} {self.kind} {a}, {b}")
-        return self.w.let(f"select {self.bools} {holds}, {self.kind} {yes}, {self.kind} {no}")
+def _halves(a: Value) -> tuple[Value, Value]:
+    """a as the sum of two numbers of at most 26 bits, whose products are exact."""
+    c = a * _SPLITTER
+    high = c - (c - a)
+    return high, a - high
 
-    def size(self, x: str) -> str:
-        return self.w.call(self.kind, f"llvm.fabs.v{self.n}f64", (self.kind, x))
 
-    def root(self, x: str) -> str:
-        return self.w.call(self.kind, f"llvm.sqrt.v{self.n}f64", (self.kind, x))
+def series(coefficients: Sequence[float], x: Value) -> Value:
+    """A polynomial, the constant term first. That of a long one's even and odd terms do not wait for each other."""
+    if len(coefficients) > _LONG:
+        square = x * x
+        even, odd = (series(coefficients[first::2], square) for first in (0, 1))
+        return odd.fma(x, even)
+    made = x.like(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        made = made.fma(x, coefficient)
+    return made
 
-    def signed(self, size: str, sign: str) -> str:
-        return self.w.call(self.kind, f"llvm.copysign.v{self.n}f64", (self.kind, size), (self.kind, sign))
 
-    def series(self, coefficients: Sequence[float], x: str) -> str:
-        """A polynomial, the constant term first. That of a long one's even and odd terms do not wait for each other."""
-        if len(coefficients) > _LONG:
-            square = self.op("fmul", x, x)
-            even, odd = (self.series(coefficients[first::2], square) for first in (0, 1))
-            return self.plus(odd, x, even)
-        made = self.const(coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
-            made = self.plus(made, x, self.const(coefficient))
-        return made
+def _powers(x: Value) -> tuple[Value, Value]:
+    """2**n and p with exp(x) = 2**n * (1 + p), p small, for x between -700 and 700.
 
-    def _powers(self, x: str) -> tuple[str, str]:
-        """2**n and p with exp(x) = 2**n * (1 + p), p small, for x between -700 and 700."""
-        w = self.w
-        raised = self.plus(x, self.const(_LOG2E), self.const(_MAGIC))
-        count = self.op("fsub", raised, self.const(_MAGIC))
-        rest = self.op("fsub", x, self.op("fmul", count, self.const(_LN2[0])))
-        rest = self.op("fsub", rest, self.op("fmul", count, self.const(_LN2[1])))
-        square = self.op("fmul", rest, rest)
-        small = self.plus(square, self.series(_EXPONENTIAL, rest), rest)
-        shifted = w.let(f"shl {self.bits} {w.let(f'bitcast {self.kind} {raised} to {self.bits}')}, {self._int(52)}")
-        one = w.let(f"bitcast {self.kind} {self.const(1.0)} to {self.bits}")
-        return w.let(f"bitcast {self.bits} {w.let(f'add {self.bits} {shifted}, {one}')} to {self.kind}"), small
+    n is x / log(2) rounded to an integer, in the low bits of `raised`; shifted by 52 they are added to the exponent of 1.
+    """
+    raised = x.fma(_LOG2E, MAGIC64)
+    count = raised - MAGIC64
+    rest = x - count * _LN2[0]
+    rest = rest - count * _LN2[1]
+    square = rest * rest
+    small = square.fma(series(_EXPONENTIAL, rest), rest)
+    shifted = raised.bitcast("i64") << 52
+    return (shifted + x.like(1.0).bitcast("i64")).bitcast("double"), small
 
-    def _int(self, value: int) -> str:
-        return every("i64", value, self.n)
 
-    def _within(self, x: str) -> str:
-        limit, least = self.const(_FARTHEST), self.const(-_FARTHEST)
-        return self.choose("ogt", self.choose("olt", x, least, least, x), limit, limit, x)
+def _within(x: Value) -> Value:
+    """x, or 700 if that is less. What lies below -700 stays as it is: `exp` makes 0 of it."""
+    low = x.test("olt", -_FARTHEST).select(-_FARTHEST, x)
+    return low.test("ogt", _FARTHEST).select(_FARTHEST, x)
 
-    def exp(self, x: str) -> str:
-        """exp(x), 0 for x below -700, and as if x were no more than 700; NaN stays NaN."""
-        power, small = self._powers(self._within(x))
-        made = self.choose("olt", x, self.const(-_FARTHEST), self.const(0.0), self.plus(power, small, power))
-        return self.choose("uno", x, x, x, made)
 
-    def tanh(self, x: str) -> str:
-        size = self.size(x)
-        twice = self._within(self.op("fadd", size, size))
-        power, small = self._powers(twice)
-        less = self.plus(power, small, self.op("fsub", power, self.const(1.0)))
-        made = self.op("fdiv", less, self.op("fadd", less, self.const(2.0)))
-        return self.choose("uno", x, x, x, self.signed(made, x))
+def at_most(x: Value, limit: float) -> Value:
+    """The lesser of the two; NaN stays NaN."""
+    return x.test("ogt", limit).select(limit, x)
 
-    def sigmoid(self, x: str) -> str:
-        e = self.exp(self.op("fsub", self.const(-0.0), self.size(x)))
-        top = self.choose("oge", x, self.const(0.0), self.const(1.0), e)
-        return self.op("fdiv", top, self.op("fadd", self.const(1.0), e))
 
-    def erf(self, x: str) -> str:
-        limit, size = self.const(4.0), self.size(x)
-        near = self.choose("ogt", size, limit, limit, size)
-        place = self.plus(self.op("fmul", near, near), self.const(1 / 8), self.const(-1.0))
-        return self.signed(self.op("fmul", near, self.series(_ERF, place)), x)
+def exp(x: Value) -> Value:
+    """exp(x), 0 for x below -700, and as if x were no more than 700; NaN stays NaN."""
+    power, small = _powers(_within(x))
+    made = power.fma(small, power)
+    made = x.test("olt", -_FARTHEST).select(0.0, made)
+    return x.test("uno", x).select(x, made)
 
-    def gelu(self, x: str) -> str:
-        """x / 2 * erfc(-x / sqrt(2))."""
-        size, limit = self.size(x), self.const(16.0)
-        near = self.choose("ogt", size, limit, limit, size)
-        inverse = self.op("fdiv", self.const(1.0), self.op("fadd", near, self.const(4.0)))
-        tail = self.series(_TAIL, self.plus(inverse, self.const(10.0), self.const(-1.5)))
-        half = self.op("fmul", near, self.const(0.5))
-        e = self.exp(self.op("fmul", self.op("fmul", size, size), self.const(-0.5)))
-        low = self.op("fmul", half, self.op("fmul", e, self.op("fmul", tail, inverse)))
-        positive, negative = self.op("fsub", x, low), self.op("fsub", self.const(-0.0), low)
-        made = self.choose("olt", x, self.const(0.0), negative, positive)
-        return self.choose("oeq", x, self.const(-math.inf), self.const(math.nan), made)
+
+def tanh(x: Value) -> Value:
+    """(e - 1) / (e + 1), e = exp(2 |x|), with the sign of x."""
+    size = abs(x)
+    power, small = _powers(_within(size + size))
+    less = power.fma(small, power - 1.0)
+    made = (less / (less + 2.0)).intrinsic("copysign", x)
+    return x.test("uno", x).select(x, made)
+
+
+def sigmoid(x: Value) -> Value:
+    """e / (1 + e) for negative x, else 1 / (1 + e), e = exp(-|x|)."""
+    e = exp(-0.0 - abs(x))
+    return x.test("oge", 0.0).select(1.0, e) / (1.0 + e)
+
+
+def erf(x: Value) -> Value:
+    near = at_most(abs(x), 4.0)
+    place = (near * near).fma(1 / 8, -1.0)
+    return (near * series(_ERF, place)).intrinsic("copysign", x)
+
+
+def gelu(x: Value) -> Value:
+    """x / 2 * erfc(-x / sqrt(2))."""
+    size = abs(x)
+    near = at_most(size, 16.0)
+    inverse = 1.0 / (near + 4.0)
+    tail = series(_TAIL, inverse.fma(10.0, -1.5))
+    half = near * 0.5
+    e = exp(size * size * -0.5)
+    low = half * (e * (tail * inverse))
+    positive, negative = x - low, -0.0 - low
+    made = x.test("olt", 0.0).select(negative, positive)
+    return x.test("oeq", -math.inf).select(math.nan, made)

@@ -12,7 +12,8 @@ tables   the same in a table for each column
 
 from __future__ import annotations
 
-from qrun.native._ir import constants
+from qrun.native._bytes import flipped
+from qrun.native._ir import ZERO, Value
 from qrun.native._rows import Rows
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -37,16 +38,16 @@ class Point(Rows):
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa, OWN[spec.form])
-        w, a, form = self.w, self.a, spec.form
-        self.constants: list[str] = []
+        a, form = self.a, spec.form
+        self.constants: list[Value] = []
         if form == "clamp":
-            self.constants = [w.splat(self.width, "i8", w.let(f"trunc i32 {a[n]} to i8")) for n in ("low", "high")]
+            self.constants = [limit.trunc("i8").splat(self.width) for limit in (a.low, a.high)]
         elif form in ("affine", "affines"):
             self.add = self.added()
             self.constants = [self.splat(name) for name in ("a", "b")] if form == "affine" else []
         elif spec.vectors:
             count, step = {"permute": (4, 64), "shuffle": (16, SHUFFLED), "lookup": (16, 16)}[form]
-            self.constants = [w.load(self.kind, w.at(a["table"], i * step), 16) for i in range(count)]
+            self.constants = [(a.table + i * step).load(self.kind, 16) for i in range(count)]
 
     def text(self) -> str:
         if self.spec.form == "permute":
@@ -54,70 +55,58 @@ class Point(Rows):
             return super().text().replace("%next) {", f'%next) "target-features"="{features}" {{')
         return super().text()
 
-    def value(self, operands: list[str], column: str, start: str) -> str:
+    def value(self, operands: list[Value], column: Value, start: Value) -> Value:
         (x,) = operands
         if self.spec.form in ("affine", "affines"):
             return self._affine(x, start)
         make = {"clamp": self._clamp, "permute": self._permute, "shuffle": self._shuffle, "lookup": self._lookup}
         return make[self.spec.form](x)
 
-    def _clamp(self, x: str) -> str:
-        w, sign = self.w, "s" if self.spec.signed else "u"
-        for limit, which in zip(self.constants, ("max", "min"), strict=True):
-            x = w.call(self.kind, f"llvm.{sign}{which}.v{self.width}i8", (self.kind, x), (self.kind, limit))
-        return x
+    def _clamp(self, x: Value) -> Value:
+        low, high = self.constants
+        sign = "s" if self.spec.signed else "u"
+        return x.intrinsic(f"{sign}max", low).intrinsic(f"{sign}min", high)
 
-    def _affine(self, x: str, start: str) -> str:
-        values = self.bytes.numbers(self.bytes.flipped(x) if self.spec.signed else x)
+    def _affine(self, x: Value, start: Value) -> Value:
+        values = self.bytes.numbers(flipped(x) if self.spec.signed else x)
         lines = [(self.constants[0], self.constants[1])] * 4 if self.constants else self._lines(start)
-        return self.bytes.stored(
-            [self.bytes.fma(v, a, b) for v, (a, b) in zip(values, lines, strict=True)], self.add, self.spec.out
-        )
+        made = [value.fma(a, b) for value, (a, b) in zip(values, lines, strict=True)]
+        return self.bytes.stored(made, self.add, self.spec.out)
 
-    def _lines(self, start: str) -> list[tuple[str, str]]:
+    def _lines(self, start: Value) -> list[tuple[Value, Value]]:
         """Slopes and offsets of a vector of columns: four vectors of each, in the order of lanes."""
-        w, kind = self.w, self.bytes.floats
-        panel = w.at(self.a["lines"], w.mul(start, 8))
-        loaded = [w.load(kind, w.at(panel, i * self.width), 16) for i in range(8)]
+        panel = self.a.lines + start * 8
+        loaded = [(panel + i * self.width).load(self.bytes.floats, 16) for i in range(8)]
         return list(zip(loaded[:4], loaded[4:], strict=True))
 
-    def entry(self, operands: list[str], column: str, offset: int) -> str:
-        w, table = self.w, self.a["table"]
+    def entry(self, operands: list[Value], column: Value, offset: int) -> Value:
+        table = self.a.table
         if self.spec.form == "tables":
-            table = w.at(w.at(table, w.mul(column, ENTRIES)), ENTRIES * offset)
-        return w.load("i8", w.at(table, w.let(f"zext i8 {operands[0]} to i64")))
+            table = table + column * ENTRIES + ENTRIES * offset
+        return (table + operands[0].zext("i64")).load("i8")
 
-    def _permute(self, x: str) -> str:
-        w, kind, t = self.w, self.kind, self.constants
-        low, high = (
-            w.call(kind, "llvm.x86.avx512.vpermi2var.qi.512", (kind, t[i]), (kind, x), (kind, t[i + 1])) for i in (0, 2)
-        )
-        upper = w.let(f"icmp slt {kind} {x}, zeroinitializer")
-        return w.let(f"select <64 x i1> {upper}, {kind} {high}, {kind} {low}")
+    def _permute(self, x: Value) -> Value:
+        """Each instruction takes entry x modulo 128 of two registers; the upper half of the table has x's sign bit set."""
+        t, name = self.constants, "llvm.x86.avx512.vpermi2var.qi.512"
+        low, high = (self.w.call(self.kind, name, t[i], x, t[i + 1]) for i in (0, 2))
+        return x.test("slt", ZERO).select(high, low)
 
-    def _shuffle(self, x: str) -> str:
+    def _shuffle(self, x: Value) -> Value:
         """Shuffles give 0 for negative indices, and use only the low four bits of the others."""
-        w, kind = self.w, self.kind
-        name = f"llvm.x86.{_SHUFFLES[self.width]}"
-        sixteen = constants("i8", [16] * self.width)
-        found = ""
-        for first, index in ((0, x), (8, self.bytes.flipped(x))):
+        name, found = f"llvm.x86.{_SHUFFLES[self.width]}", None
+        for first, index in ((0, x), (8, flipped(x))):
             for piece in range(first, first + 8):
                 if piece > first:
-                    index = w.call(kind, f"llvm.ssub.sat.v{self.width}i8", (kind, index), (kind, sixteen))
-                entry = w.call(kind, name, (kind, self.constants[piece]), (kind, index))
-                found = w.let(f"xor {kind} {found}, {entry}") if found else entry
+                    index = index.intrinsic("ssub.sat", 16)
+                entry = self.w.call(self.kind, name, self.constants[piece], index)
+                found = entry if found is None else found ^ entry
+        assert found is not None
         return found
 
-    def _lookup(self, x: str) -> str:
-        w, kind = self.w, self.kind
-        sixty_four = constants("i8", [64] * self.width)
-        found = ""
-        for first in range(0, 16, 4):
-            pieces = [(kind, piece) for piece in self.constants[first : first + 4]]
-            if first:
-                x = w.let(f"sub {kind} {x}, {sixty_four}")
-                found = w.call(kind, f"{_NEON}tbx4.v16i8", (kind, found), *pieces, (kind, x))
-            else:
-                found = w.call(kind, f"{_NEON}tbl4.v16i8", *pieces, (kind, x))
+    def _lookup(self, x: Value) -> Value:
+        """TBL gives 0 for indices from 64 on, and TBX leaves what was found before: each takes a quarter of the table."""
+        found = self.w.call(self.kind, f"{_NEON}tbl4.v16i8", *self.constants[:4], x)
+        for first in range(4, 16, 4):
+            x = x - 64
+            found = self.w.call(self.kind, f"{_NEON}tbx4.v16i8", found, *self.constants[first : first + 4], x)
         return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from qrun.native._bytes import Bytes
-from qrun.native._flow import Flow, shuffled, store_first
-from qrun.native._ir import argument_loader, constants, every, indices
+import math
+
+from qrun.native._bytes import Bytes, flipped
+from qrun.native._flow import Flow, store_first
+from qrun.native._ir import MAGIC64, Arguments, Value, every
 from qrun.native.forms import LIMITS
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -38,81 +40,77 @@ class _Pool:
     names: tuple[str, ...] = POOL
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.lanes, self.w = spec, spec.rows // 4, Flow()
+        self.spec, self.lanes, self.w = spec, spec.rows // 4, Flow(isa.fma)
         self.bytes = Bytes(self.w, isa, self.lanes)
         self.vectors = max(spec.vectors, 1)
         self.kind = f"<{spec.rows} x i8>"
         self.w.label("entry")
-        self.a = argument_loader(self.w, self.names)
+        self.a = Arguments(self.w, self.names)
 
     def text(self) -> str:
         w, a = self.w, self.a
-        with w.tiles(a["tiles"]) as tile:
-            rest, strip = w.split(tile, a["strips"])
-            image, chunk = w.split(rest, a["chunks"])
-            x = w.at(a["x"], w.mul(image, a["x_image"]))
-            y = w.at(a["y"], w.mul(image, a["y_image"]))
-            first, panel = w.mul(chunk, a["chunk"]), w.mul(strip, a["strip"])
-            end = w.least(w.add(first, a["chunk"]), a["pixels"])
-            panel_end = w.least(w.add(panel, a["strip"]), a["panels"])
+        with w.tiles(a.tiles) as tile:
+            rest, strip = divmod(tile, a.strips)
+            image, chunk = divmod(rest, a.chunks)
+            x = a.x + image * a.x_image
+            y = a.y + image * a.y_image
+            first, panel = chunk * a.chunk, strip * a.strip
+            end = (first + a.chunk).least(a.pixels)
+            panel_end = (panel + a.strip).least(a.panels)
             with w.loop(first, end, 1) as pixel:
-                offsets = w.at(a["offsets"], w.mul(pixel.index, w.mul(a["taps"], 4)))
-                constant = w.at(a["constants"], w.mul(pixel.index, 8)) if "constants" in a else ""
-                row = w.at(y, w.mul(pixel.index, a["y_row"]))
+                offsets = a.offsets + pixel.index * (a.taps * 4)
+                self._pixel(pixel.index)
+                row = y + pixel.index * a.y_row
                 with w.loop(panel, panel_end, 1) as at:
-                    channel = w.least(w.mul(at.index, self.vectors * self.spec.rows), a["last_channel"])
-                    values = self._window(w.at(x, channel), offsets, constant)
-                    self._store(values, w.at(row, channel))
+                    channel = (at.index * (self.vectors * self.spec.rows)).least(a.last_channel)
+                    self._store(self._window(x + channel, offsets), row + channel)
         return w.kernel()
 
-    def _window(self, x: str, offsets: str, constant: str) -> list[str]:
+    def _pixel(self, number: Value) -> None:
+        """Find what is known of one pixel."""
+
+    def _window(self, x: Value, offsets: Value) -> list[Value]:
         """The panel's results over the window whose taps lie at `offsets` from x."""
         raise NotImplementedError
 
-    def _taps(self, x: str, offsets: str, tap: str) -> list[list[str]]:
+    def _taps(self, x: Value, offsets: Value, tap: Value) -> list[list[Value]]:
         """The codes of `unroll` taps from number `tap` on."""
-        w, spec = self.w, self.spec
-        taps = []
-        here = w.at(offsets, w.mul(tap, 4))
+        spec, taps, here = self.spec, [], offsets + tap * 4
         for number in range(spec.unroll):
-            offset = w.load("i32", w.at(here, 4 * number), 4)
-            outside = w.let(f"icmp slt i32 {offset}, 0")
-            inside = w.at(x, w.let(f"sext i32 {offset} to i64"))
-            row = w.let(f"select i1 {outside}, ptr {self.a['padding']}, ptr {inside}")
-            taps.append([w.load(self.kind, w.at(row, spec.rows * v)) for v in range(self.vectors)])
+            offset = (here + 4 * number).load("i32", 4)
+            row = offset.test("slt", 0).select(self.a.padding, x + offset.sext("i64"))
+            taps.append([(row + spec.rows * v).load(self.kind) for v in range(self.vectors)])
         return taps
 
-    def _store(self, values: list[str], y: str) -> None:
-        w, spec = self.w, self.spec
-        if spec.vectors:
-            for place, value in enumerate(values):
-                w.store(self.kind, value, w.at(y, place * spec.rows))
+    def _store(self, values: list[Value], y: Value) -> None:
+        if not self.spec.vectors:
+            store_first(self.w, values[0], self.a.columns, y)
             return
-        store_first(w, values[0], self.a["columns"], y)
+        for place, value in enumerate(values):
+            (y + place * self.spec.rows).store(value)
 
 
 class MaxPool(_Pool):
     """The largest elements; NaN, once it is met."""
 
-    def _window(self, x: str, offsets: str, constant: str) -> list[str]:
+    def _window(self, x: Value, offsets: Value) -> list[Value]:
         w, spec = self.w, self.spec
-        kind, least = self.kind, constants("i8", [-128] * spec.rows) if spec.signed else "zeroinitializer"
         if spec.out == "f32":
-            kind, least = self.bytes.floats, f"<{', '.join(['float 0xFFF0000000000000'] * self.lanes)}>"
-        with w.loop("0", self.a["taps"], spec.unroll, [(kind, least)] * self.vectors) as turn:
+            least = w.value(self.bytes.floats, -math.inf)
+        else:
+            least = w.value(self.kind, -128) if spec.signed else w.zero(self.kind)
+        with w.loop(0, self.a.taps, spec.unroll, [least] * self.vectors) as turn:
             most = turn.carried
             for tap in self._taps(x, offsets, turn.index):
-                most = [self._larger(kind, a, b) for a, b in zip(most, tap, strict=True)]
-            turn.next(most)
-        return [w.let(f"bitcast {kind} {value} to {self.kind}") for value in turn.carried]
+                most = [self._larger(a, b) for a, b in zip(most, tap, strict=True)]
+            turn.next(*most)
+        return [value.bitcast(self.kind) for value in turn.carried]
 
-    def _larger(self, kind: str, most: str, x: str) -> str:
-        w, spec = self.w, self.spec
-        if spec.out != "f32":
-            return w.call(kind, f"llvm.{'s' if spec.signed else 'u'}max.v{spec.rows}i8", (kind, most), (kind, x))
-        x, bools = w.let(f"bitcast {self.kind} {x} to {kind}"), f"<{self.lanes} x i1>"
-        larger = w.let(f"select {bools} {w.let(f'fcmp ogt {kind} {most}, {x}')}, {kind} {most}, {kind} {x}")
-        return w.let(f"select {bools} {w.let(f'fcmp uno {kind} {most}, {most}')}, {kind} {most}, {kind} {larger}")
+    def _larger(self, most: Value, x: Value) -> Value:
+        if self.spec.out != "f32":
+            return most.intrinsic("smax" if self.spec.signed else "umax", x)
+        larger = most.where("ogt", x.bitcast(most.kind))
+        return most.test("uno", most).select(most, larger)
 
 
 class SumPool(_Pool):
@@ -120,81 +118,60 @@ class SumPool(_Pool):
 
     names: tuple[str, ...] = SUM
 
-    def _window(self, x: str, offsets: str, constant: str) -> list[str]:
+    def _pixel(self, number: Value) -> None:
+        self.constant = self.a.constants + number * 8
+
+    def _window(self, x: Value, offsets: Value) -> list[Value]:
         w, a, spec = self.w, self.a, self.spec
-        ints, words = self.bytes.ints32, f"<{spec.rows // 2} x i16>"
-        shift = w.splat(self.lanes, "i32", a["shift"])
-        with w.loop("0", a["taps"], BLOCK, [(ints, shift)] * 4 * self.vectors) as block:
-            end = w.least(w.add(block.index, BLOCK), a["taps"])
-            start = [(words, "zeroinitializer")] * 2 * self.vectors
-            with w.loop(block.index, end, spec.unroll, start) as turn:
+        shift, nothing = a.shift.splat(self.lanes), w.zero(f"<{spec.rows // 2} x i16>")
+        with w.loop(0, a.taps, BLOCK, [shift] * 4 * self.vectors) as block:
+            end = (block.index + BLOCK).least(a.taps)
+            with w.loop(block.index, end, spec.unroll, [nothing] * 2 * self.vectors) as turn:
                 sums = turn.carried
                 for tap in self._taps(x, offsets, turn.index):
-                    parts = [self._unpacked("i8", self._codes(v), half) for v in tap for half in (0, 1)]
-                    sums = [w.let(f"add {words} {s}, {p}") for s, p in zip(sums, parts, strict=True)]
-                turn.next(sums)
-            parts = [self._unpacked("i16", s, half) for s in turn.carried for half in (0, 1)]
-            block.next([w.let(f"add {ints} {s}, {p}") for s, p in zip(block.carried, parts, strict=True)])
+                    parts = [self._wider(self._codes(v), "i16", half) for v in tap for half in (0, 1)]
+                    sums = [s + p for s, p in zip(sums, parts, strict=True)]
+                turn.next(*sums)
+            parts = [self._wider(s, "i32", half) for s in turn.carried for half in (0, 1)]
+            block.next(*(s + p for s, p in zip(block.carried, parts, strict=True)))
         step = {"x32": self._single, "f64": self._double, "q64": self._double, "table": self._lookup}[spec.form]
-        numbers = step(block.carried, constant)
-        add = w.splat(spec.rows // 2, "i16", w.let(f"trunc i32 {a['zero']} to i16"))
-        return [self.bytes.stored(numbers[i : i + 4], add, spec.out) for i in range(0, len(numbers), 4)]
+        numbers = step(block.carried)
+        return self._stored(numbers, a.zero.trunc("i16").splat(spec.rows // 2))
 
-    def _codes(self, x: str) -> str:
-        return self.bytes.flipped(x) if self.spec.signed else x
+    def _stored(self, numbers: list[Value], add: Value) -> list[Value]:
+        return [self.bytes.stored(numbers[i : i + 4], add, self.spec.out) for i in range(0, len(numbers), 4)]
 
-    def _unpacked(self, element: str, x: str, half: int) -> str:
+    def _codes(self, x: Value) -> Value:
+        return flipped(x) if self.spec.signed else x
+
+    def _wider(self, x: Value, element: str, half: int) -> Value:
         """The low or high halves of each 16 bytes, zero-extended to twice the size."""
-        size = int(element[1:]) // 8
-        count, each = self.spec.rows // size, 16 // size
-        order = [
-            base + half * each // 2 + i + source
-            for base in range(0, count, each)
-            for i in range(each // 2)
-            for source in (0, count)
-        ]
-        wide = shuffled(self.w, element, count, x, "zeroinitializer", order)
-        return self.w.let(f"bitcast <{count} x {element}> {wide} to <{count // 2} x i{16 * size}>")
+        return self.bytes.unpacked(x, self.w.zero(x.kind), half).bitcast(f"<{x.lanes // 2} x {element}>")
 
-    def _floats(self, values: list[str]) -> list[str]:
-        return [self.w.let(f"sitofp {self.bytes.ints32} {value} to {self.bytes.floats}") for value in values]
+    def _single(self, sums: list[Value]) -> list[Value]:
+        a, b = ((self.constant + at).load("float", 4).splat(self.lanes) for at in (0, 4))
+        products = [number * a for number in [value.sitofp("float") for value in sums]]
+        return [value * b for value in products]
 
-    def _single(self, sums: list[str], constant: str) -> list[str]:
-        w, kind = self.w, self.bytes.floats
-        a, b = (w.splat(self.lanes, "float", w.load("float", w.at(constant, at), 4)) for at in (0, 4))
-        products = [w.let(f"fmul {kind} {value}, {a}") for value in self._floats(sums)]
-        return [w.let(f"fmul {kind} {value}, {b}") for value in products]
-
-    def _double(self, sums: list[str], constant: str) -> list[str]:
-        w, n = self.w, self.lanes
-        kind, magic = f"<{n} x double>", f"<{', '.join(['double 0x4338000000000000'] * n)}>"
-        m = w.splat(n, "double", w.load("double", constant, 8))
-        numbers, scale = [], ""
-        if self.spec.form == "q64":
-            scale = w.splat(n, "double", w.let(f"bitcast i64 {self.a['scale']} to double"))
+    def _double(self, sums: list[Value]) -> list[Value]:
+        n, divides = self.lanes, self.spec.form == "q64"
+        m = self.constant.load("double", 8).splat(n)
+        scale = self.a.scale.bitcast("double").splat(n) if divides else m
+        numbers = []
         for total in sums:
-            wide = w.let(f"sitofp {self.bytes.ints32} {total} to {kind}")
-            if scale:
-                value = w.let(f"fdiv {kind} {w.let(f'fmul {kind} {wide}, {scale}')}, {m}")
-            else:
-                value = w.let(f"fmul {kind} {wide}, {m}")
-            high = w.let(f"fadd {kind} {value}, {magic}")
-            rounded = w.let(f"fsub {kind} {high}, {magic}")
-            numbers.append(w.let(f"fptrunc {kind} {rounded} to {self.bytes.floats}"))
+            value = total.sitofp("double") * scale
+            value = value / m if divides else value
+            numbers.append((value + MAGIC64 - MAGIC64).single())
         return numbers
 
-    def _lookup(self, sums: list[str], constant: str) -> list[str]:
-        w, n, ints = self.w, self.lanes, self.bytes.ints32
-        table = w.at(self.a["table"], w.load("i64", constant, 8))
-        extend, on = indices([24] * n), w.splat(n, "i1", "true")
-        codes = []
+    def _lookup(self, sums: list[Value]) -> list[Value]:
+        """Codes from a table by sum. Four bytes are read, and the first of them is what counts."""
+        table = self.a.table + self.constant.load("i64", 8)
+        on, codes = self.w.value("i1", "true").splat(self.lanes), []
         for value in sums:
-            where = w.let(f"getelementptr i8, ptr {table}, {ints} {value}")
-            found = w.call(ints, f"llvm.masked.gather.v{n}i32.v{n}p0", (f"<{n} x ptr>", where), ("i32", "1"),
-                           (f"<{n} x i1>", on), (ints, "poison"))  # fmt: skip
-            high = w.let(f"shl {ints} {found}, {extend}")
-            codes.append(w.let(f"{'ashr' if self.spec.out == 's8' else 'lshr'} {ints} {high}, {extend}"))
-        return self._floats(codes)
+            high = table.gather("i8", value, on, 1) << 24
+            codes.append(high.ashr(24) if self.spec.out == "s8" else high.lshr(24))
+        return [code.sitofp("float") for code in codes]
 
 
 class MeanPool(SumPool):
@@ -202,34 +179,21 @@ class MeanPool(SumPool):
 
     names: tuple[str, ...] = MEAN
 
-    def _window(self, x: str, offsets: str, constant: str) -> list[str]:
+    def _window(self, x: Value, offsets: Value) -> list[Value]:
         w, a, spec, n = self.w, self.a, self.spec, self.lanes
-        kind, ints = self.bytes.floats, self.bytes.ints32
-        x_zero = w.splat(n, "i32", a["x_zero"])
-        scale, divide, zero = (
-            w.splat(n, "float", w.let(f"bitcast i32 {a[name]} to float")) for name in ("scale", "divide", "zero")
-        )
-        with w.loop("0", a["taps"], spec.unroll, [(kind, "zeroinitializer")] * 4 * self.vectors) as turn:
+        x_zero = a.x_zero.splat(n)
+        scale, divide, zero = (value.bitcast("float").splat(n) for value in (a.scale, a.divide, a.zero))
+        with w.loop(0, a.taps, spec.unroll, [w.zero(self.bytes.floats)] * 4 * self.vectors) as turn:
             sums = turn.carried
             for tap in self._taps(x, offsets, turn.index):
                 codes = [lane for v in tap for lane in self.bytes.ints(self._codes(v))]
-                centred = [w.let(f"sub {ints} {code}, {x_zero}") for code in codes]
-                reals = [w.let(f"fmul {kind} {value}, {scale}") for value in self._floats(centred)]
-                sums = [w.let(f"fadd {kind} {s}, {r}") for s, r in zip(sums, reals, strict=True)]
-            turn.next(sums)
-        count = w.splat(n, "float", w.load("float", constant, 4))
-        values = []
-        for total in turn.carried:
-            mean = w.let(f"fdiv {kind} {total}, {count}")
-            values.append(w.let(f"fadd {kind} {w.let(f'fdiv {kind} {mean}, {divide}')}, {zero}"))
-        values = [self._clipped(value) for value in values]
-        return [self.bytes.stored(values[i : i + 4], "zeroinitializer", spec.out) for i in range(0, len(values), 4)]
-
-    def _clipped(self, value: str) -> str:
-        """Between the ends of the type; NaN becomes the lower one."""
-        w, n, kind = self.w, self.lanes, self.bytes.floats
-        for compare, limit in zip(("ogt", "olt"), LIMITS[self.spec.out], strict=True):
-            end = every("float", f"{limit}.0", n)
-            inside = w.let(f"fcmp {compare} {kind} {value}, {end}")
-            value = w.let(f"select <{n} x i1> {inside}, {kind} {value}, {kind} {end}")
-        return value
+                centred = [code - x_zero for code in codes]
+                numbers = [value.sitofp("float") for value in centred]
+                reals = [value * scale for value in numbers]
+                sums = [s + r for s, r in zip(sums, reals, strict=True)]
+            turn.next(*sums)
+        count = self.constant.load("float", 4).splat(n)
+        means = [total / count / divide + zero for total in turn.carried]
+        # NaN becomes the lower end.
+        ends = [every("float", f"{limit}.0", n) for limit in LIMITS[spec.out]]
+        return self._stored([mean.within(*ends) for mean in means], w.zero(self.bytes.ints16))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader, indices, real
+from qrun.native._ir import MAGIC32, Arguments, Value, constants
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.forms import MAGIC_BITS
 from qrun.native.isa import Isa
@@ -22,8 +22,8 @@ parameters  float32 scale; fl32(1 / scale), or NaN where that has not full preci
 """
 LEAST = 2.0**-100
 """The least scale whose inverse has full precision, and the inverse of the greatest."""
-_MAGIC = "0x4168000000000000"
-_SURE = "0x3FDFFF0000000000"
+_SURE = 0.5 - 2.0**-14
+"""Farther than this from the nearest integer, the product may round to another one than the quotient."""
 _UNROLL = 4
 
 
@@ -33,79 +33,65 @@ class _Elements:
     names: tuple[str, ...]
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow()
-        self.kind, self.ints = f"<{isa.lanes} x float>", f"<{isa.lanes} x i32>"
+        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
+        self.kind = f"<{isa.lanes} x float>"
         self.w.label("entry")
-        self.a = argument_loader(self.w, self.names)
+        self.a = Arguments(self.w, self.names)
 
-    def _bounds(self, tile: str) -> tuple[str, str, str]:
+    def _bounds(self, tile: Value) -> tuple[Value, Value, Value]:
         """Of a tile: its first element, the first after whole blocks, and the end."""
-        w, a = self.w, self.a
-        first = w.mul(tile, a["chunk"])
-        end = w.least(w.add(first, a["chunk"]), a["count"])
-        block = str(_UNROLL * self.isa.lanes)
-        cut = w.let(f"urem i64 {w.let(f'sub i64 {end}, {first}')}, {block}")
-        return first, w.let(f"sub i64 {end}, {cut}"), end
+        first = tile * self.a.chunk
+        end = (first + self.a.chunk).least(self.a.count)
+        cut = (end - first) % (_UNROLL * self.isa.lanes)
+        return first, end - cut, end
 
-    def _mask(self, index: str, end: str) -> str:
+    def _mask(self, index: Value, end: Value) -> Value:
         """The lanes from `index` on that lie before `end`."""
-        w, n = self.w, self.isa.lanes
-        left = w.let(f"trunc i64 {w.least(w.let(f'sub i64 {end}, {index}'), str(n))} to i32")
-        return w.let(f"icmp slt {self.ints} {indices(range(n))}, {w.splat(n, 'i32', left)}")
-
-    def _masked(self, pointer: str, mask: str) -> str:
-        """A vector with 0 in the lanes that are off."""
         n = self.isa.lanes
-        return self.w.call(self.kind, f"llvm.masked.load.v{n}f32.p0", ("ptr", pointer), ("i32", "4"),
-                           (f"<{n} x i1>", mask), (self.kind, "zeroinitializer"))  # fmt: skip
-
-    def _select(self, compare: str, a: str, b: str) -> str:
-        """a if it compares so with b, else b; b if one is NaN."""
-        condition = self.w.let(f"fcmp {compare} {self.kind} {a}, {b}")
-        return self.w.let(f"select <{self.isa.lanes} x i1> {condition}, {self.kind} {a}, {self.kind} {b}")
+        left = (end - index).least(n).trunc("i32").splat(n)
+        return self.w.value(left.kind, constants("i32", range(n))).test("slt", left)
 
 
 class Range(_Elements):
+    """The least and the greatest of a tile's elements, and NaN if one is infinite or NaN: three numbers a tile."""
+
     names = RANGE
 
     def text(self) -> str:
         w, a, n = self.w, self.a, self.isa.lanes
-        zero = (self.kind, "zeroinitializer")
-        with w.tiles(a["tiles"]) as tile:
+        with w.tiles(a.tiles) as tile:
             first, cut, end = self._bounds(tile)
-            with w.loop(first, cut, _UNROLL * n, [zero] * 3 * _UNROLL) as block:
+            with w.loop(first, cut, _UNROLL * n, [w.zero(self.kind)] * 3 * _UNROLL) as block:
                 values = []
                 for number in range(_UNROLL):
-                    x = w.load(self.kind, w.at(a["x"], w.mul(w.add(block.index, number * n), 4)), 4)
+                    x = (a.x + (block.index + number * n) * 4).load(self.kind, 4)
                     values += self._taken(x, block.carried[3 * number : 3 * number + 3])
-                block.next(values)
-            state = [(self.kind, value) for value in block.carried[:3]]
-            with w.loop(cut, end, n, state) as one:
-                x = self._masked(w.at(a["x"], w.mul(one.index, 4)), self._mask(one.index, end))
-                one.next(self._taken(x, one.carried))
+                block.next(*values)
+            with w.loop(cut, end, n, block.carried[:3]) as one:
+                start = a.x + one.index * 4
+                one.next(*self._taken(start.masked_load(self.kind, self._mask(one.index, end), 4), one.carried))
             found = one.carried
             for number in range(1, _UNROLL):
                 found = self._joined(found, block.carried[3 * number : 3 * number + 3])
             step = n // 2
             while step:
-                order = indices([*range(step, n), *range(step)])
-                turned = [
-                    w.let(f"shufflevector {self.kind} {v}, {self.kind} poison, {self.ints} {order}") for v in found
-                ]
-                found = self._joined(found, turned)
+                found = self._joined(found, [value.shuffled([*range(step, n), *range(step)]) for value in found])
                 step //= 2
-            to = w.at(a["found"], w.mul(tile, 16))
+            to = a.found + tile * 16
             for number, value in enumerate(found):
-                w.store("float", w.let(f"extractelement {self.kind} {value}, i32 0"), w.at(to, 4 * number), 4)
+                one_of_all = value.extract(0)
+                (to + 4 * number).store(one_of_all, 4)
         return w.kernel()
 
-    def _taken(self, x: str, state: list[str]) -> list[str]:
-        nothing = self.w.let(f"fsub {self.kind} {x}, {x}")
+    def _taken(self, x: Value, state: list[Value]) -> list[Value]:
+        """x - x is 0, or NaN."""
+        nothing = x - x
         return self._joined([x, x, nothing], state)
 
-    def _joined(self, values: list[str], state: list[str]) -> list[str]:
-        least, most = (self._select(c, v, s) for c, v, s in zip(("olt", "ogt"), values, state, strict=False))
-        return [least, most, self.w.let(f"fadd {self.kind} {values[2]}, {state[2]}")]
+    @staticmethod
+    def _joined(values: list[Value], state: list[Value]) -> list[Value]:
+        least, most, bad = values
+        return [least.where("olt", state[0]), most.where("ogt", state[1]), bad + state[2]]
 
 
 class Codes(_Elements):
@@ -119,68 +105,59 @@ class Codes(_Elements):
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        w, n = self.w, isa.lanes
-        scale, inverse = (w.load("float", w.at(self.a["parameters"], place), 4) for place in (0, 4))
-        zero = w.load("i32", w.at(self.a["parameters"], 8), 4)
-        self.epilogue = Requantizer(w, isa, "ort", "u8", _UNROLL, zero, "0")
-        self.scale, self.inverse = (w.splat(n, "float", value) for value in (scale, inverse))
-        nothing = w.let(f"fmul float {inverse}, 0.0")
-        self.sure = w.splat(n, "float", w.let(f"fadd float {nothing}, {_SURE}"))
-        limits = (w.let(f"sub i32 {end}, {zero}") for end in (0, 255))
-        self.low, self.high = (w.splat(n, "float", w.let(f"sitofp i32 {limit} to float")) for limit in limits)
-        self.magic = w.splat(n, "float", _MAGIC)
-        self.shift = w.splat(n, "i32", w.let(f"sub i32 {zero}, {MAGIC_BITS}"))
+        w, n, parameters = self.w, isa.lanes, self.a.parameters
+        scale, inverse = ((parameters + place).load("float", 4) for place in (0, 4))
+        zero = (parameters + 8).load("i32", 4)
+        self.epilogue = Requantizer(w, isa, "ort", "u8", _UNROLL, zero, w.value("i64", 0))
+        self.scale, self.inverse = scale.splat(n), inverse.splat(n)
+        # Without an inverse, which then is NaN, nothing is sure.
+        self.sure = (inverse * "0.0" + _SURE).splat(n)
+        limits = (end - zero for end in (0, 255))
+        self.low, self.high = (limit.sitofp("float").splat(n) for limit in limits)
+        self.magic = w.value("float", MAGIC32).splat(n)
+        self.shift = (zero - MAGIC_BITS).splat(n)
 
     def text(self) -> str:
         w, a, n = self.w, self.a, self.isa.lanes
-        with w.tiles(a["tiles"]) as tile:
+        with w.tiles(a.tiles) as tile:
             first, cut, end = self._bounds(tile)
             with w.loop(first, cut, _UNROLL * n) as block:
-                at = w.at(a["x"], w.mul(block.index, 4))
-                values = [w.load(self.kind, w.at(at, 4 * n * i), 4) for i in range(_UNROLL)]
-                self.epilogue.store(self.epilogue.finish(self._block(values)), w.at(a["y"], block.index), True)
+                at = a.x + block.index * 4
+                values = [(at + 4 * n * i).load(self.kind, 4) for i in range(_UNROLL)]
+                codes = self.epilogue.finish(self._block(values))
+                self.epilogue.store(codes, a.y + block.index, True)
             with w.loop(cut, end, n) as one:
                 mask = self._mask(one.index, end)
-                x = self._masked(w.at(a["x"], w.mul(one.index, 4)), mask)
-                code = self._shifted(self._raised(self._cut(w.let(f"fdiv {self.kind} {x}, {self.scale}"))))
-                narrow = w.let(f"trunc {self.ints} {code} to <{n} x i8>")
-                w.call("void", f"llvm.masked.store.v{n}i8.p0", (f"<{n} x i8>", narrow),
-                       ("ptr", w.at(a["y"], one.index)), ("i32", "1"), (f"<{n} x i1>", mask))  # fmt: skip
+                x = (a.x + one.index * 4).masked_load(self.kind, mask, 4)
+                code = self._shifted(self._divided(x)).trunc("i8")
+                (a.y + one.index).masked_store(code, mask)
         return w.kernel()
 
-    def _block(self, values: list[str]) -> list[str]:
+    def _block(self, values: list[Value]) -> list[Value]:
         """Codes of some vectors, before saturation."""
-        w, n = self.w, self.isa.lanes
-        raised, doubts = [], ""
+        w, raised = self.w, []
+        doubts: list[Value] = []
         for x in values:
-            guess = self._cut(w.let(f"fmul {self.kind} {x}, {self.inverse}"))
-            raised.append(self._raised(guess))
-            whole = w.let(f"fsub {self.kind} {raised[-1]}, {self.magic}")
-            rest = w.let(f"fsub {self.kind} {guess}, {whole}")
-            size = w.call(self.kind, f"llvm.fabs.v{n}f32", (self.kind, rest))
-            far = w.let(f"fcmp ugt {self.kind} {size}, {self.sure}")
-            doubts = w.let(f"or <{n} x i1> {doubts}, {far}") if doubts else far
-        bits = w.let(f"bitcast <{n} x i1> {doubts} to i{n}")
+            guess = (x * self.inverse).within(self.low, self.high)
+            raised.append(guess + self.magic)
+            far = abs(guess - (raised[-1] - self.magic)).test("ugt", self.sure)
+            doubts.append(doubts[-1] | far if doubts else far)
+        doubtful = doubts[-1].any()
         before = w.here
-        w.do(f"br i1 {w.let(f'icmp ne i{n} {bits}, 0')}, label %divide, label %sure")
+        w.branch(doubtful, "divide", "sure")
         w.label("divide")
-        divided = [self._raised(self._cut(w.let(f"fdiv {self.kind} {x}, {self.scale}"))) for x in values]
+        divided = [self._divided(x) for x in values]
         w.jump("sure")
         w.label("sure")
-        chosen = [
-            w.let(f"phi {self.kind} [{a}, %{before}], [{b}, %divide]") for a, b in zip(raised, divided, strict=True)
-        ]
+        chosen = [w.phi((a, before), (b, "divide")) for a, b in zip(raised, divided, strict=True)]
         return [self._shifted(value) for value in chosen]
 
-    def _cut(self, quotient: str) -> str:
-        return self._select("olt", self._select("ogt", quotient, self.low), self.high)
+    def _divided(self, x: Value) -> Value:
+        """The rounded quotient in the low bits of a float."""
+        return (x / self.scale).within(self.low, self.high) + self.magic
 
-    def _raised(self, quotient: str) -> str:
-        return self.w.let(f"fadd {self.kind} {quotient}, {self.magic}")
-
-    def _shifted(self, raised: str) -> str:
-        bits = self.w.let(f"bitcast {self.kind} {raised} to {self.ints}")
-        return self.w.let(f"add {self.ints} {bits}, {self.shift}")
+    def _shifted(self, raised: Value) -> Value:
+        return raised.bitcast("i32") + self.shift
 
 
 class Parameters:
@@ -191,58 +168,46 @@ class Parameters:
     """
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.w = spec, Flow()
+        self.spec, self.w = spec, Flow(isa.fma)
         self.w.label("entry")
-        self.a = argument_loader(self.w, PARAMETERS)
+        self.a = Arguments(self.w, PARAMETERS)
 
     def text(self) -> str:
-        w = self.w
-        with w.tiles(self.a["tiles"]):
+        with self.w.tiles(self.a.tiles):
             bottom, top = self._range()
-            scale = w.let(f"fdiv float {w.let(f'fsub float {top}, {bottom}')}, 255.0")
-            nothing = w.let(f"fcmp oeq float {scale}, 0.0")
-            zero = w.let(f"fsub float 0.0, {w.let(f'fdiv float {bottom}, {scale}')}")
-            zero = self._least(zero, "255.0")
-            zero = w.let(f"fsub float {w.let(f'fadd float {zero}, {_MAGIC}')}, {_MAGIC}")
-            zero = w.let(f"fptosi float {w.let(f'select i1 {nothing}, float 0.0, float {zero}')} to i32")
-            self._store(w.let(f"select i1 {nothing}, float 1.0, float {scale}"), zero)
-        return w.kernel()
+            scale = (top - bottom) / "255.0"
+            nothing = scale.test("oeq", "0.0")
+            zero = "0.0" - bottom / scale
+            # The lesser of the two; 255 where it is NaN.
+            zero = zero.where("olt", "255.0")
+            zero = zero + MAGIC32 - MAGIC32
+            self._store(nothing, scale, nothing.select("0.0", zero).fptosi("i32"))
+        return self.w.kernel()
 
-    def _range(self) -> tuple[str, str]:
+    def _range(self) -> tuple[Value, Value]:
+        """The least and the greatest number of all tiles; undecided if one is not finite."""
         w = self.w
-        with w.loop("0", self.a["ranges"], 1, [("float", "0.0")] * 3) as turn:
-            at = w.at(self.a["found"], w.mul(turn.index, 16))
-            low, high, bad = (w.load("float", w.at(at, 4 * place), 4) for place in range(3))
+        with w.loop(0, self.a.ranges, 1, [w.value("float", "0.0")] * 3) as turn:
+            at = self.a.found + turn.index * 16
+            low, high, bad = ((at + 4 * place).load("float", 4) for place in range(3))
             bottom, top, unknown = turn.carried
-            less = w.let(f"fcmp olt float {low}, {bottom}")
-            more = w.let(f"fcmp ogt float {high}, {top}")
-            turn.next([
-                w.let(f"select i1 {less}, float {low}, float {bottom}"),
-                w.let(f"select i1 {more}, float {high}, float {top}"),
-                w.let(f"fadd float {unknown}, {bad}"),
-            ])  # fmt: skip
+            less, more = low.test("olt", bottom), high.test("ogt", top)
+            turn.next(less.select(low, bottom), more.select(high, top), unknown + bad)
         bottom, top, unknown = turn.carried
-        with w.when(w.let(f"fcmp une float {unknown}, 0.0")):
+        with w.when(unknown.test("une", "0.0")):
             w.undecided()
         return bottom, top
 
-    def _least(self, x: str, limit: str) -> str:
-        """The lesser one; the limit where x is NaN."""
-        below = self.w.let(f"fcmp olt float {x}, {limit}")
-        return self.w.let(f"select i1 {below}, float {x}, float {limit}")
-
-    def _store(self, scale: str, zero: str) -> None:
-        w, y = self.w, self.a["y"]
+    def _store(self, nothing: Value, scale: Value, zero: Value) -> None:
+        y, scale = self.a.y, nothing.select("1.0", scale)
         if self.spec.form == "zero":
-            w.store("i8", w.let(f"trunc i32 {zero} to i8"), y)
+            y.store(zero.trunc("i8"))
             return
-        w.store("float", scale, y, 4)
+        y.store(scale, 4)
         if self.spec.form == "scale":
             return
-        small, large = (
-            w.let(f"fcmp {test} float {scale}, {real(limit)}") for test, limit in (("oge", LEAST), ("ole", 1 / LEAST))
-        )
-        inverse = w.let(f"fdiv float 1.0, {scale}")
-        full = w.let(f"and i1 {small}, {large}")
-        w.store("float", w.let(f"select i1 {full}, float {inverse}, float {real(math.nan)}"), w.at(y, 4), 4)
-        w.store("i32", zero, w.at(y, 8), 4)
+        small, large = scale.test("oge", LEAST), scale.test("ole", 1 / LEAST)
+        inverse = "1.0" / scale
+        full = (small & large).select(inverse, math.nan)
+        (y + 4).store(full, 4)
+        (y + 8).store(zero, 4)

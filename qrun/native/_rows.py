@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from qrun.native._bytes import PIECE, Bytes
 from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader
+from qrun.native._ir import Arguments, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -46,88 +46,69 @@ class Rows:
     operands: tuple[str, ...] = ("x", "y")
 
     def __init__(self, spec: KernelSpec, isa: Isa, own: Sequence[str]) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow()
+        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
         self.bytes = Bytes(self.w, isa, 4 * spec.vectors)
         self.width = PIECE * spec.vectors
         self.kind = self.bytes.kind if spec.vectors else "i8"
         self.w.label("entry")
-        self.a = argument_loader(self.w, struct_names(self.operands, own))
+        self.a = Arguments(self.w, struct_names(self.operands, own))
 
-    def value(self, operands: list[str], column: str, start: str) -> str:
+    def value(self, operands: list[Value], column: Value, start: Value) -> Value:
         """The result of vectors that start at this column, the first of its turn being number `start`."""
         raise NotImplementedError
 
-    def entry(self, operands: list[str], column: str, offset: int) -> str:
+    def entry(self, operands: list[Value], column: Value, offset: int) -> Value:
         """The result of single bytes, so many after this column."""
         raise NotImplementedError
 
     def text(self) -> str:
         w, a = self.w, self.a
         if masks(self.spec.vectors):
-            bits = w.let(f"bitcast i64 {a['mask']} to <64 x i1>")
-            whole = w.let(f"icmp eq i64 {a['mask']}, -1")
-        else:
-            bits = whole = ""
-        with w.tiles(a["tiles"]) as tile:
-            rest, part = w.split(tile, a["parts"])
-            image, chunk = w.split(rest, a["chunks"])
-            row, column = w.mul(chunk, a["chunk"]), w.mul(part, a["part"])
-            row_end = w.least(w.add(row, a["chunk"]), a["rows"])
-            column_end = w.least(w.add(column, a["part"]), a["columns"])
-            images = {name: w.at(a[name], w.mul(image, a[f"{name}_image"])) for name in self.operands}
+            self.on, self.whole = a.mask.bitcast("<64 x i1>"), a.mask.test("eq", -1)
+        with w.tiles(a.tiles) as tile:
+            rest, part = divmod(tile, a.parts)
+            image, chunk = divmod(rest, a.chunks)
+            row, column = chunk * a.chunk, part * a.part
+            row_end = (row + a.chunk).least(a.rows)
+            column_end = (column + a.part).least(a.columns)
+            images = [(name, a[name] + image * a[f"{name}_image"]) for name in self.operands]
             with w.loop(row, row_end, 1) as at_row:
-                lines = {name: w.at(images[name], w.mul(at_row.index, a[f"{name}_row"])) for name in self.operands}
-                if self.spec.vectors:
-                    self._vectors(lines, column, column_end, bits, whole)
-                else:
-                    self._entries(lines, column, column_end)
+                lines = [start + at_row.index * a[f"{name}_row"] for name, start in images]
+                (self._vectors if self.spec.vectors else self._entries)(lines, column, column_end)
         return w.kernel()
 
-    def _vectors(self, lines: Mapping[str, str], column: str, end: str, bits: str, whole: str) -> None:
-        w = self.w
-        with w.loop(column, end, self.width) as at:
-            place = w.least(at.index, self.a["last"])
-            pointers = [w.at(lines[name], place) for name in self.operands]
-            result = self.value([self._load(p, bits) for p in pointers[:-1]], place, at.index)
-            self._store(result, pointers[-1], bits, whole)
+    def _vectors(self, lines: list[Value], column: Value, end: Value) -> None:
+        with self.w.loop(column, end, self.width) as at:
+            place = at.index.least(self.a.last)
+            *sources, target = [line + place for line in lines]
+            self._store(self.value([self._load(source) for source in sources], place, at.index), target)
 
-    def _entries(self, lines: Mapping[str, str], column: str, end: str) -> None:
+    def _entries(self, lines: list[Value], column: Value, end: Value) -> None:
         """Single bytes of rows."""
-        w = self.w
-        for first, count in w.runs(column, end, (_TOGETHER, 1)):
-            *sources, target = [w.at(lines[name], first) for name in self.operands]
-            kind, together = f"<{count} x i8>", "poison"
+        for first, count in self.w.runs(column, end, (_TOGETHER, 1)):
+            *sources, target = [line + first for line in lines]
+            together = self.w.value(f"<{count} x i8>", "poison")
             for i in range(count):
-                entry = self.entry([w.load("i8", w.at(source, i)) for source in sources], first, i)
-                together = w.let(f"insertelement {kind} {together}, i8 {entry}, i32 {i}")
-            w.store(kind, together, target)
+                together = together.insert(self.entry([(source + i).load("i8") for source in sources], first, i), i)
+            target.store(together)
 
-    def splat(self, name: str) -> str:
+    def splat(self, name: str) -> Value:
         """A float argument in every lane."""
-        one = self.w.let(f"bitcast i32 {self.a[name]} to float")
-        return self.w.splat(self.bytes.lanes, "float", one)
+        return self.a[name].bitcast("float").splat(self.bytes.lanes)
 
-    def added(self) -> str:
+    def added(self) -> Value:
         """The argument `add` in every 16-bit lane."""
-        return self.w.splat(2 * self.bytes.lanes, "i16", self.w.let(f"trunc i32 {self.a['add']} to i16"))
+        return self.a.add.trunc("i16").splat(2 * self.bytes.lanes)
 
-    def _load(self, pointer: str, bits: str) -> str:
-        if not bits:
-            return self.w.load(self.kind, pointer)
-        rest = (("i32", "1"), ("<64 x i1>", bits), (self.kind, "zeroinitializer"))
-        return self.w.call(self.kind, "llvm.masked.load.v64i8.p0", ("ptr", pointer), *rest)
+    def _load(self, pointer: Value) -> Value:
+        return pointer.masked_load(self.kind, self.on) if masks(self.spec.vectors) else pointer.load(self.kind)
 
-    def _store(self, value: str, pointer: str, bits: str, whole: str) -> None:
-        w = self.w
-        if not bits:
-            w.store(self.kind, value, pointer)
+    def _store(self, value: Value, pointer: Value) -> None:
+        if not masks(self.spec.vectors):
+            pointer.store(value)
             return
-        w.do(f"br i1 {whole}, label %store_whole, label %store_cut")
-        w.label("store_whole")
-        w.store(self.kind, value, pointer)
-        w.jump("stored")
-        w.label("store_cut")
-        mask = (("ptr", pointer), ("i32", "1"), ("<64 x i1>", bits))
-        w.call("void", "llvm.masked.store.v64i8.p0", (self.kind, value), *mask)
-        w.jump("stored")
-        w.label("stored")
+        for whole in self.w.either(self.whole, "store_whole", "store_cut", "stored"):
+            if whole:
+                pointer.store(value)
+            else:
+                pointer.masked_store(value, self.on)

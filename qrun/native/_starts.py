@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from qrun.native._dot import int32s
 from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader
+from qrun.native._ir import Arguments
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -21,18 +20,17 @@ class Starts:
     """y = first - zero * sums, modulo 2**32."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow()
+        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
         self.w.label("entry")
-        self.a = argument_loader(self.w, STARTS)
+        self.a = Arguments(self.w, STARTS)
 
     def text(self) -> str:
-        w, a, kind, lanes = self.w, self.a, int32s(self.isa), self.isa.lanes
-        with w.tiles(a["tiles"]):
-            extend = "sext" if self.spec.signed else "zext"
-            zero = w.splat(lanes, "i32", w.let(f"{extend} i8 {w.load('i8', a['zero'])} to i32"))
-            with w.loop("0", a["count"], lanes) as turn:
-                place = w.mul(turn.index, 4)
-                first, sums = (w.load(kind, w.at(a[name], place), 4) for name in ("first", "sums"))
-                product = w.let(f"mul {kind} {zero}, {sums}")
-                w.store(kind, w.let(f"sub {kind} {first}, {product}"), w.at(a["y"], place), 4)
+        w, a, lanes = self.w, self.a, self.isa.lanes
+        with w.tiles(a.tiles):
+            zero = a.zero.load("i8").extended("i32", self.spec.signed).splat(lanes)
+            with w.loop(0, a.count, lanes) as turn:
+                place = turn.index * 4
+                first, sums = ((start + place).load(zero.kind, 4) for start in (a.first, a.sums))
+                made = first - zero * sums
+                (a.y + place).store(made, 4)
         return w.kernel()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from qrun.native._flow import Flow
-from qrun.native._ir import argument_loader
+from qrun.native._ir import Arguments, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -32,18 +32,18 @@ class Strided:
     names: tuple[str, ...]
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow()
+        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
         self.w.label("entry")
-        self.a = argument_loader(self.w, self.names)
-        self.starts: dict[str, str] = {}
+        self.a = Arguments(self.w, self.names)
+        self.starts: dict[str, Value] = {}
 
     def text(self) -> str:
         with self._unit() as chunk:
-            first = self.w.mul(chunk, self.a["chunk"])
-            self._chunk(first, self.w.add(first, self.a["chunk"]))
+            first = chunk * self.a.chunk
+            self._chunk(first, first + self.a.chunk)
         return self.w.kernel()
 
-    def _chunk(self, first: str, end: str) -> None:
+    def _chunk(self, first: Value, end: Value) -> None:
         """Do this part of the first own axis; `end` may lie beyond it."""
         raise NotImplementedError
 
@@ -51,32 +51,32 @@ class Strided:
         """What is left to do when a tile's units are done."""
 
     @contextmanager
-    def _unit(self) -> Iterator[str]:
+    def _unit(self) -> Iterator[Value]:
         """Let operands start at the outer index of each unit; yields its chunk."""
         w, a = self.w, self.a
-        with w.tiles(a["tiles"]) as tile:
-            start = w.mul(tile, a["share"])
-            end = w.least(w.add(start, a["share"]), a["units"])
-            rest, chunk = w.split(start, a["chunks"])
-            rest, i2 = w.split(rest, a["n2"])
-            i0, i1 = w.split(rest, a["n1"])
-            with w.loop(start, end, 1, [("i64", i) for i in (chunk, i2, i1, i0)]) as unit:
+        with w.tiles(a.tiles) as tile:
+            start = tile * a.share
+            end = (start + a.share).least(a.units)
+            rest, chunk = divmod(start, a.chunks)
+            rest, i2 = divmod(rest, a.n2)
+            i0, i1 = divmod(rest, a.n1)
+            with w.loop(start, end, 1, [chunk, i2, i1, i0]) as unit:
                 chunk, i2, i1, i0 = unit.carried
                 for name in self.operands:
                     pointer = a[name]
                     for axis, index in enumerate((i0, i1, i2)):
-                        pointer = w.at(pointer, w.mul(index, a[f"{name}_{axis}"]))
+                        pointer = pointer + index * a[f"{name}_{axis}"]
                     self.starts[name] = pointer
                 yield chunk
-                unit.next(self._following(unit.carried))
+                unit.next(*self._following(unit.carried))
             self.end()
 
-    def _following(self, counters: list[str]) -> list[str]:
-        """Chunk and outer indices of the next unit."""
-        w, carry, ends = self.w, "1", []
-        for counter, length in zip(counters, ("chunks", "n2", "n1"), strict=False):
-            more = w.add(counter, carry)
-            full = w.let(f"icmp eq i64 {more}, {self.a[length]}")
-            ends.append(w.let(f"select i1 {full}, i64 0, i64 {more}"))
-            carry = w.let(f"zext i1 {full} to i64")
-        return [*ends, w.add(counters[3], carry)]
+    def _following(self, counters: list[Value]) -> list[Value]:
+        """Chunk and outer indices of the next unit: one more, with carry from one to the next."""
+        carry, following = self.w.value("i64", 1), []
+        for counter, length in zip(counters, (self.a.chunks, self.a.n2, self.a.n1), strict=False):
+            more = counter + carry
+            full = more.test("eq", length)
+            following.append(full.select(0, more))
+            carry = full.zext("i64")
+        return [*following, counters[3] + carry]

@@ -143,8 +143,10 @@ def operand(rng: np.random.Generator, kind: str, extreme: bool) -> Array:
 def test_vector_instructions(name: str, side: str) -> None:
     instruction, w = INSTRUCTIONS[name], start()
     kinds = [kind for kind in instruction.operands if kind != "i32"]
-    values = [(kind, w.load(kind, f"%p{i}")) for i, kind in enumerate(kinds)] + [("i32", "4")] * ("i16" in kinds)
-    w.store(instruction.result, w.call(instruction.result, f"llvm.{name}", *values), f"%p{len(kinds)}")
+    *sources, target = (w.value("ptr", f"%p{i}") for i in range(len(kinds) + 1))
+    values = [source.load(kind) for kind, source in zip(kinds, sources, strict=True)]
+    values += [w.value("i32", 4)] * ("i16" in kinds)
+    target.store(w.call(instruction.result, f"llvm.{name}", *values))
     run, rng = compiled(w, side, name), np.random.default_rng(1)
     result = np.zeros(COUNTS[instruction.result], TYPES[instruction.result])
     for number in range(300):
@@ -159,10 +161,11 @@ def test_vector_instructions(name: str, side: str) -> None:
 def test_masked_bytes(side: str, at_end: bool) -> None:
     """Masked ones may lie in unreadable pages."""
     names, w = ("masked.load.v64i8.p0", "masked.store.v64i8.p0"), start()
-    mask = (MASK, w.let(f"bitcast i64 {w.load('i64', '%p2')} to {MASK}"))
-    found = w.call(BYTES, f"llvm.{names[0]}", ("ptr", "%p0"), ("i32", "1"), mask, (BYTES, w.load(BYTES, "%p3")))
-    w.store(BYTES, found, "%p4")
-    w.call("void", f"llvm.{names[1]}", (BYTES, found), ("ptr", "%p1"), ("i32", "1"), mask)
+    source, target, bits, rest, copy = (w.value("ptr", f"%p{i}") for i in range(5))
+    mask = bits.load("i64").bitcast(MASK)
+    found = w.call(BYTES, f"llvm.{names[0]}", source, ("i32", "1"), mask, rest.load(BYTES))
+    copy.store(found)
+    w.run(f"llvm.{names[1]}", found, target, ("i32", "1"), mask)
     run, rng, guard = compiled(w, side, *names), np.random.default_rng(2), Guarded()
     for count in (0, 1, 7, 16, 33, 63, 64):
         before = 0 if at_end else 64 - count
@@ -190,15 +193,15 @@ def sizes(rows: list[int], widths: list[int]) -> Array:
 def test_tiles(signed: bool, at_end: bool, side: str) -> None:
     """Products of every size, with rows any number of bytes apart between unreadable pages; sums wrap."""
     product, w = f"x86.tdp{'bssd' if signed else 'busd'}", start()
-    w.call("void", "llvm.x86.ldtilecfg", ("ptr", "%p0"))
-    strides = [w.load("i64", w.at("%p0", ROW + 8 * i)) for i in range(4)]
-    pointers = [w.load("ptr", w.at("%p1", 8 * i)) for i in range(4)]
+    config, places = (w.value("ptr", f"%p{i}") for i in range(2))
+    w.run("llvm.x86.ldtilecfg", config)
+    strides = [(config + ROW + 8 * i).load("i64") for i in range(4)]
+    pointers = [(places + 8 * i).load("ptr") for i in range(4)]
     for tile in range(3):
-        operands = (("i8", f"{tile}"), ("ptr", pointers[tile]), ("i64", strides[tile]))
-        w.call("void", "llvm.x86.tileloadd64", *operands)
-    w.call("void", f"llvm.{product}", ("i8", "0"), ("i8", "1"), ("i8", "2"))
-    w.call("void", "llvm.x86.tilestored64", ("i8", "0"), ("ptr", pointers[3]), ("i64", strides[3]))
-    w.call("void", "llvm.x86.tilerelease")
+        w.run("llvm.x86.tileloadd64", ("i8", f"{tile}"), pointers[tile], strides[tile])
+    w.run(f"llvm.{product}", ("i8", "0"), ("i8", "1"), ("i8", "2"))
+    w.run("llvm.x86.tilestored64", ("i8", "0"), pointers[3], strides[3])
+    w.run("llvm.x86.tilerelease")
     run, rng, guard = compiled(w, side, *TILE_CODE), np.random.default_rng(3), Guarded()
     for m, k, n in ((16, 16, 16), (1, 1, 1), (5, 3, 7), (16, 1, 2), (2, 16, 9), (13, 8, 16), (1, 16, 16)):
         for apart in (0, 3, 64):
