@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from qrun.native._flow import Flow, row_at
-from qrun.native._ir import Arguments, Value, constants
+from qrun.native._flow import Kernel, row_at
+from qrun.native._ir import Value, constants
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -83,27 +83,27 @@ class _Holding(Requantizer):
         return self.loaded[field, place]
 
 
-class Amx:
+class Amx(Kernel):
     """Writes one kernel: blocks of spec.rows / 16 tiles, one or two, by spec.vectors.
 
     Kind amx reads rows where they are, amx_copy gathers them first. The kernel's third parameter is memory of the
     calling thread. Its claims are not those of `tiles`: they also carry on which chunk the thread did last.
     """
 
+    names = ARGUMENTS
+    own_memory = True
+
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.w = spec, Flow(isa.fma)
+        super().__init__(spec, isa)
+        w, a = self.w, self.a
         self.copies = spec.kind == "amx_copy"
         self.high = spec.rows // TILE
         self.groups = groups(spec)
         self.width = spec.vectors * STEP
-        w = self.w
-        w.label("entry")
-        self.a = a = Arguments(w, ARGUMENTS)
         self.epilogue = _Holding(w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
         self.total = a.taps * a.steps
         self.panel_weights = self.total * (TILE * self.width)
         self.long = self.total.test("ugt", _LONG, "%long")
-        self.scratch = w.value("ptr", "%scratch")
         self.nowhere = w.at(self.scratch, _NOWHERE, "%nowhere")
         first = w.at(self.scratch, _SUMS, "%sums")
         self.sums = [first, w.at(first, a.rows * self.width, "%sums1")]
@@ -129,7 +129,7 @@ class Amx:
         w.jump("worked")
         w.label("worked")
         w.jump("claim")
-        return w.kernel(scratch=True)
+        return self.finished()
 
     def _configure(self) -> None:
         """Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from qrun.native._flow import Flow
-from qrun.native._ir import MAGIC64, ZERO, Arguments, Value, real
+from qrun.native._flow import Kernel
+from qrun.native._ir import MAGIC64, ZERO, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -17,36 +17,35 @@ halves, weights  float64 [steps]: want - 1/2, ascending, and its inverse; split:
 VECTORS = 4
 
 
-class Bounds:
+class Bounds(Kernel):
     """For each channel, with steps t = ceil(inverse * halves), in float64 throughout:
 
     low  = greatest of 0, t * weights where that is negative, and t * weights - weights elsewhere
     high = least of infinity, t * weights where that is positive, and t * weights - weights elsewhere
     """
 
+    names = BOUNDS
+
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
         self.lanes = spec.rows // VECTORS
         self.kind = f"<{self.lanes} x double>"
-        self.w = Flow(isa.fma)
+        self.magic, self.one, self.infinity = (
+            self.w.value("double", value).splat(self.lanes) for value in (MAGIC64, "1.0", math.inf)
+        )
 
-    def text(self) -> str:
-        w = self.w
-        w.label("entry")
-        self.a = a = Arguments(w, BOUNDS)
-        self.magic, self.one = (w.value("double", value).splat(self.lanes) for value in (real(MAGIC64), "1.0"))
-        infinity = w.value("double", math.inf).splat(self.lanes)
-        with w.tiles(a.tiles) as tile:
-            first = tile * (8 * VECTORS * self.lanes)
-            places = [8 * self.lanes * v for v in range(VECTORS)]
-            inverses = [(a.inverse + first + place).load(self.kind, 8) for place in places]
-            with w.loop(0, a.split, 1, [w.zero(self.kind)] * VECTORS + [infinity] * VECTORS) as turn:
-                turn.next(*self._step(turn.index, inverses, turn.carried, True))
-            with w.loop(a.split, a.steps, 1, turn.carried) as rest:
-                rest.next(*self._step(rest.index, inverses, rest.carried, False))
-            for start, values in ((a.low, rest.carried[:VECTORS]), (a.high, rest.carried[VECTORS:])):
-                for place, value in zip(places, values, strict=True):
-                    (start + first + place).store(value, 8)
-        return w.kernel()
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        first = tile * (8 * VECTORS * self.lanes)
+        places = [8 * self.lanes * v for v in range(VECTORS)]
+        inverses = [(a.inverse + first + place).load(self.kind, 8) for place in places]
+        with w.loop(0, a.split, 1, [w.zero(self.kind)] * VECTORS + [self.infinity] * VECTORS) as turn:
+            turn.next(*self._step(turn.index, inverses, turn.carried, True))
+        with w.loop(a.split, a.steps, 1, turn.carried) as rest:
+            rest.next(*self._step(rest.index, inverses, rest.carried, False))
+        for start, values in ((a.low, rest.carried[:VECTORS]), (a.high, rest.carried[VECTORS:])):
+            for place, value in zip(places, values, strict=True):
+                (start + first + place).store(value, 8)
 
     def _step(self, index: Value, inverses: list[Value], state: list[Value], negative: bool) -> list[Value]:
         """The bounds with those of one more step, of which `negative` tells the sign."""

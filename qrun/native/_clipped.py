@@ -42,8 +42,10 @@ def scratch_bytes(spec: KernelSpec, block: int, chunk: int, limit: int) -> int:
 class Clipped(_copied.Copied):
     """Writes one kernel: `unroll` quads per turn, even; vectors have 8 lanes."""
 
+    names = ARGUMENTS
+
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        super().__init__(spec, isa, ARGUMENTS)
+        super().__init__(spec, isa)
         self.clipping = Clipping(self.w, spec, isa, self.a, self.width)
         self.row = self.clipping.row
 

@@ -5,11 +5,9 @@ The blocks are copied to memory that the calling thread brings, then each panel 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from qrun.native._dot import int32s
-from qrun.native._flow import Flow
-from qrun.native._ir import Arguments, Operand, Value
+from qrun.native._flow import Kernel
+from qrun.native._ir import Operand, Value
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -36,20 +34,20 @@ x_group, y_group  bytes from one group's channels to the next one's
 """
 
 
-class Copied:
-    """Writes one kernel: blocks of `rows` x `vectors` of int32. Its third parameter is memory of the calling thread.
+class Copied(Kernel):
+    """Writes one kernel: blocks of `rows` x `vectors` of int32.
 
     vector: bytes of one. width: bytes of a row's sums.
     """
 
-    def __init__(self, spec: KernelSpec, isa: Isa, names: Sequence[str] = ARGUMENTS) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
+    names = ARGUMENTS
+    own_memory = True
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
         self.kind, self.vector = int32s(isa), 4 * isa.lanes
         self.width = spec.vectors * self.vector
-        self.w.label("entry")
-        self.a = a = Arguments(self.w, names)
-        self.scratch = self.w.value("ptr", "%scratch")
-        self.epilogue = Requantizer(self.w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
+        self.epilogue = Requantizer(self.w, isa, spec.form, spec.out, spec.vectors, self.a.zero_point, self.a.mask)
 
     def copy_blocks(self, x: Value, first: Value, end: Value) -> None:
         """Copy the rows of some blocks of the image at x."""
@@ -68,21 +66,22 @@ class Copied:
         raise NotImplementedError
 
     def text(self) -> str:
+        self.steps, self.matrix_bytes = self.copies(), self.panel_weights()
+        return super().text()
+
+    def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        self.steps, panel_weights = self.copies(), self.panel_weights()
-        with w.tiles(a.tiles) as tile:
-            rest, share = divmod(tile, a.shares)
-            rest, group = divmod(rest, a.groups)
-            image, chunk = divmod(rest, a.chunks)
-            first = chunk * a.chunk
-            end = (first + a.chunk).least(a.blocks)
-            self.copy_blocks(a.x + image * a.x_image + group * a.x_group, first, end)
-            panel, before = share * a.share, group * a.panels
-            y = a.y + image * a.y_image + group * a.y_group
-            with w.loop(panel, (panel + a.share).least(a.panels), 1) as turn:
-                number = before + turn.index
-                self._panel(turn.index, number, a.weights + number * panel_weights, y, first, end)
-        return w.kernel(scratch=True)
+        rest, share = divmod(tile, a.shares)
+        rest, group = divmod(rest, a.groups)
+        image, chunk = divmod(rest, a.chunks)
+        first = chunk * a.chunk
+        end = (first + a.chunk).least(a.blocks)
+        self.copy_blocks(a.x + image * a.x_image + group * a.x_group, first, end)
+        panel, before = share * a.share, group * a.panels
+        y = a.y + image * a.y_image + group * a.y_group
+        with w.loop(panel, (panel + a.share).least(a.panels), 1) as turn:
+            number = before + turn.index
+            self._panel(turn.index, number, a.weights + number * self.matrix_bytes, y, first, end)
 
     def _panel(self, panel: Value, number: Value, matrix: Value, y: Value, first: Value, end: Value) -> None:
         """All blocks of the chunk for one panel of a group's channels; number: of it among those of all groups."""

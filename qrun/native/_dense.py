@@ -16,8 +16,8 @@ other blocks, which LLVM schedules in another way.
 from __future__ import annotations
 
 from qrun.native._dot import activations, dot, int32s, weights
-from qrun.native._flow import Flow, row_at
-from qrun.native._ir import Arguments, Value
+from qrun.native._flow import Kernel, row_at
+from qrun.native._ir import Value
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -46,17 +46,17 @@ _FLIP = -0x7F7F7F80
 """0x80808080 as an int32: the sign bits of four bytes."""
 
 
-class Dense:
+class Dense(Kernel):
     """Writes one kernel: `rows` x `vectors` int32 vectors of accumulators, K unrolled by `unroll`."""
 
+    names = ARGUMENTS
+
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
+        super().__init__(spec, isa)
+        w, a = self.w, self.a
         self.kind = int32s(isa)
         self.bytes = 4 * isa.lanes
         self.cells = [(i, j) for i in range(spec.rows) for j in range(spec.vectors)]
-        w = self.w
-        w.label("entry")
-        self.a = a = Arguments(w, ARGUMENTS)
         self.panel_weights = a.taps * a.depth * (spec.unroll * spec.vectors * self.bytes)
         self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
         self.flip = w.value("i32", _FLIP).splat(isa.lanes) if isa.shift(spec.signed) else None
@@ -69,7 +69,7 @@ class Dense:
         self._products()
         self._tap_tail()
         self._finish()
-        return w.kernel()
+        return self.finished()
 
     def _place(self, tile: Value) -> None:
         """Pointers of the tile's image, panel and blocks."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qrun.native._dot import dot, int16s, int32s, multiply_add
-from qrun.native._flow import Flow, unpacking
-from qrun.native._ir import Arguments, Value
+from qrun.native._flow import Kernel, unpacking
+from qrun.native._ir import Value
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -23,20 +23,20 @@ VECTORS = 4
 """Vectors of channels in a panel of the interleaved kernel."""
 
 
-class Depthwise:
+class Depthwise(Kernel):
     """Writes one kernel: `rows` pixels x `vectors` vectors of channels; `unroll` pixels share what is read."""
 
+    names = ARGUMENTS
     step = 1
     """Taps per turn of the loop; a turn reads one int32 of weights per channel and sharing pixel."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
+        super().__init__(spec, isa)
+        a = self.a
         self.units = spec.rows // spec.unroll
         self.kind = int32s(isa)
         self.bytes = 4 * isa.lanes
         self.cells = [(i, j) for i in range(spec.rows) for j in range(spec.vectors)]
-        self.w.label("entry")
-        self.a = a = Arguments(self.w, ARGUMENTS)
         self.turn_weights = spec.unroll * spec.vectors * self.bytes
         self.panel_weights = a.taps // self.step * self.turn_weights
         self.epilogue = Requantizer(self.w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
@@ -54,7 +54,7 @@ class Depthwise:
         self._place(first)
         self._taps()
         self._finish()
-        return w.kernel()
+        return self.finished()
 
     def _place(self, first: Value) -> None:
         """What the block's pixels and the panel's channels are read from, and where results go."""

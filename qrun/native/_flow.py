@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from qrun.native._ir import Operand, Value, Writer
+from qrun.native._ir import Arguments, Operand, Value, Writer
 from qrun.native._runner import DOUBT
+from qrun.native.isa import Isa
+from qrun.native.spec import KernelSpec
 
 
 @dataclass(slots=True)
@@ -122,10 +124,36 @@ class Flow(Writer):
         """Ask for a line of 64 bytes, to read it soon; addresses past the end are harmless."""
         self.run("llvm.prefetch.p0", pointer, ("i32", "0"), ("i32", "2"), ("i32", "1"))
 
-    def kernel(self, scratch: bool = False) -> str:
-        """The text of a kernel. scratch: it takes memory of the calling thread as well."""
-        more = ", ptr noalias %scratch" if scratch else ""
-        return self.function(f"define i64 @kernel(ptr noalias %args, ptr noalias %next{more})")
+
+class Kernel:
+    """What all kernels begin with: their arguments, loaded in the entry block. They write the rest in `tile`, or `text`.
+
+    names: of the arguments. own_memory: whether a third parameter is memory of the calling thread.
+    """
+
+    names: tuple[str, ...]
+    own_memory = False
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
+        self.w.label("entry")
+        self.a = Arguments(self.w, self.names)
+        self.scratch = self.w.value("ptr", "%scratch")
+
+    def tile(self, tile: Value) -> None:
+        """Write what makes the tile with this number."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """The LLVM IR of the kernel."""
+        with self.w.tiles(self.a.tiles) as tile:
+            self.tile(tile)
+        return self.finished()
+
+    def finished(self) -> str:
+        """What is written so far, as the kernel."""
+        more = ", ptr noalias %scratch" if self.own_memory else ""
+        return self.w.function(f"define i64 @kernel(ptr noalias %args, ptr noalias %next{more})")
 
 
 def row_at(x: Value, place: Value, padding: Value) -> Value:

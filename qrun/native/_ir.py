@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TypeAlias, Union
 
@@ -17,6 +17,21 @@ MAGIC32, MAGIC64 = 1.5 * 2.0**23, 1.5 * 2.0**52
 """Numbers of float32 and float64 whose last bit stands for 1: what is added to them is rounded to an integer, ties to
 even, which then stands in the low bits. Half as much again as the power of two leaves room below for negative ones."""
 _REAL = {"double": "f64", "float": "f32"}
+
+
+def _integer(name: str) -> Callable[[Value, Operand], Value]:
+    """An instruction of two integers of one type."""
+    return lambda value, other: value.op(name, other)
+
+
+def _cast(name: str) -> Callable[[Value, str], Value]:
+    """A conversion: to this element in each lane, or to a whole vector type."""
+
+    def cast(value: Value, element: str) -> Value:
+        kind = value.typed(element)
+        return value.w.let(kind, f"{name} {value.kind} {value} to {kind}")
+
+    return cast
 
 
 class Value:
@@ -76,6 +91,9 @@ class Value:
     def __mul__(self, other: Operand) -> Value:
         return self._arithmetic("mul", other)
 
+    def __truediv__(self, other: Operand) -> Value:
+        return self.op("fdiv", other)
+
     def __radd__(self, other: Operand) -> Value:
         return self.like(other) + self
 
@@ -85,32 +103,15 @@ class Value:
     def __rmul__(self, other: Operand) -> Value:
         return self.like(other) * self
 
-    def __truediv__(self, other: Operand) -> Value:
-        return self.op("fdiv", other)
-
     def __rtruediv__(self, other: Operand) -> Value:
         return self.like(other) / self
-
-    def __floordiv__(self, other: Operand) -> Value:
-        return self.op("udiv", other)
-
-    def __mod__(self, other: Operand) -> Value:
-        return self.op("urem", other)
 
     def __divmod__(self, other: Operand) -> tuple[Value, Value]:
         return self // other, self % other
 
-    def __and__(self, other: Operand) -> Value:
-        return self.op("and", other)
-
-    def __or__(self, other: Operand) -> Value:
-        return self.op("or", other)
-
-    def __xor__(self, other: Operand) -> Value:
-        return self.op("xor", other)
-
-    def __lshift__(self, other: Operand) -> Value:
-        return self.op("shl", other)
+    __floordiv__, __mod__ = _integer("udiv"), _integer("urem")
+    __and__, __or__, __xor__ = _integer("and"), _integer("or"), _integer("xor")
+    __lshift__, lshr, ashr = _integer("shl"), _integer("lshr"), _integer("ashr")
 
     def __invert__(self) -> Value:
         """Of an i1."""
@@ -121,12 +122,6 @@ class Value:
 
     def __abs__(self) -> Value:
         return self.intrinsic("fabs")
-
-    def lshr(self, bits: Operand) -> Value:
-        return self.op("lshr", bits)
-
-    def ashr(self, bits: Operand) -> Value:
-        return self.op("ashr", bits)
 
     def test(self, how: str, other: Operand, name: str = "") -> Value:
         """Whether a comparison holds, as icmp or fcmp name it: i1, lane by lane."""
@@ -156,42 +151,21 @@ class Value:
         """Whether some lane of a vector of i1 is true."""
         return self.bits().test("ne", 0)
 
-    def _cast(self, how: str, element: str) -> Value:
-        kind = self.typed(element)
-        return self.w.let(kind, f"{how} {self.kind} {self} to {kind}")
-
-    def bitcast(self, element: str) -> Value:
-        return self._cast("bitcast", element)
-
-    def trunc(self, element: str) -> Value:
-        return self._cast("trunc", element)
-
-    def sext(self, element: str) -> Value:
-        return self._cast("sext", element)
-
-    def zext(self, element: str) -> Value:
-        return self._cast("zext", element)
+    bitcast, trunc, sext, zext = _cast("bitcast"), _cast("trunc"), _cast("sext"), _cast("zext")
+    sitofp, uitofp, fptosi = _cast("sitofp"), _cast("uitofp"), _cast("fptosi")
+    _fpext, _fptrunc = _cast("fpext"), _cast("fptrunc")
 
     def extended(self, element: str, signed: bool) -> Value:
         """A wider integer of the same value."""
         return self.sext(element) if signed else self.zext(element)
 
-    def sitofp(self, element: str) -> Value:
-        return self._cast("sitofp", element)
-
-    def uitofp(self, element: str) -> Value:
-        return self._cast("uitofp", element)
-
-    def fptosi(self, element: str) -> Value:
-        return self._cast("fptosi", element)
-
     def double(self) -> Value:
         """float32 as float64."""
-        return self._cast("fpext", "double")
+        return self._fpext("double")
 
     def single(self) -> Value:
         """float64 rounded to float32."""
-        return self._cast("fptrunc", "float")
+        return self._fptrunc("float")
 
     def sqrt(self) -> Value:
         return self.intrinsic("sqrt")

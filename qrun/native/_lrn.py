@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qrun.native._flow import Flow
-from qrun.native._ir import Arguments, Value
+from qrun.native._flow import Kernel
+from qrun.native._ir import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -20,34 +20,32 @@ factor, bias      float64: of the sum of squares, and what is added to it
 """
 
 
-class Lrn:
+class Lrn(Kernel):
     """`rows` channels at once. The squares of a row lie in the thread's memory, zeros on either side."""
 
-    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.w, self.n = spec, Flow(isa.fma), spec.rows
-        self.kind = f"<{self.n} x double>"
-        self.w.label("entry")
-        self.a = a = Arguments(self.w, NAMES)
-        self.scratch = self.w.value("ptr", "%scratch")
-        self.factor, self.bias = (pointer.load("double", 8).splat(self.n) for pointer in (a.factor, a.bias))
+    names = NAMES
+    own_memory = True
 
-    def text(self) -> str:
-        w, a = self.w, self.a
-        squares = self.scratch + a.before * 8
-        with w.tiles(a.tiles) as tile:
-            for start, count in ((self.scratch, a.before), (squares + a.channels * 8, a.after)):
-                with w.loop(0, count, 1) as at:
-                    (start + at.index * 8).store(w.value("double", "0.0"), 8)
-            with w.part(tile, a.chunk, a.rows) as row:
-                x, y = a.x + row * a.x_row, a.y + row * a.y_row
-                with w.loop(0, a.channels, self.n) as at:
-                    channel = at.index.least(a.last)
-                    value = self._numbers(x, channel)
-                    square = value * value
-                    (squares + channel * 8).store(square, 8)
-                with w.loop(0, a.channels, self.n) as at:
-                    self._divide(x, y, at.index.least(a.last))
-        return w.kernel(scratch=True)
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.n, self.kind = spec.rows, f"<{spec.rows} x double>"
+        self.factor, self.bias = (start.load("double", 8).splat(self.n) for start in (self.a.factor, self.a.bias))
+        self.squares = self.scratch + self.a.before * 8
+
+    def tile(self, tile: Value) -> None:
+        w, a, squares = self.w, self.a, self.squares
+        for start, count in ((self.scratch, a.before), (squares + a.channels * 8, a.after)):
+            with w.loop(0, count, 1) as at:
+                (start + at.index * 8).store(w.value("double", "0.0"), 8)
+        with w.part(tile, a.chunk, a.rows) as row:
+            x, y = a.x + row * a.x_row, a.y + row * a.y_row
+            with w.loop(0, a.channels, self.n) as at:
+                channel = at.index.least(a.last)
+                value = self._numbers(x, channel)
+                square = value * value
+                (squares + channel * 8).store(square, 8)
+            with w.loop(0, a.channels, self.n) as at:
+                self._divide(x, y, at.index.least(a.last))
 
     def _numbers(self, x: Value, channel: Value) -> Value:
         return (x + channel * 4).load(f"<{self.n} x float>", 4).double()

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 from qrun.native._doubts import Doubts
-from qrun.native._flow import Flow
-from qrun.native._ir import Arguments, Value
+from qrun.native._flow import Kernel
+from qrun.native._ir import Value
 from qrun.native._numbers import exp, rounds_apart
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -32,31 +32,27 @@ Result = Callable[[int, Value], tuple[Value, Value]]
 """The same for results, and how far each may be from the exact one."""
 
 
-class _Rows:
+class _Rows(Kernel):
     """Rows one after another, `rows` elements at once and what is left one by one."""
 
-    names: tuple[str, ...]
+    own_memory = True
     reduces = False
     """Whether a row becomes one result."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.w, self.n = Flow(isa.fma), spec.rows
-        self.w.label("entry")
-        self.a = a = Arguments(self.w, self.names)
-        self.scratch = self.w.value("ptr", "%scratch")
+        super().__init__(spec, isa)
+        self.n, a = spec.rows, self.a
         self.whole = a.length & -self.n
         self.made = self.w.value("i64", 1) if self.reduces else a.length
         self.doubts = Doubts(self.w, a.settle, a.length, self.made)
 
-    def text(self) -> str:
+    def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        with w.tiles(a.tiles) as tile:
-            with w.part(tile, a.chunk, a.rows) as row:
-                x, y = a.x + row * a.length * 4, a.y + row * self.made * 4
-                with w.when(self._row(x, y)):
-                    self.doubts.add(x, y)
-            self.doubts.end()
-        return w.kernel(scratch=True)
+        with w.part(tile, a.chunk, a.rows) as row:
+            x, y = a.x + row * a.length * 4, a.y + row * self.made * 4
+            with w.when(self._row(x, y)):
+                self.doubts.add(x, y)
+        self.doubts.end()
 
     def _row(self, x: Value, y: Value) -> Value:
         """Make a row; whether it is in doubt, i1."""

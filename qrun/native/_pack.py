@@ -9,8 +9,8 @@ a, b, c, ...:
 from __future__ import annotations
 
 from qrun.native._dot import activations, dot, int32s, weights
-from qrun.native._flow import Flow
-from qrun.native._ir import Arguments, Operand, Value
+from qrun.native._flow import Kernel
+from qrun.native._ir import Operand, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -27,13 +27,10 @@ flip          xor of four codes that makes them int8
 _ONES = 0x01010101
 
 
-class _Pack:
-    names: tuple[str, ...]
-
+class _Pack(Kernel):
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w, self.kind = spec, isa, Flow(isa.fma), int32s(isa)
-        self.w.label("entry")
-        self.a = Arguments(self.w, self.names)
+        super().__init__(spec, isa)
+        self.kind = int32s(isa)
         self.flip = self.a.flip.splat(isa.lanes)
         self.ones = activations(isa, self.w.value("i32", _ONES).splat(isa.lanes))
         self.width = spec.vectors * isa.lanes
@@ -43,7 +40,7 @@ class _Pack:
         with self.w.tiles(a.panels) as panel:
             to = a.weights + panel * a.quads * (4 * self.width)
             self._panel(panel * self.width, to, a.sums + panel * (4 * self.width))
-        return self.w.kernel()
+        return self.finished()
 
     def _panel(self, column: Value, to: Value, sums: Value) -> None:
         """Pack the panel that starts at this column."""

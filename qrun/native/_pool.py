@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from qrun.native._bytes import Bytes, flipped
-from qrun.native._flow import Flow, store_first
-from qrun.native._ir import MAGIC64, Arguments, Value, every
+from qrun.native._flow import Kernel, store_first
+from qrun.native._ir import MAGIC64, Value, every
 from qrun.native.forms import LIMITS
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -33,38 +33,35 @@ BLOCK = 240
 """Taps whose unsigned codes fit in 16 bits; a multiple of every unroll."""
 
 
-class _Pool:
+class _Pool(Kernel):
     """Panels of `vectors` vectors of `rows` bytes; 0 vectors are one of 16 bytes of which only some are stored.
     `unroll` taps per turn of the loop."""
 
-    names: tuple[str, ...] = POOL
+    names = POOL
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.lanes, self.w = spec, spec.rows // 4, Flow(isa.fma)
+        super().__init__(spec, isa)
+        self.lanes = spec.rows // 4
         self.bytes = Bytes(self.w, isa, self.lanes)
         self.vectors = max(spec.vectors, 1)
         self.kind = f"<{spec.rows} x i8>"
-        self.w.label("entry")
-        self.a = Arguments(self.w, self.names)
 
-    def text(self) -> str:
+    def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        with w.tiles(a.tiles) as tile:
-            rest, strip = divmod(tile, a.strips)
-            image, chunk = divmod(rest, a.chunks)
-            x = a.x + image * a.x_image
-            y = a.y + image * a.y_image
-            first, panel = chunk * a.chunk, strip * a.strip
-            end = (first + a.chunk).least(a.pixels)
-            panel_end = (panel + a.strip).least(a.panels)
-            with w.loop(first, end, 1) as pixel:
-                offsets = a.offsets + pixel.index * (a.taps * 4)
-                self._pixel(pixel.index)
-                row = y + pixel.index * a.y_row
-                with w.loop(panel, panel_end, 1) as at:
-                    channel = (at.index * (self.vectors * self.spec.rows)).least(a.last_channel)
-                    self._store(self._window(x + channel, offsets), row + channel)
-        return w.kernel()
+        rest, strip = divmod(tile, a.strips)
+        image, chunk = divmod(rest, a.chunks)
+        x = a.x + image * a.x_image
+        y = a.y + image * a.y_image
+        first, panel = chunk * a.chunk, strip * a.strip
+        end = (first + a.chunk).least(a.pixels)
+        panel_end = (panel + a.strip).least(a.panels)
+        with w.loop(first, end, 1) as pixel:
+            offsets = a.offsets + pixel.index * (a.taps * 4)
+            self._pixel(pixel.index)
+            row = y + pixel.index * a.y_row
+            with w.loop(panel, panel_end, 1) as at:
+                channel = (at.index * (self.vectors * self.spec.rows)).least(a.last_channel)
+                self._store(self._window(x + channel, offsets), row + channel)
 
     def _pixel(self, number: Value) -> None:
         """Find what is known of one pixel."""
@@ -116,7 +113,7 @@ class MaxPool(_Pool):
 class SumPool(_Pool):
     """Results of sums of codes. form: x32, f64, q64 or table (means.py)."""
 
-    names: tuple[str, ...] = SUM
+    names = SUM
 
     def _pixel(self, number: Value) -> None:
         self.constant = self.a.constants + number * 8
@@ -177,7 +174,7 @@ class SumPool(_Pool):
 class MeanPool(SumPool):
     """onnxruntime's mean: real values added in float32 in the order of the window, divided twice, zero point added."""
 
-    names: tuple[str, ...] = MEAN
+    names = MEAN
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
         w, a, spec, n = self.w, self.a, self.spec, self.lanes

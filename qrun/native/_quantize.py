@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qrun.native._bytes import Bytes, in_order
-from qrun.native._flow import Flow, interleaved, sixteens, store_first
-from qrun.native._ir import MAGIC32, Arguments, Value
+from qrun.native._flow import Kernel, interleaved, sixteens, store_first
+from qrun.native._ir import MAGIC32, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -26,21 +26,19 @@ zero              zero point
 NARROW = 16
 
 
-class _Floats:
+class _Floats(Kernel):
     """`rows` elements at a time; 0 vectors: only some of 16 are stored. form: see Quantize; ``axis``: per column."""
 
-    names: tuple[str, ...] = ROWS
+    names = ROWS
     pieces = 4
     """Vectors of lanes in a block, at least."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.w = spec, Flow(isa.fma)
+        super().__init__(spec, isa)
         self.lanes = min(isa.lanes, max(spec.rows // self.pieces, 1))
         self.bytes = Bytes(self.w, isa, self.lanes)
         self.kind = self.bytes.floats
         self.axis = spec.form.endswith("axis")
-        self.w.label("entry")
-        self.a = Arguments(self.w, self.names)
         self.single: dict[int, Value] = {}
 
     def _constants(self, *fields: int) -> None:
@@ -55,18 +53,17 @@ class _Floats:
         start = self.a.constants + self.a.fields * field
         return (start + column * 4 + 4 * piece * self.lanes).load(self.kind, 4)
 
-    def _rows(self) -> None:
+    def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        with w.tiles(a.tiles) as tile:
-            chunk, part = divmod(tile, a.parts)
-            first, column = chunk * a.chunk, part * a.part
-            end = (first + a.chunk).least(a.rows)
-            column_end = (column + a.part).least(a.columns)
-            with w.loop(first, end, 1) as row:
-                x = a.x + row.index * a.x_row
-                y = a.y + row.index * a.y_row
-                with w.loop(column, column_end, self.spec.rows) as at:
-                    self._block(x, y, at.index.least(a.last))
+        chunk, part = divmod(tile, a.parts)
+        first, column = chunk * a.chunk, part * a.part
+        end = (first + a.chunk).least(a.rows)
+        column_end = (column + a.part).least(a.columns)
+        with w.loop(first, end, 1) as row:
+            x = a.x + row.index * a.x_row
+            y = a.y + row.index * a.y_row
+            with w.loop(column, column_end, self.spec.rows) as at:
+                self._block(x, y, at.index.least(a.last))
 
     def _block(self, x: Value, y: Value, column: Value) -> None:
         raise NotImplementedError
@@ -76,12 +73,8 @@ class Quantize(_Floats):
     """float32 to bytes. form: ``div`` x / scale rounded to float32; ``mul`` two float32 numbers whose sum is nearly
     1 / scale, of which constants prove that the results are the same (quantize.py)."""
 
-    def text(self) -> str:
-        self._prepare()
-        self._rows()
-        return self.w.kernel()
-
-    def _prepare(self) -> None:
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
         self._constants(*range(5 if self.spec.form == "mul" else 3))
         self.zero = self.a.zero.trunc("i16").splat(2 * self.lanes)
 
@@ -124,18 +117,15 @@ class QuantizeImage(Quantize):
 
     names = IMAGE
 
-    def text(self) -> str:
-        self._prepare()
+    def tile(self, tile: Value) -> None:
         w, a, planes = self.w, self.a, self.spec.vectors
-        with w.tiles(a.tiles) as tile:
-            image, chunk = divmod(tile, a.chunks)
-            x, y = a.x + image * a.x_image, a.y + image * a.y_image
-            with w.part(chunk, a.chunk, a.lines) as line:
-                source, target = x + line * a.x_line, y + line * a.y_line
-                with w.loop(0, a.columns, self.spec.rows) as at:
-                    place = at.index.least(a.last)
-                    self._pixels(source + place * 4, target + place * planes)
-        return w.kernel()
+        image, chunk = divmod(tile, a.chunks)
+        x, y = a.x + image * a.x_image, a.y + image * a.y_image
+        with w.part(chunk, a.chunk, a.lines) as line:
+            source, target = x + line * a.x_line, y + line * a.y_line
+            with w.loop(0, a.columns, self.spec.rows) as at:
+                place = at.index.least(a.last)
+                self._pixels(source + place * 4, target + place * planes)
 
     def _pixels(self, x: Value, y: Value) -> None:
         spec, codes, column = self.spec, [], self.w.value("i64", 0)
@@ -157,11 +147,10 @@ class Dequantize(_Floats):
 
     pieces = 1
 
-    def text(self) -> str:
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
         self._constants(0)
         self._zero = self.a.zero.splat(self.lanes)
-        self._rows()
-        return self.w.kernel()
 
     def _block(self, x: Value, y: Value, column: Value) -> None:
         n = self.lanes

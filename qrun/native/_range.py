@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from qrun.native._flow import Flow
-from qrun.native._ir import MAGIC32, Arguments, Value, constants
+from qrun.native._flow import Kernel
+from qrun.native._ir import MAGIC32, Value, constants
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.forms import MAGIC_BITS
 from qrun.native.isa import Isa
@@ -27,16 +27,12 @@ _SURE = 0.5 - 2.0**-14
 _UNROLL = 4
 
 
-class _Elements:
+class _Elements(Kernel):
     """Walks over float32 elements, four vectors at a time, then one."""
 
-    names: tuple[str, ...]
-
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
+        super().__init__(spec, isa)
         self.kind = f"<{isa.lanes} x float>"
-        self.w.label("entry")
-        self.a = Arguments(self.w, self.names)
 
     def _bounds(self, tile: Value) -> tuple[Value, Value, Value]:
         """Of a tile: its first element, the first after whole blocks, and the end."""
@@ -57,31 +53,29 @@ class Range(_Elements):
 
     names = RANGE
 
-    def text(self) -> str:
+    def tile(self, tile: Value) -> None:
         w, a, n = self.w, self.a, self.isa.lanes
-        with w.tiles(a.tiles) as tile:
-            first, cut, end = self._bounds(tile)
-            with w.loop(first, cut, _UNROLL * n, [w.zero(self.kind)] * 3 * _UNROLL) as block:
-                values = []
-                for number in range(_UNROLL):
-                    x = (a.x + (block.index + number * n) * 4).load(self.kind, 4)
-                    values += self._taken(x, block.carried[3 * number : 3 * number + 3])
-                block.next(*values)
-            with w.loop(cut, end, n, block.carried[:3]) as one:
-                start = a.x + one.index * 4
-                one.next(*self._taken(start.masked_load(self.kind, self._mask(one.index, end), 4), one.carried))
-            found = one.carried
-            for number in range(1, _UNROLL):
-                found = self._joined(found, block.carried[3 * number : 3 * number + 3])
-            step = n // 2
-            while step:
-                found = self._joined(found, [value.shuffled([*range(step, n), *range(step)]) for value in found])
-                step //= 2
-            to = a.found + tile * 16
-            for number, value in enumerate(found):
-                one_of_all = value.extract(0)
-                (to + 4 * number).store(one_of_all, 4)
-        return w.kernel()
+        first, cut, end = self._bounds(tile)
+        with w.loop(first, cut, _UNROLL * n, [w.zero(self.kind)] * 3 * _UNROLL) as block:
+            values = []
+            for number in range(_UNROLL):
+                x = (a.x + (block.index + number * n) * 4).load(self.kind, 4)
+                values += self._taken(x, block.carried[3 * number : 3 * number + 3])
+            block.next(*values)
+        with w.loop(cut, end, n, block.carried[:3]) as one:
+            start = a.x + one.index * 4
+            one.next(*self._taken(start.masked_load(self.kind, self._mask(one.index, end), 4), one.carried))
+        found = one.carried
+        for number in range(1, _UNROLL):
+            found = self._joined(found, block.carried[3 * number : 3 * number + 3])
+        step = n // 2
+        while step:
+            found = self._joined(found, [value.shuffled([*range(step, n), *range(step)]) for value in found])
+            step //= 2
+        to = a.found + tile * 16
+        for number, value in enumerate(found):
+            one_of_all = value.extract(0)
+            (to + 4 * number).store(one_of_all, 4)
 
     def _taken(self, x: Value, state: list[Value]) -> list[Value]:
         """x - x is 0, or NaN."""
@@ -117,21 +111,19 @@ class Codes(_Elements):
         self.magic = w.value("float", MAGIC32).splat(n)
         self.shift = (zero - MAGIC_BITS).splat(n)
 
-    def text(self) -> str:
+    def tile(self, tile: Value) -> None:
         w, a, n = self.w, self.a, self.isa.lanes
-        with w.tiles(a.tiles) as tile:
-            first, cut, end = self._bounds(tile)
-            with w.loop(first, cut, _UNROLL * n) as block:
-                at = a.x + block.index * 4
-                values = [(at + 4 * n * i).load(self.kind, 4) for i in range(_UNROLL)]
-                codes = self.epilogue.finish(self._block(values))
-                self.epilogue.store(codes, a.y + block.index, True)
-            with w.loop(cut, end, n) as one:
-                mask = self._mask(one.index, end)
-                x = (a.x + one.index * 4).masked_load(self.kind, mask, 4)
-                code = self._shifted(self._divided(x)).trunc("i8")
-                (a.y + one.index).masked_store(code, mask)
-        return w.kernel()
+        first, cut, end = self._bounds(tile)
+        with w.loop(first, cut, _UNROLL * n) as block:
+            at = a.x + block.index * 4
+            values = [(at + 4 * n * i).load(self.kind, 4) for i in range(_UNROLL)]
+            codes = self.epilogue.finish(self._block(values))
+            self.epilogue.store(codes, a.y + block.index, True)
+        with w.loop(cut, end, n) as one:
+            mask = self._mask(one.index, end)
+            x = (a.x + one.index * 4).masked_load(self.kind, mask, 4)
+            code = self._shifted(self._divided(x)).trunc("i8")
+            (a.y + one.index).masked_store(code, mask)
 
     def _block(self, values: list[Value]) -> list[Value]:
         """Codes of some vectors, before saturation."""
@@ -160,29 +152,24 @@ class Codes(_Elements):
         return raised.bitcast("i32") + self.shift
 
 
-class Parameters:
+class Parameters(Kernel):
     """What a range says of its quantization. form: ``scale``, the ``zero`` point, or the ``parameters`` of codes.
 
     scale = (top - bottom) / 255, 1 where that is 0; zero point = RNE(0 - bottom / scale) within 0..255; each step is
     one of float32. A range that is not finite is not decided.
     """
 
-    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.w = spec, Flow(isa.fma)
-        self.w.label("entry")
-        self.a = Arguments(self.w, PARAMETERS)
+    names = PARAMETERS
 
-    def text(self) -> str:
-        with self.w.tiles(self.a.tiles):
-            bottom, top = self._range()
-            scale = (top - bottom) / "255.0"
-            nothing = scale.test("oeq", "0.0")
-            zero = "0.0" - bottom / scale
-            # The lesser of the two; 255 where it is NaN.
-            zero = zero.where("olt", "255.0")
-            zero = zero + MAGIC32 - MAGIC32
-            self._store(nothing, scale, nothing.select("0.0", zero).fptosi("i32"))
-        return self.w.kernel()
+    def tile(self, tile: Value) -> None:
+        bottom, top = self._range()
+        scale = (top - bottom) / "255.0"
+        nothing = scale.test("oeq", "0.0")
+        zero = "0.0" - bottom / scale
+        # The lesser of the two; 255 where it is NaN.
+        zero = zero.where("olt", "255.0")
+        zero = zero + MAGIC32 - MAGIC32
+        self._store(nothing, scale, nothing.select("0.0", zero).fptosi("i32"))
 
     def _range(self) -> tuple[Value, Value]:
         """The least and the greatest number of all tiles; undecided if one is not finite."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qrun.native._bytes import PIECE, Bytes
-from qrun.native._flow import Flow
-from qrun.native._ir import Arguments, Value
+from qrun.native._flow import Kernel
+from qrun.native._ir import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -37,7 +37,7 @@ def masks(pieces: int) -> bool:
     return pieces == 4
 
 
-class Rows:
+class Rows(Kernel):
     """Writes a kernel: one result byte for the bytes at its place in one or two operands.
 
     It handles as many pieces of 16 bytes at once as `vectors` says, or with 0 one byte.
@@ -46,12 +46,11 @@ class Rows:
     operands: tuple[str, ...] = ("x", "y")
 
     def __init__(self, spec: KernelSpec, isa: Isa, own: Sequence[str]) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
+        self.names = struct_names(self.operands, own)
+        super().__init__(spec, isa)
         self.bytes = Bytes(self.w, isa, 4 * spec.vectors)
         self.width = PIECE * spec.vectors
         self.kind = self.bytes.kind if spec.vectors else "i8"
-        self.w.label("entry")
-        self.a = Arguments(self.w, struct_names(self.operands, own))
 
     def value(self, operands: list[Value], column: Value, start: Value) -> Value:
         """The result of vectors that start at this column, the first of its turn being number `start`."""
@@ -62,20 +61,21 @@ class Rows:
         raise NotImplementedError
 
     def text(self) -> str:
-        w, a = self.w, self.a
         if masks(self.spec.vectors):
-            self.on, self.whole = a.mask.bitcast("<64 x i1>"), a.mask.test("eq", -1)
-        with w.tiles(a.tiles) as tile:
-            rest, part = divmod(tile, a.parts)
-            image, chunk = divmod(rest, a.chunks)
-            row, column = chunk * a.chunk, part * a.part
-            row_end = (row + a.chunk).least(a.rows)
-            column_end = (column + a.part).least(a.columns)
-            images = [(name, a[name] + image * a[f"{name}_image"]) for name in self.operands]
-            with w.loop(row, row_end, 1) as at_row:
-                lines = [start + at_row.index * a[f"{name}_row"] for name, start in images]
-                (self._vectors if self.spec.vectors else self._entries)(lines, column, column_end)
-        return w.kernel()
+            self.on, self.whole = self.a.mask.bitcast("<64 x i1>"), self.a.mask.test("eq", -1)
+        return super().text()
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        rest, part = divmod(tile, a.parts)
+        image, chunk = divmod(rest, a.chunks)
+        row, column = chunk * a.chunk, part * a.part
+        row_end = (row + a.chunk).least(a.rows)
+        column_end = (column + a.part).least(a.columns)
+        images = [(name, a[name] + image * a[f"{name}_image"]) for name in self.operands]
+        with w.loop(row, row_end, 1) as at_row:
+            lines = [start + at_row.index * a[f"{name}_row"] for name, start in images]
+            (self._vectors if self.spec.vectors else self._entries)(lines, column, column_end)
 
     def _vectors(self, lines: list[Value], column: Value, end: Value) -> None:
         with self.w.loop(column, end, self.width) as at:

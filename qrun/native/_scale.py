@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from operator import add, sub
 
-from qrun.native._flow import Flow
-from qrun.native._ir import Arguments, Value
+from qrun.native._flow import Kernel
+from qrun.native._ir import Value
 from qrun.native._numbers import rounded_once
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
@@ -28,7 +28,7 @@ CONSTANTS = {"ort": 8, "real": 32}
 """Bytes of constants per column of the forms that give float32."""
 
 
-class Scale:
+class Scale(Kernel):
     """Writes one kernel: `vectors` vectors of a row at a time, `rows` terms (0 to 2).
 
     out f32: ``ort``   fl32(fl32(float32(acc) * multiplier) + bias)
@@ -37,21 +37,19 @@ class Scale:
     other out: the forms of requantization (forms.py).
     """
 
+    names = ARGUMENTS
+
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
-        self.w.label("entry")
-        self.a = a = Arguments(self.w, ARGUMENTS)
+        super().__init__(spec, isa)
         self.floats = spec.out == "f32"
         form, out = ("i32", "i32") if self.floats else (spec.form, spec.out)
-        self.epilogue = Requantizer(self.w, isa, form, out, spec.vectors, a.zero_point, a.mask)
+        self.epilogue = Requantizer(self.w, isa, form, out, spec.vectors, self.a.zero_point, self.a.mask)
         size = CONSTANTS[spec.form] if self.floats else 0
         self.panel_bytes = size * spec.vectors * isa.lanes or self.epilogue.panel_bytes()
 
-    def text(self) -> str:
-        w, a = self.w, self.a
-        with w.tiles(a.tiles) as tile, w.part(tile, a.chunk, a.rows) as row:
+    def tile(self, tile: Value) -> None:
+        with self.w.part(tile, self.a.chunk, self.a.rows) as row:
             self._row(row)
-        return w.kernel()
 
     def _row(self, row: Value) -> None:
         w, a, spec, lanes = self.w, self.a, self.spec, self.isa.lanes

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import reduce
 from operator import add
 
-from qrun.native._flow import Flow
-from qrun.native._ir import MAGIC64, Arguments, Operand, Value
+from qrun.native._flow import Kernel
+from qrun.native._ir import MAGIC64, Operand, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -32,22 +32,21 @@ _PARTS = 4
 """Partial sums of a row."""
 
 
-class Softmax:
+class Softmax(Kernel):
     """rows: bytes in which the greatest and the least code are sought, 0 for one at a time."""
 
+    names = NAMES
+
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
-        self.w.label("entry")
-        self.a = Arguments(self.w, NAMES)
+        super().__init__(spec, isa)
         self.certain = self.a.certain.load("double", 8)
         self.table = self.w.let("ptr", "alloca [256 x i8], align 64") if spec.form == "table" else None
 
-    def text(self) -> str:
+    def tile(self, tile: Value) -> None:
         a = self.a
-        with self.w.tiles(a.tiles) as tile, self.w.part(tile, a.chunk, a.rows) as row:
+        with self.w.part(tile, a.chunk, a.rows) as row:
             start = row * a.length
             self._row(a.x + start, a.y + start)
-        return self.w.kernel()
 
     def _row(self, x: Value, y: Value) -> None:
         w, a = self.w, self.a

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from qrun.native._flow import Flow
-from qrun.native._ir import Arguments
-from qrun.native.isa import Isa
-from qrun.native.spec import KernelSpec
+from qrun.native._flow import Kernel
+from qrun.native._ir import Value
 
 STARTS = ("zero*", "y*", "first*", "sums*", "count", "tiles")
 """One 8-byte word each.
@@ -16,21 +14,16 @@ sums    int32 [count]: of the weights
 """
 
 
-class Starts:
+class Starts(Kernel):
     """y = first - zero * sums, modulo 2**32."""
 
-    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
-        self.w.label("entry")
-        self.a = Arguments(self.w, STARTS)
+    names = STARTS
 
-    def text(self) -> str:
+    def tile(self, tile: Value) -> None:
         w, a, lanes = self.w, self.a, self.isa.lanes
-        with w.tiles(a.tiles):
-            zero = a.zero.load("i8").extended("i32", self.spec.signed).splat(lanes)
-            with w.loop(0, a.count, lanes) as turn:
-                place = turn.index * 4
-                first, sums = ((start + place).load(zero.kind, 4) for start in (a.first, a.sums))
-                made = first - zero * sums
-                (a.y + place).store(made, 4)
-        return w.kernel()
+        zero = a.zero.load("i8").extended("i32", self.spec.signed).splat(lanes)
+        with w.loop(0, a.count, lanes) as turn:
+            place = turn.index * 4
+            first, sums = ((start + place).load(zero.kind, 4) for start in (a.first, a.sums))
+            made = first - zero * sums
+            (a.y + place).store(made, 4)

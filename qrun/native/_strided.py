@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from qrun.native._flow import Flow
-from qrun.native._ir import Arguments, Value
+from qrun.native._flow import Kernel
+from qrun.native._ir import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 
@@ -25,23 +24,34 @@ def outer_names(operands: Sequence[str]) -> tuple[str, ...]:
     return (*(f"{name}*" for name in operands), "n1", "n2", *strides, "chunks", "chunk", "units", "share", "tiles")
 
 
-class Strided:
+class Strided(Kernel):
     """operands: their names in the struct. starts: where each begins, for the unit at work."""
 
     operands: tuple[str, ...] = ("x", "y")
-    names: tuple[str, ...]
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
-        self.w.label("entry")
-        self.a = Arguments(self.w, self.names)
+        super().__init__(spec, isa)
         self.starts: dict[str, Value] = {}
 
-    def text(self) -> str:
-        with self._unit() as chunk:
-            first = chunk * self.a.chunk
-            self._chunk(first, first + self.a.chunk)
-        return self.w.kernel()
+    def tile(self, tile: Value) -> None:
+        """Let operands start at the outer index of each unit, and do its chunk."""
+        w, a = self.w, self.a
+        start = tile * a.share
+        end = (start + a.share).least(a.units)
+        rest, chunk = divmod(start, a.chunks)
+        rest, i2 = divmod(rest, a.n2)
+        i0, i1 = divmod(rest, a.n1)
+        with w.loop(start, end, 1, [chunk, i2, i1, i0]) as unit:
+            chunk, i2, i1, i0 = unit.carried
+            for name in self.operands:
+                pointer = a[name]
+                for axis, index in enumerate((i0, i1, i2)):
+                    pointer = pointer + index * a[f"{name}_{axis}"]
+                self.starts[name] = pointer
+            first = chunk * a.chunk
+            self._chunk(first, first + a.chunk)
+            unit.next(*self._following(unit.carried))
+        self.end()
 
     def _chunk(self, first: Value, end: Value) -> None:
         """Do this part of the first own axis; `end` may lie beyond it."""
@@ -49,27 +59,6 @@ class Strided:
 
     def end(self) -> None:
         """What is left to do when a tile's units are done."""
-
-    @contextmanager
-    def _unit(self) -> Iterator[Value]:
-        """Let operands start at the outer index of each unit; yields its chunk."""
-        w, a = self.w, self.a
-        with w.tiles(a.tiles) as tile:
-            start = tile * a.share
-            end = (start + a.share).least(a.units)
-            rest, chunk = divmod(start, a.chunks)
-            rest, i2 = divmod(rest, a.n2)
-            i0, i1 = divmod(rest, a.n1)
-            with w.loop(start, end, 1, [chunk, i2, i1, i0]) as unit:
-                chunk, i2, i1, i0 = unit.carried
-                for name in self.operands:
-                    pointer = a[name]
-                    for axis, index in enumerate((i0, i1, i2)):
-                        pointer = pointer + index * a[f"{name}_{axis}"]
-                    self.starts[name] = pointer
-                yield chunk
-                unit.next(*self._following(unit.carried))
-            self.end()
 
     def _following(self, counters: list[Value]) -> list[Value]:
         """Chunk and outer indices of the next unit: one more, with carry from one to the next."""
