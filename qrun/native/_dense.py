@@ -9,14 +9,13 @@ each of its channels, and meets the four activations of one row in every lane; f
     activations   x0 x1 x2 x3 | x0 x1 x2 x3 | x0 x1 x2 x3 | ...
     sum           += a . x    | += b . x    | += c . x    | ...
 
-The loops are tiles, blocks, taps and k. They test at their end, and share counters and labels: flow helpers would write
-other blocks, which LLVM schedules in another way.
+The loops are tiles, blocks, taps and k; the sums stay in registers through the last two.
 """
 
 from __future__ import annotations
 
 from qrun.native._dot import activations, dot, int32s, weights
-from qrun.native._flow import Kernel, row_at
+from qrun.native._flow import Carry, Kernel, row_at
 from qrun.native._ir import Value
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
@@ -62,82 +61,75 @@ class Dense(Kernel):
         self.flip = w.value("i32", _FLIP).splat(isa.lanes) if isa.shift(spec.signed) else None
 
     def text(self) -> str:
-        w = self.w
-        w.jump("claim")
-        self._place(w.claim_named(self.a.tiles))
-        self._tap_head()
-        self._products()
-        self._tap_tail()
-        self._finish()
+        with self.w.named_tiles(self.a.tiles) as tile:
+            self.tile(tile)
         return self.finished()
 
-    def _place(self, tile: Value) -> None:
-        """Pointers of the tile's image, panel and blocks."""
+    def tile(self, tile: Value) -> None:
+        """A panel of channels and a chunk of the blocks of an image."""
         w, a, spec = self.w, self.a, self.spec
         chunk = tile // a.chunk_step % a.chunks
         panel = tile // a.panel_step % a.panels
         image = tile // a.chunks // a.panels
         group, place = divmod(panel, a.group_panels)
         first = chunk * a.chunk
-        self.end = (first + a.chunk).least(a.blocks)
+        end = (first + a.chunk).least(a.blocks)
         channels = spec.vectors * self.isa.lanes
-        self.x = a.x + image * a.x_image + group * a.x_group
-        self.weights = a.weights + panel * self.panel_weights
+        x = a.x + image * a.x_image + group * a.x_group
+        matrix = a.weights + panel * self.panel_weights
         bias = a.bias + panel * (4 * channels)
-        self.constants = a.constants + panel * self.epilogue.panel_bytes()
+        constants = a.constants + panel * self.epilogue.panel_bytes()
         y = a.y + image * a.y_image + group * a.y_group
-        self.y = y + place * (channels * (4 if spec.out == "i32" else 1))
+        y = y + place * (channels * (4 if spec.out == "i32" else 1))
         self.epilogue.set_panel((place + 1).test("eq", a.group_panels))
-        w.jump("block")
-        w.label("block")
-        self.m = w.turn("%m", first, "work", "%m1", "store_end")
-        self.offsets = a.offsets + self.m * (a.taps * (4 * spec.rows))
-        self.start = [(bias + j * self.bytes).load(self.kind, 16) for j in range(spec.vectors)]
-        if spec.prefetch:
-            turns = a.taps * a.depth
-            done = (self.m - first) * turns * (64 * spec.prefetch)
-            self.fetch = self.weights + self.panel_weights + done
-        w.jump("tap")
+        with w.repeat("block", "block_end", "%more_blocks", end, [Carry("%m", first, "%m1", 1)]) as (m,):
+            offsets = a.offsets + m * (a.taps * (4 * spec.rows))
+            start = [(bias + j * self.bytes).load(self.kind, 16) for j in range(spec.vectors)]
+            fetch = []
+            if spec.prefetch:
+                turns = a.taps * a.depth
+                done = (m - first) * turns * (64 * spec.prefetch)
+                fetch = [matrix + self.panel_weights + done]
+            sums = self._taps(x, offsets, matrix, start, fetch)
+            row = (m * spec.rows).least(a.last_row)
+            self.epilogue.store_block(sums, constants, y + row * a.y_row, a.y_row)
 
-    def _tap_head(self) -> None:
-        """One row pointer per row of the block, for this tap."""
-        w, spec = self.w, self.spec
-        w.label("tap")
-        self.t = w.turn("%t", w.value("i64", 0), "block", "%t1", "tap_end")
-        self.o = w.turn("%o", self.offsets, "block", "%o1", "tap_end")
-        self.b = w.turn("%b", self.weights, "block", "%b1", "tap_end")
-        self.acc = {
-            (i, j): w.turn(f"%tap_{i}_{j}", self.start[j], "block", f"%next_{i}_{j}", "tap_end") for i, j in self.cells
-        }
-        if spec.prefetch:
-            self.fetch = w.turn("%f", self.fetch, "block", "%f1", "tap_end")
-        self.rows = [row_at(self.x, self.o + 4 * i, self.a.padding) for i in range(spec.rows)]
-        w.jump("k")
+    def _taps(
+        self, x: Value, offsets: Value, matrix: Value, start: list[Value], fetch: list[Value]
+    ) -> list[list[Value]]:
+        """A block's sums, from those that each row starts with. fetch: what to ask the memory for, if anything."""
+        w, a, spec, zero = self.w, self.a, self.spec, self.w.value("i64", 0)
+        carried = [Carry("%t", zero, "%t1", 1), Carry("%o", offsets, "%o1", 4 * spec.rows), Carry("%b", matrix, "%b1")]
+        carried += [Carry(f"%tap_{i}_{j}", start[j], f"%next_{i}_{j}") for i, j in self.cells]
+        carried += [Carry("%f", place, "%f1") for place in fetch]
+        with w.repeat("tap", "finish", "%more_taps", a.taps, carried) as (_, place, matrix, *held):
+            rows = [row_at(x, place + 4 * i, a.padding) for i in range(spec.rows)]
+            carried = [
+                Carry("%k0", zero, "%k1", 1),
+                Carry("%bk", matrix, "%b1", spec.unroll * spec.vectors * self.bytes),
+            ]
+            carried += [Carry("%fk", place, "%f1") for place in held[len(self.cells) :]]
+            sums = dict(zip(self.cells, held, strict=False))
+            carried += [Carry(f"%acc_{i}_{j}", total, f"%next_{i}_{j}") for (i, j), total in sums.items()]
+            with w.repeat("k", "tap_end", "%more_k", a.depth, carried) as (k, matrix, *held):
+                for place in held[: len(fetch)]:
+                    self._prefetch(place)
+                step = k * (4 * spec.unroll)
+                sums = dict(zip(self.cells, held[len(fetch) :], strict=True))
+                self._products([row + step for row in rows], matrix, sums)
+        return [[sums[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
 
-    def _products(self) -> None:
-        """All k-steps of a tap."""
-        w, spec, isa, vectors = self.w, self.spec, self.isa, range(self.spec.vectors)
-        w.label("k")
-        k = w.turn("%k0", w.value("i64", 0), "tap", "%k1", "k")
-        place = w.turn("%bk", self.b, "tap", "%b1", "k")
-        if spec.prefetch:
-            self.fetch = w.turn("%fk", self.fetch, "tap", "%f1", "k")
-        acc = {(i, j): w.turn(f"%acc_{i}_{j}", self.acc[i, j], "tap", f"%next_{i}_{j}", "k") for i, j in self.cells}
-        self._prefetch()
-        step = k * (4 * spec.unroll)
-        rows = [row + step for row in self.rows]
+    def _products(self, rows: list[Value], matrix: Value, sums: dict[tuple[int, int], Value]) -> None:
+        """Add the products of a turn to the sums."""
+        spec, isa, vectors = self.spec, self.isa, range(self.spec.vectors)
         held: dict[Value, Value] = {}
         for u in range(spec.unroll):
-            last = u == spec.unroll - 1
-            panel = [weights(isa, (place + (u * spec.vectors + j) * self.bytes).load(self.kind, 16)) for j in vectors]
+            panel = [weights(isa, (matrix + (u * spec.vectors + j) * self.bytes).load(self.kind, 16)) for j in vectors]
             for i, row in enumerate(rows):
                 x = activations(isa, self._broadcast(row, u, held))
                 for j in vectors:
-                    acc[i, j] = dot(isa, acc[i, j], x, panel[j], f"%next_{i}_{j}" if last else "")
-        self.acc = acc
-        more = k.plus(1, "%k1")
-        w.at(place, spec.unroll * spec.vectors * self.bytes, "%b1")
-        w.branch(more.test("ult", self.a.depth, "%more_k"), "k", "tap_end")
+                    name = f"%next_{i}_{j}" if u == spec.unroll - 1 else ""
+                    sums[i, j] = dot(isa, sums[i, j], x, panel[j], name)
 
     def _broadcast(self, row: Value, u: int, held: dict[Value, Value]) -> Value:
         """A row's four activations of k-step u in every lane.
@@ -156,27 +148,8 @@ class Dense(Kernel):
         """Activations of one sign as those of the other."""
         return packed if self.flip is None else packed ^ self.flip
 
-    def _prefetch(self) -> None:
+    def _prefetch(self, place: Value) -> None:
         """Ask for a share of the next panel's weights."""
-        lines = self.spec.prefetch
-        for line in range(lines):
-            self.w.prefetch(self.fetch + 64 * line)
-        if lines:
-            self.w.at(self.fetch, 64 * lines, "%f1")
-
-    def _tap_tail(self) -> None:
-        w = self.w
-        w.label("tap_end")
-        more = self.t.plus(1, "%t1")
-        w.at(self.o, 4 * self.spec.rows, "%o1")
-        w.branch(more.test("ult", self.a.taps, "%more_taps"), "tap", "finish")
-
-    def _finish(self) -> None:
-        w, spec, a = self.w, self.spec, self.a
-        w.label("finish")
-        row = (self.m * spec.rows).least(a.last_row)
-        block = [[self.acc[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
-        self.epilogue.store_block(block, self.constants, self.y + row * a.y_row, a.y_row)
-        w.branch(self.m.plus(1, "%m1").test("ult", self.end, "%more_blocks"), "block", "block_end")
-        w.label("block_end")
-        w.jump("claim")
+        for line in range(self.spec.prefetch):
+            self.w.prefetch(place + 64 * line)
+        self.w.at(place, 64 * self.spec.prefetch, "%f1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qrun.native._dot import dot, int16s, int32s, multiply_add
-from qrun.native._flow import Kernel, unpacking
+from qrun.native._flow import Carry, Kernel, unpacking
 from qrun.native._ir import Value
 from qrun.native._requantize_ir import Requantizer
 from qrun.native.isa import Isa
@@ -19,6 +19,8 @@ ARGUMENTS = (
 """As for the dense kernel, but a tile is a run of blocks with all panels; `last_channel` is where the last panel
 starts: panels overlap rather than run over, unless there are fewer channels than one vector (then `mask` cuts it)."""
 
+Sums = dict[tuple[int, int], Value]
+"""By pixel and vector."""
 VECTORS = 4
 """Vectors of channels in a panel of the interleaved kernel."""
 
@@ -43,79 +45,61 @@ class Depthwise(Kernel):
         self.epilogue.by_lanes = self.step > 1
 
     def text(self) -> str:
-        w, a = self.w, self.a
-        w.jump("claim")
-        image, chunk = divmod(w.claim_named(a.tiles), a.chunks)
-        first = chunk * a.chunk
-        self.end = (first + a.chunk).least(a.blocks)
-        self.x = a.x + image * a.x_image
-        self.y = a.y + image * a.y_image
-        w.jump("block")
-        self._place(first)
-        self._taps()
-        self._finish()
+        with self.w.named_tiles(self.a.tiles) as tile:
+            self.tile(tile)
         return self.finished()
 
-    def _place(self, first: Value) -> None:
-        """What the block's pixels and the panel's channels are read from, and where results go."""
+    def tile(self, tile: Value) -> None:
+        """A run of an image's blocks, each with all panels of channels."""
         w, a, spec = self.w, self.a, self.spec
-        lanes = spec.vectors * self.isa.lanes
-        w.label("block")
-        self.m = w.turn("%m", first, "work", "%m1", "panel_end")
-        self.offsets = a.offsets + self.m * (a.taps * (4 * self.units))
-        self.y_first = self.y + (self.m * spec.rows).least(a.last_row) * a.y_row
-        w.jump("panel")
-        w.label("panel")
-        self.p = w.turn("%p", w.value("i64", 0), "block", "%p1", "store_end")
-        self.channel = (self.p * lanes).least(a.last_channel)
-        self.panel = a.weights + self.p * self.panel_weights
-        self.constants = a.constants + self.p * self.epilogue.panel_bytes()
-        bias = a.bias + self.p * (4 * lanes)
-        self.epilogue.set_panel((self.p + 1).test("eq", a.panels))
-        self.start = [(bias + j * self.bytes).load(self.kind, 16) for j in range(spec.vectors)]
-        self.x_channel = self.x + self.channel
-        w.jump("tap")
+        lanes, size = spec.vectors * self.isa.lanes, 4 if spec.out == "i32" else 1
+        image, chunk = divmod(tile, a.chunks)
+        first = chunk * a.chunk
+        end = (first + a.chunk).least(a.blocks)
+        x = a.x + image * a.x_image
+        y = a.y + image * a.y_image
+        with w.repeat("block", "block_end", "%more_blocks", end, [Carry("%m", first, "%m1", 1)]) as (m,):
+            offsets = a.offsets + m * (a.taps * (4 * self.units))
+            row = y + (m * spec.rows).least(a.last_row) * a.y_row
+            panels = [Carry("%p", w.value("i64", 0), "%p1", 1)]
+            with w.repeat("panel", "panel_end", "%more_panels", a.panels, panels) as (p,):
+                channel = (p * lanes).least(a.last_channel)
+                panel = a.weights + p * self.panel_weights
+                constants = a.constants + p * self.epilogue.panel_bytes()
+                bias = a.bias + p * (4 * lanes)
+                self.epilogue.set_panel((p + 1).test("eq", a.panels))
+                start = [(bias + j * self.bytes).load(self.kind, 16) for j in range(spec.vectors)]
+                sums = self._taps(x + channel, offsets, panel, start)
+                self.epilogue.store_block(sums, constants, row + channel * size, a.y_row)
 
-    def _taps(self) -> None:
-        w, spec = self.w, self.spec
-        w.label("tap")
-        tap = w.turn("%t", w.value("i64", 0), "panel", "%t1", "tap")
-        self.here = w.turn("%o", self.offsets, "panel", "%o1", "tap")
-        place = w.turn("%b", self.panel, "panel", "%b1", "tap")
-        self.acc = {
-            (i, j): w.turn(f"%acc_{i}_{j}", self.start[j], "panel", f"%next_{i}_{j}", "tap") for i, j in self.cells
-        }
-        weights = [(place + j * self.bytes).load(self.kind, 16) for j in range(spec.unroll * spec.vectors)]
-        for unit in range(self.units):
-            self._multiply(unit, weights)
-        more = tap.plus(self.step, "%t1")
-        w.at(self.here, 4 * self.units * self.step, "%o1")
-        w.at(place, self.turn_weights, "%b1")
-        w.branch(more.test("ult", self.a.taps, "%more_taps"), "tap", "finish")
+    def _taps(self, x: Value, offsets: Value, panel: Value, start: list[Value]) -> list[list[Value]]:
+        """The sums of a block and a panel, from those that each pixel starts with."""
+        spec = self.spec
+        carried = [
+            Carry("%t", self.w.value("i64", 0), "%t1", self.step),
+            Carry("%o", offsets, "%o1", 4 * self.units * self.step),
+            Carry("%b", panel, "%b1", self.turn_weights),
+            *(Carry(f"%acc_{i}_{j}", start[j], f"%next_{i}_{j}") for i, j in self.cells),
+        ]
+        with self.w.repeat("tap", "finish", "%more_taps", self.a.taps, carried) as (_, here, place, *held):
+            sums = dict(zip(self.cells, held, strict=True))
+            weights = [(place + j * self.bytes).load(self.kind, 16) for j in range(spec.unroll * spec.vectors)]
+            for unit in range(self.units):
+                rows = (self._row(x, here + 4 * (tap * self.units + unit)) for tap in range(self.step))
+                self._multiply(unit, rows, weights, sums)
+        return [[sums[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
 
-    def _row(self, unit: int, tap: int) -> Value:
-        """Where the pixels of a unit have their channels for a tap of this turn."""
-        offset = (self.here + 4 * (tap * self.units + unit)).load("i32", 4)
-        return offset.test("slt", 0).select(self.a.padding, self.x_channel + offset.sext("i64"))
+    def _row(self, x: Value, place: Value) -> Value:
+        """Where the pixels of a unit have their channels for a tap."""
+        offset = place.load("i32", 4)
+        return offset.test("slt", 0).select(self.a.padding, x + offset.sext("i64"))
 
-    def _multiply(self, unit: int, weights: list[Value]) -> None:
-        """The sums of a unit's pixels, with the products of this turn."""
-        n, row, i = self.isa.lanes, self._row(unit, 0), unit
+    def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: Sums) -> None:
+        """Add the products of a unit's pixels to the sums; rows: where they have their channels, tap by tap."""
+        n, row = self.isa.lanes, next(rows)
         for j, weight in enumerate(weights):
             x = (row + j * n).load(f"<{n} x i8>").extended("i32", self.spec.signed)
-            self.acc[i, j] = multiply_add(self.isa, self.acc[i, j], x, weight, f"%next_{i}_{j}")
-
-    def _finish(self) -> None:
-        w, spec, a = self.w, self.spec, self.a
-        w.label("finish")
-        first = self.y_first + self.channel * (4 if spec.out == "i32" else 1)
-        block = [[self.acc[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
-        self.epilogue.store_block(block, self.constants, first, a.y_row)
-        w.branch(self.p.plus(1, "%p1").test("ult", a.panels, "%more_panels"), "panel", "panel_end")
-        w.label("panel_end")
-        w.branch(self.m.plus(1, "%m1").test("ult", self.end, "%more_blocks"), "block", "block_end")
-        w.label("block_end")
-        w.jump("claim")
+            sums[unit, j] = multiply_add(self.isa, sums[unit, j], x, weight, f"%next_{unit}_{j}")
 
 
 class Interleaved(Depthwise):
@@ -133,19 +117,19 @@ class Interleaved(Depthwise):
         self.step = taps_per_turn(isa)
         super().__init__(spec, isa)
 
-    def _multiply(self, unit: int, weights: list[Value]) -> None:
-        taps = [self._row(unit, tap).load(f"<{self.bytes} x i8>") for tap in range(self.step)]
+    def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: Sums) -> None:
+        taps = [row.load(f"<{self.bytes} x i8>") for row in rows]
         if self.spec.signed:
             flip = self.w.value("i8", -128).splat(self.bytes)
             taps = [tap ^ flip for tap in taps]
         for j, x in enumerate(self._quads(taps) if self.step == 4 else self._pairs(taps)):
             for pixel in range(self.spec.unroll):
                 i, weight = unit * self.spec.unroll + pixel, weights[4 * pixel + j]
-                acc, name = self.acc[i, j], f"%next_{i}_{j}"
+                name = f"%next_{i}_{j}"
                 if self.step == 4:
-                    self.acc[i, j] = dot(self.isa, acc, (x,), (weight,), name)
+                    sums[i, j] = dot(self.isa, sums[i, j], (x,), (weight,), name)
                 else:
-                    self.acc[i, j] = multiply_add(self.isa, acc, x, weight, name)
+                    sums[i, j] = multiply_add(self.isa, sums[i, j], x, weight, name)
 
     def _quads(self, taps: list[Value]) -> Iterator[Value]:
         """Bytes of four taps by turns."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from qrun.native._ir import Arguments, Operand, Value, Writer
 from qrun.native._runner import DOUBT
@@ -22,6 +23,15 @@ class Turn:
 
     def next(self, *values: Value) -> None:
         self.end = list(values)
+
+
+class Carry(NamedTuple):
+    """A value that `repeat` carries from turn to turn: its name, what it is first, its next name, and what is added."""
+
+    name: str
+    start: Value
+    after: str
+    step: int = 0
 
 
 class Flow(Writer):
@@ -104,8 +114,10 @@ class Flow(Writer):
         self.lines[place] = f"  {done} = phi i64 [0, %{before}], [{following}, %{self.here}]"
         self.jump("claim")
 
-    def claim_named(self, count: Value) -> Value:
-        """As `tiles`, in the names of kernels that write their loops themselves and go on at `claim` after `block_end`."""
+    @contextmanager
+    def named_tiles(self, count: Value) -> Iterator[Value]:
+        """As `tiles`, in names that do not change with the kernel; the body ends in the block `block_end`."""
+        self.jump("claim")
         self.label("claim")
         done = self.turn("%done", self.value("i64", 0), "entry", "%done1", "block_end")
         tile = self.let("i64", "atomicrmw add ptr %next, i64 1 monotonic", "%tile")
@@ -114,7 +126,33 @@ class Flow(Writer):
         self.do(f"ret i64 {done}")
         self.label("work")
         done.plus(1, "%done1")
-        return tile
+        yield tile
+        self.jump("claim")
+
+    @contextmanager
+    def repeat(self, body: str, out: str, more: str, end: Value, carried: Sequence[Carry]) -> Iterator[list[Value]]:
+        """The body until the first of the carried values, an unsigned index, reaches `end`: at least once.
+
+        The test, called `more`, stands at the end. body, out: labels of the loop and of what follows it. The values of
+        the next turn have the names that `carried` says: the body makes them, but for those that move by a step.
+        """
+        before = self.here
+        self.jump(body)
+        self.label(body)
+        place = len(self.lines)
+        values = [self.let(carry.start.kind, "phi", carry.name) for carry in carried]
+        yield values
+        moved = [
+            self.at(value, carry.step, carry.after) if value.kind == "ptr" else value.plus(carry.step, carry.after)
+            for value, carry in zip(values, carried, strict=True)
+            if carry.step
+        ]
+        self.lines[place : place + len(carried)] = [
+            f"  {carry.name} = phi {carry.start.kind} [{carry.start}, %{before}], [{carry.after}, %{self.here}]"
+            for carry in carried
+        ]
+        self.branch(moved[0].test("ult", end, more), body, out)
+        self.label(out)
 
     def undecided(self) -> None:
         """Say that a result is not decided. All threads store the same, and who asks comes after the run's last barrier."""

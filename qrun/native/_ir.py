@@ -100,9 +100,6 @@ class Value:
     def __rsub__(self, other: Operand) -> Value:
         return self.like(other) - self
 
-    def __rmul__(self, other: Operand) -> Value:
-        return self.like(other) * self
-
     def __rtruediv__(self, other: Operand) -> Value:
         return self.like(other) / self
 
