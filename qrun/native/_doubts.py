@@ -9,7 +9,7 @@ _ROOM = 128
 """Rows in the list: with all else that is on the stack it is less than a page."""
 
 
-class Doubts:
+class Recheck:
     """Rows of `x` elements, each with a result of `y`; settle: the address of what makes them. Made in the entry block."""
 
     def __init__(self, w: Flow, settle: Value, x: Value | int, y: Value | int) -> None:

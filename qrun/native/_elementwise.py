@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qrun.native._doubts import Doubts
+from qrun.native._doubts import Recheck
 from qrun.native._ir import ZERO, Operand, Value, every
 from qrun.native._numbers import at_most, erf, exp, gelu, rounds_apart, sigmoid, tanh
 from qrun.native._strided import Strided, outer_names
@@ -70,7 +70,7 @@ class Elementwise(Strided):
         self.operands = OPERANDS[len(self.sources)]
         self.names = (*outer_names(self.operands), *OWN)
         super().__init__(spec, isa)
-        self.doubts = Doubts(self.w, self.a.settle, spec.rows, spec.rows) if self.function in CLOSE else None
+        self.doubts = Recheck(self.w, self.a.settle, spec.rows, spec.rows) if self.function in CLOSE else None
 
     def _chunk(self, first: Value, end: Value) -> None:
         w, a, n = self.w, self.a, self.spec.rows

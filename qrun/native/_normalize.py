@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from qrun.native._doubts import Doubts
+from qrun.native._doubts import Recheck
 from qrun.native._flow import Kernel
 from qrun.native._ir import Value
 from qrun.native._numbers import exp, rounds_apart
@@ -44,7 +44,7 @@ class _Rows(Kernel):
         self.n, a = spec.rows, self.a
         self.whole = a.length & -self.n
         self.made = self.w.value("i64", 1) if self.reduces else a.length
-        self.doubts = Doubts(self.w, a.settle, a.length, self.made)
+        self.doubts = Recheck(self.w, a.settle, a.length, self.made)
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
@@ -92,7 +92,7 @@ class _Rows(Kernel):
         return rest.carried[0].any()
 
 
-class Standardize(_Rows):
+class LayerNorm(_Rows):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias."""
 
     names = STANDARDIZE
@@ -125,7 +125,7 @@ class Standardize(_Rows):
         return self._stored(y, result)
 
 
-class Shares(_Rows):
+class SoftmaxF32(_Rows):
     """exp(x - greatest) / sum exp(x - greatest). The exponentials of a row lie in the thread's memory."""
 
     names = SHARES

@@ -88,7 +88,7 @@ class Range(_Elements):
         return [least.where("olt", state[0]), most.where("ogt", state[1]), bad + state[2]]
 
 
-class Codes(_Elements):
+class DynamicQuantizer(_Elements):
     """y = saturate(RNE(fl32(x / scale)) + zero_point), uint8; NaN becomes 0.
 
     x * inverse, cut to what does not saturate, differs from the quotient by less than 2**-14. Where it is farther than

@@ -39,7 +39,7 @@ _WRITERS = {
     "pack_rows": "_pack.PackRows",
     "pack_columns": "_pack.PackColumns",
     "range": "_range.Range",
-    "codes": "_range.Codes",
+    "codes": "_range.DynamicQuantizer",
     "parameters": "_range.Parameters",
     "starts": "_starts.Starts",
     "scale": "_scale.Scale",
@@ -58,8 +58,8 @@ _WRITERS = {
     "dequantize": "_quantize.Dequantize",
     "softmax": "_softmax.Softmax",
     "elementwise": "_elementwise.Elementwise",
-    "standardize": "_normalize.Standardize",
-    "shares": "_normalize.Shares",
+    "standardize": "_normalize.LayerNorm",
+    "shares": "_normalize.SoftmaxF32",
     "mean": "_normalize.Mean",
 }
 """The class that writes kernels of each kind; imported when one is to be compiled."""
