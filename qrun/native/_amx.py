@@ -18,8 +18,6 @@ Of a block two tiles high and four vectors wide, tiles 0 to 7 hold these at a ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from qrun.native._flow import Kernel, row_at
 from qrun.native._ir import Value, constants
 from qrun.native._requantize_ir import Requantizer
@@ -67,17 +65,13 @@ def scratch_bytes(spec: KernelSpec, copied: int = 0) -> int:
     return _SUMS + spec.rows * spec.vectors * STEP + copied
 
 
-@dataclass(slots=True)
 class _Holding(Requantizer):
     """An epilogue that loads its constants once per panel, if they are few."""
 
-    loaded: dict[tuple[int, int], Value] = field(default_factory=dict)
-
     def hold(self, held: Value) -> None:
-        element = "double" if self.form == "f64" else "float"
-        for number in range(_HELD.get(self.form, 0)):
-            for place in range(self.vectors):
-                self.loaded[number, place] = super(_Holding, self)._constant(held, number, place, element)
+        element, load = "double" if self.form == "f64" else "float", super()._constant
+        places = [(number, place) for number in range(_HELD.get(self.form, 0)) for place in range(self.vectors)]
+        self.loaded = {(number, place): load(held, number, place, element) for number, place in places}
 
     def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
         return self.loaded[field, place]
@@ -151,10 +145,8 @@ class Amx(Kernel):
         share = tile % a.shares
         place = w.let("i64", f"udiv i64 {tile}, {a.shares}", "%place")
         chunk, image = place % a.chunks, place // a.chunks
-        self.first = chunk * a.chunk
-        self.end = (self.first + a.chunk).least(a.blocks)
-        self.first_panel = share * a.share
-        self.end_panel = (self.first_panel + a.share).least(a.panels)
+        self.first, self.end = chunk.part(a.chunk, a.blocks)
+        self.first_panel, self.end_panel = share.part(a.share, a.panels)
         self.x = a.x + image * a.x_image
         self.y = a.y + image * a.y_image
         if self.copies:

@@ -11,7 +11,6 @@ unpacking makes of them and packing expects. For two pieces (eight lanes):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -68,42 +67,20 @@ def flipped(codes: Value) -> Value:
     return codes ^ -128
 
 
-@dataclass(frozen=True, slots=True)
 class Bytes:
-    """Conversions of one kernel; narrow: lanes of each of the four vectors, if not as many as there are."""
+    """Conversions of one kernel.
 
-    w: Writer
-    isa: Isa
-    narrow: int = 0
+    lanes:   of each of the four vectors; by default as many as the instruction set has. width: bytes of a vector.
+    kind, ints16, ints32, floats, floats64: types of a vector as bytes, of half of one as int16, of a quarter as int32 or
+             float32, and of half of the lanes of such a quarter as float64.
+    """
 
-    @property
-    def lanes(self) -> int:
-        return self.narrow or self.isa.lanes
-
-    @property
-    def width(self) -> int:
-        return 4 * self.lanes
-
-    @property
-    def ints32(self) -> str:
-        return f"<{self.lanes} x i32>"
-
-    @property
-    def ints16(self) -> str:
-        return f"<{2 * self.lanes} x i16>"
-
-    @property
-    def kind(self) -> str:
-        return f"<{self.width} x i8>"
-
-    @property
-    def floats(self) -> str:
-        return f"<{self.lanes} x float>"
-
-    @property
-    def floats64(self) -> str:
-        """Half of a vector's lanes."""
-        return f"<{self.lanes // 2} x double>"
+    def __init__(self, w: Writer, isa: Isa, lanes: int = 0) -> None:
+        self.w, self.isa = w, isa
+        self.lanes = n = lanes or isa.lanes
+        self.width = 4 * n
+        self.kind, self.ints16, self.ints32 = f"<{4 * n} x i8>", f"<{2 * n} x i16>", f"<{n} x i32>"
+        self.floats, self.floats64 = f"<{n} x float>", f"<{n // 2} x double>"
 
     def unpacked(self, a: Value, b: Value, half: int) -> Value:
         """Elements of a and b by turns: of the lower or upper half of each 16 bytes."""

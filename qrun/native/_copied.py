@@ -40,7 +40,7 @@ class Copied(Kernel):
     vector: bytes of one. width: bytes of a row's sums.
     """
 
-    names = ARGUMENTS
+    names: tuple[str, ...] = ARGUMENTS
     own_memory = True
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
@@ -74,8 +74,7 @@ class Copied(Kernel):
         rest, share = divmod(tile, a.shares)
         rest, group = divmod(rest, a.groups)
         image, chunk = divmod(rest, a.chunks)
-        first = chunk * a.chunk
-        end = (first + a.chunk).least(a.blocks)
+        first, end = chunk.part(a.chunk, a.blocks)
         self.copy_blocks(a.x + image * a.x_image + group * a.x_group, first, end)
         panel, before = share * a.share, group * a.panels
         y = a.y + image * a.y_image + group * a.y_group

@@ -72,8 +72,7 @@ class Dense(Kernel):
         panel = tile // a.panel_step % a.panels
         image = tile // a.chunks // a.panels
         group, place = divmod(panel, a.group_panels)
-        first = chunk * a.chunk
-        end = (first + a.chunk).least(a.blocks)
+        first, end = chunk.part(a.chunk, a.blocks)
         channels = spec.vectors * self.isa.lanes
         x = a.x + image * a.x_image + group * a.x_group
         matrix = a.weights + panel * self.panel_weights

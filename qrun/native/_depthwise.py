@@ -54,8 +54,7 @@ class Depthwise(Kernel):
         w, a, spec = self.w, self.a, self.spec
         lanes, size = spec.vectors * self.isa.lanes, 4 if spec.out == "i32" else 1
         image, chunk = divmod(tile, a.chunks)
-        first = chunk * a.chunk
-        end = (first + a.chunk).least(a.blocks)
+        first, end = chunk.part(a.chunk, a.blocks)
         x = a.x + image * a.x_image
         y = a.y + image * a.y_image
         with w.repeat("block", "block_end", "%more_blocks", end, [Carry("%m", first, "%m1", 1)]) as (m,):

@@ -67,9 +67,8 @@ class Flow(Writer):
 
     @contextmanager
     def part(self, number: Value, size: Operand, end: Value) -> Iterator[Value]:
-        """The body for each index of the part with this number of range(end), cut into parts of a size."""
-        first = number * size
-        with self.loop(first, (first + size).least(end), 1) as turn:
+        """The body for each index of a part of range(end)."""
+        with self.loop(*number.part(size, end), 1) as turn:
             yield turn.index
 
     def runs(self, first: Value, end: Value, counts: Iterable[int]) -> Iterator[tuple[Value, int]]:
@@ -201,17 +200,14 @@ def row_at(x: Value, place: Value, padding: Value) -> Value:
     return offset.test("slt", 0).select(padding, inside)
 
 
-def unpacking(count: int, piece: int, half: int) -> list[int]:
+def unpacking(count: int, piece: int, half: int, run: int = 1) -> list[int]:
     """The order that interleaves two vectors of `count` elements piece by piece, as x86's unpack instructions do.
 
     Of a piece of 8 elements of a and of b:   half 0: a0 b0 a1 b1 a2 b2 a3 b3   half 1: a4 b4 a5 b5 a6 b6 a7 b7
+    In runs of two elements:                  half 0: a0 a1 b0 b1 a2 a3 b2 b3   half 1: a4 a5 b4 b5 a6 a7 b6 b7
     """
-    return [
-        base + half * piece // 2 + i + source
-        for base in range(0, count, piece)
-        for i in range(piece // 2)
-        for source in (0, count)
-    ]
+    starts = [base + half * piece // 2 + i for base in range(0, count, piece) for i in range(0, piece // 2, run)]
+    return [start + source + i for start in starts for source in (0, count) for i in range(run)]
 
 
 def interleaved(rows: list[Value]) -> list[Value]:
@@ -221,15 +217,14 @@ def interleaved(rows: list[Value]) -> list[Value]:
     first lanes of all pieces come before the second ones, and `joined` or `sixteens` puts them in order.
     """
     size, count = _bytes(rows[0]), rows[0].lanes
-    lanes = max(count * size // 16, 1)
-    each = count // lanes
+    each = min(count, 16 // size)
     if len(rows) == 3:
         return _three(rows, count, each)
     pieces = [[row] for row in rows]
     while len(pieces) > 1:
         half = len(pieces) // 2
         pieces = [
-            [piece for x, y in zip(pieces[i], pieces[i + half], strict=True) for piece in _pair(x, y, each, lanes)]
+            [piece for x, y in zip(pieces[i], pieces[i + half], strict=True) for piece in _pair(x, y, each)]
             for i in range(half)
         ]
         each = min(2 * each, 16 // size)
@@ -241,14 +236,12 @@ def _bytes(vector: Value) -> int:
     return int(vector.element[1:]) // 8
 
 
-def _pair(a: Value, b: Value, each: int, lanes: int) -> list[Value]:
+def _pair(a: Value, b: Value, each: int) -> list[Value]:
     """Elements of a and b by turns, in every lane of `each`: as one vector if it has at most 16 bytes, else as two."""
-    order = [
-        [lane * each + i + source * each * lanes for i in range(each) for source in (0, 1)] for lane in range(lanes)
-    ]
+    low, high = (unpacking(a.lanes, each, half) for half in (0, 1))
     if 2 * each * _bytes(a) <= 16:
-        return [a.shuffled(order[0], b)]
-    return [a.shuffled([i for o in order for i in o[part]], b) for part in (slice(each), slice(each, None))]
+        return [a.shuffled(low + high, b)]
+    return [a.shuffled(low, b), a.shuffled(high, b)]
 
 
 def joined(pieces: list[Value]) -> list[Value]:

@@ -179,6 +179,11 @@ class Value:
         """The lesser of two signed integers."""
         return self.intrinsic("smin", other)
 
+    def part(self, size: Operand, end: Operand) -> tuple[Value, Value]:
+        """Where a part of range(end) starts and ends: the one with this number, if all have this size but the last."""
+        first = self * size
+        return first, (first + size).least(end)
+
     def fma(self, b: Operand, c: Operand) -> Value:
         """self * b + c, rounded once where the instruction set does so, else twice."""
         return self.intrinsic("fma", b, c) if self.w.fused else self * b + c

@@ -9,7 +9,7 @@ a, b, c, ...:
 from __future__ import annotations
 
 from qrun.native._dot import activations, dot, int32s, weights
-from qrun.native._flow import Kernel
+from qrun.native._flow import Kernel, unpacking
 from qrun.native._ir import Operand, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
@@ -138,12 +138,4 @@ class PackColumns(_Pack):
     @staticmethod
     def _blocks(a: Value, b: Value, run: int = 1) -> list[Value]:
         """In each block of four lanes, runs of `run` elements of a and b by turns: from the lower, then the upper half."""
-        made = []
-        for half in (0, 2):
-            order = []
-            for block in range(0, a.lanes, 4):
-                lanes = range(block + half, block + half + 2)
-                pairs = [lanes] if run == 2 else [[lane] for lane in lanes]
-                order += [lane + source for part in pairs for source in (0, a.lanes) for lane in part]
-            made.append(a.shuffled(order, b))
-        return made
+        return [a.shuffled(unpacking(a.lanes, 4, half, run), b) for half in (0, 1)]

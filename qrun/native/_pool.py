@@ -37,7 +37,7 @@ class _Pool(Kernel):
     """Panels of `vectors` vectors of `rows` bytes; 0 vectors are one of 16 bytes of which only some are stored.
     `unroll` taps per turn of the loop."""
 
-    names = POOL
+    names: tuple[str, ...] = POOL
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)

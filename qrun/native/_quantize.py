@@ -29,7 +29,7 @@ NARROW = 16
 class _Floats(Kernel):
     """`rows` elements at a time; 0 vectors: only some of 16 are stored. form: see Quantize; ``axis``: per column."""
 
-    names = ROWS
+    names: tuple[str, ...] = ROWS
     pieces = 4
     """Vectors of lanes in a block, at least."""
 

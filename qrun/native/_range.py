@@ -36,8 +36,7 @@ class _Elements(Kernel):
 
     def _bounds(self, tile: Value) -> tuple[Value, Value, Value]:
         """Of a tile: its first element, the first after whole blocks, and the end."""
-        first = tile * self.a.chunk
-        end = (first + self.a.chunk).least(self.a.count)
+        first, end = tile.part(self.a.chunk, self.a.count)
         cut = (end - first) % (_UNROLL * self.isa.lanes)
         return first, end - cut, end
 

@@ -5,8 +5,6 @@ Saturation is exact because every form delivers the rounded value itself, far fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from qrun.native._bytes import in_order, packed_bytes, packed_words
 from qrun.native._ir import MAGIC32, MAGIC64, Value, Writer, constants, every
 from qrun.native.forms import BYTES, LIMITS, MAGIC_BITS, TABLE
@@ -15,37 +13,24 @@ from qrun.native.isa import Isa
 _NEON = "llvm.aarch64.neon."
 
 
-@dataclass(slots=True)
 class Requantizer:
     """Writes the epilogue of one kernel.
 
     form, out: how (forms.py), and "u8", "s8" or "i32".
-    by_lanes:  vector j of 4 holds channels 4j..4j+3 of every 16; no vector is cut.
     vectors:   vectors per row; the last one may be cut by `mask` (lane bits).
-    full:      an i1, whether the panel's last vector is whole; lanes_on: which of its lanes exist.
+    by_lanes:  vector j of 4 holds channels 4j..4j+3 of every 16; no vector is cut.
+    full, lanes_on: an i1, whether the panel's last vector is whole; which of its lanes exist.
     """
 
-    w: Writer
-    isa: Isa
-    form: str
-    out: str
-    vectors: int
-    zero_point: Value
-    mask: Value
-    by_lanes: bool = False
-    shift: Value = field(init=False)
-    magic: Value = field(init=False)
-    full: Value = field(init=False)
-    lanes_on: Value = field(init=False)
-
-    def __post_init__(self) -> None:
-        w, n = self.w, self.isa.lanes
-        if self.form in ("y32", "x32", "ort"):
-            self.magic = w.value("float", MAGIC32).splat(n)
-            self.shift = (self.zero_point - MAGIC_BITS).splat(n)
-        elif self.form == "f64":
-            self.magic = w.value("double", MAGIC64).splat(n)
-            self.shift = self.zero_point.splat(n)
+    def __init__(self, w: Writer, isa: Isa, form: str, out: str, vectors: int, zero_point: Value, mask: Value) -> None:
+        self.w, self.isa, self.form, self.out, self.vectors = w, isa, form, out, vectors
+        self.zero_point, self.mask, self.by_lanes = zero_point, mask, False
+        if form in ("y32", "x32", "ort"):
+            self.magic = w.value("float", MAGIC32).splat(isa.lanes)
+            self.shift = (zero_point - MAGIC_BITS).splat(isa.lanes)
+        elif form == "f64":
+            self.magic = w.value("double", MAGIC64).splat(isa.lanes)
+            self.shift = zero_point.splat(isa.lanes)
 
     def set_panel(self, last: Value) -> None:
         """Choose the mask: `last` is an i1, true for the last panel."""

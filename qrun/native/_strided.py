@@ -36,8 +36,7 @@ class Strided(Kernel):
     def tile(self, tile: Value) -> None:
         """Let operands start at the outer index of each unit, and do its chunk."""
         w, a = self.w, self.a
-        start = tile * a.share
-        end = (start + a.share).least(a.units)
+        start, end = tile.part(a.share, a.units)
         rest, chunk = divmod(start, a.chunks)
         rest, i2 = divmod(rest, a.n2)
         i0, i1 = divmod(rest, a.n1)
