@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from qrun.native._flow import Flow
-from qrun.native._ir import Value, constants
+from qrun.native._values import Value, constants
 
 Write = Callable[[Flow, list[Value]], Value | None]
 BYTES, WORDS, INTS, FLOATS = "<64 x i8>", "<32 x i16>", "<16 x i32>", "<16 x float>"

@@ -19,8 +19,8 @@ Of a block two tiles high and four vectors wide, tiles 0 to 7 hold these at a ti
 from __future__ import annotations
 
 from qrun.native._flow import Kernel, row_at
-from qrun.native._ir import Value, constants
 from qrun.native._requantize_ir import Requantizer
+from qrun.native._values import Value, constants
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

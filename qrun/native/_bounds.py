@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from qrun.native._flow import Kernel
-from qrun.native._ir import MAGIC64, ZERO, Value
+from qrun.native._values import MAGIC64, ZERO, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

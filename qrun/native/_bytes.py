@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.native._flow import unpacking
-from qrun.native._ir import Value, Writer
+from qrun.native._ir import Writer
+from qrun.native._values import Value
 from qrun.native.isa import Isa
 
 PIECE = 16

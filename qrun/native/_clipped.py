@@ -16,7 +16,7 @@ from __future__ import annotations
 from qrun.native import _copied
 from qrun.native._clipping import BLOCK, BYTES, ENTRY, LOW, VECTOR, Clipping, multiplied
 from qrun.native._dot import activations, dot, weights
-from qrun.native._ir import Operand, Value
+from qrun.native._values import Operand, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

@@ -8,7 +8,8 @@ that could leave int16, the copy keeps the lower bits of eight activations (two 
 from __future__ import annotations
 
 from qrun.native._flow import Flow, row_at
-from qrun.native._ir import ZERO, Arguments, Value
+from qrun.native._ir import Arguments
+from qrun.native._values import ZERO, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from qrun.native._dot import int32s
 from qrun.native._flow import Kernel
-from qrun.native._ir import Operand, Value
 from qrun.native._requantize_ir import Requantizer
+from qrun.native._values import Operand, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

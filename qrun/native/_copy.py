@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qrun.native._flow import interleaved, joined, sixteens
-from qrun.native._ir import Value
 from qrun.native._strided import Strided, outer_names
+from qrun.native._values import Value
 
 _OUTER = outer_names(("x", "y"))
 RUNS = (*_OUTER, "rows", "x_row", "y_row", "bytes")

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from qrun.native._dot import activations, dot, int32s, weights
 from qrun.native._flow import Carry, Kernel, row_at
-from qrun.native._ir import Value
 from qrun.native._requantize_ir import Requantizer
+from qrun.native._values import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

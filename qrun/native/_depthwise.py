@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from qrun.native._dot import dot, int16s, int32s, multiply_add
 from qrun.native._flow import Carry, Kernel, unpacking
-from qrun.native._ir import Value
 from qrun.native._requantize_ir import Requantizer
+from qrun.native._values import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

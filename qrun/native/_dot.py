@@ -13,7 +13,7 @@ vpmaddubsw, which would do the latter in one step, saturates, and serves _clippe
 
 from __future__ import annotations
 
-from qrun.native._ir import Value
+from qrun.native._values import Value
 from qrun.native.isa import Isa
 
 Bytes4 = tuple[Value, ...]

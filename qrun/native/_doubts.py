@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qrun.native._flow import Flow
-from qrun.native._ir import Value
+from qrun.native._values import Value
 
 _ROOM = 128
 """Rows in the list: with all else that is on the stack it is less than a page."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qrun.native._doubts import Recheck
-from qrun.native._ir import ZERO, Operand, Value, every
 from qrun.native._numbers import at_most, erf, exp, gelu, rounds_apart, sigmoid, tanh
 from qrun.native._strided import Strided, outer_names
+from qrun.native._values import ZERO, Operand, Value, every
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

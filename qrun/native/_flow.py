@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from qrun.native._ir import Arguments, Operand, Value, Writer
+from qrun.native._ir import Arguments, Writer
 from qrun.native._runner import DOUBT
+from qrun.native._values import Operand, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qrun.native._flow import Kernel
-from qrun.native._ir import Value
+from qrun.native._values import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

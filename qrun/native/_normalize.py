@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from qrun.native._doubts import Recheck
 from qrun.native._flow import Kernel
-from qrun.native._ir import Value
 from qrun.native._numbers import exp, rounds_apart
+from qrun.native._values import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

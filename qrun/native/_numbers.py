@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from qrun.native._ir import MAGIC64, ZERO, Value
+from qrun.native._values import MAGIC64, ZERO, Value
 
 _SPLITTER = 2.0**27 + 1
 """Times a float64 of 53 bits, it splits off the upper 26 (Dekker, after Veltkamp)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from qrun.native._dot import activations, dot, int32s, weights
 from qrun.native._flow import Kernel, unpacking
-from qrun.native._ir import Operand, Value
+from qrun.native._values import Operand, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

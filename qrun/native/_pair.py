@@ -11,8 +11,8 @@ table  one pair after the other in a table of all 65,536, by the codes' bits
 from __future__ import annotations
 
 from qrun.native._bytes import flipped
-from qrun.native._ir import Value
 from qrun.native._rows import Rows
+from qrun.native._values import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

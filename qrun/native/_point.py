@@ -13,8 +13,8 @@ tables   the same in a table for each column
 from __future__ import annotations
 
 from qrun.native._bytes import flipped
-from qrun.native._ir import ZERO, Value
 from qrun.native._rows import Rows
+from qrun.native._values import ZERO, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

@@ -6,7 +6,7 @@ import math
 
 from qrun.native._bytes import Bytes, flipped
 from qrun.native._flow import Kernel, store_first
-from qrun.native._ir import MAGIC64, Value, every
+from qrun.native._values import MAGIC64, Value, every
 from qrun.native.forms import LIMITS
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qrun.native._bytes import Bytes, in_order
 from qrun.native._flow import Kernel, interleaved, sixteens, store_first
-from qrun.native._ir import MAGIC32, Value
+from qrun.native._values import MAGIC32, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from qrun.native._flow import Kernel
-from qrun.native._ir import MAGIC32, Value, constants
 from qrun.native._requantize_ir import Requantizer
+from qrun.native._values import MAGIC32, Value, constants
 from qrun.native.forms import MAGIC_BITS
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec

@@ -6,7 +6,8 @@ Saturation is exact because every form delivers the rounded value itself, far fr
 from __future__ import annotations
 
 from qrun.native._bytes import in_order, packed_bytes, packed_words
-from qrun.native._ir import MAGIC32, MAGIC64, Value, Writer, constants, every
+from qrun.native._ir import Writer
+from qrun.native._values import MAGIC32, MAGIC64, Value, constants, every
 from qrun.native.forms import BYTES, LIMITS, MAGIC_BITS, TABLE
 from qrun.native.isa import Isa
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qrun.native._bytes import PIECE, Bytes
 from qrun.native._flow import Kernel
-from qrun.native._ir import Value
+from qrun.native._values import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

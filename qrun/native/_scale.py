@@ -5,9 +5,9 @@ from __future__ import annotations
 from operator import add, sub
 
 from qrun.native._flow import Kernel
-from qrun.native._ir import Value
 from qrun.native._numbers import rounded_once
 from qrun.native._requantize_ir import Requantizer
+from qrun.native._values import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

@@ -10,7 +10,7 @@ from functools import reduce
 from operator import add
 
 from qrun.native._flow import Kernel
-from qrun.native._ir import MAGIC64, Operand, Value
+from qrun.native._values import MAGIC64, Operand, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

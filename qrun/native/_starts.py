@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qrun.native._flow import Kernel
-from qrun.native._ir import Value
+from qrun.native._values import Value
 
 STARTS = ("zero*", "y*", "first*", "sums*", "count", "tiles")
 """One 8-byte word each.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qrun.native._flow import Kernel
-from qrun.native._ir import Value
+from qrun.native._values import Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

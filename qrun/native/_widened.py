@@ -12,7 +12,7 @@ from __future__ import annotations
 from qrun.native._copied import Copied
 from qrun.native._dot import int16s, pairs
 from qrun.native._flow import row_at
-from qrun.native._ir import Operand, Value
+from qrun.native._values import Operand, Value
 from qrun.native.isa import Isa
 from qrun.native.spec import KernelSpec
 

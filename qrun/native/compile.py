@@ -89,6 +89,7 @@ _SOURCES = (
     "_rows.py",
     "_runner.py",
     "_scale.py",
+    "_values.py",
     "_widened.py",
     "_softmax.py",
     "_starts.py",

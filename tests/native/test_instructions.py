@@ -19,7 +19,7 @@ from native_support import Array, Guarded, codes
 
 from qrun.native import available
 from qrun.native._flow import Flow
-from qrun.native._ir import constants
+from qrun.native._values import constants
 from qrun.native.compile import compile_object, load_object
 from qrun.native.isa import ISAS, Isa
 

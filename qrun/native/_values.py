@@ -1,0 +1,269 @@
+"""Values of generated code, which know their LLVM type: operators write instructions, into the function that they are of."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+if TYPE_CHECKING:
+    from qrun.native._ir import Writer
+
+Operand: TypeAlias = Union["Value", str, int, float]
+"""A value, the text of a constant, or a number that becomes a constant of the type of the value beside it."""
+Typed = tuple[str, str]
+"""(type, text) of a constant operand."""
+
+ZERO = "zeroinitializer"
+MAGIC32, MAGIC64 = 1.5 * 2.0**23, 1.5 * 2.0**52
+"""Numbers of float32 and float64 whose last bit stands for 1: what is added to them is rounded to an integer, ties to
+even, which then stands in the low bits. Half as much again as the power of two leaves room below for negative ones."""
+REAL = {"double": "f64", "float": "f32"}
+"""Types of real numbers, and how the names of intrinsics call them."""
+
+
+def _integer(name: str) -> Callable[[Value, Operand], Value]:
+    """An instruction of two integers of one type."""
+    return lambda value, other: value.op(name, other)
+
+
+def _cast(name: str) -> Callable[[Value, str], Value]:
+    """A conversion: to this element in each lane, or to a whole vector type."""
+
+    def cast(value: Value, element: str) -> Value:
+        kind = value.typed(element)
+        return value.w.let(kind, f"{name} {value.kind} {value} to {kind}")
+
+    return cast
+
+
+class Value:
+    """A value of the function that `w` writes: its LLVM type, and its name or the text of a constant.
+
+    Operators write the instruction that fits the type: ``+`` is add, fadd, or for a pointer a step in bytes. ``//`` and
+    ``%`` take their operands as unsigned. Instructions stand in the order in which Python evaluates: operands first, from
+    left to right.
+    """
+
+    __slots__ = ("kind", "name", "w")
+
+    def __init__(self, w: Writer, kind: str, name: str) -> None:
+        self.w, self.kind, self.name = w, kind, name
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector; 0 for a scalar."""
+        return parts(self.kind)[0]
+
+    @property
+    def element(self) -> str:
+        """The type of a vector's elements, or of the scalar itself."""
+        return parts(self.kind)[1]
+
+    @property
+    def real(self) -> bool:
+        return self.element in REAL
+
+    def typed(self, element: str) -> str:
+        """The type of as many lanes of this element; a vector type stays as it is."""
+        return f"<{self.lanes} x {element}>" if self.lanes and not element.startswith("<") else element
+
+    def like(self, other: Operand) -> Value:
+        """The other operand as a value; what has no type yet gets that of this value."""
+        return other if isinstance(other, Value) else self.w.value(self.kind, other)
+
+    def op(self, name: str, other: Operand) -> Value:
+        """The instruction `name` of this and another value of its type."""
+        return self.w.let(self.kind, f"{name} {self.kind} {self}, {self.like(other)}")
+
+    def plus(self, other: Operand, name: str) -> Value:
+        """The sum, under a name of its own."""
+        return self.w.let(self.kind, f"add {self.kind} {self}, {self.like(other)}", name)
+
+    def _arithmetic(self, name: str, other: Operand) -> Value:
+        return self.op(f"f{name}" if self.real else name, other)
+
+    def __add__(self, other: Operand) -> Value:
+        return self.w.at(self, other) if self.kind == "ptr" else self._arithmetic("add", other)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self._arithmetic("sub", other)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self._arithmetic("mul", other)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self.op("fdiv", other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return self.like(other) + self
+
+    def __rsub__(self, other: Operand) -> Value:
+        return self.like(other) - self
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return self.like(other) / self
+
+    def __divmod__(self, other: Operand) -> tuple[Value, Value]:
+        return self // other, self % other
+
+    __floordiv__, __mod__ = _integer("udiv"), _integer("urem")
+    __and__, __or__, __xor__ = _integer("and"), _integer("or"), _integer("xor")
+    __lshift__, lshr, ashr = _integer("shl"), _integer("lshr"), _integer("ashr")
+
+    def __invert__(self) -> Value:
+        """Of an i1."""
+        return self ^ "true"
+
+    def __neg__(self) -> Value:
+        return self.w.let(self.kind, f"fneg {self.kind} {self}")
+
+    def __abs__(self) -> Value:
+        return self.intrinsic("fabs")
+
+    def test(self, how: str, other: Operand, name: str = "") -> Value:
+        """Whether a comparison holds, as icmp or fcmp name it: i1, lane by lane."""
+        compare = "fcmp" if self.real else "icmp"
+        return self.w.let(self.typed("i1"), f"{compare} {how} {self.kind} {self}, {self.like(other)}", name)
+
+    def select(self, yes: Operand, no: Operand) -> Value:
+        """This i1 ? yes : no, lane by lane. One of the two knows its type."""
+        known = next(value for value in (yes, no) if isinstance(value, Value))
+        yes, no = known.like(yes), known.like(no)
+        return self.w.let(yes.kind, f"select {self.kind} {self}, {yes.kind} {yes}, {no.kind} {no}")
+
+    def where(self, how: str, other: Operand) -> Value:
+        """This value where it compares so with the other one, else the other one."""
+        other = self.like(other)
+        return self.test(how, other).select(self, other)
+
+    def within(self, low: Operand, high: Operand) -> Value:
+        """A real number between two limits; NaN becomes the lower one."""
+        return self.where("ogt", low).where("olt", high)
+
+    def bits(self) -> Value:
+        """The lanes of a vector of i1 as one integer, the first one lowest."""
+        return self.w.let(f"i{self.lanes}", f"bitcast {self.kind} {self} to i{self.lanes}")
+
+    def any(self) -> Value:
+        """Whether some lane of a vector of i1 is true."""
+        return self.bits().test("ne", 0)
+
+    bitcast, trunc, sext, zext = _cast("bitcast"), _cast("trunc"), _cast("sext"), _cast("zext")
+    sitofp, uitofp, fptosi = _cast("sitofp"), _cast("uitofp"), _cast("fptosi")
+    _fpext, _fptrunc = _cast("fpext"), _cast("fptrunc")
+
+    def extended(self, element: str, signed: bool) -> Value:
+        """A wider integer of the same value."""
+        return self.sext(element) if signed else self.zext(element)
+
+    def double(self) -> Value:
+        """float32 as float64."""
+        return self._fpext("double")
+
+    def single(self) -> Value:
+        """float64 rounded to float32."""
+        return self._fptrunc("float")
+
+    def sqrt(self) -> Value:
+        return self.intrinsic("sqrt")
+
+    def intrinsic(self, name: str, *others: Operand) -> Value:
+        """llvm.NAME of this and others of its type."""
+        return self.w.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", self, *(self.like(other) for other in others))
+
+    def reduced(self, name: str, *first: Typed) -> Value:
+        """All lanes as one, by llvm.vector.reduce.NAME; an fadd takes what to start from."""
+        return self.w.call(self.element, f"llvm.vector.reduce.{name}.{suffix(self.kind)}", *first, self)
+
+    def least(self, other: Operand) -> Value:
+        """The lesser of two signed integers."""
+        return self.intrinsic("smin", other)
+
+    def part(self, size: Operand, end: Operand) -> tuple[Value, Value]:
+        """Where a part of range(end) starts and ends: the one with this number, if all have this size but the last."""
+        first = self * size
+        return first, (first + size).least(end)
+
+    def fma(self, b: Operand, c: Operand) -> Value:
+        """self * b + c, rounded once where the instruction set does so, else twice."""
+        return self.intrinsic("fma", b, c) if self.w.fused else self * b + c
+
+    def splat(self, lanes: int) -> Value:
+        """A vector of copies of a scalar."""
+        one = self.w.value(f"<{lanes} x {self.kind}>", "poison").insert(self, 0)
+        return self.w.let(one.kind, f"shufflevector {one.kind} {one}, {one.kind} poison, <{lanes} x i32> {ZERO}")
+
+    def extract(self, lane: int) -> Value:
+        return self.w.let(self.element, f"extractelement {self.kind} {self}, i32 {lane}")
+
+    def insert(self, value: Value, lane: int) -> Value:
+        return self.w.let(self.kind, f"insertelement {self.kind} {self}, {value.kind} {value}, i32 {lane}")
+
+    def shuffled(self, order: Iterable[int], other: Value | str = "poison") -> Value:
+        """Elements of this vector, then of the other one, by number; negative: any."""
+        lanes = ["i32 poison" if i < 0 else f"i32 {i}" for i in order]
+        kind, places = f"<{len(lanes)} x {self.element}>", f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
+        return self.w.let(kind, f"shufflevector {self.kind} {self}, {self.kind} {other}, {places}")
+
+    def load(self, kind: str, align: int = 1) -> Value:
+        """What lies at this pointer."""
+        return self.w.let(kind, f"load {kind}, ptr {self}, align {align}")
+
+    def store(self, value: Value, align: int = 1) -> None:
+        """Store at this pointer."""
+        self.w.do(f"store {value.kind} {value}, ptr {self}, align {align}")
+
+    def masked_load(self, kind: str, mask: Value, align: int = 1) -> Value:
+        """A vector with 0 in the lanes that are off, which are not read."""
+        rest = (("i32", str(align)), mask, (kind, ZERO))
+        return self.w.call(kind, f"llvm.masked.load.{suffix(kind)}.p0", self, *rest)
+
+    def masked_store(self, value: Value, mask: Value) -> None:
+        """Store the lanes that are on."""
+        self.w.run(f"llvm.masked.store.{suffix(value.kind)}.p0", value, self, ("i32", "1"), mask)
+
+    def gather(self, element: str, places: Value, on: Value, align: int) -> Value:
+        """An i32 for each lane that is on: what lies here at its place, counted in elements of this type."""
+        kind, n = places.kind, places.lanes
+        where = self.w.let(f"<{n} x ptr>", f"getelementptr {element}, ptr {self}, {kind} {places}")
+        rest = (("i32", str(align)), on, (kind, "poison"))
+        return self.w.call(kind, f"llvm.masked.gather.v{n}i32.v{n}p0", where, *rest)
+
+    def hidden(self) -> Value:
+        """The same pointer, unknown to the optimiser: loads through it stay where they are."""
+        return self.w.let("ptr", f'call ptr asm "", "=r,0"(ptr {self})')
+
+
+@cache
+def parts(kind: str) -> tuple[int, str]:
+    """Lanes (0 for a scalar) and element of a type."""
+    if not kind.startswith("<"):
+        return 0, kind
+    count, _, element = kind[1:-1].partition(" x ")
+    return int(count), element
+
+
+def suffix(kind: str) -> str:
+    """What the names of overloaded intrinsics say of a type."""
+    lanes, element = parts(kind)
+    return (f"v{lanes}" if lanes else "") + REAL.get(element, element)
+
+
+def real(value: float) -> str:
+    """A constant of float or double, bit by bit; for float one that it can hold."""
+    return f"0x{struct.pack('>d', value).hex().upper()}"
+
+
+def every(kind: str, value: int | str, lanes: int) -> str:
+    """A constant vector of one value."""
+    return f"<{', '.join([f'{kind} {value}'] * lanes)}>"
+
+
+def constants(kind: str, numbers: Iterable[int]) -> str:
+    """A constant vector."""
+    return f"<{', '.join(f'{kind} {n}' for n in numbers)}>"
