@@ -66,11 +66,12 @@ class Value:
 
     @property
     def real(self) -> bool:
-        return self.element in REAL
+        return parts(self.kind)[1] in REAL
 
     def typed(self, element: str) -> str:
         """The type of as many lanes of this element; a vector type stays as it is."""
-        return f"<{self.lanes} x {element}>" if self.lanes and not element.startswith("<") else element
+        lanes = parts(self.kind)[0]
+        return f"<{lanes} x {element}>" if lanes and element[0] != "<" else element
 
     def like(self, other: Operand) -> Value:
         """The other operand as a value; what has no type yet gets that of this value."""
@@ -78,7 +79,7 @@ class Value:
 
     def op(self, name: str, other: Operand) -> Value:
         """The instruction `name` of this and another value of its type."""
-        return self.w.let(self.kind, f"{name} {self.kind} {self}, {self.like(other)}")
+        return self.w.let(self.kind, f"{name} {self.kind} {self.name}, {self.like(other).name}")
 
     def plus(self, other: Operand, name: str) -> Value:
         """The sum, under a name of its own."""
