@@ -102,28 +102,28 @@ def _last_use(model: Model, kept: Iterable[str]) -> dict[int, tuple[str, ...]]:
 
 
 def _refuse_unsupported(model: Model) -> None:
-    missing: dict[str, list[Node]] = {}
-    for node in model.nodes:
+    missing: dict[str, list[tuple[Node, str]]] = {}
+    for node, label in model.everywhere():
         if find(node.domain, node.op_type, node.version) is None:
-            missing.setdefault(node.op, []).append(node)
+            missing.setdefault(node.op, []).append((node, label))
     if not missing:
         return
     count = len(missing)
     facts = [
-        (op, f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, first {nodes[0].label}")
+        (op, f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, first {nodes[0][1]}")
         for op, nodes in list(missing.items())[:4]
     ]
     if count > 4:
         facts.append(("and", ", ".join(list(missing)[4:16]) + (f" and {count - 16} more" if count > 16 else "")))
-    foreign = [node for nodes in missing.values() for node in nodes if node.domain not in DOMAINS]
+    foreign = [node for nodes in missing.values() for node, _ in nodes if node.domain not in DOMAINS]
     raise UnsupportedError(
         "QR201",
         "unsupported-op",
         f"qrun cannot run {count} operator{'s' if count > 1 else ''} of this model",
-        where=[model.label, f"opset {model.opsets.get('', '?')}"],
+        where=[model.label, model.opset],
         facts=facts,
         why=f"domain {foreign[0].domain!r} is not one that qrun knows." if foreign else "",
-        fixes=unsupported_fixes(nodes[0] for nodes in missing.values()),
+        fixes=unsupported_fixes(nodes[0][0] for nodes in missing.values()),
     )
 
 

@@ -210,6 +210,7 @@ def _node(proto: onnx.NodeProto, index: int, scope: Scope) -> Node:
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     label = _label(proto, index)
     if domain not in scope.opsets:
+        known = any(schema.schema("", proto.op_type, opset) for opset in reversed(schema.OPSETS))
         imported = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in sorted(scope.opsets.items())) or "nothing"
         raise ModelError(
             "QR105",
@@ -223,8 +224,8 @@ def _node(proto: onnx.NodeProto, index: int, scope: Scope) -> Node:
             ],
             why="every node's domain needs an opset_import entry (ONNX IR).",
             fixes=[
-                f"if this is the standard {proto.op_type}, clear node.domain",
-                "if it is a custom operator, import its domain; qrun cannot run it",
+                *([f"if this is {proto.op_type} of ai.onnx, clear node.domain"] if known else []),
+                f"import {domain} with the version that the node was written for; qrun does not run other domains",
             ]
             if domain
             else ["add opset_import { domain: '' version: 21 } to the model"],

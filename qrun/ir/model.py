@@ -113,9 +113,23 @@ class Model:
         """What messages call the model: its path as given."""
         return str(self.path) if self.path else self.source or self.name or "model"
 
+    def everywhere(self) -> Iterator[tuple[Node, str]]:
+        """Every node of this graph and of those inside it, with its label behind those of the nodes around it."""
+        for node in self.nodes:
+            yield node, node.label
+            for graph in node.subgraphs:
+                for inner, label in graph.everywhere():
+                    yield inner, f"{node.label} > {label}"
+
     def filled(self, text: str) -> str:
         """What to type, with the model's file, quoted for a shell, for the word MODEL; as it is if the model is no file."""
         return _MODEL.sub(lambda _: quote(str(self.path)), text) if self.path else text
+
+    @property
+    def opset(self) -> str:
+        """The version of ai.onnx, or the operator sets of a model without it: ``opset 13``, ``opset ai.onnx.ml 3``."""
+        others = ", ".join(f"{domain} {version}" for domain, version in self.opsets.items())
+        return f"opset {self.opsets.get('', others or 'none')}"
 
     @cached_property
     def sha256(self) -> str:

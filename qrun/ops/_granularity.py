@@ -12,6 +12,9 @@ from qrun.ir.types import shape_text
 from qrun.ops._op import Shape, refuse
 from qrun.ops._quantize import BLOCK
 
+PER_AXIS_SINCE = (
+    "convert the model to opset 13: onnx.version_converter.convert_version(model, 13); or quantize with a single scale"
+)
 _PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"
 _PER_BLOCK = "export one scale per block of the axis, or without block_size"
 
@@ -119,7 +122,7 @@ def _grain(x: Array, scale: Array, axis: int | None, block_size: int, op: str, n
         return Grain("per-tensor", x.shape)
     if axis is None:
         why = f"{op} is per tensor; per-axis scales came with opset 13."
-        raise _bad_scale(name, "a scalar or [1]", scale, why, "export a single scale, or convert the model to opset 13")
+        raise _bad_scale(name, "a scalar or [1]", scale, why, PER_AXIS_SINCE)
     if scale.ndim != 1:
         why = f"{op}: a scale of rank {scale.ndim} means blocked quantization, which needs block_size."
         raise _bad_scale(name, "a scalar or a 1-D tensor", scale, why)

@@ -23,7 +23,7 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context | None = None) -> tuple[Ar
         y = saturate(RNE(x / y_scale) + y_zero_point)
 
     Exact: each step is one float32 operation, as the page's function body says. Where the body divides 0 by 0 (x is
-    empty, all zeros, or so small that the scale is 0): scale 1 and zero point 0. NaN and -inf are refused; inf gives
+    empty, all zeros, or its range / 255 underflows): scale 1 and zero point 0. NaN and -inf are refused; inf gives
     an infinite scale.
     ``ort``: the same steps; -inf gives an infinite scale and zero point 255. NaN is refused there too: what onnxruntime
     makes of it depends on its place and on the CPU, as it hides the elements before it in its vector lane.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from qrun.ir import Array, Model, load
 from qrun.rules._rule import RULES, Finding, Level, Rule, at, rule
+from qrun.rules._scope import listed
 from qrun.session import RunResult
 
 if TYPE_CHECKING:
@@ -38,9 +40,24 @@ def check(
 
 
 def once(found: Sequence[Finding]) -> list[Finding]:
-    """The findings without those that another one at the same node replaces: one defect, one finding."""
+    """One defect, one finding: without those that another one at the same node replaces, and one for each cause."""
     told = {(old, f.node) for f in found if f.rule in RULES for old in RULES[f.rule].replaces}
-    return [f for f in found if (f.rule, f.node) not in told]
+    groups: dict[str, list[Finding]] = {}
+    for f in found:
+        if (f.rule, f.node) not in told:
+            groups.setdefault(f.cause or f"{len(groups)} alone", []).append(f)
+    return [_of_all(group) for group in groups.values()]
+
+
+def _of_all(group: Sequence[Finding]) -> Finding:
+    """The first finding, for all of one cause; where several rules found it, the one with the highest id tells it."""
+    rule = max(f.rule for f in group)
+    first = next(f for f in group if f.rule == rule)
+    others = list(dict.fromkeys(f.node for f in group if f.node != first.node))
+    if not others:
+        return first
+    more = f"and {len(others)} more node{'s' if len(others) > 1 else ''} like it: {listed(others)}"
+    return replace(first, message=f"{first.message}, {more}", got=f"{first.got}; {more}")
 
 
 __all__ = ["RULES", "Finding", "Level", "Rule", "at", "check", "once", "rule"]

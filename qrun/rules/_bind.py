@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from qrun.errors import OperatorError
 from qrun.ir import Model, Node
 from qrun.ops import find
+from qrun.ops._granularity import PER_AXIS_SINCE
+from qrun.rules._forms import older
 from qrun.rules._ort import is_unknown, known_schema
 from qrun.rules._rule import Finding
 from qrun.rules._scope import nodes
@@ -25,7 +27,18 @@ def refusals(model: Model, code: str) -> Iterator[Finding]:
                 got=facts.get("got", ""),
                 why=error.why or f"{node.op}-{node.version} defines its inputs and attributes.",
                 fix=error.fixes[0] if error.fixes else "",
+                cause=_cause(node, error),
             )
+
+
+def _cause(node: Node, error: OperatorError) -> str:
+    """Attributes that one version of an operator does not have come from one exporter; QR301 tells what axis was for."""
+    if error.code != "QR204":
+        return ""
+    per_axis = (
+        error.message.endswith(" 'axis'") and node.op_type in ("QuantizeLinear", "DequantizeLinear") and older(node)
+    )
+    return PER_AXIS_SINCE if per_axis else f"{node.op}-{node.version} {error.message}"
 
 
 def _refusal(node: Node) -> OperatorError | None:

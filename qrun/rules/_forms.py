@@ -84,7 +84,7 @@ def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
         return _blocked(got, x, name, axis, block)
     if got in ((), (1,)):
         return ""
-    if not node.domain and node.version < 13:
+    if older(node):
         return f"scalar: {node.op}-{node.version} quantizes per tensor"
     if x is None:
         return "scalar, or one per slice of the axis" if len(got) > 1 else ""
@@ -97,6 +97,11 @@ def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
         return ""
     one = shape_text((size,))
     return f"scalar, or {one}: one per slice of axis {axis} of {name} {shape_text(x)}"
+
+
+def older(node: Node) -> bool:
+    """Whether the node is a QuantizeLinear or DequantizeLinear from before scales per axis."""
+    return not node.domain and node.version < 13
 
 
 def spread(values: Array, node: Node, shape: tuple[int, ...]) -> Array | None:

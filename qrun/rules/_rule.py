@@ -21,6 +21,7 @@ class Finding:
     message:  one line with the facts in it, e.g. "w_scale has shape [3], expected scalar or [16]".
     node:     the node's label; index: its place, or None; op: operator with domain and version.
     tensor:   the tensor's name and which input or output it is.
+    cause:    what it has in common with others of which the first tells for all; "" for what stands alone.
     """
 
     message: str
@@ -35,6 +36,7 @@ class Finding:
     rule: str = ""
     name: str = ""
     level: Level = "error"
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text
-from qrun.rules._forms import UNITS, expected_shape, reason, shaped
+from qrun.ops._granularity import PER_AXIS_SINCE
+from qrun.rules._forms import UNITS, expected_shape, older, reason, shaped
 from qrun.rules._parameters import Form, operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import known, nodes
@@ -67,13 +68,14 @@ def scale_shape(model: Model) -> Iterator[Finding]:
                 got=got,
                 why=reason(node, q.form, q.scale.name, k_long),
                 fix=_fix(node, q.form),
+                cause=PER_AXIS_SINCE if q.form == "axis" and older(node) else "",
             )
 
 
 def _fix(node: Node, form: Form) -> str:
     """What to export, as the error of a run says it."""
-    if form == "axis" and not node.domain and node.version < 13:
-        return "export a single scale, or convert the model to opset 13"
+    if form == "axis" and older(node):
+        return PER_AXIS_SINCE
     if form == "axis":
         blocks = node.attributes.get("block_size")
         return "export one scale per block of the axis, or without block_size" if blocks else ""

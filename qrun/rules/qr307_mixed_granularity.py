@@ -61,6 +61,7 @@ def mixed_granularity(model: Model) -> Iterator[Finding]:
                 expected=f"{shape_text(scale)}, the shape of {q.scale.name}",
                 got=shape_text(zero),
                 why=f"{node.op}-{node.version}: scale and zero point of {q.tensor.name} have one shape.",
+                cause=f"QR307 {node.op} {q.scale.name} {same_form(zero, ())}",
             )
 
 

@@ -57,4 +57,5 @@ def axis_assumed(model: Model) -> Iterator[Finding]:
                     expected="the axis attribute, or a scalar",
                     got=f"{shape_text(got)} and no axis; 1 is assumed",
                     why=f"{node.op}-{node.version}: without axis, the scale is per tensor.",
+                    cause=f"QR308 {node.op}",
                 )

@@ -59,4 +59,5 @@ def asymmetric_weights(model: Model) -> Iterator[Finding]:
                 expected="0",
                 got=f"{zero[first]}{place}",
                 why="legal ONNX, but runtimes with symmetric weights refuse it or run it in float.",
+                cause=f"QR316 {type_name(w.dtype)}",
             )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import shape_text
 from qrun.rules._observed import tensors
@@ -30,8 +32,9 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
 
     Why is this bad?
         The scale of a stored tensor is the same each time, so the work is wasted, and the float tensor is kept in the
-        file. A tensor of equal elements says nothing about the range that others have. If all are 0 (or there are none),
-        the scale is 0, and the specification, its reference and onnxruntime disagree about the zero point.
+        file. A tensor of equal elements says nothing about the range that others have. If all are 0 (or there are
+        none, or their range / 255 underflows in float32), the scale is 0: the specification divides by it, its reference
+        and onnxruntime each put another one in its place.
 
     Bad
         <ir_version: 8, opset_import: ["" : 13]>
@@ -66,7 +69,7 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
 
 
 def _stored(scope: Scope, node: Node, value: Array) -> Finding:
-    empty = ", all 0: its scale is 0" if value.dtype.kind == "f" and not value.any() else ""
+    empty = f"{_size(value)}: its scale is 0" if value.dtype.kind == "f" and _vanishes(value) else ""
     return Finding(
         f"{node.op_type} of the stored tensor {node.inputs[0]}{empty}",
         **scope.at(node),
@@ -77,8 +80,19 @@ def _stored(scope: Scope, node: Node, value: Array) -> Finding:
     )
 
 
+def _size(value: Array) -> str:
+    return ", all 0" if not value.any() else ", whose range / 255 underflows"
+
+
+def _vanishes(value: Array) -> bool:
+    """Whether the range of the values and 0, divided by 255 in float32, is 0."""
+    with np.errstate(all="ignore"):
+        ends = np.float32(max(0, value.max(initial=0))), np.float32(min(0, value.min(initial=0)))
+        return not (ends[0] - ends[1]) / np.float32(255)
+
+
 def _flat(scope: Scope, node: Node, value: Array) -> Finding:
-    zero = "" if value.any() else ": its scale is 0"
+    zero = ": its scale is 0" if _vanishes(value) else ""
     return Finding(
         f"{node.op_type} of {node.inputs[0]}, whose elements are all equal{zero}",
         **scope.at(node),

@@ -67,6 +67,7 @@ def group_in_float(model: Model) -> Iterator[Finding]:
                 expected=f"DequantizeLinear, {node.op_type}, QuantizeLinear of 8-bit tensors",
                 got=reason,
                 why=_why(scope.model, node, reason),
+                cause=f"QR601 {node.op} {reason}",
             )
 
 

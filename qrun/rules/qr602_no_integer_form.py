@@ -55,4 +55,5 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
             expected="an operator with an integer form, or float tensors",
             got=reason,
             why=f"{node.op}-{node.version} between DequantizeLinear and QuantizeLinear has no integer form in qrun.",
+            cause=f"QR602 {node.op} {reason}",
         )

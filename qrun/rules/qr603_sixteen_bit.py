@@ -63,6 +63,7 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
                 expected="int8 or uint8 tensors, for integer operators on a CPU",
                 got=reason,
                 why=f"{node.op}-{node.version} has integer forms for 8 bits only.",
+                cause=f"QR603 {reason.rpartition(' ')[2]}",
             )
 
 

@@ -225,3 +225,9 @@ def test_exit_codes_are_those_of_the_errors() -> None:
 
     stated = {int(line.split()[0]) for line in TOPICS["exit-codes"].splitlines()}
     assert {e.exit_code for e in (CallError, ModelError, QrunError, RunError, UnsupportedError)} <= stated
+
+
+def test_when_dynamic_quantization_has_no_range(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "DynamicQuantizeLinear"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255 underflows" in shown

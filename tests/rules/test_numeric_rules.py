@@ -190,6 +190,8 @@ def test_batches(shape: tuple[Any, ...], wrong: bool) -> None:
 def test_stored_tensors() -> None:
     (f,) = ours(dynamic((), np.array([1.0, 2.0], F32)), "QR408", "QR410")
     assert (f.rule, f.got) == ("QR408", "a stored tensor [2]")
+    (f,) = ours(dynamic((), np.full((3, 2), 1e-44, F32)), "QR408", "QR410")
+    assert f.got == "a stored tensor [3,2], whose range / 255 underflows: its scale is 0"
     (f,) = ours(dynamic((), np.zeros((3, 2), F32)), "QR408", "QR410")
     assert f.got == "a stored tensor [3,2], all 0: its scale is 0"
 
