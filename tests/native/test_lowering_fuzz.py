@@ -13,7 +13,7 @@ import qrun
 from qrun.rules import check
 
 F = np.float32
-pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")]
 Rng = np.random.Generator
 
 

@@ -9,7 +9,7 @@ import pytest
 from graphs import compare
 from native_support import ISAS, OBJECTS, SETS, emulating
 
-pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")]
 
 
 @pytest.mark.parametrize("first", range(0, 160, 16))
