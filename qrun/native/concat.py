@@ -18,6 +18,8 @@ from qrun.native.section import Section
 from qrun.native.strided import Axis, copies
 
 Array = np.ndarray[Any, Any]
+_MOST = 1024
+"""Tensors: each has a call of its own, which says of every operand what it touches."""
 
 
 class Concat(Planned):
@@ -27,7 +29,7 @@ class Concat(Planned):
             which tables that change nothing are taken for.
     x_types, y_type: of the inputs and the result, 8-bit.
 
-    Raises Declined for other types.
+    Raises Declined for other types, and for very many tensors.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class Concat(Planned):
         self.engine = engine
         places = [tuple(int(n) for n in shape) for shape in shapes]
         rank = len(places[0])
+        if len(places) > _MOST:
+            raise Declined(f"more than {_MOST} tensors")
         if any(np.dtype(t) not in NAMES for t in (*x_types, y_type)):
             raise Declined("not 8-bit tensors")
         if not -rank <= axis < rank or any(len(p) != rank for p in places):

@@ -100,7 +100,8 @@ class _Tables:
 
     def _joined(self, node: Node, definition: OpDef, data: Sequence[int]) -> _Chain:
         """What the inputs that are not constant depend on, as far back as possible."""
-        found = [self.chains.get(node.inputs[p]) or self._fresh(node, definition, [p]) for p in data]
+        places = {node.inputs[p]: p for p in reversed(data)}
+        found = [self.chains.get(name) or self._fresh(node, definition, [p]) for name, p in places.items()]
         first, nodes = found[0], frozenset[int]().union(*(chain.nodes for chain in found))
         if any(chain.root != first.root for chain in found):
             raise Refused(_OBVIOUS)
@@ -127,8 +128,8 @@ class _Tables:
         return _Chain(name, dtype)
 
     def _zero_point(self, node: Node, definition: OpDef, what: str) -> Array | None:
-        for place, name in enumerate(node.inputs):
-            if name and definition.param(place) == f"{what}_zero_point":
+        for param, name in zip(definition.inputs, node.inputs, strict=False):
+            if name and param.name == f"{what}_zero_point":
                 return self.draft.value(name)
         return None
 
@@ -137,8 +138,9 @@ class _Tables:
         along = chain.along
         if definition.form != "broadcast" and list(data) != [0]:
             raise Refused(_OBVIOUS)
-        for place, name in enumerate(node.inputs):
-            if not name or place in data:
+        for place in sorted({*range(len(node.inputs))}.difference(data)):
+            name = node.inputs[place]
+            if not name:
                 continue
             constant = self.draft.computed(name)
             assert constant is not None

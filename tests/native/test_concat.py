@@ -95,6 +95,9 @@ def test_tables_that_change_nothing_are_copies() -> None:
 
 def test_what_is_refused() -> None:
     native, u8 = engine(ISAS[0]), np.dtype(np.uint8)
+    with pytest.raises(Declined, match="more than 1024 tensors"):
+        Concat(engine(ISAS[0]), [(1, 1)] * 1025, 1, [None] * 1025, x_types=[np.dtype(np.uint8)] * 1025,
+               y_type=np.dtype(np.uint8))  # fmt: skip
     with pytest.raises(Declined, match="8-bit"):
         Concat(native, [(3,)], 0, [None], x_types=[np.dtype(F)], y_type=np.dtype(F))
     with pytest.raises(ValueError, match="axis"):

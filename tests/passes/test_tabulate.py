@@ -378,3 +378,11 @@ def test_vector_of_channels() -> None:
     g = Graph()
     y = g.node("Mul", start(g, (3,)), g.const(channels(1, 2, 3)))
     assert ops(assert_same(ending(g, y))) == ["DequantizeLinear", "Mul", "QuantizeLinear"]
+
+
+def test_one_tensor_many_times_over() -> None:
+    """A node's inputs are looked at once each, however often they come: squares of this number would not end."""
+    g = Graph()
+    x = g.feed(codes(np.random.default_rng(1), U8, (2,)))
+    g.output(g.q(g.node("Max", *[g.dq(x, 0.1, U8(3))] * 30_000, g.const(F(1))), 0.1, U8(3)))
+    assert ops(rewritten(g)) == ["Table"]
