@@ -99,9 +99,12 @@ class Npz:
 
 
 def read_npz(source: str, stream: IO[bytes], budget: Budget) -> dict[str, Array]:
-    """The arrays of a .npz file by key."""
-    archive = Npz(source, stream)
-    return {key: archive.read(key, budget) for key in archive.members}
+    """The arrays of a .npz file by key, held in the budget."""
+    archive, arrays = Npz(source, stream), {}
+    for key in archive.members:
+        arrays[key] = archive.read(key, budget)
+        budget.hold(arrays[key], f"{source}[{key}]")
+    return arrays
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
@@ -106,8 +105,11 @@ def run_program(compiled: Compiled, feeds: Mapping[str, Array], budget: Budget, 
 
 def _hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None:
     for name, array in feeds.items():
-        with _within(model, f"input {name}"):
+        try:
             budget.hold(array, name)
+        except MemoryLimitError as error:
+            error.where = (model.label, f"input {name}")
+            raise
 
 
 def _own(outputs: Mapping[str, Array], feeds: Mapping[str, Array], model: Model, budget: Budget) -> dict[str, Array]:
@@ -117,22 +119,18 @@ def _own(outputs: Mapping[str, Array], feeds: Mapping[str, Array], model: Model,
     for name, array in outputs.items():
         found[name] = array
         if not array.flags.writeable or id(_root(array)) in seen:
-            with _within(model, f"output {name}"):
-                budget.claim(array.shape, array.itemsize, name)
-            found[name] = array.copy()
-            budget.hold(found[name], name)
+            found[name] = _copied(name, array, model, budget)
         seen.add(id(_root(found[name])))
     return found
 
 
-@contextmanager
-def _within(model: Model, place: str) -> Iterator[None]:
-    """Memory errors of what no node makes say where it belongs."""
+def _copied(name: str, array: Array, model: Model, budget: Budget) -> Array:
     try:
-        yield
+        budget.reserve(array.nbytes, name)
     except MemoryLimitError as error:
-        error.where = (model.label, place)
+        error.where = (model.label, f"output {name}")
         raise
+    return array.copy()
 
 
 def _root(array: Array) -> Array:

@@ -63,6 +63,7 @@ class _Reader:
             array, done = arrays.restored(array, value.dtype)
             if done:
                 self.feeds.notes.append(f"input {name}: {done} ({source})")
+        self.budget.hold(array, f"input {name}")
         self.feeds.arrays[name] = array
         self.feeds.sources[name] = source
 

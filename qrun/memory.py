@@ -132,11 +132,13 @@ class Budget:
 
     def hold(self, array: Any, what: str = "output") -> None:
         """Count an array that is there, fed or made; what: its name."""
-        owner = _owner(array)
-        views = self._views.get(id(owner), 0)
-        if not views:
-            self._take(owner.nbytes, array.shape, what)
-        self._views[id(owner)] = views + 1
+        owner = array if array.base is None else _owner(array)
+        key = id(owner)
+        if key in self._views:
+            self._views[key] += 1
+        else:
+            self.reserve(owner.nbytes, what, array.shape)
+            self._views[key] = 1
 
     def hold_made(self, array: Any, what: str) -> None:
         """Count what a kernel made, unless it is a view of a weight, which nobody can write to."""
@@ -153,13 +155,14 @@ class Budget:
         elif views:
             self.live -= owner.nbytes
 
-    def reserve(self, nbytes: int, what: str, *, there: bool = False) -> None:
+    def reserve(self, nbytes: int, what: str, shape: Sequence[int] = (), *, there: bool = False) -> None:
         """Count memory for the rest of the run. there: it was taken before, so a limit by what is free has left it out."""
-        if there and callable(self._limit):
-            self.live += nbytes
-            self.peak = max(self.peak, self.live)
-        else:
-            self._take(nbytes, (nbytes,), what)
+        live = self.live + nbytes
+        if live > self._ceiling and not (there and callable(self._limit)):
+            self._pass(live, nbytes, shape or (nbytes,), what)
+        self.live = live
+        if live > self.peak:
+            self.peak = live
 
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
         """Raise MemoryLimitError if a tensor of this shape would pass the limit, or is one that numpy cannot index."""
@@ -170,13 +173,6 @@ class Budget:
         needed = self.live + int(nbytes)
         if needed > self._ceiling:
             self._pass(needed, int(nbytes), shape, what)
-        self.peak = max(self.peak, needed)
-
-    def _take(self, nbytes: int, shape: Sequence[int], what: str) -> None:
-        needed = self.live + nbytes
-        if needed > self._ceiling:
-            self._pass(needed, nbytes, shape, what)
-        self.live = needed
         self.peak = max(self.peak, needed)
 
     def _pass(self, needed: int, nbytes: int, shape: Sequence[int], what: str) -> None:

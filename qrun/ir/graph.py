@@ -12,8 +12,9 @@ from onnx import AttributeProto
 
 from qrun.errors import ModelError, UnsupportedError
 from qrun.ir import schema
+from qrun.ir.external import External
 from qrun.ir.model import Array, Attribute, Model, Node, TensorType
-from qrun.ir.tensors import External, to_array
+from qrun.ir.tensors import to_array
 from qrun.ir.types import DTYPES, describe
 
 

@@ -19,9 +19,9 @@ from qrun.errors import CallError, ModelError, QrunError, UnsupportedError
 from qrun.files import absent
 from qrun.ir import schema
 from qrun.ir.diagnose import not_a_model
+from qrun.ir.external import External
 from qrun.ir.graph import Scope, build_graph, refuse_bytes
 from qrun.ir.model import Model
-from qrun.ir.tensors import External
 from qrun.ir.wire import lift
 
 KNOWN = f"ai.onnx {schema.OPSETS[0]}-{schema.OPSETS[-1]}, com.microsoft 1"

@@ -82,7 +82,7 @@ class Model:
     """A graph ready to plan: nodes in an order in which every input is defined before it is used.
 
     inputs:     graph inputs that must be fed; `defaults` names those that have an initializer and may be fed.
-    constants:  initializers by name, read-only arrays (memory-mapped when external).
+    constants:  initializers by name, read-only arrays.
     opsets:     domain (``""`` for ai.onnx) to imported version.
     types:      what the file states about inputs, outputs and intermediate values.
     was_sorted: the file had its nodes in a valid order.

@@ -9,8 +9,9 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from qrun.errors import CallError, ModelError
+from qrun.ir.external import External
 from qrun.ir.model import Array
-from qrun.ir.tensors import External, to_array
+from qrun.ir.tensors import to_array
 from qrun.ir.types import NUMBERS
 
 

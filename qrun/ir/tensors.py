@@ -1,16 +1,15 @@
-"""TensorProto to a read-only numpy array, checked against its own claims; external data is memory-mapped."""
+"""TensorProto to a read-only numpy array, checked against its own claims; external data is read by external.py."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
 from qrun.errors import ModelError
+from qrun.ir.external import External
 from qrun.ir.types import DTYPES, PACKED_BITS, is_extension, shape_text, type_name
 
 _FIELDS: dict[int, str] = {
@@ -21,71 +20,6 @@ _FIELDS: dict[int, str] = {
     **dict.fromkeys((12, 13), "uint64_data"),
     8: "string_data",
 }
-
-
-class External:
-    """Opens the external files of one model: only inside `folder`, each mapped once.
-
-    payloads: what belongs in `raw_data` where that is a stand-in (wire.py).
-    Source: ONNX IR, "External Tensor Data".
-    """
-
-    def __init__(
-        self, folder: Path | None, payloads: Mapping[bytes, np.ndarray[Any, np.dtype[np.uint8]]] | None = None
-    ) -> None:
-        self.folder = folder.resolve() if folder else None
-        self.payloads = payloads or {}
-        self.files: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
-
-    def open(self, location: str, tensor: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        if location in self.files:
-            return self.files[location]
-        if self.folder is None:
-            raise _external(tensor, location, "the model did not come from a file, so there is no folder to look in")
-        path = self._inside(location, tensor)
-        try:
-            size = path.stat().st_size
-            if not path.is_file():
-                raise _external(tensor, location, "not a regular file")
-            data = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
-        except OSError as error:
-            raise _external(
-                tensor,
-                location,
-                error.strerror or str(error),
-                fix=f"copy {location} next to the model",
-            ) from None
-        self.files[location] = data
-        return data
-
-    def _inside(self, location: str, tensor: str) -> Path:
-        assert self.folder is not None
-        parts = location.replace("\\", "/").split("/")
-        escapes = location.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\0" in location
-        try:
-            path = self.folder if escapes or not location else (self.folder / location).resolve()
-        except (OSError, RuntimeError, ValueError):
-            escapes, path = True, self.folder
-        if escapes or path == self.folder or not path.is_relative_to(self.folder):
-            raise _external(
-                tensor,
-                location,
-                "it points outside the model's folder",
-                why="ONNX IR: external data stays below the folder of the model; no absolute path, no '..', no link out.",
-            )
-        return path
-
-
-def _external(tensor: str, location: str, got: str, *, why: str = "", fix: str = "") -> ModelError:
-    return ModelError(
-        "QR104",
-        "external-data",
-        f"the data of tensor {tensor!r} cannot be read",
-        where=[f"tensor {tensor}"],
-        facts=[("expected", f"{repr(location)[1:-1]} in the folder of the model"), ("got", got)],
-        why=why,
-        fixes=[fix] if fix else [],
-    )
 
 
 def bad_tensor(tensor: str, expected: str, got: str) -> ModelError:
@@ -123,7 +57,7 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
     if number == 8:
         array: np.ndarray[Any, np.dtype[Any]] = _strings(tensor, name, count)
     elif tensor.data_location == onnx.TensorProto.EXTERNAL:
-        array = _decode(number, _mapped(tensor, external, name, stored_bytes(number, count)), count)
+        array = _decode(number, _stored(tensor, external, name, stored_bytes(number, count)), count)
     elif tensor.HasField("raw_data"):
         data = tensor.raw_data
         raw = external.payloads.get(data)
@@ -133,7 +67,10 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
     else:
         array = _typed(tensor, name, dims, number, count)
     array = array.reshape(dims)
-    array.flags.writeable = False
+    owner: Any = array
+    while isinstance(owner, np.ndarray):  # also the memory behind it: that tells a run what is a weight
+        owner.flags.writeable = False
+        owner = owner.base
     return array
 
 
@@ -150,14 +87,13 @@ def _strings(tensor: onnx.TensorProto, name: str, count: int) -> np.ndarray[Any,
     return array
 
 
-def _mapped(
+def _stored(
     tensor: onnx.TensorProto, external: External, name: str, nbytes: int
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
     info = {entry.key: entry.value for entry in tensor.external_data}
     location = info.get("location", "")
     if any(isinstance(item, bytes) for pair in info.items() for item in pair):
         raise bad_tensor(name, "UTF-8 text in external_data", repr(info)[:60])
-    data = external.open(location, name)
     try:
         offset = int(info.get("offset") or 0)
         length = int(info.get("length") or nbytes)
@@ -165,19 +101,7 @@ def _mapped(
         raise bad_tensor(name, "whole numbers for offset and length", str(info)) from None
     if length != nbytes:
         raise bad_tensor(name, f"length {nbytes} in external_data", str(length))
-    if offset < 0 or offset + length > data.size:
-        raise ModelError(
-            "QR104",
-            "external-data",
-            f"{location} is shorter than the model says",
-            where=[f"tensor {name}"],
-            facts=[
-                ("expected", f"bytes {offset} to {offset + length}"),
-                ("got", f"{location}, {data.size} bytes"),
-            ],
-            fixes=[f"copy {location} again; it belongs next to the model"],
-        )
-    return data[offset : offset + length]
+    return external.read(location, name, offset, length)
 
 
 def _decode(number: int, raw: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, np.dtype[Any]]:

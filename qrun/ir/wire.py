@@ -155,12 +155,17 @@ def _payloads(file: _File, fields: Sequence[_Field]) -> list[np.ndarray[Any, np.
     """What the fields hold, in one block of memory, each on a boundary of 64 bytes."""
     sizes = [field.end - field.value for field in fields]
     ends = list(accumulate(-(-size // 64) * 64 for size in sizes))
-    block = np.empty(ends[-1] + 64, np.uint8)
-    first = -block.ctypes.data % 64
-    arrays = [block[first + end :][:size] for end, size in zip([0, *ends], sizes, strict=False)]
+    block = room(ends[-1])
+    arrays = [block[end:][:size] for end, size in zip([0, *ends], sizes, strict=False)]
     for array, field in zip(arrays, fields, strict=True):
         file.fill(field.value, array)
     return arrays
+
+
+def room(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """So many bytes, on a boundary of 64; not yet written to, they take no memory."""
+    block = np.empty(nbytes + 64, np.uint8)
+    return block[-block.ctypes.data % 64 :][:nbytes]
 
 
 def _field(number: int, value: bytes) -> bytes:

@@ -153,10 +153,8 @@ class Instance:
         value = self._value(key, values)
         if value is values.get(key) and key not in self.program.fixed and value.flags.c_contiguous:
             return value
-        budget.claim(value.shape, value.itemsize, str(key))
-        made = np.array(value, order="C")
-        budget.hold(made, str(key))
-        return made
+        budget.reserve(value.nbytes, str(key))
+        return np.array(value, order="C")
 
     def _lead(self, stretch: Stretch) -> None:
         self.generation += 1

@@ -17,7 +17,7 @@ from qrun.passes._draft import Draft, Rewritten
 from qrun.passes._evaluate import evaluate
 
 LIMIT = 64 << 20
-"""Bytes that a result, or all results together, may have beyond those of the inputs."""
+"""Bytes that a result, or all results together, may have beyond those of the inputs, or of the model's constants."""
 
 
 def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantize: bool = True) -> Rewritten:
@@ -27,24 +27,31 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
     """
     draft = Draft(model, keep, arith)
     room = LIMIT
+    left = LIMIT + sum(array.nbytes for array in model.constants.values())
     for node in model.nodes:
         if (node.op_type == "DequantizeLinear" and not dequantize) or any(node.subgraphs):
             continue
         args = [draft.value(name) if name else None for name in node.inputs]
         if any(a is None and name for a, name in zip(args, node.inputs, strict=True)):
             continue
-        given = sum(a.nbytes for a in args if a is not None)
-        made = evaluate(node, args, arith, room + given)
+        given = sum({id(a): a.nbytes for a in args if a is not None}.values())
+        made = evaluate(node, args, arith, min(room + given, left))
         if made is None:
             continue
         named = {name: array for name, array in zip(node.outputs, made, strict=False) if name}
         growth = sum(a.nbytes for a in named.values() if node.inputs) - given
-        if growth > room:
+        fresh = sum(a.nbytes for a in named.values() if not any(_share(a, b) for b in args))
+        if growth > room or (node.inputs and fresh > left):
             continue
         room -= max(0, growth)
+        left -= fresh if node.inputs else -fresh
         draft.constants.update((name, _frozen(array)) for name, array in named.items())
         draft.put(node.index)
     return draft.finish()
+
+
+def _share(made: Array, given: Array | None) -> bool:
+    return given is not None and np.may_share_memory(made, given)
 
 
 def _frozen(array: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -175,16 +176,94 @@ def external_model(folder: Path, location: str, **info: object) -> Path:
     return path
 
 
-def test_external_data_is_mapped(tmp_path: Path) -> None:
+def test_external_data_is_the_models_own(tmp_path: Path) -> None:
+    """Rewriting or cutting the file off later changes nothing, on both backends."""
     (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "w.bin").write_bytes(b"\0" * 8 + np.arange(4, dtype="<f4").tobytes())
-    loaded = qrun.load(external_model(tmp_path, "sub/w.bin", offset=8, length=16))
-    assert loaded.constants["w"].tolist() == [0, 1, 2, 3]
-    assert loaded.external_files == ("sub/w.bin",)
-    base = loaded.constants["w"]
-    while base.base is not None and not isinstance(base, np.memmap):
-        base = base.base
-    assert isinstance(base, np.memmap)
+    file = tmp_path / "sub" / "w.bin"
+    file.write_bytes(b"\0" * 8 + np.arange(4, dtype="<f4").tobytes())
+    path = external_model(tmp_path, "sub/w.bin", offset=8, length=16)
+    sessions = [qrun.Session(path, backend=backend, cache=False) for backend in ("reference", "native")]
+    with open(file, "r+b") as stream:
+        stream.write(b"\x7f" * 24)
+    assert [s.run({})["y"].tolist() for s in sessions] == [[0, 1, 2, 3]] * 2
+    os.truncate(file, 0)
+    assert [s.run({})["y"].tolist() for s in sessions] == [[0, 1, 2, 3]] * 2
+    assert sessions[0].model.external_files == ("sub/w.bin",)
+    assert not maps(file)
+
+
+def maps(file: Path) -> bool:
+    """Whether this process has the file mapped; False where the system does not tell."""
+    known = Path("/proc/self/maps")
+    return known.exists() and str(file) in known.read_text()
+
+
+def sharing_model(folder: Path, places: Sequence[tuple[int, int]]) -> Path:
+    """Tensors of uint8, at (offset, length) in one file."""
+    tensors = []
+    for number, (offset, length) in enumerate(places):
+        tensor = TensorProto(name=f"w{number}", data_type=TensorProto.UINT8, dims=[length],
+                             data_location=TensorProto.EXTERNAL)  # fmt: skip
+        for key, item in {"location": "w.bin", "offset": offset, "length": length}.items():
+            tensor.external_data.add(key=key, value=str(item))
+        tensors.append(tensor)
+    nodes = [helper.make_node("Identity", ["w0"], ["y"])]
+    model = model_of(nodes, [], [value("y", None, TensorProto.UINT8)], tensors)
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    return folder / "m.onnx"
+
+
+def test_tensors_that_share_external_data_share_memory(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
+    (tmp_path / "w.bin").write_bytes(data.tobytes())
+    places = [(0, 600), (0, 600), (600, 400), *((i, 999 - i) for i in range(300)), (1000, 0)]
+    found = qrun.load(sharing_model(tmp_path, places)).constants
+    for number, (offset, length) in enumerate(places):
+        assert found[f"w{number}"].tobytes() == data[offset : offset + length].tobytes()
+    owners = {}
+    for array in found.values():
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        owners[id(array)] = array.nbytes
+    assert sum(owners.values()) < 3 * 1000 + 64 * len(owners)
+    assert len(owners) < 6
+
+
+def test_external_data_that_is_no_file(tmp_path: Path) -> None:
+    """A pipe nobody writes to, and a folder, are refused at once."""
+    (tmp_path / "folder").mkdir()
+    assert "not a regular file" in str(refused(external_model(tmp_path, "folder")))
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no named pipes")
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a regular file" in str(refused(external_model(tmp_path, "pipe")))
+
+
+def test_external_data_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    from qrun.errors import ModelError
+    from qrun.ir.external import External
+
+    (tmp_path / "w.bin").write_bytes(bytes(100))
+    external = External(tmp_path)
+    external.read("w.bin", "a", 0, 10)
+    os.truncate(tmp_path / "w.bin", 50)
+    with pytest.raises(ModelError, match="cannot be read") as caught:
+        external.read("w.bin", "b", 10, 10)
+    assert caught.value.code == "QR104"
+    assert "changed while it was read" in str(caught.value)
+
+
+def test_external_data_beyond_the_free_memory(tmp_path: Path) -> None:
+    """A sparse file is as large as it says: refused before anything is read."""
+    with open(tmp_path / "w.bin", "wb") as file:
+        try:
+            file.truncate(2**42)
+        except OSError:
+            pytest.skip("no sparse files of 4 TiB here")
+    with pytest.raises(qrun.MemoryLimitError) as caught:
+        qrun.load(sharing_model(tmp_path, [(0, 2**42)]))
+    assert "4.0 TiB" in str(caught.value)
+    assert any("m.onnx" in place for place in caught.value.where)
 
 
 @pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "a/../../w.bin", "C:\\w.bin", "", ".", "link/w.bin"])
@@ -218,17 +297,11 @@ def test_missing_external_file_is_named(tmp_path: Path) -> None:
     assert "gone.bin" in str(error)
 
 
-@pytest.mark.skipif(os.environ.get("CI") == "true", reason="writes a sparse file of 3 GiB")
 def test_external_data_above_2_gib(tmp_path: Path) -> None:
-    count = 3 * 2**28
     with open(tmp_path / "w.bin", "wb") as file:
-        file.truncate(4 * count)
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[count], data_location=TensorProto.EXTERNAL)
-    tensor.external_data.add(key="location", value="w.bin")
-    shape = [helper.make_node("Shape", ["w"], ["y"])]
-    model = model_of(shape, [], [value("y", None, TensorProto.INT64)], [tensor])
-    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    assert qrun.load(tmp_path / "m.onnx").constants["w"].shape == (count,)
+        file.seek(3 * 2**30)
+        file.write(b"end")
+    assert qrun.load(sharing_model(tmp_path, [(3 * 2**30, 3)])).constants["w0"].tobytes() == b"end"
 
 
 @pytest.mark.parametrize(

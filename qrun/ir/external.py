@@ -1,0 +1,142 @@
+"""The files of external data: read into memory once, so that nothing that happens to them later reaches a session."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qrun.errors import MemoryLimitError, ModelError
+from qrun.ir.wire import room
+from qrun.memory import Budget, default_limit, human
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class External:
+    """Reads the external data of one model: only inside `folder`, and what several tensors share only once.
+
+    payloads: what belongs in `raw_data` where that is a stand-in (wire.py).
+    Source: ONNX IR, "External Tensor Data".
+    """
+
+    def __init__(self, folder: Path | None, payloads: Mapping[bytes, Bytes] | None = None) -> None:
+        self.folder = folder.resolve() if folder else None
+        self.payloads = payloads or {}
+        self.files: dict[str, _File] = {}
+        self._budget = Budget(default_limit)
+
+    def read(self, location: str, tensor: str, start: int, length: int) -> Bytes:
+        """The bytes of a tensor, perhaps shared with others.
+
+        Raises ModelError where they cannot be read, MemoryLimitError where they are more than 80 % of the free memory.
+        """
+        if location not in self.files:
+            if self.folder is None:
+                reason = "the model did not come from a file, so there is no folder to look in"
+                raise _external(tensor, location, reason)
+            self.files[location] = _File(self._inside(location, tensor))
+        try:
+            return self.files[location].read(start, length, tensor, self._budget)
+        except MemoryLimitError as error:
+            error.fixes = (f"free memory: the model needs {human(self._budget.live + length)} for its weights alone",)
+            raise
+        except _Refused as reason:
+            raise _external(tensor, location, str(reason)) from None
+        except OSError as error:
+            fix = f"copy {location} next to the model"
+            raise _external(tensor, location, error.strerror or str(error), fix=fix) from None
+
+    def _inside(self, location: str, tensor: str) -> Path:
+        assert self.folder is not None
+        parts = location.replace("\\", "/").split("/")
+        escapes = location.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\0" in location
+        try:
+            path = self.folder if escapes or not location else (self.folder / location).resolve()
+        except (OSError, RuntimeError, ValueError):
+            escapes, path = True, self.folder
+        if escapes or path == self.folder or not path.is_relative_to(self.folder):
+            raise _external(
+                tensor,
+                location,
+                "it points outside the model's folder",
+                why="ONNX IR: external data stays below the folder of the model; no absolute path, no '..', no link out.",
+            )
+        return path
+
+
+class _Refused(Exception):
+    """Why a file is not read."""
+
+
+class _File:
+    """A file of external data. size: when it was first opened; it must not change while a model is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seen: tuple[int, ...] = ()
+        self.size = 0
+        self._blocks: dict[tuple[int, int], Bytes] = {}
+        self._taken = 0
+
+    def read(self, start: int, length: int, tensor: str, budget: Budget) -> Bytes:
+        with self._open() as stream:
+            self._check(stream)
+            if start < 0 or start + length > self.size:
+                raise _Refused(f"{self.size} bytes, but the tensor is bytes {start} to {start + length}")
+            if (start, length) in self._blocks:
+                return self._blocks[start, length]
+            if self._taken + length > self.size:  # tensors overlap: one copy of the file serves them all
+                if (0, self.size) not in self._blocks:
+                    self._fill(stream, 0, self.size, tensor, budget)
+                return self._blocks[0, self.size][start : start + length]
+            self._taken += length
+            return self._fill(stream, start, length, tensor, budget)
+
+    def _open(self) -> FileIO:
+        """Open without waiting for whoever writes to a pipe."""
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        handle = os.open(self.path, flags)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise _Refused("not a regular file")
+        return FileIO(handle, "rb")
+
+    def _check(self, stream: FileIO) -> None:
+        status = os.fstat(stream.fileno())
+        now = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if self.seen and now != self.seen:
+            raise _Refused("a file that changed while it was read")
+        self.seen, self.size = now, status.st_size
+
+    def _fill(self, stream: FileIO, start: int, length: int, tensor: str, budget: Budget) -> Bytes:
+        budget.claim((length,), 1, f"tensor {tensor}")
+        block = room(length)
+        stream.seek(start)
+        left = memoryview(block)  # type: ignore[arg-type]
+        while len(left):
+            count = stream.readinto(left)
+            if not count:
+                raise _Refused("a file that changed while it was read")
+            left = left[count:]
+        self._check(stream)
+        budget.hold(block, f"tensor {tensor}")
+        self._blocks[start, length] = block
+        return block
+
+
+def _external(tensor: str, location: str, got: str, *, why: str = "", fix: str = "") -> ModelError:
+    return ModelError(
+        "QR104",
+        "external-data",
+        f"the data of tensor {tensor!r} cannot be read",
+        where=[f"tensor {tensor}"],
+        facts=[("expected", f"{repr(location)[1:-1]} in the folder of the model"), ("got", got)],
+        why=why,
+        fixes=[fix] if fix else [],
+    )
