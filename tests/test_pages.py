@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import onnx.defs
 import pytest
 from disagreements import CASES
 
@@ -159,6 +160,28 @@ def test_versions_are_those_that_run(op_type: str) -> None:
     versions, _, contrib = " ".join(paragraph.split()).partition("com.microsoft ")
     assert re.findall(r"\d+", versions.partition(". ")[0]) == runs.get("", [])
     assert re.findall(r"^\d+", contrib) == runs.get("com.microsoft", [])
+
+
+def test_quotations_stand_in_the_specification() -> None:
+    """Whatever stands in quotes in a clause, unless it is of onnxruntime, or of another page of ONNX."""
+    found, told = 0, plain(" ".join(specification()))
+    for heading, body in sections("docs/numerics.md", "### "):
+        clause = plain(body.partition("- **Clause**: ")[2].partition("- **Others**: ")[0])
+        for quoted in () if "onnxruntimes schema" in clause else re.findall(r'"([^"]+)"', clause):
+            for part in filter(None, map(str.strip, quoted.split("..."))):
+                found += 1
+                assert part in told, (heading, part)
+    assert found > 30
+
+
+def specification() -> Iterator[str]:
+    for known in onnx.defs.get_all_schemas_with_history():
+        yield known.doc
+        yield from (part.description for part in (*known.inputs, *known.outputs, *known.attributes.values()))
+
+
+def plain(text: str) -> str:
+    return " ".join(text.replace("`", "").replace("'", "").split())
 
 
 def test_runtimes_are_those_that_the_tests_have() -> None:
