@@ -47,11 +47,15 @@ mask         lanes of the very last vector that exist
 """
 
 TILE, STEP = 16, 64
+"""Rows of a tile, and int32 sums in a row of one; bytes of a row."""
 _ROWS_AT_ONCE = 4
 _LONG = 24
+"""k-steps of a product beyond which a tile is saved in between (see `_products`)."""
 _NOWHERE = 64
 _SUMS = _NOWHERE + 4 * STEP
+"""Places in the thread's memory: the configuration, where rows go that no result has, the sums of a block; then the copy."""
 _HELD = {"y32": 3, "x32": 2, "ort": 1, "f64": 1}
+"""Vectors of constants that an epilogue keeps in registers for each vector of channels."""
 
 
 def groups(spec: KernelSpec) -> list[range]:
@@ -66,7 +70,7 @@ def scratch_bytes(spec: KernelSpec, copied: int = 0) -> int:
 
 
 class _Holding(Requantizer):
-    """An epilogue that loads its constants once per panel, if they are few."""
+    """An epilogue that loads its constants once per panel, not once per row, if they are few."""
 
     def hold(self, held: Value) -> None:
         element, load = "double" if self.form == "f64" else "float", super()._constant
@@ -200,7 +204,7 @@ class Amx(Kernel):
                     self._products(group, places, block - self.first)
 
     def _rows(self, places: Value) -> list[Value]:
-        """The first row of each tile of activations."""
+        """Where the first row of each tile of activations lies."""
         base = self.copy if self.copies else self.x
         offsets = [(places + 4 * i).load("i32", 4) for i in range(self.high)]
         return [base + offset.sext("i64") for offset in offsets]

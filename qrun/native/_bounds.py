@@ -15,6 +15,7 @@ BOUNDS = ("inverse*", "low*", "high*", "halves*", "weights*", "split", "steps", 
 halves, weights  float64 [steps]: want - 1/2, ascending, and its inverse; split: how many are negative
 """
 VECTORS = 4
+"""Vectors of channels at once."""
 
 
 class Bounds(Kernel):
@@ -62,6 +63,6 @@ class Bounds(Kernel):
         return lows + highs
 
     def _ceil(self, value: Value) -> Value:
-        """For values below 2**51; other ones become some integer near them."""
+        """The least integer that is not below a value of less than 2**51; larger values become some integer near them."""
         nearest = value + self.magic - self.magic
         return nearest + nearest.test("olt", value).select(self.one, ZERO)

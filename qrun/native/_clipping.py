@@ -17,7 +17,7 @@ EIGHT = 8
 """Bytes of a row that are clipped together."""
 VECTOR = 32
 LOW = 6
-"""Bits that clipped activations keep: four of these are never too much."""
+"""Bits that clipped activations keep: the products of four, 4 * 63 * 128 = 32,256, fit in int16."""
 ENTRY = BLOCK = 16
 """Bytes of an entry of the list, and of the table of blocks."""
 BYTES, WORDS = "<32 x i8>", "<16 x i16>"
@@ -25,7 +25,7 @@ _EIGHTS = "<4 x i64>"
 _FLIP = -0x7F7F7F7F7F7F7F80
 """0x80 in each of eight bytes, as an int64: it makes uint8 of int8, 128 higher."""
 _MOST = 127 * 256
-"""Weights of -128 count as -127 in the bounds: a sum of this size may be 128 * 256 below 0."""
+"""The largest bound of a lane that fits. Bounds take weights of -128 for -127: the sum lies at or above -128 * 256."""
 
 
 def multiplied(x: Value, weights: Value) -> Value:
@@ -96,12 +96,16 @@ class Clipping:
         return tap.carried[1].reduced("add")
 
     def _codes(self, kind: str, source: Value) -> Value:
-        """Activations as uint8."""
+        """Activations, as many as the type holds, as uint8."""
         codes = source.load(kind)
         return codes ^ _FLIP if self.flips else codes
 
     def _over(self, eights: Value, bounds: list[Value], place: Value) -> Value:
-        """Which eights have four activations that might give more than a lane can hold: <4 x i1>."""
+        """Which eights have four activations whose products might not fit in int16: <4 x i1>.
+
+        bounds: where `each` and `first` start. The four of a 16-bit lane are two neighbours of one quad and the same two of
+        the other, four bytes on; their bound is their products with `each`, and the largest of them times `first`.
+        """
         most = codes = eights.bitcast(BYTES)
         for distance in (1, 4):
             most = most.intrinsic("umax", self._exchanged(most, distance))

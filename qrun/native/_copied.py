@@ -54,7 +54,7 @@ class Copied(Kernel):
         raise NotImplementedError
 
     def copies(self) -> list[tuple[Value, Operand]]:
-        """Where what is known of each block starts, and bytes from one block to the next."""
+        """Pointers to data of the first block, each with the bytes from one block's to the next one's."""
         raise NotImplementedError
 
     def panel_weights(self) -> Value:
@@ -62,7 +62,7 @@ class Copied(Kernel):
         raise NotImplementedError
 
     def sums(self, copies: list[Value], bias: Value, matrix: Value) -> list[Value]:
-        """The sums of a block and a panel, row by row."""
+        """int32 vectors of sums of a block and a panel, row by row, for the block whose data `copies` point to."""
         raise NotImplementedError
 
     def text(self) -> str:
@@ -83,7 +83,7 @@ class Copied(Kernel):
             self._panel(turn.index, number, a.weights + number * self.matrix_bytes, y, first, end)
 
     def _panel(self, panel: Value, number: Value, matrix: Value, y: Value, first: Value, end: Value) -> None:
-        """All blocks of the chunk for one panel of a group's channels; number: of it among those of all groups."""
+        """All blocks of the chunk for one panel of a group's channels; number: the panel's among those of all groups."""
         w, a, spec = self.w, self.a, self.spec
         channels = spec.vectors * self.isa.lanes
         bias = a.bias + number * (4 * channels)

@@ -6,7 +6,7 @@ from qrun.native._flow import Flow
 from qrun.native._values import Value
 
 _ROOM = 128
-"""Rows in the list: with all else that is on the stack it is less than a page."""
+"""Rows in the list: 2 KiB. With all else that is on the stack it is less than a page."""
 
 
 class Recheck:

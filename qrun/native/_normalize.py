@@ -27,9 +27,9 @@ REACH, SCALE_REACH, EPSILON, LENGTH = range(0, 32, 8)
 
 
 Term = Callable[[int, Value], Value]
-"""What to add: float64 vectors, of so many elements from an index on."""
+"""(n, index) to what is added: n float64 of a row, from this index on."""
 Result = Callable[[int, Value], tuple[Value, Value]]
-"""The same for results, and how far each may be from the exact one."""
+"""(n, index) to n results, and how far each may be from the exact one."""
 
 
 class _Rows(Kernel):
@@ -55,7 +55,7 @@ class _Rows(Kernel):
         self.doubts.end()
 
     def _row(self, x: Value, y: Value) -> Value:
-        """Make a row; whether it is in doubt, i1."""
+        """Make the row at x, into y. Returns an i1: whether float64 leaves some result in doubt."""
         raise NotImplementedError
 
     def _number(self, place: int) -> Value:
@@ -75,7 +75,7 @@ class _Rows(Kernel):
         return rest.carried[0].extract(0)
 
     def _stored(self, y: Value, result: Result) -> Value:
-        """Store the results at each index; whether some are in doubt, i1."""
+        """Store all results of a row. Returns an i1: whether some are in doubt."""
         w = self.w
 
         def made(n: int, index: Value) -> Value:

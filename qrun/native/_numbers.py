@@ -19,7 +19,7 @@ _LOG2E = 1.4426950408889634
 _LN2 = (0.6931471803691238, 1.9082149292705877e-10)
 """Its first 32 bits, of which up to 2**20 times are exact, and the rest."""
 _LONG = 16
-"""Terms of a polynomial."""
+"""Terms of a polynomial beyond which it is worth while to do its halves side by side."""
 _FARTHEST = 700.0
 """exp(-700) is nothing beside any float32."""
 _EXPONENTIAL = (

@@ -30,7 +30,7 @@ shift        added to a sum of unsigned codes
 """
 NARROW = 16
 BLOCK = 240
-"""Taps whose unsigned codes fit in 16 bits; a multiple of every unroll."""
+"""Taps that are added in 16 bits, 240 * 255 < 2**16; a multiple of every unroll."""
 
 
 class _Pool(Kernel):
@@ -64,14 +64,14 @@ class _Pool(Kernel):
                 self._store(self._window(x + channel, offsets), row + channel)
 
     def _pixel(self, number: Value) -> None:
-        """Find what is known of one pixel."""
+        """Find the constants of the pixel with this number."""
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
         """The panel's results over the window whose taps lie at `offsets` from x."""
         raise NotImplementedError
 
     def _taps(self, x: Value, offsets: Value, tap: Value) -> list[list[Value]]:
-        """The codes of `unroll` taps from number `tap` on."""
+        """Vectors of codes of `unroll` taps, from number `tap` on; one list for each tap."""
         spec, taps, here = self.spec, [], offsets + tap * 4
         for number in range(spec.unroll):
             offset = (here + 4 * number).load("i32", 4)

@@ -23,7 +23,8 @@ parameters  float32 scale; fl32(1 / scale), or NaN where that has not full preci
 LEAST = 2.0**-100
 """The least scale whose inverse has full precision, and the inverse of the greatest."""
 _SURE = 0.5 - 2.0**-14
-"""Farther than this from the nearest integer, the product may round to another one than the quotient."""
+"""At most this far from the nearest integer, the product rounds to the same integer as the quotient: both are no larger
+than 255, and the product has two roundings and the quotient one, of at most 2**-24 each, relative to that."""
 _UNROLL = 4
 
 
@@ -35,7 +36,7 @@ class _Elements(Kernel):
         self.kind = f"<{isa.lanes} x float>"
 
     def _bounds(self, tile: Value) -> tuple[Value, Value, Value]:
-        """Of a tile: its first element, the first after whole blocks, and the end."""
+        """The indices of a tile's first element, of the first one after whole blocks, and of the end."""
         first, end = tile.part(self.a.chunk, self.a.count)
         cut = (end - first) % (_UNROLL * self.isa.lanes)
         return first, end - cut, end

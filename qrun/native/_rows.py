@@ -53,11 +53,11 @@ class Rows(Kernel):
         self.kind = self.bytes.kind if spec.vectors else "i8"
 
     def value(self, operands: list[Value], column: Value, start: Value) -> Value:
-        """The result of vectors that start at this column, the first of its turn being number `start`."""
+        """The results of the vectors that lie at a column. start: the loop's index, beyond the column where that was cut."""
         raise NotImplementedError
 
     def entry(self, operands: list[Value], column: Value, offset: int) -> Value:
-        """The result of single bytes, so many after this column."""
+        """The result of single bytes, which lie `offset` bytes after this column."""
         raise NotImplementedError
 
     def text(self) -> str:

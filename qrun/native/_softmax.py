@@ -27,7 +27,7 @@ equal             the result where all codes of a row are equal
 high, zero        the greatest result before the zero point is added, and the zero point
 """
 _MOST = 1024.0
-"""More than any quotient that is not cut."""
+"""Quotients are cut to this: it is more than any result, and little enough to be rounded by MAGIC64."""
 _PARTS = 4
 """Partial sums of a row."""
 
@@ -89,7 +89,7 @@ class Softmax(Kernel):
         return turn.carried[0], turn.carried[1]
 
     def _total(self, x: Value, shift: Value) -> Value:
-        """The sum of a row's weights, in four parts and what is left."""
+        """The sum of a row's weights: four partial sums, which do not wait for each other, then what is left."""
         w, a = self.w, self.a
         weights = a.weights + shift * 8
 
@@ -114,7 +114,7 @@ class Softmax(Kernel):
         return (bits.where("slt", high) + zero).trunc("i8"), error
 
     def _fill(self, table: Value, inverse: Value) -> Value:
-        """Put the codes of all distances into the table; whether one of them may be wrong."""
+        """Put the codes of all 256 distances into the table. Returns an i1: whether one of them may be wrong."""
         w, n = self.w, max(self.isa.lanes // 2, 2)
         factor = inverse.splat(n)
         with w.loop(0, 256, n, [w.zero(factor.kind)]) as turn:
