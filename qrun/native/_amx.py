@@ -53,7 +53,7 @@ _LONG = 24
 """k-steps of a product beyond which a tile is saved in between (see `_products`)."""
 _NOWHERE = 64
 _SUMS = _NOWHERE + 4 * STEP
-"""Places in the thread's memory: the configuration, where rows go that no result has, the sums of a block; then the copy."""
+"""Places in the thread's memory: the configuration, where unwanted rows go, the sums of a block; then the copy."""
 _HELD = {"y32": 3, "x32": 2, "ort": 1, "f64": 1}
 """Vectors of constants that an epilogue keeps in registers for each vector of channels."""
 
@@ -132,8 +132,8 @@ class Amx(Kernel):
     def _configure(self) -> None:
         """Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
 
-        The 64 bytes of LDTILECFG: palette 1, from byte 16 on an int16 for each tile, its bytes per row, and from byte 48
-        on a byte for each, its rows; those of sums and activations are known at run time.
+        The 64 bytes of LDTILECFG: palette 1; from byte 16 on an int16 for each tile, its bytes per row; from byte 48 on a
+        byte for each, its rows. Those of sums and activations are known at run time.
         """
         w = self.w
         config = [1, *[0] * 15, *[STEP, 0] * 8, *[0] * 22, TILE, TILE, *[0] * 8]

@@ -63,6 +63,6 @@ class Bounds(Kernel):
         return lows + highs
 
     def _ceil(self, value: Value) -> Value:
-        """The least integer that is not below a value of less than 2**51; larger values become some integer near them."""
+        """The least integer not below a value of less than 2**51; larger values become some integer near them."""
         nearest = value + self.magic - self.magic
         return nearest + nearest.test("olt", value).select(self.one, ZERO)

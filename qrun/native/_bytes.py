@@ -72,8 +72,8 @@ class Bytes:
     """Conversions of one kernel.
 
     lanes:   of each of the four vectors; by default as many as the instruction set has. width: bytes of a vector.
-    kind, ints16, ints32, floats, floats64: types of a vector as bytes, of half of one as int16, of a quarter as int32 or
-             float32, and of half of the lanes of such a quarter as float64.
+    kind, ints16, ints32, floats, floats64: types of a vector as bytes, of half of one as int16, of a quarter as int32
+             or float32, and of half of the lanes of such a quarter as float64.
     """
 
     def __init__(self, w: Writer, isa: Isa, lanes: int = 0) -> None:

@@ -5,10 +5,10 @@ added apart; blocks with too much of it are computed in 32 bits.
 
 A turn takes two quads of k. For channel a and one row's activations x, a lane of 32 bits does
 
-    quad 0   x0 a0 + x1 a1 | x2 a2 + x3 a3      16 bits each, by vpmaddubsw
-    quad 1   x4 a4 + x5 a5 | x6 a6 + x7 a7
-    sum            the lower two | the upper two      16 bits, added
-    product  all four of these in 32 bits             vpmaddwd with 1 in each half, or with what the upper bits stand for
+    quad 0   x0 a0 + x1 a1 | x2 a2 + x3 a3    16 bits each, by vpmaddubsw
+    quad 1   x4 a4 + x5 a5 | x6 a6 + x7 a7    the same
+    both     the sums of the two, in 16 bits: what must not overflow
+    product  lower plus upper half, in 32 bits, by vpmaddwd with 1 in each, or with what the upper bits stand for
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ class Clipping:
     def _over(self, eights: Value, bounds: list[Value], place: Value) -> Value:
         """Which eights have four activations whose products might not fit in int16: <4 x i1>.
 
-        bounds: where `each` and `first` start. The four of a 16-bit lane are two neighbours of one quad and the same two of
-        the other, four bytes on; their bound is their products with `each`, and the largest of them times `first`.
+        bounds: where `each` and `first` start. The four of a 16-bit lane are two neighbours of one quad and the same two
+        of the other, four bytes on; their bound is their products with `each`, and the largest of them times `first`.
         """
         most = codes = eights.bitcast(BYTES)
         for distance in (1, 4):

@@ -83,7 +83,7 @@ class Copied(Kernel):
             self._panel(turn.index, number, a.weights + number * self.matrix_bytes, y, first, end)
 
     def _panel(self, panel: Value, number: Value, matrix: Value, y: Value, first: Value, end: Value) -> None:
-        """All blocks of the chunk for one panel of a group's channels; number: the panel's among those of all groups."""
+        """All blocks of the chunk for one panel of a group's channels; number: among those of all groups."""
         w, a, spec = self.w, self.a, self.spec
         channels = spec.vectors * self.isa.lanes
         bias = a.bias + number * (4 * channels)

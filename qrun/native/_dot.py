@@ -1,12 +1,11 @@
 """The instruction-set specific leaf: int32 lanes += four 8-bit activations times four signed 8-bit weights.
 
-Activations are unsigned, or signed for sdot and smull (Isa.shift). Every form is exact modulo 2**32. Of the four bytes of
-a lane, first to last
+Activations are unsigned, or signed for sdot and smull (Isa.shift). Every form is exact modulo 2**32. Of a lane's bytes
+x0 x1 x2 x3 and w0 w1 w2 w3, first to last:
 
-    vnni, usdot, sdot   x0 x1 x2 x3 . w0 w1 w2 w3, added by one instruction
-    smull               the same in vectors of eight products of 16 bits, then added twice by neighbours
-    madd, generic       x0 0 x2 0 and x1 0 x3 0 as int16, w0 w2 and w1 w3 sign-extended to int16: vpmaddwd adds x0 w0 + x2 w2,
-                        and x1 w1 + x3 w3, in 32 bits
+    vnni, usdot, sdot   x0 w0 + x1 w1 + x2 w2 + x3 w3 by one instruction
+    smull               the four products in 16 bits, then neighbours added twice
+    madd, generic       x0 | x2 and w0 | w2 as int16 make x0 w0 + x2 w2 in 32 bits (vpmaddwd), x1 | x3 and w1 | w3 the rest
 
 vpmaddubsw, which would do the latter in one step, saturates, and serves _clipped.py alone.
 """

@@ -155,7 +155,7 @@ class Flow(Writer):
         self.label(out)
 
     def undecided(self) -> None:
-        """Say that a result is not decided. All threads store the same, and who asks comes after the run's last barrier."""
+        """Say that a result is not decided. All threads store the same, and who reads it does so after the run."""
         self.do(f"store atomic i64 1, ptr {self.value('ptr', '%args') + DOUBT} monotonic, align 8")
 
     def prefetch(self, pointer: Value) -> None:
@@ -164,7 +164,7 @@ class Flow(Writer):
 
 
 class Kernel:
-    """What all kernels begin with: their arguments, loaded in the entry block. They write the rest in `tile`, or `text`.
+    """What all kernels begin with: arguments, loaded in the entry block. They write the rest in `tile`, or `text`.
 
     names: of the arguments. own_memory: whether a third parameter is memory of the calling thread.
     """

@@ -8,7 +8,7 @@ from qrun.native._values import REAL, ZERO, Operand, Typed, Value, every, parts,
 
 
 class Writer:
-    """Instructions of one function, in order. fused: whether the instruction set multiplies and adds with one rounding."""
+    """Instructions of one function, in order. fused: whether `a.fma(b, c)` is one instruction with one rounding."""
 
     def __init__(self, fused: bool = False) -> None:
         self.fused = fused
@@ -46,7 +46,7 @@ class Writer:
         return self.let(kind, f"phi {kind} {', '.join(f'[{value}, %{label}]' for value, label in cases)}")
 
     def turn(self, name: str, first: Value, before: str, following: str, after: str) -> Value:
-        """A value with a name that is `first` when its block is entered from one label, and `following` from another."""
+        """A value with a name: `first` if its block is entered from label `before`, `following` if from `after`."""
         return self.let(first.kind, f"phi {first.kind} [{first}, %{before}], [{following}, %{after}]", name)
 
     def let(self, kind: str, expression: str, name: str = "") -> Value:

@@ -1,9 +1,11 @@
 """Functions of float64 vectors in IR: exponentials, hyperbolic and error functions, and sums without error.
 
-Exponentials and the like have relative errors below 2**-49. Errors of sums and of products are those of Knuth's two-sum
-(The Art of Computer Programming, volume 2, 4.2.2) and of Dekker's product (A floating-point technique for extending the
-available precision, Numerische Mathematik 18, 1971), rounding to odd is that of Boldo and Melquiond (Emulation of FMA and
-correctly rounded sums: proved algorithms using rounding to odd, IEEE Transactions on Computers 57, 2008).
+Exponentials and the like have relative errors below 2**-49. What rounding loses is found as in
+
+Knuth, The Art of Computer Programming, volume 2, 4.2.2 (sums)
+Dekker, A floating-point technique for extending the available precision, Numerische Mathematik 18, 1971 (products)
+Boldo and Melquiond, Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd,
+    IEEE Transactions on Computers 57, 2008 (what to do with it)
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def rounds_apart(low: Value, high: Value) -> Value:
 def rounded_once(n: Value, factor: Value, rest: Value, product: Value, total: Value, bias: Value) -> Value:
     """The bits of n * (factor + rest) + bias rounded once to float32, where that is finite.
 
-    product, total: fl64(n * factor), and fl64(that + bias). The sum is exact as top + low + what is too little to matter.
+    product, total: fl64(n * factor), and fl64(that + bias). The sum is top + low, and what is too little to matter.
     It is rounded to odd: if low is not 0 and the last bit of top is not set, top moves one step towards low. So that of
     53 bits the last says whether something was lost, and rounding to 24 bits is that of the exact sum.
     """
@@ -117,7 +119,7 @@ def series(coefficients: Sequence[float], x: Value) -> Value:
 def _powers(x: Value) -> tuple[Value, Value]:
     """2**n and p with exp(x) = 2**n * (1 + p), p small, for x between -700 and 700.
 
-    n is x / log(2) rounded to an integer, in the low bits of `raised`; shifted by 52 they are added to the exponent of 1.
+    n is x / log(2) rounded to an integer, in the low bits of `raised`; shifted by 52, it is added to the exponent of 1.
     """
     raised = x.fma(_LOG2E, MAGIC64)
     count = raised - MAGIC64

@@ -112,7 +112,7 @@ class PackColumns(_Pack):
     def _transposed(self, rows: list[Value]) -> list[Value]:
         """`unroll` vectors with one quad of every row.
 
-        Four quads: a has those of rows 0, 4, 8, ..., four of each row in a block, b of rows 1, 5, 9, ..., c and d the rest.
+        Four quads: a has those of rows 0, 4, 8, ..., one row to a block; b has those of rows 1, 5, 9, ...; c and d the rest.
         Of each block    a0 a1 a2 a3   b0 b1 b2 b3   c0 c1 c2 c3   d0 d1 d2 d3
         by turns         a0 b0 a1 b1   a2 b2 a3 b3   c0 d0 c1 d1   c2 d2 c3 d3
         in twos          a0 b0 c0 d0   a1 b1 c1 d1   a2 b2 c2 d2   a3 b3 c3 d3

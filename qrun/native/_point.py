@@ -86,7 +86,7 @@ class Point(Rows):
         return (table + operands[0].zext("i64")).load("i8")
 
     def _permute(self, x: Value) -> Value:
-        """Each instruction takes entry x modulo 128 of two registers; the upper half of the table has x's sign bit set."""
+        """Each instruction takes entry x modulo 128 of two registers; codes of the upper ones have the sign bit set."""
         t, name = self.constants, "llvm.x86.avx512.vpermi2var.qi.512"
         low, high = (self.w.call(self.kind, name, t[i], x, t[i + 1]) for i in (0, 2))
         return x.test("slt", ZERO).select(high, low)
@@ -104,7 +104,7 @@ class Point(Rows):
         return found
 
     def _lookup(self, x: Value) -> Value:
-        """TBL gives 0 for indices from 64 on, and TBX leaves what was found before: each takes a quarter of the table."""
+        """TBL gives 0 for indices from 64 on, and TBX what was found before: each looks into a quarter of the table."""
         found = self.w.call(self.kind, f"{_NEON}tbl4.v16i8", *self.constants[:4], x)
         for first in range(4, 16, 4):
             x = x - 64

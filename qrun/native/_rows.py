@@ -53,7 +53,7 @@ class Rows(Kernel):
         self.kind = self.bytes.kind if spec.vectors else "i8"
 
     def value(self, operands: list[Value], column: Value, start: Value) -> Value:
-        """The results of the vectors that lie at a column. start: the loop's index, beyond the column where that was cut."""
+        """The results of the vectors at a column. start: the loop's index, beyond the column where that was cut."""
         raise NotImplementedError
 
     def entry(self, operands: list[Value], column: Value, offset: int) -> Value:

@@ -7,24 +7,24 @@
 Each thread notes on the processor's clock, at `times`, when it came to each call and when it ended its own work on it,
 which is the same if it found none; then when it came to the end.
 
-Every kernel is given the scratch memory of its thread; few use it. A helper that comes late joins at the start and finds
-the tiles taken; nobody waits for a sleeping thread.
+Every kernel is given the scratch memory of its thread; few use it. A helper that comes late joins at the start and
+finds the tiles taken; nobody waits for a sleeping thread.
 
 Which thread sees what, and why each memory ordering suffices (names of LLVM; C++ says relaxed for monotonic):
 
 monotonic   The counter of taken tiles (in the kernels). It must give each number to one thread, no more: what a tile
             reads was made before a barrier, or before the run was opened.
-release     Adding to the count of finished tiles, after the kernel has returned: all that its tiles stored comes before.
+release     Adding to the count of finished tiles, after the kernel has returned: what its tiles stored comes before.
 acquire     Reading that count in a barrier. The additions of several threads are one release sequence, since each is a
             read-modify-write: who reads the full count sees the results of all of them.
-seq_cst     Opening, entering, closing. A helper adds itself to those inside, then looks whether the run is still open; the
-            leader closes it, then looks whether someone is inside. Each stores one word and then loads the other's: with
-            release and acquire both could read what was there before (Dekker's problem), and the helper would run calls
-            whose counters the next run resets. In one total order, one of the two sees the other: a helper that is too
-            late leaves without touching anything.
-            Opening is also the release that the plan, its range and its counters need, which are plain stores; leaving is
-            the release after which the leader, who reads that nobody is inside, has all results. Both would do with less,
-            but happen once a run and thread.
+seq_cst     Opening, entering, closing. A helper adds itself to those inside, then looks whether the run is still open;
+            the leader closes it, then looks whether someone is inside. Each stores one word and then loads the other's:
+            with release and acquire both could read what was there before (Dekker's problem), and the helper would run
+            calls whose counters the next run resets. In one total order, one of the two sees the other: a helper that is
+            too late leaves without touching anything.
+            Opening is also the release that the plan, its range and its counters need, which are plain stores; leaving
+            is the release after which the leader, who reads that nobody is inside, has all results. Both would do with
+            less, but happen once a run and thread.
 
 A plan is never changed while a helper is inside, so that all else may be plain loads and stores: a helper compares the
 generation again after it has entered, and so does not take a later run for the one that it saw.
@@ -39,7 +39,7 @@ DOUBT, NEXT, DONE, STRUCT = 248, 256, 320, 384
 of taken tiles, that of finished ones, the struct's end. The counters have cache lines of 64 bytes to themselves: all
 threads write them, while they read the arguments."""
 OPEN, INSIDE, RANGE, GONE, STATE = 0, 64, 128, 192, 256
-"""The state that leader and helpers share: generation that is open (0 for none), helpers inside, first and last call, how
+"""The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, how
 many helpers have left. Each has its own cache line: helpers that wait read the first one over and over."""
 
 

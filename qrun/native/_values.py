@@ -1,4 +1,4 @@
-"""Values of generated code, which know their LLVM type: operators write instructions, into the function that they are of."""
+"""Values of generated code, which know their LLVM type: operators write instructions into their function."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Value:
     """A value of the function that `w` writes: its LLVM type, and its name or the text of a constant.
 
     Operators write the instruction that fits the type: ``+`` is add, fadd, or for a pointer a step in bytes. ``//`` and
-    ``%`` take their operands as unsigned. Instructions stand in the order in which Python evaluates: operands first, from
-    left to right.
+    ``%`` take their operands as unsigned. Instructions stand in the order in which Python evaluates: operands first,
+    from left to right.
     """
 
     __slots__ = ("kind", "name", "w")
