@@ -22,9 +22,9 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context | None = None) -> tuple[Ar
         y_scale = (max(0, max x) - min(0, min x)) / 255       y_zero_point = RNE(clip(0 - min(0, min x) / y_scale))
         y = saturate(RNE(x / y_scale) + y_zero_point)
 
-    Exact: each step is one float32 operation, as the page's function body says. Where the body divides 0 by 0 (x is
-    empty, all zeros, or its range / 255 underflows): scale 1 and zero point 0. NaN and -inf are refused; inf gives
-    an infinite scale.
+    Exact: each step is one float32 operation, as the page's function body says. Where y_scale comes out as 0, which
+    the body divides by, scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255 underflows.
+    NaN and -inf are refused; inf gives an infinite scale.
     ``ort``: the same steps; -inf gives an infinite scale and zero point 255. NaN is refused there too: what onnxruntime
     makes of it depends on its place and on the CPU, as it hides the elements before it in its vector lane.
     ``onnx-ref``: the same, but scale 1/255 for zeros only.
