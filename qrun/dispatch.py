@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -43,7 +44,7 @@ Fixed = tuple[How, ...]
 Claim = tuple[tuple[int, ...], int, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Bound:
     """A native kernel ready to run, or the reason why the reference kernel runs (`why`, then `kernel` is None).
 
@@ -84,6 +85,7 @@ class NativeKernels:
         self.literal = literal or {}
         self._fixed: dict[int, Fixed] = {}
         self._bound: dict[int, dict[Key, Bound]] = {}
+        self._alike: WeakValueDictionary[Hashable, Bound] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def known(self, step: Step, args: Sequence[Array | None]) -> Bound | None:
@@ -110,7 +112,7 @@ class NativeKernels:
             if found is not None:
                 return found
             fixed = tuple(self._how_fixed(name) for name in step.node.inputs)
-            bound = self._make(step, args, tuple(bool(f) for f in fixed), budget)
+            bound = self._shared(step, args, fixed, budget)
             kept = self._bound.setdefault(index, {})
             while len(kept) >= VARIANTS:
                 del kept[next(iter(kept))]
@@ -124,6 +126,23 @@ class NativeKernels:
         made = self.model.producers.get(name)
         definition = find(made.domain, made.op_type, made.version) if made else None
         return "value" if definition is not None and definition.form == "shape" else ""
+
+    def _shared(self, step: Step, args: Sequence[Array | None], fixed: Fixed, budget: Budget) -> Bound:
+        """What another node has that differs in the names of the tensors only, or a new one."""
+        node = step.node
+        parts = zip(node.inputs, fixed, _key(args, fixed), strict=True)
+        given = tuple(name if how == "constant" else part for name, how, part in parts)
+        attributes = tuple((name, type(value), value) for name, value in node.attributes.items())
+        key = (node.domain, node.op_type, node.version, attributes, given, tuple(map(bool, node.outputs)))
+        try:
+            found = self._alike.get(key)
+        except TypeError:  # an attribute that is an array
+            return self._make(step, args, tuple(map(bool, fixed)), budget)
+        if found is None:
+            found = self._make(step, args, tuple(map(bool, fixed)), budget)
+            if found.kernel is not None:
+                self._alike[key] = found
+        return found
 
     def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> Bound:
         from qrun.native import Declined

@@ -228,6 +228,7 @@ class Session:
 
     def _prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:
         """The plan for these outputs, and what runs it; plans of one model share their native kernels."""
+        keep = tuple(dict.fromkeys(keep)) or tuple(v.name for v in self.model.outputs)
         with self._lock:
             key = (keep, observe and self.fuse)
             found = self._plans.get(key)

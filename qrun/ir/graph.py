@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,19 @@ from qrun.ir.types import DTYPES, describe
 
 @dataclass(frozen=True)
 class Scope:
-    """What a graph sees from outside: opsets, external files, and the names of the graphs around it."""
+    """What a graph sees from outside: opsets, external files, and the names of the graphs around it.
+
+    names: of the nearest graph around it; outer: what that one sees.
+    """
 
     opsets: Mapping[str, int]
     external: External
     label: str
     names: frozenset[str] = field(default_factory=frozenset)
+    outer: Scope | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names or (self.outer is not None and name in self.outer)
 
 
 def build_graph(graph: onnx.GraphProto, scope: Scope) -> dict[str, Any]:
@@ -50,18 +57,14 @@ def build_graph(graph: onnx.GraphProto, scope: Scope) -> dict[str, Any]:
         if value.name in constants:
             _refuse_other_type(scope, value, constants[value.name])
     given = {v.name for v in inputs} | set(constants)
-    order = _execution_order(graph.node, given | scope.names, scope)
-    inner = Scope(
-        scope.opsets,
-        scope.external,
-        scope.label,
-        scope.names | given | {name for proto in graph.node for name in proto.output if name},
-    )
-    nodes = tuple(_node(graph.node[place], index, inner) for index, place in enumerate(order))
-    defined = inner.names - scope.names | given
+    order = _execution_order(graph.node, given, scope)
+    made = {name for proto in graph.node for name in proto.output if name}
+    inner = Scope(scope.opsets, scope.external, scope.label, frozenset(given | made), scope)
+    protos = list(graph.node)
+    nodes = tuple(_node(protos[place], index, inner) for index, place in enumerate(order))
     outputs = tuple(value_type(v) for v in graph.output)
     for value in outputs:
-        if value.name not in defined and value.name not in scope.names:
+        if value.name not in inner:
             raise _invalid(scope, f"graph output {value.name!r} is made by no node", value.name)
     types = {v.name: v for v in [*map(value_type, graph.value_info), *inputs, *outputs]}
     return {
@@ -160,16 +163,14 @@ def _reads(proto: onnx.NodeProto) -> set[str]:
     return found
 
 
-def _execution_order(nodes: Any, given: Iterable[str], scope: Scope) -> list[int]:
+def _execution_order(nodes: Any, given: set[str], scope: Scope) -> list[int]:
     """Places of the nodes such that every tensor is made before it is read, as near to file order as possible."""
-    known = set(given)
-    own = known - scope.names
     maker: dict[str, int] = {}
     for place, proto in enumerate(nodes):
         for name in proto.output:
             if not name:
                 continue
-            if name in maker or name in own:
+            if name in maker or (name in given and name not in scope):
                 raise _invalid(scope, f"tensor {name!r} is made twice", name, _label(proto, place))
             maker[name] = place
     waiting: list[int] = []
@@ -179,7 +180,7 @@ def _execution_order(nodes: Any, given: Iterable[str], scope: Scope) -> list[int
         for name in _reads(proto):
             if name in maker:
                 before.add(maker[name])
-            elif name not in known:
+            elif name not in given and name not in scope:
                 raise _invalid(
                     scope,
                     f"tensor {name!r} is read but never made",

@@ -145,6 +145,11 @@ class Model:
             return ""
 
     @cached_property
+    def fed(self) -> Mapping[str, TensorType]:
+        """What a run can be fed with, by name: graph inputs, and the defaults that may be replaced."""
+        return {value.name: value for value in (*self.inputs, *self.defaults)}
+
+    @cached_property
     def producers(self) -> Mapping[str, Node]:
         """Tensor name to the node that makes it."""
         return {name: node for node in self.nodes for name in node.outputs if name}
@@ -162,7 +167,7 @@ class Model:
     def constant(self, name: str) -> Array | None:
         """The value of an initializer or of a Constant node's output, or None if it is known only when running."""
         if name in self.constants:
-            return None if any(value.name == name for value in self.defaults) else self.constants[name]
+            return None if name in self.fed else self.constants[name]
         node = self.producers.get(name)
         if node is not None and node.op_type == "Constant" and not node.domain:
             value = node.attributes.get("value")

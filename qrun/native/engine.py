@@ -68,7 +68,7 @@ class Engine:
         made = aligned(result.stored(order), result.dtype, result.fill if any(result.border) else None)
         sections = operation.tight
         if sections:
-            buffers = [stage(array, operation, place) for place, array in enumerate(arrays)]
+            buffers = [stage(array, operation, sections, place) for place, array in enumerate(arrays)]
             self.execute(sections, [*buffers, made])
         made = made[result.interior(order)] if any(result.border) else made
         return np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
@@ -96,10 +96,10 @@ class Engine:
                 raise section.undecided()
 
 
-def stage(array: Array, operation: Operation, place: int) -> Array:
+def stage(array: Array, operation: Operation, sections: Sequence[Section], place: int) -> Array:
     """The operand number `place` as kernels read it: the array's own memory if that serves, else a copy."""
     operand, order = operation.operands[place], operation.source_order
-    needed = max((s.extents[place] for s in operation.tight), default=0)
+    needed = max((s.extents[place] for s in sections), default=0)
     inner = np.moveaxis(array, 1, -1) if order == "channels" and array.ndim > 2 else array
     if not any(operand.border) and inner.flags.c_contiguous and inner.nbytes >= needed:
         return inner

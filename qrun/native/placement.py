@@ -54,6 +54,8 @@ class Storage:
     parent: the storage that it is a part of, `start` bytes on; gaps: its rows lie as far apart as the parent's.
     first, last: the steps between which it is needed. readers: operations, and which of their operands it is.
     offset: in the arena, of a storage without a parent. shown: whether it is read from outside.
+    home, ahead, stride: once all parents are known, the outermost one, the bytes from its start, and the bytes from row
+            to row, 0 without gaps.
     """
 
     operand: Operand
@@ -68,24 +70,18 @@ class Storage:
     readers: list[tuple[Operation, int]] = field(default_factory=list)
     offset: int = 0
     shown: bool = False
+    home: Storage | None = None
+    ahead: int = 0
+    stride: int = 0
 
     @property
     def root(self) -> Storage:
-        return self if self.parent is None else self.parent.root
+        return self.home or self
 
     @property
     def place(self) -> int:
         """Bytes from the arena's, or the array's, start."""
-        return self.offset if self.parent is None else self.start + self.parent.place
-
-    @property
-    def stride(self) -> int:
-        """Bytes from row to row, 0 without gaps."""
-        if self.parent is None:
-            return 0
-        if not self.gaps:
-            return self.parent.stride
-        return self.parent.stride or self.parent.row_bytes
+        return self.root.offset + self.ahead
 
     @property
     def row_bytes(self) -> int:
@@ -96,12 +92,31 @@ class Storage:
         return size(self.operand.stored(self.order)) * self.operand.dtype.itemsize
 
     def become_part(self, parent: Storage, start: int, gaps: bool) -> None:
+        while parent.parent is not None and not parent.gaps:
+            parent, start = parent.parent, start + parent.start
         self.parent, self.start, self.gaps = parent, start, gaps
         parent.children.append(self)
 
+    def settle(self) -> None:
+        """Find out where it lies, as all its parents are known."""
+        path = [self]
+        while path[-1].home is None and (outer := path[-1].parent) is not None:
+            path.append(outer)
+        for storage in reversed(path):
+            outer = storage.parent
+            if outer is None or storage.home is not None:
+                storage.home = storage.root
+                continue
+            storage.home, storage.ahead = outer.root, outer.ahead + storage.start
+            storage.stride = outer.stride or (outer.row_bytes if storage.gaps else 0)
+
     def lifetime(self) -> tuple[int, int]:
-        spans = [child.lifetime() for child in self.children]
-        return min([self.first, *(a for a, _ in spans)]), max([self.last, *(b for _, b in spans)])
+        first, last, inside = self.first, self.last, list(self.children)
+        while inside:
+            part = inside.pop()
+            first, last = min(first, part.first), max(last, part.last)
+            inside += part.children
+        return first, last
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +269,11 @@ class Placement:
         return producer.result_order in fits and all(reader.source_order in fits for reader, _ in storage.readers)
 
     def _allocate(self, end: int) -> None:
-        roots = []
-        for placed in self.placed:
-            for storage in placed.storages:
-                if storage.root.key is None:
-                    roots.append(storage.root)
-        roots = list(dict.fromkeys(roots))
+        for forms in self.forms.values():
+            for storage in forms:
+                storage.settle()
+        made = (storage for placed in self.placed for storage in placed.storages)
+        roots = list(dict.fromkeys(storage.root for storage in made if storage.root.key is None))
         needs = []
         for root in roots:
             first, last = root.lifetime()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,36 +14,12 @@ from qrun.native._runner import ENTRY, STRUCT
 from qrun.native.copy import arrange
 from qrun.native.engine import Engine
 from qrun.native.instance import Array, Elsewhere, Instance
-from qrun.native.operation import Operand, must_reach, size
+from qrun.native.operation import Operand, must_reach
 from qrun.native.placement import Foreign, Item, Key, Placed, Placement, Storage
 from qrun.native.section import Section
 from qrun.native.shuffles import fused
+from qrun.native.spans import Span, Touched
 from qrun.native.stamps import Ran, Stretch
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Bytes of the arena that a call touches; columns: of each row, where rows are `stride` bytes apart."""
-
-    root: Storage
-    first: int
-    end: int
-    stride: int
-    columns: tuple[int, int]
-
-    @classmethod
-    def of(cls, storage: Storage) -> Span:
-        row = storage.row_bytes
-        rows = size(storage.operand.shape) * storage.operand.dtype.itemsize // max(row, 1)
-        place, stride = storage.place, storage.stride
-        column = (place - storage.root.place) % stride if stride else 0
-        end = place + ((rows - 1) * stride + row if stride and rows else storage.nbytes)
-        return cls(storage.root, place, end, stride, (column, column + row))
-
-    def meets(self, other: Span) -> bool:
-        if self.root is other.root and self.stride == other.stride > 0:
-            return self.columns[0] < other.columns[1] and other.columns[0] < self.columns[1]
-        return self.first < other.end and other.first < self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +79,21 @@ class Program:
     def _barriers(self) -> tuple[list[bool], list[int]]:
         """After which calls all threads wait, and the first call since the wait before."""
         marks, since = [False] * len(self.calls), [0] * len(self.calls)
-        first, reads, writes = 0, list[tuple[Placed, Span]](), list[tuple[Placed, Span]]()
+        first, before, reads, writes = 0, None, Touched(), Touched()
         for number, call in enumerate(self.calls):
             placed = call.placed
-            inputs = [Span.of(s) for s in placed.storages[:-1] if s.root.key is None]
-            output = Span.of(placed.storages[-1])
-            elsewhere = [w for p, w in writes if p is not placed]
-            clash = any(i.meets(w) for i in inputs for w in elsewhere) or any(output.meets(w) for w in elsewhere)
-            clash = clash or any(output.meets(r) for p, r in reads if p is not placed)
-            apart = number > 0 and self._apart(number)
-            if number and (clash or apart):
-                marks[number - 1] = True
-                first, reads, writes = number, [], []
+            if placed is not before:
+                before = placed
+                inputs = [Span.of(s) for s in placed.storages[:-1] if s.root.key is None]
+                output = Span.of(placed.storages[-1])
+                clash = any(map(writes.meets, (*inputs, output))) or reads.meets(output)
+                if number and (clash or self._apart(number)):
+                    marks[number - 1] = True
+                    first, reads, writes = number, Touched(), Touched()
+                for span in inputs:
+                    reads.add(span)
+                writes.add(output)
             since[number] = first
-            reads += [(placed, span) for span in inputs]
-            writes.append((placed, output))
         if marks:
             marks[-1] = True
         return marks, since
@@ -145,12 +122,13 @@ class Program:
         """The stretches with the arrays that are last needed in each."""
         ends = [s.item if s.item >= 0 else self.calls[s.end - 1].placed.item for s in stretches]
         frees: dict[int, list[Key]] = {}
+        wanted = set(self.wanted)
         for key in self.given.keys() - self.fixed.keys():
             forms = self.placement.forms.get(key)
-            if forms and key not in self.wanted:
+            if forms and key not in wanted:
                 last = forms[0].lifetime()[1]
-                where = next((n for n, end in enumerate(ends) if end >= last), None)
-                if where is not None and last < len(self.items):
+                where = bisect_left(ends, last)
+                if where < len(ends) and last < len(self.items):
                     frees.setdefault(where, []).append(key)
         return (replace(stretch, frees=tuple(frees.get(n, ()))) for n, stretch in enumerate(stretches))
 

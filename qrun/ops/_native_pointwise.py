@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 Complete = Callable[[Array], bool]
 _IN_RESULTS = ("saturated", "nan-quantized")
+_JOINED = 256
+"""Inputs of a concatenation up to which its calls, each of which knows of all inputs, cost little."""
 _PARAMETERS = (1, 2, 4, 5, 6, 7)
 
 
@@ -151,6 +153,8 @@ def concat_kernel(
     from qrun.native.concat import Concat
 
     tensors = [x for x in (site.inputs[place] for place in places) if x is not None]
+    if len(tensors) > _JOINED:
+        raise declined(f"more than {_JOINED} inputs")
     types = [x.dtype for x in tensors]
     y_type = types[0] if tables[0] is None else tables[0].dtype
     if any(dtype not in EIGHT for dtype in (*types, y_type)):

@@ -9,7 +9,7 @@ from weakref import ref
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.passes import optimize
-from qrun.rules._scope import Scope, scopes
+from qrun.rules._scope import Scope, names_read, scopes
 
 FORMS = ("Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 """Operators that have an integer form, in qrun and in onnxruntime."""
@@ -22,7 +22,7 @@ _latest: list[tuple[ref[Model], _Refused]] = []
 def refused(model: Model) -> _Refused:
     """Nodes that read or make quantized tensors, but stay in float, each with its graph and the reason.
 
-    The graph of a subgraph holds the constants of those around it as its own.
+    The graph of a subgraph holds those constants of the graphs around it that it reads as its own.
     """
     if _latest and _latest[0][0]() is model:
         return _latest[0][1]
@@ -36,7 +36,7 @@ def _refused(scope: Scope) -> Iterator[tuple[Scope, Node, str]]:
     if not any(_is_dequantize(node) for node in graph.nodes) or not any(_is_quantize(node) for node in graph.nodes):
         return
     if scope.outer is not None:
-        graph = replace(graph, constants={**_around(scope.outer), **graph.constants})
+        graph = replace(graph, constants={**_around(scope.outer, names_read(graph)), **graph.constants})
     try:
         done = optimize(graph, frozenset(), "exact").refused
     except (QrunError, ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError):
@@ -47,9 +47,10 @@ def _refused(scope: Scope) -> Iterator[tuple[Scope, Node, str]]:
             yield inside, graph.nodes[refusal.index], refusal.reason
 
 
-def _around(scope: Scope) -> dict[str, Array]:
-    """The constants that a graph inside this one sees."""
-    return {**(_around(scope.outer) if scope.outer else {}), **scope.model.constants}
+def _around(scope: Scope, names: set[str]) -> dict[str, Array]:
+    """Those of the names that are constants for a graph inside this one."""
+    found = _around(scope.outer, names) if scope.outer else {}
+    return found | {name: scope.model.constants[name] for name in names if name in scope.model.constants}
 
 
 def is_quantized(model: Model, node: Node) -> bool:

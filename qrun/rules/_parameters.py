@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, cast
 
 from qrun.ir import Node
@@ -139,57 +140,75 @@ def operators(*forms: Form) -> tuple[str, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """A Signature with places instead of names; -1 for none, and for a tensor that is the output."""
+
+    names: tuple[str, ...]
+    group: tuple[str, ...]
+    quantized: tuple[tuple[int, int, int, Form], ...]
+    bias: tuple[int, int, Form] | None
+    integer_bias: bool
+
+
+@cache
+def _places(domain: str, op_type: str) -> _Places | None:
+    signature = TABLE.get((domain, op_type))
+    if signature is None:
+        return None
+    names = signature.inputs.split()
+
+    def at(name: str) -> int:
+        return names.index(name) if name in names else -1
+
+    rows = ((at(row[0]), at(row[-3]), at(row[-2]), cast(Form, row[-1])) for row in map(str.split, signature.quantized))
+    bias = signature.bias.split()
+    place = (at(bias[0]), at(bias[1]), cast(Form, bias[2])) if bias else None
+    return _Places(tuple(names), tuple(signature.repeat.split()), tuple(rows), place, not signature.float_bias)
+
+
 def input_name(node: Node, place: int) -> str:
     """The specification's name of an input of an operator in the table, else ``input N``."""
-    signature = TABLE.get((node.domain, node.op_type))
-    if signature is None:
+    known = _places(node.domain, node.op_type)
+    if known is None:
         return f"input {place}"
-    names = signature.inputs.split()
-    if place < len(names):
-        return names[place]
-    group = signature.repeat.split()
-    return f"{group[(place - len(names)) % len(group)]}[{(place - len(names)) // len(group)}]" if group else str(place)
+    if place < len(known.names):
+        return known.names[place]
+    number, which = divmod(place - len(known.names), len(known.group) or 1)
+    return f"{known.group[which]}[{number}]" if known.group else str(place)
 
 
 def quantizers(node: Node) -> Iterator[Quantizer]:
     """The scales and zero points of a node, each with its tensor."""
-    signature = TABLE.get((node.domain, node.op_type))
-    if signature is None:
+    known = _places(node.domain, node.op_type)
+    if known is None:
         return
-    for row in signature.quantized:
-        tensor, scale, zero_point, form = row.rsplit(" ", 3) if row[0] != ">" else (">", *row[2:].split())
-        owner = _output(node) if tensor == ">" else _slot(node, signature, tensor)
+    for tensor, scale, zero_point, form in known.quantized:
+        owner = _output(node) if tensor < 0 else _slot(node, known, tensor)
         if owner:
-            found = _slot(node, signature, scale), _slot(node, signature, zero_point)
-            yield Quantizer(owner, *found, cast(Form, form), tensor == ">")
-    if signature.repeat:
-        first, step = len(signature.inputs.split()), len(signature.repeat.split())
-        for start in range(first, len(node.inputs) - step + 1, step):
+            yield Quantizer(owner, _slot(node, known, scale), _slot(node, known, zero_point), form, tensor < 0)
+    if known.group:
+        step = len(known.group)
+        for start in range(len(known.names), len(node.inputs) - step + 1, step):
             slots = [Slot(input_name(node, p), p, node.inputs[p]) for p in range(start, start + step)]
             yield Quantizer(slots[0], slots[1], slots[2] if slots[2].tensor else None, "tensor")
 
 
 def bias(node: Node) -> Bias | None:
     """The bias of a node, if its operator has one and it is given."""
-    signature = TABLE.get((node.domain, node.op_type))
-    if signature is None or not signature.bias:
+    known = _places(node.domain, node.op_type)
+    if known is None or known.bias is None:
         return None
-    name, weight, form = signature.bias.split()
-    slot, owner = _slot(node, signature, name), _slot(node, signature, weight)
-    if slot is None or owner is None:
-        return None
-    return Bias(slot, owner, cast(Form, form), not signature.float_bias)
+    place, weight, form = known.bias
+    slot, owner = _slot(node, known, place), _slot(node, known, weight)
+    return Bias(slot, owner, form, known.integer_bias) if slot and owner else None
 
 
 def _output(node: Node) -> Slot | None:
     return Slot("output", 0, node.outputs[0]) if node.outputs else None
 
 
-def _slot(node: Node, signature: Signature, name: str) -> Slot | None:
-    names = signature.inputs.split()
-    if name not in names:
+def _slot(node: Node, known: _Places, place: int) -> Slot | None:
+    if not 0 <= place < len(node.inputs) or not node.inputs[place]:
         return None
-    place = names.index(name)
-    if place >= len(node.inputs) or not node.inputs[place]:
-        return None
-    return Slot(name, place, node.inputs[place])
+    return Slot(known.names[place], place, node.inputs[place])

@@ -42,7 +42,7 @@ class Scope:
     def home(self, name: str) -> Scope | None:
         """The innermost graph that defines `name`."""
         model = self.model
-        if name in model.constants or name in model.producers or any(v.name == name for v in model.inputs):
+        if name in model.constants or name in model.producers or name in model.fed:
             return self
         return self.outer.home(name) if self.outer else None
 
@@ -94,6 +94,17 @@ class Scope:
     def disputed(self) -> frozenset[str]:
         """Tensors that the file states to have another element type than their node makes, which QR213 and QR303 report."""
         return self._typed[1]
+
+    @cached_property
+    def read_as(self) -> Mapping[str, frozenset[np.dtype[Any]]]:
+        """The types of the zero points with which this graph's nodes read its tensors, as far as they are known."""
+        found: dict[str, set[np.dtype[Any]]] = {}
+        for node in self.model.nodes:
+            for q in quantizers(node):
+                zero = self.dtype(q.zero_point.tensor) if q.zero_point and not q.is_output else None
+                if zero is not None:
+                    found.setdefault(q.tensor.tensor, set()).add(zero)
+        return {name: frozenset(types) for name, types in found.items()}
 
     @cached_property
     def _typed(self) -> tuple[Mapping[str, np.dtype[Any]], frozenset[str]]:

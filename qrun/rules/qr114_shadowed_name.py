@@ -70,10 +70,10 @@ def _seen(scope: Scope, name: str) -> str:
     """What `name` is in a graph around this one, where it is visible from here."""
     while scope.outer is not None:
         outer, holder = scope.outer, scope.holder
-        if any(v.name == name for v in outer.model.inputs):
-            return "a graph input outside"
         if name in outer.model.constants:
             return "an initializer outside"
+        if name in outer.model.fed:
+            return "a graph input outside"
         maker: Node | None = outer.model.producers.get(name)
         if maker is not None and holder is not None and maker.index < holder.index:
             return f"made by {maker.label} outside"

@@ -12,7 +12,6 @@ from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, Schema
 from qrun.ir.types import type_name
 from qrun.rules._ort import NEWEST_OPSET, Types, cpu_kernels, known_schema, runtime
-from qrun.rules._parameters import quantizers
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, made_type, nodes
 
@@ -101,12 +100,7 @@ def _bound(scope: Scope, node: Node, known: Schema) -> Bound | None:
 
 def _read_otherwise(scope: Scope, name: str, dtype: np.dtype[Any]) -> bool:
     """Whether a node reads the tensor with a zero point of another type, which QR303 reports."""
-    return any(
-        q.zero_point is not None and q.tensor.tensor == name and scope.dtype(q.zero_point.tensor) not in (None, dtype)
-        for reader in scope.model.consumers.get(name, ())
-        for q in quantizers(reader)
-        if not q.is_output
-    )
+    return not scope.read_as.get(name, frozenset()) <= {dtype}
 
 
 @cache

@@ -57,7 +57,7 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
             continue
         name = node.inputs[0]
         value, home = scope.value(name), scope.home(name)
-        if value is not None and home is not None and all(d.name != name for d in home.model.defaults):
+        if value is not None and home is not None and name not in home.model.fed:
             yield _stored(scope, node, value)
         elif scope.outer is None:
             changing.append((scope, node))

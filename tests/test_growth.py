@@ -1,0 +1,111 @@
+"""What a command does grows with the model, not faster: calls of each function, for a model and one twice as large.
+
+``python tests/test_growth.py SMALL [SHAPE...]`` tells all that grows faster, from models of this size.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import growth_support as growth
+import pytest
+from cli_support import call
+from growth_support import Made
+
+from qrun import Session
+
+SMALL = 24
+SETTINGS = {"qrun.session.LATER_NS": 0, "qrun.native.arena.MANY": 8, "qrun.ops._native_pointwise._JOINED": 8}
+"""No repetitions that depend on the time; large models are large from here on."""
+MOST = 2.3
+"""A function that is called once for each node is called twice as often; one called for each pair, four times."""
+Command = Callable[[Path], None]
+
+
+def words(*before: str, after: tuple[str, ...] = ()) -> Command:
+    def run(path: Path) -> None:
+        assert call(*before, path, *after).code in (0, 1)
+
+    return run
+
+
+def session(path: Path) -> None:
+    """The session in Python; what it makes only for later runs is made too."""
+    native = Session(path, cache=False)
+    feeds = {v.name: growth.random_array(v) for v in native.inputs}
+    for _ in range(3):
+        native.run(feeds)
+
+
+RANDOM = ("--random",)
+JUDGED: tuple[Command, ...] = (words("check"), words("check", "--format", "sarif"), words("inspect", "--nodes"))
+RUN: tuple[Command, ...] = (
+    words(after=RANDOM), words("profile", after=(*RANDOM, "-n", "1")), session,
+    words("compare", after=(*RANDOM, "--against", "reference")),
+)  # fmt: skip
+
+
+def calls(command: Command, path: Path) -> Counter[str]:
+    """How often each Python function was called, after a call that has made what is kept between commands."""
+    profile = cProfile.Profile(builtins=False)
+    profile.enable()
+    command(path)
+    profile.disable()
+    found: Counter[str] = Counter()
+    for entry in profile.getstats():
+        if not isinstance(entry.code, str):
+            code = entry.code
+            place = f"{Path(code.co_filename).name}:{code.co_firstlineno}({code.co_name})"
+            found[place] += entry.callcount
+    return found
+
+
+def faster(command: Command, made: Made, small: int, folder: Path) -> list[str]:
+    """The functions that are called too often for the larger of two models."""
+    counts = []
+    for size in (small, 2 * small):
+        path = folder / f"{made.__name__}_{size}.onnx"
+        if not path.exists():
+            path.write_bytes(made(size).SerializeToString())
+        counts.append(calls(command, path))
+    few, many = counts
+    return [f"{place}: {few[place]}, then {count}" for place, count in many.most_common()
+            if few[place] > small and count > MOST * few[place]]  # fmt: skip
+
+
+CASES = [(made, command) for made in growth.SHAPES for command in JUDGED]
+CASES += [(made, command) for made in growth.RUNNABLE for command in RUN]
+
+
+@pytest.mark.parametrize("made", growth.SHAPES, ids=lambda made: made.__name__)
+def test_no_command_grows_faster_than_its_model(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in SETTINGS.items():
+        monkeypatch.setattr(name, value)
+    found = [faster(command, made, SMALL, tmp_path) for each, command in CASES if each is made]
+    assert found == [[]] * len(found)
+
+
+if __name__ == "__main__":
+    import tempfile
+    import time
+    from importlib import import_module
+
+    for name, value in SETTINGS.items():
+        module, _, constant = name.rpartition(".")
+        setattr(import_module(module), constant, value)
+    with tempfile.TemporaryDirectory() as here:
+        os.chdir(here)
+        for place, (shape, command) in enumerate(CASES):
+            if sys.argv[2:] and shape.__name__ not in sys.argv[2:]:
+                continue
+            start = time.process_time()
+            told = faster(command, shape, int(sys.argv[1]), Path(here))
+            print(
+                shape.__name__, place, round(time.process_time() - start, 2), *told[:8], sep="\n    " if told else " "
+            )
