@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array, Model, Node
-from qrun.rules._parameters import bias, quantizers
+from qrun.rules._parameters import TABLE, bias, quantizers
 from qrun.rules._scope import Scope, nodes
 from qrun.rules._weights import dequantized
 
@@ -34,7 +34,7 @@ class StoredBias:
 
 def biases(model: Model) -> Iterator[StoredBias]:
     """Every stored int32 bias, with the node that adds it."""
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, (*TABLE, ("", "Conv"), ("", "Gemm"))):
         found = _of_float(scope, node) if node.op_type in ("Conv", "Gemm") and not node.domain else None
         found = found or _of_integer(scope, node)
         if found is not None:

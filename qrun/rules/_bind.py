@@ -11,14 +11,13 @@ from qrun.ops._granularity import PER_AXIS_SINCE
 from qrun.rules._forms import older
 from qrun.rules._ort import is_unknown, known_schema
 from qrun.rules._rule import Finding
-from qrun.rules._scope import nodes
+from qrun.rules._scope import Scope, kept, nodes
 
 
 def refusals(model: Model, code: str) -> Iterator[Finding]:
     """A finding for every node that its operator's declaration (or onnx.defs) refuses with `code`."""
-    for scope, node in nodes(model):
-        error = _refusal(node)
-        if error is not None and error.code == code:
+    for scope, node, error in kept(model, _refused):
+        if error.code == code:
             facts = dict(error.facts)
             yield Finding(
                 error.message,
@@ -39,6 +38,10 @@ def _cause(node: Node, error: OperatorError) -> str:
         error.message.endswith(" 'axis'") and node.op_type in ("QuantizeLinear", "DequantizeLinear") and older(node)
     )
     return PER_AXIS_SINCE if per_axis else f"{node.op}-{node.version} {error.message}"
+
+
+def _refused(model: Model) -> list[tuple[Scope, Node, OperatorError]]:
+    return [(scope, node, error) for scope, node in nodes(model) if (error := _refusal(node)) is not None]
 
 
 def _refusal(node: Node) -> OperatorError | None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from weakref import ref
 
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.passes import optimize
-from qrun.rules._scope import Scope, names_read, scopes
+from qrun.rules._scope import Scope, kept, names_read, scopes
 
 FORMS = ("Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 """Operators that have an integer form, in qrun and in onnxruntime."""
 _HOPS = 4
 _Refused = tuple[tuple[Scope, Node, str], ...]
-_latest: list[tuple[ref[Model], _Refused]] = []
-"""Of the model asked for last: several rules ask in turn."""
 
 
 def refused(model: Model) -> _Refused:
@@ -24,11 +21,11 @@ def refused(model: Model) -> _Refused:
 
     The graph of a subgraph holds those constants of the graphs around it that it reads as its own.
     """
-    if _latest and _latest[0][0]() is model:
-        return _latest[0][1]
-    found = tuple(entry for scope in scopes(model) for entry in _refused(scope))
-    _latest[:] = [(ref(model), found)]
-    return found
+    return kept(model, _all_refused)
+
+
+def _all_refused(model: Model) -> _Refused:
+    return tuple(entry for scope in scopes(model) for entry in _refused(scope))
 
 
 def _refused(scope: Scope) -> Iterator[tuple[Scope, Node, str]]:

@@ -11,7 +11,7 @@ from qrun.ir import Array, Model, Node
 from qrun.ops import find
 from qrun.rules._equal import digits, tolerance
 from qrun.rules._forms import expected_shape
-from qrun.rules._parameters import Quantizer, Slot
+from qrun.rules._parameters import TABLE, Quantizer, Slot
 from qrun.rules._scope import Scope, nodes
 from qrun.rules._typed import sound
 from qrun.shapes import broadcast_shapes
@@ -66,7 +66,7 @@ class Difference:
 
 def handed(model: Model) -> Iterator[Handed]:
     """Every quantized tensor with a node that gives it a scale or zero point, at every node that reads it with one."""
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, TABLE):
         for q in sound(scope, node):
             origin = None if q.is_output else _origin(scope, q.tensor.tensor)
             if origin is None:

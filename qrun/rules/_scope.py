@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from heapq import merge
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import numpy as np
 
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import DTYPES
 from qrun.rules._ort import known_schema
-from qrun.rules._parameters import quantizers
+from qrun.rules._parameters import TABLE, quantizers
 
 Shape = tuple[int | str | None, ...]
 _HOPS = 8
-_KEPT = "_scopes_of_rules"
+_KEPT = "_found_by_rules"
+_T = TypeVar("_T")
 _QUANTIZE = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -96,11 +99,16 @@ class Scope:
         return self._typed[1]
 
     @cached_property
+    def mistyped(self) -> dict[Hashable, Sequence[int]]:
+        """Places of inputs with wrong types, for what was asked so far: operator and types of the inputs."""
+        return {}
+
+    @cached_property
     def read_as(self) -> Mapping[str, frozenset[np.dtype[Any]]]:
         """The types of the zero points with which this graph's nodes read its tensors, as far as they are known."""
         found: dict[str, set[np.dtype[Any]]] = {}
         for node in self.model.nodes:
-            for q in quantizers(node):
+            for q in quantizers(node) if (node.domain, node.op_type) in TABLE else ():
                 zero = self.dtype(q.zero_point.tensor) if q.zero_point and not q.is_output else None
                 if zero is not None:
                     found.setdefault(q.tensor.tensor, set()).add(zero)
@@ -159,10 +167,20 @@ def _by_schema(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
 
 def scopes(model: Model) -> tuple[Scope, ...]:
     """The model's graph and every graph inside it, kept with the model so that all rules share what is found out."""
-    found: tuple[Scope, ...] | None = vars(model).get(_KEPT)
-    if found is None:
-        found = vars(model)[_KEPT] = tuple(_scopes(Scope(model)))
+    return kept(model, _all_scopes)
+
+
+def kept(model: Model, find: Callable[[Model], _T]) -> _T:
+    """What `find` makes of the model, kept with the model."""
+    store: dict[Any, Any] = vars(model).setdefault(_KEPT, {})
+    if find not in store:
+        store[find] = find(model)
+    found: _T = store[find]
     return found
+
+
+def _all_scopes(model: Model) -> tuple[Scope, ...]:
+    return tuple(_scopes(Scope(model)))
 
 
 def _scopes(here: Scope) -> Iterator[Scope]:
@@ -173,11 +191,23 @@ def _scopes(here: Scope) -> Iterator[Scope]:
             yield from _scopes(Scope(graph, here, (*here.path, node.label), index, node))
 
 
-def nodes(model: Model) -> Iterator[tuple[Scope, Node]]:
-    """Every node of the model and of the graphs inside it, with its scope."""
-    for scope in scopes(model):
-        for node in scope.model.nodes:
-            yield scope, node
+def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> Iterator[tuple[Scope, Node]]:
+    """Every node of the model and of the graphs inside it, with its scope.
+
+    operators: only those with this domain and type.
+    """
+    if operators is None:
+        return ((scope, node) for scope in scopes(model) for node in scope.model.nodes)
+    found = kept(model, _by_operator)
+    return (place[1:] for place in merge(*(found.get(op, ()) for op in dict.fromkeys(operators)), key=itemgetter(0)))
+
+
+def _by_operator(model: Model) -> Mapping[tuple[str, str], Sequence[tuple[int, Scope, Node]]]:
+    """All nodes by domain and type, each with a number that tells their order."""
+    found: dict[tuple[str, str], list[tuple[int, Scope, Node]]] = {}
+    for number, (scope, node) in enumerate(nodes(model)):
+        found.setdefault((node.domain, node.op_type), []).append((number, scope, node))
+    return found
 
 
 def names_read(graph: Model) -> set[str]:

@@ -43,12 +43,14 @@ def mistyped(scope: Scope, node: Node) -> Sequence[int]:
 
     None if only inputs that other rules judge are so.
     """
-    wrong = [
-        place
-        for place, (dtype, formal) in given_types(scope, node).items()
-        if formal.types is not None and dtype not in formal.types
-    ]
-    return wrong if not judged_elsewhere(scope, node).issuperset(wrong) else []
+    types = tuple(scope.dtype(name) if name else "" for name in node.inputs)
+    key = (node.domain, node.op_type, node.version, types)
+    found = scope.mistyped.get(key)
+    if found is None:
+        given = given_types(scope, node).items()
+        wrong = [p for p, (dtype, formal) in given if formal.types is not None and dtype not in formal.types]
+        found = scope.mistyped[key] = wrong if not judged_elsewhere(scope, node).issuperset(wrong) else []
+    return found
 
 
 def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array, Model, Node
-from qrun.rules._parameters import Quantizer, Slot, bias, quantizers
+from qrun.rules._parameters import TABLE, Quantizer, Slot, bias, quantizers
 from qrun.rules._scope import Scope, nodes
 
 _PRODUCTS = {"Conv": "W", "MatMul": "B", "Gemm": "B"}
@@ -75,7 +75,7 @@ class Weight:
 
 def weights(model: Model) -> Iterator[Weight]:
     """Every stored weight of the model, with the node that reads it."""
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, (*TABLE, *(("", name) for name in _PRODUCTS))):
         found = _behind_dequantize(scope, node) if not node.domain and node.op_type in _PRODUCTS else None
         found = found or _of_integer_node(scope, node)
         if found is not None and _sane(found):

@@ -84,7 +84,7 @@ class Windowed:
 
 def windows(model: Model) -> Iterator[Windowed]:
     """Every convolution and pool of the model and of the graphs inside it."""
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, (*CONVS, *POOLS)):
         key = node.domain, node.op_type
         if key in CONVS and max(CONVS[key]) < len(node.inputs):
             (x, x_shape), (w, w_shape) = (_input(scope, node, place) for place in CONVS[key])

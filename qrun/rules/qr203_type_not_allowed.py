@@ -48,9 +48,16 @@ def type_not_allowed(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear(x, scale)
         }
     """
+    sound = set()
     for scope, node in nodes(model):
+        key = (node.domain, node.op_type, node.version, *(scope.dtype(n) if n else "" for n in node.inputs))
+        if key in sound:
+            continue
         wrong = mistyped(scope, node)
-        yield from [_not_taken(scope, node, wrong)] if wrong else _not_one_type(scope, node)
+        found = [_not_taken(scope, node, wrong)] if wrong else list(_not_one_type(scope, node))
+        if not found:
+            sound.add(key)
+        yield from found
 
 
 def _not_taken(scope: Scope, node: Node, wrong: Sequence[int]) -> Finding:

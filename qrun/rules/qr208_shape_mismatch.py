@@ -65,7 +65,7 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
             y = QLinearMatMul(x, s, z, w, s, wz, s, z)
         }
     """
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, (*PRODUCTS, *BROADCASTS, *CONVS)):
         key = node.domain, node.op_type
         places = PRODUCTS.get(key) or BROADCASTS.get(key) or CONVS.get(key)
         if places is None or max(places) >= len(node.inputs):

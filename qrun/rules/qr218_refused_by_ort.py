@@ -56,7 +56,7 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
             y = ConvInteger(x, w, xz, wz)
         }
     """
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, _JUDGES):
         judges = _JUDGES.get((node.domain, node.op_type), ())
         found = next((f for f in (judge(scope, node) for judge in judges) if f is not None), None)
         if found is not None:

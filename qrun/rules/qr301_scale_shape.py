@@ -8,7 +8,7 @@ from qrun.ir import Model, Node
 from qrun.ir.types import shape_text
 from qrun.ops._granularity import PER_AXIS_SINCE
 from qrun.rules._forms import UNITS, expected_shape, older, reason, shaped
-from qrun.rules._parameters import Form, operators
+from qrun.rules._parameters import TABLE, Form, operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import known, nodes
 from qrun.rules._typed import sound
@@ -52,7 +52,7 @@ def scale_shape(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz)
         }
     """
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, TABLE):
         for q in sound(scope, node):
             expected = expected_shape(scope, node, q, q.scale) if q.scale else ""
             if not q.scale or not expected:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.rules._forms import expected_shape, reason, same_form, shaped
-from qrun.rules._parameters import Quantizer, Slot, operators
+from qrun.rules._parameters import TABLE, Quantizer, Slot, operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, known, nodes
 from qrun.rules._typed import sound
@@ -48,7 +48,7 @@ def zero_point_shape(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear<axis = 0>(x, scale, zero)
         }
     """
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, TABLE):
         for q in sound(scope, node):
             if q.zero_point:
                 yield from _judge(scope, node, q, q.zero_point)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qrun.ir import Model
 from qrun.ir.types import DTYPES, type_name
-from qrun.rules._parameters import operators
+from qrun.rules._parameters import TABLE, operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import nodes
 from qrun.rules._typed import sound
@@ -49,7 +49,7 @@ def zero_point_type(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz)
         }
     """
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, TABLE):
         for q in sound(scope, node):
             if not q.zero_point:
                 continue

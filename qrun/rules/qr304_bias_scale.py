@@ -60,8 +60,8 @@ def bias_scale(model: Model) -> Iterator[Finding]:
             y = Conv(xf, wf, bf)
         }
     """
-    for scope, node in nodes(model):
-        if node.op_type not in FUSED or node.domain or len(node.inputs) < 3:
+    for scope, node in nodes(model, (("", name) for name in FUSED)):
+        if len(node.inputs) < 3:
             continue
         found = [_dequantized(scope, name) for name in node.inputs[:3]]
         x, w, b = found

@@ -9,7 +9,7 @@ import numpy as np
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.rules._forms import expected_bias, shaped
-from qrun.rules._parameters import Bias, bias
+from qrun.rules._parameters import TABLE, Bias, bias
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, nodes
 from qrun.rules._typed import mistyped
@@ -53,7 +53,7 @@ def bias_shape(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz, b)
         }
     """
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, TABLE):
         b = bias(node)
         if b is None or {b.bias.place, b.weight.place}.intersection(mistyped(scope, node)):
             continue

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.ir import Array, Model, Node
 from qrun.rules._forms import spread
-from qrun.rules._parameters import Quantizer, Slot, operators
+from qrun.rules._parameters import TABLE, Quantizer, Slot, operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import Scope, nodes
 from qrun.rules._typed import sound
@@ -54,7 +54,7 @@ def scale_value(model: Model) -> Iterator[Finding]:
         }
     """
     seen: set[tuple[int, str]] = set()
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, TABLE):
         for q in sound(scope, node):
             home = scope.home(q.scale.tensor) if q.scale else None
             value = home.value(q.scale.tensor) if home and q.scale else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qrun.ir import Model
 from qrun.ir.types import shape_text
 from qrun.rules._forms import expected_shape, same_form
-from qrun.rules._parameters import operators
+from qrun.rules._parameters import TABLE, operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import known, nodes
 from qrun.rules._typed import sound
@@ -45,7 +45,7 @@ def mixed_granularity(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, s, z, w, ws, wz, s, z)
         }
     """
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, TABLE):
         for q in sound(scope, node):
             if q.form in ("tensor", "axis") or not q.scale or not q.zero_point:
                 continue

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qrun.ir import Model
 from qrun.ir.types import shape_text
-from qrun.rules._parameters import MS
+from qrun.rules._parameters import MS, TABLE
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import known, nodes
 from qrun.rules._typed import sound
@@ -44,7 +44,7 @@ def axis_assumed(model: Model) -> Iterator[Finding]:
             y = com.microsoft.DequantizeLinear<axis = 1>(x, scale, zero)
         }
     """
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, TABLE):
         if node.domain != MS or "axis" in node.attributes:
             continue
         for q in sound(scope, node):

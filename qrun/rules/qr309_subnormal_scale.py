@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.ir import Model
 from qrun.ir.types import type_name
-from qrun.rules._parameters import operators
+from qrun.rules._parameters import TABLE, operators
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import nodes
 from qrun.rules._typed import sound
@@ -50,7 +50,7 @@ def subnormal_scale(model: Model) -> Iterator[Finding]:
         }
     """
     seen: set[tuple[int, str]] = set()
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, TABLE):
         for q in sound(scope, node):
             home = scope.home(q.scale.tensor) if q.scale else None
             value = home.value(q.scale.tensor) if home and q.scale else None

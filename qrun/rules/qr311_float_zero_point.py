@@ -8,6 +8,7 @@ import numpy as np
 
 from qrun.ir import Model
 from qrun.ir.types import type_name
+from qrun.rules._parameters import TABLE
 from qrun.rules._rule import Finding, rule
 from qrun.rules._scope import nodes
 from qrun.rules._typed import sound
@@ -45,7 +46,7 @@ def float_zero_point(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear(x, scale, zero)
         }
     """
-    for scope, node in nodes(model):
+    for scope, node in nodes(model, TABLE):
         for q in sound(scope, node):
             value = scope.value(q.zero_point.tensor) if q.zero_point else None
             if value is None or not q.zero_point or not value.dtype.name.startswith(("float4", "float6", "float8")):

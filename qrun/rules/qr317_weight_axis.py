@@ -52,8 +52,8 @@ def weight_axis(model: Model) -> Iterator[Finding]:
             y = Conv(xf, wf)
         }
     """
-    for scope, node in nodes(model):
-        if node.domain or node.op_type not in ("Conv", "MatMul", "Gemm") or len(node.inputs) < 2:
+    for scope, node in nodes(model, (("", name) for name in ("Conv", "MatMul", "Gemm"))):
+        if len(node.inputs) < 2:
             continue
         w = dequantized(scope, node.inputs[1])
         if w is None or w.scale is None or w.scale.ndim != 1 or np.all(w.scale == w.scale[:1]):

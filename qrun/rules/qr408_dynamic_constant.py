@@ -52,8 +52,8 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
         }
     """
     changing = []
-    for scope, node in nodes(model):
-        if (node.domain, node.op_type) not in _OPERATORS or not node.inputs:
+    for scope, node in nodes(model, _OPERATORS):
+        if not node.inputs:
             continue
         name = node.inputs[0]
         value, home = scope.value(name), scope.home(name)
