@@ -37,6 +37,7 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler and _is_comm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from qrun.checking.rules import Finding, check
     from qrun.errors import (
         CallError,
         MemoryLimitError,
@@ -47,8 +48,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from qrun.ir import Model, Node, TensorType, load
-    from qrun.rules import Finding, check
-    from qrun.session import NodeEvent, Profile, RunResult, Session
+    from qrun.running.session import NodeEvent, Profile, RunResult, Session
 
 __version__ = "0.1.0"
 
@@ -76,8 +76,8 @@ _HOME = {
     **dict.fromkeys(("CallError", "MemoryLimitError", "ModelError", "OperatorError", "QrunError", "RunError",
                      "UnsupportedError"), "qrun.errors"),
     "Model": "qrun.ir", "Node": "qrun.ir", "TensorType": "qrun.ir", "load": "qrun.ir",
-    "Finding": "qrun.rules", "check": "qrun.rules",
-    "NodeEvent": "qrun.session", "Profile": "qrun.session", "RunResult": "qrun.session", "Session": "qrun.session",
+    "Finding": "qrun.checking.rules", "check": "qrun.checking.rules",
+    "NodeEvent": "qrun.running.session", "Profile": "qrun.running.session", "RunResult": "qrun.running.session", "Session": "qrun.running.session",
 }  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from qrun.checking import Report, Settings, check_models, find_models
-from qrun.differences import Tolerance
+from qrun.checking.check import Report, Settings, check_models, find_models
+from qrun.comparing.differences import Tolerance
 from qrun.errors import QrunError
 from qrun.report.catalog import select
 from qrun.report.check import print_full
@@ -41,7 +41,7 @@ def check_path(
     path, more: models, or folders searched for .onnx. data: folders with vectors; None: those beside each model; (): none.
     The other parameters are the options of ``qrun check`` (select_ is --select).
     """
-    from qrun.runners import runner_maker
+    from qrun.checking.runners import runner_maker
 
     try:
         models = find_models([os.fspath(given) for given in (path, *more)])

@@ -20,7 +20,7 @@ def overhead(networks: Networks, name: str, kind: str, threads: int, rounds: int
     The profiled runs keep what the profile is made of, and read it when `qrun profile` does.
     """
     from qrun import Session
-    from qrun.profiling import PENDING
+    from qrun.running.profiling import PENDING
 
     session = Session(networks.path(name, kind), backend="native", threads=threads, cache=cache)
     feeds = {session.inputs[0].name: networks.input(name)}

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-LATER = {"qrun": ("qrun.session", "qrun.native")}
+LATER = {"qrun": ("qrun.running.session", "qrun.native")}
 """What an engine would import only when it makes a session; a module that is gone is no error."""
 
 

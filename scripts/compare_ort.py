@@ -29,7 +29,7 @@ import onnx
 
 import qrun
 from qrun.ops import Context
-from qrun.plan import Step, plan
+from qrun.running.plan import Step, plan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SAMPLE = 2000

@@ -6,10 +6,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from qrun.checking.rules import RULES
 from qrun.report.catalog import Entry, catalog
 from qrun.report.codes import GROUPS
 from qrun.report.markdown import escape
-from qrun.rules import RULES
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "rules.md"
 HEAD = """\

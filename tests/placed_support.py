@@ -10,8 +10,8 @@ from native_support import OBJECTS, Array, Guarded
 from support import assert_equal
 
 import qrun
+from qrun.checking.rules import check
 from qrun.native import Engine, Operation
-from qrun.rules import check
 
 UNTOUCHED = 0xA5
 

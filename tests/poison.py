@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from qrun.native import fold
-from qrun.native.instance import Instance
+from qrun.native.program import Instance
 
 POISON = 0xA5
 

@@ -12,7 +12,7 @@ from onnx import helper
 from passes_support import Graph
 
 from qrun.ir import Model, load
-from qrun.steps import NodeEvent, TensorInfo
+from qrun.running.steps import NodeEvent, TensorInfo
 
 
 def residual(labels: str = "named", blocks: int = 2) -> Graph:

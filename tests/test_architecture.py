@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +22,21 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *("errors", "files", "child", "memory", "cpus", "shapes", "ir", "native", "ops", "passes", "plan", "foresight"),
-    *("dispatch", "steps", "extents"),
-    *("machine", "profiling", "programs", "execution", "sizes", "fitting", "feeds", "session", "differences", "peers"),
-    *("ortnodes", "ortprofile", "arrays", "randoms", "inline", "inputerrors", "inputs", "outputs", "rules"),
-    *("refusals", "ties", "vectors", "checking", "runners", "comparing", "report", "cli", "pytest_plugin", "__main__"),
+    *("errors", "files", "memory", "shapes", "ir", "native", "ops", "passes", "io", "running", "peers", "comparing"),
+    *("checking", "report", "cli", "pytest_plugin", "__main__"),
 ]
-FLAT = ("ops", "passes", "rules")
+"""From the ground up: a module imports what stands before its layer, and its own."""
+FLAT = ("ops", "passes", "checking.rules")
+"""Packages whose public modules import none of each other."""
 OWNERS = {
-    "onnx": ("ir", "child", "peers", "ortnodes", "ortprofile", "report.header"),
-    "onnxruntime": ("child",),
+    "onnx": ("ir", "peers", "report.header"),
+    "onnxruntime": ("peers.child",),
     "rich": ("report", "cli"),
     "click": ("cli",),
     "llvmlite": ("native",),
     "ctypes": ("native",),
 }
-"""Packages and the layers, or modules, that may import them; report.header prints onnx's version."""
+"""Packages, and the layers or modules that may import them; report.header prints onnx's version."""
 NATIVE_SEES = ("errors", "memory", "shapes", "native")
 
 
@@ -50,12 +51,12 @@ def modules() -> dict[str, str]:
     return found
 
 
-def imports(source: str) -> Iterator[str]:
-    """Everything a module imports, also inside functions, but not under TYPE_CHECKING."""
+def imports(source: str, typing: bool = False) -> Iterator[str]:
+    """Everything a module imports, also inside functions; under TYPE_CHECKING only if `typing`."""
     pending: list[ast.AST] = [ast.parse(source)]
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not typing:
             pending += node.orelse
             continue
         if isinstance(node, ast.Import):
@@ -66,24 +67,54 @@ def imports(source: str) -> Iterator[str]:
         pending += ast.iter_child_nodes(node)
 
 
+def below(name: str, packages: Iterable[str]) -> str:
+    """The one of these packages or modules that a module is, or is inside of; "" if none."""
+    return next((package for package in packages if name == package or name.startswith(f"{package}.")), "")
+
+
 def violations(name: str, source: str) -> list[str]:
     layer = name.split(".")[0]
     found = [] if layer in LAYERS else [f"{name} belongs to no layer: add it to LAYERS"]
-    for target in imports(source):
+    for target in imports(source, typing=True):
         top, _, rest = target.partition(".")
-        if top in OWNERS and layer not in OWNERS[top] and name not in OWNERS[top]:
-            found.append(f"{name} imports {top}; only {', '.join(OWNERS[top])} may")
         if top != "qrun" or rest.split(".")[0] not in LAYERS or layer not in LAYERS:
             continue
-        other, *inner = rest.split(".")
+        other = rest.split(".")[0]
         if LAYERS.index(other) > LAYERS.index(layer):
             found.append(f"{name} imports {target}, a later layer")
         if layer == "native" and other not in NATIVE_SEES:
             found.append(f"{name} imports {target}: native knows no ONNX")
-        inside = other == layer in FLAT and name not in FLAT and bool(inner)
-        if inside and not inner[0].startswith("_") and (ROOT / other / f"{inner[0]}.py").exists():
+        family = below(name, FLAT)
+        sibling = rest.removeprefix(f"{family}.").split(".")[0]
+        inside = family and name != family and below(rest, (family,)) and rest != family
+        if inside and not sibling.startswith("_") and (ROOT / family.replace(".", "/") / f"{sibling}.py").exists():
             found.append(f"{name} imports its sibling {target}")
+    for target in imports(source):
+        top = target.partition(".")[0]
+        if top in OWNERS and not below(name, OWNERS[top]):
+            found.append(f"{name} imports {top}; only {', '.join(OWNERS[top])} may")
     return found
+
+
+def circles(sources: Mapping[str, str]) -> list[list[str]]:
+    """The first circle of modules that import each other, if any; type-checking imports and those in functions counted."""
+    graph: dict[str, set[str]] = {}
+    for name, source in sources.items():
+        found = {target.removeprefix("qrun.") for target in imports(source, typing=True)}
+        graph[name] = {inner for target in found if (inner := longest(target, sources)) and inner != name}
+    order = TopologicalSorter(graph)
+    try:
+        order.prepare()
+    except CycleError as error:
+        return [error.args[1]]
+    return []
+
+
+def longest(target: str, names: Container[str]) -> str:
+    """The module that ``package.module.name`` names."""
+    while target and target not in names:
+        target = target.rpartition(".")[0]
+    return target
 
 
 def operator_names(source: str) -> list[str]:
@@ -95,25 +126,50 @@ def operator_names(source: str) -> list[str]:
 def test_layers() -> None:
     found = modules()
     assert len(found) > 50
-    assert {name.split(".")[0] for name in found} >= {"errors", "ir", "native", "ops", "plan", "session", "rules"}
+    assert {name.split(".")[0] for name in found} == set(LAYERS)
     assert [v for name, source in found.items() for v in violations(name, source)] == []
 
 
-@pytest.mark.parametrize("name", ["plan", "dispatch", "steps", "session"])
+def test_few_modules_at_the_root() -> None:
+    assert len([path for path in ROOT.iterdir() if path.suffix == ".py"]) <= 8
+
+
+def test_no_circles() -> None:
+    assert circles(modules()) == []
+    pair = {"a": "if TYPE_CHECKING:\n    from qrun.b import B", "b": "from qrun import a"}
+    assert circles(pair) == [["a", "b", "a"]] or circles(pair) == [["b", "a", "b"]]
+    assert len(circles({"a": "import qrun.b", "b": "def f():\n    from qrun import a"})) == 1
+    assert circles({"a": "import qrun.b", "b": "import qrun.c", "c": ""}) == []
+
+
+def test_packages_say_what_they_are_for() -> None:
+    packages = [ROOT / name for name in LAYERS if (ROOT / name).is_dir()]
+    assert len(packages) >= 10
+    for package in packages:
+        told = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+        assert "mported by" in told, f"{package.name}: who may import it?"
+        assert re.search(r"[Kk]nows? (no|nothing|operators)|computes none|Names no", told), (
+            f"{package.name}: what does it not know?"
+        )
+
+
+@pytest.mark.parametrize("name", ["plan", "dispatch", "steps", "session", "execution", "programs", "profiling"])
 def test_no_operator_is_special(name: str) -> None:
-    assert operator_names(modules()[name]) == []
+    assert operator_names(modules()[f"running.{name}"]) == []
 
 
 @pytest.mark.parametrize(
     ("name", "source", "seen"),
     [
         ("ir.load", "from qrun.ops import find", "later layer"),
-        ("ir.load", "def f():\n    from qrun import session", "later layer"),
+        ("ir.load", "def f():\n    from qrun.running import session", "later layer"),
         ("ops.gather", "import qrun.ops.cast", "sibling"),
         ("ops.gather", "from qrun.ops import cast", "sibling"),
         ("ops._shape", "from qrun.ops.cast import cast", "sibling"),
-        ("session", "import onnx.defs", "only ir"),
-        ("rules.x", "from rich.table import Table", "only report"),
+        ("running.session", "import onnx.defs", "only ir"),
+        ("peers._ort", "import onnxruntime", "only peers.child"),
+        ("checking.rules.x", "from qrun.checking.rules import qr109_unused_initializer", "sibling"),
+        ("checking.rules.x", "from rich.table import Table", "only report"),
         ("native.kernels", "from qrun.ir import Node", "native"),
         ("ops.conv", "import llvmlite.binding", "only native"),
         ("ops.conv", "import ctypes", "only native"),
@@ -126,7 +182,8 @@ def test_violations_are_seen(name: str, source: str, seen: str) -> None:
 
 def test_what_is_allowed() -> None:
     source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import onnx\n    from qrun.cli import main\n"
-    assert violations("session", source) == []
+    assert any("later" in v for v in violations("running.session", source))
+    assert violations("running.session", source.replace("from qrun.cli import main", "from qrun.ir import Model")) == []
     assert violations("ops.gather", "from qrun.ops._op import op\nfrom qrun.ops import _shape, Context") == []
     assert operator_names("x = 'Conv'") == ["Conv"]
 

@@ -12,11 +12,11 @@ from support import MS, node_model, run_qrun
 
 from qrun import Session
 from qrun.errors import CallError, ModelError
-from qrun.inline import parse, to_array
+from qrun.io.inline import parse, to_array
+from qrun.io.randoms import random_feeds
+from qrun.io.sizes import Sizes
 from qrun.ir import load
 from qrun.memory import Budget
-from qrun.randoms import random_feeds
-from qrun.sizes import Sizes
 
 
 def _calling(functions: list[onnx.FunctionProto], top: str) -> onnx.ModelProto:

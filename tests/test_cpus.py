@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qrun.cpus import usable_cpus
+from qrun.running.cpus import usable_cpus
 
 HERE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from qrun.fitting import axes_fix, fits, type_fixes
+from qrun.io.fitting import axes_fix, fits, type_fixes
 from qrun.ir import Array
 
 

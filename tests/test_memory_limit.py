@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from support import node_model
 
 import qrun
-from qrun.inputs import read_inputs
+from qrun.io.inputs import read_inputs
 from qrun.memory import Budget
 from qrun.ops import REGISTRY
 
@@ -98,7 +98,7 @@ SIZED = ("Constant", "Shape", "Size", "QuantizeLinear", "DequantizeLinear", "Dyn
 def test_outputs_of_every_operator_count(
     domain: str, op_type: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qrun.session.Budget", Watched)
+    monkeypatch.setattr("qrun.running.session.Budget", Watched)
     tried = 0
     for model, inputs in own_cases(domain, op_type):
         feeds = {name: a.copy() for name, a in inputs.items()}
@@ -257,7 +257,7 @@ def test_external_weights_are_in_memory_once(backend: str, tmp_path: Path) -> No
         value.type.tensor_type.elem_type = TensorProto.UINT8
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin")
     begin = "import resource\nbefore = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-    script = "import numpy, qrun.session\n" + begin + RUN.replace("before =", "later =")
+    script = "import numpy, qrun.running.session\n" + begin + RUN.replace("before =", "later =")
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "m.onnx"), backend, "0"],
                           capture_output=True, text=True, timeout=300, check=True)  # fmt: skip
     assert "ran" in done.stdout

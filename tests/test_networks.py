@@ -24,7 +24,7 @@ import make_networks  # noqa: E402
 
 import qrun  # noqa: E402
 from qrun.ops import Context  # noqa: E402
-from qrun.plan import plan  # noqa: E402
+from qrun.running.plan import plan  # noqa: E402
 
 Case = tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]], dict[str, np.ndarray[Any, Any]]]
 QOPERATOR = ("squeezenet", "mobilenetv2", "shufflenet", "digits")

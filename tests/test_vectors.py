@@ -12,12 +12,12 @@ import pytest
 from cli_support import conv_model, make_model, quantize_model, save, sum_model, value
 from onnx import TensorProto, helper, numpy_helper
 
-from qrun.differences import Tolerance
+from qrun.checking.vectors import Vector, compare, replay, vector_folders
+from qrun.comparing.differences import Tolerance
+from qrun.comparing.ties import before_rounding, ties
 from qrun.errors import CallError
 from qrun.ir import load
-from qrun.session import Session
-from qrun.ties import before_rounding, ties
-from qrun.vectors import Vector, compare, replay, vector_folders
+from qrun.running.session import Session
 
 Array = np.ndarray[Any, Any]
 

@@ -1,4 +1,8 @@
-"""The command line of qrun."""
+"""The command line: options in, one call into the packages below, one exit code out.
+
+Imported by `__main__` and the installed commands only. Knows no operator, no kernel and no layout of a screen or a document:
+`report` has these.
+"""
 
 from qrun.cli._main import main
 

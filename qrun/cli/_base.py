@@ -6,7 +6,6 @@ A command module defines ``command`` with `define` and the option decorators of 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from qrun.errors import CallError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from qrun.report.screen import Out
 
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 Function = Callable[..., Any]
@@ -209,33 +207,3 @@ def given(ctx: click.Context, name: str) -> bool:
 def contradiction(message: str, got: str, either: Sequence[str]) -> CallError:
     """Two options that do not go together."""
     return CallError("QR005", "bad-option", message, facts=[("got", got)], fixes=[f"leave out {' or '.join(either)}"])
-
-
-def general_options(*, config: bool = False) -> Callable[[Function], Function]:
-    """``-q``, ``-v``, ``--color`` (and ``--config``); the function receives them as ``out``, an `Out`."""
-    options = [
-        option("-q", "--quiet", is_flag=True, group="General", help="Print the result only."),
-        option("-v", "--verbose", count=True, group="General", help="More detail; -vv adds tracebacks."),
-        option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
-               group="General", help="NO_COLOR and FORCE_COLOR are honoured too."),
-    ]  # fmt: skip
-    if config:
-        from qrun.cli._config import config_option
-
-        options.append(config_option)
-
-    def decorate(function: Function) -> Function:
-        @functools.wraps(function)
-        def with_out(*args: Any, quiet: bool, verbose: int, color: str, **kwargs: Any) -> Any:
-            from qrun.report.screen import Out
-
-            call = click.get_current_context().ensure_object(Call)
-            call.verbose, call.color = verbose, color
-            out: Out = Out.open(color=color, quiet=quiet, verbose=verbose)
-            for note in click.get_current_context().meta.get("qrun.notes", ()):
-                out.note(note)
-            return function(*args, out=out, **kwargs)
-
-        return stacked(*options)(with_out)
-
-    return decorate

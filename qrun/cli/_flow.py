@@ -12,11 +12,11 @@ from qrun.cli._options import read_model
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
-    from qrun.inputs import Feeds
+    from qrun.io.inputs import Feeds
     from qrun.ir import Model
     from qrun.peers import Peer
     from qrun.report.screen import Out
-    from qrun.session import RunResult, Session
+    from qrun.running.session import RunResult, Session
 
 
 OWN = (None, "native", "reference")
@@ -41,9 +41,9 @@ class Ready:
 
 def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     """Model, feeds and backend from the options; notes go to stderr."""
-    from qrun.inputs import files_read, read_inputs
+    from qrun.io.inputs import files_read, read_inputs
+    from qrun.io.outputs import check_target, check_trace, match_tensors
     from qrun.ir import load
-    from qrun.outputs import check_target, check_trace, match_tensors
 
     _import_backend(options["backend"])
     source = read_model(options["model"], options["inputs"])
@@ -88,8 +88,8 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
     from qrun.report.trace import trace
 
     if options["backend"] == "ort" and not result.events:
-        from qrun.ortprofile import ort_profiles
         from qrun.peers import Peer
+        from qrun.peers.ortprofile import ort_profiles
 
         assert isinstance(ready.session, Peer)
         result = ort_profiles(ready.session, ready.feeds.arrays, data=ready.data, threads=options["threads"],
@@ -105,7 +105,7 @@ def start_other(name: str | None) -> None:
     """If a backend, or a side of a comparison, is another runtime, let it be imported meanwhile."""
     runtime = (name or "").removesuffix("-optimized")
     if runtime in ("ort", "onnx-ref"):
-        from qrun.child import start
+        from qrun.peers.child import start
 
         start(runtime)
 
@@ -120,14 +120,14 @@ def _import_backend(backend: str | None) -> None:
     from importlib import import_module
 
     start_other(backend)
-    import_module("qrun.session" if backend in OWN else "qrun.peers")
+    import_module("qrun.running.session" if backend in OWN else "qrun.peers")
 
 
 def _session(
     model: Model, source: str | bytes, names: list[str], options: Mapping[str, Any]
 ) -> tuple[Session | Peer, str]:
     if options["backend"] in OWN:
-        from qrun.session import Session
+        from qrun.running.session import Session
 
         made = Session(model, backend=options["backend"], arith=options["arith"], threads=options["threads"],
                        fuse=options["fuse"], max_memory=options["max_memory"], isa=os.environ.get("QRUN_ISA", ""),

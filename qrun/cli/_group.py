@@ -10,20 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from qrun.cli._base import Command, help_width, places
+from qrun.cli._commands import COMMANDS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
-
-COMMANDS = {
-    "run": ("qrun.cli.run:command", "Run a model: outputs, time per node, spec checks."),
-    "check": ("qrun.cli.check:command", "Check models against the operator specs; replay test vectors."),
-    "profile": ("qrun.cli.profile:command", "Measure time per node over many runs."),
-    "compare": ("qrun.cli.compare:command", "Find where two runtimes, models or runs differ, and why."),
-    "inspect": ("qrun.cli.inspect:command", "Show inputs, outputs, operators and quantization of a model."),
-    "report": ("qrun.cli.report:command", "Write one self-contained HTML page."),
-    "ops": ("qrun.cli.ops:command", "List supported operators, versions and types."),
-    "explain": ("qrun.cli.explain:command", "Explain a rule, an operator or a topic, offline."),
-}
 
 USAGE = """\
 qrun - run, check, profile and compare quantized ONNX models
@@ -124,7 +114,7 @@ def versions() -> str:
 
 def _broken() -> str:
     """Why onnxruntime, which is installed, cannot be used; "" if it can. Of the packages, it alone can be missing."""
-    from qrun.child import Crash, Failed, running
+    from qrun.peers.child import Crash, Failed, running
 
     try:
         running().ask("version", "ort")

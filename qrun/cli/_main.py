@@ -115,7 +115,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    from qrun.cli._group import COMMANDS
+    from qrun.cli._commands import COMMANDS
 
     return arguments[0] if arguments and arguments[0] in COMMANDS else "run"
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, argument, define, format_options, general_options, option
+from qrun.cli._base import Call, argument, define, format_options, option
 from qrun.cli._flow import start_other
+from qrun.cli._general import general_options
 from qrun.cli._options import Distance, Size, own_backends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qrun.checking import MakeRunner, Report, Settings
+    from qrun.checking.check import MakeRunner, Report, Settings
     from qrun.report.screen import Out
 
 FORMATS = ("full", "concise", "json", "github", "gitlab", "junit", "sarif", "markdown")
@@ -127,9 +128,9 @@ FORMATS = ("full", "concise", "json", "github", "gitlab", "junit", "sarif", "mar
 def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: Any) -> int:
     """Check models against the operator specs; replay their test vectors."""
     start_other(options["backend"])
-    from qrun.checking import find_models
+    from qrun.checking.check import find_models
+    from qrun.checking.runners import runner_maker
     from qrun.report.checkformats import print_report, report_text, target
-    from qrun.runners import runner_maker
 
     models = find_models(paths)
     settings = _settings(options, ctx.meta.get("qrun.per-file", {}))
@@ -149,10 +150,10 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
 
 def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settings:
     """From the options, and for some models from [tool.qrun.check.per-file]."""
-    from qrun.checking import Settings
-    from qrun.differences import Tolerance
+    from qrun.checking.check import Settings
+    from qrun.checking.vectors import vector_folders
+    from qrun.comparing.differences import Tolerance
     from qrun.report.catalog import select
-    from qrun.vectors import vector_folders
 
     def made(given: Mapping[str, Any]) -> Settings:
         tolerance = Tolerance(given["lsb"], given["rtol"], given["atol"])
@@ -173,7 +174,7 @@ def _settings(options: Mapping[str, Any], per_file: Mapping[str, Any]) -> Settin
 def _checked(
     models: Sequence[Path], settings: Settings, make: MakeRunner, options: Mapping[str, Any], out: Out
 ) -> Report:
-    from qrun.checking import Report, check_models
+    from qrun.checking.check import Report, check_models
     from qrun.report.progress import Progress
 
     with Progress(out, "check", "models") as progress:
@@ -183,7 +184,7 @@ def _checked(
 
 def _check_targets(targets: Sequence[tuple[str, str]], models: Sequence[Path]) -> None:
     """CallError before the work if a report cannot go where it should."""
-    from qrun.outputs import check_trace
+    from qrun.io.outputs import check_trace
 
     read = {str(path): "a model of this call" for path in models}
     for _, file in targets:

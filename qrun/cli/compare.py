@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, argument, define, format_options, general_options, option, stacked
+from qrun.cli._base import Call, argument, define, format_options, option, stacked
 from qrun.cli._flow import start_other
+from qrun.cli._general import general_options
 from qrun.cli._options import Distance, Size, input_options, read_model
 from qrun.cli.profile import Top
 from qrun.errors import CallError
 from qrun.files import absent
 
 if TYPE_CHECKING:
+    from qrun.comparing.differences import Tolerance
     from qrun.comparing.sides import Side
-    from qrun.differences import Tolerance
-    from qrun.inputs import Feeds
+    from qrun.io.inputs import Feeds
     from qrun.ir import Model
     from qrun.report.screen import Out
 
@@ -168,7 +169,7 @@ def _model(options: Mapping[str, Any]) -> tuple[Model, bytes | None]:
 
 
 def _feeds(model: Model, options: Mapping[str, Any], out: Out) -> Feeds:
-    from qrun.inputs import read_inputs
+    from qrun.io.inputs import read_inputs
 
     feeds = read_inputs(model, options["inputs"], shapes=options["shape"], random=options["random"],
                         seed=options["seed"], max_memory=options["max_memory"])  # fmt: skip

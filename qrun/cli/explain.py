@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qrun.cli._base import Call, argument, define, format_options, general_options
+from qrun.cli._base import Call, argument, define, format_options
+from qrun.cli._general import general_options
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qrun.cli._base import Call, define, format_options, general_options, model_argument, option
+from qrun.cli._base import Call, define, format_options, model_argument, option
+from qrun.cli._general import general_options
 from qrun.cli._options import read_model
 
 if TYPE_CHECKING:

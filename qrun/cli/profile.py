@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, define, format_options, general_options, model_argument, option
+from qrun.cli._base import Call, define, format_options, model_argument, option
 from qrun.cli._flow import OWN, Ready, cache_of, prepare, start_other, write_trace
+from qrun.cli._general import general_options
 from qrun.cli._options import input_options, run_options, runs_option, trace_option
-from qrun.cpus import usable_cpus
 from qrun.errors import CallError
+from qrun.running.cpus import usable_cpus
 
 if TYPE_CHECKING:
-    from qrun.machine import Machine
-    from qrun.profiling import Profile
     from qrun.report.profilerows import ProfileReport
     from qrun.report.screen import Out
+    from qrun.running.machine import Machine
+    from qrun.running.profiling import Profile
 
 INTERRUPTED = 130
 
@@ -138,9 +139,9 @@ def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profil
         if not options["against"] and options["backend"] != "ort":
             return ready.session.profile(feeds, runs=runs, warmup=warmup, progress=progress), None
 
-        from qrun.ortprofile import ort_profiles
         from qrun.peers import Peer
-        from qrun.session import Session
+        from qrun.peers.ortprofile import ort_profiles
+        from qrun.running.session import Session
 
         own = ready.session if isinstance(ready.session, Session) else None
         peer = ready.session if isinstance(ready.session, Peer) else None
@@ -155,8 +156,8 @@ def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profil
 def _counted(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
     """Multiply-adds by node, from a run of qrun; none if it cannot run the model, or only slowly."""
     from qrun.errors import QrunError
-    from qrun.ortprofile import multiply_adds
-    from qrun.session import Session
+    from qrun.peers.ortprofile import multiply_adds
+    from qrun.running.session import Session
 
     try:
         session = Session(ready.model, backend="native", cache=cache_of(options), max_memory=options["max_memory"])
@@ -175,8 +176,8 @@ def _machine(profile: Profile, options: Mapping[str, Any]) -> Machine | None:
 
     Threads beyond the CPUs add nothing to it, and take very long to measure because they wait for each other.
     """
-    from qrun.machine import this_machine
     from qrun.report.profilerows import above_roof, node_rows
+    from qrun.running.machine import this_machine
 
     if not profile.node_ns.size:
         return None

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, argument, define, general_options, option
+from qrun.cli._base import Call, argument, define, option
 from qrun.cli._flow import Ready, cache_of, prepare, start_other
+from qrun.cli._general import general_options
 from qrun.cli._options import input_options, run_options, runs_option
 from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
+    from qrun.checking.rules import Finding
     from qrun.report.html.models import Document
     from qrun.report.screen import Out, Screen
-    from qrun.rules import Finding
 
 DEFAULT = "qrun-report.html"
 SAVED = "qrun check, profile, run and compare save such files with --json"
@@ -99,7 +100,7 @@ def _is_saved(source: str) -> bool:
 
 def _read(sources: Sequence[str], options: Mapping[str, Any]) -> list[Document]:
     from qrun.comparing.documents import read_document
-    from qrun.outputs import check_trace
+    from qrun.io.outputs import check_trace
     from qrun.report.html.collect import KINDS
 
     if options["output"] != "-":
@@ -109,8 +110,8 @@ def _read(sources: Sequence[str], options: Mapping[str, Any]) -> list[Document]:
 
 def _measured(source: str, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[list[Document], int]:
     """Reports of a model, made now: the checks, what the codes of its tensors show, a profile; and the exit code."""
-    from qrun.inputs import files_read
-    from qrun.outputs import check_trace
+    from qrun.io.inputs import files_read
+    from qrun.io.outputs import check_trace
 
     start_other(options["against"])
     ready = prepare({**options, "model": source, "output": None, "trace": None, "format": "text"}, out)
@@ -124,12 +125,12 @@ def _measured(source: str, options: Mapping[str, Any], out: Out, told: Screen) -
 
 def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> list[Document]:
     """The findings, also on the values of a run by qrun, and the records of the quantized tensors."""
+    from qrun.checking.rules import RULES, check
     from qrun.errors import UnsupportedError
     from qrun.report.quantized import Codes
     from qrun.report.run import finding_fields
     from qrun.report.text import plural
-    from qrun.rules import RULES, check
-    from qrun.session import Session
+    from qrun.running.session import Session
 
     codes, result = Codes(ready.model), None
     try:
@@ -160,10 +161,10 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[Document, int]:
     from qrun.cli.profile import INTERRUPTED, measured
-    from qrun.profiling import summary
     from qrun.report.modelfacts import ModelFacts
     from qrun.report.profilejson import profile_fields
     from qrun.report.text import duration, plural
+    from qrun.running.profiling import summary
 
     report = measured(ready, {**options, "against": None, "warmup": 1, "by": "node", "top": "all"}, out)
     runs = report.profile.run_ns

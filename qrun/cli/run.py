@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, define, format_options, general_options, model_argument, option
+from qrun.cli._base import Call, define, format_options, model_argument, option
 from qrun.cli._flow import Ready, prepare, write_trace
+from qrun.cli._general import general_options
 from qrun.cli._options import input_options, run_options, trace_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from qrun.checking.rules import Finding
     from qrun.report.screen import Out
-    from qrun.rules import Finding
-    from qrun.session import RunResult, Session
+    from qrun.running.session import RunResult, Session
 
 
 @define(
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: skip
     """Run a model: outputs, time per node, spec checks."""
-    from qrun.session import Session
+    from qrun.running.session import Session
 
     ready = prepare(options, out)
     names = [*(v.name for v in ready.model.outputs), *ready.extra]
@@ -106,7 +107,7 @@ def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
 
 
 def _save(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:
-    from qrun.outputs import save
+    from qrun.io.outputs import save
 
     if options["output"]:
         for note in save(options["output"], ready.feeds.arrays, result.outputs, ready.extra):
@@ -116,7 +117,7 @@ def _save(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out)
 
 
 def _check(ready: Ready, result: RunResult) -> list[Finding]:
-    from qrun.rules import check
+    from qrun.checking.rules import check
 
     return check(ready.model, result)
 

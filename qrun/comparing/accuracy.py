@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from qrun.comparing.accuracy_departure import Departure, departure
 from qrun.comparing.accuracy_rows import OutputAccuracy, Rows, TensorAccuracy
 from qrun.comparing.accuracy_sums import decibels
+from qrun.comparing.differences import Tolerance
 from qrun.comparing.matching import Matching, match
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking import Cost, Ranking, Suggestion
 from qrun.comparing.ranking_groups import groups
-from qrun.differences import Tolerance
 from qrun.errors import CallError
-from qrun.feeds import check_feeds
+from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, default_limit
-from qrun.profiling import Progress
-from qrun.session import Session
+from qrun.running.profiling import Progress
+from qrun.running.session import Session
 
 SECONDS = 60.0
 """Time for the measured effects of nodes, all runs together."""

@@ -14,7 +14,7 @@ from qrun.comparing.matching_graph import Reals
 from qrun.comparing.matching_writer import is_dequantize
 from qrun.comparing.ranking import Ranking
 from qrun.comparing.ranking_groups import Group
-from qrun.feeds import check_feeds
+from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Node
 
 _APART = 6.0

@@ -9,16 +9,16 @@ import numpy as np
 
 from qrun.comparing.accuracy_sums import Noise, Sums
 from qrun.comparing.codes import Codes
+from qrun.comparing.differences import Tolerance, difference, integral
 from qrun.comparing.matching import Match, Matching
 from qrun.comparing.matching_graph import Reals, Source
 from qrun.comparing.meanings import Meaning, meaning
 from qrun.comparing.ranking_effects import mean_ratio
 from qrun.comparing.ranking_local import Local
-from qrun.differences import Tolerance, difference, integral
 from qrun.errors import CallError
 from qrun.ir import Array, Node
 from qrun.ir.types import shape_text
-from qrun.session import Session
+from qrun.running.session import Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from qrun.comparing.differences import EXACT as EXACTLY
+from qrun.comparing.differences import NOISE, Tolerance
 from qrun.comparing.sides import PeerSide, QrunSide, Side
-from qrun.differences import EXACT as EXACTLY
-from qrun.differences import NOISE, Tolerance
 from qrun.ir import Model
 from qrun.ops import Arith
 

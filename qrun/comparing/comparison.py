@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qrun.comparing.causes import CRASHED, REFUSED, Reason
+from qrun.comparing.differences import Tolerance
 from qrun.comparing.sides import Unit
 from qrun.comparing.tensors import Pair
-from qrun.differences import Tolerance
 from qrun.errors import QrunError
 from qrun.ir import Model, Node
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qrun.arrays import CHUNK, no_such_file
 from qrun.errors import CallError
+from qrun.io.arrays import CHUNK, no_such_file
 from qrun.memory import Budget, default_limit
 
 EXPANSION = 16

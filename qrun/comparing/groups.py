@@ -8,11 +8,11 @@ from functools import partial
 from qrun.comparing.causes import Form
 from qrun.comparing.emulation import run_saturating
 from qrun.comparing.sides import Unit, Values, extract, run_alone
+from qrun.comparing.ties import before_rounding
 from qrun.errors import QrunError
 from qrun.ir import Array, Model
 from qrun.ops import Arith
 from qrun.passes import optimize
-from qrun.ties import before_rounding
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from qrun.errors import MemoryLimitError, OperatorError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Context, find
-from qrun.plan import located
+from qrun.running.plan import located
 
 Path = tuple[int, ...]
 """Quantizers that a value passes, in order: places of QuantizeLinear or DynamicQuantizeLinear nodes."""

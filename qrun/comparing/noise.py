@@ -9,8 +9,8 @@ from math import isfinite, pi, sqrt
 import numpy as np
 
 from qrun.comparing.causes.sums import SUMS
+from qrun.comparing.differences import Tolerance, magnitude
 from qrun.comparing.matching_writer import moves
-from qrun.differences import Tolerance, magnitude
 from qrun.ir import Array, Model, Node
 
 _SUMS = (

@@ -14,7 +14,7 @@ from qrun.comparing.ranking_groups import Group, Mixed
 from qrun.comparing.ranking_local import Local, Spread, Watch
 from qrun.comparing.ranking_reasons import Fit, explain
 from qrun.ir import Array, Node
-from qrun.profiling import Progress
+from qrun.running.profiling import Progress
 
 NOTHING = 1e-12
 """Noise to signal ratio (120 dB) up to which a difference is that of float32 arithmetic."""

@@ -13,7 +13,7 @@ from qrun.comparing.accuracy_sums import Sums
 from qrun.comparing.ranking_groups import Mixed
 from qrun.comparing.ranking_local import Watch
 from qrun.ir import Array
-from qrun.profiling import Progress
+from qrun.running.profiling import Progress
 
 LEAST = 16
 """Measurements that are made however long they take."""

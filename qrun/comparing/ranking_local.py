@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qrun.comparing.accuracy_sums import Noise, Sums
+from qrun.comparing.differences import differing
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_groups import Group, Limits, limits, rounded, simulate
-from qrun.differences import differing
 from qrun.errors import OperatorError
 from qrun.ir import Array
 

@@ -15,8 +15,8 @@ from typing import Literal
 
 import numpy as np
 
+from qrun.comparing.differences import Tolerance
 from qrun.comparing.recordentry import NEARLY, TIE, Entry, Histogram, Number, places
-from qrun.differences import Tolerance
 
 Verdict = Literal["equal", "close", "unknown", "differs", "form"]
 _UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

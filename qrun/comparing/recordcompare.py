@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qrun.comparing.differences import Tolerance
 from qrun.comparing.record import Tensors, input_facts, model_facts, walk
 from qrun.comparing.recordchange import Gap, TensorChange, judged
 from qrun.comparing.recordentry import Entry
@@ -15,7 +16,6 @@ from qrun.comparing.recordhost import host
 from qrun.comparing.recordproof import RECORD_EXACT, proved
 from qrun.comparing.recordread import Record, read_record
 from qrun.comparing.settings import Setting, differing, text
-from qrun.differences import Tolerance
 from qrun.errors import CallError
 from qrun.ir import Array, Model, Node
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from qrun.arrays import integer_range, storable
-from qrun.differences import integral
+from qrun.comparing.differences import integral
+from qrun.comparing.ties import before_rounding
+from qrun.io.arrays import integer_range, storable
 from qrun.ir import Array, Node
 from qrun.ir.types import NUMBERS, PACKED_BITS, is_extension, type_name
-from qrun.ties import before_rounding
 
 SAMPLED = 16
 """Elements of each tensor that are kept."""

@@ -8,12 +8,12 @@ from itertools import combinations
 
 import numpy as np
 
-from qrun.arrays import integer_range
 from qrun.comparing.causes import CAUSES, UNKNOWN, Suspect, reason
+from qrun.comparing.differences import integral
 from qrun.comparing.record import Made
 from qrun.comparing.recordentry import TIE, digest, exact_values, tie_distance
 from qrun.comparing.sides import Unit
-from qrun.differences import integral
+from qrun.io.arrays import integer_range
 from qrun.ir import Array, Model
 
 RECORD_EXACT = "the record is exact"

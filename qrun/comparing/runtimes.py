@@ -9,11 +9,11 @@ from functools import cached_property
 from qrun.comparing.causes import Suspect, reason, same
 from qrun.comparing.codes import Codes
 from qrun.comparing.comparison import Compared, Comparison, Guilt, first_difference
+from qrun.comparing.differences import EXACT, Tolerance, integral
 from qrun.comparing.groups import Group
 from qrun.comparing.noise import noises
 from qrun.comparing.sides import ABSENT, Side, Unit, Values
 from qrun.comparing.tensors import PLAIN, Pair, pair
-from qrun.differences import EXACT, Tolerance, integral
 from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Array, Model
 

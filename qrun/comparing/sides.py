@@ -10,13 +10,13 @@ from typing import Protocol
 
 import numpy as np
 
-from qrun.differences import differing
+from qrun.comparing.differences import differing
 from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ops import Arith
 from qrun.passes import optimize
 from qrun.peers import Nodes, Peer, optimized_peer
-from qrun.session import Session
+from qrun.running.session import Session
 
 Values = Mapping[str, Array]
 ABSENT = ("QR012", "QR014")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes import same
-from qrun.differences import Difference, Tolerance, difference, differing, distances, integral, plain, sqnr
+from qrun.comparing.differences import Difference, Tolerance, difference, differing, distances, integral, plain, sqnr
 from qrun.ir import Array
 from qrun.ir.types import describe
 
@@ -73,7 +73,7 @@ def pair(
 ) -> Pair:
     """Compare what two sides gave for one tensor; None is a missing output.
 
-    code: what its integers stand for. step, noise: of floats, see `qrun.differences.difference`.
+    code: what its integers stand for. step, noise: of floats, see `qrun.comparing.differences.difference`.
     """
     if a is None or b is None:
         shown = "nothing" if a is None else describe(a)

@@ -1,4 +1,8 @@
-"""ModelProto to Model: reading, checking and resolving; with rules/ and peers.py, the only importers of onnx."""
+"""ModelProto to Model: reading, checking and resolving names, types and versions.
+
+May be imported by everything but `native`, `memory` and `errors`. Imports onnx so that nothing above has to; knows no
+operator's meaning and no backend.
+"""
 
 from qrun.ir.load import load
 from qrun.ir.model import Array, Attribute, Model, Node, TensorType

@@ -1,4 +1,8 @@
-"""The native engine: int8 products compiled for this CPU. Arrays and numbers in, arrays out; it knows no ONNX."""
+"""The native engine: kernels compiled for this CPU. Arrays and numbers in, arrays out.
+
+May be imported by `ops` and everything above it, and is the only importer of llvmlite and ctypes. It knows no ONNX: no node,
+no operator name, no model.
+"""
 
 from qrun.native.cache import default_directory
 from qrun.native.calls import Buffer, Rooms

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, TypeAlias, Union
-
-if TYPE_CHECKING:
-    from qrun.native._ir import Writer
+from typing import TypeAlias, Union
 
 Operand: TypeAlias = Union["Value", str, int, float]
 """A value, the text of a constant, or a number that becomes a constant of the type of the value beside it."""
@@ -48,7 +45,7 @@ class Value:
 
     __slots__ = ("kind", "name", "w")
 
-    def __init__(self, w: Writer, kind: str, name: str) -> None:
+    def __init__(self, w: Instructions, kind: str, name: str) -> None:
         self.w, self.kind, self.name = w, kind, name
 
     def __str__(self) -> str:
@@ -268,3 +265,55 @@ def every(kind: str, value: int | str, lanes: int) -> str:
 def constants(kind: str, numbers: Iterable[int]) -> str:
     """A constant vector."""
     return f"<{', '.join(f'{kind} {n}' for n in numbers)}>"
+
+
+class Instructions:
+    """Instructions in order. fused: whether `a.fma(b, c)` is one instruction with one rounding."""
+
+    def __init__(self, fused: bool = False) -> None:
+        self.fused = fused
+        self.lines: list[str] = []
+        self.declared: set[str] = set()
+        self.count = 0
+
+    def do(self, line: str) -> None:
+        self.lines.append(f"  {line}")
+
+    def let(self, kind: str, expression: str, name: str = "") -> Value:
+        """A value of this type, made by an instruction."""
+        if not name:
+            self.count += 1
+            name = f"%v{self.count}"
+        self.lines.append(f"  {name} = {expression}")
+        return Value(self, kind, name)
+
+    def value(self, kind: str, what: float | str) -> Value:
+        """A constant (of a vector in every lane), or what already has a name."""
+        if isinstance(what, str):
+            return Value(self, kind, what)
+        lanes, element = parts(kind)
+        text = real(what) if element in REAL else str(what)
+        return Value(self, kind, every(element, text, lanes) if lanes else text)
+
+    def zero(self, kind: str) -> Value:
+        """A vector of zeros."""
+        return Value(self, kind, ZERO)
+
+    def call(self, result: str, function: str, *operands: Value | Typed, name: str = "") -> Value:
+        """The result of an intrinsic."""
+        return self.let(result, self._call(result, function, operands), name)
+
+    def run(self, function: str, *operands: Value | Typed) -> None:
+        """Call an intrinsic that has no result."""
+        self.do(self._call("void", function, operands))
+
+    def _call(self, result: str, function: str, operands: Sequence[Value | Typed]) -> str:
+        typed = [(o.kind, o.name) if isinstance(o, Value) else o for o in operands]
+        self.declared.add(f"declare {result} @{function}({', '.join(t for t, _ in typed)})")
+        return f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in typed)})"
+
+    def at(self, pointer: Value, offset: Operand, name: str = "") -> Value:
+        """pointer plus a number of bytes."""
+        if offset == 0 and not name:
+            return pointer
+        return self.let("ptr", f"getelementptr i8, ptr {pointer}, i64 {offset}", name)

@@ -1,4 +1,8 @@
-"""The operator registry: every module of this package declares operators with @op and is found by itself."""
+"""The operator registry: every module of this package declares operators with @op and is found by itself.
+
+A declaration is the schema, the reference kernel, the cost and perhaps the lowering to a native kernel of one operator. May
+be imported by `passes` and everything above it. Knows no graph: a kernel sees the values of one node.
+"""
 
 from importlib import import_module
 from pkgutil import iter_modules

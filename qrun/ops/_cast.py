@@ -16,7 +16,7 @@ from qrun.ops._context import Context
 from qrun.ops._float import narrow as round_float
 from qrun.ops._narrow import is_narrow
 from qrun.ops._narrow import narrow as round_narrow
-from qrun.ops._op import refuse
+from qrun.ops._refuse import refuse
 
 ROUND_MODES = ("up", "down", "nearest")
 _LOW_BIT = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))

@@ -11,8 +11,9 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._exact import Pair
-from qrun.ops._op import Shape, refuse
+from qrun.ops._op import Shape
 from qrun.ops._quantize import limits, note_scale, same_type, scalar, store
+from qrun.ops._refuse import refuse
 from qrun.ops._rounding import decide
 from qrun.shapes import broadcast_shapes
 

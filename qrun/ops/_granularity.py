@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._op import Shape, refuse
+from qrun.ops._op import Shape
 from qrun.ops._quantize import BLOCK
+from qrun.ops._refuse import refuse
 
 PER_AXIS_SINCE = (
     "convert the model to opset 13: onnx.version_converter.convert_version(model, 13); or quantize with a single scale"

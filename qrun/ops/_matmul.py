@@ -11,7 +11,8 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._gemm import Weights, add_bias, centred, magnitude, wrap32
-from qrun.ops._op import Shape, refuse
+from qrun.ops._op import Shape
+from qrun.ops._refuse import refuse
 from qrun.shapes import broadcast_shapes
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from qrun.errors import OperatorError
 from qrun.ir import Array, Attribute, Node
 from qrun.ir.schema import OWN, Formal, Schema, schema
-from qrun.ir.types import BY_ONNX_NAME, shape_text
+from qrun.ir.types import BY_ONNX_NAME
 from qrun.ops._context import Context
 
 if TYPE_CHECKING:
@@ -284,10 +284,4 @@ def elements(shape: Shape) -> int:
     return math.prod(shape)
 
 
-def refuse(message: str, param: str = "", expected: str = "", got: Any = "", **more: str) -> OperatorError:
-    """The error of a kernel that refuses `param`; `got` may be an array, whose shape is then shown."""
-    text = shape_text(got.shape) if isinstance(got, np.ndarray) else str(got)
-    return OperatorError(message, param=param, expected=expected, got=text, **more)
-
-
-__all__ = ["REGISTRY", "Array", "Context", "Cost", "OpDef", "find", "op", "refuse"]
+__all__ = ["REGISTRY", "Array", "Context", "Cost", "OpDef", "find", "op"]

@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
 from qrun.ops._exact import Floats, Pair, nearest, scale_pair, two_product
-from qrun.ops._op import refuse
+from qrun.ops._refuse import refuse
 
 BLOCK = 1 << 16
 _iinfo: Callable[[Any], Any] = ml_dtypes.iinfo

@@ -7,8 +7,8 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._matmul import check_matmul, column_param, integer_matmul, matmul_shape
-from qrun.ops._op import refuse
 from qrun.ops._quantize import note_scale, same_type
+from qrun.ops._refuse import refuse
 from qrun.ops._rounding import scaled
 
 

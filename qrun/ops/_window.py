@@ -14,7 +14,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
-from qrun.ops._op import refuse
+from qrun.ops._refuse import refuse
 from qrun.shapes import MOST_AXES
 
 INT32_MAX = 2**31 - 1

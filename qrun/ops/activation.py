@@ -12,7 +12,8 @@ from qrun.ops._erf import erfc
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
 from qrun.ops._native import NativeKernel, Site, declined
 from qrun.ops._native_float32 import function, function_kernel, pointwise, pointwise_kernel
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
+from qrun.ops._refuse import refuse
 
 FLOAT_MAX = 3.4028234663852886e38
 

@@ -11,7 +11,8 @@ from qrun.ops._cast import ROUND_MODES, convert
 from qrun.ops._context import Context
 from qrun.ops._native import NativeKernel, Site, declined
 from qrun.ops._native_float32 import FLOAT, function_kernel
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
+from qrun.ops._refuse import refuse
 
 
 @op("Cast", since=6, form="pointwise")

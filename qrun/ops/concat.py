@@ -13,7 +13,8 @@ from qrun.ops._context import Context
 from qrun.ops._float import axis_in
 from qrun.ops._native import NativeKernel, Site
 from qrun.ops._native_pointwise import concat_kernel
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
+from qrun.ops._refuse import refuse
 from qrun.ops._shape import claim
 
 

@@ -16,8 +16,9 @@ from qrun.ops._granularity import Grain, grain
 from qrun.ops._narrow import is_narrow
 from qrun.ops._native import NativeKernel, Site
 from qrun.ops._native_quantize import dequantize_kernel
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
 from qrun.ops._quantize import BLOCK, note_scale, same_type
+from qrun.ops._refuse import refuse
 
 _OP = "DequantizeLinear"
 _NAMES = ("x_scale", "x_zero_point")

@@ -11,7 +11,8 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._float import is_integer, narrow, product, single, widen
-from qrun.ops._op import Shape, op, refuse
+from qrun.ops._op import Shape, op
+from qrun.ops._refuse import refuse
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:

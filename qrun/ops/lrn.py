@@ -8,7 +8,8 @@ from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._float import narrow, single, slide, widen
 from qrun.ops._native import NativeKernel, Site, declined, kernel_of
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
+from qrun.ops._refuse import refuse
 
 _BLOCK = 1 << 17
 """Elements in work at once, so that they stay in the cache."""

@@ -14,7 +14,8 @@ from qrun.ops._context import Context
 from qrun.ops._float import axes_in
 from qrun.ops._native import NativeKernel, Site, declined
 from qrun.ops._native_movement import pad_kernel
-from qrun.ops._op import OpDef, op, refuse
+from qrun.ops._op import OpDef, op
+from qrun.ops._refuse import refuse
 from qrun.ops._shape import claim, ints, same_length
 
 _WRAP_SINCE = 19

@@ -13,7 +13,8 @@ from qrun.ops._context import Context
 from qrun.ops._float import State, is_integer, narrow, slide, widen
 from qrun.ops._native import NativeKernel, Site
 from qrun.ops._native_pool import largest_kernel
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
+from qrun.ops._refuse import refuse
 from qrun.ops._window import Window, padded, window
 
 _LAST = ("x", "[N,spatial...,C]")

@@ -14,7 +14,8 @@ from qrun.ops._elementwise import binary, observe_zeros
 from qrun.ops._float import is_integer, narrow, widen
 from qrun.ops._native import NativeKernel, Site, declined
 from qrun.ops._native_float32 import function_kernel
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
+from qrun.ops._refuse import refuse
 
 
 @op("Pow", since=7, form="broadcast")

@@ -15,8 +15,9 @@ from qrun.ops._matmul import claim_product, column_param, integer_matmul
 from qrun.ops._native import NativeKernel, Site, declined, gemm_kernel, native_target
 from qrun.ops._native_dynamic import Product, quantized_kernel, quiet, value
 from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
-from qrun.ops._op import Shape, op, refuse
+from qrun.ops._op import Shape, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
+from qrun.ops._refuse import refuse
 from qrun.ops._rounding import scaled
 
 _NAME = "QGemm"

@@ -10,8 +10,9 @@ from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_par
 from qrun.ops._context import Context
 from qrun.ops._native import NativeKernel, Site, declined
 from qrun.ops._native_pointwise import completeness, concat_kernel, note
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
 from qrun.ops._quantize import scalar
+from qrun.ops._refuse import refuse
 
 _NAME = "QLinearConcat"
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))

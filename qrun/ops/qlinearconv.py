@@ -13,8 +13,9 @@ from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
 from qrun.ops._native import NativeKernel, Site, conv_kernel, native_target
-from qrun.ops._op import Shape, op, refuse
+from qrun.ops._op import Shape, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
+from qrun.ops._refuse import refuse
 from qrun.ops._window import Window
 
 Ints = Sequence[int]

@@ -23,8 +23,9 @@ from qrun.ops._matmul import (
 from qrun.ops._narrow import FLOAT8, narrow
 from qrun.ops._native import NativeKernel, Site, gemm_kernel, native_target
 from qrun.ops._native_dynamic import Product, quantized_kernel
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
+from qrun.ops._refuse import refuse
 from qrun.shapes import broadcast_shapes
 
 _NAME = "QLinearMatMul"

@@ -13,8 +13,9 @@ from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._context import Context
 from qrun.ops._exact import Pair
 from qrun.ops._native import Inputs, NativeKernel, Site, declined, few_ends, kernel_of
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
 from qrun.ops._quantize import store
+from qrun.ops._refuse import refuse
 from qrun.ops._rounding import REACH, decide
 from qrun.ops._transcendental import exp_sum_exceeds
 

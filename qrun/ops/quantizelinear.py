@@ -16,9 +16,10 @@ from qrun.ops._granularity import Grain, grain
 from qrun.ops._narrow import FLOAT8, is_narrow, narrow
 from qrun.ops._native import NativeKernel, Site, declined
 from qrun.ops._native_quantize import quantize_kernel
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
 from qrun.ops._quantize import BLOCK, note_scale, same_type
 from qrun.ops._quotients import DOUBLE, SINGLE, Counts, divide, round_codes
+from qrun.ops._refuse import refuse
 
 _OP = "QuantizeLinear"
 _NAMES = ("y_scale", "y_zero_point")

@@ -11,7 +11,8 @@ from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
 from qrun.ops._native import NativeKernel, Site
 from qrun.ops._native_movement import transpose_kernel, view_kernel
-from qrun.ops._op import Shape, op, refuse
+from qrun.ops._op import Shape, op
+from qrun.ops._refuse import refuse
 from qrun.ops._shape import checked, ints
 
 

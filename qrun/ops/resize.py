@@ -12,7 +12,8 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._float import axes_in
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
+from qrun.ops._refuse import refuse
 from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, Axis, Options, misfit, resample
 from qrun.ops._shape import ints, same_length
 

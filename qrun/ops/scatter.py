@@ -12,7 +12,8 @@ from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
 from qrun.ops._float import narrow, widen
 from qrun.ops._indices import element_places, slice_places
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
+from qrun.ops._refuse import refuse
 
 _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 

@@ -10,7 +10,8 @@ from qrun.ir import Array
 from qrun.ops._float import axes_in
 from qrun.ops._native import NativeKernel, Site
 from qrun.ops._native_movement import slice_kernel
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
+from qrun.ops._refuse import refuse
 from qrun.ops._shape import ints, same_length
 
 

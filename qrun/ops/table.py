@@ -14,7 +14,8 @@ from qrun.ops._float import axis_in
 from qrun.ops._granularity import Grain
 from qrun.ops._native import NativeKernel, Site
 from qrun.ops._native_pointwise import table_kernel
-from qrun.ops._op import op, refuse
+from qrun.ops._op import op
+from qrun.ops._refuse import refuse
 
 
 @op("Table", since=1, domain=OWN, types={"T1": ("int8 uint8", "x"), "T2": ("int8 uint8", "table")})

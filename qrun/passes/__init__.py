@@ -1,6 +1,7 @@
 """Rewrites of a Model that keep what it computes, and `optimize`, which applies them all.
 
 Node indices: an optimized model's nodes have those of the nodes that they are named after in the model it came from.
+May be imported by `running` and everything above it. Knows operators by their declarations in `ops`, and no backend.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from importlib.util import find_spec
 
 import onnx
 
-from qrun.child import Crash, Failed, running
 from qrun.errors import QrunError, UnsupportedError
 from qrun.ir import Model
 from qrun.ir.load import parse, read_file
-from qrun.plan import plan
+from qrun.peers.child import Crash, Failed, running
+from qrun.running.plan import plan
 
 
 def proto_of(model: Model, data: bytes | None, outputs: Sequence[str]) -> onnx.ModelProto:

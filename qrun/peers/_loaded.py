@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
-from qrun.child import Crash, Failed, Kept, alone, running
 from qrun.errors import MemoryLimitError, RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.memory import human
 from qrun.peers._common import cut, instead
-from qrun.profiling import Runner
-from qrun.session import RunResult
+from qrun.peers.child import Crash, Failed, Kept, alone, running
+from qrun.running.profiling import Runner
+from qrun.running.session import RunResult
 
 FORMS = 4
 """How often a runtime may hold the weights while it loads a model: the file, its parts, as tensors, packed."""

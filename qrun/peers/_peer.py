@@ -10,8 +10,8 @@ import numpy as np
 from qrun.ir import Array, Model
 from qrun.peers._ort import load_ort
 from qrun.peers._reference import load_reference
-from qrun.profiling import Profile, Progress, Runner, measure
-from qrun.session import RunResult
+from qrun.running.profiling import Profile, Progress, Runner, measure
+from qrun.running.session import RunResult
 
 PEERS = ("ort", "onnx-ref")
 

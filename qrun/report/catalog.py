@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from qrun.checking.rules import RULES
 from qrun.errors import CallError
 from qrun.report.codes import CODES, nearest
-from qrun.rules import RULES
 
 STOPS = frozenset(code for code in CODES if code.startswith(("QR0", "QR1")) or code == "QR505")
 """Codes of files that cannot be read, and of vectors that did not run."""

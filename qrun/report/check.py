@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qrun.checking import LEVELS, Checked, Report
+from qrun.checking.check import LEVELS, Checked, Report
+from qrun.checking.rules import Finding
+from qrun.checking.vectors import Vector
 from qrun.report.catalog import entry
 from qrun.report.grid import Column, Grid
 from qrun.report.message import STYLES, print_finding
 from qrun.report.screen import Screen
 from qrun.report.text import duration, plural, safe
-from qrun.rules import Finding
-from qrun.vectors import Vector
 
 TABLE = 100
 """Models that the table shows; with more, those without findings and skipped or failed vectors are left out."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from qrun.checking import Report
+from qrun.checking.check import Report
 from qrun.errors import CallError
 from qrun.report.check import print_concise, print_full
 from qrun.report.checkjson import check_json

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qrun.checking import LEVELS, Checked, Report
+from qrun.checking.check import LEVELS, Checked, Report
+from qrun.checking.vectors import Compared, Vector
 from qrun.report.check import fingerprints
 from qrun.report.json import document
 from qrun.report.run import finding_fields
-from qrun.vectors import Compared, Vector
 
 
 def check_json(report: Report, argv: Sequence[str] = ()) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from qrun.comparing.causes.seen import CRASH
 from qrun.comparing.comparison import Compared, Comparison, Guilt
 from qrun.comparing.tensors import Pair
-from qrun.inputs import Feeds
+from qrun.io.inputs import Feeds
 from qrun.report.comparefirst import applied, first_facts, largest, limit, refusal, refuses
 from qrun.report.comparesheet import NONE, Block, Sheet, Sources, print_sheet, print_sheet_markdown
 from qrun.report.explaincauses import INHERITED

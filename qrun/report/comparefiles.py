@@ -13,7 +13,7 @@ from qrun.comparing.recordchange import TensorChange
 from qrun.comparing.recordcompare import RecordComparison
 from qrun.comparing.saved import SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import SavedProfiles
-from qrun.inputs import Feeds
+from qrun.io.inputs import Feeds
 from qrun.ir.types import shape_text
 from qrun.report.comparefirst import limits
 from qrun.report.comparesaved import check_sheet, profile_sheet, run_sheet

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from qrun.comparing.causes import Reason
 from qrun.comparing.comparison import Compared, Comparison
+from qrun.comparing.differences import Tolerance
 from qrun.comparing.tensors import Pair
-from qrun.differences import Tolerance
 from qrun.ir.types import shape_text
 from qrun.report.text import number, plural
 

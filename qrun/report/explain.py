@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qrun.checking.rules import RULES, Rule
 from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
 from qrun.report.explaincauses import causes, print_cause
@@ -14,7 +15,6 @@ from qrun.report.grid import Column, Grid
 from qrun.report.message import STYLES
 from qrun.report.ops import Supported, compact, is_standard, ops_fields, ranges, standard_name, supported
 from qrun.report.screen import Screen
-from qrun.rules import RULES, Rule
 
 
 @dataclass(frozen=True)

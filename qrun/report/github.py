@@ -5,11 +5,11 @@ A step shows 10 annotations of a level and drops the others, so the last one tel
 
 from __future__ import annotations
 
-from qrun.checking import Checked, Report
+from qrun.checking.check import Checked, Report
+from qrun.checking.rules import Finding
 from qrun.report.check import facts, place, title, visible
 from qrun.report.markdown import markdown
 from qrun.report.text import no_command, plural, safe
-from qrun.rules import Finding
 
 MOST = 9
 COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}

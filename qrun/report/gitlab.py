@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qrun.checking import Report
+from qrun.checking.check import Report
 from qrun.report.check import fingerprints, headline
 from qrun.report.json import text
 from qrun.report.text import safe

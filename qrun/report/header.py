@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from qrun.cpus import usable_cpus
 from qrun.ir import Array, Model
 from qrun.ir.types import describe, type_name
 from qrun.report.screen import Screen
 from qrun.report.text import file_size, plural, width_of
+from qrun.running.cpus import usable_cpus
 
 INPUTS_SHOWN = 3
 

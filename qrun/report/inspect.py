@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from shlex import quote
 from typing import Any
 
+from qrun.checking.rules._scope import Scope, nodes
 from qrun.errors import CallError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.types import shape_text, type_name
@@ -19,7 +20,6 @@ from qrun.report.screen import Screen
 from qrun.report.stats import SHOWN, listed, stats
 from qrun.report.text import file_size, number, plural
 from qrun.report.values import print_values
-from qrun.rules._scope import Scope, nodes
 
 
 def print_overview(screen: Screen, facts: ModelFacts) -> None:

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree as Tree
 
-from qrun.checking import Checked, Report
+from qrun.checking.check import Checked, Report
+from qrun.checking.rules import Finding
+from qrun.checking.vectors import Vector
 from qrun.report.catalog import entry
 from qrun.report.check import facts, headline
 from qrun.report.text import BRACKETS, safe
-from qrun.rules import Finding
-from qrun.vectors import Vector
 
 _COLONS = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
 

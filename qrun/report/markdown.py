@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from qrun.checking import Report
+from qrun.checking.check import Report
 from qrun.report.check import place, summary, title, unexplained, visible
 from qrun.report.grid import Column, Grid
 from qrun.report.text import plural, safe

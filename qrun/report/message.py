@@ -11,7 +11,7 @@ from qrun.report.screen import Screen
 from qrun.report.text import width_of
 
 if TYPE_CHECKING:
-    from qrun.rules import Finding
+    from qrun.checking.rules import Finding
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 

@@ -11,7 +11,7 @@ from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Grid
 from qrun.report.screen import Screen
 from qrun.report.text import same_start
-from qrun.session import NodeEvent
+from qrun.running.session import NodeEvent
 
 
 def node_of(model: Model, event: NodeEvent) -> Node:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from qrun.checking.rules import RULES
+from qrun.checking.rules._parameters import TABLE
 from qrun.ir.schema import OPSETS, schema, standard_operators
 from qrun.ir.types import type_name
 from qrun.ops import REGISTRY, OpDef, find, near_operators
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import Screen
-from qrun.rules import RULES
-from qrun.rules._parameters import TABLE
 
 FAMILIES = (("u", "uint"), ("i", "int"), ("bf", "bfloat"), ("f", "float"), ("c", "complex"))
 NUMERIC = frozenset(map(np.dtype, "BHIQbhiqefd"))

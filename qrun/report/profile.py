@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from qrun.comparing.savedprofiles import LEAST
-from qrun.cpus import usable_cpus
-from qrun.machine import Machine
-from qrun.profiling import summary
 from qrun.report.grid import Grid
 from qrun.report.header import headline
 from qrun.report.markdown import cell, code, table
@@ -18,6 +15,9 @@ from qrun.report.profilerows import GroupRow, ProfileReport, run_ns
 from qrun.report.profiletables import against_grid, node_grid, operator_grid, paired_grid, refused_grid, whole_grid
 from qrun.report.screen import Out, Screen
 from qrun.report.text import bar, duration, percent, plural, width_of
+from qrun.running.cpus import usable_cpus
+from qrun.running.machine import Machine
+from qrun.running.profiling import summary
 
 __all__ = ["ProfileReport", "notes", "print_csv", "print_markdown", "print_profile", "profile_fields", "verdict"]
 

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 from qrun.ir.types import type_name
-from qrun.profiling import Profile, Summary, summary
 from qrun.report.header import environment, input_fields, model_fields
 from qrun.report.nodes import kernel_fields
 from qrun.report.profilenotes import notes
 from qrun.report.profilerows import GroupRow, NodeRow, ProfileReport, node_rows
 from qrun.report.profiletables import ran_by
 from qrun.report.text import safe
+from qrun.running.profiling import Profile, Summary, summary
 
 
 def profile_fields(report: ProfileReport) -> dict[str, Any]:

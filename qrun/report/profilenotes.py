@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from qrun.profiling import SPREAD, Profile, outliers, summary
 from qrun.report.profilerows import ProfileReport, above_roof
 from qrun.report.text import duration, percent, plural
+from qrun.running.profiling import SPREAD, Profile, outliers, summary
 
 Sides = Sequence[tuple[str, Profile]]
 """What a note calls the runtime, and its profile."""

@@ -10,12 +10,12 @@ from functools import cached_property
 import numpy as np
 
 from qrun.comparing.savedprofiles import Change, change
-from qrun.extents import Extent, common_extents
 from qrun.ir import Array, Node
-from qrun.machine import Bound, Kind, Machine, Roof
-from qrun.profiling import Profile, Summary, summary
 from qrun.report.nodes import kernel_text, node_of
-from qrun.session import NodeEvent
+from qrun.running.extents import Extent, common_extents
+from qrun.running.machine import Bound, Kind, Machine, Roof
+from qrun.running.profiling import Profile, Summary, summary
+from qrun.running.session import NodeEvent
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from qrun.memory import human
-from qrun.profiling import Profile, Summary, summary
 from qrun.report.grid import Column, Grid
 from qrun.report.nodes import fused_text, kernel_text, op_names, output_text
 from qrun.report.profilerows import GroupRow, NodeRow, OperatorRow, PairedRow, ProfileReport, refused
 from qrun.report.text import duration, percent
+from qrun.running.profiling import Profile, Summary, summary
 
 INSERTED = "(inserted)"
 

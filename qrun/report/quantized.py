@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from qrun.checking.rules._parameters import quantizers
+from qrun.checking.rules._scope import Scope
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import type_name
-from qrun.rules._parameters import quantizers
-from qrun.rules._scope import Scope
 
 BINS = 20
 BLOCK = 1 << 20

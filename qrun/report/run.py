@@ -27,10 +27,10 @@ from qrun.report.screen import Out, Screen
 from qrun.report.stats import Stats, listed, stats
 from qrun.report.text import duration, number, percent, plural
 from qrun.report.values import print_values
-from qrun.session import NodeEvent, RunResult
+from qrun.running.session import NodeEvent, RunResult
 
 if TYPE_CHECKING:
-    from qrun.rules import Finding
+    from qrun.checking.rules import Finding
 
 TOP = 3
 ROWS = 4
@@ -180,7 +180,7 @@ def _op_text(model: Model, event: NodeEvent, op: Callable[[Node], str]) -> str:
 
 
 def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
-    from qrun.rules import RULES
+    from qrun.checking.rules import RULES
 
     findings = [f for f in report.findings or () if verbose or f.level != "note"]
     counts = {level: sum(f.level == level for f in findings) for level in ("error", "warning", "note")}

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from qrun.checking import Checked, Report
+from qrun.checking.check import Checked, Report
+from qrun.checking.rules import Finding
 from qrun.report.catalog import Entry, entry
 from qrun.report.check import facts, fingerprints, headline
 from qrun.report.json import text
-from qrun.rules import Finding
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 REGION = {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 1}

@@ -10,7 +10,7 @@ from qrun.ir import Model
 from qrun.ir.types import ONNX_NAMES
 from qrun.report.json import text
 from qrun.report.nodes import node_of
-from qrun.session import NodeEvent, RunResult, TensorInfo
+from qrun.running.session import NodeEvent, RunResult, TensorInfo
 
 Event = dict[str, Any]
 

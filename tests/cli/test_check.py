@@ -485,7 +485,7 @@ def test_whatever_kept_a_vector_from_running(folder: Path, way: Callable[[Path],
 
 def test_a_runtime_that_crashes_is_no_green_vector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qrun.errors import RunError
-    from qrun.session import Session
+    from qrun.running.session import Session
 
     def crash(*_: object, **__: object) -> None:
         raise RunError("QR015", "backend-crashed", "onnxruntime crashed: signal 11")
@@ -687,8 +687,8 @@ def test_pytest_plugin(folder: Path) -> None:
 
 
 def test_many_models_are_each_read_and_run_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qrun import checking
-    from qrun.session import Session
+    from qrun.checking import check as checking
+    from qrun.running.session import Session
 
     counts = Counter[str]()
 

@@ -19,8 +19,8 @@ from cli_support import ESCAPE, ROOT, call, npy, process, quantize_model, save, 
 from onnx import TensorProto, helper, numpy_helper
 from support import MS, node_model
 
+from qrun.comparing.differences import Tolerance
 from qrun.comparing.tensors import pair
-from qrun.differences import Tolerance
 from qrun.report.compare import _argmax, _share
 
 SCHEMA = json.loads(resources("qrun").joinpath("schemas/compare-1.0.json").read_text())

@@ -94,12 +94,12 @@ def test_a_bug_leaves_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("boom \x1b[31m")
 
-    monkeypatch.setattr("qrun.execution.run_step", fail)
+    monkeypatch.setattr("qrun.running.execution.run_step", fail)
     ended = call("m.onnx", "--json")
     assert ended.code == 70
     assert ended.json["error"]["code"] == "internal"
     assert "this is a bug in qrun" in ended.err
-    assert "ZeroDivisionError in qrun/execution.py" in ended.err
+    assert "ZeroDivisionError in qrun/running/execution.py" in ended.err
     assert "Traceback" not in ended.err
     assert "\x1b" not in ended.err
     report = next(folder.glob("qrun-crash-*.txt"))
@@ -113,7 +113,7 @@ def test_a_kernel_bug_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise TypeError("no")
 
-    monkeypatch.setattr("qrun.steps._check_types", fail)
+    monkeypatch.setattr("qrun.running.steps._check_types", fail)
     ended = call("m.onnx")
     assert ended.code == 70
     assert "qrun failed on node 0 /features/features.0/" in ended.err
@@ -132,7 +132,7 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 9 TiB")
 
-    monkeypatch.setattr("qrun.inputs.read_inputs", fail)
+    monkeypatch.setattr("qrun.io.inputs.read_inputs", fail)
     ended = call("m.onnx", "--json")
     assert ended.code == 5
     assert ended.json["error"]["code"] == "QR010"
@@ -142,7 +142,7 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("qrun.inputs.read_inputs", stop)
+    monkeypatch.setattr("qrun.io.inputs.read_inputs", stop)
     ended = call("m.onnx", "--json")
     assert ended.code == 130
     assert ended.json["exit_code"] == 130

@@ -153,10 +153,10 @@ def test_some_inputs_are_not_enough() -> None:
 
 
 def test_random_ranges(folder: Path) -> None:
+    from qrun.io.randoms import random_feeds
+    from qrun.io.sizes import Sizes
     from qrun.ir import load
     from qrun.memory import Budget
-    from qrun.randoms import random_feeds
-    from qrun.sizes import Sizes
 
     ranges = {
         TensorProto.FLOAT: (-1, 1), TensorProto.DOUBLE: (-1, 1), TensorProto.FLOAT16: (-1, 1), TensorProto.BFLOAT16: (-1, 1),

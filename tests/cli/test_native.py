@@ -138,7 +138,7 @@ def test_the_header_counts_fused_groups() -> None:
 def test_a_result_does_not_depend_on_whether_native_kernels_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = call(*QDQ, "--json").json["outputs"]
     assert call(*QDQ, "--no-fuse", "--json").json["outputs"] != wanted
-    monkeypatch.setattr("qrun.session.make_engine", _no_engine)
+    monkeypatch.setattr("qrun.running.session.make_engine", _no_engine)
     ended = call(*QDQ, "--json")
     assert ended.json["environment"]["backend"] == "reference"
     assert ended.json["outputs"] == wanted

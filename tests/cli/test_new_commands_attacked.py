@@ -12,9 +12,9 @@ from cli_support import call, deep_model, make_model, process, save, value
 from mutator import answers, command, mutants
 from onnx import TensorProto, helper, numpy_helper
 
-import qrun.machine
-from qrun.cpus import usable_cpus
-from qrun.machine import Machine
+import qrun.running.machine
+from qrun.running.cpus import usable_cpus
+from qrun.running.machine import Machine
 
 F32, BF16, UINT8 = TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.UINT8
 
@@ -144,8 +144,8 @@ def test_the_machine_is_measured_with_no_more_threads_than_cpus(monkeypatch: pyt
         measured.append(threads)
         return machine(cache, threads, *rest)  # type: ignore[arg-type]
 
-    machine = qrun.machine.this_machine
-    monkeypatch.setattr(qrun.machine, "this_machine", this_machine)
+    machine = qrun.running.machine.this_machine
+    monkeypatch.setattr(qrun.running.machine, "this_machine", this_machine)
     ended = call("profile", "m.onnx", "--random", "-n", "2", "--threads", "64")
     assert ended.code == 0, ended.err
     assert measured

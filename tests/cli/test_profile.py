@@ -18,8 +18,8 @@ import pytest
 from cli_support import Ended, call, deep_model, npy, save
 from profile_support import residual
 
-from qrun.cpus import usable_cpus
 from qrun.native import available
+from qrun.running.cpus import usable_cpus
 
 SCHEMA = json.loads(resources("qrun").joinpath("schemas/profile-1.0.json").read_text())
 needs_ort = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
@@ -342,7 +342,7 @@ def test_a_track_per_thread() -> None:
     from profile_support import chain, event
 
     from qrun.report.trace import trace
-    from qrun.session import RunResult
+    from qrun.running.session import RunResult
 
     nodes = (event(0, ns=5000, helpers=((1, 1000, 2000), (2, 1000, 3000))), event(1, ns=0))
     events = json.loads(trace(chain(["Conv", "Conv"]), RunResult({}, nodes, 9000, 0), backend="native"))

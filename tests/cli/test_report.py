@@ -131,9 +131,9 @@ def test_where_a_page_cannot_go(target: str, folder: Path) -> None:
 
 
 def test_an_interrupted_profile_is_still_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    import qrun.session
+    import qrun.running.session
 
-    whole, calls = qrun.session.Session.execute, []
+    whole, calls = qrun.running.session.Session.execute, []
 
     def execute(*args: Any, **more: Any) -> Any:
         calls.append(args)
@@ -141,7 +141,7 @@ def test_an_interrupted_profile_is_still_a_page(monkeypatch: pytest.MonkeyPatch)
             raise KeyboardInterrupt
         return whole(*args, **more)
 
-    monkeypatch.setattr(qrun.session.Session, "execute", execute)
+    monkeypatch.setattr(qrun.running.session.Session, "execute", execute)
     ended = call("report", "m.onnx", "-i", "x.npy", "-n", "100", "-o", "m.html")
     assert ended.code == 130
     assert re.search(r"interrupted after \d of 100 runs", ended.err)

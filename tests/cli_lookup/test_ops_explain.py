@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import qrun
+from qrun.checking.rules import RULES
 from qrun.cli import main
 from qrun.comparing.causes import CAUSES
 from qrun.ops import REGISTRY
 from qrun.report.codes import CODES, GROUPS, TOPICS
 from qrun.report.explain import names
 from qrun.report.ops import compact, ranges
-from qrun.rules import RULES
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> tuple[str, str]:

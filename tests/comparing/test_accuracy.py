@@ -29,7 +29,7 @@ import _quantizer  # noqa: E402
 import qrun  # noqa: E402
 from qrun.comparing.accuracy import Accuracy, accuracy  # noqa: E402
 from qrun.comparing.accuracy_sums import Sums  # noqa: E402
-from qrun.differences import Tolerance, cosine, sqnr  # noqa: E402
+from qrun.comparing.differences import Tolerance, cosine, sqnr  # noqa: E402
 from qrun.errors import CallError, MemoryLimitError  # noqa: E402
 from qrun.report.accuracy import accuracy_fields, print_accuracy, print_accuracy_markdown  # noqa: E402
 from qrun.report.json import document  # noqa: E402

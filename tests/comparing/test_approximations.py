@@ -15,9 +15,9 @@ from support import node_model
 
 import qrun
 from qrun.comparing.causes import UNKNOWN, Reason
+from qrun.comparing.differences import EXACT, Tolerance
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide
-from qrun.differences import EXACT, Tolerance
 
 needs_ort = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
 

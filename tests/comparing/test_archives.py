@@ -11,11 +11,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from qrun.arrays import write_npy
 from qrun.comparing.archives import Archives, compare_npz
-from qrun.differences import EXACT, Tolerance
+from qrun.comparing.differences import EXACT, Tolerance
 from qrun.errors import CallError, MemoryLimitError
-from qrun.outputs import save, write_npz
+from qrun.io.arrays import write_npy
+from qrun.io.outputs import save, write_npz
 
 
 def written(path: Path, **arrays: Any) -> Path:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from qrun.comparing.archives import Archives, compare_npz
+from qrun.comparing.differences import EXACT, Tolerance
 from qrun.comparing.record import Recorded
 from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison
@@ -19,7 +20,6 @@ from qrun.comparing.recordentry import Entry, filled
 from qrun.comparing.saved import Found, OutputPair, SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import Change, Lone, NodeChange, SavedProfiles
 from qrun.comparing.settings import Setting
-from qrun.differences import EXACT, Tolerance
 from qrun.ir import Node
 from qrun.report.comparefiles import (
     Files,

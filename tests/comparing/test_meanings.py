@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 
 import qrun
 from qrun.comparing.accuracy import Accuracy, accuracy
+from qrun.comparing.differences import Tolerance
 from qrun.comparing.meanings import meaning
-from qrun.differences import Tolerance
 from qrun.report.accuracy import accuracy_fields, print_accuracy
 from qrun.report.screen import Out, Screen
 

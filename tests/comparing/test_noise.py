@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 import qrun
 from qrun.comparing.choices import tolerance
 from qrun.comparing.comparison import Comparison
+from qrun.comparing.differences import NOISE, Tolerance
 from qrun.comparing.noise import noises
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import QrunSide
-from qrun.differences import NOISE, Tolerance
-from qrun.inputs import Feeds
+from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
 from qrun.report.compare import comparison_fields, verdict
 

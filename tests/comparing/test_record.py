@@ -19,13 +19,13 @@ from onnx import TensorProto, helper
 
 import qrun
 from qrun.comparing import record as recording
+from qrun.comparing.differences import EXACT, NOISE, Tolerance
 from qrun.comparing.emulation import run_saturating
 from qrun.comparing.record import check_folder, record, walk
 from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison, compare_record
 from qrun.comparing.recordentry import Entry, digest, filled, places
 from qrun.comparing.recordread import read_record
-from qrun.differences import EXACT, NOISE, Tolerance
 from qrun.errors import CallError
 from qrun.ir import Array, Model, Node
 

@@ -16,16 +16,16 @@ from support import node_model
 import qrun
 from qrun.comparing.choices import AGAINST, sides
 from qrun.comparing.comparison import Comparison
+from qrun.comparing.differences import NOISE, Tolerance
 from qrun.comparing.groups import Group
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide, Unit, extract
-from qrun.differences import NOISE, Tolerance
-from qrun.inputs import Feeds
+from qrun.comparing.ties import before_rounding
+from qrun.io.inputs import Feeds
 from qrun.ir import Array, Model
 from qrun.peers import Nodes, Peer
 from qrun.report.compare import comparison_fields, verdict
 from qrun.report.comparefirst import first_facts
-from qrun.ties import before_rounding
 
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32
 needs_ort = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qrun
 from qrun.comparing.choices import tolerance
 from qrun.comparing.codes import Codes
-from qrun.differences import NOISE, Tolerance, difference, magnitude
+from qrun.comparing.differences import NOISE, Tolerance, difference, magnitude
 from qrun.ir import Model
 
 f32, f64 = np.float32, np.float64

@@ -16,9 +16,9 @@ from pointwise_support import FILL, Rows, guarded, rows_of
 from support import MS, assert_equal, node_model
 
 import qrun
+from qrun.checking.rules import check
 from qrun.native import Declined, Engine
 from qrun.native.concat import Concat
-from qrun.rules import check
 
 F = np.float32
 

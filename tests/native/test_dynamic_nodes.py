@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support import MS, assert_equal, node_model, with_all_outputs
 
 import qrun
-from qrun.rules import check
+from qrun.checking.rules import check
 
 F, U, S = np.float32, np.uint8, np.int8
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

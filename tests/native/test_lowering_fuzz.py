@@ -10,7 +10,7 @@ from native_support import ISAS, OBJECTS
 from support import MS, assert_equal, node_model
 
 import qrun
-from qrun.rules import check
+from qrun.checking.rules import check
 
 F = np.float32
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")]

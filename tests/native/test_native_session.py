@@ -16,10 +16,10 @@ from onnx import helper
 from support import MS, node_model
 
 import qrun
-from qrun.dispatch import VARIANTS
+from qrun.checking.rules import check
+from qrun.checking.rules.qr402_saturated import SHARE
 from qrun.ops._native import ENDS_SHARE
-from qrun.rules import check
-from qrun.rules.qr402_saturated import SHARE
+from qrun.running.dispatch import VARIANTS
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

@@ -16,10 +16,10 @@ from pointwise_support import SCALES, ZEROS, Rows, guarded, pair_table, rows_of,
 from support import MS, assert_equal, node_model
 
 import qrun
+from qrun.checking.rules import check
 from qrun.native import Declined, Engine, fits, pair
 from qrun.native.fits import Product, Sum, fit_pair
 from qrun.native.pair import Pair
-from qrun.rules import check
 
 F = np.float32
 FORMS = {"add": ("int", "fma", "f64", "table"), "mul": ("mul", "table")}

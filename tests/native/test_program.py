@@ -15,7 +15,7 @@ import qrun
 from qrun.errors import QrunError
 from qrun.native import Conv, Engine, Program, Target, Task
 from qrun.native.arena import Need, arrange
-from qrun.programs import Compiled
+from qrun.running.programs import Compiled
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

@@ -88,7 +88,7 @@ def test_every_instruction_set(network: Any, wanted: Any, isa: str, name: str) -
 
 @pytest.mark.parametrize("name", ["digits", "squeezenet", "mobilenetv2"])
 def test_the_checks_find_the_same(network: Any, wanted: Any, name: str) -> None:
-    from qrun.rules import check
+    from qrun.checking.rules import check
 
     model, feeds, _ = network(name)
     got = qrun.Session(model, backend="native", cache=OBJECTS).execute(feeds)

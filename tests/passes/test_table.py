@@ -11,9 +11,9 @@ from onnx import helper
 from passes_support import codes
 
 import qrun
+from qrun.checking.rules import check
 from qrun.errors import OperatorError, UnsupportedError
 from qrun.ops import REGISTRY, find, near_operators
-from qrun.rules import check
 
 TABLE: Any = find("qrun", "Table", 1)
 RNG = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import faulty_runtime
 import pytest
 
-from qrun.child import process
+from qrun.peers.child import process
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from onnx import TensorProto, helper
 from support import node_model
 
 import qrun
-from qrun.child import process, running
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide
 from qrun.errors import RunError, UnsupportedError
 from qrun.peers import Nodes, Peer
+from qrun.peers.child import process, running
 
 f32 = np.float32
 X = np.array([1, -2, 3], f32)

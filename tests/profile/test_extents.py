@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from profile_support import chain, event
 
-from qrun.extents import Extent, common_extents
+from qrun.running.extents import Extent, common_extents
 
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
 

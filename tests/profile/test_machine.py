@@ -11,13 +11,13 @@ import pytest
 from profile_support import chain, event
 
 import qrun
-from qrun import machine
-from qrun.machine import SIZES, Machine, falling, this_machine
 from qrun.native import available
 from qrun.native.compile import compile_object
 from qrun.native.isa import ISAS, host_architecture
 from qrun.native.peak import INSTRUCTIONS, Peak, text
-from qrun.profiling import Profile
+from qrun.running import machine
+from qrun.running.machine import SIZES, Machine, falling, this_machine
+from qrun.running.profiling import Profile
 
 needs_native = pytest.mark.skipif(not available(), reason="no native kernels for this machine")
 FAKE = Machine("cpu", 1, "dot", 100e9, 50e9, ((1000, 200e9), (10**6, 20e9)))
@@ -154,7 +154,7 @@ def test_a_row_says_how_much_of_the_roof_it_reaches() -> None:
     import numpy as np
 
     from qrun.report.profilerows import node_rows
-    from qrun.session import RunResult
+    from qrun.running.session import RunResult
 
     model = chain(["Conv", "Reshape", "Conv"])
     events = (event(0, macs=10**6, ns=20000, shape=(10,)), event(1, ns=0), event(2, macs=0, ns=10, shape=(100,)))

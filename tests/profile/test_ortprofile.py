@@ -18,11 +18,11 @@ from profile_support import model_of, residual
 
 import qrun
 from qrun.errors import QrunError, UnsupportedError
-from qrun.extents import common_extents
 from qrun.ir import Model, load
-from qrun.ortprofile import Profiler, multiply_adds, ort_profiles
 from qrun.peers import Peer
-from qrun.profiling import Profile, measure_in_turns
+from qrun.peers.ortprofile import Profiler, multiply_adds, ort_profiles
+from qrun.running.extents import common_extents
+from qrun.running.profiling import Profile, measure_in_turns
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits"
@@ -237,7 +237,7 @@ def test_weights_in_another_file(tmp_path: Path) -> None:
 
 
 def test_a_model_with_subgraphs_keeps_the_names_of_tensors() -> None:
-    from qrun.ortnodes import with_marks
+    from qrun.peers.ortnodes import with_marks
 
     model, _, proto = model_of(residual())
     branch = helper.make_graph([helper.make_node("Identity", [model.nodes[0].outputs[0]], ["b"])], "b", [],

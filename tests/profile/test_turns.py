@@ -11,7 +11,7 @@ from profile_support import model_of, residual
 
 import qrun
 from qrun.native import available
-from qrun.profiling import MAX_RUNS, PENDING, Runner, measure, measure_in_turns
+from qrun.running.profiling import MAX_RUNS, PENDING, Runner, measure, measure_in_turns
 
 
 class Fake:
@@ -74,8 +74,8 @@ def test_times_of_many_runs_stay_in_order() -> None:
 def test_kernels_and_the_program_are_made_before_the_first_timed_run(
     warmup: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qrun import programs
-    from qrun.dispatch import NativeKernels
+    from qrun.running import programs
+    from qrun.running.dispatch import NativeKernels
 
     log: list[str] = []
 

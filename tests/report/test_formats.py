@@ -14,16 +14,16 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from qrun.checking import Checked, Report
-from qrun.differences import Tolerance
+from qrun.checking.check import Checked, Report
+from qrun.checking.rules import Finding
+from qrun.checking.vectors import Compared, Vector
+from qrun.comparing.differences import Tolerance
 from qrun.errors import CallError
 from qrun.report.checkformats import FORMATS, print_report, report_text, target
 from qrun.report.github import MOST, append_summary, workflow_commands
 from qrun.report.markdown import MOST as MOST_ROWS
 from qrun.report.markdown import markdown
 from qrun.report.screen import Screen
-from qrun.rules import Finding
-from qrun.vectors import Compared, Vector
 
 ODD = "a|b`c`[d](e)<f>&@g:h,i%j\x00\x1b[31m\nk\u202e\ud800\\_*"
 """A name with signs that mean something to Markdown, HTML, XML, workflow commands, terminals or nothing."""

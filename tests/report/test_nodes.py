@@ -10,7 +10,7 @@ from qrun import Session
 from qrun.native import available
 from qrun.ops._native import NativeSection
 from qrun.report.nodes import kernel_fields, kernel_text
-from qrun.steps import NodeEvent
+from qrun.running.steps import NodeEvent
 
 
 def event(*sections: NativeSection, backend: str = "native", why: str = "") -> NodeEvent:

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from qrun.profiling import Profile, measure, outliers, summary
 from qrun.report.grid import Column, Grid, plain_lines
 from qrun.report.json import document
 from qrun.report.markdown import table
@@ -19,6 +18,7 @@ from qrun.report.profile import ProfileReport, notes, verdict
 from qrun.report.screen import Screen
 from qrun.report.stats import listed, stats, values_shown
 from qrun.report.text import bar, duration, file_size, number, safe, shorten, shorten_all, width_of, wrap
+from qrun.running.profiling import Profile, measure, outliers, summary
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_wrap() -> None:
 
 
 def test_a_place_in_a_finding() -> None:
+    from qrun.checking.rules import Finding
     from qrun.report.message import print_findings
-    from qrun.rules import Finding
 
     def line(message: str, tensor: str, width: int | None = None) -> str:
         stream = io.StringIO()

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
-from qrun.rules import Finding
+from qrun.checking.rules import Finding
 
 F32 = np.float32
 X_SCALE, W_SCALE = F32(0.02), F32(0.01)

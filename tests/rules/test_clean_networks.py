@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from planted.network import image, resnet50
 
 import qrun
-from qrun.rules import Finding
+from qrun.checking.rules import Finding
 
 pytest.importorskip("onnxruntime", reason="onnxruntime, whose quantizer writes the networks, is not installed")
 ROOT = Path(__file__).resolve().parents[2]

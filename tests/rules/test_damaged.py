@@ -9,12 +9,12 @@ import onnx.parser
 from mutator import fields
 
 import qrun
+from qrun.checking.rules import RULES, check
 from qrun.errors import QrunError
 from qrun.report.inspect import inspect_fields, print_nodes, print_overview, print_tensors
 from qrun.report.json import strict
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.screen import Screen
-from qrun.rules import RULES, check
 
 ROUNDS = 8
 SEED = 2

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support import node_model
 
 import qrun
-from qrun.rules import Finding
+from qrun.checking.rules import Finding
 
 RELU = '<ir_version: 8, opset_import: ["" : 13]> main (float[2] x) => (float[2] y) { y = Relu(x) }'
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support import MS, node_model
 
 import qrun
-from qrun.rules import Finding
+from qrun.checking.rules import Finding
 
 U8, I8, F32 = np.uint8, np.int8, np.float32
 

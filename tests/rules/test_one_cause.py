@@ -11,8 +11,8 @@ from cli_support import make_model, value
 from onnx import TensorProto, helper, version_converter
 
 import qrun
+from qrun.checking.rules import Finding
 from qrun.errors import QrunError
-from qrun.rules import Finding
 
 FLOAT = TensorProto.FLOAT
 

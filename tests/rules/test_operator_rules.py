@@ -15,10 +15,10 @@ from onnx import helper, numpy_helper
 from support import MS, node_model, run_ort
 
 import qrun
+from qrun.checking.rules import RULES, Finding
+from qrun.checking.rules._ort import contrib, cpu_kernels, known_schema, runtime
 from qrun.errors import QrunError
 from qrun.ir import Node
-from qrun.rules import RULES, Finding
-from qrun.rules._ort import contrib, cpu_kernels, known_schema, runtime
 
 U8, I8, F32 = np.uint8, np.int8, np.float32
 S, Z = F32(0.5), U8(0)

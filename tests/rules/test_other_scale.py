@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
-from qrun.rules import Finding
+from qrun.checking.rules import Finding
 
 U8, I8, F16, F32 = np.uint8, np.int8, np.float16, np.float32
 make = helper.make_node

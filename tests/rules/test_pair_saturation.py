@@ -11,7 +11,7 @@ import pytest
 from support import MS, node_model, pairs_saturate, run_ort
 
 import qrun
-from qrun.rules import Finding
+from qrun.checking.rules import Finding
 
 Array = np.ndarray[Any, Any]
 SEED = 20261121

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from support import MS, node_model
 
 import qrun
-from qrun.rules import Finding
+from qrun.checking.rules import Finding
 
 U8, I8, F32, I32 = np.uint8, np.int8, np.float32, np.int32
 rng = np.random.default_rng(20261121)

@@ -15,9 +15,9 @@ from planted.case import Change, as_it_is
 from planted.network import BLOCKS, CLASSES
 
 import qrun
-from qrun.checking import Settings, check_model
+from qrun.checking.check import Settings, check_model
+from qrun.checking.rules import RULES, Finding
 from qrun.report.codes import CODES
-from qrun.rules import RULES, Finding
 
 pytest.importorskip("onnxruntime", reason="onnxruntime, whose quantizer writes the network, is not installed")
 SETTINGS = Settings(frozenset({*RULES, *CODES}))

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
-from qrun.rules import Finding
+from qrun.checking.rules import Finding
 
 F32, U8, I8 = np.float32, np.uint8, np.int8
 node = helper.make_node

@@ -8,8 +8,8 @@ import onnx.parser
 import pytest
 
 import qrun
-from qrun.rules import RULES, Finding, Rule, check
-from qrun.rules._rule import HEADINGS
+from qrun.checking.rules import RULES, Finding, Rule, check
+from qrun.checking.rules._rule import HEADINGS
 
 WHOLE_FILE = ("QR108", "QR110", "QR118", "QR119")
 """Rules about the file, not about a node or a tensor."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from qrun.comparing.causes._cause import CAUSES, Cause, Hypothesis, cause
 from qrun.comparing.causes._suspect import TIE, Form, Suspect, same, spread
-from qrun.differences import differing, distances
+from qrun.comparing.differences import differing, distances
 from qrun.ir import Array
 
 for _module in iter_modules(__path__):

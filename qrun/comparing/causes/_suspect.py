@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from qrun.comparing.differences import differing
 from qrun.comparing.sides import Unit, Values
-from qrun.differences import differing
+from qrun.comparing.ties import before_rounding
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.ops import Arith, Context, OpDef, find
 from qrun.ops._quantize import limits
-from qrun.ties import before_rounding
 
 TIE = 1e-9
 """Steps within which a value in float64 is taken for a tie: its error is far smaller, and real near-ties are farther."""
@@ -84,7 +84,7 @@ class Suspect:
 
     @cached_property
     def exact(self) -> Array | None:
-        """The real numbers, in steps of the output with the zero point added, that the node rounds; see qrun.ties."""
+        """The real numbers, in steps of the output with the zero point added, that the node rounds; see qrun.comparing.ties."""
         value = before_rounding(self.node, self.args) if self.alone else self.fused() if self.fused else None
         return value if value is not None and value.shape == self.mine.shape else None
 

@@ -11,7 +11,7 @@ from qrun.comparing.causes._bounds import ULPS, Bound
 from qrun.comparing.causes._cause import Hypothesis, cause
 from qrun.comparing.causes._formulas import bounded
 from qrun.comparing.causes._suspect import Suspect, computed, part
-from qrun.differences import differing
+from qrun.comparing.differences import differing
 from qrun.ir import Array
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, cause
 from qrun.comparing.causes._suspect import Suspect
-from qrun.differences import differing
+from qrun.comparing.differences import differing
 from qrun.ir import Array
 from qrun.ops._quantize import is_integer, limits
 

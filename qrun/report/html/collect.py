@@ -142,7 +142,7 @@ def _time(by_kind: Mapping[str, Item]) -> Fields | None:
 
 
 def _machine(by_kind: Mapping[str, Item]) -> Fields | None:
-    """Peaks in GMAC/s and speeds of reading in GB/s, as `qrun.machine.Machine` has them."""
+    """Peaks in GMAC/s and speeds of reading in GB/s, as `qrun.running.machine.Machine` has them."""
     profile = by_kind.get("profile")
     record = profile.find("machine") if profile else None
     if record is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from qrun.checking.rules import RULES
 from qrun.report.catalog import entry
 from qrun.report.html.tags import Column, Markup, Row, join, table, tag
 from qrun.report.text import plural
-from qrun.rules import RULES
 
 Fields = Mapping[str, Any]
 LEVELS = ("error", "warning", "note")

@@ -1,0 +1,244 @@
+"""What ``qrun check`` does: find models, load, judge by the rules, replay vectors. It stops for nothing that is in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter_ns
+
+from qrun.checking.refusals import as_finding
+from qrun.checking.rules import RULES, Finding, once
+from qrun.checking.vectors import Runner, Vector, not_replayed, replay, vector_folders
+from qrun.comparing.differences import Tolerance
+from qrun.errors import CallError, QrunError
+from qrun.ir import Model, load
+from qrun.ir.load import no_model
+from qrun.running.session import RunResult
+
+LEVELS = ("error", "warning", "note")
+MakeRunner = Callable[[Model, Path], Runner]
+"""A backend ready to run this model. Raises UnsupportedError if it cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is judged, and how strictly.
+
+    selected:  ids of the findings to report.
+    data:      folders with vectors; None: those beside each model; (): none.
+    per_file:  patterns of paths and the settings of models that fit; the first that fits holds.
+    """
+
+    selected: frozenset[str]
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    data: Sequence[Path] | None = None
+    per_file: Mapping[str, Settings] = field(default_factory=dict)
+
+    def of(self, path: Path) -> Settings:
+        """The settings for one model."""
+        names = {path.as_posix(), shown_path(path)}
+        for pattern, settings in self.per_file.items():
+            if any(fnmatchcase(name, pattern) for name in names):
+                return replace(settings, data=self.data)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One model: its findings, worst first, then in graph order; its vectors; how many nodes it has; which rules judged it.
+
+    sha256: of its content; "" if it cannot be read.
+    """
+
+    path: Path
+    findings: tuple[Finding, ...] = ()
+    vectors: tuple[Vector, ...] = ()
+    nodes: int = 0
+    rules: tuple[str, ...] = ()
+    duration_ns: int = 0
+    sha256: str = ""
+
+    @property
+    def name(self) -> str:
+        return shown_path(self.path)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All models, and the settings that a reader of the report needs."""
+
+    models: tuple[Checked, ...]
+    backend: str
+    arith: str
+    tolerance: Tolerance
+    fail_on: str = "error"
+
+    @cached_property
+    def findings(self) -> tuple[tuple[Checked, Finding], ...]:
+        return tuple((model, finding) for model in self.models for finding in model.findings)
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        return tuple(vector for model in self.models for vector in model.vectors)
+
+    def count(self, level: str) -> int:
+        return sum(finding.level == level for _, finding in self.findings)
+
+    def failing(self, finding: Finding) -> bool:
+        """Is the finding at or above the level that makes the check fail?"""
+        return self.fail_on in LEVELS and LEVELS.index(finding.level) <= LEVELS.index(self.fail_on)
+
+    @property
+    def failed(self) -> bool:
+        return any(self.failing(finding) for _, finding in self.findings)
+
+
+def find_models(paths: Sequence[str]) -> list[Path]:
+    """The files, and the .onnx files below the folders, each once. CallError for a path without any."""
+    found: dict[Path, None] = {}
+    for given in paths:
+        path = Path(given)
+        below = list(_below(path)) if os.path.isdir(path) else [path]
+        if not os.path.exists(path):
+            raise no_model(given)
+        if not below:
+            raise CallError("QR004", "no-such-file", f"there is no .onnx file in {given!r} or below", where=[given],
+                            fixes=["name a folder that holds models, or the files themselves"])  # fmt: skip
+        found |= dict.fromkeys(below)
+    return list(found)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The .onnx files in a folder and its folders, without hidden ones."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent) / name for name in sorted(files) if name.lower().endswith(".onnx"))
+
+
+def check_models(
+    paths: Sequence[Path], settings: Settings, make: MakeRunner, *, progress: Callable[[int], None] | None = None
+) -> list[Checked]:
+    """Check each model; `make` is asked only for those with vectors, `progress` told how many are done."""
+    done = []
+    for place, path in enumerate(paths):
+        if progress is not None:
+            progress(place)
+        done.append(check_model(path, settings.of(path), make))
+    return done
+
+
+def check_model(path: Path, settings: Settings, make: MakeRunner) -> Checked:
+    """What is wrong with one model and its vectors."""
+    start = perf_counter_ns()
+    rules: tuple[str, ...] = ()
+    vectors: list[Vector] = []
+    nodes, sha256 = 0, ""
+    try:
+        model = load(path)
+    except QrunError as error:
+        found = [as_finding(error)]
+        vectors = _refused(vector_folders(path, settings.data), error)
+    else:
+        nodes, sha256 = len(model.nodes), model.sha256
+        rules = tuple(id for id in RULES if id in settings.selected)
+        vectors = _replayed(model, path, settings, make)
+        feeds = next((v.feeds for v in vectors if v.feeds is not None), None)
+        found = [f for id in rules for f in RULES[id].find(model, None, feeds)]
+        found += _seen_in(model, rules, [v.result for v in vectors if v.result is not None])
+        if not any(v.result and v.result.events for v in vectors):
+            rules = tuple(id for id in rules if not RULES[id].runs)
+        _explain(model, vectors, found)
+        found += _of_vectors(vectors, found)
+    found = [f for f in once(found) if f.rule in settings.selected]
+    if "QR505" in settings.selected:
+        found += not_replayed(vectors, found)
+    found.sort(key=_order)
+    for vector in vectors:
+        vector.result = vector.feeds = None
+    return Checked(path, tuple(found), tuple(vectors), nodes, rules, perf_counter_ns() - start, sha256)
+
+
+def _order(finding: Finding) -> tuple[int, int, str]:
+    return LEVELS.index(finding.level), -1 if finding.index is None else finding.index, finding.rule
+
+
+def _replayed(model: Model, path: Path, settings: Settings, make: MakeRunner) -> list[Vector]:
+    folders = vector_folders(path, settings.data)
+    if not folders:
+        return []
+    try:
+        runner = make(model, path)
+    except QrunError as error:
+        return _refused(folders, error)
+    return [replay(model, runner, folder, settings.tolerance) for folder in folders]
+
+
+def _refused(folders: Sequence[Path], error: QrunError) -> list[Vector]:
+    """Vectors that do not run, all for the same reason."""
+    vectors = [Vector(folder.name, folder) for folder in folders]
+    for vector in vectors:
+        vector.refuse(error)
+    return vectors
+
+
+def _seen_in(model: Model, rules: Sequence[str], results: Sequence[RunResult]) -> list[Finding]:
+    """What the rules over runs find, each once however many vectors show it."""
+    first: dict[tuple[str, str, str], Finding] = {}
+    for result in results:
+        for id in rules:
+            if RULES[id].runs:
+                for finding in RULES[id].find(model, result):
+                    first.setdefault((id, finding.node, finding.tensor), finding)
+    return list(first.values())
+
+
+def _explain(model: Model, vectors: Sequence[Vector], known: Sequence[Finding]) -> None:
+    """Differences at or behind a node with an error of its own say so."""
+    wrong: dict[int | None, Finding] = {
+        f.index: f for f in reversed(known) if f.level == "error" and f.index is not None
+    }
+    for vector in vectors if wrong else ():
+        vector.findings[:] = [_explained(model, f, wrong) if f.rule == "QR501" else f for f in vector.findings]
+
+
+def _explained(model: Model, finding: Finding, wrong: Mapping[int | None, Finding]) -> Finding:
+    if finding.index is None:
+        return finding
+    before, rest = set[int](), [finding.index]
+    while rest:
+        index = rest.pop()
+        if index not in before:
+            before.add(index)
+            rest += [model.producers[name].index for name in model.nodes[index].inputs if name in model.producers]
+    cause = next((wrong[index] for index in sorted(before) if index in wrong), None)
+    if cause is None:
+        return finding
+    place = "this node" if cause.index == finding.index else f"node {cause.index} {cause.node} before it"
+    why = f"{place} has {cause.rule} {cause.name}: {cause.message}. {finding.why}"
+    return replace(finding, why=why.strip(), fix=f"mend {cause.rule} first; then {finding.fix}")
+
+
+def _of_vectors(vectors: Sequence[Vector], known: Sequence[Finding]) -> Iterator[Finding]:
+    """The vectors' findings, without refusals at run time that a rule has found already, or another vector."""
+    told = {(f.rule, f.index) for f in known}
+    for vector in vectors:
+        for finding in vector.findings:
+            if finding.rule.startswith("QR5"):
+                yield finding
+            elif (finding.rule, finding.index) not in told:
+                told.add((finding.rule, finding.index))
+                yield finding
+
+
+def shown_path(path: Path) -> str:
+    """The path from the current folder with forward slashes, if it is below that; else as given."""
+    if path.is_absolute():
+        try:
+            return path.relative_to(Path.cwd()).as_posix()
+        except ValueError:
+            return path.as_posix()
+    return path.as_posix()

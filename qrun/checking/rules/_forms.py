@@ -1,0 +1,205 @@
+"""Does a scale, zero point or bias have a shape that its tensor and operator allow?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.checking.rules._parameters import Bias, Form, Quantizer, Slot, quantizers
+from qrun.checking.rules._scope import Scope, Shape, known
+from qrun.ir import Array, Node
+from qrun.ir.types import shape_text
+
+UNITS = {"channel": "output channel", "row": "row", "column": "column", "gemm": "column"}
+
+
+def expected_shape(scope: Scope, node: Node, q: Quantizer, slot: Slot) -> str:
+    """What the shape of `slot` should be, or "" if it is right or cannot be judged."""
+    got = known(scope.shape(slot.tensor))
+    if got is None:
+        return ""
+    if q.form == "axis":
+        x = scope.shape(node.inputs[0] if node.inputs else "")
+        return _axis(node, got, x, node.inputs[0] if node.inputs else "")
+    if got in ((), (1,)):
+        return ""
+    if q.form == "tensor":
+        return f"scalar: one for {q.tensor.tensor or q.tensor.name}"
+    if q.form == "gemm" and not _multiply(scope, node, scope.shape(q.tensor.tensor)):
+        return ""
+    return _lane(node, q.form, got, scope.shape(q.tensor.tensor), q.tensor.tensor)
+
+
+def _lane(node: Node, form: Form, got: tuple[int, ...], shape: Shape | None, name: str) -> str:
+    """One value, or one for each channel, row or column of a tensor."""
+    unit = UNITS[form]
+    if shape is None or not shape:
+        return f"scalar, or one per {unit}" if len(got) > 1 and form in ("channel", "gemm") else ""
+    if form in ("row", "column") and len(shape) == 1:
+        return f"scalar: {name} {shape_text(shape)} is one {unit}"
+    size = shape[_lane_axis(node, form, len(shape))]
+    if not isinstance(size, int):
+        return ""
+    wide = _wide(form, shape)
+    if got == (size,) and (form in ("channel", "gemm") or len(shape) <= 2):
+        return ""
+    if wide is not None and _fits_wide(got, wide):
+        return ""
+    forms = ["scalar", *([f"[{size}]"] if form in ("channel", "gemm") or len(shape) == 2 else [])]
+    if wide is not None:
+        forms.append(shape_text(wide))
+    return f"{', or '.join(forms)}: one per {unit} of {name} {shape_text(shape)}"
+
+
+def _lane_axis(node: Node, form: Form, rank: int) -> int:
+    if form == "channel" or rank == 1:
+        return 0
+    if form == "gemm":
+        turned = node.attributes.get("transB", 0)
+        return 0 if isinstance(turned, int) and turned else 1
+    return rank - 2 if form == "row" else rank - 1
+
+
+def _wide(form: Form, shape: Shape) -> Shape | None:
+    """The N-D form of a row or column parameter: the matrix with its other axis of size 1."""
+    if form not in ("row", "column") or len(shape) < 2:
+        return None
+    return (*shape[:-1], 1) if form == "row" else (*shape[:-2], 1, shape[-1])
+
+
+def _fits_wide(got: tuple[int, ...], wide: Shape) -> bool:
+    """Leading axes may be 1; the last two are as they should be, where that is known."""
+    if len(got) != len(wide):
+        return False
+    lead = all(not isinstance(w, int) or g in (1, w) for g, w in zip(got[:-2], wide[:-2], strict=True))
+    return lead and all(not isinstance(w, int) or g == w for g, w in zip(got[-2:], wide[-2:], strict=True))
+
+
+def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
+    """Per tensor, per axis or blocked, as QuantizeLinear and DequantizeLinear allow."""
+    block = node.attributes.get("block_size", 0)
+    axis = node.attributes.get("axis", 1)
+    if not isinstance(block, int) or not isinstance(axis, int) or block < 0:
+        return ""
+    if block:
+        return _blocked(got, x, name, axis, block)
+    if got in ((), (1,)):
+        return ""
+    if older(node):
+        return f"scalar: {node.op}-{node.version} quantizes per tensor"
+    if x is None:
+        return "scalar, or one per slice of the axis" if len(got) > 1 else ""
+    rank = len(x)
+    if not -rank <= axis < rank:
+        hint = "; write axis=0" if rank == 1 else ""
+        return f"scalar, because axis {axis} is out of range for {name} {shape_text(x)}{hint}"
+    size = x[axis]
+    if len(got) == 1 and (not isinstance(size, int) or got[0] == size):
+        return ""
+    one = shape_text((size,))
+    return f"scalar, or {one}: one per slice of axis {axis} of {name} {shape_text(x)}"
+
+
+def older(node: Node) -> bool:
+    """Whether the node is a QuantizeLinear or DequantizeLinear from before scales per axis."""
+    return not node.domain and node.version < 13
+
+
+def spread(values: Array, node: Node, shape: tuple[int, ...]) -> Array | None:
+    """Scales or zero points of a form ``axis``, one for each element of a tensor of this shape; None if they do not fit."""
+    axis, block = node.attributes.get("axis", 1), node.attributes.get("block_size", 0)
+    if not isinstance(axis, int) or not isinstance(block, int) or block < 0:
+        return None
+    if not block and values.size == 1:
+        return np.broadcast_to(values.reshape(()), shape)
+    if _axis(node, values.shape, shape, ""):
+        return None
+    if block:
+        values = np.repeat(values, block, axis).take(range(shape[axis]), axis)
+    else:
+        values = values.reshape([-1 if place == axis % len(shape) else 1 for place in range(len(shape))])
+    return np.broadcast_to(values, shape)
+
+
+def _blocked(got: tuple[int, ...], x: Shape | None, name: str, axis: int, block: int) -> str:
+    if x is None or not -len(x) <= axis < len(x):
+        return ""
+    want = list(x)
+    size = want[axis]
+    want[axis] = -(-size // block) if isinstance(size, int) else None
+    if len(got) == len(want) and all(not isinstance(w, int) or g == w for g, w in zip(got, want, strict=True)):
+        return ""
+    return f"{shape_text(tuple(want))}: one per block of {block} along axis {axis} of {name} {shape_text(x)}"
+
+
+def reason(node: Node, form: Form, name: str, k_long: bool = False) -> str:
+    """The operator's rule for the shape of a parameter, in one sentence."""
+    op = f"{node.op}-{node.version}"
+    if k_long:
+        return f"{op}'s text says K elements for b; that is a slip for N, one per column."
+    if form == "tensor":
+        return f"{op}: {name} is per tensor, one value."
+    if form == "axis":
+        blocks = ", or of x's rank with block_size" if not node.domain and node.version >= 21 else ""
+        return f"{op}: {name} is a scalar, 1-D with one value per slice of axis{blocks}."
+    if form == "channel":
+        return f"{op}: a 1-D {name} has as many elements as output channels."
+    return f"{op}: {name} is a scalar or has one value per {UNITS[form]}."
+
+
+def shaped(name: str, shape: Shape | None) -> str:
+    """``w_scale has shape [3]``, ``w_scale is a scalar``."""
+    return f"{name} is a scalar" if shape == () else f"{name} has shape {shape_text(shape)}"
+
+
+def same_form(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    """Equal shapes; a scalar and [1] are one form."""
+    return first == second or (first in ((), (1,)) and second in ((), (1,)))
+
+
+def expected_bias(scope: Scope, node: Node, bias: Bias) -> str:
+    """What the shape of a bias should be, or "" if it is right or cannot be judged."""
+    got, weight = known(scope.shape(bias.bias.tensor)), scope.shape(bias.weight.tensor)
+    if got is None or not weight:
+        return ""
+    size = weight[_lane_axis(node, bias.form, len(weight))]
+    if not isinstance(size, int):
+        return ""
+    if bias.form == "gemm" and not _multiply(scope, node, weight):
+        return ""
+    if bias.form == "gemm":
+        fits = len(got) <= 2 and (not got or got[-1] in (1, size)) and _fits_rows(scope, node, got)
+    else:
+        fits = got == (size,)
+    unit = UNITS[bias.form]
+    return "" if fits else f"[{size}]: one per {unit} of {bias.weight.tensor} {shape_text(weight)}"
+
+
+def misfit(scope: Scope, node: Node) -> bool:
+    """Whether a scale or zero point of the node has a wrong shape, which QR301 and QR302 report."""
+    for q in quantizers(node):
+        if any(slot and expected_shape(scope, node, q, slot) for slot in (q.scale, q.zero_point)):
+            return True
+        scale, zero = (known(scope.shape(slot.tensor)) if slot else None for slot in (q.scale, q.zero_point))
+        if q.form == "axis" and scale is not None and zero is not None and not same_form(scale, zero):
+            return True
+    return False
+
+
+def _multiply(scope: Scope, node: Node, b: Shape | None) -> bool:
+    """Whether the matrices of a Gemm can be multiplied, as far as that is known; if not, QR208 reports it."""
+    a = scope.shape(node.inputs[0])
+    if a is None or b is None or len(a) != 2 or len(b) != 2:
+        return True
+    turned = node.attributes.get("transA", 0)
+    columns, rows = a[0 if isinstance(turned, int) and turned else 1], b[1 - _lane_axis(node, "gemm", 2)]
+    return not (isinstance(columns, int) and isinstance(rows, int)) or columns == rows
+
+
+def _fits_rows(scope: Scope, node: Node, got: tuple[int, ...]) -> bool:
+    """A 2-D bias of a Gemm has one row, or as many as the product."""
+    a = scope.shape(node.inputs[0])
+    if len(got) < 2 or a is None or len(a) != 2:
+        return True
+    turned = node.attributes.get("transA", 0)
+    rows = a[1 if isinstance(turned, int) and turned else 0]
+    return not isinstance(rows, int) or got[0] in (1, rows)

@@ -1,0 +1,97 @@
+"""What the kernels saw while a model ran, added up per node and parameter; and the tensors inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from qrun.errors import QrunError
+from qrun.ir import Array, Model, Node
+from qrun.ops import find
+from qrun.running.session import NodeEvent, RunResult, Session
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One kind of observation at one parameter of a node.
+
+    count, total: elements concerned, of how many; first: index of the first, where one kernel call saw them all.
+    """
+
+    node: Node
+    param: str
+    count: int
+    total: int
+    first: tuple[int, ...]
+    detail: str
+
+    @property
+    def share(self) -> str:
+        """Count and place: ``37 of 150528 elements, first at [0,0,12,201]``."""
+        place = f", first at [{','.join(map(str, self.first))}]" if self.first else ""
+        return f"{self.count} of {self.total} elements{place}"
+
+
+def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
+    """Observations of these kinds, one for each node and parameter, in graph order."""
+    for event in result.events:
+        parts: dict[str, list[Any]] = {}
+        for o in event.observations:
+            if o.kind in kinds:
+                parts.setdefault(o.param, []).append(o)
+        for param, found in parts.items():
+            node = _named(model, event)
+            size, rank = _extent(event, node, param)
+            total = max(sum(o.total for o in found), size)
+            whole = len(found) == 1 and found[0].total == total and rank in (len(found[0].first), -1)
+            first = found[0].first if whole else ()
+            yield Seen(node, param, sum(o.count for o in found), total, first, found[0].detail)
+
+
+def tensors(model: Model, feeds: Mapping[str, Array], names: Sequence[str]) -> Mapping[str, Array]:
+    """The values of these tensors of the main graph with these inputs; none if the model cannot be run."""
+    inside = [name for name in dict.fromkeys(names) if name not in feeds]
+    try:
+        made = Session(model).run(feeds, inside) if inside else {}
+    except QrunError:
+        return {}
+    return {name: feeds[name] if name in feeds else made[name] for name in names}
+
+
+def _named(model: Model, event: NodeEvent) -> Node:
+    """The file's node, unless an operator with other parameters ran in its place."""
+    if event.node is None or (event.index < len(model.nodes) and model.nodes[event.index].op == event.node.op):
+        return model.nodes[event.index]
+    return event.node
+
+
+def reaching(model: Model, result: RunResult, kind: str) -> Iterator[tuple[Seen, str]]:
+    """What was seen of this kind in the input of nodes that quantize, and its tensor; not where their scale is to blame."""
+    for found in seen(model, result, kind):
+        if "bad-scale" not in _kinds_at(result, found.node):
+            yield found, param_input(found.node, found.param)[1]
+
+
+def _kinds_at(result: RunResult, node: Node) -> set[str]:
+    """The kinds of observations made at a node."""
+    return {o.kind for event in result.events if event.index == node.index for o in event.observations}
+
+
+def param_input(node: Node, param: str) -> tuple[str, str]:
+    """The tensor of an input or output parameter, and how to call it: ``("a", "a (input 0, x)")``."""
+    definition = find(node.domain, node.op_type, node.version)
+    names = [definition.param(place) for place in range(len(node.inputs))] if definition else []
+    if param in names:
+        place = names.index(param)
+        return node.inputs[place], f"{node.inputs[place]} (input {place}, {param})"
+    name = node.outputs[0] if node.outputs else ""
+    return name, f"{name} (output)"
+
+
+def _extent(event: NodeEvent, node: Node, param: str) -> tuple[int, int]:
+    """Elements and rank of the tensor that the parameter is; (0, -1) if it is none of the node's."""
+    tensor, _ = param_input(node, param)
+    sizes = [(prod(t.shape), len(t.shape)) for t in (*event.inputs, *event.outputs) if t.name == tensor]
+    return sizes[0] if sizes else (0, -1)

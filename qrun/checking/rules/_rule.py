@@ -1,0 +1,133 @@
+"""A conformance rule: one generator over a Model, and perhaps a run of it, that yields Findings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from qrun.ir import Array, Model, Node
+from qrun.running.session import RunResult
+
+Level = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing a rule found.
+
+    rule, name, level: of the rule, e.g. QR301, scale-shape, error.
+    message:  one line with the facts in it, e.g. "w_scale has shape [3], expected scalar or [16]".
+    node:     the node's label; index: its place, or None; op: operator with domain and version.
+    tensor:   the tensor's name and which input or output it is.
+    cause:    what it has in common with others of which the first tells for all; "" for what stands alone.
+    """
+
+    message: str
+    node: str = ""
+    index: int | None = None
+    op: str = ""
+    tensor: str = ""
+    expected: str = ""
+    got: str = ""
+    why: str = ""
+    fix: str = ""
+    rule: str = ""
+    name: str = ""
+    level: Level = "error"
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A declared rule. `runs` tells that it needs a RunResult; `fed`, that it tells more if it has the inputs of a run.
+
+    fix: what usually helps; given to findings that name no fix of their own.
+    applies: the operators concerned, where the rule is about some only.
+    stops:   a run that meets this ends with an error of the same code, whatever the level.
+    replaces: rules that say less of the same defect: their findings at a node go where this one has found it.
+    """
+
+    id: str
+    name: str
+    level: Level
+    since: str
+    spec: str
+    function: Callable[..., Iterator[Finding]]
+    runs: bool
+    fed: bool
+    fix: str = ""
+    applies: tuple[str, ...] = ()
+    stops: bool = False
+    replaces: tuple[str, ...] = ()
+
+    @property
+    def doc(self) -> str:
+        return inspect.cleandoc(self.function.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        return self.doc.split("\n\n")[0]
+
+    @property
+    def sections(self) -> dict[str, str]:
+        """The text under each fixed heading: ``Why is this bad?``, ``Bad``, ``Good``."""
+        found: dict[str, list[str]] = {}
+        heading = ""
+        for line in self.doc.splitlines():
+            if line in HEADINGS:
+                heading = line
+            elif heading:
+                found.setdefault(heading, []).append(line)
+        return {heading: inspect.cleandoc("\n".join(["", *lines])).strip() for heading, lines in found.items()}
+
+    def find(
+        self, model: Model, result: RunResult | None, feeds: Mapping[str, Array] | None = None
+    ) -> Iterator[Finding]:
+        if self.runs and result is None:
+            return
+        more: tuple[Any, ...] = (result,) if self.runs else (feeds,) if self.fed else ()
+        found = self.function(model, *more)
+        for finding in found:
+            yield replace(
+                finding, rule=self.id, name=self.name, level=self.level, fix=model.filled(finding.fix or self.fix)
+            )
+
+
+RULES: dict[str, Rule] = {}
+HEADINGS = ("Why is this bad?", "Bad", "Good")
+
+
+def rule(
+    id: str,
+    name: str,
+    *,
+    level: Level,
+    since: str,
+    spec: str,
+    fix: str = "",
+    applies: tuple[str, ...] = (),
+    stops: bool = False,
+    replaces: tuple[str, ...] = (),
+) -> Callable[[Callable[..., Any]], Rule]:
+    """Declare a rule over ``(model)``, ``(model, result)`` or ``(model, feeds)``.
+
+    The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``, the last two holding models in ONNX text form.
+    """
+
+    def register(function: Callable[..., Iterator[Finding]]) -> Rule:
+        if id in RULES:
+            raise ValueError(f"rule {id} is declared twice")
+        names = inspect.signature(function).parameters
+        RULES[id] = Rule(
+            id, name, level, since, spec, function, "result" in names, "feeds" in names, fix, applies, stops, replaces
+        )
+        return RULES[id]
+
+    return register
+
+
+def at(node: Node) -> dict[str, Any]:
+    """The Finding fields that say where: ``Finding("...", **at(node))``."""
+    return {"node": node.label, "index": node.index, "op": f"{node.op}-{node.version}"}

@@ -1,0 +1,255 @@
+"""Walking a model with its subgraphs, and what is known of a tensor without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import merge
+from operator import itemgetter
+from typing import Any, TypeVar
+
+import numpy as np
+
+from qrun.checking.rules._ort import known_schema
+from qrun.checking.rules._parameters import TABLE, quantizers
+from qrun.ir import Array, Model, Node
+from qrun.ir.types import DTYPES
+
+Shape = tuple[int | str | None, ...]
+_HOPS = 8
+_KEPT = "_found_by_rules"
+_T = TypeVar("_T")
+_QUANTIZE = ("QuantizeLinear", "DequantizeLinear")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """One graph of a model, seen from inside: names are looked up here, then in the graphs around it.
+
+    path:   labels of the nodes around this graph, outermost first; index: place of the outermost one, or None.
+    holder: the node of the outer graph that holds this one.
+    """
+
+    model: Model
+    outer: Scope | None = None
+    path: tuple[str, ...] = ()
+    index: int | None = None
+    holder: Node | None = None
+
+    def at(self, node: Node) -> dict[str, Any]:
+        """The Finding fields that say where: ``Finding("...", **scope.at(node))``."""
+        index = node.index if self.index is None else self.index
+        return {"node": " > ".join((*self.path, node.label)), "index": index, "op": f"{node.op}-{node.version}"}
+
+    def home(self, name: str) -> Scope | None:
+        """The innermost graph that defines `name`."""
+        model = self.model
+        if name in model.constants or name in model.producers or name in model.fed:
+            return self
+        return self.outer.home(name) if self.outer else None
+
+    def value(self, name: str) -> Array | None:
+        """The stored value of an initializer or Constant, even if a caller may replace it; None if there is none."""
+        home = self.home(name) if name else None
+        if home is None:
+            return None
+        if name in home.model.constants:
+            return home.model.constants[name]
+        return constant_value(home.model.producers[name]) if name in home.model.producers else None
+
+    def producer(self, name: str) -> tuple[Node, Scope] | None:
+        """The node that makes `name`, and its graph."""
+        home = self.home(name) if name else None
+        node = home.model.producers.get(name) if home else None
+        return (node, home) if node is not None and home is not None else None
+
+    def shape(self, name: str) -> Shape | None:
+        """What is known of a tensor's shape: exact for stored tensors, else what the file states."""
+        scope = self
+        for _ in range(_HOPS):
+            home = scope.home(name) if name else None
+            if home is None:
+                return None
+            value = home.value(name)
+            if value is not None:
+                return tuple(value.shape)
+            stated = home.model.types.get(name)
+            if stated is not None and stated.shape is not None:
+                return stated.shape
+            node = home.model.producers.get(name)
+            if node is None or node.op_type not in (*_QUANTIZE, "Identity") or not node.inputs:
+                return None
+            scope, name = home, node.inputs[0]
+        return None
+
+    def dtype(self, name: str) -> np.dtype[Any] | None:
+        """What is known of a tensor's element type: stored, stated, or given by the operator that makes it."""
+        home = self.home(name) if name else None
+        return home.dtypes.get(name) if home else None
+
+    @cached_property
+    def dtypes(self) -> Mapping[str, np.dtype[Any]]:
+        """Element types of this graph's tensors, as far as they are known. Those of disputed tensors are not."""
+        return self._typed[0]
+
+    @property
+    def disputed(self) -> frozenset[str]:
+        """Tensors that the file states to have another element type than their node makes, which QR213 and QR303 report."""
+        return self._typed[1]
+
+    @cached_property
+    def mistyped(self) -> dict[Hashable, Sequence[int]]:
+        """Places of inputs with wrong types, for what was asked so far: operator and types of the inputs."""
+        return {}
+
+    @cached_property
+    def read_as(self) -> Mapping[str, frozenset[np.dtype[Any]]]:
+        """The types of the zero points with which this graph's nodes read its tensors, as far as they are known."""
+        found: dict[str, set[np.dtype[Any]]] = {}
+        for node in self.model.nodes:
+            for q in quantizers(node) if (node.domain, node.op_type) in TABLE else ():
+                zero = self.dtype(q.zero_point.tensor) if q.zero_point and not q.is_output else None
+                if zero is not None:
+                    found.setdefault(q.tensor.tensor, set()).add(zero)
+        return {name: frozenset(types) for name, types in found.items()}
+
+    @cached_property
+    def _typed(self) -> tuple[Mapping[str, np.dtype[Any]], frozenset[str]]:
+        """Types and disputed tensors, in one pass in execution order."""
+        found = {v.name: v.dtype for v in self.model.types.values() if v.dtype is not None}
+        found |= {name: array.dtype for name, array in self.model.constants.items()}
+        disputed = set()
+
+        def dtype(name: str) -> np.dtype[Any] | None:
+            return found.get(name) or (self.outer.dtype(name) if self.outer and name else None)
+
+        for node in self.model.nodes:
+            for place, name in enumerate(node.outputs):
+                made = made_type(node, place, dtype) if name else None
+                if made is not None and found.setdefault(name, made) != made:
+                    disputed.add(name)
+                    del found[name]
+        return found, frozenset(disputed)
+
+
+_Types = Callable[[str], np.dtype[Any] | None]
+
+
+def made_type(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
+    """The element type of a node's output: by its attributes, its zero point, or the type variables of its schema."""
+    value = constant_value(node)
+    if value is not None:
+        return value.dtype
+    number = node.attributes.get("to" if node.op_type == "Cast" else "output_dtype", 0)
+    if isinstance(number, int) and number in DTYPES:
+        return DTYPES[number]
+    for q in quantizers(node) if place == 0 else ():
+        if q.is_output and q.zero_point:
+            return dtype(q.zero_point.tensor)
+    if node.op_type == "QuantizeLinear":
+        return np.dtype(np.uint8)
+    return _by_schema(node, place, dtype)
+
+
+def _by_schema(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
+    defined = known_schema(node)
+    if defined is None or not defined.outputs or any(node.subgraphs):
+        return None
+    out = defined.outputs[min(place, len(defined.outputs) - 1)]
+    if out.types is None:
+        return None
+    for formal, name in zip(defined.inputs, node.inputs, strict=False):
+        if formal.variable == out.variable and name:
+            return dtype(name)
+    return next(iter(out.types)) if len(out.types) == 1 else None
+
+
+def scopes(model: Model) -> tuple[Scope, ...]:
+    """The model's graph and every graph inside it, kept with the model so that all rules share what is found out."""
+    return kept(model, _all_scopes)
+
+
+def kept(model: Model, find: Callable[[Model], _T]) -> _T:
+    """What `find` makes of the model, kept with the model."""
+    store: dict[Any, Any] = vars(model).setdefault(_KEPT, {})
+    if find not in store:
+        store[find] = find(model)
+    found: _T = store[find]
+    return found
+
+
+def _all_scopes(model: Model) -> tuple[Scope, ...]:
+    return tuple(_scopes(Scope(model)))
+
+
+def _scopes(here: Scope) -> Iterator[Scope]:
+    yield here
+    for node in here.model.nodes:
+        index = node.index if here.index is None else here.index
+        for graph in node.subgraphs:
+            yield from _scopes(Scope(graph, here, (*here.path, node.label), index, node))
+
+
+def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> Iterator[tuple[Scope, Node]]:
+    """Every node of the model and of the graphs inside it, with its scope.
+
+    operators: only those with this domain and type.
+    """
+    if operators is None:
+        return ((scope, node) for scope in scopes(model) for node in scope.model.nodes)
+    found = kept(model, _by_operator)
+    return (place[1:] for place in merge(*(found.get(op, ()) for op in dict.fromkeys(operators)), key=itemgetter(0)))
+
+
+def _by_operator(model: Model) -> Mapping[tuple[str, str], Sequence[tuple[int, Scope, Node]]]:
+    """All nodes by domain and type, each with a number that tells their order."""
+    found: dict[tuple[str, str], list[tuple[int, Scope, Node]]] = {}
+    for number, (scope, node) in enumerate(nodes(model)):
+        found.setdefault((node.domain, node.op_type), []).append((number, scope, node))
+    return found
+
+
+def names_read(graph: Model) -> set[str]:
+    """Names that the graph's nodes, the graphs inside them, and its outputs read."""
+    found = {v.name for v in graph.outputs}
+    for node in graph.nodes:
+        found.update(node.inputs)
+        for inner in node.subgraphs:
+            found |= names_read(inner)
+    return found
+
+
+_PLAIN: Mapping[str, type] = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
+
+
+def constant_value(node: Node) -> Array | None:
+    """The value of a Constant node, or None if it is another node or a string or sparse constant."""
+    if node.op_type != "Constant" or node.domain:
+        return None
+    value = node.attributes.get("value")
+    if isinstance(value, np.ndarray):
+        return value
+    for name, dtype in _PLAIN.items():
+        plain = node.attributes.get(name)
+        if isinstance(plain, int | float | tuple):
+            return np.array(plain, dtype)
+    return None
+
+
+def known(shape: Shape | None) -> tuple[int, ...] | None:
+    """The shape if every size is a number, else None."""
+    if shape is None or not all(isinstance(d, int) for d in shape):
+        return None
+    return tuple(d for d in shape if isinstance(d, int))
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """``a, b, c and 4 more``."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,165 @@
+"""Stored integer weights of products, in integer operators and behind DequantizeLinear, with what they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.checking.rules._parameters import TABLE, Quantizer, Slot, bias, quantizers
+from qrun.checking.rules._scope import Scope, nodes
+from qrun.ir import Array, Model, Node
+
+_PRODUCTS = {"Conv": "W", "MatMul": "B", "Gemm": "B"}
+_SHORT = ("int4", "uint4", "int2", "uint2")
+_DYNAMIC = "DynamicQuantizeMatMul"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """A quantized tensor as one node reads it; what is not stored is None."""
+
+    scope: Scope
+    tensor: str
+    dtype: np.dtype[Any] | None
+    scale: Array | None
+    zero: Array | None
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weight:
+    """Stored weights of a product.
+
+    slot:  the input that holds them, or that a DequantizeLinear fills from them.
+    codes: as stored (4-bit types widened to int8), of rank 2 at least; axis: that of the output channels.
+    zero:  of the weights, flat, one element or one per channel.
+    x:     the other operand. b: the int32 bias, flat, if stored.
+    float: the node computes in float, behind DequantizeLinear.
+    """
+
+    scope: Scope
+    node: Node
+    slot: Slot
+    tensor: str
+    dtype: np.dtype[Any]
+    codes: Array
+    axis: int
+    scale: Array | None
+    zero: Array
+    x: Operand
+    b: Array | None
+    float: bool
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The Finding fields that say where."""
+        return {**self.scope.at(self.node), "tensor": f"{self.tensor} (input {self.slot.place}, {self.slot.name})"}
+
+    def rows(self) -> Array:
+        """One row of weights for each output channel (of each matrix, if there are several)."""
+        moved = np.moveaxis(self.codes, self.axis, 0 if self.is_conv else -2)
+        return moved.reshape(len(self.codes), -1) if self.is_conv else moved.reshape(-1, moved.shape[-1])
+
+    def zeros(self, rows: Array) -> Array:
+        """The zero point of each row, as a column of int64."""
+        zero = self.zero.astype(np.int64)
+        return (np.tile(zero, len(rows) // zero.size) if zero.size > 1 else zero).reshape(-1, 1)
+
+    @property
+    def is_conv(self) -> bool:
+        return self.node.op_type in ("Conv", "QLinearConv", "ConvInteger")
+
+
+def weights(model: Model) -> Iterator[Weight]:
+    """Every stored weight of the model, with the node that reads it."""
+    for scope, node in nodes(model, (*TABLE, *(("", name) for name in _PRODUCTS))):
+        found = _behind_dequantize(scope, node) if not node.domain and node.op_type in _PRODUCTS else None
+        found = found or _of_integer_node(scope, node)
+        if found is not None and _sane(found):
+            yield found
+
+
+def dequantized(scope: Scope, name: str) -> Operand | None:
+    """The integers behind a tensor that a DequantizeLinear makes. None if their zero point is given, but not stored."""
+    made = scope.producer(name)
+    if made is None or made[0].op_type != "DequantizeLinear" or len(made[0].inputs) < 2:
+        return None
+    node, home = made
+    zero = home.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    if len(node.inputs) > 2 and node.inputs[2] and zero is None:
+        return None
+    return Operand(home, node.inputs[0], home.dtype(node.inputs[0]), home.value(node.inputs[1]), zero, node)
+
+
+def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
+    if len(node.inputs) < 2:
+        return None
+    w, x = dequantized(scope, node.inputs[1]), dequantized(scope, node.inputs[0])
+    codes = w.scope.value(w.tensor) if w else None
+    if w is None or x is None or codes is None or w.scale is None or w.scale.ndim > 1:
+        return None
+    b = dequantized(scope, node.inputs[2]) if len(node.inputs) > 2 else None
+    stored = b.scope.value(b.tensor) if b else None
+    axis = 0 if node.op_type == "Conv" or (node.op_type == "Gemm" and _turned(node)) else codes.ndim - 1
+    if w.scale.size > 1 and (not codes.ndim or _axis_of(w.node) % codes.ndim != axis):
+        return None
+    slot = Slot(_PRODUCTS[node.op_type], 1, node.inputs[1])
+    zero = np.zeros(1, np.int8) if w.zero is None else w.zero
+    return Weight(scope, node, slot, w.tensor, codes.dtype, _widened(codes), axis, w.scale, zero.reshape(-1),
+                  x, stored, True)  # fmt: skip
+
+
+def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
+    found = [q for q in quantizers(node) if not q.is_output]
+    w = next((q for q in found if q.form in ("channel", "column", "gemm")), None)
+    codes = scope.value(w.tensor.tensor) if w else None
+    if w is None or codes is None:
+        return None
+    zero = scope.value(w.zero_point.tensor) if w.zero_point else np.zeros(1, np.int8)
+    x = _other(scope, node, found)
+    if zero is None or x is None:
+        return None
+    b = bias(node)
+    stored = scope.value(b.bias.tensor) if b and b.integer else None
+    axis = 0 if w.form == "channel" or (w.form == "gemm" and _turned(node)) else codes.ndim - 1
+    scale = scope.value(w.scale.tensor) if w.scale else None
+    return Weight(scope, node, w.tensor, w.tensor.tensor, codes.dtype, _widened(codes), axis, scale,
+                  zero.reshape(-1), x, stored, False)  # fmt: skip
+
+
+def _other(scope: Scope, node: Node, found: list[Quantizer]) -> Operand | None:
+    """The first operand, in codes."""
+    if node.op_type == _DYNAMIC:
+        return Operand(scope, node.inputs[0], np.dtype(np.uint8), None, None, node) if node.inputs else None
+    x = next((q for q in found if q.form in ("tensor", "row")), None)
+    if x is None:
+        return None
+    scale = scope.value(x.scale.tensor) if x.scale else None
+    zero = scope.value(x.zero_point.tensor) if x.zero_point else np.zeros(1, np.int8)
+    return Operand(scope, x.tensor.tensor, scope.dtype(x.tensor.tensor), scale, zero, node)
+
+
+def _sane(w: Weight) -> bool:
+    """Whether its parameters fit it, so that a rule need not ask again. QR301 and QR302 say what does not."""
+    if w.codes.ndim < 2 or not w.codes.size or w.codes.dtype.kind not in "iu" or w.codes.dtype.itemsize > 2:
+        return False
+    channels = w.codes.shape[w.axis]
+    fits = w.zero.size in (1, channels) and w.zero.size > 0 and (w.scale is None or w.scale.size in (1, channels))
+    return fits and (w.zero.dtype.kind in "iu" or w.zero.dtype.name in _SHORT)
+
+
+def _widened(codes: Array) -> Array:
+    return codes.astype(np.int8) if codes.dtype.name in _SHORT else codes
+
+
+def _turned(node: Node) -> bool:
+    turned = node.attributes.get("transB", 0)
+    return isinstance(turned, int) and turned != 0
+
+
+def _axis_of(node: Node) -> int:
+    axis = node.attributes.get("axis", 1)
+    return axis if isinstance(axis, int) else 1

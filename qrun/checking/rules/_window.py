@@ -1,0 +1,142 @@
+"""The geometry of a convolution or pool node: its window's attributes, and the shapes of x and w."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qrun.checking.rules._scope import Scope, Shape, nodes
+from qrun.checking.rules._typed import mistyped
+from qrun.ir import Model, Node
+from qrun.ir.schema import MS
+
+Ints = tuple[int, ...]
+
+CONVS: dict[tuple[str, str], tuple[int, int]] = {
+    ("", "Conv"): (0, 1),
+    ("", "ConvInteger"): (0, 1),
+    ("", "ConvTranspose"): (0, 1),
+    ("", "QLinearConv"): (0, 3),
+    (MS, "QLinearConv"): (0, 3),
+}
+"""Convolutions, and the places of x and w."""
+POOLS = (("", "MaxPool"), ("", "AveragePool"), ("", "LpPool"), (MS, "QLinearAveragePool"), (MS, "NhwcMaxPool"))
+_KEEPING = ("QuantizeLinear", "DequantizeLinear", "Relu", "Clip", "Identity", "LeakyRelu", "Sigmoid", "QLinearSigmoid",
+            "QLinearLeakyRelu", "BatchNormalization")  # fmt: skip
+"""Operators whose output has the channels of their first input, as pools do."""
+_HOPS = 8
+OPERATORS = tuple(f"{domain}::{name}" if domain else name for domain, name in (*CONVS, *POOLS))
+CONV_NAMES = tuple(f"{domain}::{name}" if domain else name for domain, name in CONVS)
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """A node with a window. x, w: names of its tensors, w empty for a pool; shapes as far as they are known."""
+
+    scope: Scope
+    node: Node
+    x: str
+    w: str
+    x_shape: Shape | None
+    w_shape: Shape | None
+
+    @property
+    def transposed(self) -> bool:
+        return self.node.op_type == "ConvTranspose"
+
+    @property
+    def w_place(self) -> int:
+        return CONVS[self.node.domain, self.node.op_type][1] if self.w else 0
+
+    @property
+    def channels_last(self) -> bool:
+        return self.node.op_type == "NhwcMaxPool" or number(self.node, "channels_last", 0) != 0
+
+    @property
+    def channels(self) -> int | str | None:
+        if self.x_shape is None:
+            return None if self.channels_last else made_channels(self.scope, self.x)
+        if len(self.x_shape) < 3:
+            return None
+        return self.x_shape[-1 if self.channels_last else 1]
+
+    @property
+    def size(self) -> Shape | None:
+        """The spatial sizes of x."""
+        if self.x_shape is None or len(self.x_shape) < 3:
+            return None
+        return self.x_shape[1:-1] if self.channels_last else self.x_shape[2:]
+
+    @property
+    def kernel(self) -> Shape | None:
+        """That of w, else what kernel_shape says."""
+        if self.w_shape is not None and len(self.w_shape) >= 3:
+            return self.w_shape[2:]
+        return ints(self.node, "kernel_shape") or None
+
+    @property
+    def rank(self) -> int | None:
+        """How many spatial axes there are; None if that is unknown or x and w disagree."""
+        given = (self.size, self.kernel) if self.w or self.size is None else (self.size,)
+        found = {len(s) for s in given if s is not None}
+        return found.pop() if len(found) == 1 else None
+
+
+def windows(model: Model) -> Iterator[Windowed]:
+    """Every convolution and pool of the model and of the graphs inside it."""
+    for scope, node in nodes(model, (*CONVS, *POOLS)):
+        key = node.domain, node.op_type
+        if key in CONVS and max(CONVS[key]) < len(node.inputs):
+            (x, x_shape), (w, w_shape) = (_input(scope, node, place) for place in CONVS[key])
+            yield Windowed(scope, node, x, w, x_shape, w_shape)
+        elif key in POOLS and node.inputs:
+            x, x_shape = _input(scope, node, 0)
+            yield Windowed(scope, node, x, "", x_shape, None)
+
+
+def _input(scope: Scope, node: Node, place: int) -> tuple[str, Shape | None]:
+    """An input and its shape; None if its type is wrong already, for then the shape says nothing."""
+    name = node.inputs[place]
+    return name, None if place in mistyped(scope, node) else scope.shape(name)
+
+
+def made_channels(scope: Scope, name: str) -> int | None:
+    """The channels of a tensor that the file gives no shape: those of the convolution that it comes from."""
+    for _ in range(_HOPS):
+        made = scope.producer(name)
+        if made is None:
+            return None
+        node, scope = made
+        key = node.domain, node.op_type
+        if key in CONVS and node.op_type != "ConvTranspose" and not number(node, "channels_last", 0):
+            places = CONVS[key]
+            w = scope.shape(node.inputs[places[1]]) if places[1] < len(node.inputs) else None
+            return w[0] if w is not None and len(w) > 2 and isinstance(w[0], int) else None
+        keeps = key in POOLS or node.op_type in _KEEPING
+        if not keeps or not node.inputs or number(node, "channels_last", 0) or node.op_type == "NhwcMaxPool":
+            return None
+        name = node.inputs[0]
+    return None
+
+
+def ints(node: Node, name: str) -> Ints:
+    """An attribute that is a list of ints; empty if it is not given or of another type."""
+    value = node.attributes.get(name)
+    whole = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
+    return tuple(value) if isinstance(value, tuple) and whole else ()
+
+
+def number(node: Node, name: str, default: int) -> int:
+    value = node.attributes.get(name, default)
+    return value if isinstance(value, int) else default
+
+
+def auto_pad(node: Node) -> str:
+    value = node.attributes.get("auto_pad", "NOTSET")
+    return value if isinstance(value, str) else "NOTSET"
+
+
+def bad_values(node: Node, name: str, count: int | None, least: int) -> bool:
+    """Whether a list attribute that is given has another length than `count`, or a value below `least`."""
+    values = ints(node, name)
+    return bool(values) and (any(v < least for v in values) or count not in (None, len(values)))

@@ -1,0 +1,118 @@
+"""QR208 shape-mismatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import Scope, Shape, nodes
+from qrun.checking.rules._typed import mistyped
+from qrun.checking.rules._window import CONVS, number
+from qrun.ir import Model, Node
+from qrun.ir.schema import MS
+from qrun.ir.types import shape_text
+
+PRODUCTS: dict[tuple[str, str], tuple[int, int]] = {
+    ("", "MatMul"): (0, 1),
+    ("", "MatMulInteger"): (0, 1),
+    ("", "QLinearMatMul"): (0, 3),
+    ("", "Gemm"): (0, 1),
+    (MS, "QGemm"): (0, 3),
+    (MS, "MatMulIntegerToFloat"): (0, 1),
+    (MS, "DynamicQuantizeMatMul"): (0, 1),
+}
+BROADCASTS: dict[tuple[str, str], tuple[int, int]] = {
+    **{("", name): (0, 1) for name in ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Equal", "Greater", "Less")},
+    (MS, "QLinearAdd"): (0, 3),
+    (MS, "QLinearMul"): (0, 3),
+}
+"""Operators, and the places of the two tensors that must fit together."""
+
+
+@rule(
+    "QR208",
+    "shape-mismatch",
+    level="error",
+    since="0.1",
+    spec="https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md",
+    fix="check the layout of the tensors; qrun inspect MODEL --nodes shows the shapes",
+    applies=tuple(f"{d}::{n}" if d else n for d, n in (*PRODUCTS, *BROADCASTS, *CONVS)),
+    stops=True,
+)
+def shape_mismatch(model: Model) -> Iterator[Finding]:
+    """The shapes of two inputs do not go together.
+
+    The columns of the first matrix are the rows of the second, x and w of a convolution have one rank, and operands of
+    an elementwise operator broadcast. Judged where the file gives both shapes.
+
+    Why is this bad?
+        The node cannot be computed. Without full_check, onnx.checker accepts the model, and it never looks at operators
+        of com.microsoft; onnxruntime may find out only while running.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[2,3] x) => (uint8[2,2] y)
+        <float s = {0.5}, uint8 z = {0}, int8[2,2] w = {1, 2, 3, 4}, int8 wz = {0}>
+        {
+            y = QLinearMatMul(x, s, z, w, s, wz, s, z)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[2,2] x) => (uint8[2,2] y)
+        <float s = {0.5}, uint8 z = {0}, int8[2,2] w = {1, 2, 3, 4}, int8 wz = {0}>
+        {
+            y = QLinearMatMul(x, s, z, w, s, wz, s, z)
+        }
+    """
+    for scope, node in nodes(model, (*PRODUCTS, *BROADCASTS, *CONVS)):
+        key = node.domain, node.op_type
+        places = PRODUCTS.get(key) or BROADCASTS.get(key) or CONVS.get(key)
+        if places is None or max(places) >= len(node.inputs):
+            continue
+        if not node.domain and node.version < 7 and key in BROADCASTS:
+            continue
+        expected = _expected(scope, node, places)
+        if expected and not set(places).intersection(mistyped(scope, node)):
+            first, second = (node.inputs[place] for place in places)
+            got = f"{first} {shape_text(scope.shape(first))}, {second} {shape_text(scope.shape(second))}"
+            yield Finding(
+                f"the shapes do not fit: {got}",
+                **scope.at(node),
+                tensor=f"{second} (input {places[1]})",
+                expected=expected,
+                got=got,
+                why=f"{node.op}-{node.version} says how the shapes of its inputs go together.",
+            )
+
+
+def _expected(scope: Scope, node: Node, places: tuple[int, int]) -> str:
+    """What the shapes should be, or "" if they fit or cannot be judged."""
+    a, b = (scope.shape(node.inputs[place]) for place in places)
+    if a is None or b is None:
+        return ""
+    key = node.domain, node.op_type
+    if key in CONVS:
+        return "" if len(a) == len(b) >= 3 else "x [N,C,spatial...] and w of one rank of 3 or more"
+    if key in BROADCASTS:
+        return "" if _broadcast(a, b) else "equal sizes on every axis, counted from the last, or 1"
+    if node.op_type in ("Gemm", "QGemm"):
+        if len(a) != 2 or len(b) != 2:
+            return "two matrices"
+        a = a[::-1] if number(node, "transA", 0) else a
+        b = b[::-1] if number(node, "transB", 0) else b
+    return _product(a, b)
+
+
+def _product(a: Shape, b: Shape) -> str:
+    if not a or not b:
+        return "a rank of 1 or more"
+    k, rows = a[-1], b[-2 if len(b) > 1 else 0]
+    if isinstance(k, int) and isinstance(rows, int) and k != rows:
+        return f"{k} rows in the second, one per column of the first"
+    return "" if _broadcast(a[:-2], b[:-2]) else "leading axes that are equal, or 1"
+
+
+def _broadcast(a: Shape, b: Shape) -> bool:
+    pairs = zip(reversed(a), reversed(b), strict=False)
+    return all(not (isinstance(m, int) and isinstance(n, int)) or m == n or 1 in (m, n) for m, n in pairs)

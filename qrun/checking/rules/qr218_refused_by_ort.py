@@ -1,0 +1,135 @@
+"""QR218 refused-by-ort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from qrun.checking.rules._forms import expected_shape
+from qrun.checking.rules._ort import runtime
+from qrun.checking.rules._parameters import quantizers
+from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import Scope, known, nodes
+from qrun.checking.rules._window import CONVS, auto_pad, ints
+from qrun.ir import Model, Node
+from qrun.ir.schema import MS
+from qrun.ir.types import shape_text
+
+Judge = Callable[[Scope, Node], tuple[int, str, str] | None]
+"""The place of the input that is meant, or -1; what it is; what onnxruntime takes."""
+
+
+@rule(
+    "QR218",
+    "refused-by-ort",
+    level="warning",
+    since="0.1",
+    spec="https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md",
+    applies=("QLinearMatMul", "MatMulInteger", "ConvInteger", "QLinearConv", "Conv", "MaxPool", "AveragePool", "LpPool",
+             "QuantizeLinear", "com.microsoft::QLinearAdd", "com.microsoft::QLinearMul",
+             "com.microsoft::QLinearAveragePool", "com.microsoft::QLinearSigmoid", "com.microsoft::QLinearLeakyRelu"),
+    fix="write the form that onnxruntime takes",
+)  # fmt: skip
+def refused_by_ort(model: Model) -> Iterator[Finding]:
+    """The specification allows the form of a node, but onnxruntime 1.31.1 refuses it on the CPU, or crashes.
+
+    These are: one zero point per row of a, or per output channel of ConvInteger; auto_pad SAME with dilations; a pool
+    whose pads are as large as its kernel; x and scale of different types in QuantizeLinear; zero points that are
+    optional in com.microsoft and left out.
+
+    Why is this bad?
+        Many of these models load, and fail with the first input. Without Y_zero_point, QLinearSigmoid and
+        QLinearLeakyRelu end the whole process.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,3] x) => (int32[1,2,2] y)
+        <uint8[2,1,2] w = {1, 2, 3, 4}, uint8 xz = {128}, uint8[2] wz = {0, 1}>
+        {
+            y = ConvInteger(x, w, xz, wz)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,3] x) => (int32[1,2,2] y)
+        <uint8[2,1,2] w = {1, 2, 3, 4}, uint8 xz = {128}, uint8 wz = {1}>
+        {
+            y = ConvInteger(x, w, xz, wz)
+        }
+    """
+    for scope, node in nodes(model, _JUDGES):
+        judges = _JUDGES.get((node.domain, node.op_type), ())
+        found = next((f for f in (judge(scope, node) for judge in judges) if f is not None), None)
+        if found is not None:
+            place, got, expected = found
+            given = 0 <= place < len(node.inputs) and node.inputs[place]
+            yield Finding(
+                f"{runtime()} refuses {node.op} with {got}",
+                **scope.at(node),
+                tensor=f"{node.inputs[place]} (input {place})" if given else "",
+                expected=expected,
+                got=got,
+                why=f"{node.op}-{node.version} allows it; {runtime()} does not on the CPU.",
+            )
+
+
+def _one_value(place: int, name: str) -> Judge:
+    def judge(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+        shape = known(scope.shape(node.inputs[place])) if place < len(node.inputs) else None
+        if shape is None or shape in ((), (1,)) or _illegal(scope, node, place):
+            return None
+        return place, f"{name} of shape {shape_text(shape)}", f"{name} a scalar or [1]"
+
+    return judge
+
+
+def _illegal(scope: Scope, node: Node, place: int) -> bool:
+    """Whether the specification forbids the parameter's shape, which QR301 and QR302 report."""
+    slots = ((q, slot) for q in quantizers(node) for slot in (q.scale, q.zero_point) if slot)
+    return any(slot.place == place and expected_shape(scope, node, q, slot) for q, slot in slots)
+
+
+def _given(place: int, name: str) -> Judge:
+    def judge(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+        if place < len(node.inputs) and node.inputs[place]:
+            return None
+        return place, f"{name} left out", f"{name}, as a stored 0"
+
+    return judge
+
+
+def _same_and_dilations(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+    dilations, auto = ints(node, "dilations"), auto_pad(node)
+    if auto not in ("SAME_UPPER", "SAME_LOWER") or all(d == 1 for d in dilations):
+        return None
+    return -1, f"auto_pad {auto} and dilations {list(dilations)}", "pads instead of auto_pad, or dilations of 1"
+
+
+def _large_pads(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+    kernel, pads = ints(node, "kernel_shape"), ints(node, "pads")
+    if len(pads) != 2 * len(kernel) or all(p < k for p, k in zip(pads, kernel * 2, strict=True)):
+        return None
+    return -1, f"pads {list(pads)} and kernel_shape {list(kernel)}", "pads smaller than the kernel; use Pad for more"
+
+
+def _mixed_types(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+    types = [scope.dtype(name) for name in node.inputs[:2]]
+    if len(types) < 2 or None in types or types[0] == types[1]:
+        return None
+    return 1, f"x {types[0]} and y_scale {types[1]}", "x and y_scale of one type"
+
+
+_JUDGES: Mapping[tuple[str, str], tuple[Judge, ...]] = {
+    ("", "ConvInteger"): (_one_value(3, "w_zero_point"), _same_and_dilations),
+    ("", "MatMulInteger"): (_one_value(2, "a_zero_point"),),
+    ("", "QLinearMatMul"): (_one_value(1, "a_scale"), _one_value(2, "a_zero_point")),
+    ("", "QuantizeLinear"): (_mixed_types,),
+    ("", "MaxPool"): (_large_pads,),
+    ("", "AveragePool"): (_large_pads,),
+    ("", "LpPool"): (_large_pads,),
+    (MS, "QLinearAveragePool"): (_large_pads, _given(2, "x_zero_point")),
+    (MS, "QLinearAdd"): (_given(2, "A_zero_point"), _given(5, "B_zero_point")),
+    (MS, "QLinearMul"): (_given(2, "A_zero_point"), _given(5, "B_zero_point")),
+    (MS, "QLinearSigmoid"): (_given(4, "Y_zero_point"),),
+    (MS, "QLinearLeakyRelu"): (_given(4, "Y_zero_point"),),
+    **{conv: (_same_and_dilations,) for conv in CONVS if conv not in (("", "ConvInteger"), ("", "ConvTranspose"))},
+}

@@ -1,0 +1,303 @@
+"""Recorded vectors: ``test_data_set_*`` folders replayed on a model, and every output compared with its record.
+
+Layout: input_0.pb, input_1.pb ... and output_0.pb ..., each one TensorProto, by name or in graph order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shlex import quote
+from time import perf_counter_ns
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from qrun.checking.refusals import as_finding
+from qrun.checking.rules import Finding, at
+from qrun.comparing.differences import Tolerance, difference, distances, integral, plain
+from qrun.comparing.ties import NEAR, before_rounding, ties
+from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError
+from qrun.files import absent
+from qrun.io.feeds import check_feeds
+from qrun.ir import Array, Model, Node, TensorType
+from qrun.ir.tensorfile import read_tensor
+from qrun.ir.types import describe
+from qrun.running.session import RunResult, Session
+
+NAMES = {
+    "QR501": "output-differs", "QR502": "vector-form", "QR503": "missing-file", "QR504": "extra-file", "QR505": "not-replayed"
+}  # fmt: skip
+_SHOWN = 3
+"""Tensors that a fix names."""
+Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
+
+
+class Runner(Protocol):
+    """A Session or a Peer."""
+
+    def execute(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One output beside its record.
+
+    differing, total: elements outside the tolerance, of how many; largest: the largest difference; first, got, recorded:
+    the first element that differs; exact: its value before rounding, if that is known.
+    verdict: ``equal``; ``differs`` (floats); for integers ``tie`` (every differing element is one step off, and within
+    1e-5 steps of a tie), ``error``, or ``unclassified``.
+    """
+
+    name: str
+    file: str
+    total: int
+    differing: int = 0
+    largest: float = 0.0
+    first: tuple[int, ...] = ()
+    got: Any = None
+    recorded: Any = None
+    exact: float | None = None
+    verdict: Verdict = "equal"
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Vector:
+    """One folder, replayed. status: ``passed``, ``failed`` (findings say why), or ``skipped``: qrun cannot run it.
+
+    reason: why it did not pass, in one line. refusal: what kept it from running, if something did.
+    """
+
+    name: str
+    folder: Path
+    status: Literal["passed", "failed", "skipped"] = "passed"
+    reason: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    outputs: list[Compared] = field(default_factory=list)
+    duration_ns: int = 0
+    result: RunResult | None = None
+    feeds: Mapping[str, Array] | None = None
+    refusal: Finding | None = None
+
+    def fail(self, code: str, message: str, **facts: Any) -> None:
+        self.status, self.reason = "failed", self.reason or message
+        self.findings.append(Finding(message, rule=code, name=NAMES[code], level="error", **facts))
+
+    def refuse(self, error: QrunError) -> None:
+        """The vector was not replayed, because of this error. It is a finding too if it is about more than qrun's limits."""
+        self.reason, self.refusal = error.message, as_finding(error)
+        if isinstance(error, (MemoryLimitError, UnsupportedError)):
+            self.status = "skipped"
+        else:
+            self.status = "failed"
+            self.findings.append(self.refusal)
+
+
+def vector_folders(model: Path, data: Sequence[Path] | None) -> list[Path]:
+    """The folders to replay: ``test_data_set_*`` beside the model, or those that `data` are or hold.
+
+    Raises CallError for a folder of `data` with no vectors.
+    """
+    if data is None:
+        return _sets(model.parent)
+    found = []
+    for folder in data:
+        why, _ = absent(str(folder))
+        sets = [] if why else [folder] if any(folder.glob("*put_*.pb")) else _sets(folder)
+        if not sets:
+            raise CallError("QR004", "no-such-file", f"{str(folder)!r} holds no vectors{why and f': {why}'}", where=[str(folder)],
+                            facts=[("expected", "input_0.pb, output_0.pb ..., or folders test_data_set_* with them")],
+                            fixes=["--data none checks without vectors"])  # fmt: skip
+        found += sets
+    return found
+
+
+def _sets(folder: Path) -> list[Path]:
+    return sorted((p for p in folder.glob("test_data_set_*") if p.is_dir()), key=lambda p: (len(p.name), p.name))
+
+
+def replay(model: Model, runner: Runner, folder: Path, tolerance: Tolerance) -> Vector:
+    """Run the recorded inputs and compare the outputs. Problems of the files and of the run become findings.
+
+    A vector without a `result` was not replayed.
+    """
+    vector = Vector(folder.name, folder)
+    start = perf_counter_ns()
+    try:
+        _replay(vector, model, runner, tolerance)
+    except QrunError as error:
+        vector.refuse(error)
+    vector.duration_ns = perf_counter_ns() - start
+    return vector
+
+
+def not_replayed(vectors: Sequence[Vector], told: Sequence[Finding]) -> list[Finding]:
+    """One finding for each reason for which vectors did not run; it is put among the findings of each of them.
+
+    None for a vector of which a finding of its own in `told` says so already.
+    """
+    groups: dict[str, list[Vector]] = {}
+    for vector in vectors:
+        if vector.result is None and not any(f.rule in NAMES and f is t for f in vector.findings for t in told):
+            groups.setdefault(vector.reason, []).append(vector)
+    return [_not_replayed(group) for group in groups.values()]
+
+
+def _not_replayed(group: Sequence[Vector]) -> Finding:
+    first = group[0]
+    cause = first.refusal or next(iter(first.findings), Finding(first.reason))
+    several = f"{len(group)} vectors were not replayed, the first is {first.name}"
+    found = replace(
+        cause,
+        message=f"{several if len(group) > 1 else f'{first.name} was not replayed'}: "
+        + (f"{first.reason} ({cause.rule})" if cause.rule else first.reason),
+        expected="a run whose outputs can be compared with the recorded ones",
+        got="no outputs",
+        fix="; or ".join(part for part in (cause.fix, "--ignore QR505 if the vectors cannot run here") if part),
+        rule="QR505",
+        name=NAMES["QR505"],
+    )
+    for vector in group:
+        vector.findings.append(found)
+    return found
+
+
+def _replay(vector: Vector, model: Model, runner: Runner, tolerance: Tolerance) -> None:
+    odd = next((v for v in (*model.inputs, *model.outputs) if v.kind != "tensor"), None)
+    if odd is not None:
+        vector.status, vector.reason = "skipped", f"{odd.name} is a {odd.kind}, which qrun does not read from vectors"
+        return
+    feeds = _read(model, vector, "input", (*model.inputs, *model.defaults), len(model.inputs))
+    records = _read(model, vector, "output", model.outputs, len(model.outputs))
+    if any(value.name not in feeds for value in model.inputs):
+        return
+    arrays = {name: array for name, (_, array) in feeds.items()}
+    try:
+        check_feeds(model, arrays, {name: file for name, (file, _) in feeds.items()})
+    except CallError as error:
+        facts = dict(error.facts)
+        vector.fail("QR502", f"{vector.name}: {error.message}", tensor=(error.where[1:] or ("",))[0].removeprefix("input "),
+                    expected=facts.get("expected", ""), got=facts.get("got", ""),
+                    fix="record the vectors of this model again")  # fmt: skip
+        return
+    vector.result, vector.feeds = runner.execute(arrays), arrays
+    for place, value in enumerate(model.outputs):
+        if value.name in records and value.name in vector.result.outputs:
+            file, want = records[value.name]
+            _judge(vector, model, arrays, (place, value), (file, want), tolerance)
+
+
+def _read(
+    model: Model, vector: Vector, kind: str, values: Sequence[TensorType], needed: int
+) -> dict[str, tuple[str, Array]]:
+    """The arrays of ``kind_*.pb`` by the graph's names, with their files; missing and extra files are findings."""
+    numbers = {
+        int(m[1]): p for p in vector.folder.glob(f"{kind}_*.pb") if (m := re.fullmatch(rf"{kind}_(\d+)", p.stem))
+    }
+    read = {number: read_tensor(numbers[number]) for number in sorted(numbers)}
+    known = [value.name for value in values]
+    names = [name for name, _ in read.values()]
+    by_name = sorted(numbers) == list(range(len(names))) and len(set(names)) == len(names) and set(names) <= set(known)
+    found: dict[str, tuple[str, Array]] = {}
+    for number, (name, array) in read.items():
+        file = f"{vector.name}/{numbers[number].name}"
+        if by_name or number < len(known):
+            found[name if by_name else known[number]] = (file, array)
+        else:
+            vector.fail("QR504", f"{file} belongs to no {kind} of the graph", tensor=f"{name or file} ({kind} {number})",
+                        expected=f"{len(known)} files {kind}_*.pb: {', '.join(known)}", got=describe(array),
+                        fix="remove the file, or record the vectors of this model again")  # fmt: skip
+    for place, name in enumerate(known[:needed]):
+        if name not in found:
+            file = f"{vector.name}/{kind}_{place}.pb"
+            vector.fail("QR503", f"{file} is missing", tensor=f"{name} ({kind} {place})",
+                        expected=f"{file}: {values[place]}", got=f"{len(read)} files {kind}_*.pb",
+                        fix=f"{_run(model, vector)} -o {quote(f'{vector.folder}/')} writes the outputs of these inputs"
+                        if kind == "output" else "record the vectors of this model again")  # fmt: skip
+    return found
+
+
+def _judge(
+    vector: Vector, model: Model, feeds: Mapping[str, Array], output: tuple[int, TensorType], record: tuple[str, Array],
+    tolerance: Tolerance,
+) -> None:  # fmt: skip
+    """Compare one output; a difference becomes a finding at the node that makes it."""
+    (place, value), (file, want) = output, record
+    assert vector.result is not None
+    got = vector.result.outputs[value.name]
+    node = model.producers.get(value.name)
+    where = {**(at(node) if node else {}), "tensor": f"{value.name} (output {place}, {file})"}
+    if got.dtype != want.dtype or got.shape != want.shape:
+        vector.fail("QR502", f"{value.name} is {describe(got)}, recorded as {describe(want)}", **where,
+                    expected=f"{describe(want)}, as in {file}", got=describe(got),
+                    fix="record the vectors of this model again")  # fmt: skip
+        return
+    compared = compare(value.name, file, got, want, tolerance)
+    if compared.differing and integral(got.dtype):
+        compared = _classified(compared, model, feeds, got, want, tolerance)
+    vector.outputs.append(compared)
+    if compared.differing:
+        index = f" at [{','.join(map(str, compared.first))}]" if compared.first else ""
+        unit = " LSB" if integral(got.dtype) else ""
+        most = f", by at most {compared.largest:.6g}{unit}" if compared.largest else ""
+        exact = f"; the exact value before rounding is {compared.exact:.12g}" if compared.exact is not None else ""
+        allowed = f"--lsb {tolerance.lsb}" if unit else f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
+        made, recorded = (f"{v:.9g}" if isinstance(v, float) else str(v) for v in (compared.got, compared.recorded))
+        share = f"{compared.differing} of {compared.total} elements{most}"
+        vector.fail("QR501", f"{value.name} differs from {file} in {share}; first{index} {made}, recorded {recorded}", **where,
+                    expected=f"{recorded}{index}, within {allowed}", got=f"{made}{exact}", why=compared.why,
+                    fix=_fix(compared.verdict, model, vector, node))  # fmt: skip
+
+
+def _run(model: Model, vector: Vector) -> str:
+    return f"{model.filled('qrun run MODEL')} -i {quote(str(vector.folder))}"
+
+
+def _fix(verdict: Verdict, model: Model, vector: Vector, node: Node | None) -> str:
+    if verdict == "tie":
+        return "--lsb 1 accepts such choices; --arith ort and --arith onnx-ref round as those runtimes do"
+    read = [name for name in node.inputs if name and name not in model.constants] if node else []
+    shown = "".join(f" -t {quote(name)}" for name in read[:_SHOWN]) or " -t '*'"
+    return f"{_run(model, vector)}{shown} shows what comes before; --rtol, --atol and --lsb allow more"
+
+
+def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance) -> Compared:
+    """One output and its record, which have one type and shape."""
+    found = difference(got, want, tolerance)
+    if found.equal:
+        return Compared(name, file, found.total, largest=found.largest)
+    first = found.first
+    return Compared(name, file, found.total, found.differing, found.largest, first, plain(got[first]), plain(want[first]),
+                    None, "differs")  # fmt: skip
+
+
+def _classified(
+    c: Compared, model: Model, feeds: Mapping[str, Array], got: Array, want: Array, tolerance: Tolerance
+) -> Compared:  # fmt: skip
+    """With the verdict over the elements that differ, from the exact values that their node rounds."""
+    node = model.producers.get(c.name)
+    exact = _exact(model, node, feeds) if node is not None else None
+    if node is None or exact is None or exact.shape != got.shape:
+        why = f"not classified: the value before rounding is not known for {node.op}" if node else "not classified"
+        return replace(c, verdict="unclassified", why=f"{why}.")
+    bad = np.asarray(distances(got, want) > tolerance.lsb, bool)
+    near = ties(exact[bad], got[bad], want[bad])
+    share = f"{near} of {c.differing} differing elements"
+    if near == c.differing:
+        why = f"all {c.differing} differing elements are within {NEAR:g} LSB of a tie: an arithmetic choice."
+        return replace(c, exact=float(exact[c.first]), verdict="tie", why=why)
+    why = f"{share} are within {NEAR:g} LSB of a tie; the others are an error here, or of a node before {node.label}."
+    return replace(c, exact=float(exact[c.first]), verdict="error", why=why)
+
+
+def _exact(model: Model, node: Node, feeds: Mapping[str, Array]) -> Array | None:
+    """The exact values that the node rounds; its inputs are computed by the reference kernels."""
+    names = [n for n in node.inputs if n]
+    try:
+        values = Session(model, backend="reference").run(feeds, names)
+    except QrunError:
+        return None
+    return before_rounding(node, [values[n] if n else None for n in node.inputs])

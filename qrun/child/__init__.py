@@ -1,9 +1,0 @@
-"""Other runtimes in a process of their own: one that crashes ends that process, not qrun.
-
-`process` is qrun's side, `serve` the other one, `wire` the messages between them. One child serves all requests of a
-process, one after the other; after a crash the next request starts another.
-"""
-
-from qrun.child.process import Child, Crash, Failed, Kept, alone, running, start
-
-__all__ = ["Child", "Crash", "Failed", "Kept", "alone", "running", "start"]

@@ -1,0 +1,141 @@
+"""Do the given arrays fit the graph's inputs?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+
+from qrun.errors import CallError
+from qrun.io.fitting import axes_fix, fits, type_fixes
+from qrun.io.sizes import FREE, Sizes
+from qrun.ir import Array, Model, TensorType
+from qrun.ir.types import describe, shape_text, type_name
+
+SHAPE = "--shape"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mismatch:
+    """What an input expects, in words and as sizes where these are known; origin: what gave them, if not the model."""
+
+    expected: str
+    want: Sequence[int | None] | None = None
+    origin: str = ""
+
+
+def check_feeds(
+    model: Model,
+    feeds: Mapping[str, Array],
+    sources: Mapping[str, str] | None = None,
+    *,
+    sizes: Sizes = FREE,
+    partial: bool = False,
+) -> dict[str, Array]:
+    """The feeds, after checking names, element types and shapes against the graph's inputs.
+
+    sources: where each array came from, for messages.
+    partial: inputs may be missing.
+    Raises CallError: QR001 missing-input, QR002 unknown-input, QR003 input-mismatch.
+    """
+    sources = sources or {}
+    known = {v.name: v for v in (*model.inputs, *model.defaults)}
+    for name in feeds:
+        if name not in known:
+            raise unknown_input(model, name, sources.get(name, "FILE"))
+    missing = [v for v in model.inputs if v.name not in feeds]
+    if missing and not partial:
+        raise missing_input(model, missing, feeds, sources)
+    symbols = {symbol: (size, SHAPE) for symbol, size in sizes.symbols.items()}
+    checked = {}
+    for name, array in feeds.items():
+        array = np.asarray(array)
+        problem = _mismatch(known[name], array, symbols, sizes.shapes.get(name))
+        if problem is not None:
+            raise _input_mismatch(model, known[name], array, sources.get(name, "the array"), problem)
+        checked[name] = array
+    return checked
+
+
+def unknown_input(model: Model, name: str, source: str) -> CallError:
+    names = [v.name for v in model.inputs]
+    near = get_close_matches(name, names, 1, 0.6)
+    fixes = (
+        [f"did you mean -i {near[0]}={source or 'FILE'}?"]
+        if near
+        else [model.filled("qrun inspect MODEL lists the inputs")]
+    )
+    return CallError(
+        "QR002",
+        "unknown-input",
+        f"the model has no input {name!r}",
+        where=[model.label],
+        facts=[("inputs", ", ".join(names[:12]) or "none")],
+        fixes=fixes,
+    )
+
+
+def missing_input(
+    model: Model, missing: list[TensorType], feeds: Mapping[str, Array], sources: Mapping[str, str]
+) -> CallError:
+    given = ", ".join(f"{name} ({sources[name]})" if name in sources else name for name in feeds)
+    names = ", ".join(v.name for v in missing)
+    plural = f" and {len(missing) - 1} more were" if len(missing) > 1 else " was"
+    return CallError(
+        "QR001",
+        "missing-input",
+        f"input {missing[0].name!r}{plural} not given",
+        where=[model.label, f"input {missing[0].name}, {missing[0]}"],
+        facts=[("given", given or "none"), ("missing", names)],
+        fixes=[
+            "add " + " ".join(f"-i {v.name}=FILE" for v in missing[:3]),
+            "or --random to fill the missing ones with random data",
+        ],
+    )
+
+
+def _mismatch(
+    value: TensorType, array: Array, symbols: dict[str, tuple[int, str]], fixed: tuple[int, ...] | None
+) -> _Mismatch | None:
+    """What does not fit, if anything. symbols: their sizes and what gave them, those that this array gives added."""
+    if value.kind != "tensor":
+        return _Mismatch(f"a {value.kind}, which qrun cannot feed")
+    stated = None if value.shape is None else [d if isinstance(d, int) else None for d in value.shape]
+    other_type = value.dtype is not None and value.dtype != array.dtype
+    if other_type or (stated is not None and not fits(array.shape, stated)):
+        return _Mismatch(str(value), stated)
+    if fixed not in (None, array.shape):
+        return _Mismatch(f"{type_name(array.dtype)} {shape_text(fixed)} as in --shape", fixed, SHAPE)
+    return _bound(value, array, symbols)
+
+
+def _bound(value: TensorType, array: Array, symbols: dict[str, tuple[int, str]]) -> _Mismatch | None:
+    """The first symbol that has another size elsewhere; symbols without a size get that of this array."""
+    want: list[int | None] = []
+    for dim, got in zip(value.shape or (), array.shape, strict=False):
+        size, first = symbols.setdefault(dim, (got, value.name)) if isinstance(dim, str) else (dim, "")
+        want.append(size)
+        if size not in (None, got):
+            rest = [None] * (array.ndim - len(want))
+            return _Mismatch(f"{value} with {dim} = {size} as in {first}", [*want, *rest], first)
+    return None
+
+
+def _input_mismatch(model: Model, value: TensorType, array: Array, source: str, problem: _Mismatch) -> CallError:
+    fixes = []
+    if problem.origin == SHAPE:
+        fixes.append(f"leave out --shape: {source} has the sizes {shape_text(array.shape)}")
+    elif problem.want is not None and (fix := axes_fix(array.shape, problem.want)):
+        fixes.append(fix)
+    if value.dtype is not None and array.dtype != value.dtype:
+        fixes += type_fixes(array, value.dtype)
+    return CallError(
+        "QR003",
+        "input-mismatch",
+        f"{source} does not fit input {value.name!r}",
+        where=[model.label, f"input {value.name}"],
+        facts=[("expected", problem.expected), ("got", describe(array))],
+        fixes=fixes[:2],
+    )

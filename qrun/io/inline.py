@@ -1,0 +1,146 @@
+"""Values written on the command line: ``ids=[[101,2023,102]]``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qrun.errors import CallError
+from qrun.io.arrays import MAX_RANK, integer_range
+from qrun.ir import Array, Model, TensorType
+from qrun.ir.types import type_name
+
+
+def cut(text: str, size: int = 40) -> str:
+    return text if len(text) <= size else text[: size - 3] + "..."
+
+
+NOTHING: Any = object()
+
+
+def parse(text: str) -> Any:
+    """The JSON value in the text, or NOTHING if it names a file. CallError for a list that is not JSON."""
+    if text == "-" or Path(text).suffix in (".npy", ".npz", ".pb"):
+        return NOTHING
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        return _too_deep()
+    except json.JSONDecodeError as error:
+        if text.startswith("[") and not os.path.exists(text):
+            raise _not_json(text, error) from None
+        return NOTHING
+    except ValueError:
+        return NOTHING
+    return NOTHING if isinstance(value, dict) or value is None else value
+
+
+def _not_json(text: str, error: json.JSONDecodeError) -> CallError:
+    ends = error.pos >= len(text.rstrip())
+    return CallError(
+        "QR005",
+        "bad-option",
+        f"{cut(text)} is {'incomplete JSON' if ends else 'not JSON'}, and no file has that name",
+        facts=[("expected", "a list such as [[1,2],[3,4]]"),
+               ("got", "the end of the text inside the list" if ends else f"{cut(text[error.pos :], 20)!r}: {error.msg}")],
+        fixes=["close every bracket, and quote the list for the shell"] if ends else [],
+    )  # fmt: skip
+
+
+def _too_deep() -> Any:
+    """What stands for a list nested too deep for Python to read: one that `to_array` refuses."""
+    data: Any = []
+    for _ in range(MAX_RANK):
+        data = [data]
+    return data
+
+
+class _Unfit(Exception):
+    """JSON that an input does not take: what was got, and what helps."""
+
+    def __init__(self, got: str, fix: str = "") -> None:
+        super().__init__(got)
+        self.got, self.fixes = got, [fix] if fix else []
+
+
+def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:
+    """JSON numbers as the input's type: integers into any integer type that holds them, any number into floats."""
+    try:
+        flat: list[Any] = []
+        shape = _json_shape(data, flat)
+        if value.dtype is None:
+            raise _Unfit("JSON for an input whose type the model does not state", "give a .npy file")
+        if shape is None:
+            raise _Unfit("a list with rows of different lengths", "every row needs the same number of elements")
+        if len(shape) > MAX_RANK:
+            raise _Unfit(f"a list nested {len(shape)} deep", f"an array has at most {MAX_RANK} axes")
+        return _flat_array(value.dtype, flat).reshape(shape)
+    except RecursionError:
+        return to_array(model, value, _too_deep(), text)
+    except _Unfit as error:
+        raise CallError(
+            "QR003",
+            "input-mismatch",
+            f"{cut(text)} does not fit input {value.name!r}",
+            where=[model.label, f"input {value.name}"],
+            facts=[("expected", str(value)), ("got", error.got)],
+            fixes=error.fixes,
+        ) from None
+
+
+def _flat_array(dtype: np.dtype[Any], flat: list[Any]) -> Array:
+    kinds = {type(item) for item in flat}
+    if dtype.kind == "O":
+        if kinds - {str}:
+            raise _Unfit("values that are not text")
+        array: Array = np.empty(len(flat), object)
+        array[:] = flat
+        return array
+    if dtype.kind == "b":
+        if kinds - {bool}:
+            raise _Unfit("values other than true and false")
+        return np.array(flat, bool)
+    if kinds - {int, float}:
+        raise _Unfit("values that are not numbers")
+    if dtype.kind == "c":
+        raise _Unfit("JSON, which has no complex numbers", "give a .npy file")
+    return _integers(dtype, flat) if "int" in type_name(dtype) else _floats(dtype, flat)
+
+
+def _integers(dtype: np.dtype[Any], flat: list[Any]) -> Array:
+    low, high = integer_range(dtype)
+    wrong = next((v for v in flat if type(v) is not int or not low <= v <= high), None)
+    if wrong is not None:
+        raise _Unfit(str(wrong), f"{type_name(dtype)} holds whole numbers from {low} to {high}")
+    return np.array(flat, np.uint64 if dtype == np.uint64 else np.int64).astype(dtype)
+
+
+def _floats(dtype: np.dtype[Any], flat: list[Any]) -> Array:
+    try:
+        wide = np.array([float(v) for v in flat], np.float64)
+    except OverflowError:
+        raise _Unfit("a number beyond float64") from None
+    with np.errstate(all="ignore"):
+        array = wide.astype(dtype)
+        if (np.isfinite(wide) & ~np.isfinite(array.astype(np.float64))).any():
+            raise _Unfit(f"a number that {type_name(dtype)} cannot hold")
+    return np.asarray(array)
+
+
+def _json_shape(data: Any, flat: list[Any]) -> tuple[int, ...] | None:
+    """The shape of nested lists, their items appended to `flat`; None if ragged."""
+    if not isinstance(data, list):
+        flat.append(data)
+        return ()
+    shapes = {_json_shape(item, flat) for item in data}
+    if not shapes:
+        return (0,)
+    if len(shapes) > 1 or None in shapes:
+        return None
+    (inner,) = shapes
+    assert inner is not None
+    return (len(data), *inner)

@@ -1,0 +1,88 @@
+"""Errors for what ``-i`` names and qrun cannot take: keys of a .npz, folders, images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from qrun.errors import CallError
+from qrun.io.feeds import unknown_input
+from qrun.ir import Array, Model, TensorType
+
+IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
+
+
+def twice(model: Model, name: str, first: str, second: str) -> CallError:
+    return CallError(
+        "QR005",
+        "bad-option",
+        f"input {name!r} is given twice",
+        where=[model.label, f"input {name}"],
+        facts=[("first", first), ("second", second)],
+        fixes=["-i NAME=FILE says which input a file is for"],
+    )
+
+
+def no_file(model: Model, name: str, spec: str) -> CallError:
+    """Of ``-i name=`` and ``-i ''``, which would read the current folder."""
+    first = name or next((value.name for value in model.inputs), "")
+    return CallError("QR005", "bad-option", f"-i {spec or repr(spec)} names no file", where=[model.label],
+                     facts=[("expected", "a file, a folder, -, or [1,2]"), ("got", "nothing")],
+                     fixes=[f"-i {first}=FILE" if first else "leave out -i: the model has no inputs"])  # fmt: skip
+
+
+def what_inside(folder: Path) -> str:
+    """What in a folder can be given in its place."""
+    sets = [p for p in sorted(folder.glob("test_data_set_*")) if (p / "input_0.pb").exists()]
+    found = sets or sorted(folder.glob("*.np[yz]"))
+    return f"did you mean -i {found[0]}?" if found else "name the file: -i x.npy"
+
+
+def how_to_write(names: Sequence[str]) -> str:
+    """How arrays are written to a .npz under these names."""
+    if not all(name.isidentifier() for name in names):
+        return "np.savez(path, **{name: array})"
+    return f"np.savez(path, {', '.join(f'{name}=...' for name in names[:3])}{', ...' if len(names) > 3 else ''})"
+
+
+def unknown_key(model: Model, key: str, found: Mapping[str, Array], source: str) -> CallError:
+    """A key of a .npz that is not an input: to be renamed if an input has no key, else to be left out."""
+    error = unknown_input(model, key, source)
+    error.facts = (*error.facts, ("keys", f"{', '.join(list(found)[:12])} in {source}"))
+    names = [value.name for value in model.inputs]
+    without = [name for name in names if name not in found]
+    near = get_close_matches(key, without, 1, 0.6)
+    if near or len(without) == 1:
+        error.fixes = (f"did you mean the key {(near or without)[0]}? {how_to_write(names)} writes it",)
+    elif without:
+        error.fixes = (f"name the arrays after the inputs: {how_to_write(names)}",)
+    else:
+        error.fixes = (f"leave out the key {key}: {how_to_write(names)}",)
+    return error
+
+
+def image(spec: str, value: TensorType | None) -> CallError:
+    shape = value.shape if value is not None else None
+    channels_first = shape is not None and len(shape) == 4 and shape[1] in (1, 3, 4, "C", None)
+    height, width = (
+        (shape[2:4] if channels_first else shape[1:3]) if shape is not None and len(shape) == 4 else ("H", "W")
+    )
+    size = f"({width if isinstance(width, int) else 224}, {height if isinstance(height, int) else 224})"
+    dtype = value.dtype.name if value is not None and value.dtype is not None else "float32"
+    layout = ".transpose(2, 0, 1)[None]" if channels_first or shape is None else "[None]"
+    scale = " / 255" if "float" in dtype else ""
+    return CallError(
+        "QR007",
+        "input-file",
+        f"{spec} is an image, and qrun does not guess its layout, size, mean and scale",
+        where=[spec],
+        facts=[
+            ("expected", f"{value.name} {value}" if value is not None else "an array"),
+            ("recipe", "import numpy as np; from PIL import Image"),
+            ("", f"x = np.asarray(Image.open({spec!r}).convert('RGB').resize({size}))"),
+            ("", f"x = (x{scale}).astype(np.{dtype}){layout}  # then mean and std, as in training"),
+            ("", "np.save('x.npy', x)"),
+        ],
+        fixes=["run the recipe in Python, then qrun MODEL -i x.npy"],
+    )

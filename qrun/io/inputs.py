@@ -1,0 +1,242 @@
+"""``--inputs`` and ``--shape`` to feeds: which array goes to which graph input, and random data for the rest.
+
+A SPEC is ``name=REST`` where `name` is a graph input (the longest that fits), REST being a file, ``-`` or JSON;
+otherwise it is a path: .npy (the next input in graph order), .npz (keys are input names), .pb (a TensorProto, next in
+order), a folder with ``input_*.pb``, or ``-``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from qrun.errors import CallError
+from qrun.io import arrays, inline
+from qrun.io.feeds import check_feeds, unknown_input
+from qrun.io.inputerrors import IMAGES, how_to_write, image, no_file, twice, unknown_key, what_inside
+from qrun.io.randoms import random_feeds
+from qrun.io.sizes import fixed_sizes
+from qrun.ir import Array, Model, TensorType
+from qrun.ir.types import describe
+from qrun.memory import Budget, available
+
+
+@dataclass
+class Feeds:
+    """Arrays for a model's inputs, with where each came from.
+
+    notes:   conversions and assumptions that the user should know.
+    sources: ``x.npy``, ``random, seed 0`` and the like, by input name.
+    """
+
+    arrays: dict[str, Array] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    symbols: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Reader:
+    """Assigns specs to inputs: named ones first, then files without a name in graph order."""
+
+    model: Model
+    budget: Budget
+    stdin: IO[bytes] | None
+    feeds: Feeds
+    nameless: list[tuple[Array, str]] = field(default_factory=list)
+
+    @property
+    def known(self) -> dict[str, TensorType]:
+        return _known(self.model)
+
+    def give(self, name: str, array: Array, source: str) -> None:
+        if name not in self.known:
+            raise unknown_input(self.model, name, source)
+        if name in self.feeds.arrays:
+            raise twice(self.model, name, self.feeds.sources[name], source)
+        value = self.known[name]
+        if value.dtype is not None:
+            array, done = arrays.restored(array, value.dtype)
+            if done:
+                self.feeds.notes.append(f"input {name}: {done} ({source})")
+        self.budget.hold(array, f"input {name}")
+        self.feeds.arrays[name] = array
+        self.feeds.sources[name] = source
+
+    def read(self, spec: str) -> None:
+        name, rest = split_name(self.model, spec)
+        if not rest:
+            raise no_file(self.model, name, spec)
+        if name:
+            self.named(name, rest)
+        elif "=" in spec and not os.path.exists(spec) and not _is_folder_path(spec):
+            wrong, _, rest = spec.partition("=")
+            raise unknown_input(self.model, wrong, rest)
+        else:
+            self.path(spec)
+
+    def named(self, name: str, rest: str) -> None:
+        value = inline.parse(rest)
+        if value is not inline.NOTHING:
+            array = inline.to_array(self.model, self.known[name], value, rest)
+            self.feeds.notes.append(f"input {name}: {inline.cut(rest)} read as {describe(array)}")
+            self.give(name, array, inline.cut(rest))
+            return
+        found = self.load(rest, self.known[name])
+        if isinstance(found, dict):
+            if len(found) != 1:
+                fix = f"-i {rest} without a name gives each array to the input of its key"
+                if not found.keys() <= self.known.keys():
+                    fix = f"keep one array in it: {how_to_write([name])}"
+                raise arrays.bad_file(rest, f"{len(found)} arrays: {', '.join(list(found)[:6])}", "one array", fix=fix)
+            found = list(found.values())
+        if len(found) != 1:
+            raise arrays.bad_file(rest, f"{len(found)} arrays", "one array")
+        self.give(name, found[0], "stdin" if rest == "-" else rest)
+
+    def path(self, spec: str) -> None:
+        value = self.model.inputs[0] if self.model.inputs else None
+        found = self.load(spec, value)
+        source = "stdin" if spec == "-" else spec
+        if isinstance(found, dict):
+            for name, array in found.items():
+                if name not in self.known:
+                    raise unknown_key(self.model, name, found, source)
+                self.give(name, array, source)
+        else:
+            self.nameless += [(array, source) for array in found]
+
+    def load(self, spec: str, value: TensorType | None) -> dict[str, Array] | list[Array]:
+        path = Path(spec)
+        if spec == "-":
+            return arrays.read_stream(self.take_stdin(), "stdin", self.budget)
+        if path.suffix.lower() in IMAGES:
+            raise image(spec, value)
+        if os.path.isdir(path):
+            return self.folder(path)
+        if path.suffix == ".pb":
+            from qrun.ir.tensorfile import read_tensor
+
+            return [read_tensor(path)[1]]
+        try:
+            with open(path, "rb") as stream:
+                start = stream.read(len(arrays.NPY))
+        except (OSError, ValueError) as error:
+            raise arrays.no_such_file(path, error) from None
+        if start.startswith(arrays.ZIP) or (path.suffix == ".npz" and start != arrays.NPY):
+            with open(path, "rb") as stream:
+                return self.archive(spec, stream)
+        return [arrays.read_npy(path, self.budget)]
+
+    def archive(self, spec: str, stream: IO[bytes]) -> dict[str, Array]:
+        found = arrays.read_npz(spec, stream, self.budget)
+        if not found and self.model.inputs:
+            names = [value.name for value in self.model.inputs]
+            raise arrays.bad_file(spec, "no arrays", f"arrays for {', '.join(names[:6])}", fix=how_to_write(names))
+        return found
+
+    def folder(self, path: Path) -> list[Array]:
+        from qrun.ir.tensorfile import read_tensor
+
+        files = list(arrays.numbered(path, "input"))
+        if not files and (any(path.glob("output_*.pb")) or not self.model.inputs):
+            return []
+        if not files:
+            raise arrays.bad_file(
+                str(path), "no input_0.pb in that folder", "a folder with input_0.pb, input_1.pb, ...",
+                fix=what_inside(path),
+            )  # fmt: skip
+        return [read_tensor(file)[1] for file in files]
+
+    def take_stdin(self) -> IO[bytes]:
+        if self.stdin is None:
+            raise CallError("QR005", "bad-option", "only one - may read stdin", facts=[("got", "a second -")],
+                            fixes=["write one of them to a file first"])  # fmt: skip
+        stream, self.stdin = self.stdin, None
+        if stream.isatty():
+            raise CallError("QR005", "bad-option", "- reads stdin, but stdin is a terminal",
+                            fixes=["qrun MODEL -i - < x.npy"])  # fmt: skip
+        return stream
+
+    def assign_nameless(self) -> None:
+        free = [v.name for v in self.model.inputs if v.name not in self.feeds.arrays]
+        if len(self.nameless) > len(free):
+            array, source = self.nameless[len(free)]
+            taken = ", ".join(f"{n} ({s})" for n, s in self.feeds.sources.items())
+            raise CallError(
+                "QR002",
+                "unknown-input",
+                f"no input is left for {source}",
+                where=[self.model.label],
+                facts=[("inputs", ", ".join(v.name for v in self.model.inputs) or "none"),
+                       ("given", taken or f"{len(self.nameless)} arrays, of which {source} is one too many")],
+                fixes=["-i NAME=FILE says which input a file is for"],
+            )  # fmt: skip
+        for name, (array, source) in zip(free, self.nameless, strict=False):
+            self.give(name, array, source)
+
+
+def read_inputs(
+    model: Model,
+    specs: Sequence[str],
+    *,
+    shapes: Sequence[str] = (),
+    random: bool = False,
+    seed: int = 0,
+    max_memory: int | None = None,
+    stdin: IO[bytes] | None = None,
+) -> Feeds:
+    """Feeds for a model from ``--inputs``, ``--shape``, ``--random`` and ``--seed``.
+
+    No spec at all means random data for every input. Raises CallError for anything that does not fit.
+    """
+    feeds = Feeds()
+    stream = stdin if stdin is not None else sys.stdin.buffer if sys.stdin is not None else None
+    free = available() if max_memory is None else None
+    budget = Budget(max_memory if free is None else free * 4 // 5)
+    reader = _Reader(model, budget, stream, feeds)
+    sizes = fixed_sizes(model, shapes)
+    for spec in sorted(specs, key=lambda s: not split_name(model, s)[0]):
+        reader.read(spec)
+    reader.assign_nameless()
+    feeds.symbols = dict(sizes.symbols)
+    checked = check_feeds(model, feeds.arrays, feeds.sources, sizes=sizes, partial=random or not specs)
+    feeds.arrays = checked
+    missing = [v for v in model.inputs if v.name not in checked]
+    if missing:
+        made, unset = random_feeds(model, missing, checked, sizes, seed, reader.budget)
+        feeds.arrays = {v.name: made[v.name] if v.name in made else checked[v.name] for v in model.inputs} | checked
+        for name in made:
+            feeds.sources[name] = f"random, seed {seed}"
+        shown = ", ".join(f"{v.name} {describe(made[v.name])}" for v in missing[:4])
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        assumed = f"; {', '.join(f'{s}=1' for s in unset)} (--shape changes that)" if unset else ""
+        feeds.notes.append(f"random data, seed {seed}, for {shown}{more}{assumed}")
+        feeds.symbols |= dict.fromkeys(unset, 1)
+    return feeds
+
+
+def files_read(model: Model, specs: Sequence[str]) -> dict[str, str]:
+    """The paths of the model and of the files that these specs name, and what each is, for messages."""
+    found = {str(model.path): "the model of this call"} if model.path else {}
+    folder = model.path.parent if model.path else Path()
+    found |= {str(folder / name): "a file of the model's data" for name in model.external_files}
+    return found | {split_name(model, spec)[1]: "an input of this call" for spec in specs}
+
+
+def split_name(model: Model, spec: str) -> tuple[str, str]:
+    """A spec as the longest name of an input that it starts with ("" if it has none) and the rest."""
+    name = max((n for n in _known(model) if spec.startswith(n + "=")), key=len, default="")
+    return (name, spec[len(name) + 1 :]) if name else ("", spec)
+
+
+def _known(model: Model) -> dict[str, TensorType]:
+    return {v.name: v for v in (*model.inputs, *model.defaults)}
+
+
+def _is_folder_path(spec: str) -> bool:
+    return spec.endswith("/") or "/" in spec.partition("=")[0]

@@ -1,0 +1,195 @@
+"""``--output``: tensors to .npz, .npy, a test_data_set folder or stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from qrun.errors import CallError
+from qrun.files import cannot, check_file, check_folder, replacing, write_files
+from qrun.io.arrays import numbered, storable, write_npy
+from qrun.ir import Array, Model
+
+MAX_KEY = 65535
+"""Bytes of a name in a zip archive."""
+
+
+def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, stdout_taken: bool = False) -> None:
+    """Raise CallError before the run if tensors of these names cannot go to `target`.
+
+    read: paths of the files that this call reads, and what they are; they are not written over.
+    """
+    if target == "-":
+        if stdout_taken:
+            raise _bad("stdout cannot hold both JSON and tensors", target, "-o out.npz --json")
+        if sys.stdout is None or sys.stdout.isatty():
+            raise _bad("-o - writes .npy data, and stdout is a terminal", target, "qrun MODEL -o - > y.npy")
+        return
+    path = Path(target)
+    if is_folder(target):
+        check_folder(target)
+        return
+    if path.suffix == ".npy":
+        if len(names) != 1:
+            raise _bad(f"{target} holds one array, and there are {len(names)}: {', '.join(names[:4])}", target,
+                       f"-o {path.with_suffix('.npz')}")  # fmt: skip
+    elif path.suffix == ".npz":
+        check_keys(names)
+    else:
+        folder = f"-o {target}/ writes a folder" if not path.suffix and not os.path.exists(target) else ""
+        raise _bad(f"-o {target} has a suffix that qrun does not write" if path.suffix else f"-o {target} has no suffix",
+                   target, folder or "out.npz, out.npy (one output), DIR/ or -")  # fmt: skip
+    check_trace(target, read)
+
+
+def check_trace(target: str, read: Mapping[str, str]) -> None:
+    """Raise CallError before the run if a file, such as a trace, cannot be written to `target`; read: as above."""
+    check_file(target)
+    taken = next((what for path, what in read.items() if _same_file(target, path)), "")
+    if taken:
+        raise cannot(target, f"it is {taken}", "name another file")
+
+
+def _same_file(first: str, second: str) -> bool:
+    """Are these one regular file, or will they be? Links count as what they point to."""
+    if os.path.isfile(first) and os.path.isfile(second):
+        return os.path.samefile(first, second)
+    return bool(second) and not os.path.exists(first) and os.path.realpath(first) == os.path.realpath(second)
+
+
+def is_folder(target: str) -> bool:
+    return target.endswith(("/", os.sep)) or os.path.isdir(target)
+
+
+def save(
+    target: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array], extra: Sequence[str] = ()
+) -> list[str]:
+    """Write the outputs (for a folder the inputs too) and return notes about types that changed on the way.
+
+    extra: the names among the outputs that are not outputs of the graph.
+    Raises CallError if something cannot be written.
+    """
+    if is_folder(target):
+        _save_folder(Path(target), inputs, outputs, extra)
+        return []
+    stored, notes = {}, []
+    for name, array in outputs.items():
+        stored[name], done = storable(array)
+        if done:
+            notes.append(f"output {name}: .npy has no such type, {done} (-o DIR/ keeps the type)")
+    if target == "-":
+        for array in stored.values():
+            write_npy(sys.stdout.buffer, array)
+        sys.stdout.buffer.flush()
+        return notes
+    with replacing(target) as stream:
+        if Path(target).suffix == ".npy":
+            write_npy(stream, next(iter(stored.values())))
+        else:
+            write_npz(stream, stored)
+    return notes
+
+
+def check_keys(names: Iterable[str]) -> None:
+    """Raise CallError if a .npz file cannot hold arrays of these names: a reader would lose one, or find another there.
+
+    The names of a zip archive end at NUL and have at most 65535 bytes of UTF-8; numpy reads ``y.npy`` as ``y``.
+    """
+    known = set(names)
+    for name in known:
+        got = ""
+        try:
+            length = len(f"{name}.npy".encode())
+            if length > MAX_KEY:
+                got = f"{length} bytes"
+            elif zipfile.ZipInfo(name).filename != name:
+                got = f"it would become {zipfile.ZipInfo(name).filename!r}"
+            elif name.endswith(".npy") and name.removesuffix(".npy") in known:
+                got = f"numpy would read {name.removesuffix('.npy')!r} in its place"
+        except UnicodeEncodeError:
+            got = "it is no UTF-8 text"
+        if got:
+            raise CallError(
+                "QR008", "cannot-write", f"a .npz file cannot hold the tensor name {name[:60]!r}",
+                facts=[("expected", f"UTF-8 text of at most {MAX_KEY - 4} bytes, without NUL"), ("got", got)],
+                fixes=["-o DIR/ writes numbered files that hold any name"],
+            )  # fmt: skip
+
+
+def write_npz(stream: IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Arrays by name, uncompressed, the same bytes for the same arrays. Raises CallError as `check_keys`."""
+    check_keys(arrays)
+    with zipfile.ZipFile(stream, "w", allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                write_npy(member, array)
+
+
+def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str, Array], extra: Sequence[str]) -> None:
+    kinds = {
+        "input": dict(inputs),
+        "output": {name: array for name, array in outputs.items() if name not in extra},
+        "tensor": {name: array for name, array in outputs.items() if name in extra},
+    }
+    for kind, arrays in kinds.items():
+        count = sum(1 for _ in numbered(folder, kind))
+        if count > len(arrays):
+            raise CallError(
+                "QR008",
+                "cannot-write",
+                f"{folder} holds more {kind}s than this run has",
+                where=[str(folder)],
+                facts=[("expected", f"at most {len(arrays)} files {kind}_*.pb"), ("got", str(count))],
+                fixes=["name a new folder, or remove the old files"],
+            )
+    write_files(str(folder), _vectors(kinds))
+
+
+def _vectors(kinds: Mapping[str, Mapping[str, Array]]) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the files of a test_data_set, the inputs first."""
+    from qrun.ir.tensorfile import tensor_bytes
+
+    for kind, arrays in kinds.items():
+        for place, (name, array) in enumerate(arrays.items()):
+            yield f"{kind}_{place}.pb", tensor_bytes(array, name)
+
+
+def _bad(message: str, target: str, fix: str) -> CallError:
+    return CallError("QR005", "bad-option", message, facts=[("got", f"-o {target}")], fixes=[fix])
+
+
+def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Names of the tensors that shell patterns match, in graph order, without the graph's outputs.
+
+    A pattern that is a name stands for it, whatever signs it has. Raises CallError for a pattern without a match.
+    """
+    from difflib import get_close_matches
+    from fnmatch import fnmatchcase
+
+    names = list(dict.fromkeys([
+        *(v.name for v in (*model.inputs, *model.defaults)), *model.constants,
+        *(name for node in model.nodes for name in node.outputs if name),
+    ]))  # fmt: skip
+    made = [name for node in model.nodes for name in node.outputs if name]
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = {pattern} if pattern in names else {name for name in made if fnmatchcase(name, pattern)}
+        if not found:
+            near = get_close_matches(pattern.strip("*?"), names, 3, 0.5)
+            raise CallError(
+                "QR006",
+                "unknown-tensor",
+                f"no tensor matches {pattern!r}",
+                where=[model.label],
+                facts=[("tensors", f"{len(made)}, such as {', '.join(made[:3])}" if made else "none")],
+                fixes=[f"did you mean {' or '.join(near)}?"]
+                if near
+                else [model.filled("qrun inspect MODEL --nodes lists the tensors")],
+            )
+        chosen |= found
+    outputs = {v.name for v in model.outputs}
+    return tuple(name for name in names if name in chosen and name not in outputs)

@@ -1,0 +1,268 @@
+"""qrun's side: the one child process, requests to it, and how it ended if it did."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from queue import SimpleQueue
+from threading import Lock, RLock, Thread
+from typing import IO, Any
+
+from qrun.peers.child.limit import out_of_memory
+from qrun.peers.child.wire import read, write
+
+SERVER = "import sys; sys.path[:] = sys.argv[1:]; from qrun.peers.child.serve import main; main()"
+"""What the child executes; it finds modules where this process does."""
+_ENDING = 10.0
+"""Seconds for a child that has closed its pipe to be gone."""
+_NUMBERS = count()
+
+
+class Failed(Exception):
+    """The runtime refused: an exception of its own, as ``Type: text``."""
+
+    @property
+    def memory(self) -> bool:
+        """Had it no memory left?"""
+        return out_of_memory(str(self))
+
+
+class Crash(Exception):
+    """The child ended before it answered.
+
+    how: in a word, such as ``crashed``. sign: ``SIGSEGV``, ``exit code 3``. last: its last line on stderr, or "".
+    """
+
+    def __init__(self, how: str, sign: str, last: str = "") -> None:
+        super().__init__(f"{how} ({sign})")
+        self.how = how
+        self.sign = sign
+        self.last = last
+
+    @property
+    def memory(self) -> bool:
+        """Had it no memory left?"""
+        return out_of_memory(self.last)
+
+
+class Child:
+    """A process that runs other runtimes. It ends when this one does, however that ends. Raises Crash if it cannot start."""
+
+    def __init__(self) -> None:
+        self._log = _log()
+        self._lock = Lock()
+        self._dropped: list[int] = []
+        self._answers: SimpleQueue[tuple[int, bool, Any] | None] = SimpleQueue()
+        paths = [path for path in sys.path if isinstance(path, str)]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable or "python", "-W", "ignore", "-c", SERVER, *paths],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log or subprocess.DEVNULL,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )  # fmt: skip
+        except OSError as error:
+            raise Crash("could not be started", str(error)) from error
+        Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """The answer to a request. Raises Failed with the runtime's words, Crash if the child ended before it answered.
+
+        Ctrl-C while it waits leaves the child at work; that answer is then passed over.
+        """
+        with self._lock:
+            number = self._send(name, arguments)
+            while True:
+                answer = self._answers.get()
+                if answer is None:
+                    raise self._ended()
+                if answer[0] == number:
+                    break
+        if not answer[1]:
+            raise Failed(answer[2])
+        return answer[2]
+
+    def tell(self, name: str, *arguments: Any) -> None:
+        """A request whose answer nobody waits for."""
+        with self._lock, suppress(Crash):
+            self._send(name, arguments)
+
+    def drop(self, handle: int) -> None:
+        """Let the child forget what it keeps under this number: now, or with the next request if one is under way.
+
+        Threads of a session that nobody needs would go on spinning. Called by the garbage collector, anywhere.
+        """
+        self._dropped.append(handle)
+        if self in _children and self._lock.acquire(blocking=False):
+            try:
+                with suppress(Crash):
+                    self._send("drop", ())
+            finally:
+                self._lock.release()
+
+    def close(self) -> None:
+        """End the process, now."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._log):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+
+    def leave(self) -> None:
+        """Let go of a child of the process that this one was forked from: whatever is still to be written goes nowhere."""
+        assert self._process.stdin is not None
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), self._process.stdin.fileno())
+
+    def _send(self, name: str, arguments: tuple[Any, ...]) -> int:
+        number, dropped = next(_NUMBERS), self._dropped[:]
+        assert self._process.stdin is not None
+        try:
+            write(self._process.stdin, (number, dropped, name, arguments))  # type: ignore[arg-type]
+        except (OSError, ValueError):
+            raise self._ended() from None
+        except BaseException:
+            self.close()
+            raise
+        del self._dropped[: len(dropped)]
+        return number
+
+    def _ended(self) -> Crash:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING)
+        code = self._process.poll()
+        crash = Crash(*_how(code), _last_line(self._log))
+        self.close()
+        return crash
+
+
+class Kept:
+    """What the child keeps for later requests under a number: a model that is loaded, or feeds.
+
+    It is made by a request, with arguments that are asked for again if it has to be made anew because the child has
+    ended. answer: to that request. Raises Failed and Crash.
+    """
+
+    def __init__(self, name: str, arguments: Callable[[], tuple[Any, ...]]) -> None:
+        self._name = name
+        self._arguments = arguments
+        self._child: Child | None = None
+        self._make()
+
+    @property
+    def handle(self) -> int:
+        """Its number in the child that runs now."""
+        with alone():
+            if self._child is not running():
+                self._make()
+            return self._handle
+
+    def forget(self) -> None:
+        """Let it be made anew with the next request."""
+        self._finalizer()
+        self._child = None
+
+    def _make(self) -> None:
+        with alone():
+            self._child, self._handle = running(), next(_NUMBERS)
+            self._finalizer = weakref.finalize(self, self._child.drop, self._handle)
+            self._finalizer.atexit = False
+            self.answer = self._child.ask(self._name, self._handle, *self._arguments())
+
+
+_children: list[Child] = []
+"""The child of this process, if it has one."""
+_turn = RLock()
+
+
+def alone() -> RLock:
+    """For requests that need the same child: with this lock held, no other thread starts another or learns of its end."""
+    return _turn
+
+
+def running() -> Child:
+    """The child of this process; another one if it has ended."""
+    with alone():
+        if _children and not _children[0].alive:
+            _children.pop().close()
+        if not _children:
+            _children.append(Child())
+        return _children[0]
+
+
+def start(runtime: str) -> None:
+    """Let the child import a runtime meanwhile, if it is not at work yet."""
+    if not _children:
+        with suppress(Crash):
+            running().tell("version", runtime)
+
+
+def _end() -> None:
+    while _children:
+        _children.pop().close()
+
+
+def _forked() -> None:
+    """In a forked process: it gets a child of its own, and does not hold the pipe of the other one open."""
+    global _turn
+    _turn = RLock()
+    while _children:
+        _children.pop().leave()
+
+
+atexit.register(_end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _listen(stream: Any, answers: SimpleQueue[tuple[int, bool, Any] | None]) -> None:
+    """All that the child says, in a thread, so that Ctrl-C never cuts a message in two."""
+    with stream, suppress(OSError, EOFError):
+        while True:
+            answers.put(read(stream))
+    answers.put(None)
+
+
+def _log() -> IO[bytes] | None:
+    """A file without a name for what the child's libraries print."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return None
+
+
+def _last_line(log: IO[bytes] | None) -> str:
+    if log is None or log.closed:
+        return ""
+    log.seek(max(log.seek(0, os.SEEK_END) - 4096, 0))
+    lines = log.read().decode(errors="replace").split("\n")
+    return next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
+
+
+def _how(code: int | None) -> tuple[str, str]:
+    """An exit code in words: of POSIX, where those of signals are negative, or of Windows."""
+    if code is None:
+        return "was stopped", "it closed its pipe"
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return "was killed" if name in ("SIGKILL", "SIGTERM") else "crashed", name
+    return ("crashed", f"exit code {code:#010x}") if code >= 2**31 else ("ended", f"exit code {code}")

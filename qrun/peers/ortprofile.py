@@ -1,0 +1,194 @@
+"""onnxruntime's own profiler, with its nodes' times mapped back to the nodes of the model."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from pickle import PickleBuffer
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qrun.errors import UnsupportedError
+from qrun.ir import Array, Model, Node
+from qrun.ir.types import BY_ONNX_NAME
+from qrun.peers import Loaded, Peer, encode_feeds, external_settings, loading, proto_of
+from qrun.peers.child import Kept
+from qrun.peers.ortnodes import Ran, covers, unmarked, with_marks
+from qrun.running.profiling import Profile, Progress, Runner, measure_in_turns
+from qrun.running.session import RunResult, Session
+from qrun.running.steps import NodeEvent, TensorInfo
+
+EVENTS = 50_000
+"""Node times that are taken at most: onnxruntime writes a kilobyte for each."""
+SPINNING = 0.03
+"""Seconds for which onnxruntime's threads spin after a run."""
+_MICROSECOND = 1000
+
+
+class Profiler:
+    """A model in onnxruntime with its profiler on; its settings are those of Peer. A context: it has a folder on disk.
+
+    Raises UnsupportedError if onnxruntime refuses the model, or crashes.
+    """
+
+    def __init__(
+        self, model: Model, *, data: bytes | None = None, threads: int | None = None, max_memory: int | None = None
+    ) -> None:
+        self.model = model
+        self._folder = tempfile.TemporaryDirectory(prefix="qrun-")
+        folder = Path(self._folder.name)
+        try:
+            settings = {"optimized_model_external_initializers_file_name": "weights",
+                        "optimized_model_external_initializers_min_size_in_bytes": "256"}  # fmt: skip
+            options = {"threads": threads or 0, "settings": {**settings, **external_settings(model)},
+                       "profile": str(folder / "profile"), "optimized": str(folder / "model.onnx")}  # fmt: skip
+            marked = with_marks(model, proto_of(model, data, ())).SerializeToString()
+            kept = Kept("load", lambda: ("ort", loading(max_memory, model, threads), PickleBuffer(marked), options))
+            optimized = onnx.load_model(folder / "model.onnx", load_external_data=False)
+        except Exception as error:
+            self._folder.cleanup()
+            raise UnsupportedError(
+                "QR013", "backend-refused", "onnxruntime's profiler cannot load this model",
+                where=[model.label], facts=[("got", " ".join(str(error).split())[:400])],
+            ) from error  # fmt: skip
+        self.nodes = covers(model, list(optimized.graph.node))
+        self._loaded = Loaded(model, "onnxruntime's profiler", max_memory, kept, (), encode_feeds, list)
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> Runner:
+        """Runs with the profiler, as many as are worth timing. They raise RunError with onnxruntime's words."""
+        return self._loaded.runner(feeds, settle, max(EVENTS // max(len(self.nodes), 1), 5))
+
+    def finish(self, plain: Profile, watched: Profile, macs: Mapping[int, int]) -> Profile:
+        """`plain`, the profile of runs without the profiler, with the nodes' times of the runs with it, if it has them all.
+
+        macs: multiply-adds by node of the model, as far as they are known.
+        """
+        found = json.loads(Path(self._loaded.finish()).read_text(encoding="utf-8"))
+        runs = len(watched.run_ns)
+        times: dict[str, list[dict[str, Any]]] = {}
+        for event in found:
+            if event["cat"] == "Node":
+                times.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event)
+        whole = [event for event in found if event["name"] == "model_run"][-runs:]
+        if len(whole) < runs:
+            return plain
+        events: list[NodeEvent] = []
+        rows, taken = [], set[int]()
+        for number, (ran, name) in enumerate(_paired(self.nodes, times)):
+            mine = times.get(name, [])[-runs:]
+            if len(mine) == runs:
+                index = ran.named if ran.members and ran.named not in taken else len(self.model.nodes) + number
+                taken.add(index)
+                events.append(self._event(index, ran, mine[-1], macs if index == ran.named else {}, whole[-1]["ts"]))
+                rows.append([event["dur"] * _MICROSECOND for event in mine])
+        order = sorted(range(len(events)), key=lambda at: events[at].start_ns)
+        node_ns = np.array([rows[at] for at in order], np.int64).reshape(len(rows), runs)
+        last = replace(plain.last, events=tuple(events[at] for at in order), start_ns=0,
+                       duration_ns=whole[-1]["dur"] * _MICROSECOND)  # fmt: skip
+        watched_ns = tuple(event["dur"] * _MICROSECOND for event in whole)
+        return replace(plain, node_ns=node_ns, last=last, watched_ns=watched_ns)
+
+    def _event(self, index: int, ran: Ran, event: Mapping[str, Any], macs: Mapping[int, int], begin: int) -> NodeEvent:
+        proto, nodes = ran.proto, self.model.nodes
+        name = unmarked(self.model, proto.name)
+        if ran.members and not name:
+            name = f"{nodes[ran.named].label}/{proto.op_type}"
+        inputs, outputs = ([unmarked(self.model, n) for n in names if n] for names in (proto.input, proto.output))
+        node = Node(index, name, proto.domain, proto.op_type, 1, tuple(inputs), tuple(outputs))
+        args = event["args"]
+        return NodeEvent(
+            index,
+            (event["ts"] - begin) * _MICROSECOND,
+            event["dur"] * _MICROSECOND,
+            _infos(inputs, args.get("input_type_shape") or []),
+            _infos(outputs, args.get("output_type_shape") or []),
+            sum(macs.get(member, 0) for member in ran.members),
+            "ort",
+            group=ran.members,
+            node=node,
+        )
+
+
+def ort_profiles(
+    peer: Peer,
+    feeds: Mapping[str, Array],
+    *,
+    data: bytes | None = None,
+    threads: int | None = None,
+    runs: int | None = None,
+    warmup: int = 1,
+    seconds: float = 3.0,
+    progress: Progress | None = None,
+    session: Session | None = None,
+    macs: Mapping[int, int] | None = None,
+) -> list[Profile]:
+    """The profile of onnxruntime, and before it that of `session` if it is given, measured in turn.
+
+    peer:    onnxruntime without its profiler, which makes runs slower: the times of whole runs are its; those of nodes
+             come from as many runs of another session with the profiler, or as many as EVENTS allows.
+    data, threads: as for the peer. seconds: for each of the two or three that take turns.
+    macs:    multiply-adds by node of the model, if there is no session that tells them.
+    """
+    settle = 0.0 if threads == 1 else SPINNING
+    runners = [session.runner(feeds)] if session else []
+    runners.append(peer.runner(feeds, settle))
+    with ExitStack() as stack:
+        profiler = None
+        if all(array.dtype.kind != "V" for array in feeds.values()):
+            with suppress(UnsupportedError):
+                profiler = stack.enter_context(
+                    Profiler(peer.model, data=data, threads=threads, max_memory=peer.max_memory)
+                )
+        if profiler is not None:
+            runners.append(profiler.runner(feeds, settle))
+        found = measure_in_turns(runners, runs, warmup, seconds * len(runners), progress)
+        if session is not None:
+            macs = multiply_adds(found[0].last)
+        if profiler is not None:
+            found[-2:] = [profiler.finish(found[-2], found[-1], macs or {})]
+    return found
+
+
+def multiply_adds(result: RunResult) -> dict[int, int]:
+    """Multiply-adds of qrun's nodes, by index."""
+    return {event.index: event.macs for event in result.events}
+
+
+def _paired(nodes: Sequence[Ran], times: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[Ran, str]]:
+    """The nodes with their names in the profile, where those without one are ``Op_index``; and what else is there.
+
+    Nodes without a name come from the bodies of operators that onnxruntime has no kernel for.
+    """
+    named = {ran.proto.name for ran in nodes if ran.proto.name}
+    spare: dict[str, list[str]] = {}
+    for name in sorted(times.keys() - named, key=lambda name: int(times[name][0]["args"]["node_index"])):
+        spare.setdefault(times[name][0]["args"]["op_name"], []).append(name)
+    for ran in nodes:
+        others = spare.get(ran.proto.op_type)
+        yield ran, ran.proto.name or (others.pop(0) if others else "")
+    for op, names in spare.items():
+        yield from ((Ran(onnx.NodeProto(op_type=op, name=name), (), -1), name) for name in names)
+
+
+def _infos(names: Sequence[str], shapes: Sequence[Mapping[str, Sequence[int]]]) -> tuple[TensorInfo, ...]:
+    found = []
+    for name, entry in zip(names, shapes, strict=False):
+        for kind, shape in entry.items():
+            if kind in BY_ONNX_NAME:
+                found.append(TensorInfo(name, BY_ONNX_NAME[kind], tuple(int(n) for n in shape)))
+    return tuple(found)

@@ -1,0 +1,216 @@
+"""Which kernel runs a step: the native one, made when a step first meets its inputs' shapes, or the reference."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from qrun.errors import CallError, UnsupportedError
+from qrun.ir import Array, Model
+from qrun.memory import Budget
+from qrun.ops import Arith, Context, Observation, find
+from qrun.ops._native import NativeKernel, Site
+from qrun.running.plan import Step
+
+if TYPE_CHECKING:
+    from qrun.native import Engine
+
+VARIANTS = 4
+"""Kernels kept per node, for different shapes; the oldest goes."""
+
+
+class TensorLike(Protocol):
+    """Anything with the type and shape of a tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+Key = tuple[tuple[tuple[int, ...], np.dtype[Any], bytes] | None, ...]
+How = Literal["", "constant", "value"]
+"""Whether an input of a node is the same in each run; ``value``: made by an operator that sees shapes only, so that
+kernels are kept for each of its values."""
+Fixed = tuple[How, ...]
+Claim = tuple[tuple[int, ...], int, str]
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Bound:
+    """A native kernel ready to run, or the reason why the reference kernel runs (`why`, then `kernel` is None).
+
+    claims: memory to claim before each run; observations: what the parameters alone tell, the same in each run.
+    """
+
+    kernel: NativeKernel | None
+    why: str
+    claims: tuple[Claim, ...] = ()
+    observations: tuple[Observation, ...] = ()
+
+
+class _Recorded(Budget):
+    """A budget as another one stands now, which remembers what is claimed."""
+
+    __slots__ = ("claims",)
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget.limit)
+        self.live = budget.live
+        self.claims: list[Claim] = []
+
+    def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
+        super().claim(shape, itemsize, what)
+        self.claims.append((tuple(int(n) for n in shape), itemsize, what))
+
+
+class NativeKernels:
+    """The native kernels of one model. Safe to use from several threads.
+
+    literal: why nodes, by index, were left in float by the passes that look for integer operators.
+    """
+
+    def __init__(self, model: Model, engine: Engine, arith: Arith, literal: Mapping[int, str] | None = None) -> None:
+        self.model = model
+        self.engine = engine
+        self.arith: Arith = arith
+        self.literal = literal or {}
+        self._fixed: dict[int, Fixed] = {}
+        self._bound: dict[int, dict[Key, Bound]] = {}
+        self._alike: WeakValueDictionary[Hashable, Bound] = WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def known(self, step: Step, args: Sequence[Array | None]) -> Bound | None:
+        """What was bound for these shapes and types, if anything."""
+        fixed = self._fixed.get(step.node.index)
+        return None if fixed is None else self._bound[step.node.index].get(_key(args, fixed))
+
+    def bound(self, step: Step, infos: Mapping[str, TensorLike], shapes: Mapping[str, Array]) -> Bound | None:
+        """What was bound for inputs of these types and shapes, if anything. shapes: what shape operators made."""
+        fixed = self._fixed.get(step.node.index)
+        if fixed is None:
+            return None
+        names = zip(step.node.inputs, fixed, strict=True)
+        args = [
+            shapes[name] if f == "value" else infos[name] if name and f != "constant" else None for name, f in names
+        ]
+        return self._bound[step.node.index].get(_key(args, fixed))
+
+    def bind(self, step: Step, args: Sequence[Array | None], budget: Budget) -> Bound:
+        """The kernel for these inputs. Raises what the reference kernel's checks raise."""
+        index = step.node.index
+        with self._lock:
+            found = self.known(step, args)
+            if found is not None:
+                return found
+            fixed = tuple(self._how_fixed(name) for name in step.node.inputs)
+            bound = self._shared(step, args, fixed, budget)
+            kept = self._bound.setdefault(index, {})
+            while len(kept) >= VARIANTS:
+                del kept[next(iter(kept))]
+            kept[_key(args, fixed)] = bound
+            self._fixed[index] = fixed
+            return bound
+
+    def _how_fixed(self, name: str) -> How:
+        if not name or self.model.constant(name) is not None:
+            return "constant"
+        made = self.model.producers.get(name)
+        definition = find(made.domain, made.op_type, made.version) if made else None
+        return "value" if definition is not None and definition.form == "shape" else ""
+
+    def _shared(self, step: Step, args: Sequence[Array | None], fixed: Fixed, budget: Budget) -> Bound:
+        """What another node has that differs in the names of the tensors only, or a new one."""
+        node = step.node
+        parts = zip(node.inputs, fixed, _key(args, fixed), strict=True)
+        given = tuple(name if how == "constant" else part for name, how, part in parts)
+        attributes = tuple((name, type(value), value) for name, value in node.attributes.items())
+        key = (node.domain, node.op_type, node.version, attributes, given, tuple(map(bool, node.outputs)))
+        try:
+            found = self._alike.get(key)
+        except TypeError:  # an attribute that is an array
+            return self._make(step, args, tuple(map(bool, fixed)), budget)
+        if found is None:
+            found = self._make(step, args, tuple(map(bool, fixed)), budget)
+            if found.kernel is not None:
+                self._alike[key] = found
+        return found
+
+    def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> Bound:
+        from qrun.native import Declined
+
+        definition = step.definition
+        if definition.lowering is None:
+            return Bound(None, self.literal.get(step.node.index, "no native kernel"))
+        missing = len(definition.inputs) - len(args)
+        names = tuple(p.name for p in definition.inputs)
+        recorded = _Recorded(budget)
+        wanted = tuple(bool(name) for name in step.node.outputs)
+        ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=recorded)
+        inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
+        site = Site(self.engine, inputs, fixed, names, _attributes(step), ctx)
+        try:
+            kernel = definition.lowering(site)
+        except Declined as reason:
+            return Bound(None, str(reason))
+        return Bound(kernel, "", tuple(recorded.claims), tuple(ctx.observations))
+
+
+def _key(args: Sequence[TensorLike | None], fixed: Fixed) -> Key:
+    return tuple(
+        None if f == "constant" or a is None else (a.shape, a.dtype, np.asarray(a).tobytes() if f else b"")
+        for a, f in zip(args, fixed, strict=True)
+    )
+
+
+def _attributes(step: Step) -> Mapping[str, Any]:
+    """The node's attributes with the defaults of those it does not give."""
+    parameters = step.definition.signature.parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.name != "ctx"}
+    return {**defaults, **step.kwargs}
+
+
+def undecided(error: Exception) -> bool:
+    """Whether this is a native kernel's word that it cannot decide a result, which the reference kernel can."""
+    from qrun.native import Undecided
+
+    return isinstance(error, Undecided)
+
+
+def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) -> Engine:
+    """The native engine. Raises UnsupportedError where it cannot run, CallError for an unknown instruction set."""
+    try:
+        from qrun.native import Declined, Engine, available, default_directory
+
+        usable = available()
+    except (ImportError, OSError) as error:
+        raise _unavailable("--backend native needs llvmlite, which cannot be imported", error,
+                           "pip install llvmlite") from None  # fmt: skip
+    directory = default_directory() if cache is True else None if cache is False else cache
+    try:
+        return Engine.create(isa, directory, threads)
+    except Declined as reason:
+        if not usable:
+            raise _unavailable("--backend native has no kernels for this machine", reason) from None
+        known = ", ".join(i.name for i in usable)
+        raise CallError("QR005", "bad-option", f"the instruction set {isa!r} cannot be used here",
+                        facts=[("expected", known), ("got", isa)], fixes=["unset QRUN_ISA"]) from None  # fmt: skip
+
+
+def cache_refused(engine: Engine) -> str:
+    """Why compiled kernels are not kept though they should be; "" if they are, or need not be."""
+    cache = engine.kernels.cache
+    return f"{cache.directory} {cache.refused}" if cache.directory and cache.refused else ""
+
+
+def _unavailable(message: str, reason: Exception, *fixes: str) -> UnsupportedError:
+    return UnsupportedError("QR014", "native-unavailable", message, facts=[("got", str(reason)[:200])],
+                            fixes=[*fixes, "--backend reference needs nothing more"])  # fmt: skip

@@ -1,0 +1,155 @@
+"""Running a plan: feeds in, outputs and one event per node out, step by step or as a native program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+
+import numpy as np
+
+from qrun.errors import MemoryLimitError, RunError
+from qrun.ir import Array, Model
+from qrun.ir.types import describe, type_name
+from qrun.memory import Budget
+from qrun.ops import Arith
+from qrun.running.dispatch import NativeKernels
+from qrun.running.foresight import foresee
+from qrun.running.plan import Plan
+from qrun.running.programs import Compiled
+from qrun.running.steps import Clock, NodeEvent, Run, run_step
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors and claimed scratch.
+
+    start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
+    reference kernels observe what native ones cannot; aside_ns: how long it did.
+    first_ns: of the first run, if duration_ns and the events' times are those of the fastest of `runs`; else 0.
+    """
+
+    outputs: Mapping[str, Array]
+    events: Sequence[NodeEvent]
+    duration_ns: int
+    peak_bytes: int
+    start_ns: int = 0
+    aside_ns: int = 0
+    first_ns: int = 0
+    runs: int = 1
+
+    def timed_as(self, later: Sequence[RunResult]) -> RunResult:
+        """The same with the times of the fastest of later runs of the same nodes."""
+        best = min(later, key=lambda run: run.duration_ns)
+        events = [replace(own, start_ns=other.start_ns, duration_ns=other.duration_ns, helpers=other.helpers)
+                  for own, other in zip(self.events, best.events, strict=True)]  # fmt: skip
+        return replace(self, events=tuple(events), duration_ns=best.duration_ns, start_ns=best.start_ns,
+                       first_ns=self.duration_ns, runs=1 + len(later))  # fmt: skip
+
+
+def execute(
+    plan: Plan,
+    feeds: Mapping[str, Array],
+    *,
+    arith: Arith = "exact",
+    budget: Budget,
+    observe: bool = True,
+    natives: NativeKernels | None = None,
+    groups: Mapping[int, tuple[int, ...]] | None = None,
+    see: Callable[[str, Array], None] | None = None,
+) -> RunResult:
+    """Run every step of a plan on checked feeds, freeing values after their last use.
+
+    see: shown each tensor that a step made, by name, on a clock that stands still meanwhile.
+    """
+    model = plan.model
+    values: dict[str, Array] = {**model.constants, **feeds}
+    _hold_feeds(model, feeds, budget)
+    events: list[NodeEvent] = []
+    clock = Clock()
+
+    def look(allowed: int) -> None:
+        with clock.aside():
+            foresee(plan.model, plan.steps[len(events) :], values, budget.live, allowed)
+
+    budget.look_ahead(look)
+    run = Run(arith, budget, observe, natives, clock, groups or {})
+    begin = clock.now()
+    for step in plan.steps:
+        events.append(run_step(step, model, values, run))
+        if see is not None:
+            with clock.aside():
+                for name in filter(None, step.node.outputs):
+                    see(name, values[name])
+        for name in step.frees:
+            freed = values.pop(name, None)
+            if freed is not None:
+                budget.release(freed)
+    outputs = _own({name: values[name] for name in plan.keep}, feeds, model, budget)
+    _check_outputs(model, outputs)
+    return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)
+
+
+def run_program(compiled: Compiled, feeds: Mapping[str, Array], budget: Budget, timed: bool) -> RunResult:
+    """Run a plan's native program on checked feeds; with events if `timed`."""
+    begin = perf_counter_ns()
+    plan = compiled.plan
+    _hold_feeds(plan.model, feeds, budget)
+    ran = compiled.run(feeds, budget)
+    made = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
+    outputs = _own(made, feeds, plan.model, budget)
+    _check_outputs(plan.model, outputs)
+    duration = perf_counter_ns() - begin
+    return RunResult(outputs, compiled.timed(ran) if timed else (), duration, budget.peak, begin)
+
+
+def _hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None:
+    for name, array in feeds.items():
+        try:
+            budget.hold(array, name)
+        except MemoryLimitError as error:
+            error.where = (model.label, f"input {name}")
+            raise
+
+
+def _own(outputs: Mapping[str, Array], feeds: Mapping[str, Array], model: Model, budget: Budget) -> dict[str, Array]:
+    """The outputs as arrays of their own, which the caller may write to."""
+    seen = {id(_root(array)) for array in feeds.values()}
+    found = {}
+    for name, array in outputs.items():
+        found[name] = array
+        if not array.flags.writeable or id(_root(array)) in seen:
+            found[name] = _copied(name, array, model, budget)
+        seen.add(id(_root(found[name])))
+    return found
+
+
+def _copied(name: str, array: Array, model: Model, budget: Budget) -> Array:
+    try:
+        budget.reserve(array.nbytes, name)
+    except MemoryLimitError as error:
+        error.where = (model.label, f"output {name}")
+        raise
+    return array.copy()
+
+
+def _root(array: Array) -> Array:
+    """The array whose memory it is."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:
+    """A graph output must have the element type that the graph declares for it."""
+    for value in model.outputs:
+        made = outputs.get(value.name)
+        if made is not None and value.dtype is not None and value.dtype != made.dtype:
+            raise RunError(
+                "QR203",
+                "type-not-allowed",
+                f"output {value.name!r} is {type_name(made.dtype)}, but the graph declares {type_name(value.dtype)}",
+                where=[model.label, f"output {value.name}"],
+                facts=[("expected", str(value)), ("got", describe(made))],
+                fixes=["declare the output with the type that its node makes, or add a Cast"],
+            )

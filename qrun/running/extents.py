@@ -1,0 +1,80 @@
+"""Two ways to run a model that fuse its nodes differently, group by group: the smallest groups that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qrun.ir import Model
+from qrun.running.steps import NodeEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Nodes of the model that both ran as a whole, and with which events; each node of the model is in one extent.
+
+    nodes:  indices of the model's nodes; none for what one of them inserted.
+    first, second: places in the two sequences of events. Both empty: nodes that were folded before the run.
+    """
+
+    nodes: tuple[int, ...]
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+
+
+def common_extents(model: Model, first: Sequence[NodeEvent], second: Sequence[NodeEvent]) -> list[Extent]:
+    """The events of two runs, joined where they stand for the same nodes, in graph order.
+
+    Events belong together if they share a node, except one that only quantizes or dequantizes: such a node may go with
+    each of its readers. It joins an event that stands for nothing else to the one that alone has it on the other side.
+    """
+    sides = (first, second)
+    parts = [(side, place) for side, events in enumerate(sides) for place in range(len(events))]
+    joined = {part: part for part in parts}
+
+    def root(part: tuple[int, int]) -> tuple[int, int]:
+        while joined[part] != part:
+            part = joined[part]
+        return part
+
+    having: dict[int, list[tuple[int, int]]] = {}
+    for side, place in parts:
+        for index in sides[side][place].group:
+            having.setdefault(index, []).append((side, place))
+    for index, found in having.items():
+        for one, other in zip(found, found[1:], strict=False):
+            if not _converts(model, index):
+                joined[root(other)] = root(one)
+        for part in found:
+            elsewhere = [other for other in found if other[0] != part[0]]
+            if len(elsewhere) == 1 and all(_converts(model, i) for i in sides[part[0]][part[1]].group):
+                joined[root(part)] = root(elsewhere[0])
+    return _extents(model, parts, {part: root(part) for part in parts}, having)
+
+
+def _extents(
+    model: Model,
+    parts: Sequence[tuple[int, int]],
+    roots: Mapping[tuple[int, int], tuple[int, int]],
+    having: Mapping[int, Sequence[tuple[int, int]]],
+) -> list[Extent]:
+    members: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for part in parts:
+        members.setdefault(roots[part], []).append(part)
+    nodes: dict[tuple[int, int], list[int]] = {root: [] for root in members}
+    folded = []
+    for node in model.nodes:
+        if node.index in having:
+            nodes[roots[having[node.index][0]]].append(node.index)
+        else:
+            folded.append(node.index)
+    made = [
+        Extent(tuple(nodes[root]), *(tuple(place for s, place in group if s == side) for side in (0, 1)))
+        for root, group in members.items()
+    ]
+    made.sort(key=lambda extent: max(extent.nodes, default=len(model.nodes)))
+    return [*made, Extent(tuple(folded), (), ())] if folded else made
+
+
+def _converts(model: Model, index: int) -> bool:
+    return model.nodes[index].op_type in ("QuantizeLinear", "DequantizeLinear")

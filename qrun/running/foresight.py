@@ -1,0 +1,113 @@
+"""What a run will need: the sizes of the tensors that are still to be made, as far as shapes tell, against the limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from qrun.errors import QrunError
+from qrun.ir import Array, Model, Node, TensorType
+from qrun.memory import Budget, over_limit
+from qrun.ops import Context
+from qrun.running.plan import Step
+
+SMALL, BYTES = 1024, 1 << 16
+"""Elements up to which a value may be a shape, and what computing one may take."""
+
+
+def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Array], live: int, allowed: int) -> None:
+    """MemoryLimitError, at the node where it will be, if the steps that are left will need more bytes than allowed.
+
+    values: what is there, by name, of which tensors that were made or fed take `live` bytes.
+    Never raises for a run that the limit allows: what cannot be told counts nothing, and neither does what may be a view.
+    """
+    worst, first = live, None
+    for need in _needs(model, steps, values, live):
+        worst = max(worst, need[0])
+        if first is None and need[0] > allowed:
+            first = need
+    if first is not None:
+        needed, node, name, shape, nbytes = first
+        error = over_limit(name, shape, nbytes, needed, allowed, least=worst)
+        error.where = (model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
+        raise error
+
+
+def _needs(
+    model: Model, steps: Sequence[Step], values: Mapping[str, Array], live: int
+) -> Iterator[tuple[int, Node, str, tuple[int, ...], int]]:
+    """For each output that is told: bytes held with it, its node, name, shape and bytes."""
+    told = _Told(model, values)
+    sizes = {name: array.nbytes for name, array in values.items() if name not in model.constants}
+    for step in steps:
+        told.learn(step)
+        views = step.definition.form == "moves"
+        for name in filter(None, step.node.outputs):
+            shape, nbytes = _size(told.types.get(name))
+            if views and nbytes <= sizes.get(step.node.inputs[0], nbytes):
+                nbytes = 0
+            sizes[name] = nbytes
+            live += nbytes
+            yield live, step.node, name, shape, nbytes
+        live = max(0, live - sum(sizes.pop(name, 0) for name in step.frees))
+
+
+class _Told:
+    """What is known of tensors before they are made: types and shapes, and the values of small ones.
+
+    Small values are computed by the kernels, not by ONNX, whose propagation of data knows no limit.
+    """
+
+    def __init__(self, model: Model, values: Mapping[str, Array]) -> None:
+        self.opsets = model.opsets
+        self.types: dict[str, TensorType] = {}
+        self.values: dict[str, Array] = {}
+        for name, array in values.items():
+            self._see(name, array)
+
+    def _see(self, name: str, array: Array) -> None:
+        self.types[name] = TensorType(name, array.dtype, array.shape)
+        if array.size <= SMALL:
+            self.values[name] = array
+
+    def learn(self, step: Step) -> None:
+        """What the step makes of what is known."""
+        from qrun.ir.infer import infer_node
+
+        node = step.node
+        names = [name for name in node.inputs if name]
+        if step.definition.form == "shape":
+            given = [self._stand_in(name) for name in node.inputs]
+        else:
+            given = [self.values.get(name) for name in node.inputs]
+        if all(a is not None or not name for a, name in zip(given, node.inputs, strict=True)):
+            ctx = Context(
+                "exact", node.version, len(node.outputs), tuple(map(bool, node.outputs)), False, Budget(BYTES)
+            )
+            try:
+                made = step.definition.compute(given, step.kwargs, ctx)
+            except (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError):
+                made = ()
+            for name, array in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False):
+                self._see(name, array)
+        if any(name and name not in self.types for name in node.outputs) and all(name in self.types for name in names):
+            known = {name: self.types[name] for name in names}
+            self.types |= infer_node(node, self.opsets, known, {n: self.values[n] for n in names if n in self.values})
+
+    def _stand_in(self, name: str) -> Array | None:
+        """An array of the tensor's shape that takes no memory."""
+        value = self.types.get(name)
+        if value is None or value.dtype is None or value.shape is None:
+            return None
+        shape = [d for d in value.shape if isinstance(d, int)]
+        return np.broadcast_to(np.zeros((), value.dtype), shape) if len(shape) == len(value.shape) else None
+
+
+def _size(value: TensorType | None) -> tuple[tuple[int, ...], int]:
+    """Shape and bytes of a tensor; none where an axis or the type is unknown."""
+    if value is None or value.dtype is None or value.shape is None:
+        return (), 0
+    shape = tuple(d for d in value.shape if isinstance(d, int))
+    return (shape, math.prod(shape) * value.dtype.itemsize) if len(shape) == len(value.shape) else ((), 0)

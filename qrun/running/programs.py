@@ -1,0 +1,219 @@
+"""Native programs of a session: made when a plan has run once with some shapes of inputs, used from then on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from qrun.errors import MemoryLimitError
+from qrun.ir import Array
+from qrun.memory import Budget
+from qrun.ops import Arith, Context
+from qrun.running.dispatch import Bound, NativeKernels
+from qrun.running.plan import Plan, Step
+from qrun.running.steps import NodeEvent, TensorInfo, reference
+
+if TYPE_CHECKING:
+    from qrun.native import Chain
+    from qrun.native.program import Program
+    from qrun.native.stamps import Ran, Stamp
+    from qrun.ops._native import NativeKernel
+
+KEPT = 4
+"""Programs kept per session, for different outputs and shapes; the oldest goes."""
+
+Key = tuple[tuple[str, ...], tuple[tuple[str, tuple[int, ...], str], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A plan as a native program, for inputs of certain shapes.
+
+    events: of its steps, as they will be in each run but for the times.
+    """
+
+    plan: Plan
+    program: Program
+    bounds: tuple[Bound | None, ...]
+    events: tuple[NodeEvent, ...]
+    arith: Arith
+
+    def run(self, feeds: Mapping[str, Array], budget: Budget) -> Ran:
+        """feeds: counted in the budget already. Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one."""
+        known = {**defaults(self.plan), **feeds}
+
+        def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
+            return self._step(item, arrays, budget)
+
+        return self.program.run(known, elsewhere, budget)
+
+    def _step(self, item: int, arrays: list[Array], budget: Budget) -> list[Array]:
+        step, bound = self.plan.steps[item], self.bounds[item]
+        node = step.node
+        values = dict(zip(moving(self.plan, step), arrays, strict=True))
+        constants = self.plan.model.constants
+        args = [None if not name else values[name] if name in values else constants[name] for name in node.inputs]
+        if bound is not None and bound.kernel is not None:
+            for shape, itemsize, what in bound.claims:
+                budget.claim(shape, itemsize, what)
+            made: Any = bound.kernel.run(args)
+        else:
+            wanted = tuple(bool(name) for name in node.outputs)
+            ctx = Context(self.arith, node.version, len(node.outputs), wanted, False, budget)
+            made = reference(step, args, ctx)
+        made = made if isinstance(made, tuple) else (made,)
+        return [array for name, array in zip(node.outputs, made, strict=False) if name]
+
+    def timed(self, ran: Ran) -> Timed:
+        """The events of a run."""
+        return Timed(self, ran.stamps)
+
+
+class Timed(Sequence[NodeEvent]):
+    """The events of a run of a program, made of its time stamps when somebody looks at them."""
+
+    def __init__(self, compiled: Compiled, stamps: Sequence[Stamp]) -> None:
+        self._compiled, self._stamps = compiled, stamps
+
+    @cached_property
+    def _events(self) -> tuple[NodeEvent, ...]:
+        from qrun.native.stamps import helped, times
+
+        program = self._compiled.program
+        starts, spans = times(self._stamps, program.item_of, len(program.items))
+        helpers = helped(self._stamps, program.item_of) if program.engine.threads > 1 else {}
+        return tuple(
+            event.at(start, span, helpers.get(item, ()))
+            for item, (event, start, span) in enumerate(zip(self._compiled.events, starts, spans, strict=True))
+        )
+
+    def __len__(self) -> int:
+        return len(self._compiled.events)
+
+    def __iter__(self) -> Iterator[NodeEvent]:
+        return iter(self._events)
+
+    @overload
+    def __getitem__(self, at: int) -> NodeEvent: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[NodeEvent, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> NodeEvent | tuple[NodeEvent, ...]:
+        return self._events[at]
+
+
+class Programs:
+    """The programs of one model. Safe to use from several threads."""
+
+    def __init__(self, natives: NativeKernels, arith: Arith) -> None:
+        self.natives, self.arith = natives, arith
+        self._seen: dict[Key, tuple[NodeEvent, ...]] = {}
+        self._made: dict[Key, Compiled | None] = {}
+        self._lock = threading.Lock()
+
+    def learn(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> None:
+        """Remember which shapes these inputs lead to; a program made for others is forgotten."""
+        with self._lock:
+            key = _key(plan, feeds)
+            for store in (self._seen, self._made):
+                while len(store) >= KEPT:
+                    del store[next(iter(store))]
+            self._seen[key] = events
+            self._made.pop(key, None)
+
+    def ready(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
+        """The program for these inputs, made now if a run with such inputs was seen; None if there is none."""
+        key = _key(plan, feeds)
+        with self._lock:
+            if key in self._seen and key not in self._made:
+                self._made[key] = self._compile(plan, feeds, self._seen.pop(key))
+            return self._made.get(key)
+
+    def _compile(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
+        from qrun.native import Chain, Declined, Foreign, Operand, Program, Task
+
+        infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
+        arrays = {**defaults(plan), **feeds}
+        infos |= {name: TensorInfo(name, a.dtype, a.shape) for name, a in arrays.items()}
+        shapes = self._shapes(plan, infos)
+        bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
+        items: list[Task | Chain | Foreign] = []
+        outside = set(arrays)
+        fixed = dict(shapes)
+        for step, bound in zip(plan.steps, bounds, strict=True):
+            kernel = bound.kernel if bound else None
+            if not shapes.keys().isdisjoint(step.node.outputs):
+                items.append(Foreign((), ()))
+                continue
+            if kernel is None or not kernel.stages:
+                made = tuple(name for name in step.node.outputs if name)
+                items.append(Foreign(moving(plan, step), made))
+                outside.update(made)
+                continue
+            chain = _chain(step, kernel)
+            names = [name for name in chain.inputs if isinstance(name, str)]
+            fixed |= {name: a for name in names if (a := plan.model.constant(name)) is not None}
+            items.append(chain.tasks[0] if len(chain.tasks) == 1 else chain)
+        if not any(isinstance(item, (Task, Chain)) for item in items):
+            return None
+        wanted = [name for name in plan.keep if plan.model.constant(name) is None]
+        given = {name: Operand(infos[name].shape, infos[name].dtype) for name in outside if name in infos}
+        given |= {name: Operand(a.shape, a.dtype) for name, a in fixed.items()}
+        try:
+            program = Program(self.natives.engine, items, given, fixed, wanted)
+        except Declined:
+            return None
+        return Compiled(plan, program, tuple(bounds), events, self.arith)
+
+    def _shapes(self, plan: Plan, infos: Mapping[str, TensorInfo]) -> dict[str, Array]:
+        """What operators make that see only their inputs' shapes, by tensor name."""
+        found = {}
+        for step in plan.steps:
+            if step.definition.form == "shape" and any(step.node.outputs[:1]):
+                stand_ins = [np.broadcast_to(np.zeros((), infos[n].dtype), infos[n].shape) for n in step.node.inputs]
+                found[step.node.outputs[0]] = reference(step, stand_ins, Context(self.arith, step.node.version))
+        return found
+
+
+def _chain(step: Step, kernel: NativeKernel) -> Chain:
+    """The kernel's stages on the node's values; those between them, and outputs without a name, have keys of their own."""
+    from qrun.native import Chain, Task
+
+    node = step.node
+
+    def key(value: int | str, names: Sequence[str]) -> str | tuple[int, int | str]:
+        name = names[value] if isinstance(value, int) and value < len(names) else ""
+        return name or (node.index, value)
+
+    return Chain(tuple(
+        Task(stage.operation, tuple(key(value, node.inputs) for value in stage.inputs), key(stage.output, node.outputs))
+        for stage in kernel.stages
+    ))  # fmt: skip
+
+
+def expected_failure(error: Exception) -> bool:
+    """Whether running step by step may succeed where the program failed with this error."""
+    from qrun.native import Undecided, Unplanned
+
+    return isinstance(error, (Unplanned, Undecided, MemoryLimitError))
+
+
+def moving(plan: Plan, step: Step) -> tuple[str, ...]:
+    """The step's inputs that are not constants, each once."""
+    constants = plan.model.constants.keys() - defaults(plan).keys()
+    return tuple(dict.fromkeys(n for n in step.node.inputs if n and n not in constants))
+
+
+def defaults(plan: Plan) -> dict[str, Array]:
+    """Initializers that inputs may replace."""
+    return {value.name: plan.model.constants[value.name] for value in plan.model.defaults}
+
+
+def _key(plan: Plan, feeds: Mapping[str, Array]) -> Key:
+    return plan.keep, tuple((name, feeds[name].shape, feeds[name].dtype.str) for name in sorted(feeds))

@@ -1,0 +1,304 @@
+"""A model ready to run: backend, plans and programs, made once and kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from qrun.errors import CallError, UnsupportedError
+from qrun.io.feeds import check_feeds
+from qrun.ir import Array, Model, TensorType, load
+from qrun.memory import Budget, default_limit
+from qrun.ops import Arith
+from qrun.passes import has_tables, optimize
+from qrun.running.cpus import usable_cpus
+from qrun.running.dispatch import NativeKernels, cache_refused, make_engine, undecided
+from qrun.running.execution import RunResult, execute, run_program
+from qrun.running.plan import BACKENDS, Plan, plan
+from qrun.running.profiling import Profile, Progress, Runner, measure
+from qrun.running.programs import Programs, expected_failure
+from qrun.running.steps import NodeEvent, TensorInfo
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qrun.native import Engine
+
+__all__ = ["NodeEvent", "Profile", "RunResult", "Session", "TensorInfo"]
+
+PATIENCE_NS = 2 * 10**9
+"""The longest first run that `measured` repeats."""
+LATER_NS, LATER_RUNS = 30 * 10**6, 20
+"""It runs no more when later runs have taken so long, or are so many, but at least two."""
+PLANS = 8
+"""Plans kept per session, for different outputs; the oldest goes."""
+ARITHMETICS = ("exact", "ort", "onnx-ref")
+
+
+class Session:
+    """A model ready to run.
+
+    model:      a path, the bytes of a file, an onnx.ModelProto, or a loaded Model.
+    backend:    ``reference``: exact numpy kernels; ``native``: kernels compiled for this CPU, with the same results, for
+                the nodes that have one (the others run on the reference kernels; the events tell). None: native
+                where it can run, else reference; then `fallback` says why.
+    arith:      ``exact`` (the correctly rounded real value), ``ort`` or ``onnx-ref`` (those runtimes' float arithmetic).
+    fuse:       run the graph with integer operators in place of DequantizeLinear-operator-QuantizeLinear groups, and
+                tables in place of chains of pointwise nodes (qrun.passes tells what stays equal); None: unless the
+                reference backend is asked for.
+    threads:    of the native kernels; None: as many as the CPUs that this process may use.
+    max_memory: bytes a run may hold at once: its inputs while it needs them, every tensor that it makes, and its results;
+                not the weights, which the model holds. None: 80 % of what is free. A run that would need more is
+                refused with MemoryLimitError, before it takes much if shapes tell.
+    cache:      where compiled native kernels are kept: True for the user's private cache folder, False for nowhere, or
+                a directory, which must be this user's alone.
+    isa:        a native instruction set; "" for the best of this CPU.
+
+    Raises QrunError: CallError, ModelError or UnsupportedError here, RunError in `run`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | bytes | onnx.ModelProto | Model,
+        *,
+        backend: str | None = None,
+        arith: Arith = "exact",
+        fuse: bool | None = None,
+        threads: int | None = None,
+        max_memory: int | None = None,
+        cache: str | os.PathLike[str] | bool = True,
+        isa: str = "",
+    ) -> None:
+        _choose("backend", backend or BACKENDS[0], BACKENDS)
+        _choose("arith", arith, ARITHMETICS)
+        if max_memory is not None and (not isinstance(max_memory, int) or max_memory < 0):
+            raise _bad_argument("max_memory", "a number of bytes, or None", max_memory)
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise _bad_argument("threads", "at least 1, or None", threads)
+        if not isinstance(model, (str, Path, bytes, Model)) and not hasattr(model, "graph"):
+            raise _bad_argument("model", "a path, bytes, an onnx.ModelProto or a qrun.Model", model)
+        start = perf_counter_ns()
+        self.model = model if isinstance(model, Model) else load(model)
+        self.arith: Arith = arith
+        self.threads = threads or usable_cpus()
+        self.max_memory = max_memory
+        self._engine, self.fallback = _engine(backend, isa, cache, self.threads)
+        self.backend = "native" if self._engine else "reference"
+        self.fuse = backend != "reference" if fuse is None else fuse
+        self._lock = threading.Lock()
+        self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
+        self._prepared((), False)
+        self.load_ns = perf_counter_ns() - start
+
+    def __repr__(self) -> str:
+        return f"<qrun.Session {self.model.label}: {len(self.model.nodes)} nodes, {self.backend}, {self.arith}>"
+
+    @property
+    def cache_refused(self) -> str:
+        """Why compiled native kernels are not kept though they should be; "" if they are, or need not be."""
+        return cache_refused(self._engine) if self._engine else ""
+
+    @property
+    def inputs(self) -> tuple[TensorType, ...]:
+        """The inputs that must be fed."""
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorType, ...]:
+        return self.model.outputs
+
+    def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
+        """Run once and return arrays by name.
+
+        feeds:   an array of the exact type and shape for each input.
+        outputs: names (or the name) of any tensors of the graph; None: the graph's outputs.
+        """
+        return dict(self._execute(feeds, outputs, False, False).outputs)
+
+    def execute(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, *, observe: bool = True
+    ) -> RunResult:
+        """Run once and return outputs with an event per node.
+
+        observe: let kernels look for saturation, NaN and wrap-around, which costs time.
+        """
+        return self._execute(feeds, outputs, observe, True)
+
+    def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
+        """Run as `execute` does, then as a native program a few times, of which the fastest gives the result its times.
+
+        There is no program without native kernels, and none is made after a first run of more than two seconds.
+        """
+        first = self.execute(feeds, outputs)
+        chosen = self._prepared(_names(outputs), True)
+        if chosen.programs is None or first.duration_ns > PATIENCE_NS:
+            return first
+        values = check_feeds(self.model, feeds)
+        compiled = chosen.programs.ready(chosen.plan, values)
+        if compiled is None:
+            chosen.programs.learn(chosen.plan, values, tuple(first.events))
+            compiled = chosen.programs.ready(chosen.plan, values)
+        if compiled is None:
+            return first
+        try:
+            later = [run_program(compiled, values, self._budget(), True) for _ in range(2)]
+            while len(later) < LATER_RUNS and sum(run.duration_ns for run in later) < LATER_NS:
+                later.append(run_program(compiled, values, self._budget(), True))
+        except Exception as error:
+            if not expected_failure(error):
+                raise
+            return first
+        return first.timed_as(later)
+
+    def watch(
+        self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
+    ) -> RunResult:
+        """Run once as `execute` does, and show every tensor to `see` while it is there: its name and its value.
+
+        A value is freed after its last use, so that no more memory is needed than for a run.
+        tensors: names that are made for certain; a fused graph may otherwise do without some.
+        """
+        chosen = self._prepared(tuple(dict.fromkeys([*(v.name for v in self.model.outputs), *tensors])), True)
+        return execute(plan(chosen.plan.model), check_feeds(self.model, feeds), arith=self.arith,
+                       budget=self._budget(), natives=chosen.natives, groups=chosen.groups, see=see)  # fmt: skip
+
+    def _execute(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool
+    ) -> RunResult:
+        if not isinstance(feeds, Mapping):
+            raise _bad_argument("feeds", "a dict of arrays by input name", feeds)
+        chosen = self._prepared(_names(outputs), observe)
+        values, budget = check_feeds(self.model, feeds), self._budget()
+        if chosen.programs is None or observe:
+            return self._step_by_step(chosen, values, budget, observe)
+        compiled = chosen.programs.ready(chosen.plan, values)
+        failed: Exception | None = None
+        if compiled is not None:
+            try:
+                return run_program(compiled, values, budget, timed)
+            except Exception as error:
+                failed, budget = error, Budget(budget.limit)
+        result = self._step_by_step(chosen, values, budget, observe)
+        if failed is not None and not expected_failure(failed):
+            raise failed
+        if failed is None or not undecided(failed):
+            chosen.programs.learn(chosen.plan, values, tuple(result.events))
+        return result
+
+    def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
+        return execute(chosen.plan, values, arith=self.arith, budget=budget, observe=observe, natives=chosen.natives,
+                       groups=chosen.groups)  # fmt: skip
+
+    def _budget(self) -> Budget:
+        return Budget(default_limit if self.max_memory is None else self.max_memory)
+
+    def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
+        """The nodes, by index, that a run for these outputs does not fuse or tabulate with others, and why."""
+        return dict(self._prepared(_names(outputs), True).reasons)
+
+    def profile(
+        self,
+        feeds: Mapping[str, Array],
+        *,
+        runs: int | None = None,
+        warmup: int = 1,
+        seconds: float = 3.0,
+        progress: Progress | None = None,
+    ) -> Profile:
+        """Run repeatedly and return all timings. runs: None for as many as fit in `seconds`, 5 to 1000.
+
+        The native backend makes its kernels in the first run and its program in the second: these are not timed, and not
+        counted as warm-up.
+        """
+        if runs is not None and runs < 1:
+            raise _bad_argument("runs", "at least 1, or None", runs)
+        runner = self.runner(feeds)
+        return measure(runner.run, self.model, runs, warmup, seconds, progress, runner.prepare)
+
+    def runner(self, feeds: Mapping[str, Array]) -> Runner:
+        """Runs with these inputs, to be measured beside those of others."""
+        prepare = 2 if self._engine is not None and self.model.nodes else 0
+        settle = 0.002 if self.threads > 1 else 0.0
+        return Runner(lambda: self.execute(feeds, observe=False), self.model, prepare, settle=settle)
+
+    def _prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:
+        """The plan for these outputs, and what runs it; plans of one model share their native kernels."""
+        keep = tuple(dict.fromkeys(keep)) or tuple(v.name for v in self.model.outputs)
+        with self._lock:
+            key = (keep, observe and self.fuse)
+            found = self._plans.get(key)
+            if found is None:
+                while len(self._plans) >= PLANS:
+                    del self._plans[next(iter(self._plans))]
+                found = self._plans[key] = self._prepare(*key)
+            return found
+
+    def _prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:
+        first = plan(self.model, keep)
+        if not self.fuse:
+            return self._with_kernels(first, {}, {})
+        other = self._plans.get((keep, not observe))
+        if other is not None and not has_tables(other.plan.model):
+            return other
+        done = optimize(self.model, frozenset(first.keep), self.arith, tables=not observe)
+        reasons = {refusal.index: refusal.reason for refusal in done.refused}
+        return self._with_kernels(plan(done.model, keep), done.groups, reasons)
+
+    def _with_kernels(self, plan: Plan, groups: Mapping[int, tuple[int, ...]], reasons: Mapping[int, str]) -> Prepared:
+        if self._engine is None:
+            return Prepared(plan, groups, reasons)
+        shared = next((p.natives for p in self._plans.values() if p.plan.model is plan.model), None)
+        natives = shared or NativeKernels(plan.model, self._engine, self.arith, reasons)
+        return Prepared(plan, groups, reasons, natives, Programs(natives, self.arith))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan and what runs it.
+
+    groups:  for each of its nodes, by index, the model's nodes that it stands for.
+    reasons: why nodes stand for themselves, by index.
+    """
+
+    plan: Plan
+    groups: Mapping[int, tuple[int, ...]]
+    reasons: Mapping[int, str]
+    natives: NativeKernels | None = None
+    programs: Programs | None = None
+
+
+def _names(outputs: Sequence[str] | None) -> tuple[str, ...]:
+    return (outputs,) if isinstance(outputs, str) else tuple(outputs or ())
+
+
+def _engine(
+    backend: str | None, isa: str, cache: str | os.PathLike[str] | bool, threads: int
+) -> tuple[Engine | None, str]:
+    """The native engine if it is asked for, or can be had; and if it cannot, why."""
+    if backend == "reference":
+        return None, ""
+    try:
+        return make_engine(isa, cache, threads), ""
+    except UnsupportedError as error:
+        if backend is not None:
+            raise
+        return None, dict(error.facts).get("got", str(error))
+
+
+def _bad_argument(name: str, expected: str, got: object) -> CallError:
+    shown = repr(got) if isinstance(got, (int, float, str)) else type(got).__name__
+    return CallError(
+        "QR005", "bad-option", f"{name} is not usable", facts=[("expected", expected), ("got", shown[:80])]
+    )
+
+
+def _choose(what: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise CallError(
+            "QR005", "bad-option", f"{what} {value!r} does not exist", facts=[("expected", ", ".join(allowed))]
+        )

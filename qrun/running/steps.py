@@ -1,0 +1,257 @@
+"""Running one step of a plan: its inputs' types checked, its kernel called and timed, its event told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from qrun.errors import MemoryLimitError, OperatorError, QrunError, RunError
+from qrun.ir import Array, Model, Node
+from qrun.ir.types import describe, type_name
+from qrun.memory import Budget
+from qrun.ops import Arith, Context, Observation
+from qrun.ops._native import NativeSection
+from qrun.running.dispatch import Bound, NativeKernels, undecided
+from qrun.running.plan import Step, located
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Name, element type and shape of a tensor that a node read or wrote."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """What happened at one node: when it started and how long it took (ns), what it read and wrote, its multiply-adds.
+
+    node:     what ran; in a rewritten model it may stand for a `group` of the model's nodes (their indices, `index` is
+              that of the one it is named after).
+    backend:  ``reference`` or ``native``; why: the reason for ``reference`` in a session with another backend.
+    sections: the parts of a native kernel.
+    helpers:  the times in which other threads worked on the node: the thread's number from 1, start and duration (ns).
+    """
+
+    index: int
+    start_ns: int
+    duration_ns: int
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    macs: int
+    backend: str
+    observations: tuple[Observation, ...] = ()
+    why: str = ""
+    sections: tuple[NativeSection, ...] = ()
+    group: tuple[int, ...] = ()
+    node: Node | None = None
+    helpers: tuple[tuple[int, int, int], ...] = ()
+
+    def at(self, start_ns: int, duration_ns: int, helpers: Sequence[tuple[int, int, int]] = ()) -> NodeEvent:
+        """The same at another time, without observations."""
+        return NodeEvent(
+            self.index, start_ns, duration_ns, self.inputs, self.outputs, self.macs, self.backend, (), self.why,
+            self.sections, self.group, self.node, tuple(helpers),
+        )  # fmt: skip
+
+
+class Clock:
+    """perf_counter_ns, less the time spent in `aside` blocks."""
+
+    def __init__(self) -> None:
+        self.aside_ns = 0
+
+    def now(self) -> int:
+        return perf_counter_ns() - self.aside_ns
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        start = perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.aside_ns += perf_counter_ns() - start
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the steps of one run share."""
+
+    arith: Arith
+    budget: Budget
+    observe: bool
+    natives: NativeKernels | None
+    clock: Clock
+    groups: Mapping[int, tuple[int, ...]]
+
+
+def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> NodeEvent:
+    """Run a step on `values` and put what it makes there. Raises RunError with the node's place in the model."""
+    node = step.node
+    args = [values[name] if name else None for name in node.inputs]
+    wanted = tuple(bool(name) for name in node.outputs)
+    ctx = Context(run.arith, node.version, len(node.outputs), wanted, run.observe, run.budget)
+    try:
+        _check_types(step, args)
+        bound = _bind(step, args, run)
+        start = run.clock.now()
+        result = _compute(step, args, bound, ctx)
+        duration = run.clock.now() - start
+        if bound is not None and bound.kernel is not None and run.observe:
+            with run.clock.aside():
+                _observe(step, args, bound, result, ctx)
+    except OperatorError as error:
+        raise located(error, model, node, step.definition) from None
+    except MemoryLimitError as error:
+        raise placed(error, model, node) from None
+    except (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError) as error:
+        raise _failed(error, model, step, args) from error
+    except Exception as error:
+        error.add_note(f"on node {node.index} {node.label} ({node.op}-{node.version})")
+        raise
+    made = result if isinstance(result, tuple) else (result,)
+    if len(made) < sum(1 for name in node.outputs if name):
+        raise _failed(ValueError(f"{len(node.outputs)} outputs asked for, {len(made)} made"), model, step, args)
+    for name, array in zip(node.outputs, made, strict=False):
+        if name:
+            values[name] = array
+            try:
+                run.budget.hold_made(array, name)
+            except MemoryLimitError as error:
+                raise placed(error, model, node) from None
+    inputs = tuple(
+        TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.inputs, args, strict=True) if a is not None
+    )
+    outputs = tuple(TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.outputs, made, strict=False) if name)
+    kernel = bound.kernel if bound else None
+    return NodeEvent(
+        node.index,
+        start,
+        duration,
+        inputs,
+        outputs,
+        _macs(step, args, made),
+        "native" if kernel else "reference",
+        tuple(ctx.observations),
+        bound.why if bound else "",
+        kernel.sections if kernel else (),
+        run.groups.get(node.index, (node.index,)),
+        node,
+    )
+
+
+def placed(error: MemoryLimitError, model: Model, node: Node) -> MemoryLimitError:
+    """The error with file and node in it, unless it names them: what was foreseen is a later node's."""
+    if error.where[0] != model.label:
+        error.where = (model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
+    return error
+
+
+def _bind(step: Step, args: Sequence[Array | None], run: Run) -> Bound | None:
+    """What runs the step in a native session, made now if these shapes are new; None in another session."""
+    if run.natives is None:
+        return None
+    bound = run.natives.known(step, args)
+    if bound is None:
+        with run.clock.aside():
+            bound = run.natives.bind(step, args, run.budget)
+    return bound
+
+
+def _compute(step: Step, args: Sequence[Array | None], bound: Bound | None, ctx: Context) -> Any:
+    if bound is None or bound.kernel is None:
+        return reference(step, args, ctx)
+    for shape, itemsize, what in bound.claims:
+        ctx.claim(shape, itemsize, what)
+    try:
+        return bound.kernel.run(args)
+    except Exception as error:
+        if not undecided(error):
+            raise
+        return reference(step, args, ctx)
+
+
+def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
+    """What the reference kernel makes of these inputs."""
+    return step.definition.compute(args, step.kwargs, ctx)
+
+
+def _observe(step: Step, args: Sequence[Array | None], bound: Bound, result: Array, ctx: Context) -> None:
+    """What the reference kernel would have observed: known from the parameters, or by running it as well."""
+    kernel = bound.kernel
+    if kernel is not None and kernel.complete(result) and (kernel.plain is None or kernel.plain(args)):
+        ctx.observations.extend(bound.observations)
+    else:
+        reference(step, args, ctx)
+
+
+def _macs(step: Step, args: Sequence[Array | None], made: Sequence[Array]) -> int:
+    shapes = [() if a is None else a.shape for a in args]
+    return step.definition.cost(shapes, [a.shape for a in made], step.kwargs)
+
+
+def _type_code(param: str) -> dict[str, str]:
+    """The rule a wrong element type breaks."""
+    if "zero_point" in param.lower():
+        return {"code": "QR303", "name": "zero-point-type"}
+    return {"code": "QR203", "name": "type-not-allowed"}
+
+
+def _check_types(step: Step, args: Sequence[Array | None]) -> None:
+    """The inputs' element types against the operator's constraints; remembered for types seen before."""
+    key = tuple(None if a is None else a.dtype for a in args)
+    if key in step.accepted:
+        return
+    bound: dict[str, tuple[np.dtype[Any], str]] = {}
+    formals = step.formals
+    for place, dtype in enumerate(key):
+        if dtype is None or not formals:
+            continue
+        formal = formals[min(place, len(formals) - 1)]
+        name = step.definition.param(place)
+        if formal.types is not None and dtype not in formal.types:
+            raise OperatorError(
+                f"{name} is {type_name(dtype)}, which {step.node.op}-{step.node.version} does not take",
+                param=name,
+                expected=", ".join(sorted(type_name(t) for t in formal.types)),
+                got=type_name(dtype),
+                code="QR203",
+                name="type-not-allowed",
+            )
+        if formal.types is None or not formal.homogeneous:
+            continue
+        other, first = bound.setdefault(formal.variable, (dtype, name))
+        if other != dtype:
+            raise OperatorError(
+                f"{name} is {type_name(dtype)}, but {first} is {type_name(other)}",
+                param=name,
+                expected=f"{type_name(other)}, as {first}",
+                got=type_name(dtype),
+                why=f"{step.node.op}-{step.node.version}: both have type {formal.variable}.",
+                **_type_code(name),
+            )
+    step.accepted.add(key)
+
+
+def _failed(error: Exception, model: Model, step: Step, args: Sequence[Array | None]) -> QrunError:
+    node = step.node
+    shown = ", ".join(f"{step.definition.param(i)} {describe(a)}" for i, a in enumerate(args) if a is not None)
+    return RunError(
+        "QR210",
+        "node-failed",
+        f"{node.op_type} cannot compute this node",
+        where=[model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"],
+        facts=[("inputs", shown or "none"), ("got", f"{type(error).__name__}: {error}"[:300])],
+        fixes=[model.filled("qrun inspect MODEL --nodes shows the types and shapes around it")],
+    )
