@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any
 
 import onnx
@@ -22,13 +23,13 @@ from qrun.ir.types import DTYPES, describe
 class Scope:
     """What a graph sees from outside: opsets, external files, and the names of the graphs around it.
 
-    names: of the nearest graph around it; outer: what that one sees.
+    names: of the nearest graph around it, each by itself, so that nodes share the text; outer: what that one sees.
     """
 
     opsets: Mapping[str, int]
     external: External
     label: str
-    names: frozenset[str] = field(default_factory=frozenset)
+    names: Mapping[str, str] = field(default_factory=dict)
     outer: Scope | None = None
 
     def __contains__(self, name: str) -> bool:
@@ -58,10 +59,10 @@ def build_graph(graph: onnx.GraphProto, scope: Scope) -> dict[str, Any]:
             _refuse_other_type(scope, value, constants[value.name])
     given = {v.name for v in inputs} | set(constants)
     order = _execution_order(graph.node, given, scope)
-    made = {name for proto in graph.node for name in proto.output if name}
-    inner = Scope(scope.opsets, scope.external, scope.label, frozenset(given | made), scope)
-    protos = list(graph.node)
-    nodes = tuple(_node(protos[place], index, inner) for index, place in enumerate(order))
+    names = {name: name for name in given}
+    names.update((name, name) for proto in graph.node for name in proto.output if name)
+    inner = Scope(scope.opsets, scope.external, scope.label, names, scope)
+    nodes = tuple(_node(graph.node[place], index, inner) for index, place in enumerate(order))
     outputs = tuple(value_type(v) for v in graph.output)
     for value in outputs:
         if value.name not in inner:
@@ -208,6 +209,9 @@ def _execution_order(nodes: Any, given: set[str], scope: Scope) -> list[int]:
     return order
 
 
+_NONE: Mapping[str, Attribute] = {}
+
+
 def _node(proto: onnx.NodeProto, index: int, scope: Scope) -> Node:
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     label = _label(proto, index)
@@ -241,11 +245,11 @@ def _node(proto: onnx.NodeProto, index: int, scope: Scope) -> Node:
         index=index,
         name=proto.name,
         domain=domain,
-        op_type=proto.op_type,
+        op_type=intern(proto.op_type),
         version=schema.version(domain, proto.op_type, scope.opsets[domain]),
-        inputs=tuple(proto.input),
-        outputs=tuple(proto.output),
-        attributes=attributes,
+        inputs=tuple([scope.names.get(name, name) for name in proto.input]),
+        outputs=tuple([scope.names.get(name, name) for name in proto.output]),
+        attributes=attributes or _NONE,
     )
 
 

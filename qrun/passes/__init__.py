@@ -76,7 +76,8 @@ def optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool = Tr
         for index, reason in done.refused.items():
             if len(groups[index]) == 1:
                 reasons.setdefault(groups[index][0], reason)
-        groups = [tuple(sorted({i for old in origins for i in groups[old]})) for origins in done.origins]
+        if done.model is not current:
+            groups = [tuple(sorted({i for old in origins for i in groups[old]})) for origins in done.origins]
         current = done.model
     old = model.nodes
     refused = tuple(
