@@ -46,6 +46,16 @@ class External:
         except MemoryLimitError as error:
             error.fixes = (f"free memory: the model needs {human(self._budget.live + length)} for its weights alone",)
             raise
+        except _Short as short:
+            start, end, size = short.args
+            raise ModelError(
+                "QR104",
+                "external-data",
+                f"{location} is shorter than the model says",
+                where=[f"tensor {tensor}"],
+                facts=[("expected", f"bytes {start} to {end}"), ("got", f"{location}, {size} bytes")],
+                fixes=[f"copy {location} again; it belongs next to the model"],
+            ) from None
         except _Refused as reason:
             raise _external(tensor, location, str(reason)) from None
         except OSError as error:
@@ -74,6 +84,10 @@ class _Refused(Exception):
     """Why a file is not read."""
 
 
+class _Short(Exception):
+    """A file that has not the bytes from the first to the second number, but only so many."""
+
+
 class _File:
     """A file of external data. size: when it was first opened; it must not change while a model is read."""
 
@@ -88,7 +102,7 @@ class _File:
         with self._open() as stream:
             self._check(stream)
             if start < 0 or start + length > self.size:
-                raise _Refused(f"{self.size} bytes, but the tensor is bytes {start} to {start + length}")
+                raise _Short(start, start + length, self.size)
             if (start, length) in self._blocks:
                 return self._blocks[start, length]
             if self._taken + length > self.size:  # tensors overlap: one copy of the file serves them all
