@@ -115,7 +115,7 @@ class Budget:
         self._ahead: Callable[[int], None] | None = None
         self.live = 0
         self.peak = 0
-        self._views: dict[int, int] = {}
+        self._views: dict[int, tuple[int, int]] = {}
 
     @property
     def limit(self) -> int | None:
@@ -131,29 +131,36 @@ class Budget:
         self._ceiling = min(self._ceiling, LARGE)
 
     def hold(self, array: Any, what: str = "output") -> None:
-        """Count an array that is there, fed or made; what: its name."""
+        """Count an array that is there, and with it whatever views it; what: its name."""
         owner = array if array.base is None else _owner(array)
-        key = id(owner)
-        if key in self._views:
-            self._views[key] += 1
-        else:
-            self.reserve(owner.nbytes, what, array.shape)
-            self._views[key] = 1
+        self._hold(id(owner), owner.nbytes, array, what)
+
+    def hold_fed(self, array: Any, what: str) -> None:
+        """Count what the caller handed over: of a view no more than it shows, as the rest is not the run's."""
+        owner = array if array.base is None else _owner(array)
+        self._hold(id(owner), min(array.nbytes, owner.nbytes), array, what)
 
     def hold_made(self, array: Any, what: str) -> None:
         """Count what a kernel made, unless it is a view of a weight, which nobody can write to."""
-        owner = _owner(array)
+        owner = array if array.base is None else _owner(array)
         if owner.flags.writeable or id(owner) in self._views:
-            self.hold(array, what)
+            self._hold(id(owner), owner.nbytes, array, what)
+
+    def _hold(self, key: int, nbytes: int, array: Any, what: str) -> None:
+        views, counted = self._views.get(key, (0, 0))
+        if not views:
+            self.reserve(nbytes, what, array.shape)
+            counted = nbytes
+        self._views[key] = views + 1, counted
 
     def release(self, array: Any) -> None:
         """Undo one `hold` of this array, or of another one in the same memory."""
-        owner = _owner(array)
-        views = self._views.pop(id(owner), 0)
+        key = id(array if array.base is None else _owner(array))
+        views, counted = self._views.pop(key, (0, 0))
         if views > 1:
-            self._views[id(owner)] = views - 1
-        elif views:
-            self.live -= owner.nbytes
+            self._views[key] = views - 1, counted
+        else:
+            self.live -= counted
 
     def reserve(self, nbytes: int, what: str, shape: Sequence[int] = (), *, there: bool = False) -> None:
         """Count memory for the rest of the run. there: it was taken before, so a limit by what is free has left it out."""

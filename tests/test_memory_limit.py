@@ -282,3 +282,12 @@ def test_all_input_files_together_count(kind: str, tmp_path: Path) -> None:
     assert read_inputs(model, specs, max_memory=3_100_000).arrays.keys() == values.keys()
     with pytest.raises(qrun.MemoryLimitError):
         read_inputs(model, specs, max_memory=2_900_000)
+
+
+def test_of_a_larger_array_only_what_is_fed_counts() -> None:
+    images = np.zeros((1000, 1000), F)
+    for backend in BACKENDS:
+        session = qrun.Session(chain([helper.make_node("Neg", ["x"], ["y"])], [1, 1000]), backend=backend, cache=OBJECTS,
+                               max_memory=20_000)  # fmt: skip
+        for _ in range(3):
+            assert session.run({"x": images[3:4]})["y"].shape == (1, 1000)

@@ -106,7 +106,7 @@ def run_program(compiled: Compiled, feeds: Mapping[str, Array], budget: Budget, 
 def _hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None:
     for name, array in feeds.items():
         try:
-            budget.hold(array, name)
+            budget.hold_fed(array, name)
         except MemoryLimitError as error:
             error.where = (model.label, f"input {name}")
             raise
