@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from poison import poisoned
+from helpers.poison import poisoned
 
 SCREEN = (
     "COLUMNS",

@@ -92,7 +92,7 @@ def empty(seed: int) -> bool:
 
 def random_graph(seed: int) -> onnx.ModelProto:
     """3 to 12 quantized operators after the quantization of a float input."""
-    import graphs_empty
+    from helpers import graphs_empty
 
     rng = np.random.default_rng(seed)
     graph = Graph(rng)
@@ -448,7 +448,7 @@ def compare(seed: int, isa: str = "", **options: Any) -> int:
 
     Raise AssertionError where the native backend differs from the reference backend on any tensor.
     """
-    from poison import poisoned
+    from helpers.poison import poisoned
 
     with poisoned():
         return _compare(random_graph(seed), seed, isa, **options)
@@ -492,7 +492,7 @@ def outcome(session: Any, feeds: dict[str, Any], names: list[str]) -> Any:
 
 
 def main() -> None:
-    from emulation_support import emulated_sets, emulation
+    from helpers.emulation import emulated_sets, emulation
 
     rounds, seed, isa = (*sys.argv[1:], *("100", "0", "")[len(sys.argv) - 1 :])
     bad, empties, refused = 0, 0, 0

@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import mutator_models
 import onnx
 from google.protobuf.message import DecodeError, Message
 from graphs import empty, random_graph
+from helpers import mutator_models
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 NUMBERS = [0, 1, -1, 2, 3, 7, 64, 255, 256, 65537, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)]

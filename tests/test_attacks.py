@@ -7,8 +7,8 @@ from importlib import import_module
 import numpy as np
 import onnx
 import pytest
+from helpers.support import MS, node_model, run_qrun
 from onnx import TensorProto, helper
-from support import MS, node_model, run_qrun
 
 from qrun import Session
 from qrun.errors import CallError, ModelError

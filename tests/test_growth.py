@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import growth_support as growth
 import pytest
-from cli_support import call
-from growth_support import Made
+from helpers import growth
+from helpers.cli import call
+from helpers.growth import Made
 
 from qrun import Session
 

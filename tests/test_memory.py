@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import node_model
+from helpers.support import node_model
 
 import qrun
 from qrun.memory import Budget, human, parse_size

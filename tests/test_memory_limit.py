@@ -13,9 +13,9 @@ import onnx
 import pytest
 from conformance.test_node_cases import array as tensor_of
 from conformance.test_node_cases import cases
-from native_support import OBJECTS
+from helpers.native import OBJECTS
+from helpers.support import node_model
 from onnx import TensorProto, helper
-from support import node_model
 
 import qrun
 from qrun.io.inputs import read_inputs

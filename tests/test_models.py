@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import assert_equal
 from onnx import numpy_helper
-from support import assert_equal
 
 import qrun
 

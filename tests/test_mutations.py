@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import mutator
-import mutator_models
 import pytest
+from helpers import mutator_models
 
 from qrun.cli import main
 

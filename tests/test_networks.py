@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support import exact_pairs
+from helpers.support import exact_pairs
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"

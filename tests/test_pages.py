@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx.defs
 import pytest
-from disagreements import CASES
+from helpers.disagreements import CASES
 
 from qrun.ops import REGISTRY, OpDef
 from qrun.report.catalog import catalog

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from native_support import ISAS
+from helpers.native import ISAS
 from onnx import helper, numpy_helper
 
 import qrun

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.support import node_model
 from onnx import TensorProto, helper
-from support import node_model
 
 import qrun
 import qrun.errors

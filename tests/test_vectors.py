@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from cli_support import conv_model, make_model, quantize_model, save, sum_model, value
+from helpers.cli import conv_model, make_model, quantize_model, save, sum_model, value
 from onnx import TensorProto, helper, numpy_helper
 
 from qrun.checking.vectors import Vector, compare, replay, vector_folders

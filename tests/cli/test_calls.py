@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_support import ROOT, call, deep_model, npy, process, save, sum_model
+from helpers.cli import ROOT, call, deep_model, npy, process, save, sum_model
 
 from qrun.cli._group import COMMANDS, is_model
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import jsonschema
 import numpy as np
 import pytest
-from cli_support import (
+from helpers.cli import (
     ROOT,
     call,
     conv_model,

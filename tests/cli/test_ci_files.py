@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_support import ROOT, call, conv_model, quantize_model, save
+from helpers.cli import ROOT, call, conv_model, quantize_model, save
 
 ACTION = ROOT / "action.yml"
 HOOKS = ROOT / ".pre-commit-hooks.yaml"

@@ -15,9 +15,9 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
-from cli_support import ESCAPE, ROOT, call, npy, process, quantize_model, save, terminal
+from helpers.cli import ESCAPE, ROOT, call, npy, process, quantize_model, save, terminal
+from helpers.support import MS, node_model
 from onnx import TensorProto, helper, numpy_helper
-from support import MS, node_model
 
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.tensors import pair

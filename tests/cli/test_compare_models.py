@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import onnx
 import pytest
-from cli_support import ROOT, call, save
+from helpers.cli import ROOT, call, save
 from onnx import numpy_helper
 
 SCHEMA = json.loads(resources("qrun").joinpath("schemas/compare-1.0.json").read_text())

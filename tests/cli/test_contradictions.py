@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_support import ROOT, call, fixes, npy, process, save, sum_model
+from helpers.cli import ROOT, call, fixes, npy, process, save, sum_model
 from onnx import TensorProto
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_support import (
+from helpers.cli import (
     ROOT,
     call,
     conv_model,

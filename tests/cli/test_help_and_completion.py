@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_support import ROOT, call, process
+from helpers.cli import ROOT, call, process
 
 import qrun
 

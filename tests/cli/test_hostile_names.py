@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from cli_support import Ended, call, make_model, process, save, value
+from helpers.cli import Ended, call, make_model, process, save, value
 from onnx import TensorProto, helper, numpy_helper
 
 START, ANYWHERE = "::error title=owned::", "##[stop-commands]owned"

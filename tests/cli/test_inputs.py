@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from cli_support import Ended, call, conv_model, make_model, npy, npy_bytes, process, save, sum_model, value
+from helpers.cli import Ended, call, conv_model, make_model, npy, npy_bytes, process, save, sum_model, value
 from onnx import TensorProto, helper, numpy_helper
 
 A, B = np.array([1, 2], np.float32), np.array([10, 20], np.float32)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_support import Ended, call, conv_model, make_model, npy, quantize_model, save, sum_model, value
+from helpers.cli import Ended, call, conv_model, make_model, npy, quantize_model, save, sum_model, value
 from onnx import TensorProto, external_data_helper, helper
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_support import ROOT, call, deep_model, npy, save
-from native_support import ISAS
+from helpers.cli import ROOT, call, deep_model, npy, save
+from helpers.native import ISAS
 
 from qrun.errors import UnsupportedError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_support import call, deep_model, make_model, process, save, value
+from helpers.cli import call, deep_model, make_model, process, save, value
 from mutator import answers, command, mutants
 from onnx import TensorProto, helper, numpy_helper
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_support import call, conv_model, fixes, make_model, npy, save, sum_model, value
+from helpers.cli import call, conv_model, fixes, make_model, npy, save, sum_model, value
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 FLOAT = TensorProto.FLOAT

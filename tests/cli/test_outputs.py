@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_support import call, conv_model, deep_model, make_model, npy, npy_bytes, process, save, sum_model, value
+from helpers.cli import call, conv_model, deep_model, make_model, npy, npy_bytes, process, save, sum_model, value
 from onnx import TensorProto, helper
 
 X = np.random.default_rng(0).integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)

@@ -14,7 +14,7 @@ import jsonschema
 import numpy as np
 import onnx
 import pytest
-from cli_support import call, conv_model, make_model, quantize_model, save, sum_model, value
+from helpers.cli import call, conv_model, make_model, quantize_model, save, sum_model, value
 from onnx import TensorProto, external_data_helper, helper
 
 F32, U8, I8 = np.float32, np.uint8, np.int8

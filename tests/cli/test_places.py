@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_support import call, deep_model, make_model, npy, process, save, value
+from helpers.cli import call, deep_model, make_model, npy, process, save, value
 from onnx import TensorProto, helper
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links, pipes and limits of POSIX")

@@ -15,8 +15,8 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from cli_support import Ended, call, deep_model, npy, save
-from profile_support import residual
+from helpers.cli import Ended, call, deep_model, npy, save
+from helpers.profile import residual
 
 from qrun.native import available
 from qrun.running.cpus import usable_cpus
@@ -339,7 +339,7 @@ def check_tracks(events: list[dict[str, Any]]) -> None:
 
 
 def test_a_track_per_thread() -> None:
-    from profile_support import chain, event
+    from helpers.profile import chain, event
 
     from qrun.report.trace import trace
     from qrun.running.session import RunResult

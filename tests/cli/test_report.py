@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from cli_support import call, conv_model, deep_model, npy, process, quantize_model, save, sum_model
-from page_support import Read
+from helpers.cli import call, conv_model, deep_model, npy, process, quantize_model, save, sum_model
+from helpers.page import Read
 
 SCHEMA = json.loads(files("qrun").joinpath("schemas/report-1.0.json").read_text())
 RUN = ("-i", "x.npy", "-n", "3", "--config", "none")

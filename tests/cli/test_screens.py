@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_support import ESCAPE, call, conv_model, deep_model, make_model, npy, save, sum_model, terminal, value
+from helpers.cli import ESCAPE, call, conv_model, deep_model, make_model, npy, save, sum_model, terminal, value
 from onnx import TensorProto, helper
 
 from qrun.report.text import bar

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_support import ROOT
+from helpers.cli import ROOT
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 HOOK = """

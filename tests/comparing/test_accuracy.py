@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from accuracy_support import Arrays, by_hand, network, ranges_of, renamed, sentences, transformer
+from helpers.accuracy import Arrays, by_hand, network, ranges_of, renamed, sentences, transformer
 from onnx import helper
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accuracy_support import network
-from comparing_support import Changed
+from helpers.accuracy import network
+from helpers.comparing import Changed
+from helpers.support import node_model
 from onnx import helper
-from support import node_model
 
 import qrun
 from qrun.comparing.causes import UNKNOWN, Reason

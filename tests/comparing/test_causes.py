@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from disagreements import CASES, Case, i8, i32, u8
+from helpers.disagreements import CASES, Case, i8, i32, u8
+from helpers.support import MS, node_model
 from onnx import TensorProto, helper
 from onnx.numpy_helper import from_array
-from support import MS, node_model
 
 import qrun
 from qrun.comparing.causes import CAUSES

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_support import call, conv_model
+from helpers.cli import call, conv_model
 
 from qrun.comparing.recordread import read_record
 

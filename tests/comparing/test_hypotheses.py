@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import MS, node_model
+from helpers.support import MS, node_model
 
 import qrun
 from qrun.comparing.causes import CAUSES, UNKNOWN

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from accuracy_support import by_hand, network, ranges_of, renamed, sentences, transformer
+from helpers.accuracy import by_hand, network, ranges_of, renamed, sentences, transformer
 from onnx import helper
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

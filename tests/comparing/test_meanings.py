@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from accuracy_support import network
+from helpers.accuracy import network
 from onnx import TensorProto, helper
 
 import qrun

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_support import call
-from comparing_support import Changed, told
+from helpers.cli import call
+from helpers.comparing import Changed, told
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from cli_support import conv_model, make_model, value
+from helpers.cli import conv_model, make_model, value
 from onnx import TensorProto, helper
 
 import qrun

@@ -8,10 +8,10 @@ import ml_dtypes as md
 import numpy as np
 import onnx
 import pytest
-from accuracy_support import network
-from comparing_support import Changed, told
+from helpers.accuracy import network
+from helpers.comparing import Changed, told
+from helpers.support import node_model
 from onnx import TensorProto, helper, numpy_helper
-from support import node_model
 
 import qrun
 from qrun.comparing.choices import AGAINST, sides

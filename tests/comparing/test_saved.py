@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cli_support import call, conv_model
+from helpers.cli import call, conv_model
 from onnx import TensorProto, helper
 
 from qrun.comparing.saved import SavedChecks, SavedRuns, compare_saved

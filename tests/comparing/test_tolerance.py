@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cli_support import ROOT, call
+from helpers.cli import ROOT, call
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from disagreements import CASES, REFUSED, Case, f32, u8
-from support import node_model, run_qrun
+from helpers.disagreements import CASES, REFUSED, Case, f32, u8
+from helpers.support import node_model, run_qrun
 
 import qrun
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from emulation_support import emulation
+from helpers.emulation import emulation
 
 
 @pytest.fixture(name="emulation")

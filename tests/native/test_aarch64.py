@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from aarch64_support import AARCH64, BY_NAME, Foreign, Object, Unlinked, every_aarch64, needs_qemu
-from float32_support import UNARY, P, Q, function
-from native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, reference, target_of
-from native_support import ISAS, Array, codes, engine, exact_result
+from helpers.aarch64 import AARCH64, BY_NAME, Foreign, Object, Unlinked, every_aarch64, needs_qemu
+from helpers.float32 import UNARY, P, Q, function
+from helpers.native import ISAS, Array, codes, engine, exact_result
+from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, reference, target_of
 
 from qrun.native import Conv, Engine, Operand, Operation, Target
 from qrun.native._depthwise import taps_per_turn

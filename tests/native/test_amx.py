@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from native_support import LIMITS, TYPES, Array, Guarded, codes, engine, needs_amx
+from helpers.native import LIMITS, TYPES, Array, Guarded, codes, engine, needs_amx
 
 from qrun.native import _amx
 from qrun.native._features import permitted

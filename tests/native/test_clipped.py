@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from native_cases import reference, target_of
-from native_support import ISAS, TYPES, Array, codes, engine
+from helpers.native import ISAS, TYPES, Array, codes, engine
+from helpers.native_cases import reference, target_of
 
 from qrun.native import Conv, clipped, copied
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from aarch64_support import Foreign, every_aarch64, needs_qemu
-from native_support import ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
+from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
+from helpers.native import ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
+from helpers.pointwise import FILL, Rows, guarded, rows_of
+from helpers.support import MS, assert_equal, node_model
 from onnx import helper
-from pointwise_support import FILL, Rows, guarded, rows_of
-from support import MS, assert_equal, node_model
 
 import qrun
 from qrun.checking.rules import check

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_cases import conv_case, reference, target_of
-from native_support import THOROUGH, codes, engine, every_isa, thin
+from helpers.native import THOROUGH, codes, engine, every_isa, thin
+from helpers.native_cases import conv_case, reference, target_of
 
 from qrun.native import Conv, Declined, Gemm, Target
 from qrun.native._depthwise import taps_per_turn

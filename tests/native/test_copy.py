@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from native_support import ISAS, OBJECTS, Array, engine, every_isa, thin
+from helpers.native import ISAS, OBJECTS, Array, engine, every_isa, thin
+from helpers.placed import run_placed, same_everywhere
+from helpers.support import assert_equal, node_model
 from onnx import TensorProto, helper, numpy_helper
-from placed_support import run_placed, same_everywhere
-from support import assert_equal, node_model
 
 import qrun
 from qrun.native import Declined, Engine, Operand

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import ISAS, Array, Guarded, codes, engine, every_isa, exact_result, nearest32, thin
+from helpers.native import ISAS, Array, Guarded, codes, engine, every_isa, exact_result, nearest32, thin
 
 import qrun.native.calls
 import qrun.native.codes

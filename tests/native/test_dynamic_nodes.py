@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from native_support import ISAS, OBJECTS, THOROUGH, codes, nearest32, thin
+from helpers.native import ISAS, OBJECTS, THOROUGH, codes, nearest32, thin
+from helpers.support import MS, assert_equal, node_model, with_all_outputs
 from onnx import TensorProto, helper, numpy_helper
-from support import MS, assert_equal, node_model, with_all_outputs
 
 import qrun
 from qrun.checking.rules import check

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from emulation_support import Emulated, emulated_sets, emulation, translated
-from intrinsics_support import INSTRUCTIONS
-from native_support import EMULATED
+from helpers.emulation import Emulated, emulated_sets, emulation, translated
+from helpers.intrinsics import INSTRUCTIONS
+from helpers.native import EMULATED
 
 from qrun.native import Declined, Engine, available, default_directory
 from qrun.native.cache import ObjectCache

@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from native_cases import OUTPUTS, RATIOS, SPECIAL, critical
-from native_support import LIMITS, THOROUGH, Array, engine, every_isa, exact_result, thin
+from helpers.native import LIMITS, THOROUGH, Array, engine, every_isa, exact_result, thin
+from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, critical
 
 from qrun.native import Gemm, Target
 from qrun.native.epilogue import prove

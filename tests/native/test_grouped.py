@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_cases import reference, target_of
-from native_support import ISAS, LIMITS, OBJECTS, SETS, TYPES, Array, Guarded, codes, emulating, engine
+from helpers.native import ISAS, LIMITS, OBJECTS, SETS, TYPES, Array, Guarded, codes, emulating, engine
+from helpers.native_cases import reference, target_of
 
 import qrun.native.section
 from qrun.native import Conv, Engine, blocked, clipped, copied, widened

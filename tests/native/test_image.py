@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_support import every_isa
+from helpers.native import every_isa
 
 from qrun.native import Conv, Declined, Engine, Target, available, image
 from qrun.native._features import _of_cpuinfo, _of_llvm

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulation_support import translated, usable
-from intrinsics_support import BYTES, FLOATS, INSTRUCTIONS, INTS, MASK, ROW, WORDS
-from native_support import Array, Guarded, codes
+from helpers.emulation import translated, usable
+from helpers.intrinsics import BYTES, FLOATS, INSTRUCTIONS, INTS, MASK, ROW, WORDS
+from helpers.native import Array, Guarded, codes
 
 from qrun.native import available
 from qrun.native._flow import Flow

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import ISAS, OBJECTS
-from support import MS, assert_equal, node_model
+from helpers.native import ISAS, OBJECTS
+from helpers.support import MS, assert_equal, node_model
 
 import qrun
 from qrun.checking.rules import check

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import OBJECTS, Guarded, engine, every_isa
-from pointwise_support import Rows, guarded
-from support import assert_equal, node_model
+from helpers.native import OBJECTS, Guarded, engine, every_isa
+from helpers.pointwise import Rows, guarded
+from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native.lrn import Lrn

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import ISAS, OBJECTS, THOROUGH, Array, Guarded, codes, needs_amx, thin
+from helpers.native import ISAS, OBJECTS, THOROUGH, Array, Guarded, codes, needs_amx, thin
 
 import qrun.native.blocked
 import qrun.native.clipped

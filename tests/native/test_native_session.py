@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from native_support import ISAS, OBJECTS
+from helpers.native import ISAS, OBJECTS
+from helpers.support import MS, node_model
 from onnx import helper
-from support import MS, node_model
 
 import qrun
 from qrun.checking.rules import check

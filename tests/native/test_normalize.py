@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import OBJECTS, Array, engine, every_isa, nearest32
-from placed_support import run_placed, same_everywhere
-from support import assert_equal, node_model
+from helpers.native import OBJECTS, Array, engine, every_isa, nearest32
+from helpers.placed import run_placed, same_everywhere
+from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native import Undecided

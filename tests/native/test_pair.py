@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from aarch64_support import Foreign, every_aarch64, needs_qemu
-from native_support import ISAS, LIMITS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
-from pointwise_support import SCALES, ZEROS, Rows, guarded, pair_table, rows_of, sizes
-from support import MS, assert_equal, node_model
+from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
+from helpers.native import ISAS, LIMITS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
+from helpers.pointwise import SCALES, ZEROS, Rows, guarded, pair_table, rows_of, sizes
+from helpers.support import MS, assert_equal, node_model
 
 import qrun
 from qrun.checking.rules import check

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aarch64_support import Foreign, every_aarch64, needs_qemu
-from native_support import EMULATED, ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
-from pointwise_support import Rows, bits, guarded, rows_of, sizes
-from support import MS, assert_equal, node_model
+from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
+from helpers.native import EMULATED, ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
+from helpers.pointwise import Rows, bits, guarded, rows_of, sizes
+from helpers.support import MS, assert_equal, node_model
 
 import qrun
 from qrun.native import Declined, point

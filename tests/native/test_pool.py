@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aarch64_support import Foreign, every_aarch64, needs_qemu
-from native_support import ISAS, LIMITS, OBJECTS, SETS, TYPES, Array, codes, engine, every_isa, thin
-from placed_support import run_placed, same_everywhere
-from support import MS, assert_equal, node_model
+from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
+from helpers.native import ISAS, LIMITS, OBJECTS, SETS, TYPES, Array, codes, engine, every_isa, thin
+from helpers.placed import run_placed, same_everywhere
+from helpers.support import MS, assert_equal, node_model
 
 import qrun
 from qrun.native import Declined

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from native_support import ISAS, OBJECTS
+from helpers.native import ISAS, OBJECTS
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun

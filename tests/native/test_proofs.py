@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import ISAS, LIMITS, Array, codes, engine, every_isa, exact_result
+from helpers.native import ISAS, LIMITS, Array, codes, engine, every_isa, exact_result
 
 from qrun.native import Engine, Gemm, Target
 from qrun.native.bounds import Bounds

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from aarch64_support import Foreign, every_aarch64, needs_qemu
-from native_support import ISAS, LIMITS, OBJECTS, TYPES, Array, codes, engine, every_isa, thin
+from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
+from helpers.native import ISAS, LIMITS, OBJECTS, TYPES, Array, codes, engine, every_isa, thin
+from helpers.placed import run_placed, same_everywhere
+from helpers.support import MS, assert_equal, node_model
 from onnx import TensorProto, helper, numpy_helper
-from placed_support import run_placed, same_everywhere
-from support import MS, assert_equal, node_model
 
 import qrun
 from qrun.native import Declined, Operand

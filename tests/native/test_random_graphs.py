@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from graphs import compare
-from native_support import ISAS, OBJECTS, SETS, emulating
+from helpers.native import ISAS, OBJECTS, SETS, emulating
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aarch64_support import Foreign, every_aarch64, needs_qemu
-from native_support import OBJECTS, Guarded, every_isa
-from support import MS, assert_equal, node_model
+from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
+from helpers.native import OBJECTS, Guarded, every_isa
+from helpers.support import MS, assert_equal, node_model
 
 import qrun
 from qrun.native import Declined, Engine, Undecided

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_support import ISAS, OBJECTS, engine, every_isa
+from helpers.native import ISAS, OBJECTS, engine, every_isa
+from helpers.placed import run_placed
+from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from placed_support import run_placed
-from support import assert_equal, node_model
 
 import qrun
 from qrun.native import Foreign, Operand, Undecided

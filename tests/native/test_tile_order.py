@@ -14,8 +14,8 @@ from typing import Any
 import graphs
 import numpy as np
 import pytest
-from emulation_support import emulated_sets, emulation
-from native_support import ISAS, Array
+from helpers.emulation import emulated_sets, emulation
+from helpers.native import ISAS, Array
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from native_cases import conv_case, reference, target_of
-from native_support import OBJECTS, Array, codes, engine, needs_amx
+from helpers.native import OBJECTS, Array, codes, engine, needs_amx
+from helpers.native_cases import conv_case, reference, target_of
+from helpers.placed import run_placed
 from onnx import helper, numpy_helper
-from placed_support import run_placed
 
 import qrun
 from qrun.native import Conv, Engine, Gemm, Matmul, Operand, Target, tiled, tiling

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from native_support import ISAS, OBJECTS, SETS, emulating, engine
+from helpers.native import ISAS, OBJECTS, SETS, emulating, engine
+from helpers.poison import POISON, poisoned
 from onnx import TensorProto, helper, numpy_helper
-from poison import POISON, poisoned
 
 from qrun import Session
 from qrun.native import Operand, Program, Task

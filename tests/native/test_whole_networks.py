@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from native_support import ISAS, OBJECTS, thin
-from support import assert_equal
+from helpers.native import ISAS, OBJECTS, thin
+from helpers.support import assert_equal
 
 import qrun
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_cases import reference, target_of
-from native_support import LIMITS, SETS, TYPES, codes, emulating, engine
+from helpers.native import LIMITS, SETS, TYPES, codes, emulating, engine
+from helpers.native_cases import reference, target_of
 
 from qrun.native import Conv, Target, copied, widened
 from qrun.native.compile import compile_object, kernel_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx.reference
 import pytest
+from helpers.support import assert_equal, node_model, run_ort, run_qrun
 from oracle.quantize import dynamic_quantize_linear
-from support import assert_equal, node_model, run_ort, run_qrun
 
 import qrun
 from qrun.ops import Context, find

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from float_support import Peer, assert_close, qrun_node
+from helpers.float import Peer, assert_close, qrun_node
+from helpers.support import assert_equal, node_model
 from oracle.float_windows import conv as plain_conv
 from oracle.float_windows import conv_transpose as plain_transpose
 from oracle.float_windows import geometry
-from support import assert_equal, node_model
 
 from qrun import Session
 from qrun.errors import MemoryLimitError, OperatorError

@@ -7,8 +7,8 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from float_support import Peer, assert_close, qrun_node
-from support import assert_equal, node_model, run_qrun
+from helpers.float import Peer, assert_close, qrun_node
+from helpers.support import assert_equal, node_model, run_qrun
 
 from qrun import Session
 from qrun.errors import MemoryLimitError, OperatorError

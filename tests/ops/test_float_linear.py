@@ -5,8 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from float_support import Peer, assert_close, qrun_node
-from support import assert_equal, node_model
+from helpers.float import Peer, assert_close, qrun_node
+from helpers.support import assert_equal, node_model
 
 from qrun import Session
 from qrun.errors import MemoryLimitError, OperatorError

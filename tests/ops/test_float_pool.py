@@ -5,9 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from float_support import Peer, assert_close, qrun_node
+from helpers.float import Peer, assert_close, qrun_node
+from helpers.support import MS, assert_equal
 from oracle.float_windows import average_pool, geometry, max_pool
-from support import MS, assert_equal
 
 from qrun.errors import MemoryLimitError, OperatorError
 from qrun.memory import Budget

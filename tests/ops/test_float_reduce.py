@@ -7,8 +7,8 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from float_support import Peer, assert_close, qrun_node
-from support import assert_equal
+from helpers.float import Peer, assert_close, qrun_node
+from helpers.support import assert_equal
 
 from qrun.errors import OperatorError
 from qrun.ops._float import narrow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from float_support import qrun_node
+from helpers.float import qrun_node
 
 from qrun.errors import QrunError
 

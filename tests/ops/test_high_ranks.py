@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from conformance.test_node_cases import array, cases
-from native_support import ISAS
+from helpers.native import ISAS
 from onnx import helper, numpy_helper
 
 from qrun import QrunError, Session

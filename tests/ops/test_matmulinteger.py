@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.support import assert_equal, node_model, run_ort, run_qrun
 from oracle.linear import matmul
 from oracle.linear_cases import EIGHT, matmul_case
-from support import assert_equal, node_model, run_ort, run_qrun
 
 import qrun
 from qrun.ops import Context, find

@@ -12,8 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from float_support import Peer, qrun_node
-from support import assert_equal, node_model
+from helpers.float import Peer, qrun_node
+from helpers.support import assert_equal, node_model
 
 from qrun import Session
 from qrun.errors import MemoryLimitError, OperatorError

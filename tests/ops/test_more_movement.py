@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from float_support import Peer, qrun_node
-from support import assert_equal
+from helpers.float import Peer, qrun_node
+from helpers.support import assert_equal
 
 import qrun
 from qrun.errors import MemoryLimitError

@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from float_support import Peer, assert_close, qrun_node
-from support import assert_equal
+from helpers.float import Peer, assert_close, qrun_node
+from helpers.support import assert_equal
 
 from qrun.errors import MemoryLimitError, OperatorError, QrunError
 from qrun.memory import Budget

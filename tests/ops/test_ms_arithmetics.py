@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import MS, assert_equal
+from helpers.support import MS, assert_equal
 
 from qrun.ops import REGISTRY, Context, find
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.support import MS, assert_equal, node_model, run_ort, run_qrun
 from oracle import ms
 from oracle.ms_cases import KINDS, broadcast_pair, codes, dtype_of, scales, zero
-from support import MS, assert_equal, node_model, run_ort, run_qrun
 
 import qrun
 from qrun.errors import OperatorError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.support import MS, assert_equal, node_model, run_ort, run_qrun
 from oracle import ms_linear as ms
 from oracle.ms_cases import KINDS, codes, dtype_of, scales, zero
-from support import MS, assert_equal, node_model, run_ort, run_qrun
 
 from qrun.errors import OperatorError
 from qrun.ops import Context, find

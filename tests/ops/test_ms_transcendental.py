@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from helpers.support import MS, assert_equal, node_model, run_ort, run_qrun
 from oracle import ms
 from oracle.ms_cases import codes, dtype_of, zero
-from support import MS, assert_equal, node_model, run_ort, run_qrun
 
 from qrun.errors import OperatorError
 from qrun.ops import Context, find

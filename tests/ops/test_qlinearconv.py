@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx.reference
 import pytest
+from helpers.support import MS, assert_equal, node_model, run_ort, run_qrun
 from oracle.linear import conv, requantize_all
 from oracle.linear_cases import EIGHT, MODES, ConvCase, conv_case
-from support import MS, assert_equal, node_model, run_ort, run_qrun
 
 import qrun
 from qrun.ops import Context, find

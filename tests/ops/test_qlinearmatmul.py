@@ -10,10 +10,10 @@ import ml_dtypes as md
 import numpy as np
 import onnx.reference
 import pytest
+from helpers.support import assert_equal, exact_pairs, node_model, run_ort, run_qrun
 from oracle.linear import matmul, requantize_all, rows
 from oracle.linear_cases import EIGHT, MODES, MatMulCase, matmul_case
 from oracle.quantize import RANGES, narrow, real, requantize, saturate
-from support import assert_equal, exact_pairs, node_model, run_ort, run_qrun
 
 import qrun
 from qrun.ops import Context, find

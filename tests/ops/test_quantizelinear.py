@@ -8,8 +8,8 @@ import ml_dtypes as md
 import numpy as np
 import onnx.reference
 import pytest
+from helpers.support import MS, assert_equal, node_model, run_ort, run_qrun
 from oracle.quantize import quantize_linear
-from support import MS, assert_equal, node_model, run_ort, run_qrun
 
 import qrun
 from qrun.ir.types import NUMBERS

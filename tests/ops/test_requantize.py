@@ -7,9 +7,9 @@ from fractions import Fraction
 import ml_dtypes as md
 import numpy as np
 import pytest
+from helpers.support import assert_equal
 from oracle.linear import requantize_all, thresholds
 from oracle.quantize import RANGES, real
-from support import assert_equal
 
 from qrun.ops import Context
 from qrun.ops._exact import Pair, nearest, scale_pair, two_product, two_sum

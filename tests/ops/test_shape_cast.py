@@ -7,8 +7,8 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.support import assert_equal, node_model, run_ort, run_qrun
 from oracle.cast import FORMATS, cast, power
-from support import assert_equal, node_model, run_ort, run_qrun
 
 import qrun
 from qrun.ir.schema import schema

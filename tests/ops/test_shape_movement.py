@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support import assert_equal, node_model, run_ort, run_qrun
+from helpers.support import assert_equal, node_model, run_ort, run_qrun
 
 import qrun
 from qrun.ir.types import DTYPES, NUMBERS

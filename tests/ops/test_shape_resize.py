@@ -9,8 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.support import assert_equal, node_model, run_ort, run_qrun
 from oracle import resize as oracle
-from support import assert_equal, node_model, run_ort, run_qrun
 
 import qrun
 from qrun.memory import Budget

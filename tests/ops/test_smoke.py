@@ -1,5 +1,5 @@
 import numpy as np
-from support import assert_equal, node_model, run_ort, run_qrun
+from helpers.support import assert_equal, node_model, run_ort, run_qrun
 
 
 def test_single_node_runs_in_both() -> None:

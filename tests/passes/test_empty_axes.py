@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from passes_support import Graph, assert_same
+from helpers.passes import Graph, assert_same
 
 F = np.float32
 

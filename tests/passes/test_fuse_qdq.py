@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.passes import Graph, codes, ops, reasons, rewritten, run, zero
 from oracle import ms, qdq
-from passes_support import Graph, codes, ops, reasons, rewritten, run, zero
 
 F = np.float32
 U8, S8 = np.uint8, np.int8

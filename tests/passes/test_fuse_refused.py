@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from passes_support import Graph, assert_same, codes, ops, reasons, rewritten, run
+from helpers.passes import Graph, assert_same, codes, ops, reasons, rewritten, run
 
 F, U8, S8, S32 = np.float32, np.uint8, np.int8, np.int32
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from passes_support import Graph, assert_same, codes, ops
+from helpers.passes import Graph, assert_same, codes, ops
 
 from qrun.passes import merge_quantize
 

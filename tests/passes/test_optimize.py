@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from passes_support import ARITHS, Graph, assert_same, codes, ops, rewritten, run
+from helpers.passes import ARITHS, Graph, assert_same, codes, ops, rewritten, run
 
 import qrun
 from qrun.errors import OperatorError, QrunError

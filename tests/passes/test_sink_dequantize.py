@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from passes_support import ARITHS, Graph, assert_same, codes, ops, reasons, rewritten, zero
+from helpers.passes import ARITHS, Graph, assert_same, codes, ops, reasons, rewritten, zero
 
 from qrun.ops import REGISTRY
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.passes import codes
 from onnx import helper
-from passes_support import codes
 
 import qrun
 from qrun.checking.rules import check

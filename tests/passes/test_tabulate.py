@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from passes_support import ARITHS, MS, Graph, assert_same, codes, ops, reasons, rewritten, run, zero
+from helpers.passes import ARITHS, MS, Graph, assert_same, codes, ops, reasons, rewritten, run, zero
 
 from qrun.errors import OperatorError
 from qrun.ops import REGISTRY, find

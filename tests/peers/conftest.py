@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import faulty_runtime
 import pytest
+from helpers import faulty_runtime
 
 from qrun.peers.child import process
 

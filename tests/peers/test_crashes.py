@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_support import call, make_model, value
-from disagreements import CASES
+from helpers.cli import call, make_model, value
+from helpers.disagreements import CASES
+from helpers.support import node_model
 from onnx import TensorProto, helper
-from support import node_model
 
 import qrun
 from qrun.comparing.runtimes import compare_runtimes

@@ -15,14 +15,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import faulty_runtime
 import ml_dtypes as md
 import numpy as np
 import onnx
 import pytest
-from cli_support import call, make_model, value
+from helpers import faulty_runtime
+from helpers.cli import call, make_model, value
+from helpers.support import node_model
 from onnx import TensorProto, helper
-from support import node_model
 
 import qrun
 from qrun.errors import MemoryLimitError
@@ -163,7 +163,7 @@ def test_an_answer_that_nobody_waited_for_is_passed_over() -> None:
 def script(text: str, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
     """A program without a guard for its main module, with the faulty runtime."""
     lines = [
-        "import faulty_runtime",
+        "from helpers import faulty_runtime",
         "from qrun.peers.child import process",
         "process.SERVER = faulty_runtime.SERVER",
         text,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from profile_support import chain, event
+from helpers.profile import chain, event
 
 from qrun.running.extents import Extent, common_extents
 

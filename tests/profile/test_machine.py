@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from profile_support import chain, event
+from helpers.profile import chain, event
 
 import qrun
 from qrun.native import available

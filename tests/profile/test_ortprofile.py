@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.passes import Graph
+from helpers.profile import model_of, residual
 from onnx import TensorProto, helper
-from passes_support import Graph
-from profile_support import model_of, residual
 
 import qrun
 from qrun.errors import QrunError, UnsupportedError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from profile_support import model_of, residual
+from helpers.profile import model_of, residual
 
 import qrun
 from qrun.native import available

@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from page_support import (
+from helpers.page import (
     DATE,
     Read,
     check,

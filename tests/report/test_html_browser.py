@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_support import Page, browser, find_browser
-from page_support import check, fields_of, finding, full_page, node, pair, profile, runtimes, tensor
+from helpers.browser import Page, browser, find_browser
+from helpers.page import check, fields_of, finding, full_page, node, pair, profile, runtimes, tensor
 
 from qrun.report.html.page import page
 

@@ -7,7 +7,7 @@ from collections import Counter
 import ml_dtypes
 import numpy as np
 import pytest
-from cli_support import conv_model, deep_model
+from helpers.cli import conv_model, deep_model
 from onnx import TensorProto, helper
 
 import qrun

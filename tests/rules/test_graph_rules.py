@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from helpers.support import node_model
 from onnx import TensorProto, helper, numpy_helper
-from support import node_model
 
 import qrun
 from qrun.checking.rules import Finding

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import MS, node_model
 from onnx import TensorProto, helper, numpy_helper
-from support import MS, node_model
 
 import qrun
 from qrun.checking.rules import Finding

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support import MS, node_model
+from helpers.support import MS, node_model
 
 import qrun
 from qrun.checking.rules import Finding

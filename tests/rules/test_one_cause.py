@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from cli_support import make_model, value
+from helpers.cli import make_model, value
 from onnx import TensorProto, helper, version_converter
 
 import qrun

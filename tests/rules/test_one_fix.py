@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support import node_model
+from helpers.support import node_model
 
 import qrun
 

@@ -11,8 +11,8 @@ import onnx
 import onnx.parser
 import pytest
 from graphs import random_graph
+from helpers.support import MS, node_model, run_ort
 from onnx import helper, numpy_helper
-from support import MS, node_model, run_ort
 
 import qrun
 from qrun.checking.rules import RULES, Finding

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from support import MS, node_model, pairs_saturate, run_ort
+from helpers.support import MS, node_model, pairs_saturate, run_ort
 
 import qrun
 from qrun.checking.rules import Finding

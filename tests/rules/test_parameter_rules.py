@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from helpers.support import MS, node_model
 from onnx import helper, numpy_helper
-from support import MS, node_model
 
 import qrun
 from qrun.checking.rules import Finding

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from small_networks import NETWORKS, Array, Net
-from support import run_ort
+from helpers.small_networks import NETWORKS, Array, Net
+from helpers.support import run_ort
 
 import qrun
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulation_support import emulated_sets, emulation
 
+from helpers.emulation import emulated_sets, emulation
 from qrun.native import Engine, available
 
 Array = np.ndarray[Any, Any]

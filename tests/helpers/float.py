@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from support import node_model, run_ort, run_qrun
+
+from helpers.support import node_model, run_ort, run_qrun
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, message: str = "", rtol: float = 1e-5, atol: float = 1e-6) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from native_support import Array
 
+from helpers.native import Array
 from qrun.ops import find
 
 F = np.float32

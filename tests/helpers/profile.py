@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
-from passes_support import Graph
 
+from helpers.passes import Graph
 from qrun.ir import Model, load
 from qrun.running.steps import NodeEvent, TensorInfo
 

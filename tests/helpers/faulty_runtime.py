@@ -20,8 +20,8 @@ from qrun.peers.child import reference
 VERSION = reference.VERSION
 STARTED = "QRUN_TEST_STARTED"
 SERVER = (
-    "import sys; sys.path[:] = sys.argv[1:]; import faulty_runtime; from qrun.peers.child import serve; "
-    "serve.RUNTIMES['onnx-ref'] = 'faulty_runtime'; serve.main()"
+    "import sys; sys.path[:] = sys.argv[1:]; import helpers.faulty_runtime; from qrun.peers.child import serve; "
+    "serve.RUNTIMES['onnx-ref'] = 'helpers.faulty_runtime'; serve.main()"
 )
 """What a child executes that has this runtime for onnx.reference."""
 

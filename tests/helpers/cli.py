@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qrun.cli import main
 
 ZERO = np.uint8(0)
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 

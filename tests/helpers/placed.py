@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from native_support import OBJECTS, Array, Guarded
-from support import assert_equal
 
 import qrun
+from helpers.native import OBJECTS, Array, Guarded
+from helpers.support import assert_equal
 from qrun.checking.rules import check
 from qrun.native import Engine, Operation
 

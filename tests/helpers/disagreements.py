@@ -11,7 +11,8 @@ from typing import Any
 
 import ml_dtypes as md
 import numpy as np
-from support import MS
+
+from helpers.support import MS
 
 f32, f16, u8, i8, i32 = np.float32, np.float16, np.uint8, np.int8, np.int32
 REFUSED = object()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from native_support import LIMITS, Array, codes
 
+from helpers.native import LIMITS, Array, codes
 from qrun.native import Target
 from qrun.native.thresholds import INT32, exact_steps
 from qrun.ops._context import Context

@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from intrinsics_support import INSTRUCTIONS, PREFIX, STATE
 
+from helpers.intrinsics import INSTRUCTIONS, PREFIX, STATE
 from qrun.native import Engine, available, default_directory
 from qrun.native._features import host_features, permitted
 from qrun.native.compile import Kernels

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from native_support import TYPES, Array, Guarded, engine
 
+from helpers.native import TYPES, Array, Guarded, engine
 from qrun.native import Engine, Operation
 from qrun.native.fits import Product, Sum
 from qrun.ops._context import Context
