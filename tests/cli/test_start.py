@@ -101,3 +101,11 @@ def test_ctrl_c_that_the_shell_ignores_stays_ignored(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "program", "-V"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN), capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_a_program_may_call_main_again(tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text("from qrun.cli import main\nprint(main(['-V']), main(['-V']), main(['-h']))\n")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, tmp_path / "twice.py"], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "0 0 0"
