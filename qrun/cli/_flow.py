@@ -105,7 +105,7 @@ def start_other(name: str | None) -> None:
     """If a backend, or a side of a comparison, is another runtime, let it be imported meanwhile."""
     runtime = (name or "").removesuffix("-optimized")
     if runtime in ("ort", "onnx-ref"):
-        from qrun.peers.child import start
+        from qrun.child import start
 
         start(runtime)
 

@@ -114,7 +114,7 @@ def versions() -> str:
 
 def _broken() -> str:
     """Why onnxruntime, which is installed, cannot be used; "" if it can. Of the packages, it alone can be missing."""
-    from qrun.peers.child import Crash, Failed, running
+    from qrun.child import Crash, Failed, running
 
     try:
         running().ask("version", "ort")

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 
 import onnx
 
+from qrun.child import Crash, Failed, running
 from qrun.errors import QrunError, UnsupportedError
 from qrun.ir import Model
 from qrun.ir.load import parse, read_file
-from qrun.peers.child import Crash, Failed, running
 from qrun.running.plan import plan
 
 

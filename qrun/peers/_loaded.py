@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
+from qrun.child import Crash, Failed, Kept, alone, running
 from qrun.errors import MemoryLimitError, RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.memory import human
 from qrun.peers._common import cut, instead
-from qrun.peers.child import Crash, Failed, Kept, alone, running
 from qrun.running.profiling import Runner
 from qrun.running.session import RunResult
 

@@ -9,13 +9,13 @@ from pickle import PickleBuffer
 
 import onnx
 
+from qrun.child import Crash, Failed, Kept
 from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Model
 from qrun.peers._common import proto_of
 from qrun.peers._loaded import loading
 from qrun.peers._ort import external_settings
 from qrun.peers._peer import Peer
-from qrun.peers.child import Crash, Failed, Kept
 
 
 def optimized_peer(model: Model, data: bytes | None, outputs: Sequence[str], max_memory: int | None) -> Peer | None:

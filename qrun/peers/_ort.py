@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 
+from qrun.child import Crash, Failed, Kept
 from qrun.ir import Array, Model
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, NUMBERS, PACKED_BITS, type_name
 from qrun.peers._common import bytes_of, proto_of, runtime_label, unfit
 from qrun.peers._loaded import Loaded, load_failed, loading
-from qrun.peers.child import Crash, Failed, Kept
 
 ORT_TYPES = {
     np.dtype(t)

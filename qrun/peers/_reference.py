@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pickle import PickleBuffer
 
+from qrun.child import Crash, Failed, Kept
 from qrun.ir import Model
 from qrun.peers._common import bytes_of, runtime_label
 from qrun.peers._loaded import Loaded, load_failed, loading
-from qrun.peers.child import Crash, Failed, Kept
 
 
 def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], limit: int | None) -> Loaded:

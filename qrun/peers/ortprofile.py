@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import onnx
 
+from qrun.child import Kept
 from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import BY_ONNX_NAME
 from qrun.peers import Loaded, Peer, encode_feeds, external_settings, loading, proto_of
-from qrun.peers.child import Kept
 from qrun.peers.ortnodes import Ran, covers, unmarked, with_marks
 from qrun.running.profiling import Profile, Progress, Runner, measure_in_turns
 from qrun.running.session import RunResult, Session

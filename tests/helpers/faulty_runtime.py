@@ -15,12 +15,12 @@ from typing import Any
 
 import onnx
 
-from qrun.peers.child import reference
+from qrun.child import reference
 
 VERSION = reference.VERSION
 STARTED = "QRUN_TEST_STARTED"
 SERVER = (
-    "import sys; sys.path[:] = sys.argv[1:]; import helpers.faulty_runtime; from qrun.peers.child import serve; "
+    "import sys; sys.path[:] = sys.argv[1:]; import helpers.faulty_runtime; from qrun.child import serve; "
     "serve.RUNTIMES['onnx-ref'] = 'helpers.faulty_runtime'; serve.main()"
 )
 """What a child executes that has this runtime for onnx.reference."""

@@ -110,7 +110,7 @@ def check(isa: str, at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPat
         target = None if out is None else Target(F(0.1), scale, F(0.1), out, 5)
         plan = Conv(engine, shape, w, x_zero_point=x_zero, target=target, **geometry)
         x = codes(rng, shape, kind)
-        source = stage(x, plan, 0)
+        source = stage(x, plan, plan.tight, 0)
         flat = np.ascontiguousarray(source).reshape(-1).view(np.uint8)[: plan.x_bytes]
         held = guard.take(plan.x_bytes, at_end)
         held[: flat.size] = flat

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from helpers import faulty_runtime
 
-from qrun.peers.child import process
+from qrun.child import process
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from helpers.support import node_model
 from onnx import TensorProto, helper
 
 import qrun
+from qrun.child import process, running
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide
 from qrun.errors import RunError, UnsupportedError
 from qrun.peers import Nodes, Peer
-from qrun.peers.child import process, running
 
 f32 = np.float32
 X = np.array([1, -2, 3], f32)

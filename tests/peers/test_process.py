@@ -25,11 +25,11 @@ from helpers.support import node_model
 from onnx import TensorProto, helper
 
 import qrun
+from qrun.child import Failed, running, wire
 from qrun.errors import MemoryLimitError
 from qrun.ir.types import DTYPES, NUMBERS
 from qrun.peers import Peer
 from qrun.peers._ort import ORT_TYPES
-from qrun.peers.child import Failed, running, wire
 
 TESTS = Path(__file__).resolve().parents[1]
 f32 = np.float32
@@ -164,7 +164,7 @@ def script(text: str, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
     """A program without a guard for its main module, with the faulty runtime."""
     lines = [
         "from helpers import faulty_runtime",
-        "from qrun.peers.child import process",
+        "from qrun.child import process",
         "process.SERVER = faulty_runtime.SERVER",
         text,
     ]
@@ -188,7 +188,7 @@ def gone(pid: int) -> bool:
 
 PROGRAM = """
 import os, sys, numpy as np, qrun
-from qrun.peers.child import running
+from qrun.child import running
 from qrun.peers import Peer
 data = open(sys.argv[1], "rb").read()
 peer = Peer(qrun.load(data), "onnx-ref", data=data)
@@ -288,7 +288,7 @@ def test_a_fork_has_a_child_of_its_own() -> None:
 def test_a_fork_does_not_hold_the_child_of_its_parent() -> None:
     """It ends with its parent, though a process that was forked from that lives on."""
     code = (
-        "import os, sys, time\nfrom qrun.peers.child import running\nchild = running()\n"
+        "import os, sys, time\nfrom qrun.child import running\nchild = running()\n"
         "if not os.fork():\n    print(child.pid, os.getpid(), flush=True)\n    time.sleep(60)\n"
         "time.sleep(60)"
     )

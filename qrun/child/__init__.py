@@ -2,8 +2,10 @@
 
 `process` is qrun's side, `serve` the other one, `wire` the messages between them. One child serves all requests of a
 process, one after the other; after a crash the next request starts another.
+
+May be imported by everything above. Knows nothing of qrun but its errors, so that a child starts fast.
 """
 
-from qrun.peers.child.process import Child, Crash, Failed, Kept, alone, running, start
+from qrun.child.process import Child, Crash, Failed, Kept, alone, running, start
 
 __all__ = ["Child", "Crash", "Failed", "Kept", "alone", "running", "start"]

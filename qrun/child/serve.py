@@ -9,10 +9,10 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, BinaryIO
 
-from qrun.peers.child.limit import limited
-from qrun.peers.child.wire import read, write
+from qrun.child.limit import limited
+from qrun.child.wire import read, write
 
-RUNTIMES = {"ort": "qrun.peers.child.ort", "onnx-ref": "qrun.peers.child.reference"}
+RUNTIMES = {"ort": "qrun.child.ort", "onnx-ref": "qrun.child.reference"}
 
 
 class Server:

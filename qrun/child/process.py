@@ -16,10 +16,10 @@ from queue import SimpleQueue
 from threading import Lock, RLock, Thread
 from typing import IO, Any
 
-from qrun.peers.child.limit import out_of_memory
-from qrun.peers.child.wire import read, write
+from qrun.child.limit import out_of_memory
+from qrun.child.wire import read, write
 
-SERVER = "import sys; sys.path[:] = sys.argv[1:]; from qrun.peers.child.serve import main; main()"
+SERVER = "import sys; sys.path[:] = sys.argv[1:]; from qrun.child.serve import main; main()"
 """What the child executes; it finds modules where this process does."""
 _ENDING = 10.0
 """Seconds for a child that has closed its pipe to be gone."""
