@@ -75,7 +75,7 @@ def faster(command: Command, made: Made, small: int, folder: Path) -> list[str]:
         counts.append(calls(command, path))
     few, many = counts
     return [f"{place}: {few[place]}, then {count}" for place, count in many.most_common()
-            if few[place] > small and count > MOST * few[place]]  # fmt: skip
+            if few[place] > 2 * small and count > MOST * few[place]]  # fmt: skip
 
 
 CASES = [(made, command) for made in growth.SHAPES for command in JUDGED]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,31 +62,53 @@ def meaning(model: Model, name: str) -> Meaning | None:
     """Of a tensor of codes: of the node that quantizes it, or else of a node that dequantizes it, through those that
     move codes; None if no node tells.
     """
-    start, whole = name, True
-    while (node := model.producers.get(start)) is not None and node.inputs:
-        made = _made(node, start)
-        if made is not None:
-            return replace(made, whole=whole)
-        if not _keeps(node):
-            break
-        start, whole = node.inputs[0], False
-    return next(_read(model, name, True), None)
+    return _maker(model, name) or _reader(model, name)
+
+
+def _store(model: Model, what: str) -> dict[str, Meaning | None]:
+    """What was found by tensor, kept with the model: long chains of nodes that move codes are walked once."""
+    found: dict[str, Meaning | None] = vars(model).setdefault(f"_meanings_{what}", {})
+    return found
+
+
+def _maker(model: Model, name: str) -> Meaning | None:
+    known, passed = _store(model, "made"), []
+    while name not in known:
+        node = model.producers.get(name)
+        made = _made(node, name) if node is not None and node.inputs else None
+        if made is None and node is not None and node.inputs and _keeps(node):
+            passed.append(name)
+            name = node.inputs[0]
+        else:
+            known[name] = made
+    found = known[name]
+    for moved in passed:
+        known[moved] = found and replace(found, whole=False)
+    return known[passed[0]] if passed else found
+
+
+def _reader(model: Model, name: str) -> Meaning | None:
+    known, pending = _store(model, "read"), [name]
+    while pending:
+        at = pending[-1]
+        readers = model.consumers.get(at, ())
+        found = next((made for node in readers for place, read in enumerate(node.inputs)
+                      if read == at and (made := _taken(node, place))), None)  # fmt: skip
+        if found is None:
+            for node in readers:
+                if _keeps(node) and node.inputs[0] == at and len(node.outputs) == 1:
+                    moved = node.outputs[0]
+                    if moved not in known:
+                        pending.append(moved)
+                        break
+                    found = found or ((behind := known[moved]) and replace(behind, whole=False))
+        if pending[-1] is at:
+            known[pending.pop()] = found
+    return known[name]
 
 
 def _keeps(node: Node) -> bool:
     return not node.domain and (moves(node) or node.op_type in _KEEPS)
-
-
-def _read(model: Model, name: str, whole: bool) -> Iterator[Meaning]:
-    """What the readers of a tensor take it for."""
-    for node in model.consumers.get(name, ()):
-        for place in (at for at, read in enumerate(node.inputs) if read == name):
-            made = _taken(node, place)
-            if made is not None:
-                yield replace(made, whole=whole)
-    for node in model.consumers.get(name, ()):
-        if _keeps(node) and node.inputs[0] == name and len(node.outputs) == 1:
-            yield from _read(model, node.outputs[0], False)
 
 
 def _made(node: Node, name: str) -> Meaning | None:

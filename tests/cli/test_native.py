@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.cli import ROOT, call, deep_model, npy, save
+from helpers.cli import ROOT, call, deep_model, npy, save, value
 from helpers.native import ISAS
+from onnx import TensorProto, helper, numpy_helper
 
 from qrun.errors import UnsupportedError
 
@@ -156,10 +157,21 @@ def test_showing_a_tensor_inside_a_group_is_said() -> None:
     assert "ran as written" not in call(*QDQ, "-t", "mean", "--no-fuse").err
 
 
-def test_nodes_that_ran_elsewhere_are_marked() -> None:
-    shown = call(*QDQ, "-v").out
-    assert "pw_DequantizeLinear" in shown
+def test_nodes_that_ran_elsewhere_are_marked(folder: Path) -> None:
+    """MaxPool runs on codes; its results have another scale, so the nodes around it do not vanish."""
+    scales = [numpy_helper.from_array(np.array(s, np.float32), n) for s, n in ((0.5, "s"), (0.25, "t"))]
+    zero = numpy_helper.from_array(np.array(3, np.uint8), "z")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["real"], "pw_DequantizeLinear"),
+        helper.make_node("MaxPool", ["real"], ["most"], "pool", kernel_shape=[2, 2]),
+        helper.make_node("QuantizeLinear", ["most", "t", "z"], ["y"], "pool_QuantizeLinear"),
+    ]
+    ends = [value("x", TensorProto.UINT8, [1, 3, 8, 8])], [value("y", TensorProto.UINT8, [1, 3, 7, 7])]
+    graph = helper.make_graph(nodes, "g", *ends, [*scales, zero])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), folder / "pool.onnx")
+    run = ("pool.onnx", "-i", "x.npy", "-v")
+    shown = call(*run).out
     (line,) = (line for line in shown.splitlines() if " pw_DequantizeLinear " in line and "us" in line)
     assert "DequantizeLinear moved" in line
     assert "moved: done after nodes that only move or choose values" in shown
-    assert " moved" not in call(*QDQ, "-v", "--no-fuse").out
+    assert " moved" not in call(*run, "--no-fuse").out
