@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qrun.native import peak
-from qrun.native.isa import choose
+from qrun.native.emit.isa import choose
+from qrun.native.machine import peak
 
 
 class Peak(peak.Peak):

@@ -161,7 +161,7 @@ def instruction_set() -> tuple[str, str]:
     """qrun's best instruction set here, and the name of its dot product; empty if there is none."""
     try:
         from qrun.native import available
-        from qrun.native.peak import INSTRUCTIONS
+        from qrun.native.emit.peak import INSTRUCTIONS
 
         isas = available()
     except ImportError:

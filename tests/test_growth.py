@@ -20,7 +20,11 @@ from helpers.growth import Made
 from qrun import Session
 
 SMALL = 24
-SETTINGS = {"qrun.running.session.LATER_NS": 0, "qrun.native.arena.MANY": 8, "qrun.ops._native_pointwise._JOINED": 8}
+SETTINGS = {
+    "qrun.running.session.LATER_NS": 0,
+    "qrun.native.plan.arena.MANY": 8,
+    "qrun.ops._native_pointwise._JOINED": 8,
+}
 """No repetitions that depend on the time; large models are large from here on."""
 MOST = 2.3
 """A function that is called once for each node is called twice as often; one called for each pair, four times."""

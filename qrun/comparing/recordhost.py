@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qrun.native.isa import available
+from qrun.native.emit.isa import available
 
 
 def host(threads: int | None) -> dict[str, str | int]:

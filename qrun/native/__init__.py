@@ -4,20 +4,19 @@ May be imported by `ops` and everything above it, and is the only importer of ll
 no operator name, no model.
 """
 
-from qrun.native.cache import default_directory
-from qrun.native.calls import Buffer, Rooms
-from qrun.native.codes import Codes
-from qrun.native.conv import Conv
-from qrun.native.dynamic import Matmul
-from qrun.native.engine import Engine
-from qrun.native.epilogue import Target
+from qrun.native.emit.isa import available
 from qrun.native.errors import Declined, Undecided, Unplanned
-from qrun.native.finish import requantization
-from qrun.native.gemm import Gemm
-from qrun.native.isa import available
-from qrun.native.operation import Operand, Operation
-from qrun.native.placement import Chain, Foreign, Task
-from qrun.native.program import Program
+from qrun.native.kernels.conv import Conv, Gemm
+from qrun.native.kernels.dynamic import Matmul
+from qrun.native.kernels.finish import requantization
+from qrun.native.kernels.ranges import Codes
+from qrun.native.machine.batch import Buffer, Rooms
+from qrun.native.machine.cache import default_directory
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand, Operation
+from qrun.native.plan.placement import Chain, Foreign, Task
+from qrun.native.plan.program import Program
+from qrun.native.proof.epilogue import Target
 
 __all__ = [
     "Buffer",

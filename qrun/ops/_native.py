@@ -105,7 +105,7 @@ def kernel_of(
     site: Site, operation: Operation, operands: Sequence[int], complete: Callable[[Array], bool]
 ) -> NativeKernel:
     """The kernel that runs an operation on the node's inputs of these numbers."""
-    from qrun.native.operation import must_reach
+    from qrun.native.machine.operation import must_reach
 
     engine, (*sources, result) = site.engine, operation.operands
     orders = [(result, operation.result_order)]
@@ -140,7 +140,7 @@ def conv_kernel(
     channels_last: bool = False,
 ) -> NativeKernel:
     """The kernel of a checked convolution; site.inputs[0] is x, perhaps with other axes."""
-    from qrun.native.conv import ChannelsLast, merged_groups
+    from qrun.native.kernels.conv import ChannelsLast, merged_groups
 
     group, channels = int(site.attributes["group"]), w.shape[0]
     depthwise = w.shape[0] == group and w.shape[1] == 1

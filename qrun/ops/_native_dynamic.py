@@ -171,7 +171,7 @@ def sums_kernel(product: Product) -> NativeKernel:
 def sums_stages(product: Product, matmul: Matmul) -> tuple[Stage, ...]:
     """The product with constant weights as stages, where the zero point of A is one input and B's adds no terms."""
     from qrun.native import Operand
-    from qrun.native.sums import staged
+    from qrun.native.kernels.sums import staged
 
     site, (left, _, zero, right) = product.site, product.places
     given = site.inputs[zero] if zero is not None else None

@@ -43,7 +43,7 @@ def function_kernel(
 ) -> NativeKernel:
     """The kernel of a function of the first input; the other inputs are parameters."""
     from qrun.native import Operand
-    from qrun.native.elementwise import Elementwise
+    from qrun.native.kernels.elementwise import Elementwise
 
     x = site.inputs[0]
     assert x is not None
@@ -73,7 +73,7 @@ def binary(name: str) -> Lowering:
 
 def binary_kernel(site: Site, name: str) -> NativeKernel:
     from qrun.native import Operand
-    from qrun.native.elementwise import Elementwise
+    from qrun.native.kernels.elementwise import Elementwise
 
     a, b = site.inputs
     assert a is not None
@@ -92,7 +92,7 @@ def standardize_kernel(
 
     reference: of rows [count, length].
     """
-    from qrun.native.normalize import Standardize
+    from qrun.native.kernels.normalize import Standardize
 
     x = _rows(site)
     inner = x.shape[axis:]
@@ -106,7 +106,7 @@ def standardize_kernel(
 
 def shares_kernel(site: Site, axis: int, reference: Callable[[Array], Array]) -> NativeKernel:
     """The kernel of a softmax over all axes from `axis` on. reference: of rows [count, length]."""
-    from qrun.native.normalize import Shares
+    from qrun.native.kernels.normalize import Shares
 
     x = _rows(site)
     return kernel_of(site, Shares(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), lambda y: True)
@@ -116,7 +116,7 @@ def mean_kernel(
     site: Site, axes: Sequence[int], y_shape: Sequence[int], reference: Callable[[Array], Array]
 ) -> NativeKernel:
     """The kernel of a mean over the last axes. reference: of rows [count, length]."""
-    from qrun.native.normalize import Mean
+    from qrun.native.kernels.normalize import Mean
 
     x = _rows(site)
     if sorted(axes) != list(range(x.ndim - len(axes), x.ndim)) or not axes:

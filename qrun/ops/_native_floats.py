@@ -152,7 +152,7 @@ def quantizer_kernel(site: Site, x: Array) -> NativeKernel:
 
 def quantizer_stages(engine: Engine, shape: Sequence[int]) -> tuple[Stage, ...]:
     """Codes, scale and zero point of float32 of this shape, which is not empty."""
-    from qrun.native.ranges import Parameters, Quantized, Range
+    from qrun.native.kernels.ranges import Parameters, Quantized, Range
 
     ranges = Range(engine, shape)
     scale, zero, parameters = (Parameters(engine, ranges.result, form) for form in ("scale", "zero", "parameters"))

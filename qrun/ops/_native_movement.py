@@ -15,7 +15,7 @@ from qrun.ops._op import OpDef
 
 if TYPE_CHECKING:
     from qrun.native import Operation
-    from qrun.native.operation import Order
+    from qrun.native.machine.operation import Order
 
 _SIZES = (1, 2, 4, 8)
 _AXES = 5
@@ -42,19 +42,19 @@ def moving_kernel(site: Site, definition: OpDef, operation: Callable[[Array, Arr
 
 def view_kernel(site: Site, definition: OpDef) -> NativeKernel:
     """The kernel of an operator that gives its input another shape."""
-    from qrun.native.copy import view
+    from qrun.native.kernels.copy import view
 
     return moving_kernel(site, definition, lambda x, y: view(site.engine, x.shape, y.shape, x.dtype))
 
 
 def transpose_kernel(site: Site, definition: OpDef, perm: Sequence[int]) -> NativeKernel:
-    from qrun.native.copy import transposed
+    from qrun.native.kernels.copy import transposed
 
     return moving_kernel(site, definition, lambda x, y: transposed(site.engine, x.shape, x.dtype, perm))
 
 
 def slice_kernel(site: Site, definition: OpDef, cuts: Callable[[], Sequence[slice]]) -> NativeKernel:
-    from qrun.native.copy import sliced
+    from qrun.native.kernels.copy import sliced
 
     def operation(x: Array, y: Array) -> Operation:
         bounds = [cut.indices(n) for cut, n in zip(cuts(), x.shape, strict=True)]
@@ -67,7 +67,7 @@ def slice_kernel(site: Site, definition: OpDef, cuts: Callable[[], Sequence[slic
 def pad_kernel(
     site: Site, definition: OpDef, value: Callable[[], Array], amounts: Callable[[], tuple[list[int], list[int]]]
 ) -> NativeKernel:
-    from qrun.native.copy import padded
+    from qrun.native.kernels.copy import padded
 
     return moving_kernel(site, definition, lambda x, y: padded(site.engine, x.shape, value(), *amounts(), _order(x)))
 

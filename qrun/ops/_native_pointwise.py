@@ -19,7 +19,7 @@ from qrun.ops._native import NativeKernel, Site, declined, few_ends, kernel_of
 from qrun.ops._op import OpDef, Shape
 
 if TYPE_CHECKING:
-    from qrun.native.fits import Product, Sum
+    from qrun.native.proof.fits import Product, Sum
 
 EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 Complete = Callable[[Array], bool]
@@ -37,7 +37,7 @@ def table_kernel(
     site: Site, x: Array, table: Array, axis: int | None = None, complete: Complete = always, place: int = 0
 ) -> NativeKernel:
     """The kernel of y = table[x], or of a table for each index of `axis`; x is the node's input number `place`."""
-    from qrun.native.point import Point
+    from qrun.native.kernels.point import Point
 
     return kernel_of(site, Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis), (place,), complete)
 
@@ -117,7 +117,7 @@ def _pair_kernel(
     site: Site, table: Array, near: Callable[..., Sum | Product], complete: Complete, swap: bool
 ) -> NativeKernel:
     """The kernel of table[a, b]; swapped if the reference treats A as the scalar: then it adds A's part first."""
-    from qrun.native.pair import Pair
+    from qrun.native.kernels.pair import Pair
 
     operands = (3, 0) if swap else (0, 3)
     x, y = (site.inputs[place] for place in operands)
@@ -150,7 +150,7 @@ def concat_kernel(
     site: Site, places: Sequence[int], axis: int, tables: Sequence[Array | None], complete: Sequence[Complete] = ()
 ) -> NativeKernel:
     """The kernel that joins the inputs of these numbers, each through its table; complete: of each one's part."""
-    from qrun.native.concat import Concat
+    from qrun.native.kernels.concat import Concat
 
     tensors = [x for x in (site.inputs[place] for place in places) if x is not None]
     if len(tensors) > _JOINED:

@@ -16,8 +16,8 @@ from qrun.ops._quantize import store
 from qrun.ops._window import Window
 
 if TYPE_CHECKING:
-    from qrun.native.operation import Order
-    from qrun.native.pool import Taps
+    from qrun.native.kernels.pool import Taps
+    from qrun.native.machine.operation import Order
 
 EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 _ENTRIES = 1 << 26
@@ -27,7 +27,7 @@ Rounding = Callable[[Array, Array], Array]
 
 def taps_of(site: Site, size: Sequence[int], win: Window) -> Taps:
     """What the windows read of an image of this size."""
-    from qrun.native.pool import Taps
+    from qrun.native.kernels.pool import Taps
 
     entries = math.prod(win.out) * math.prod(win.kernel)
     if entries > _ENTRIES:
@@ -48,7 +48,7 @@ def image_taps(site: Site, size: Sequence[int]) -> Taps:
 
 def largest_kernel(site: Site, x: Array, size: Sequence[int], win: Window, order: Order) -> NativeKernel:
     """The kernel of a maximum pool of x [N,C,spatial...], or in order ``rows`` [N,spatial...,C]."""
-    from qrun.native.pool import MaxPool
+    from qrun.native.kernels.pool import MaxPool
 
     if x.dtype not in (*EIGHT, np.dtype(np.float32)):
         raise declined(f"no native pools of {type_name(x.dtype)}")
@@ -69,8 +69,8 @@ def mean_kernel(
     order: Order,
 ) -> NativeKernel:
     """The kernel of means that are functions of sums; divisors: one for each output pixel."""
-    from qrun.native.means import Means
-    from qrun.native.pool import SumPool
+    from qrun.native.kernels.pool import SumPool
+    from qrun.native.proof.means import Means
 
     codes, low = _range(x, zeros[0])
 
@@ -99,7 +99,7 @@ def float_mean_kernel(
     order: Order,
 ) -> NativeKernel:
     """The kernel of means in onnxruntime's float32 arithmetic."""
-    from qrun.native.pool import MeanPool
+    from qrun.native.kernels.pool import MeanPool
 
     if not np.isfinite(scales[0]):
         raise declined("x_scale is not finite")

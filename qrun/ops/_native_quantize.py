@@ -20,7 +20,7 @@ def quantize_kernel(
     site: Site, x: Array, scale: Array, zero: Array | None, target: np.dtype[Any], form: Grain
 ) -> NativeKernel:
     """The kernel of a checked QuantizeLinear that divides in float32."""
-    from qrun.native.quantize import Quantize
+    from qrun.native.kernels.quantize import Quantize
 
     if x.dtype != _SINGLE or scale.dtype != _SINGLE or target not in _EIGHT:
         names = " by ".join(type_name(t) for t in (x.dtype, scale.dtype))
@@ -35,7 +35,7 @@ def dequantize_kernel(
     site: Site, x: Array, scale: Array, zero: Array | None, target: np.dtype[Any], form: Grain
 ) -> NativeKernel:
     """The kernel of a checked DequantizeLinear."""
-    from qrun.native.quantize import Dequantize
+    from qrun.native.kernels.quantize import Dequantize
 
     if x.dtype not in (*_EIGHT, np.dtype(np.int32)) or scale.dtype != _SINGLE or target != _SINGLE:
         names = " by ".join(type_name(t) for t in (x.dtype, scale.dtype))

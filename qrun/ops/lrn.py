@@ -70,7 +70,7 @@ def _sides(size: int, channels: int) -> tuple[int, int]:
 
 @lrn.native
 def lower_lrn(site: Site) -> NativeKernel:
-    from qrun.native.lrn import Lrn
+    from qrun.native.kernels.normalize import Lrn
 
     x, beta, bias, size = site.inputs[0], *(site.attributes[name] for name in ("beta", "bias", "size"))
     assert x is not None

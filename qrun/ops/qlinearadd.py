@@ -17,7 +17,7 @@ from qrun.ops._rounding import decide, fma32
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
-    from qrun.native.fits import Sum
+    from qrun.native.proof.fits import Sum
 
 _NAME = "QLinearAdd"
 
@@ -98,6 +98,6 @@ def _lower(site: Site) -> NativeKernel:
 
 
 def _near(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> Sum:
-    from qrun.native.fits import Sum
+    from qrun.native.proof.fits import Sum
 
     return Sum(float(sa / sc), float(sb / sc), za, zb, zc, ort)

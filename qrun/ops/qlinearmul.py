@@ -16,7 +16,7 @@ from qrun.ops._op import op
 from qrun.ops._rounding import decide
 
 if TYPE_CHECKING:
-    from qrun.native.fits import Product
+    from qrun.native.proof.fits import Product
 
 _NAME = "QLinearMul"
 
@@ -82,6 +82,6 @@ def _lower(site: Site) -> NativeKernel:
 
 
 def _near(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> Product:
-    from qrun.native.fits import Product
+    from qrun.native.proof.fits import Product
 
     return Product(float(sa * sb / sc), za, zb, zc, ort)

@@ -79,7 +79,7 @@ def qlinear_softmax(
 def lower_qlinear_softmax(site: Site) -> NativeKernel:
     """In float64; inputs with a result near a tie go to the reference."""
     from qrun.native import Undecided
-    from qrun.native.softmax import Softmax
+    from qrun.native.kernels.softmax import Softmax
 
     site.require_constants(1)
     x, scale, _, y_scale, y_zero = (np.zeros(0) if array is None else array for array in site.inputs)

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from qrun.errors import QrunError
 
 if TYPE_CHECKING:
-    from qrun.native.cache import ObjectCache
-    from qrun.native.isa import Isa
+    from qrun.native.emit.isa import Isa
+    from qrun.native.machine.cache import ObjectCache
 
 SIZES = (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26)
 """Bytes of the buffers whose reading is measured: in caches of the first, second and third level, and beyond."""
@@ -85,9 +85,9 @@ def this_machine(
     known: an earlier result that something was faster than; it is measured once more, and the faster of both is kept.
     """
     try:
-        from qrun.native.cache import ObjectCache, default_directory
+        from qrun.native.emit.isa import choose
         from qrun.native.errors import Declined
-        from qrun.native.isa import choose
+        from qrun.native.machine.cache import ObjectCache, default_directory
 
         try:
             chosen = choose(isa)
@@ -132,7 +132,7 @@ def _parsed(body: bytes) -> Machine | None:
 
 
 def _measured(isa: Isa, threads: int) -> Machine:
-    from qrun.native.peak import Peak
+    from qrun.native.machine.peak import Peak
 
     peak = Peak(isa, threads)
     tiles, products = max(peak.tiles(), default=0.0), max(peak.products())

@@ -20,8 +20,8 @@ from qrun.running.steps import NodeEvent, TensorInfo, reference
 
 if TYPE_CHECKING:
     from qrun.native import Chain
-    from qrun.native.program import Program
-    from qrun.native.stamps import Ran, Stamp
+    from qrun.native.plan.program import Program
+    from qrun.native.plan.stamps import Ran, Stamp
     from qrun.ops._native import NativeKernel
 
 KEPT = 4
@@ -82,7 +82,7 @@ class Timed(Sequence[NodeEvent]):
 
     @cached_property
     def _events(self) -> tuple[NodeEvent, ...]:
-        from qrun.native.stamps import helped, times
+        from qrun.native.plan.stamps import helped, times
 
         program = self._compiled.program
         starts, spans = times(self._stamps, program.item_of, len(program.items))

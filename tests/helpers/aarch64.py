@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from qrun.native import Engine
-from qrun.native.compile import Kernels, compile_object, kernel_text
-from qrun.native.isa import ISAS, Isa
-from qrun.native.section import Section
-from qrun.native.spec import KernelSpec
+from qrun.native.emit.isa import ISAS, Isa
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.machine.call import Section
+from qrun.native.machine.compile import Kernels, compile_object, kernel_text
 
 Array = np.ndarray[Any, Any]
 

@@ -18,9 +18,8 @@ import pytest
 
 from helpers.intrinsics import INSTRUCTIONS, PREFIX, STATE
 from qrun.native import Engine, available, default_directory
-from qrun.native._features import host_features, permitted
-from qrun.native.compile import Kernels
-from qrun.native.isa import ISAS, Isa, host_architecture
+from qrun.native.emit.isa import ISAS, Isa, host_architecture, host_features, permitted
+from qrun.native.machine.compile import Kernels
 
 BASE = "avx2"
 _CALL = re.compile(r"@llvm\.(x86\.[\w.]+|masked\.\w+\.v64i8\.p0)\((\)?)")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qrun.native._flow import Flow
-from qrun.native._values import Value, constants
+from qrun.native.emit.flow import Flow
+from qrun.native.emit.values import Value, constants
 
 Write = Callable[[Flow, list[Value]], Value | None]
 BYTES, WORDS, INTS, FLOATS = "<64 x i8>", "<32 x i16>", "<16 x i32>", "<16 x float>"

@@ -8,7 +8,7 @@ import numpy as np
 
 from helpers.native import LIMITS, Array, codes
 from qrun.native import Target
-from qrun.native.thresholds import INT32, exact_steps
+from qrun.native.proof.thresholds import INT32, exact_steps
 from qrun.ops._context import Context
 from qrun.ops.qlinearconv import qlinear_conv
 

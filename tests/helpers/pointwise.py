@@ -9,7 +9,7 @@ import numpy as np
 
 from helpers.native import TYPES, Array, Guarded, engine
 from qrun.native import Engine, Operation
-from qrun.native.fits import Product, Sum
+from qrun.native.proof.fits import Product, Sum
 from qrun.ops._context import Context
 from qrun.ops.qlinearadd import qlinear_add
 from qrun.ops.qlinearmul import qlinear_mul

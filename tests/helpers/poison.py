@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from qrun.native import fold
-from qrun.native.program import Instance
+from qrun.native.machine import memory
+from qrun.native.plan.program import Instance
 
 POISON = 0xA5
 
@@ -23,6 +23,6 @@ def poisoned() -> Iterator[None]:
         return run(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fold, "poison", POISON)
+        patch.setattr(memory, "poison", POISON)
         patch.setattr(Instance, "run", forgetful)
         yield

@@ -16,15 +16,15 @@ from helpers.native import ISAS, Array, codes, engine, exact_result
 from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, reference, target_of
 
 from qrun.native import Conv, Engine, Operand, Operation, Target
-from qrun.native._depthwise import taps_per_turn
-from qrun.native.compile import _llvm, _target, compile_object, kernel_text
-from qrun.native.copy import sliced, transposed
-from qrun.native.elementwise import Elementwise
-from qrun.native.epilogue import prove
-from qrun.native.isa import Isa
-from qrun.native.normalize import Mean, Shares, Standardize
-from qrun.native.results import Results
-from qrun.native.spec import KernelSpec
+from qrun.native.emit.depthwise import taps_per_turn
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels.copy import sliced, transposed
+from qrun.native.kernels.elementwise import Elementwise
+from qrun.native.kernels.normalize import Mean, Shares, Standardize
+from qrun.native.kernels.results import Results
+from qrun.native.machine.compile import _llvm, _target, compile_object, kernel_text
+from qrun.native.proof.epilogue import prove
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.layernorm import layer_normalization
 from qrun.ops.reduce import reduce_mean

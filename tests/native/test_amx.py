@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 from helpers.native import LIMITS, TYPES, Array, Guarded, codes, engine, needs_amx
 
-from qrun.native import _amx
-from qrun.native._features import permitted
-from qrun.native.compile import compile_object
-from qrun.native.fold import aligned
-from qrun.native.forms import BYTES, MAGIC, MAGIC_BITS, TABLE
-from qrun.native.image import image_of
-from qrun.native.isa import ISAS
-from qrun.native.spec import KernelSpec
+from qrun.native.emit import amx as _amx
+from qrun.native.emit.isa import ISAS, permitted
+from qrun.native.emit.spec import BYTES, MAGIC, MAGIC_BITS, TABLE, KernelSpec
+from qrun.native.machine.compile import compile_object
+from qrun.native.machine.image import image_of
+from qrun.native.machine.memory import aligned
 
 AMX = next(isa for isa in ISAS if isa.tiles)
 

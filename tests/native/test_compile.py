@@ -13,10 +13,10 @@ import pytest
 
 from qrun.errors import CallError
 from qrun.native import Conv, Declined, Engine, Target, available
-from qrun.native.cache import ObjectCache
-from qrun.native.compile import Kernels
-from qrun.native.isa import ISAS, choose
-from qrun.native.spec import KernelSpec
+from qrun.native.emit.isa import ISAS, choose
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.machine.cache import ObjectCache
+from qrun.native.machine.compile import Kernels
 
 F = np.float32
 W = np.ones((4, 4, 1), np.int8)
@@ -38,7 +38,7 @@ def test_the_best_instruction_set_is_chosen_unless_named() -> None:
 def test_unknown_and_unusable_instruction_sets_are_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Declined, match=rf"'sse9' is not an instruction set; usable here: .*{available()[-1].name}"):
         choose("sse9")
-    monkeypatch.setattr("qrun.native.isa.available", lambda: ISAS[-1:])
+    monkeypatch.setattr("qrun.native.emit.isa.available", lambda: ISAS[-1:])
     with pytest.raises(Declined, match="'avx2' cannot run on this CPU"):
         choose("avx2")
     monkeypatch.undo()
@@ -169,7 +169,7 @@ def test_a_pipe_hangs_nobody(tmp_path: Path, where: str) -> None:
     (entry,) = directory.iterdir()
     entry.unlink()
     os.mkfifo(entry, 0o600)
-    code = "import sys\nfrom qrun.native.cache import ObjectCache\ncache = ObjectCache(sys.argv[1])\n" \
+    code = "import sys\nfrom qrun.native.machine.cache import ObjectCache\ncache = ObjectCache(sys.argv[1])\n" \
         "path = cache.directory / sys.argv[2]\nfrom qrun.native import cache as module\nassert module._read_own(path) == b''\n"  # fmt: skip
     subprocess.run([sys.executable, "-c", code, directory, entry.name], check=True, timeout=60)
     again = Engine.create(cache=directory)

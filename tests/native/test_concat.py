@@ -18,7 +18,7 @@ from onnx import helper
 import qrun
 from qrun.checking.rules import check
 from qrun.native import Declined, Engine
-from qrun.native.concat import Concat
+from qrun.native.kernels.concat import Concat
 
 F = np.float32
 

@@ -10,8 +10,8 @@ from helpers.native import THOROUGH, codes, engine, every_isa, thin
 from helpers.native_cases import conv_case, reference, target_of
 
 from qrun.native import Conv, Declined, Gemm, Target
-from qrun.native._depthwise import taps_per_turn
-from qrun.native.engine import stage
+from qrun.native.emit.depthwise import taps_per_turn
+from qrun.native.machine.engine import stage
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
 from qrun.ops.qlinearmatmul import qlinear_matmul

@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.native import Declined, Engine, Operand
-from qrun.native.copy import arrange, padded, shuffled, sliced, transposed, view
-from qrun.native.shuffles import fused, shuffle_groups
-from qrun.native.strided import Axis, coalesced, copies
+from qrun.native.kernels.copy import arrange, padded, shuffled, sliced, transposed, view
+from qrun.native.kernels.strided import Axis, coalesced, copies
+from qrun.native.plan.schedule import fused, shuffle_groups
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from helpers.native import ISAS, Array, Guarded, codes, engine, every_isa, exact_result, nearest32, thin
 
-import qrun.native.calls
-import qrun.native.codes
-import qrun.native.finish
-import qrun.native.packing
+import qrun.native.kernels.finish
+import qrun.native.kernels.packing
+import qrun.native.kernels.ranges
+import qrun.native.machine.batch
 from qrun.native import Buffer, Codes, Matmul, Operand, Target, requantization
-from qrun.native.finish import Finish
+from qrun.native.kernels.finish import Finish
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -313,7 +313,12 @@ def test_nothing_beyond_the_buffers_is_touched(isa: str, at_end: bool, monkeypat
     def empty(cls: type[Buffer], shape: tuple[int, ...], dtype: Any) -> Buffer:
         return cls(exactly(np.empty(shape, dtype)))
 
-    for module in (qrun.native.calls, qrun.native.finish, qrun.native.packing, qrun.native.codes):
+    for module in (
+        qrun.native.machine.batch,
+        qrun.native.kernels.finish,
+        qrun.native.kernels.packing,
+        qrun.native.kernels.ranges,
+    ):
         monkeypatch.setattr(module, "aligned", guarded)
     monkeypatch.setattr(Buffer, "empty", classmethod(empty))
     rng = np.random.default_rng(9)

@@ -19,8 +19,8 @@ from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native import Declined, Operand, Undecided
-from qrun.native._elementwise import CLOSE, EXACT, SINGLE
-from qrun.native.elementwise import Elementwise
+from qrun.native.emit.elementwise import CLOSE, EXACT, SINGLE
+from qrun.native.kernels.elementwise import Elementwise
 
 F = np.float32
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
@@ -178,7 +178,7 @@ def test_a_session_asks_the_reference_kernel_where_settling_fails(later: bool, m
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("qrun.native.settle._Rows", fail)
+        patch.setattr("qrun.native.machine.call._Rows", fail)
         assert_equal(session.run(feeds)["y0"], want)
     assert_equal(session.run(feeds)["y0"], want)
 

@@ -10,9 +10,9 @@ from helpers.intrinsics import INSTRUCTIONS
 from helpers.native import EMULATED
 
 from qrun.native import Declined, Engine, available, default_directory
-from qrun.native.cache import ObjectCache
-from qrun.native.compile import Kernels
-from qrun.native.spec import KernelSpec
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.machine.cache import ObjectCache
+from qrun.native.machine.compile import Kernels
 
 needs_emulation = pytest.mark.skipif(not EMULATED, reason="this CPU has every instruction set, or not AVX2")
 

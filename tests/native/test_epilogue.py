@@ -10,9 +10,9 @@ from helpers.native import LIMITS, THOROUGH, Array, engine, every_isa, exact_res
 from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, critical
 
 from qrun.native import Gemm, Target
-from qrun.native.epilogue import prove
-from qrun.native.results import Results
-from qrun.native.thresholds import apply_steps, exact_steps
+from qrun.native.kernels.results import Results
+from qrun.native.proof.epilogue import prove
+from qrun.native.proof.thresholds import apply_steps, exact_steps
 
 F = np.float32
 

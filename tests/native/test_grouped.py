@@ -11,12 +11,12 @@ import pytest
 from helpers.native import ISAS, LIMITS, OBJECTS, SETS, TYPES, Array, Guarded, codes, emulating, engine
 from helpers.native_cases import reference, target_of
 
-import qrun.native.section
-from qrun.native import Conv, Engine, blocked, clipped, copied, widened
-from qrun.native.compile import compile_object, kernel_text
-from qrun.native.isa import ISAS as ALL
-from qrun.native.spec import KernelSpec
-from qrun.native.widened import DOTS
+from qrun.native import Conv, Engine, kernels, machine
+from qrun.native.emit.isa import ISAS as ALL
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels import blocked, clipped, copied, widened
+from qrun.native.kernels.widened import DOTS
+from qrun.native.machine.compile import compile_object, kernel_text
 
 KINDS = ["widened", *["clipped"] * ("avx2" in ISAS)]
 
@@ -141,7 +141,7 @@ def test_nothing_beyond_the_buffers_is_touched(
             array[...] = fill
         return array
 
-    for module in (blocked, clipped, widened, qrun.native.section, qrun.native.product, qrun.native.layout):
+    for module in (blocked, clipped, widened, machine.call, kernels.product, kernels.layout):
         monkeypatch.setattr(module, "aligned", aligned)
     own = Engine.create(isa, OBJECTS)
     for number in range(len(CASES)):
@@ -150,7 +150,7 @@ def test_nothing_beyond_the_buffers_is_touched(
         x = np.ascontiguousarray(np.moveaxis(case["x"], 1, -1)).reshape(-1).view(np.uint8)
         held, y = guard.take(plan.x_bytes, at_end), guard.take(plan.y_bytes, at_end)
         held[: x.size] = x[: plan.x_bytes]
-        monkeypatch.setattr(qrun.native.section, "_own", threading.local())
+        monkeypatch.setattr(machine.call, "_own", threading.local())
         own.execute(plan.tight, [held, y])
         assert np.array_equal(y, np.moveaxis(reference(case), 1, -1).reshape(-1)), CASES[number]
 

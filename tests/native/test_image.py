@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from helpers.native import every_isa
 
-from qrun.native import Conv, Declined, Engine, Target, available, image
-from qrun.native._features import _of_cpuinfo, _of_llvm
-from qrun.native.compile import _llvm, compile_object
-from qrun.native.image import Image, image_of
-from qrun.native.isa import ISAS, Isa
+from qrun.native import Conv, Declined, Engine, Target, available
+from qrun.native.emit.isa import ISAS, Isa, _of_cpuinfo, _of_llvm
+from qrun.native.machine import image
+from qrun.native.machine.compile import _llvm, compile_object
+from qrun.native.machine.image import Image, image_of
 
 pytestmark = pytest.mark.skipif(not image.USABLE, reason="images are for Linux on x86-64")
 

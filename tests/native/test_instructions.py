@@ -18,10 +18,10 @@ from helpers.intrinsics import BYTES, FLOATS, INSTRUCTIONS, INTS, MASK, ROW, WOR
 from helpers.native import Array, Guarded, codes
 
 from qrun.native import available
-from qrun.native._flow import Flow
-from qrun.native._values import constants
-from qrun.native.compile import compile_object, load_object
-from qrun.native.isa import ISAS, Isa
+from qrun.native.emit.flow import Flow
+from qrun.native.emit.isa import ISAS, Isa
+from qrun.native.emit.values import constants
+from qrun.native.machine.compile import compile_object, load_object
 
 AVX2 = next(isa for isa in ISAS if isa.name == "avx2")
 pytestmark = pytest.mark.skipif(AVX2 not in available(), reason="this CPU has no AVX2")
@@ -245,9 +245,9 @@ REFUSED = {
 }
 RUN_EACH = """
 import ctypes, os, sys
-from qrun.native.cache import ObjectCache
-from qrun.native.compile import Kernels, compile_object, load_object
-from qrun.native.isa import ISAS
+from qrun.native.machine.cache import ObjectCache
+from qrun.native.machine.compile import Kernels, compile_object, load_object
+from qrun.native.emit.isa import ISAS
 isa = next(isa for isa in ISAS if isa.name == "avx2")
 for text in sys.stdin.read().split("|"):
     child = os.fork()

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from helpers.native import ISAS, OBJECTS, THOROUGH, Array, Guarded, codes, needs_amx, thin
 
-import qrun.native.blocked
-import qrun.native.clipped
-import qrun.native.copied
-import qrun.native.engine
-import qrun.native.layout
-import qrun.native.product
-import qrun.native.results
-import qrun.native.section
-import qrun.native.tiled
-import qrun.native.tiling
-import qrun.native.widened
-from qrun.native import Conv, Engine, Target
-from qrun.native.engine import stage
+import qrun.native.kernels.blocked
+import qrun.native.kernels.clipped
+import qrun.native.kernels.copied
+import qrun.native.kernels.layout
+import qrun.native.kernels.product
+import qrun.native.kernels.results
+import qrun.native.kernels.tiled
+import qrun.native.kernels.tiling
+import qrun.native.kernels.widened
+import qrun.native.machine.call
+import qrun.native.machine.engine
+from qrun.native import Conv, Engine, Target, kernels, machine
+from qrun.native.machine.engine import stage
 
 F = np.float32
 GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
@@ -57,13 +57,13 @@ def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: boo
             array[...] = fill
         return array
 
-    names = (
-        "blocked", "clipped", "engine", "layout", "product", "results", "section", "tiled", "tiling", "widened",
+    modules = (
+        kernels.blocked, kernels.clipped, machine.engine, kernels.layout, kernels.product, kernels.results, machine.call,
+        kernels.tiled, kernels.tiling, kernels.widened,
     )  # fmt: skip
-    modules = [getattr(qrun.native, name) for name in names]
     for module in modules:
         monkeypatch.setattr(module, "aligned", aligned)
-    monkeypatch.setattr(qrun.native.tiled, "tables", qrun.native.tiling.tables.__wrapped__)
+    monkeypatch.setattr(kernels.tiled, "tables", kernels.tiling.tables.__wrapped__)
 
 
 @pytest.mark.parametrize("at_end", [True, False])
@@ -80,7 +80,7 @@ def test_nothing_beyond_the_buffers_is_touched(
 def test_nothing_beyond_the_buffers_is_touched_by_tiles(
     at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(qrun.native.tiled, "_WASTE", 1 << 40)
+    monkeypatch.setattr(qrun.native.kernels.tiled, "_WASTE", 1 << 40)
     check("amx", at_end, out, monkeypatch)
 
 
@@ -90,8 +90,8 @@ def test_nothing_beyond_the_buffers_is_touched_by_tiles(
 def test_nothing_beyond_the_buffers_is_touched_by_clipped_products(
     at_end: bool, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(qrun.native.clipped, "SMALL", 255)
-    monkeypatch.setattr(qrun.native.copied, "_FEW", 1)
+    monkeypatch.setattr(qrun.native.kernels.clipped, "SMALL", 255)
+    monkeypatch.setattr(qrun.native.kernels.copied, "_FEW", 1)
     check("avx2", at_end, out, monkeypatch)
 
 
@@ -116,11 +116,11 @@ def check(isa: str, at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPat
         held[: flat.size] = flat
         y = guard.take(plan.y_bytes, at_end)
         y[:] = 0xA5
-        monkeypatch.setattr(qrun.native.section, "_own", threading.local())
+        monkeypatch.setattr(qrun.native.machine.call, "_own", threading.local())
         engine.execute(plan.tight, [held, y])
         want = np.ascontiguousarray(np.moveaxis(plan.run(x), 1, -1)).reshape(-1).view(np.uint8)
         assert np.array_equal(y, want), (shape, w_shape, geometry)
-        if qrun.native.tiled._WASTE > 100:
+        if qrun.native.kernels.tiled._WASTE > 100:
             assert plan.tiled or not shape[1] or "group" in geometry
 
 

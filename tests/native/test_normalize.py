@@ -14,7 +14,7 @@ from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native import Undecided
-from qrun.native.normalize import Mean, Shares, Standardize
+from qrun.native.kernels.normalize import Mean, Shares, Standardize
 from qrun.ops.layernorm import layer_normalization
 from qrun.ops.reduce import reduce_mean
 from qrun.ops.softmax import softmax

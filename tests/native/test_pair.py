@@ -17,9 +17,11 @@ from helpers.support import MS, assert_equal, node_model
 
 import qrun
 from qrun.checking.rules import check
-from qrun.native import Declined, Engine, fits, pair
-from qrun.native.fits import Product, Sum, fit_pair
-from qrun.native.pair import Pair
+from qrun.native import Declined, Engine
+from qrun.native.kernels import pair
+from qrun.native.kernels.pair import Pair
+from qrun.native.proof import fits
+from qrun.native.proof.fits import Product, Sum, fit_pair
 
 F = np.float32
 FORMS = {"add": ("int", "fma", "f64", "table"), "mul": ("mul", "table")}

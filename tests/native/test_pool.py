@@ -15,8 +15,8 @@ from helpers.support import MS, assert_equal, node_model
 
 import qrun
 from qrun.native import Declined
-from qrun.native.means import Means, _Class
-from qrun.native.pool import MaxPool, MeanPool, SumPool, Taps
+from qrun.native.kernels.pool import MaxPool, MeanPool, SumPool, Taps
+from qrun.native.proof.means import Means, _Class
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

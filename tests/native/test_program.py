@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qrun
 from qrun.errors import QrunError
 from qrun.native import Conv, Engine, Program, Target, Task
-from qrun.native.arena import Need, arrange
+from qrun.native.plan.arena import Need, arrange
 from qrun.running.programs import Compiled
 
 F = np.float32

@@ -12,14 +12,13 @@ import pytest
 from helpers.native import ISAS, LIMITS, Array, codes, engine, every_isa, exact_result
 
 from qrun.native import Engine, Gemm, Target
-from qrun.native.bounds import Bounds
-from qrun.native.compile import Kernels
-from qrun.native.epilogue import Guess, Proven, prove
-from qrun.native.isa import Isa
-from qrun.native.proofs import proven
-from qrun.native.results import Results
-from qrun.native.search import Search, numpy_bounds
-from qrun.native.thresholds import exact_steps
+from qrun.native.emit.isa import Isa
+from qrun.native.kernels.results import Results
+from qrun.native.machine.compile import Kernels
+from qrun.native.proof.epilogue import Guess, Proven, prove
+from qrun.native.proof.proofs import Bounds, proven
+from qrun.native.proof.search import Search, numpy_bounds
+from qrun.native.proof.thresholds import exact_steps
 
 F = np.float32
 N = 70

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.native import Declined, Operand
-from qrun.native.quantize import Dequantize, Quantize, _fma, reciprocal
+from qrun.native.kernels.quantize import Dequantize, Quantize, _fma, reciprocal
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -134,7 +134,7 @@ def test_the_proof_covers_every_number() -> None:
 
 def test_reciprocals_that_miss_a_tie_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     real = _fma
-    monkeypatch.setattr("qrun.native.quantize._fma", lambda a, b, c: real(a, b, c * F(0)))
+    monkeypatch.setattr("qrun.native.kernels.quantize._fma", lambda a, b, c: real(a, b, c * F(0)))
     missed = sum(reciprocal(F(s), -100, 155) is None for s in np.random.default_rng(2).uniform(0.01, 1, 50))
     assert missed > 45
     assert reciprocal(F(0.25), -100, 155) is not None

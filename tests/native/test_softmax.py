@@ -13,7 +13,7 @@ from helpers.support import MS, assert_equal, node_model
 
 import qrun
 from qrun.native import Declined, Engine, Undecided
-from qrun.native.softmax import Softmax
+from qrun.native.kernels.softmax import Softmax
 from qrun.ops import Context
 from qrun.ops import qlinearsoftmax as softmax
 from qrun.ops._native import NativeKernel, Site

@@ -13,8 +13,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.native import Foreign, Operand, Undecided
-from qrun.native.ranges import Parameters, Quantized, Range
-from qrun.native.sums import Starts
+from qrun.native.kernels.ranges import Parameters, Quantized, Range
+from qrun.native.kernels.sums import Starts
 from qrun.ops._dynamic import range_parameters
 
 F = np.float32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.native.stamps import Stamp, Stretch, helped, times
+from qrun.native.plan.stamps import Stamp, Stretch, helped, times
 
 LEADER = [[100, 130], [140, 150], [160, 165], [180, 180]]
 """Ticks: came to a call, ended its own work on it; then the end."""

@@ -19,7 +19,7 @@ from helpers.native import ISAS, Array
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
-import qrun.native.compile
+import qrun.native.machine.compile
 
 SETS = [*ISAS, *emulated_sets()]
 CLAIM = re.compile(
@@ -37,7 +37,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def backwards() -> Iterator[None]:
-    forwards = qrun.native.compile.kernel_text
+    forwards = qrun.native.machine.compile.kernel_text
 
     def text(spec: Any) -> str:
         made, found = CLAIM.subn(BACKWARDS, forwards(spec))
@@ -45,7 +45,7 @@ def backwards() -> Iterator[None]:
         return made
 
     with emulation(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(qrun.native.compile, "kernel_text", text)
+        patch.setattr(qrun.native.machine.compile, "kernel_text", text)
         yield
 
 

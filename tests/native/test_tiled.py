@@ -13,9 +13,10 @@ from helpers.placed import run_placed
 from onnx import helper, numpy_helper
 
 import qrun
-from qrun.native import Conv, Engine, Gemm, Matmul, Operand, Target, tiled, tiling
-from qrun.native.geometry import Window
-from qrun.native.tiling import Grid, Mode
+from qrun.native import Conv, Engine, Gemm, Matmul, Operand, Target
+from qrun.native.kernels import tiled, tiling
+from qrun.native.kernels.layout import Window
+from qrun.native.kernels.tiling import Grid, Mode
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
 
@@ -213,7 +214,7 @@ def test_a_network_runs_on_tiles_and_equals_the_reference(threads: int) -> None:
 
 @needs_amx
 def test_memory_of_a_thread_grows_and_is_kept() -> None:
-    from qrun.native.section import scratch
+    from qrun.native.machine.call import scratch
 
     first = scratch(1000)
     assert first % 64 == 0

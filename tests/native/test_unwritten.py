@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qrun import Session
 from qrun.native import Operand, Program, Task
-from qrun.native.copy import Copy, Move
+from qrun.native.kernels.copy import Copy, Move
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 

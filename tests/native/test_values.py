@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from qrun.native._flow import Carry, Flow
-from qrun.native._values import ZERO, Value
+from qrun.native.emit.flow import Carry, Flow
+from qrun.native.emit.values import ZERO, Value
 
 
 def written(kind: str, write: Callable[[Value], object], fused: bool = False) -> list[str]:

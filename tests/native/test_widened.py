@@ -10,11 +10,12 @@ import pytest
 from helpers.native import LIMITS, SETS, TYPES, codes, emulating, engine
 from helpers.native_cases import reference, target_of
 
-from qrun.native import Conv, Target, copied, widened
-from qrun.native.compile import compile_object, kernel_text
-from qrun.native.isa import ISAS as ALL
-from qrun.native.spec import KernelSpec
-from qrun.native.widened import DOTS, ROWS
+from qrun.native import Conv, Target
+from qrun.native.emit.isa import ISAS as ALL
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels import copied, widened
+from qrun.native.kernels.widened import DOTS, ROWS
+from qrun.native.machine.compile import compile_object, kernel_text
 from qrun.ops.convinteger import conv_integer
 
 MINE = [isa.name for isa in ALL if isa.dot in DOTS]

@@ -12,9 +12,10 @@ from helpers.profile import chain, event
 
 import qrun
 from qrun.native import available
-from qrun.native.compile import compile_object
-from qrun.native.isa import ISAS, host_architecture
-from qrun.native.peak import INSTRUCTIONS, Peak, text
+from qrun.native.emit.isa import ISAS, host_architecture
+from qrun.native.emit.peak import INSTRUCTIONS, peak_text
+from qrun.native.machine.compile import compile_object
+from qrun.native.machine.peak import Peak
 from qrun.running import machine
 from qrun.running.machine import SIZES, Machine, falling, this_machine
 from qrun.running.profiling import Profile
@@ -139,7 +140,7 @@ def test_the_loops_of_every_x86_instruction_set_compile() -> None:
     for isa in ISAS:
         assert isa.dot in INSTRUCTIONS
         if isa.architecture == "x86_64":
-            assert compile_object(text(isa), isa)
+            assert compile_object(peak_text(isa), isa)
 
 
 def test_a_tensor_that_is_read_twice_is_moved_once() -> None:

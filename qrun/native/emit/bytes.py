@@ -1,0 +1,172 @@
+"""Vectors of bytes as int32 or float32 lanes and back, the same on every instruction set.
+
+A vector holds pieces of 16 bytes. As lanes it is four vectors: vector j has bytes 4j..4j+3 of every piece, which is what
+unpacking makes of them and packing expects. For two pieces (eight lanes):
+
+    bytes      0  1  2  3 |  4  5  6  7 |  8 .. 11 | 12 .. 15 || 16 17 18 19 | 20 .. 23 | 24 .. 27 | 28 .. 31
+    vector 0   0  1  2  3 16 17 18 19      vector 1   4 ..  7 20 .. 23
+    vector 2   8 .. 11 24 .. 27            vector 3  12 .. 15 28 .. 31
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qrun.native.emit.flow import unpacking
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.values import Value
+from qrun.native.emit.writer import Writer
+
+PIECE = 16
+DOUBLES = 4096.0
+"""What `doubles` adds: at this size, 2**12, the lowest bit of a float64's sixth byte stands for 1."""
+_DOUBLES_TOP = 0x40B0
+"""The upper two bytes of 4096.0."""
+_NEON = "llvm.aarch64.neon."
+_WORDS = {16: "avx512.packssdw.512", 8: "avx2.packssdw", 4: "sse2.packssdw.128"}
+_U8 = {16: "avx512.packuswb.512", 8: "avx2.packuswb", 4: "sse2.packuswb.128"}
+_S8 = {16: "avx512.packsswb.512", 8: "avx2.packsswb", 4: "sse2.packsswb.128"}
+_MADD = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
+_MADD_ADD = {"vnni512": "llvm.x86.avx512.vpdpwssd.512", "vnni256": "llvm.x86.avx512.vpdpwssd.256"}
+
+
+def lane_order(pieces: int) -> list[int]:
+    """The byte that each lane of the four vectors holds, one vector after the other."""
+    return [int(i) for i in np.arange(PIECE * pieces).reshape(pieces, 4, 4).transpose(1, 0, 2).reshape(-1)]
+
+
+def packed_words(isa: Isa, a: Value, b: Value) -> Value:
+    """int32 lanes of two vectors to int16, saturated: of each 16 bytes the first half from a, the second one from b."""
+    w, n = a.w, a.lanes
+    if isa.architecture == "aarch64":
+        low, high = (w.call("<4 x i16>", f"{_NEON}sqxtn.v4i16", value) for value in (a, b))
+        return low.shuffled(range(8), high)
+    return w.call(f"<{2 * n} x i16>", f"llvm.x86.{_WORDS[n]}", a, b)
+
+
+def packed_bytes(isa: Isa, out: str, a: Value, b: Value) -> Value:
+    """int16 lanes of two vectors to bytes in the same way. out: u8 or s8."""
+    w, n = a.w, a.lanes
+    if isa.architecture == "aarch64":
+        narrow = f"{_NEON}{'sqxtun' if out == 'u8' else 'sqxtn'}.v8i8"
+        low, high = (w.call("<8 x i8>", narrow, value) for value in (a, b))
+        return low.shuffled(range(16), high)
+    return w.call(f"<{2 * n} x i8>", f"llvm.x86.{(_U8 if out == 'u8' else _S8)[n // 2]}", a, b)
+
+
+def in_order(packed: Value) -> Value:
+    """Bytes packed from four vectors, each vector's blocks of four put one after the other: a0 a1 a2 ... b0 b1 ..."""
+    n = packed.lanes // 4
+    order = [4 * block + vector for vector in range(4) for block in range(n // 4)]
+    return packed.bitcast(f"<{n} x i32>").shuffled(order).bitcast(packed.kind)
+
+
+def flipped(codes: Value) -> Value:
+    """int8 codes as uint8, 128 higher, or the other way round."""
+    return codes ^ -128
+
+
+class Bytes:
+    """Conversions of one kernel.
+
+    lanes:   of each of the four vectors; by default as many as the instruction set has. width: bytes of a vector.
+    kind, ints16, ints32, floats, floats64: types of a vector as bytes, of half of one as int16, of a quarter as int32
+             or float32, and of half of the lanes of such a quarter as float64.
+    """
+
+    def __init__(self, w: Writer, isa: Isa, lanes: int = 0) -> None:
+        self.w, self.isa = w, isa
+        self.lanes = n = lanes or isa.lanes
+        self.width = 4 * n
+        self.kind, self.ints16, self.ints32 = f"<{4 * n} x i8>", f"<{2 * n} x i16>", f"<{n} x i32>"
+        self.floats, self.floats64 = f"<{n} x float>", f"<{n // 2} x double>"
+
+    def unpacked(self, a: Value, b: Value, half: int) -> Value:
+        """Elements of a and b by turns: of the lower or upper half of each 16 bytes."""
+        return a.shuffled(unpacking(a.lanes, PIECE * a.lanes // self.width, half), b)
+
+    def pairs(self, a: Value, b: Value) -> list[Value]:
+        """int32 lanes whose low half is a byte of a and whose high half is the byte of b."""
+        return [
+            self.unpacked(both, self.w.zero(self.kind), quarter).bitcast(self.ints32)
+            for both in (self.unpacked(a, b, half) for half in (0, 1))
+            for quarter in (0, 1)
+        ]
+
+    def ints(self, x: Value, signed: bool = False) -> list[Value]:
+        """int32 lanes of bytes, uint8 or int8: these at the top of their lane, then shifted down with their sign."""
+        lanes, nothing, none = [], self.w.zero(self.kind), self.w.zero(self.ints16)
+        for half in (0, 1):
+            words = self.unpacked(nothing, x, half) if signed else self.unpacked(x, nothing, half)
+            words = words.bitcast(self.ints16)
+            for quarter in (0, 1):
+                lane = self.unpacked(none, words, quarter) if signed else self.unpacked(words, none, quarter)
+                lane = lane.bitcast(self.ints32)
+                lanes.append(lane.ashr(24) if signed else lane)
+        return lanes
+
+    def numbers(self, x: Value, signed: bool = False) -> list[Value]:
+        """float32 lanes of bytes."""
+        return [lane.sitofp("float") for lane in self.ints(x, signed)]
+
+    def doubles(self, x: Value) -> list[tuple[Value, Value]]:
+        """float64 of uint8 codes, DOUBLES higher: for each of the four vectors of lanes the halves that `low_words` joins.
+
+        A double of this size has the code at the top of its sixth byte, so that unpacking alone makes it:
+
+            byte    7    6    5    4  3  2  1  0
+                   0x40 0xB0 code  0  0  0  0  0
+        """
+        nothing, none, top = self.w.zero(self.kind), self.w.zero(self.ints32), self.w.value(self.ints16, _DOUBLES_TOP)
+        made = []
+        for half in (0, 1):
+            words = self.unpacked(nothing, x, half).bitcast(self.ints16)
+            for quarter in (0, 1):
+                lane = self.unpacked(words, top, quarter).bitcast(self.ints32)
+                low, high = (self.unpacked(none, lane, side).bitcast(self.floats64) for side in (0, 1))
+                made.append((low, high))
+        return made
+
+    def low_words(self, low: Value, high: Value) -> Value:
+        """int32 lanes: the low halves of float64 values."""
+        n = self.lanes
+        words = [value.bitcast(self.ints32) for value in (low, high)]
+        return words[0].shuffled([b + i + side for b in range(0, n, 4) for side in (0, n) for i in (0, 2)], words[1])
+
+    def weighted(self, a: Value, b: Value, weights: Value, offset: Value) -> list[Value]:
+        """int32 lanes a * low half + b * high half + offset; weights hold two int16."""
+        w, kind = self.w, self.ints32
+        if self.isa.architecture == "aarch64":
+            low = (weights << 16).ashr(16)
+            high = weights.ashr(16)
+            sums = [x * low + offset for x in self.ints(a)]
+            return [x * high + total for x, total in zip(self.ints(b), sums, strict=True)]
+        if self.isa.dot in _MADD_ADD and self.lanes == self.isa.lanes:
+            return [w.call(kind, _MADD_ADD[self.isa.dot], offset, x, weights) for x in self.pairs(a, b)]
+        right = weights.bitcast(self.ints16)
+        return [
+            w.call(kind, f"llvm.x86.{_MADD[self.lanes]}", x.bitcast(self.ints16), right) + offset
+            for x in self.pairs(a, b)
+        ]
+
+    def stored(self, values: Sequence[Value], add: Value, out: str) -> Value:
+        """float32 lanes to bytes: rounded to nearest, ties to even; `add`, an i16 vector, added; saturated."""
+        return self.saturated([self._rounded(value) for value in values], add, out)
+
+    def saturated(self, lanes: Sequence[Value], add: Value, out: str) -> Value:
+        """int32 lanes to bytes: `add`, an i16 vector, added; saturated."""
+        words = [packed_words(self.isa, lanes[i], lanes[i + 1]) for i in (0, 2)]
+        return packed_bytes(self.isa, out, *[word.intrinsic("sadd.sat", add) for word in words])
+
+    def _rounded(self, value: Value) -> Value:
+        """To int32 in the processor's rounding mode, which is to nearest, ties to even."""
+        w, kind = self.w, self.ints32
+        if self.isa.architecture == "aarch64":
+            return w.call(kind, f"{_NEON}fcvtns.v4i32.v4f32", value)
+        if self.lanes == 16:
+            rest = (w.zero(kind), ("i16", "-1"), ("i32", "4"))
+            return w.call(kind, "llvm.x86.avx512.mask.cvtps2dq.512", value, *rest)
+        name = "llvm.x86.avx.cvt.ps2dq.256" if self.lanes == 8 else "llvm.x86.sse2.cvtps2dq"
+        return w.call(kind, name, value)

@@ -1,0 +1,156 @@
+"""The generated int8 matrix product: rows found through a table of offsets, weights packed by panels of channels.
+
+Serves convolutions (indirect: one offset per output pixel and kernel tap) and matrix products (one tap).
+
+Weights lie as the loops read them: a panel's taps, each tap's k-steps, each k-step's vectors. A vector holds four k of
+each of its channels, and meets the four activations of one row in every lane; for channels a, b, c, ... of a vector:
+
+    weights       a0 a1 a2 a3 | b0 b1 b2 b3 | c0 c1 c2 c3 | ...
+    activations   x0 x1 x2 x3 | x0 x1 x2 x3 | x0 x1 x2 x3 | ...
+    sum           += a . x    | += b . x    | += c . x    | ...
+
+The loops are tiles, blocks, taps and k; the sums stay in registers through the last two.
+"""
+
+from __future__ import annotations
+
+from qrun.native.emit.dot import activations, dot, int32s, weights
+from qrun.native.emit.flow import Carry
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.kernel import KernelEmitter, emitter, row_at
+from qrun.native.emit.requantize import Requantizer
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.values import Value
+
+ARGUMENTS = (
+    "x*", "padding*", "offsets*", "weights*", "bias*", "constants*", "y*",
+    "x_image", "y_image", "y_row", "last_row", "blocks", "taps", "depth",
+    "panels", "chunks", "chunk", "tiles", "mask", "zero_point!",
+    "group_panels", "x_group", "y_group", "chunk_step", "panel_step",
+)  # fmt: skip
+"""One 8-byte word each.
+
+padding      a row of x_zero_point, read where an offset is negative
+offsets      int32 [blocks][taps][rows]: bytes from the image's start
+x_image, y_image  bytes from one image to the next; y_row: bytes from one output row to the next
+last_row     where the last block starts: blocks overlap rather than run over
+depth        k-steps of 4 * unroll bytes per tap
+chunks, chunk     parts of the rows a panel's work is cut into, and blocks in each
+tiles        images * panels * chunks
+mask         lanes of a group's very last vector that exist
+group_panels panels of a group; x_group, y_group: bytes from one group's channels to the next one's
+chunk_step, panel_step  tile // step, modulo their number, is the tile's chunk or panel
+"""
+
+_FLIP = -0x7F7F7F80
+"""0x80808080 as an int32: the sign bits of four bytes."""
+
+
+@emitter("dense")
+class DenseEmitter(KernelEmitter):
+    """Writes one kernel: `rows` x `vectors` int32 vectors of accumulators, K unrolled by `unroll`."""
+
+    names = ARGUMENTS
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        w, a = self.w, self.a
+        self.kind = int32s(isa)
+        self.bytes = 4 * isa.lanes
+        self.cells = [(i, j) for i in range(spec.rows) for j in range(spec.vectors)]
+        self.panel_weights = a.taps * a.depth * (spec.unroll * spec.vectors * self.bytes)
+        self.epilogue = Requantizer(w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
+        self.flip = w.value("i32", _FLIP).splat(isa.lanes) if isa.shift(spec.signed) else None
+
+    def text(self) -> str:
+        with self.w.named_tiles(self.a.tiles) as tile:
+            self.tile(tile)
+        return self.finished()
+
+    def tile(self, tile: Value) -> None:
+        """A panel of channels and a chunk of the blocks of an image."""
+        w, a, spec = self.w, self.a, self.spec
+        chunk = tile // a.chunk_step % a.chunks
+        panel = tile // a.panel_step % a.panels
+        image = tile // a.chunks // a.panels
+        group, place = divmod(panel, a.group_panels)
+        first, end = chunk.part(a.chunk, a.blocks)
+        channels = spec.vectors * self.isa.lanes
+        x = a.x + image * a.x_image + group * a.x_group
+        matrix = a.weights + panel * self.panel_weights
+        bias = a.bias + panel * (4 * channels)
+        constants = a.constants + panel * self.epilogue.panel_bytes()
+        y = a.y + image * a.y_image + group * a.y_group
+        y = y + place * (channels * (4 if spec.out == "i32" else 1))
+        self.epilogue.set_panel((place + 1).test("eq", a.group_panels))
+        with w.repeat("block", "block_end", "%more_blocks", end, [Carry("%m", first, "%m1", 1)]) as (m,):
+            offsets = a.offsets + m * (a.taps * (4 * spec.rows))
+            start = [(bias + j * self.bytes).load(self.kind, 16) for j in range(spec.vectors)]
+            fetch = []
+            if spec.prefetch:
+                turns = a.taps * a.depth
+                done = (m - first) * turns * (64 * spec.prefetch)
+                fetch = [matrix + self.panel_weights + done]
+            sums = self._taps(x, offsets, matrix, start, fetch)
+            row = (m * spec.rows).least(a.last_row)
+            self.epilogue.store_block(sums, constants, y + row * a.y_row, a.y_row)
+
+    def _taps(
+        self, x: Value, offsets: Value, matrix: Value, start: list[Value], fetch: list[Value]
+    ) -> list[list[Value]]:
+        """A block's sums, from those that each row starts with. fetch: what to ask the memory for, if anything."""
+        w, a, spec, zero = self.w, self.a, self.spec, self.w.value("i64", 0)
+        carried = [Carry("%t", zero, "%t1", 1), Carry("%o", offsets, "%o1", 4 * spec.rows), Carry("%b", matrix, "%b1")]
+        carried += [Carry(f"%tap_{i}_{j}", start[j], f"%next_{i}_{j}") for i, j in self.cells]
+        carried += [Carry("%f", place, "%f1") for place in fetch]
+        with w.repeat("tap", "finish", "%more_taps", a.taps, carried) as (_, place, matrix, *held):
+            rows = [row_at(x, place + 4 * i, a.padding) for i in range(spec.rows)]
+            carried = [
+                Carry("%k0", zero, "%k1", 1),
+                Carry("%bk", matrix, "%b1", spec.unroll * spec.vectors * self.bytes),
+            ]
+            carried += [Carry("%fk", place, "%f1") for place in held[len(self.cells) :]]
+            sums = dict(zip(self.cells, held, strict=False))
+            carried += [Carry(f"%acc_{i}_{j}", total, f"%next_{i}_{j}") for (i, j), total in sums.items()]
+            with w.repeat("k", "tap_end", "%more_k", a.depth, carried) as (k, matrix, *held):
+                for place in held[: len(fetch)]:
+                    self._prefetch(place)
+                step = k * (4 * spec.unroll)
+                sums = dict(zip(self.cells, held[len(fetch) :], strict=True))
+                self._products([row + step for row in rows], matrix, sums)
+        return [[sums[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
+
+    def _products(self, rows: list[Value], matrix: Value, sums: dict[tuple[int, int], Value]) -> None:
+        """Add the products of a turn to the sums."""
+        spec, isa, vectors = self.spec, self.isa, range(self.spec.vectors)
+        held: dict[Value, Value] = {}
+        for u in range(spec.unroll):
+            panel = [weights(isa, (matrix + (u * spec.vectors + j) * self.bytes).load(self.kind, 16)) for j in vectors]
+            for i, row in enumerate(rows):
+                x = activations(isa, self._broadcast(row, u, held))
+                for j in vectors:
+                    name = f"%next_{i}_{j}" if u == spec.unroll - 1 else ""
+                    sums[i, j] = dot(isa, sums[i, j], x, panel[j], name)
+
+    def _broadcast(self, row: Value, u: int, held: dict[Value, Value]) -> Value:
+        """A row's four activations of k-step u in every lane.
+
+        The dot products of NEON take any lane of a vector: vectors of four k-steps are loaded, and `held` by row.
+        """
+        lanes = self.isa.lanes
+        by_lane = self.isa.dot in ("usdot", "sdot") and u - u % lanes + lanes <= self.spec.unroll
+        if not by_lane:
+            return self._flipped((row + 4 * u).load("i32").splat(lanes))
+        if not u % lanes:
+            held[row] = self._flipped((row + 4 * u).load(self.kind))
+        return held[row].shuffled([u % lanes] * lanes)
+
+    def _flipped(self, packed: Value) -> Value:
+        """Activations of one sign as those of the other."""
+        return packed if self.flip is None else packed ^ self.flip
+
+    def _prefetch(self, place: Value) -> None:
+        """Ask for a share of the next panel's weights."""
+        for line in range(self.spec.prefetch):
+            self.w.prefetch(place + 64 * line)
+        self.w.at(place, 64 * self.spec.prefetch, "%f1")

@@ -1,0 +1,158 @@
+"""The generated depthwise kernel: every output channel reads its own input channel, weights shared by a few pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qrun.native.emit.dot import dot, int16s, int32s, multiply_add
+from qrun.native.emit.flow import Carry, unpacking
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.requantize import Requantizer
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.values import Value
+
+ARGUMENTS = (
+    "x*", "padding*", "offsets*", "weights*", "bias*", "constants*", "y*",
+    "x_image", "y_image", "y_row", "last_row", "blocks", "taps", "panels", "last_channel",
+    "chunks", "chunk", "tiles", "mask", "zero_point!",
+)  # fmt: skip
+"""As for the dense kernel, but a tile is a run of blocks with all panels; `last_channel` is where the last panel
+starts: panels overlap rather than run over, unless there are fewer channels than one vector (then `mask` cuts it)."""
+
+Sums = dict[tuple[int, int], Value]
+"""By pixel and vector."""
+VECTORS = 4
+"""Vectors of channels in a panel of the interleaved kernel."""
+
+
+@emitter("depthwise")
+class DepthwiseEmitter(KernelEmitter):
+    """Writes one kernel: `rows` pixels x `vectors` vectors of channels; `unroll` pixels share what is read."""
+
+    names = ARGUMENTS
+    step = 1
+    """Taps per turn of the loop; a turn reads one int32 of weights per channel and sharing pixel."""
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        a = self.a
+        self.units = spec.rows // spec.unroll
+        self.kind = int32s(isa)
+        self.bytes = 4 * isa.lanes
+        self.cells = [(i, j) for i in range(spec.rows) for j in range(spec.vectors)]
+        self.turn_weights = spec.unroll * spec.vectors * self.bytes
+        self.panel_weights = a.taps // self.step * self.turn_weights
+        self.epilogue = Requantizer(self.w, isa, spec.form, spec.out, spec.vectors, a.zero_point, a.mask)
+        self.epilogue.by_lanes = self.step > 1
+
+    def text(self) -> str:
+        with self.w.named_tiles(self.a.tiles) as tile:
+            self.tile(tile)
+        return self.finished()
+
+    def tile(self, tile: Value) -> None:
+        """A run of an image's blocks, each with all panels of channels."""
+        w, a, spec = self.w, self.a, self.spec
+        lanes, size = spec.vectors * self.isa.lanes, 4 if spec.out == "i32" else 1
+        image, chunk = divmod(tile, a.chunks)
+        first, end = chunk.part(a.chunk, a.blocks)
+        x = a.x + image * a.x_image
+        y = a.y + image * a.y_image
+        with w.repeat("block", "block_end", "%more_blocks", end, [Carry("%m", first, "%m1", 1)]) as (m,):
+            offsets = a.offsets + m * (a.taps * (4 * self.units))
+            row = y + (m * spec.rows).least(a.last_row) * a.y_row
+            panels = [Carry("%p", w.value("i64", 0), "%p1", 1)]
+            with w.repeat("panel", "panel_end", "%more_panels", a.panels, panels) as (p,):
+                channel = (p * lanes).least(a.last_channel)
+                panel = a.weights + p * self.panel_weights
+                constants = a.constants + p * self.epilogue.panel_bytes()
+                bias = a.bias + p * (4 * lanes)
+                self.epilogue.set_panel((p + 1).test("eq", a.panels))
+                start = [(bias + j * self.bytes).load(self.kind, 16) for j in range(spec.vectors)]
+                sums = self._taps(x + channel, offsets, panel, start)
+                self.epilogue.store_block(sums, constants, row + channel * size, a.y_row)
+
+    def _taps(self, x: Value, offsets: Value, panel: Value, start: list[Value]) -> list[list[Value]]:
+        """The sums of a block and a panel, from those that each pixel starts with."""
+        spec = self.spec
+        carried = [
+            Carry("%t", self.w.value("i64", 0), "%t1", self.step),
+            Carry("%o", offsets, "%o1", 4 * self.units * self.step),
+            Carry("%b", panel, "%b1", self.turn_weights),
+            *(Carry(f"%acc_{i}_{j}", start[j], f"%next_{i}_{j}") for i, j in self.cells),
+        ]
+        with self.w.repeat("tap", "finish", "%more_taps", self.a.taps, carried) as (_, here, place, *held):
+            sums = dict(zip(self.cells, held, strict=True))
+            weights = [(place + j * self.bytes).load(self.kind, 16) for j in range(spec.unroll * spec.vectors)]
+            for unit in range(self.units):
+                rows = (self._row(x, here + 4 * (tap * self.units + unit)) for tap in range(self.step))
+                self._multiply(unit, rows, weights, sums)
+        return [[sums[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
+
+    def _row(self, x: Value, place: Value) -> Value:
+        """Where the pixels of a unit have their channels for a tap."""
+        offset = place.load("i32", 4)
+        return offset.test("slt", 0).select(self.a.padding, x + offset.sext("i64"))
+
+    def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: Sums) -> None:
+        """Add the products of a unit's pixels to the sums; rows: where they have their channels, tap by tap."""
+        n, row = self.isa.lanes, next(rows)
+        for j, weight in enumerate(weights):
+            x = (row + j * n).load(f"<{n} x i8>").extended("i32", self.spec.signed)
+            sums[unit, j] = multiply_add(self.isa, sums[unit, j], x, weight, f"%next_{unit}_{j}")
+
+
+@emitter("interleaved")
+class InterleavedEmitter(DepthwiseEmitter):
+    """The same for four vectors of channels at once, whose taps are interleaved to feed instructions that add several
+    products: four taps per turn, or two as 16-bit numbers.
+
+    x86's unpack instructions work within 16 bytes, so vector j holds channels 4j..4j+3 of every sixteen; the packs of
+    the epilogue put them back in order. For taps p, q, r, s of channels 0 to 15, each unpacking taking turns:
+
+        p and q     p0 q0 p1 q1 ... p7 q7    r and s     r0 s0 r1 s1 ... r7 s7     (and the same of 8 to 15)
+        of both     vector 0: p0 q0 r0 s0 ... p3 q3 r3 s3                vector 1: p4 q4 r4 s4 ... p7 q7 r7 s7
+    """
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        self.step = taps_per_turn(isa)
+        super().__init__(spec, isa)
+
+    def _multiply(self, unit: int, rows: Iterator[Value], weights: list[Value], sums: Sums) -> None:
+        taps = [row.load(f"<{self.bytes} x i8>") for row in rows]
+        if self.spec.signed:
+            flip = self.w.value("i8", -128).splat(self.bytes)
+            taps = [tap ^ flip for tap in taps]
+        for j, x in enumerate(self._quads(taps) if self.step == 4 else self._pairs(taps)):
+            for pixel in range(self.spec.unroll):
+                i, weight = unit * self.spec.unroll + pixel, weights[4 * pixel + j]
+                name = f"%next_{i}_{j}"
+                if self.step == 4:
+                    sums[i, j] = dot(self.isa, sums[i, j], (x,), (weight,), name)
+                else:
+                    sums[i, j] = multiply_add(self.isa, sums[i, j], x, weight, name)
+
+    def _quads(self, taps: list[Value]) -> Iterator[Value]:
+        """Bytes of four taps by turns."""
+        for half in (0, 1):
+            pairs = (self._unpack(taps[t], taps[t + 1], half).bitcast(int16s(self.isa)) for t in (0, 2))
+            first, second = pairs
+            for quarter in (0, 1):
+                yield self._unpack(first, second, quarter).bitcast(self.kind)
+
+    def _pairs(self, taps: list[Value]) -> Iterator[Value]:
+        """Bytes of two taps by turns, as 16-bit numbers."""
+        for half in (0, 1):
+            both = self._unpack(taps[0], taps[1], half)
+            for quarter in (0, 1):
+                yield self._unpack(both, self.w.zero(both.kind), quarter).bitcast(self.kind)
+
+    def _unpack(self, a: Value, b: Value, half: int) -> Value:
+        """punpckl or punpckh: elements of the low or high halves of each 16 bytes, by turns."""
+        return a.shuffled(unpacking(a.lanes, 16 * a.lanes // self.bytes, half), b)
+
+
+def taps_per_turn(isa: Isa) -> int:
+    """How many products the instruction set adds at once, in depthwise kernels that interleave taps; 1 for none."""
+    return {"vnni512": 4, "vnni256": 4, "madd512": 2, "madd256": 2}.get(isa.dot, 1)

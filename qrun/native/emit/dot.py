@@ -1,0 +1,94 @@
+"""The instruction-set specific leaf: int32 lanes += four 8-bit activations times four signed 8-bit weights.
+
+Activations are unsigned, or signed for sdot and smull (Isa.shift). Every form is exact modulo 2**32. Of a lane's bytes
+x0 x1 x2 x3 and w0 w1 w2 w3, first to last:
+
+    vnni, usdot, sdot   x0 w0 + x1 w1 + x2 w2 + x3 w3 by one instruction
+    smull               the four products in 16 bits, then neighbours added twice
+    madd, generic       x0 | x2 and w0 | w2 as int16 make x0 w0 + x2 w2 in 32 bits (vpmaddwd), x1 | x3 and w1 | w3 the rest
+
+vpmaddubsw, which would do the latter in one step, saturates, and serves clipped.py alone.
+"""
+
+from __future__ import annotations
+
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.values import Value
+
+Bytes4 = tuple[Value, ...]
+"""Vectors of four bytes to a lane: as they are, or the even and the odd ones as int16."""
+
+_VNNI = {"vnni512": "llvm.x86.avx512.vpdpbusd.512", "vnni256": "llvm.x86.avx512.vpdpbusd.256"}
+_MADD = {"madd512": "llvm.x86.avx512.pmaddw.d.512", "madd256": "llvm.x86.avx2.pmadd.wd"}
+_MAC16 = {"vnni512": "llvm.x86.avx512.vpdpwssd.512", "vnni256": "llvm.x86.avx512.vpdpwssd.256"}
+_NEON = "llvm.aarch64.neon."
+_WHOLE = (*_VNNI, "usdot", "sdot", "smull")
+"""Those that take packed bytes as they are."""
+
+
+def int32s(isa: Isa) -> str:
+    return f"<{isa.lanes} x i32>"
+
+
+def int16s(isa: Isa) -> str:
+    return f"<{2 * isa.lanes} x i16>"
+
+
+def activations(isa: Isa, packed: Value) -> Bytes4:
+    """`packed`: int32 lanes of four bytes each."""
+    if isa.dot in _WHOLE:
+        return (packed,)
+    words = packed.bitcast(int16s(isa))
+    return words & 255, words.lshr(8)
+
+
+def weights(isa: Isa, packed: Value) -> Bytes4:
+    """`packed`: int32 lanes of four signed bytes each."""
+    if isa.dot in _WHOLE:
+        return (packed,)
+    words = packed.bitcast(int16s(isa))
+    return (words << 8).ashr(8), words.ashr(8)
+
+
+def dot(isa: Isa, acc: Value, x: Bytes4, weight: Bytes4, name: str = "") -> Value:
+    """acc + the products of each lane."""
+    if isa.dot in _VNNI:
+        return acc.w.call(acc.kind, _VNNI[isa.dot], acc, x[0], weight[0], name=name)
+    if isa.dot in _WHOLE:
+        return _neon(isa, acc, x[0], weight[0], name)
+    even, odd = (pairs(isa, a, b) for a, b in zip(x, weight, strict=True))
+    return acc.plus(even + odd, name)
+
+
+def _neon(isa: Isa, acc: Value, x: Value, weight: Value, name: str) -> Value:
+    w, kind = acc.w, acc.kind
+    a, b = (value.bitcast("<16 x i8>") for value in (x, weight))
+    if isa.dot != "smull":
+        pair = (a, b) if isa.dot == "usdot" else (b, a)
+        return w.call(kind, f"{_NEON}{isa.dot}.v4i32.v16i8", acc, *pair, name=name)
+    sums = []
+    for first in (0, 8):
+        left, right = (value.shuffled(range(first, first + 8)) for value in (a, b))
+        product = w.call("<8 x i16>", f"{_NEON}smull.v8i16", left, right)
+        sums.append(w.call(kind, f"{_NEON}saddlp.v4i32.v8i16", product))
+    return acc.plus(w.call(kind, f"{_NEON}addp.v4i32", *sums), name)
+
+
+def pairs(isa: Isa, a: Value, b: Value) -> Value:
+    """Sums of neighbouring products of int16."""
+    if isa.dot in _MADD:
+        return a.w.call(int32s(isa), _MADD[isa.dot], a, b)
+    # Products of two int16 fit in int32; "nsw" lets LLVM find pmaddwd in this.
+    product = a.sext("i32").op("mul nsw", b.sext("i32"))
+    even, odd = (product.shuffled(range(first, 2 * isa.lanes, 2)) for first in (0, 1))
+    return even + odd
+
+
+def multiply_add(isa: Isa, acc: Value, x: Value, weight: Value, name: str = "") -> Value:
+    """acc + x * weight, lane by lane: x int32 lanes within int16, weight int32 lanes that hold an int16 zero-extended."""
+    if isa.dot in _MAC16:
+        return acc.w.call(acc.kind, _MAC16[isa.dot], acc, x, weight, name=name)
+    if isa.dot in _WHOLE:
+        low = (value.trunc("i16") for value in (x, weight))
+        return acc.plus(acc.w.call(acc.kind, f"{_NEON}smull.v4i32", *low), name)
+    return acc.plus(pairs(isa, x.bitcast(int16s(isa)), weight.bitcast(int16s(isa))), name)

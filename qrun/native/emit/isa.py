@@ -1,0 +1,173 @@
+"""Instruction sets: what the generated kernels may use, and which of them this CPU can run."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+
+from qrun.native.errors import Declined
+
+_HWCAP, _HWCAP2 = 16, 26
+_LINUX = {"lse": (_HWCAP, 8), "dotprod": (_HWCAP, 20), "i8mm": (_HWCAP2, 13)}
+"""By feature: entry of the auxiliary vector, and bit in it."""
+_PERMISSION = (158, 0x1023, 18)
+"""arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of x86-64."""
+_CPUINFO = {"abm": "lzcnt", "bmi1": "bmi"}
+_DARWIN = {"lse": "FEAT_LSE", "dotprod": "FEAT_DotProd", "i8mm": "FEAT_I8MM"}
+
+
+def host_features(architecture: str) -> frozenset[str]:
+    """The features of this machine. Raises ImportError without llvmlite.
+
+    On x86 LLVM finds them, where Linux does not tell, which takes less; of AArch64 LLVM looks for neither dotprod nor i8mm.
+    """
+    if find_spec("llvmlite") is None:
+        raise ImportError("No module named 'llvmlite'")
+    if architecture != "aarch64":
+        return _of_cpuinfo() or _of_llvm()
+    if sys.platform not in ("linux", "darwin"):
+        return frozenset()
+    found = (name for name in _LINUX if (_on_darwin(name) if sys.platform == "darwin" else _on_linux(name)))
+    return frozenset(found)
+
+
+def _of_llvm() -> frozenset[str]:
+    import llvmlite.binding as llvm
+
+    return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+
+
+def _of_cpuinfo() -> frozenset[str]:
+    """Those of x86 that the kernel lets programs use."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii") as lines:
+            line = next(line for line in lines if line.startswith("flags"))
+    except (OSError, StopIteration, ValueError):
+        return frozenset()
+    names = (_CPUINFO.get(name, name) for name in line.partition(":")[2].split())
+    return frozenset(n.replace("_", "-") if n.startswith("amx") else n.replace("_", "") for n in names)
+
+
+def _on_linux(feature: str) -> bool:
+    entry, bit = _LINUX[feature]
+    vector = ctypes.CDLL(None).getauxval
+    vector.argtypes, vector.restype = [ctypes.c_ulong], ctypes.c_ulong
+    return bool(vector(entry) >> bit & 1)
+
+
+def _on_darwin(feature: str) -> bool:
+    value, size = ctypes.c_int(0), ctypes.c_size_t(4)
+    name = f"hw.optional.arm.{_DARWIN[feature]}".encode()
+    status = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
+    return status == 0 and value.value != 0
+
+
+@cache
+def permitted() -> bool:
+    """Ask Linux, once per process, to let it use AMX tiles; False where it does not. Without that they are illegal.
+
+    Threads and forked processes inherit the permission.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64" or sys.maxsize < 2**32:
+        return False
+    call = ctypes.CDLL(None).syscall
+    call.restype = ctypes.c_long
+    return bool(call(*map(ctypes.c_long, _PERMISSION)) == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """One target of the kernel generator.
+
+    name:     as users write it.
+    lanes:    int32 values per vector.
+    dot:      the leaf that adds four 8-bit products to an int32 lane: vnni512, vnni256, madd512, madd256, generic,
+              usdot, sdot or smull.
+    rows:     rows of a register block, by its number of vectors; its largest key is the widest panel.
+    fma:      float32 multiply-add with one rounding in hardware.
+    cpu, features: given to LLVM, so that the code depends on the instruction set and not on the machine.
+    needs:    LLVM's names of the features the CPU must have.
+    architecture: LLVM's name of it.
+    """
+
+    name: str
+    lanes: int
+    dot: str
+    rows: Mapping[int, int]
+    fma: bool
+    cpu: str
+    features: str
+    needs: frozenset[str]
+    architecture: str = "x86_64"
+
+    @property
+    def vectors(self) -> int:
+        return max(self.rows)
+
+    @property
+    def tiles(self) -> bool:
+        """Whether products may run on AMX tiles; the other kernels are those of avx512vnni."""
+        return "amx-int8" in self.needs
+
+    def shift(self, signed: bool) -> int:
+        """What dense kernels add to activations, int8 if `signed`, to get the type that their dot product takes."""
+        return 128 * (signed - (self.dot in ("sdot", "smull")))
+
+
+_V3 = frozenset({"avx", "avx2", "fma", "bmi", "bmi2", "f16c", "lzcnt", "movbe", "popcnt", "cx16"})
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_TILES = frozenset({"amx-tile", "amx-int8"})
+_DOT = frozenset({"lse", "dotprod"})
+_DOT_ROWS = {4: 5, 3: 6, 2: 8, 1: 10}
+_NEON_ROWS = {4: 3, 3: 4, 2: 6, 1: 8}
+_NO_EXTRAS = "-aes,-crc,-perfmon,-sha2"
+_ARM = "aarch64"
+
+_VNNI = Isa(
+    "avx512vnni", 16, "vnni512", {4: 5, 3: 7, 2: 9, 1: 12}, True, "x86-64-v4", "+avx512vnni", _V4 | {"avx512vnni"}
+)
+
+ISAS = (
+    replace(_VNNI, name="amx", features="+avx512vnni,+amx-tile,+amx-int8", needs=_VNNI.needs | _TILES),
+    _VNNI,
+    Isa("avxvnni", 8, "vnni256", {2: 6, 1: 8}, True, "x86-64-v3", "+avxvnni", _V3 | {"avxvnni"}),
+    Isa("avx512bw", 16, "madd512", {4: 4, 3: 5, 2: 7, 1: 7}, True, "x86-64-v4", "", _V4),
+    Isa("avx2", 8, "madd256", {2: 4, 1: 6}, True, "x86-64-v3", "", _V3),
+    Isa("generic", 4, "generic", {2: 3, 1: 4}, False, "x86-64", "", frozenset()),
+    Isa("neon-i8mm", 4, "usdot", _DOT_ROWS, True, "generic", "+lse,+dotprod,+i8mm", _DOT | {"i8mm"}, _ARM),
+    Isa("neon-dotprod", 4, "sdot", _DOT_ROWS, True, "generic", "+lse,+dotprod", _DOT, _ARM),
+    Isa("neon", 4, "smull", _NEON_ROWS, True, "cortex-a72", _NO_EXTRAS, frozenset(), _ARM),
+)
+_ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+def host_architecture() -> str:
+    """LLVM's name of this machine's architecture, or '' if there are no kernels for it."""
+    return _ARCHITECTURES.get(platform.machine().lower(), "")
+
+
+def available() -> tuple[Isa, ...]:
+    """The instruction sets this CPU and operating system can run, best first."""
+    mine = [isa for isa in ISAS if isa.architecture == host_architecture()]
+    host = host_features(host_architecture()) if mine else frozenset()
+    return tuple(isa for isa in mine if isa.needs <= host and (not isa.tiles or permitted()))
+
+
+def choose(name: str = "") -> Isa:
+    """The best instruction set, or the one called `name`. Raises Declined if this CPU cannot run it."""
+    usable = available()
+    if not usable:
+        raise Declined(f"no native kernels for {platform.machine()}")
+    if not name:
+        return usable[0]
+    for isa in usable:
+        if isa.name == name:
+            return isa
+    known = ", ".join(isa.name for isa in usable)
+    what = "cannot run on this CPU" if any(isa.name == name for isa in ISAS) else "is not an instruction set"
+    raise Declined(f"{name!r} {what}; usable here: {known}")

@@ -1,0 +1,79 @@
+"""What every emitter of kernels begins with, and how an emitter is found by the kind that a specification names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TypeVar
+
+from qrun.native import emit
+from qrun.native.emit.flow import Flow
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.values import Value
+from qrun.native.emit.writer import Arguments
+
+
+class KernelEmitter:
+    """What all kernels begin with: arguments, loaded in the entry block. They write the rest in `tile`, or `text`.
+
+    names: of the arguments. own_memory: whether a third parameter is memory of the calling thread.
+    """
+
+    names: tuple[str, ...]
+    own_memory = False
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
+        self.w.label("entry")
+        self.a = Arguments(self.w, self.names)
+        self.scratch = self.w.value("ptr", "%scratch")
+
+    def tile(self, tile: Value) -> None:
+        """Write what makes the tile with this number."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """The LLVM IR of the kernel."""
+        with self.w.tiles(self.a.tiles) as tile:
+            self.tile(tile)
+        return self.finished()
+
+    def finished(self) -> str:
+        """What is written so far, as the kernel."""
+        more = ", ptr noalias %scratch" if self.own_memory else ""
+        return self.w.function(f"define i64 @kernel(ptr noalias %args, ptr noalias %next{more})")
+
+
+_EMITTERS: dict[str, type[KernelEmitter]] = {}
+E = TypeVar("E", bound=type[KernelEmitter])
+
+
+def emitter(*kinds: str) -> Callable[[E], E]:
+    """Declare the class that writes kernels of these kinds."""
+
+    def declare(made: E) -> E:
+        for kind in kinds:
+            other = _EMITTERS.setdefault(kind, made)
+            if other is not made:
+                raise TypeError(f"both {other.__name__} and {made.__name__} write kernels of kind {kind!r}")
+        return made
+
+    return declare
+
+
+@cache
+def emitters() -> dict[str, type[KernelEmitter]]:
+    """The emitter of every kind of kernel, found in the modules of this package."""
+    for module in iter_modules(emit.__path__):
+        import_module(f"{emit.__name__}.{module.name}")
+    return _EMITTERS
+
+
+def row_at(x: Value, place: Value, padding: Value) -> Value:
+    """Where a row is that the int32 offset at `place` tells: so many bytes from x, or `padding` if it is negative."""
+    offset = place.load("i32", 4)
+    inside = x + offset.sext("i64")
+    return offset.test("slt", 0).select(padding, inside)

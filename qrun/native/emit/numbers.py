@@ -1,0 +1,225 @@
+"""Functions of float64 vectors in IR: exponentials, hyperbolic and error functions, and sums without error.
+
+Exponentials and the like have relative errors below 2**-49. What rounding loses is found as in
+
+Knuth, The Art of Computer Programming, volume 2, 4.2.2 (sums)
+Dekker, A floating-point technique for extending the available precision, Numerische Mathematik 18, 1971 (products)
+Boldo and Melquiond, Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd,
+    IEEE Transactions on Computers 57, 2008 (what to do with it)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from qrun.native.emit.flow import Flow
+from qrun.native.emit.values import MAGIC64, ZERO, Value
+
+_SPLITTER = 2.0**27 + 1
+"""Times a float64 of 53 bits, it splits off the upper 26 (Dekker, after Veltkamp)."""
+_LOG2E = 1.4426950408889634
+_LN2 = (0.6931471803691238, 1.9082149292705877e-10)
+"""Its first 32 bits, of which up to 2**20 times are exact, and the rest."""
+_LONG = 16
+"""Terms of a polynomial beyond which it is worth while to do its halves side by side."""
+_FARTHEST = 700.0
+"""exp(-700) is nothing beside any float32."""
+_EXPONENTIAL = (
+    1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800, 1 / 39916800, 1 / 479001600,
+    1 / 6227020800,
+)  # fmt: skip
+"""(exp(r) - 1 - r) / r**2 in powers of r, for |r| <= log(2) / 2: the Taylor series."""
+_ERF = (
+    0.35353099564340495, -0.17657623330137173, 0.13167511689470185, -0.10771044252853698, 0.09020899411202223,
+    -0.07472786574638322, 0.059886904985558306, -0.045765110393282064, 0.03306063261260751,
+    -0.022473568774278918, 0.01434959947762943, -0.008606218602606526, 0.004853548845813635,
+    -0.0025782331270215427, 0.0012926184084697087, -0.0006129202594121136, 0.00027552825256824045,
+    -0.00011777389781220357, 4.7869467481945765e-05, -1.841467349958465e-05, 6.829661634522152e-06,
+    -2.5504790474201778e-06, 8.633457519391031e-07, -2.0907480664485068e-07, 6.712311653962587e-08,
+    -4.461685451537265e-08, 1.2789838221297171e-08,
+)  # fmt: skip
+"""erf(x) / x in powers of x**2 / 8 - 1, for |x| <= 4: the Chebyshev series of degree 26."""
+_TAIL = (
+    1.7878818679355548, 1.2593917511138821, 0.6579901198570887, 0.24290378876365135, 0.053589115262072023,
+    0.0013761448599770567, -0.002864640706782241, -0.0004631728200355249, 0.00016854406423011083,
+    4.222788423925295e-05, -1.4089967183972058e-05, -3.1874863453411462e-06, 1.5246725148620494e-06,
+    1.5850136355454486e-07, -1.7347770015387239e-07, 8.691037953704803e-09, 1.726140444099867e-08,
+    -3.6465480484339603e-09, -1.1979940420920052e-09, 4.026400350570169e-10, 3.293324032354211e-11,
+)  # fmt: skip
+"""(x + 4) exp(x**2 / 2) erfc(x / sqrt(2)) in powers of 10 / (x + 4) - 1.5, for 0 <= x <= 16: the Chebyshev series of
+degree 20."""
+
+
+def rounds_apart(low: Value, high: Value) -> Value:
+    """Whether the ends of some interval round to different float32: i1, lane by lane."""
+    bits = [end.single().bitcast("i32") for end in (low, high)]
+    return bits[0].test("ne", bits[1])
+
+
+def rounded_once(n: Value, factor: Value, rest: Value, product: Value, total: Value, bias: Value) -> Value:
+    """The bits of n * (factor + rest) + bias rounded once to float32, where that is finite.
+
+    product, total: fl64(n * factor), and fl64(that + bias). The sum is top + low, and what is too little to matter.
+    It is rounded to odd: if low is not 0 and the last bit of top is not set, top moves one step towards low. So that of
+    53 bits the last says whether something was lost, and rounding to 24 bits is that of the exact sum.
+    """
+    error = product_error(n, factor, product) + n * rest
+    _, lost = two_sum(product, bias, total)
+    middle, least = two_sum(lost, error)
+    top, low = two_sum(total, middle)
+    top = middle.test("oeq", ZERO).select(total, top)
+    low = low.test("une", ZERO).select(low, least)
+    whole = top.bitcast("i64")
+    odd = (whole & 1).test("ne", ZERO)
+    inward = low.test("ogt", ZERO) ^ top.test("ogt", ZERO)
+    step = inward.select(whole.like(-1), whole.like(1))
+    stays = odd | low.test("oeq", ZERO)
+    moved = (whole + stays.select(ZERO, step)).bitcast("double")
+    return abs(total).test("olt", math.inf).select(moved, total).single().bitcast("i32")
+
+
+def two_sum(a: Value, b: Value, total: Value | None = None) -> tuple[Value, Value]:
+    """fl(a + b), and what that rounding lost, exactly (Knuth)."""
+    total = a + b if total is None else total
+    t = total - a
+    back = a - (total - t)
+    return total, back + (b - t)
+
+
+def product_error(a: Value, b: Value, product: Value) -> Value:
+    """a * b - fl(a * b), exactly: by one fused operation, or by the products of halves (Dekker)."""
+    if a.w.fused:
+        return a.fma(b, -product)
+    (a1, a2), (b1, b2) = _halves(a), _halves(b)
+    error = a1 * b1 - product
+    for x, y in ((a1, b2), (a2, b1), (a2, b2)):
+        error = error + x * y
+    return error
+
+
+def _halves(a: Value) -> tuple[Value, Value]:
+    """a as the sum of two numbers of at most 26 bits, whose products are exact."""
+    c = a * _SPLITTER
+    high = c - (c - a)
+    return high, a - high
+
+
+def series(coefficients: Sequence[float], x: Value) -> Value:
+    """A polynomial, the constant term first. That of a long one's even and odd terms do not wait for each other."""
+    if len(coefficients) > _LONG:
+        square = x * x
+        even, odd = (series(coefficients[first::2], square) for first in (0, 1))
+        return odd.fma(x, even)
+    made = x.like(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        made = made.fma(x, coefficient)
+    return made
+
+
+def _powers(x: Value) -> tuple[Value, Value]:
+    """2**n and p with exp(x) = 2**n * (1 + p), p small, for x between -700 and 700.
+
+    n is x / log(2) rounded to an integer, in the low bits of `raised`; shifted by 52, it is added to the exponent of 1.
+    """
+    raised = x.fma(_LOG2E, MAGIC64)
+    count = raised - MAGIC64
+    rest = x - count * _LN2[0]
+    rest = rest - count * _LN2[1]
+    square = rest * rest
+    small = square.fma(series(_EXPONENTIAL, rest), rest)
+    shifted = raised.bitcast("i64") << 52
+    return (shifted + x.like(1.0).bitcast("i64")).bitcast("double"), small
+
+
+def _within(x: Value) -> Value:
+    """x, or 700 if that is less. What lies below -700 stays as it is: `exp` makes 0 of it."""
+    low = x.test("olt", -_FARTHEST).select(-_FARTHEST, x)
+    return low.test("ogt", _FARTHEST).select(_FARTHEST, x)
+
+
+def at_most(x: Value, limit: float) -> Value:
+    """The lesser of the two; NaN stays NaN."""
+    return x.test("ogt", limit).select(limit, x)
+
+
+def exp(x: Value) -> Value:
+    """exp(x), 0 for x below -700, and as if x were no more than 700; NaN stays NaN."""
+    power, small = _powers(_within(x))
+    made = power.fma(small, power)
+    made = x.test("olt", -_FARTHEST).select(0.0, made)
+    return x.test("uno", x).select(x, made)
+
+
+def tanh(x: Value) -> Value:
+    """(e - 1) / (e + 1), e = exp(2 |x|), with the sign of x."""
+    size = abs(x)
+    power, small = _powers(_within(size + size))
+    less = power.fma(small, power - 1.0)
+    made = (less / (less + 2.0)).intrinsic("copysign", x)
+    return x.test("uno", x).select(x, made)
+
+
+def sigmoid(x: Value) -> Value:
+    """e / (1 + e) for negative x, else 1 / (1 + e), e = exp(-|x|)."""
+    e = exp(-0.0 - abs(x))
+    return x.test("oge", 0.0).select(1.0, e) / (1.0 + e)
+
+
+def erf(x: Value) -> Value:
+    near = at_most(abs(x), 4.0)
+    place = (near * near).fma(1 / 8, -1.0)
+    return (near * series(_ERF, place)).intrinsic("copysign", x)
+
+
+def gelu(x: Value) -> Value:
+    """x / 2 * erfc(-x / sqrt(2))."""
+    size = abs(x)
+    near = at_most(size, 16.0)
+    inverse = 1.0 / (near + 4.0)
+    tail = series(_TAIL, inverse.fma(10.0, -1.5))
+    half = near * 0.5
+    e = exp(size * size * -0.5)
+    low = half * (e * (tail * inverse))
+    positive, negative = x - low, -0.0 - low
+    made = x.test("olt", 0.0).select(negative, positive)
+    return x.test("oeq", -math.inf).select(math.nan, made)
+
+
+_ROOM = 128
+"""Rows in the list: 2 KiB. With all else that is on the stack it is less than a page."""
+
+
+class Recheck:
+    """Rows of `x` elements, each with a result of `y`; settle: the address of what makes them. Made in the entry block."""
+
+    def __init__(self, w: Flow, settle: Value, x: Value | int, y: Value | int) -> None:
+        self.w, self.settle, self.sizes = w, settle, f"i64 {x}, i64 {y}"
+        self.zero = w.value("i64", 0)
+        self.rows = w.let("ptr", f"alloca [{_ROOM} x [2 x i64]], align 16")
+        self.count, self.done = (w.let("ptr", "alloca i64, align 8") for _ in range(2))
+        self.count.store(self.zero, 8)
+
+    def add(self, x: Value, y: Value) -> None:
+        """List a row; when the list is full, make its rows."""
+        w, count = self.w, self.count.load("i64", 8)
+        row = self.rows + count * 16
+        row.store(x, 8)
+        (row + 8).store(y, 8)
+        self.count.store(count + 1, 8)
+        with w.when(count.test("eq", _ROOM - 1)):
+            self._settle(w.value("i64", _ROOM))
+
+    def end(self) -> None:
+        """Make those that are left, before a tile is done."""
+        count = self.count.load("i64", 8)
+        with self.w.when(count.test("ne", 0)):
+            self._settle(count)
+
+    def _settle(self, count: Value) -> None:
+        w = self.w
+        self.done.store(self.zero, 8)
+        w.do(f"call i64 {self.settle}(ptr {self.rows}, ptr {self.done}, i64 {count}, {self.sizes})")
+        self.count.store(self.zero, 8)
+        with w.when(self.done.load("i64", 8).test("eq", 0)):
+            w.undecided()

@@ -1,0 +1,199 @@
+"""Generated pools: for every pixel the largest element, or a function of the sum of codes, over a table of offsets."""
+
+from __future__ import annotations
+
+import math
+
+from qrun.native.emit.bytes import Bytes, flipped
+from qrun.native.emit.flow import store_first
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.spec import LIMITS, KernelSpec
+from qrun.native.emit.values import MAGIC64, Value, every
+
+POOL = (
+    "x*", "padding*", "offsets*", "y*", "x_image", "y_image", "y_row", "taps", "panels", "last_channel", "columns",
+    "pixels", "chunk", "chunks", "strip", "strips", "tiles",
+)  # fmt: skip
+SUM = (*POOL, "constants*", "table*", "shift!", "zero!", "scale")
+MEAN = (*POOL, "constants*", "x_zero!", "scale!", "divide!", "zero!")
+"""One 8-byte word each.
+
+padding      a panel of the code that padding has, read where an offset is negative
+offsets      int32 [pixels][taps]: bytes from the image's start
+panels, last_channel   channels are done in panels; the last one starts at last_channel and overlaps
+columns      channels, where they are fewer than one panel of 16
+chunk, strip      pixels and panels of a tile
+constants    8 bytes per pixel: two float32 a and b, a float64, or an int64: where in `table` the code of sum 0 is
+scale        a float64 by which sums are multiplied before the division (q64)
+shift        added to a sum of unsigned codes
+"""
+NARROW = 16
+BLOCK = 240
+"""Taps that are added in 16 bits, 240 * 255 < 2**16; a multiple of every unroll."""
+
+
+class _Pool(KernelEmitter):
+    """Panels of `vectors` vectors of `rows` bytes; 0 vectors are one of 16 bytes of which only some are stored.
+    `unroll` taps per turn of the loop."""
+
+    names: tuple[str, ...] = POOL
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.lanes = spec.rows // 4
+        self.bytes = Bytes(self.w, isa, self.lanes)
+        self.vectors = max(spec.vectors, 1)
+        self.kind = f"<{spec.rows} x i8>"
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        rest, strip = divmod(tile, a.strips)
+        image, chunk = divmod(rest, a.chunks)
+        x = a.x + image * a.x_image
+        y = a.y + image * a.y_image
+        first, panel = chunk * a.chunk, strip * a.strip
+        end = (first + a.chunk).least(a.pixels)
+        panel_end = (panel + a.strip).least(a.panels)
+        with w.loop(first, end, 1) as pixel:
+            offsets = a.offsets + pixel.index * (a.taps * 4)
+            self._pixel(pixel.index)
+            row = y + pixel.index * a.y_row
+            with w.loop(panel, panel_end, 1) as at:
+                channel = (at.index * (self.vectors * self.spec.rows)).least(a.last_channel)
+                self._store(self._window(x + channel, offsets), row + channel)
+
+    def _pixel(self, number: Value) -> None:
+        """Find the constants of the pixel with this number."""
+
+    def _window(self, x: Value, offsets: Value) -> list[Value]:
+        """The panel's results over the window whose taps lie at `offsets` from x."""
+        raise NotImplementedError
+
+    def _taps(self, x: Value, offsets: Value, tap: Value) -> list[list[Value]]:
+        """Vectors of codes of `unroll` taps, from number `tap` on; one list for each tap."""
+        spec, taps, here = self.spec, [], offsets + tap * 4
+        for number in range(spec.unroll):
+            offset = (here + 4 * number).load("i32", 4)
+            row = offset.test("slt", 0).select(self.a.padding, x + offset.sext("i64"))
+            taps.append([(row + spec.rows * v).load(self.kind) for v in range(self.vectors)])
+        return taps
+
+    def _store(self, values: list[Value], y: Value) -> None:
+        if not self.spec.vectors:
+            store_first(self.w, values[0], self.a.columns, y)
+            return
+        for place, value in enumerate(values):
+            (y + place * self.spec.rows).store(value)
+
+
+@emitter("max_pool")
+class MaxPoolEmitter(_Pool):
+    """The largest elements; NaN, once it is met."""
+
+    def _window(self, x: Value, offsets: Value) -> list[Value]:
+        w, spec = self.w, self.spec
+        if spec.out == "f32":
+            least = w.value(self.bytes.floats, -math.inf)
+        else:
+            least = w.value(self.kind, -128) if spec.signed else w.zero(self.kind)
+        with w.loop(0, self.a.taps, spec.unroll, [least] * self.vectors) as turn:
+            most = turn.carried
+            for tap in self._taps(x, offsets, turn.index):
+                most = [self._larger(a, b) for a, b in zip(most, tap, strict=True)]
+            turn.next(*most)
+        return [value.bitcast(self.kind) for value in turn.carried]
+
+    def _larger(self, most: Value, x: Value) -> Value:
+        if self.spec.out != "f32":
+            return most.intrinsic("smax" if self.spec.signed else "umax", x)
+        larger = most.where("ogt", x.bitcast(most.kind))
+        return most.test("uno", most).select(most, larger)
+
+
+@emitter("sum_pool")
+class SumPoolEmitter(_Pool):
+    """Results of sums of codes. form: x32, f64, q64 or table (proof/means.py)."""
+
+    names = SUM
+
+    def _pixel(self, number: Value) -> None:
+        self.constant = self.a.constants + number * 8
+
+    def _window(self, x: Value, offsets: Value) -> list[Value]:
+        w, a, spec = self.w, self.a, self.spec
+        shift, nothing = a.shift.splat(self.lanes), w.zero(f"<{spec.rows // 2} x i16>")
+        with w.loop(0, a.taps, BLOCK, [shift] * 4 * self.vectors) as block:
+            end = (block.index + BLOCK).least(a.taps)
+            with w.loop(block.index, end, spec.unroll, [nothing] * 2 * self.vectors) as turn:
+                sums = turn.carried
+                for tap in self._taps(x, offsets, turn.index):
+                    parts = [self._wider(self._codes(v), "i16", half) for v in tap for half in (0, 1)]
+                    sums = [s + p for s, p in zip(sums, parts, strict=True)]
+                turn.next(*sums)
+            parts = [self._wider(s, "i32", half) for s in turn.carried for half in (0, 1)]
+            block.next(*(s + p for s, p in zip(block.carried, parts, strict=True)))
+        step = {"x32": self._single, "f64": self._double, "q64": self._double, "table": self._lookup}[spec.form]
+        numbers = step(block.carried)
+        return self._stored(numbers, a.zero.trunc("i16").splat(spec.rows // 2))
+
+    def _stored(self, numbers: list[Value], add: Value) -> list[Value]:
+        return [self.bytes.stored(numbers[i : i + 4], add, self.spec.out) for i in range(0, len(numbers), 4)]
+
+    def _codes(self, x: Value) -> Value:
+        return flipped(x) if self.spec.signed else x
+
+    def _wider(self, x: Value, element: str, half: int) -> Value:
+        """The low or high halves of each 16 bytes, zero-extended to twice the size."""
+        return self.bytes.unpacked(x, self.w.zero(x.kind), half).bitcast(f"<{x.lanes // 2} x {element}>")
+
+    def _single(self, sums: list[Value]) -> list[Value]:
+        a, b = ((self.constant + at).load("float", 4).splat(self.lanes) for at in (0, 4))
+        products = [number * a for number in [value.sitofp("float") for value in sums]]
+        return [value * b for value in products]
+
+    def _double(self, sums: list[Value]) -> list[Value]:
+        n, divides = self.lanes, self.spec.form == "q64"
+        m = self.constant.load("double", 8).splat(n)
+        scale = self.a.scale.bitcast("double").splat(n) if divides else m
+        numbers = []
+        for total in sums:
+            value = total.sitofp("double") * scale
+            value = value / m if divides else value
+            numbers.append((value + MAGIC64 - MAGIC64).single())
+        return numbers
+
+    def _lookup(self, sums: list[Value]) -> list[Value]:
+        """Codes from a table by sum. Four bytes are read, and the first of them is what counts."""
+        table = self.a.table + self.constant.load("i64", 8)
+        on, codes = self.w.value("i1", "true").splat(self.lanes), []
+        for value in sums:
+            high = table.gather("i8", value, on, 1) << 24
+            codes.append(high.ashr(24) if self.spec.out == "s8" else high.lshr(24))
+        return [code.sitofp("float") for code in codes]
+
+
+@emitter("mean_pool")
+class MeanPoolEmitter(SumPoolEmitter):
+    """onnxruntime's mean: real values added in float32 in the order of the window, divided twice, zero point added."""
+
+    names = MEAN
+
+    def _window(self, x: Value, offsets: Value) -> list[Value]:
+        w, a, spec, n = self.w, self.a, self.spec, self.lanes
+        x_zero = a.x_zero.splat(n)
+        scale, divide, zero = (value.bitcast("float").splat(n) for value in (a.scale, a.divide, a.zero))
+        with w.loop(0, a.taps, spec.unroll, [w.zero(self.bytes.floats)] * 4 * self.vectors) as turn:
+            sums = turn.carried
+            for tap in self._taps(x, offsets, turn.index):
+                codes = [lane for v in tap for lane in self.bytes.ints(self._codes(v))]
+                centred = [code - x_zero for code in codes]
+                numbers = [value.sitofp("float") for value in centred]
+                reals = [value * scale for value in numbers]
+                sums = [s + r for s, r in zip(sums, reals, strict=True)]
+            turn.next(*sums)
+        count = self.constant.load("float", 4).splat(n)
+        means = [total / count / divide + zero for total in turn.carried]
+        # NaN becomes the lower end.
+        ends = [every("float", f"{limit}.0", n) for limit in LIMITS[spec.out]]
+        return self._stored([mean.within(*ends) for mean in means], w.zero(self.bytes.ints16))

@@ -1,0 +1,202 @@
+"""Generated dynamic quantization: the range of float32 values, and their codes for a scale known at run time."""
+
+from __future__ import annotations
+
+import math
+
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.requantize import Requantizer
+from qrun.native.emit.spec import MAGIC_BITS, KernelSpec
+from qrun.native.emit.values import MAGIC32, Value, constants
+
+RANGE = ("x*", "found*", "count", "chunk", "tiles")
+CODES = ("x*", "parameters*", "y*", "count", "chunk", "tiles")
+PARAMETERS = ("found*", "y*", "ranges", "tiles")
+"""One 8-byte word each.
+
+found       float32 [ranges][4]: least value or 0, greatest or 0, NaN if one is infinite or NaN
+chunk       elements per tile
+parameters  float32 scale; fl32(1 / scale), or NaN where that has not full precision; int32 zero point
+"""
+LEAST = 2.0**-100
+"""The least scale whose inverse has full precision, and the inverse of the greatest."""
+_SURE = 0.5 - 2.0**-14
+"""At most this far from the nearest integer, the product rounds to the same integer as the quotient: both are no larger
+than 255, and the product has two roundings and the quotient one, of at most 2**-24 each, relative to that."""
+_UNROLL = 4
+
+
+class _Elements(KernelEmitter):
+    """Walks over float32 elements, four vectors at a time, then one."""
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.kind = f"<{isa.lanes} x float>"
+
+    def _bounds(self, tile: Value) -> tuple[Value, Value, Value]:
+        """The indices of a tile's first element, of the first one after whole blocks, and of the end."""
+        first, end = tile.part(self.a.chunk, self.a.count)
+        cut = (end - first) % (_UNROLL * self.isa.lanes)
+        return first, end - cut, end
+
+    def _mask(self, index: Value, end: Value) -> Value:
+        """The lanes from `index` on that lie before `end`."""
+        n = self.isa.lanes
+        left = (end - index).least(n).trunc("i32").splat(n)
+        return self.w.value(left.kind, constants("i32", range(n))).test("slt", left)
+
+
+@emitter("range")
+class RangeEmitter(_Elements):
+    """The least and the greatest of a tile's elements, and NaN if one is infinite or NaN: three numbers a tile."""
+
+    names = RANGE
+
+    def tile(self, tile: Value) -> None:
+        w, a, n = self.w, self.a, self.isa.lanes
+        first, cut, end = self._bounds(tile)
+        with w.loop(first, cut, _UNROLL * n, [w.zero(self.kind)] * 3 * _UNROLL) as block:
+            values = []
+            for number in range(_UNROLL):
+                x = (a.x + (block.index + number * n) * 4).load(self.kind, 4)
+                values += self._taken(x, block.carried[3 * number : 3 * number + 3])
+            block.next(*values)
+        with w.loop(cut, end, n, block.carried[:3]) as one:
+            start = a.x + one.index * 4
+            one.next(*self._taken(start.masked_load(self.kind, self._mask(one.index, end), 4), one.carried))
+        found = one.carried
+        for number in range(1, _UNROLL):
+            found = self._joined(found, block.carried[3 * number : 3 * number + 3])
+        step = n // 2
+        while step:
+            found = self._joined(found, [value.shuffled([*range(step, n), *range(step)]) for value in found])
+            step //= 2
+        to = a.found + tile * 16
+        for number, value in enumerate(found):
+            one_of_all = value.extract(0)
+            (to + 4 * number).store(one_of_all, 4)
+
+    def _taken(self, x: Value, state: list[Value]) -> list[Value]:
+        """x - x is 0, or NaN."""
+        nothing = x - x
+        return self._joined([x, x, nothing], state)
+
+    @staticmethod
+    def _joined(values: list[Value], state: list[Value]) -> list[Value]:
+        least, most, bad = values
+        return [least.where("olt", state[0]), most.where("ogt", state[1]), bad + state[2]]
+
+
+@emitter("codes")
+class DynamicQuantizerEmitter(_Elements):
+    """y = saturate(RNE(fl32(x / scale)) + zero_point), uint8; NaN becomes 0.
+
+    x * inverse, cut to what does not saturate, differs from the quotient by less than 2**-14. Where it is farther than
+    that from a tie, the nearest integer is the result; a block with another element, or without an inverse, is divided.
+    """
+
+    names = CODES
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        w, n, parameters = self.w, isa.lanes, self.a.parameters
+        scale, inverse = ((parameters + place).load("float", 4) for place in (0, 4))
+        zero = (parameters + 8).load("i32", 4)
+        self.epilogue = Requantizer(w, isa, "ort", "u8", _UNROLL, zero, w.value("i64", 0))
+        self.scale, self.inverse = scale.splat(n), inverse.splat(n)
+        # Without an inverse, which then is NaN, nothing is sure.
+        self.sure = (inverse * "0.0" + _SURE).splat(n)
+        limits = (end - zero for end in (0, 255))
+        self.low, self.high = (limit.sitofp("float").splat(n) for limit in limits)
+        self.magic = w.value("float", MAGIC32).splat(n)
+        self.shift = (zero - MAGIC_BITS).splat(n)
+
+    def tile(self, tile: Value) -> None:
+        w, a, n = self.w, self.a, self.isa.lanes
+        first, cut, end = self._bounds(tile)
+        with w.loop(first, cut, _UNROLL * n) as block:
+            at = a.x + block.index * 4
+            values = [(at + 4 * n * i).load(self.kind, 4) for i in range(_UNROLL)]
+            codes = self.epilogue.finish(self._block(values))
+            self.epilogue.store(codes, a.y + block.index, True)
+        with w.loop(cut, end, n) as one:
+            mask = self._mask(one.index, end)
+            x = (a.x + one.index * 4).masked_load(self.kind, mask, 4)
+            code = self._shifted(self._divided(x)).trunc("i8")
+            (a.y + one.index).masked_store(code, mask)
+
+    def _block(self, values: list[Value]) -> list[Value]:
+        """Codes of some vectors, before saturation."""
+        w, raised = self.w, []
+        doubts: list[Value] = []
+        for x in values:
+            guess = (x * self.inverse).within(self.low, self.high)
+            raised.append(guess + self.magic)
+            far = abs(guess - (raised[-1] - self.magic)).test("ugt", self.sure)
+            doubts.append(doubts[-1] | far if doubts else far)
+        doubtful = doubts[-1].any()
+        before = w.here
+        w.branch(doubtful, "divide", "sure")
+        w.label("divide")
+        divided = [self._divided(x) for x in values]
+        w.jump("sure")
+        w.label("sure")
+        chosen = [w.phi((a, before), (b, "divide")) for a, b in zip(raised, divided, strict=True)]
+        return [self._shifted(value) for value in chosen]
+
+    def _divided(self, x: Value) -> Value:
+        """The rounded quotient in the low bits of a float."""
+        return (x / self.scale).within(self.low, self.high) + self.magic
+
+    def _shifted(self, raised: Value) -> Value:
+        return raised.bitcast("i32") + self.shift
+
+
+@emitter("parameters")
+class ParametersEmitter(KernelEmitter):
+    """What a range says of its quantization. form: ``scale``, the ``zero`` point, or the ``parameters`` of codes.
+
+    scale = (top - bottom) / 255, 1 where that is 0; zero point = RNE(0 - bottom / scale) within 0..255; each step is
+    one of float32. A range that is not finite is not decided.
+    """
+
+    names = PARAMETERS
+
+    def tile(self, tile: Value) -> None:
+        bottom, top = self._range()
+        scale = (top - bottom) / "255.0"
+        nothing = scale.test("oeq", "0.0")
+        zero = "0.0" - bottom / scale
+        # The lesser of the two; 255 where it is NaN.
+        zero = zero.where("olt", "255.0")
+        zero = zero + MAGIC32 - MAGIC32
+        self._store(nothing, scale, nothing.select("0.0", zero).fptosi("i32"))
+
+    def _range(self) -> tuple[Value, Value]:
+        """The least and the greatest number of all tiles; undecided if one is not finite."""
+        w = self.w
+        with w.loop(0, self.a.ranges, 1, [w.value("float", "0.0")] * 3) as turn:
+            at = self.a.found + turn.index * 16
+            low, high, bad = ((at + 4 * place).load("float", 4) for place in range(3))
+            bottom, top, unknown = turn.carried
+            less, more = low.test("olt", bottom), high.test("ogt", top)
+            turn.next(less.select(low, bottom), more.select(high, top), unknown + bad)
+        bottom, top, unknown = turn.carried
+        with w.when(unknown.test("une", "0.0")):
+            w.undecided()
+        return bottom, top
+
+    def _store(self, nothing: Value, scale: Value, zero: Value) -> None:
+        y, scale = self.a.y, nothing.select("1.0", scale)
+        if self.spec.form == "zero":
+            y.store(zero.trunc("i8"))
+            return
+        y.store(scale, 4)
+        if self.spec.form == "scale":
+            return
+        small, large = scale.test("oge", LEAST), scale.test("ole", 1 / LEAST)
+        inverse = "1.0" / scale
+        full = (small & large).select(inverse, math.nan)
+        (y + 4).store(full, 4)
+        (y + 8).store(zero, 4)

@@ -1,0 +1,187 @@
+"""From int32 accumulators to results: one generated sequence for every form of emit/spec.py, and the stores.
+
+Saturation is exact because every form delivers the rounded value itself, far from the ends of int32.
+"""
+
+from __future__ import annotations
+
+from qrun.native.emit.bytes import in_order, packed_bytes, packed_words
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import BYTES, LIMITS, MAGIC_BITS, TABLE
+from qrun.native.emit.values import MAGIC32, MAGIC64, Value, constants, every
+from qrun.native.emit.writer import Writer
+
+_NEON = "llvm.aarch64.neon."
+
+
+class Requantizer:
+    """Writes the epilogue of one kernel.
+
+    form, out: how (emit/spec.py), and "u8", "s8" or "i32".
+    vectors:   vectors per row; the last one may be cut by `mask` (lane bits).
+    by_lanes:  vector j of 4 holds channels 4j..4j+3 of every 16; no vector is cut.
+    full, lanes_on: an i1, whether the panel's last vector is whole; which of its lanes exist.
+    """
+
+    def __init__(self, w: Writer, isa: Isa, form: str, out: str, vectors: int, zero_point: Value, mask: Value) -> None:
+        self.w, self.isa, self.form, self.out, self.vectors = w, isa, form, out, vectors
+        self.zero_point, self.mask, self.by_lanes = zero_point, mask, False
+        if form in ("y32", "x32", "ort"):
+            self.magic = w.value("float", MAGIC32).splat(isa.lanes)
+            self.shift = (zero_point - MAGIC_BITS).splat(isa.lanes)
+        elif form == "f64":
+            self.magic = w.value("double", MAGIC64).splat(isa.lanes)
+            self.shift = zero_point.splat(isa.lanes)
+
+    def set_panel(self, last: Value) -> None:
+        """Choose the mask: `last` is an i1, true for the last panel."""
+        n = self.isa.lanes
+        bits = last.select(self.mask, (1 << n) - 1).trunc(f"i{n}")
+        self.lanes_on = bits.bitcast(f"<{n} x i1>")
+        self.full = bits.test("eq", -1)
+
+    def panel_bytes(self) -> int:
+        return BYTES[self.form] * self.vectors * self.isa.lanes
+
+    def row(self, acc: list[Value], held: Value) -> list[Value]:
+        """One row of accumulators to int32 results: before saturation, or for a table after it. held: the constants."""
+        if self.form == "i32":
+            return acc
+        step = {"y32": self._y32, "x32": self._x32, "f64": self._f64, "ort": self._ort, "table": self._table}[self.form]
+        held = held.hidden() if self.form in ("y32", "x32", "ort") else held
+        return [step(value, place, held) for place, value in enumerate(acc)]
+
+    def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
+        n, size = self.isa.lanes, 8 if element == "double" else 4
+        return (held + (field * self.vectors + place) * n * size).load(f"<{n} x {element}>", min(64, n * 4))
+
+    def _from_magic(self, value: Value) -> Value:
+        return value.bitcast("i32") + self.shift
+
+    def _y32(self, acc: Value, place: int, held: Value) -> Value:
+        a, b, offset = (self._constant(held, number, place) for number in range(3))
+        return self._from_magic(acc.bitcast("float").fma(a, offset).fma(b, self.magic))
+
+    def _x32(self, acc: Value, place: int, held: Value) -> Value:
+        a, b = (self._constant(held, number, place) for number in range(2))
+        return self._from_magic((acc.sitofp("float") * a).fma(b, self.magic))
+
+    def _f64(self, acc: Value, place: int, held: Value) -> Value:
+        multiplier = self._constant(held, 0, place, "double")
+        raised = acc.sitofp("double") * multiplier + self.magic
+        return raised.bitcast("i64").trunc("i32") + self.shift
+
+    def _ort(self, acc: Value, place: int, held: Value) -> Value:
+        value = acc.sitofp("float") * self._constant(held, 0, place)
+        for compare, bound in zip(("ogt", "olt"), LIMITS[self.out], strict=True):
+            limit = (bound - self.zero_point).sitofp("float")
+            value = value.where(compare, limit.splat(self.isa.lanes))
+        return self._from_magic(value + self.magic)
+
+    def _table(self, acc: Value, place: int, held: Value) -> Value:
+        """How many of a channel's sorted thresholds the sum reaches: a binary search of eight steps, lane by lane."""
+        w, n = self.w, self.isa.lanes
+        lanes = self.vectors * n
+        tables = held + place * n * TABLE * 4
+        flip, cap = (
+            (held + (lanes * TABLE * 4 + (number * lanes + place * n) * 4)).load(acc.kind, 4) for number in (0, 1)
+        )
+        value = acc ^ flip
+        on, found = w.value(f"<{n} x i1>", every("i1", "true", n)), w.zero(acc.kind)
+        for bit in range(7, -1, -1):
+            probe = found + constants("i32", (lane * TABLE + (1 << bit) - 1 for lane in range(n)))
+            reached = value.test("sge", tables.gather("i32", probe, on, 4))
+            found = reached.select(found + (1 << bit), found)
+        return found.least(cap) + LIMITS[self.out][0]
+
+    def finish(self, row: list[Value]) -> list[Value]:
+        """int32 results to what is stored: one value per vector, or a single one for the whole row."""
+        if self.out == "i32":
+            return row
+        if self.by_lanes:
+            return [self._packed(row)]
+        if self.form != "table" and self.isa.lanes == 16:
+            return [in_order(self._packed([row[i % len(row)] for i in range(4)]))]
+        if self.form != "table" and self.isa.architecture == "aarch64" and self.vectors == 4:
+            return [self._pack16(row)]
+        return [self._narrow(value) for value in row]
+
+    def store_block(self, block: list[list[Value]], held: Value, first: Value, step: Value) -> None:
+        """Results of all rows of accumulators, the first stored at `first`, each further one `step` bytes on.
+
+        Ends in the label store_end; the last panel's cut vector is stored through the mask.
+        """
+        if self.isa.dot == "madd256" and self.vectors <= 2 and self.out != "i32" and self.form != "table":
+            done = self._packed32([self.row(acc, held) for acc in block])
+        else:
+            done = [self.finish(self.row(acc, held)) for acc in block]
+        for whole in self.w.either(self.full, "store_whole", "store_cut", "store_end"):
+            target = first
+            for i, row in enumerate(done):
+                target = target + step if i else target
+                self.store(row, target, whole)
+
+    def _narrow(self, value: Value) -> Value:
+        if self.form != "table":
+            low, high = LIMITS[self.out]
+            value = value.intrinsic("smax", low).least(high)
+        return value.trunc("i8")
+
+    def _packed(self, four: list[Value]) -> Value:
+        """Four vectors as one of bytes, saturated: of every 16, four are the first vector's, four the second one's ...
+
+        For vectors a, b, c, d of 16 lanes:   a0-3 b0-3 c0-3 d0-3 | a4-7 b4-7 c4-7 d4-7 | a8-11 ... | a12-15 ...
+        """
+        words = [packed_words(self.isa, *pair) for pair in (four[:2], four[2:])]
+        return packed_bytes(self.isa, self.out, *words)
+
+    def _packed32(self, rows: list[list[Value]]) -> list[list[Value]]:
+        """What is stored of each row of up to two vectors of eight, four vectors narrowed at a time."""
+        values = [value for row in rows for value in row]
+        width, done = 8 * self.vectors, []
+        for first in range(0, len(values), 4):
+            whole = in_order(self._packed([values[min(first + i, len(values) - 1)] for i in range(4)]))
+            for start in range(0, min(32, 8 * (len(values) - first)), width):
+                done.append([whole.shuffled(range(start, start + width))])
+        return done
+
+    def _pack16(self, row: list[Value]) -> Value:
+        """Four vectors of four, in order, through NEON's saturating narrowing."""
+        w, narrow = self.w, "sqxtun" if self.out == "u8" else "sqxtn"
+        words = [w.call("<4 x i16>", f"{_NEON}sqxtn.v4i16", value) for value in row]
+        low, high = (
+            w.call("<8 x i8>", f"{_NEON}{narrow}.v8i8", words[i].shuffled(range(8), words[i + 1])) for i in (0, 2)
+        )
+        return low.shuffled(range(16), high)
+
+    def _store64(self, packed: Value, pointer: Value, whole: bool) -> None:
+        """The bytes of the row's vectors, the last one cut by the mask unless `whole`."""
+        before = 16 * (self.vectors - 1)
+        if whole and self.vectors == 4:
+            pointer.store(packed)
+            return
+        bits = self.w.value("i64", (1 << (before + 16)) - 1)
+        if not whole:
+            bits = (self.mask << before) | (1 << before) - 1
+        pointer.masked_store(packed, bits.bitcast("<64 x i1>"))
+
+    def store(self, row: list[Value], pointer: Value, whole: bool) -> None:
+        """Store one finished row; with `whole` false the last vector is cut by the mask."""
+        n = self.isa.lanes
+        if self.by_lanes:
+            pointer.store(row[0])
+            return
+        if n == 16 and self.out != "i32" and self.form != "table":
+            self._store64(row[0], pointer, whole)
+            return
+        if len(row) < self.vectors:
+            if whole:
+                pointer.store(row[0])
+                return
+            row = [row[0].shuffled(range(i, i + n)) for i in range(0, 16, n)]
+        for place, value in enumerate(row):
+            target = pointer + place * n * (4 if self.out == "i32" else 1)
+            if whole or place < self.vectors - 1:
+                target.store(value)
+            else:
+                target.masked_store(value, self.lanes_on)

@@ -1,0 +1,132 @@
+"""Generated finish of a matrix product: int32 sums plus terms known at run time, to int32, 8-bit or float32 results."""
+
+from __future__ import annotations
+
+from operator import add, sub
+
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.numbers import rounded_once
+from qrun.native.emit.requantize import Requantizer
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.values import Value
+
+ARGUMENTS = (
+    "acc*", "y*", "rows0*", "rows1*", "columns*", "constants*",
+    "rows", "panels", "acc_row", "y_row", "chunk", "tiles", "mask", "zero_point!",
+)  # fmt: skip
+"""One 8-byte word each.
+
+rows0, rows1  int32 [rows]; columns int32 [panels][terms][width]: term t adds rows_t[m] * columns_t[n], modulo 2**32
+constants     of the form: as emit/spec.py says; ``ort`` with out f32: float32 multiplier and bias; ``real``: float64 multiplier,
+              reach, remainder of the multiplier, bias; all [panels][field][width]
+acc_row, y_row  bytes from one row to the next; reads of sums may run over the row's end, to whole vectors
+chunk         rows per tile
+mask          lanes of the last vector of a row that exist
+"""
+CONSTANTS = {"ort": 8, "real": 32}
+"""Bytes of constants per column of the forms that give float32."""
+
+
+@emitter("scale")
+class ScaleEmitter(KernelEmitter):
+    """Writes one kernel: `vectors` vectors of a row at a time, `rows` terms (0 to 2).
+
+    out f32: ``ort``   fl32(fl32(float32(acc) * multiplier) + bias)
+             ``real``  acc * (multiplier + remainder) + bias rounded once. A float64 estimate decides where it rounds to one
+                       float32 on both ends of its reach; else the sum is taken exactly and rounded to odd.
+    other out: the forms of requantization (emit/spec.py).
+    """
+
+    names = ARGUMENTS
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.floats = spec.out == "f32"
+        form, out = ("i32", "i32") if self.floats else (spec.form, spec.out)
+        self.epilogue = Requantizer(self.w, isa, form, out, spec.vectors, self.a.zero_point, self.a.mask)
+        size = CONSTANTS[spec.form] if self.floats else 0
+        self.panel_bytes = size * spec.vectors * isa.lanes or self.epilogue.panel_bytes()
+
+    def tile(self, tile: Value) -> None:
+        with self.w.part(tile, self.a.chunk, self.a.rows) as row:
+            self._row(row)
+
+    def _row(self, row: Value) -> None:
+        w, a, spec, lanes = self.w, self.a, self.spec, self.isa.lanes
+        width = spec.vectors * lanes
+        factors = [(a[f"rows{term}"] + row * 4).load("i32", 4).splat(lanes) for term in range(spec.rows)]
+        acc, y = a.acc + row * a.acc_row, a.y + row * a.y_row
+        steps = (4 * width, width if spec.out in ("u8", "s8") else 4 * width, 4 * width * spec.rows, self.panel_bytes)
+        with w.loop(0, a.panels, 1, [acc, y, a.columns, a.constants]) as panel:
+            sums, target, columns, held = panel.carried
+            self.epilogue.set_panel((panel.index + 1).test("eq", a.panels))
+            values = self._sums(sums, columns, factors)
+            if self.floats:
+                make = self._real if spec.form == "real" else self._float
+                values = [make(value, place, held) for place, value in enumerate(values)]
+            self.epilogue.store_block([values], held, target, w.value("i64", 0))
+            panel.next(*(pointer + step for pointer, step in zip(panel.carried, steps, strict=True)))
+
+    def _sums(self, acc: Value, columns: Value, factors: list[Value]) -> list[Value]:
+        spec, kind = self.spec, f"<{self.isa.lanes} x i32>"
+        size, values = 4 * self.isa.lanes, []
+        for place in range(spec.vectors):
+            value = (acc + place * size).load(kind, 4)
+            for term, factor in enumerate(factors):
+                column = (columns + (term * spec.vectors + place) * size).load(kind, size)
+                value = value + factor * column
+            values.append(value)
+        return values
+
+    def _constant(self, held: Value, field: int, place: int, element: str) -> Value:
+        size = 8 if element == "double" else 4
+        offset = (field * self.spec.vectors + place) * self.isa.lanes * size
+        return (held + offset).load(f"<{self.isa.lanes} x {element}>", size)
+
+    def _float(self, acc: Value, place: int, held: Value) -> Value:
+        product = acc.sitofp("float") * self._constant(held, 0, place, "float")
+        return (product + self._constant(held, 1, place, "float")).bitcast("i32")
+
+    def _real(self, acc: Value, place: int, held: Value) -> Value:
+        w = self.w
+        number = acc.sitofp("double")
+        factor, reach, bias = (self._constant(held, field, place, "double") for field in (0, 1, 3))
+        product = number * factor
+        total = product + bias
+        low, high = ((op(total, reach)).single().bitcast("i32") for op in (sub, add))
+        doubtful = low.test("ne", high).any()
+        before = w.here
+        w.branch(doubtful, f"exact{place}", f"rounded{place}")
+        w.label(f"exact{place}")
+        remainder = self._constant(held, 2, place, "double")
+        exact = rounded_once(number, factor, remainder, product, total, bias)
+        w.jump(f"rounded{place}")
+        after = w.here
+        w.label(f"rounded{place}")
+        return w.phi((low, before), (exact, after))
+
+
+STARTS = ("zero*", "y*", "first*", "sums*", "count", "tiles")
+"""One 8-byte word each.
+
+zero    the zero point, 8-bit
+first   int32 [count], what to start from for a zero point of 0; count is a multiple of a vector's lanes
+sums    int32 [count]: of the weights
+"""
+
+
+@emitter("starts")
+class StartsEmitter(KernelEmitter):
+    """y = first - zero * sums, modulo 2**32."""
+
+    names = STARTS
+
+    def tile(self, tile: Value) -> None:
+        w, a, lanes = self.w, self.a, self.isa.lanes
+        zero = a.zero.load("i8").extended("i32", self.spec.signed).splat(lanes)
+        with w.loop(0, a.count, lanes) as turn:
+            place = turn.index * 4
+            first, sums = ((start + place).load(zero.kind, 4) for start in (a.first, a.sums))
+            made = first - zero * sums
+            (a.y + place).store(made, 4)

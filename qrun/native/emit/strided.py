@@ -1,0 +1,170 @@
+"""What kernels share that walk operands with strides: tiles of units, each an index of three outer axes and a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qrun.native.emit.flow import interleaved, joined, sixteens
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.values import Value
+
+OUTER = 3
+
+
+def outer_names(operands: Sequence[str]) -> tuple[str, ...]:
+    """One 8-byte word each.
+
+    NAME*, NAME_0 to NAME_2  of each operand: where it starts, and its strides in bytes along the outer axes
+    n1, n2                   lengths of the second and third outer axis
+    chunks, chunk            parts of the kernel's first own axis, and its elements in each
+    units                    outer indices times chunks; a tile is `share` of them
+    """
+    strides = (f"{name}_{axis}" for name in operands for axis in range(OUTER))
+    return (*(f"{name}*" for name in operands), "n1", "n2", *strides, "chunks", "chunk", "units", "share", "tiles")
+
+
+class StridedEmitter(KernelEmitter):
+    """operands: their names in the struct. starts: where each begins, for the unit at work."""
+
+    operands: tuple[str, ...] = ("x", "y")
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.starts: dict[str, Value] = {}
+
+    def tile(self, tile: Value) -> None:
+        """Let operands start at the outer index of each unit, and do its chunk."""
+        w, a = self.w, self.a
+        start, end = tile.part(a.share, a.units)
+        rest, chunk = divmod(start, a.chunks)
+        rest, i2 = divmod(rest, a.n2)
+        i0, i1 = divmod(rest, a.n1)
+        with w.loop(start, end, 1, [chunk, i2, i1, i0]) as unit:
+            chunk, i2, i1, i0 = unit.carried
+            for name in self.operands:
+                pointer = a[name]
+                for axis, index in enumerate((i0, i1, i2)):
+                    pointer = pointer + index * a[f"{name}_{axis}"]
+                self.starts[name] = pointer
+            first = chunk * a.chunk
+            self._chunk(first, first + a.chunk)
+            unit.next(*self._following(unit.carried))
+        self.end()
+
+    def _chunk(self, first: Value, end: Value) -> None:
+        """Do this part of the first own axis; `end` may lie beyond it."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """What is left to do when a tile's units are done."""
+
+    def _following(self, counters: list[Value]) -> list[Value]:
+        """Chunk and outer indices of the next unit: one more, with carry from one to the next."""
+        carry, following = self.w.value("i64", 1), []
+        for counter, length in zip(counters, (self.a.chunks, self.a.n2, self.a.n1), strict=False):
+            more = counter + carry
+            full = more.test("eq", length)
+            following.append(full.select(0, more))
+            carry = full.zext("i64")
+        return [*following, counters[3] + carry]
+
+
+_OUTER = outer_names(("x", "y"))
+RUNS = (*_OUTER, "rows", "x_row", "y_row", "bytes")
+ELEMENTS = (*_OUTER, "rows", "x_row", "y_row", "columns", "x_column", "y_column")
+BLOCKS = (*_OUTER, "a", "a_block", "a_x", "a_y", "b", "b_block", "b_x", "b_y", "x_step", "y_step")
+"""The words of outer axes, and those of the kernel's two own ones; strides in bytes.
+
+a, b         the own axes of a transposition, in the order of its loops: lengths; elements per block; strides
+x_step, y_step    from one row of a block to the next
+"""
+
+_WIDE = 32
+
+
+@emitter("runs")
+class RunsEmitter(StridedEmitter):
+    """Rows of contiguous bytes. `vectors` vectors of `unroll` bytes at a time, the last of a row overlapping."""
+
+    names = RUNS
+
+    def _chunk(self, first: Value, end: Value) -> None:
+        w, a, spec = self.w, self.a, self.spec
+        block = spec.vectors * spec.unroll
+        last = a.bytes - block
+        with w.loop(first, end.least(a.rows), 1) as row:
+            x = self.starts["x"] + row.index * a.x_row
+            y = self.starts["y"] + row.index * a.y_row
+            with w.loop(0, last, block) as turn:
+                self._move(x + turn.index, y + turn.index)
+            self._move(x + last, y + last)
+
+    def _move(self, x: Value, y: Value) -> None:
+        size = self.spec.unroll
+        kind = f"<{size} x i8>" if size >= 16 else f"i{8 * size}"
+        values = [(x + size * i).load(kind) for i in range(self.spec.vectors)]
+        for i, value in enumerate(values):
+            (y + size * i).store(value)
+
+
+@emitter("elements")
+class ElementsEmitter(StridedEmitter):
+    """Elements of `unroll` bytes, one by one."""
+
+    names = ELEMENTS
+
+    def _chunk(self, first: Value, end: Value) -> None:
+        w, a, kind = self.w, self.a, f"i{8 * self.spec.unroll}"
+        with w.loop(first, end.least(a.rows), 1) as row:
+            x = self.starts["x"] + row.index * a.x_row
+            y = self.starts["y"] + row.index * a.y_row
+            with w.loop(0, a.columns, 1) as column:
+                value = (x + column.index * a.x_column).load(kind)
+                (y + column.index * a.y_column).store(value)
+
+
+@emitter("blocks")
+class BlocksEmitter(StridedEmitter):
+    """Transposed blocks: `rows` rows of `vectors` contiguous elements of `unroll` bytes become columns.
+
+    form ``dense``: the rows of the result follow each other without gaps; else each is stored by itself.
+    """
+
+    names = BLOCKS
+
+    def _chunk(self, first: Value, end: Value) -> None:
+        w, a = self.w, self.a
+        last_a = a.a - a.a_block
+        last_b = a.b - a.b_block
+        end = end.least(a.a)
+        with w.loop(0, a.b, a.b_block) as outer:
+            b = outer.index.least(last_b)
+            x, y = self.starts["x"] + b * a.b_x, self.starts["y"] + b * a.b_y
+            with w.loop(first, end, a.a_block) as inner:
+                place = inner.index.least(last_a)
+                self._block(x + place * a.a_x, y + place * a.a_y)
+
+    def _block(self, x: Value, y: Value) -> None:
+        spec, rows = self.spec, []
+        for row in range(spec.rows):
+            x = x + self.a.x_step if row else x
+            rows.append(x.load(f"<{spec.vectors} x i{8 * spec.unroll}>"))
+        pieces, size = interleaved(rows), spec.vectors * spec.unroll
+        if spec.form == "dense":
+            for number, piece in enumerate(joined(pieces) if size == _WIDE else pieces):
+                (y + number * size).store(piece)
+            return
+        if size == _WIDE:
+            pieces = sixteens(pieces)
+        self._store_rows(pieces, spec.rows * spec.vectors // len(pieces), y)
+
+    def _store_rows(self, pieces: list[Value], count: int, y: Value) -> None:
+        """Store vectors of `count` elements, each one row of the result or several."""
+        whole, bits = count // self.spec.rows, f"i{8 * self.spec.rows * self.spec.unroll}"
+        for number, piece in enumerate(pieces):
+            parts = piece if whole == 1 else piece.bitcast(f"<{whole} x {bits}>")
+            for part in range(whole):
+                y = y + self.a.y_step if number or part else y
+                y.store(piece if whole == 1 else parts.extract(part))

@@ -1,0 +1,103 @@
+"""Planned concatenations of 8-bit tensors, each mapped through a table of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.errors import Declined
+from qrun.native.kernels.point import NAMES, Function
+from qrun.native.kernels.rows import Grid
+from qrun.native.kernels.strided import Axis, copies
+from qrun.native.machine.call import Section
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand, Order, Planned, size
+
+Array = np.ndarray[Any, Any]
+_MOST = 1024
+"""Tensors: each has a call of its own, which says of every operand what it touches."""
+
+
+class Concat(Planned):
+    """Tensors joined along `axis`, element x of each as table[x].
+
+    tables: one for each input, [256] and 8-bit, indexed by the bits of x as uint8; None where x is copied as it is,
+            which tables that change nothing are taken for.
+    x_types, y_type: of the inputs and the result, 8-bit.
+
+    Raises Declined for other types, and for very many tensors.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        shapes: Sequence[Sequence[int]],
+        axis: int,
+        tables: Sequence[Array | None],
+        *,
+        x_types: Sequence[np.dtype[Any]],
+        y_type: np.dtype[Any],
+    ) -> None:
+        super().__init__()
+        self.engine = engine
+        places = [tuple(int(n) for n in shape) for shape in shapes]
+        rank = len(places[0])
+        if len(places) > _MOST:
+            raise Declined(f"more than {_MOST} tensors")
+        if any(np.dtype(t) not in NAMES for t in (*x_types, y_type)):
+            raise Declined("not 8-bit tensors")
+        if not -rank <= axis < rank or any(len(p) != rank for p in places):
+            raise ValueError(f"axis {axis} of {places}")
+        axis %= rank
+        if any(t is not None and (t.shape != (256,) or t.dtype != y_type) for t in tables):
+            raise ValueError("tables are not [256] of the result's type")
+        if any(t is None and x != y_type for t, x in zip(tables, x_types, strict=True)):
+            raise ValueError("what is copied has not the result's type")
+        self.order: Order = "rows" if axis == rank - 1 else "channels" if axis == 1 else "plain"
+        joined = sum(p[axis] for p in places)
+        shape = (*places[0][:axis], joined, *places[0][axis + 1 :])
+        self.operands = (
+            *(Operand(p, np.dtype(t)) for p, t in zip(places, x_types, strict=True)),
+            Operand(shape, np.dtype(y_type)),
+        )
+        inner = size(shape[axis + 1 :]) if self.order == "plain" else 1
+        self.rows = size(shape) // max(joined * inner, 1)
+        self.columns = tuple(p[axis] * inner for p in places)
+        self.parts = tuple(int(n) for n in np.cumsum([0, *self.columns[:-1]]))
+        codes = np.arange(256, dtype=np.uint8)
+        self.copied = tuple(
+            table is None or (x == y_type and np.array_equal(table.view(np.uint8), codes))
+            for table, x in zip(tables, x_types, strict=True)
+        )
+        self.functions = tuple(
+            None if copied or table is None else Function.of(engine.isa, table, np.dtype(x))
+            for copied, table, x in zip(self.copied, tables, x_types, strict=True)
+        )
+
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+        made = super().sections(strides)
+        return tuple(section for section in made if not any(section.extents[place] for place in skip))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        return tuple(section for place in range(len(self.columns)) for section in self._part(place, strides))
+
+    def _part(self, place: int, strides: Sequence[int]) -> Iterator[Section]:
+        """The calls for one input."""
+        columns, start, operands = self.columns[place], self.parts[place], len(self.operands)
+        x, y = strides[place] or columns, strides[-1] or sum(self.columns)
+        if not self.rows * columns:
+            return
+        function = self.functions[place]
+        if function is not None:
+            grid = Grid.of((self.rows, columns), columns, (x, y), (0, start))
+            yield from function.sections(self.engine, grid, (place, operands - 1), operands, start, columns)
+            return
+        axes = [Axis(self.rows, x, y), Axis(columns, 1, 1)]
+        for section in copies(self.engine, axes, (0, start), 1):
+            extents = [0] * operands
+            extents[place], extents[-1] = section.extents
+            pointers = tuple((word, (place, operands - 1)[operand]) for word, operand in section.pointers)
+            yield replace(section, pointers=pointers, extents=tuple(extents), first=start, channels=columns)

@@ -1,0 +1,254 @@
+"""Planned convolutions: shapes, weights and scales in; an object that turns activations into results out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.errors import Declined
+from qrun.native.kernels.copied import KINDS, copied
+from qrun.native.kernels.depthwise import depthwise
+from qrun.native.kernels.layout import Layout, Window, unroll_for
+from qrun.native.kernels.product import Part, Product
+from qrun.native.kernels.results import Results
+from qrun.native.kernels.tiled import TiledPart, tiled
+from qrun.native.machine.call import Section
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand, Operation, Order, size
+from qrun.native.proof.epilogue import Target
+from qrun.native.proof.fold import Folded, fold
+from qrun.native.proof.thresholds import INT32
+
+Array = np.ndarray[Any, Any]
+
+_TYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype(np.uint8), "s8": np.dtype(np.int8), "i32": np.dtype(np.int32)}
+_EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
+_FEW_CHANNELS = 16
+_TILED_GROUPS, _TILED_INPUTS = 8, 32
+"""Up to so many groups, of at least so many inputs each, run on tiles, group by group."""
+
+
+class Conv(Operation):
+    """A convolution of 8-bit activations [N, C, spatial...] with constant 8-bit weights [M, C/group, kernel...].
+
+        acc = sum (x - x_zero_point) * (w - w_zero_point) + bias       int32, wrapping; padding counts as real 0
+        y   = the requantization `target` of acc, or acc itself as int32
+
+    One or two spatial axes. x_zero_point is an element of x's type; w_zero_point and bias are None, [M], or for the
+    zero point one element. The object is immutable and may be used by several threads at once.
+
+    x_shape, y_shape, y_type: what `run` takes and gives.
+    may_wrap: whether some activations would take a sum out of int32.
+    tiled: whether it runs on AMX tiles.
+    x_bytes, y_bytes: least sizes of buffers without gaps; kernels may read `x_bytes`, a little beyond the last image.
+
+    kinds: the kernels of dense products that may be used where they are better than plain ones (KINDS).
+
+    Raises Declined with the reason if this engine does not do it.
+    """
+
+    order: Order = "channels"
+
+    def __init__(
+        self,
+        engine: Engine,
+        x_shape: Sequence[int],
+        w: Array,
+        *,
+        x_zero_point: Array,
+        w_zero_point: Array | None = None,
+        bias: Array | None = None,
+        target: Target | None = None,
+        group: int = 1,
+        strides: Sequence[int] = (),
+        dilations: Sequence[int] = (),
+        pads: Sequence[int] = (),
+        kinds: frozenset[str] = KINDS,
+    ) -> None:
+        if len(x_shape) < 3 or w.ndim != len(x_shape) or w.dtype not in _EIGHT or x_zero_point.dtype not in _EIGHT:
+            raise Declined("not 8-bit activations [N, C, spatial...] with 8-bit weights of the same rank")
+        images, channels = int(x_shape[0]), int(x_shape[1])
+        outputs = w.shape[0]
+        if x_zero_point.size != 1 or (bias is not None and bias.dtype != np.int32):
+            raise Declined("x_zero_point is not one value, or the bias is not int32")
+        if images < 0 or group < 1 or channels != w.shape[1] * group or outputs % group:
+            raise Declined("channels do not fit the groups")
+        if target is not None and target.w_scale.shape not in ((1,), (outputs,)):
+            raise Declined("w_scale has neither one value nor one per output channel")
+        self.engine = engine
+        self.window = Window.of(x_shape[2:], w.shape[2:], strides, dilations, pads)
+        self.x_shape, self.group = tuple(int(n) for n in x_shape), group
+        self.x_type, self.x_zero = x_zero_point.dtype, int(x_zero_point.reshape(()))
+        results_type = target.out if target else "i32"
+        self.y_type = _TYPES[results_type]
+        out = self.window.out[2 - (len(x_shape) - 2) :]
+        self.y_shape = (images, outputs, *out)
+        self.image = (images, *self.window.image, channels)
+        lines = group == 1 and channels % 4 != 0 and channels < _FEW_CHANNELS
+        self.lines = bool(lines and self.window.kernel[1] > 1 and self.window.dilations[1] == 1)
+        border = self.window.pads if self.lines else (0, 0, 0, 0)
+        self.operands = (
+            Operand(self.x_shape, self.x_type, border, self.x_zero, self.lines),
+            Operand(self.y_shape, self.y_type),
+        )
+        taps = w.reshape(outputs, w.shape[1], size(self.window.kernel)).transpose(0, 2, 1)
+        zero, addend = self._parameters(taps, w_zero_point, bias)
+        self.may_wrap = self.tiled = False
+        self._kinds, self._tiles = kinds, "tiled" in kinds and engine.isa.tiles
+        self._parts: list[tuple[Part | TiledPart, int]] = []
+        if 0 not in self.y_shape:
+            signed = self.x_type == np.int8
+            shift = 0 if self._depthwise(taps) else engine.isa.shift(signed)
+            folded = fold(taps if taps.size else taps[:, :1], zero, addend, self.x_zero, signed, shift)
+            self.may_wrap = bool((folded.low < INT32[0]).any() or (folded.high > INT32[1]).any())
+            self._parts = self._plan(folded, target)
+        self._tight = self._placed(0, 0)
+        self.x_bytes, self.y_bytes = (max((s.extents[i] for s in self._tight), default=0) for i in (0, 1))
+        self.x_bytes = max(size(self.operands[0].stored("channels")), self.x_bytes)
+
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+        x, y = strides
+        if self.lines and x:
+            raise ValueError("an operand that is read line by line has no gaps")
+        return self._placed(x, y) if any(strides) else self._tight
+
+    def _placed(self, x: int, y: int) -> tuple[Section, ...]:
+        x = x or self.image[3]
+        y = y or self.result.row_bytes("channels")
+        if x < self.image[3] or y < self.result.row_bytes("channels"):
+            raise ValueError("rows overlap")
+        return tuple(part.placed(self._layout(k, x, y)) for part, k in self._parts)
+
+    def _parameters(self, taps: Array, w_zero_point: Array | None, bias: Array | None) -> tuple[Array, Array]:
+        n = len(taps)
+        zero = np.zeros(1, taps.dtype) if w_zero_point is None else w_zero_point.reshape(-1)
+        addend = np.zeros(n, np.int64) if bias is None else bias.astype(np.int64)
+        if zero.dtype != taps.dtype or zero.size not in (1, n) or addend.shape != (n,):
+            raise Declined("zero point or bias do not fit the weights")
+        return np.broadcast_to(zero, (n,)), addend
+
+    def _depthwise(self, taps: Array) -> bool:
+        return self.group > 1 and len(taps) == self.group and taps.shape[2] == 1
+
+    def _plan(self, folded: Folded, target: Target | None) -> list[tuple[Part | TiledPart, int]]:
+        """Kernel calls, each with its k."""
+        engine, channels = self.engine, self.image[3]
+        results = Results.of(target, folded, engine.kernels, engine.isa)
+
+        def product(part: Folded, k: int, results: Results = results) -> Product:
+            zero = np.asarray(self.x_zero, self.x_type)
+            layout = self._layout(k, channels, self.result.row_bytes("channels"))
+            return Product(engine.kernels, engine.isa, layout, part, results, zero, engine.threads)
+
+        if self._depthwise(folded.centred):
+            return [(part, channels) for part in depthwise(product(folded, channels), self.window)]
+        if self.lines:
+            merged = folded.lines(self.window.kernel)
+            k = merged.centred.shape[2]
+            return self._dense(product(merged, k), 1)
+        if self._tiles and 1 < self.group <= _TILED_GROUPS:
+            n, _, k = folded.centred.shape
+            each = n // self.group
+            cuts = [slice(g * each, (g + 1) * each) for g in range(self.group)]
+            made = [tiled(product(folded.part(c), k, results.part(c)), self.window, False) for c in cuts]
+            if all(made) and k >= _TILED_INPUTS:
+                self.tiled = True
+                return [(part.of_group(g, k, each), k) for g, parts in enumerate(made) for part in parts]
+        count = merged_groups(self.group, len(folded.centred) // self.group, folded.centred.shape[2], engine.isa.lanes)
+        k, groups = folded.centred.shape[2] * count, self.group // count
+        merged = folded.merged(self.group, count)
+        return self._dense(product(merged, k), groups)
+
+    def _dense(self, product: Product, groups: int) -> list[tuple[Part | TiledPart, int]]:
+        parts: Sequence[Part | TiledPart] = ()
+        if self._tiles and groups == 1:
+            parts = tiled(product, self.window, self.lines)
+            self.tiled = bool(parts)
+        if not parts:
+            parts = copied(product, groups, self._kinds)
+        return [(part, product.layout.k) for part in parts or product.dense(groups)]
+
+    def _layout(self, k: int, pixel: int, row: int) -> Layout:
+        offsets = self.window.line_offsets(pixel) if self.lines else self.window.offsets(pixel)
+        if not k:
+            offsets = np.full((len(offsets), 1), -1, np.int64)
+        stored = self.operands[0].stored("channels")
+        x_image, y_image = size(stored[1:-1]) * pixel, len(offsets) * row
+        return Layout(self.image[0], offsets, k, x_image, y_image, row, pixel)
+
+    def run(self, x: Array) -> Array:
+        """x [N, C, spatial...] of any strides to y [N, M, spatial...]: views of channels-last memory are free.
+
+        Raises ValueError if x has not the planned shape and type.
+        """
+        return self.engine.run(self, [x])
+
+
+class ChannelsLast(Operation):
+    """A convolution of arrays [N, spatial..., C]."""
+
+    order: Order = "rows"
+
+    def __init__(self, conv: Conv) -> None:
+        self.conv = conv
+        self.operands = tuple(replace(o, shape=(o.shape[0], *o.shape[2:], o.shape[1])) for o in conv.operands)
+
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+        return self.conv.sections(strides)
+
+
+def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
+    """How many neighbouring groups to compute as one product, the weights between them zero, to fill vectors."""
+
+    def cost(count: int) -> tuple[int, int]:
+        steps = unroll_for(inputs * count)[1]
+        return groups // count * -(-outputs * count // lanes) * steps, -count
+
+    return min((count for count in range(1, groups + 1) if groups % count == 0), key=cost)
+
+
+class Gemm(Operation):
+    """The product of 8-bit activations [..., K] with constant 8-bit weights [K, N].
+
+    Parameters, kinds and result as for Conv, with one zero point and scale per column.
+    """
+
+    order: Order = "rows"
+
+    def __init__(
+        self,
+        engine: Engine,
+        x_shape: Sequence[int],
+        w: Array,
+        *,
+        x_zero_point: Array,
+        w_zero_point: Array | None = None,
+        bias: Array | None = None,
+        target: Target | None = None,
+        kinds: frozenset[str] = KINDS,
+    ) -> None:
+        rows = size(x_shape[:-1])
+        self.engine = engine
+        self.conv = Conv(
+            engine,
+            (1, w.shape[0], max(rows, 1)),
+            np.ascontiguousarray(w.T)[:, :, None],
+            x_zero_point=x_zero_point,
+            w_zero_point=w_zero_point,
+            bias=bias,
+            target=target,
+            kinds=kinds,
+        )
+        self.empty = not rows
+        shape = tuple(int(n) for n in x_shape)
+        self.operands = (Operand(shape, self.conv.x_type), Operand((*shape[:-1], w.shape[1]), self.conv.y_type))
+
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+        return () if self.empty else self.conv.sections(strides)
+
+    def run(self, x: Array) -> Array:
+        """[..., K] to [..., N]. Raises ValueError if x has not the planned shape and type."""
+        return self.engine.run(self, [x])

@@ -1,0 +1,220 @@
+"""Planned copies: the same elements in another order, with other strides, or with constants around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.native.errors import Declined
+from qrun.native.kernels.strided import SIZES, Axis, copies, fills
+from qrun.native.machine.call import Section
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand, Order, Planned, size
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One loop of a copy in terms of operands: axis and step, in elements, of the source and of the result."""
+
+    count: int
+    x_axis: int
+    x_step: int
+    y_axis: int
+    y_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an operand's elements lie: bytes of the first from the start, and from one to the next along each axis."""
+
+    start: int
+    steps: tuple[int, ...]
+
+    @classmethod
+    def of(cls, operand: Operand, order: Order, stride: int) -> Place:
+        stored = operand.stored(order)
+        steps = [operand.dtype.itemsize]
+        for axis in range(len(stored) - 1, 0, -1):
+            packed = steps[0] * stored[axis]
+            steps.insert(0, stride if stride and axis == len(stored) - 1 else packed)
+        steps = steps[: len(stored)]
+        interior = operand.interior(order) or (slice(0, None),) * len(stored)
+        start = sum((cut.start or 0) * step for cut, step in zip(interior, steps, strict=False))
+        if order == "channels" and len(stored) > 2:
+            steps = [steps[0], steps[-1], *steps[1:-1]]
+        return cls(start, tuple(steps))
+
+
+class Copy(Planned):
+    """y[...] = x[...] along `moves`, beginning at the elements x_first and y_first; `fills` are boxes of y (first
+    element, counts) that get the constant `value`.
+
+    Elements of 1, 2, 4 or 8 bytes. The bytes of a result's border are not written.
+    orders: how source and result lie; "any": as whoever places them likes (`lying`), alone in C order.
+    view: both are the same bytes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        operands: tuple[Operand, Operand],
+        orders: tuple[Order, Order],
+        moves: Sequence[Move],
+        x_first: Sequence[int] = (),
+        y_first: Sequence[int] = (),
+        fills: Sequence[tuple[Sequence[int], Sequence[int]]] = (),
+        value: Array | None = None,
+        view: bool = False,
+    ) -> None:
+        super().__init__()
+        self.view = view
+        self.engine, self.operands, self.orders = engine, operands, orders
+        if operands[0].dtype.itemsize not in SIZES or operands[0].dtype.hasobject:
+            raise Declined(f"elements of {operands[0].dtype.itemsize} bytes")
+        self._moves, self._first = tuple(moves), (tuple(x_first), tuple(y_first))
+        self._fills = tuple((tuple(first), tuple(counts)) for first, counts in fills)
+        self._value = np.zeros((), operands[1].dtype) if value is None else value
+
+    @property
+    def order(self) -> Order:  # type: ignore[override]
+        return self.orders[1]
+
+    @property
+    def source_order(self) -> Order:
+        return self.orders[0]
+
+    def lying(self, order: Order) -> Copy:
+        x, y = self.operands
+        return Copy(self.engine, (x, y), (order, order), self._moves, *self._first, self._fills, self._value)
+
+    def axes(self, strides: Sequence[int]) -> list[Axis]:
+        """The loops, in bytes, for rows of operands `strides` bytes apart."""
+        x, y = self._places(strides)
+        return [Axis(m.count, m.x_step * x.steps[m.x_axis], m.y_step * y.steps[m.y_axis]) for m in self._moves]
+
+    def _places(self, strides: Sequence[int]) -> tuple[Place, Place]:
+        if self.source_order == "any" and any(strides):
+            raise ValueError("rows of a copy whose order is not known")
+        x, y = (Place.of(o, order, s) for o, order, s in zip(self.operands, self.orders, strides, strict=True))
+        return x, y
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        x, y = self._places(strides)
+        starts = [
+            place.start + sum(f * s for f, s in zip(first, place.steps, strict=False))
+            for place, first in zip((x, y), self._first, strict=True)
+        ]
+        itemsize = self.result.dtype.itemsize
+        sections = list(copies(self.engine, self.axes(strides), (starts[0], starts[1]), itemsize))
+        for first, counts in self._fills:
+            start = y.start + sum(f * s for f, s in zip(first, y.steps, strict=True))
+            box = [Axis(n, 0, s) for n, s in zip(counts, y.steps, strict=True)]
+            sections += fills(self.engine, box, start, self._value)
+        return tuple(sections)
+
+
+def arrange(engine: Engine, x: Operand, x_order: Order, y: Operand, y_order: Order, *, view: bool = False) -> Copy:
+    """From one order in memory to another, y perhaps with a border, which is not written.
+
+    "channels" of shapes with fewer than three axes is C order. view: nothing need be copied, as both are the same.
+    """
+    if x.shape != y.shape or x.dtype != y.dtype:
+        raise ValueError(f"{x.dtype}{list(x.shape)} is not {y.dtype}{list(y.shape)} in another order")
+    return Copy(engine, (x, y), (x_order, y_order), _whole(x.shape), view=view)
+
+
+def view(engine: Engine, x_shape: Sequence[int], y_shape: Sequence[int], dtype: np.dtype[Any]) -> Copy:
+    """Another shape of as many elements, in C order: who places operands need not copy them."""
+    if size(x_shape) != size(y_shape):
+        raise ValueError(f"{list(x_shape)} has not as many elements as {list(y_shape)}")
+    moves = [Move(size(x_shape), -1, 1, -1, 1)] if len(x_shape) and len(y_shape) else []
+    return Copy(engine, (_operand(x_shape, dtype), _operand(y_shape, dtype)), ("plain", "plain"), moves, view=True)
+
+
+def transposed(
+    engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], perm: Sequence[int], order: Order = "plain"
+) -> Copy:
+    """Axis i of the result is axis perm[i] of the operand; both lie in `order`.
+
+    Only, in C order it is a view where axis 1 becomes the last one, of an operand that lies channels-last, or the
+    last one axis 1, of a result that does.
+    """
+    x, perm = _operand(shape, dtype), [int(axis) for axis in perm]
+    operands = (x, _operand([x.shape[axis] for axis in perm], dtype))
+    moves = [Move(x.shape[axis], axis, 1, place, 1) for place, axis in enumerate(perm)]
+    axes = list(range(len(perm)))
+    if order == "plain" and len(perm) > 2:
+        if perm == [0, *axes[2:], 1]:
+            return Copy(engine, operands, ("channels", "plain"), moves, view=True)
+        if perm == [0, axes[-1], *axes[1:-1]]:
+            return Copy(engine, operands, ("plain", "channels"), moves, view=True)
+    return Copy(engine, operands, (order, order), moves)
+
+
+def shuffled(engine: Engine, shape: Sequence[int], dtype: np.dtype[Any], groups: int) -> Copy:
+    """Channels [groups][n] to [n][groups]: Reshape, Transpose and Reshape back of [N, C, spatial...], channels-last."""
+    x = _operand(shape, dtype)
+    if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
+        raise ValueError(f"{list(shape)} has no {groups} groups of channels")
+    each = x.shape[1] // groups
+    moves = [move for move in _whole(x.shape) if move.x_axis != 1]
+    moves += [Move(groups, 1, each, 1, 1), Move(each, 1, 1, 1, groups)]
+    return Copy(engine, (x, x), ("channels", "channels"), moves)
+
+
+def sliced(
+    engine: Engine,
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    starts: Sequence[int],
+    steps: Sequence[int],
+    counts: Sequence[int],
+    order: Order = "plain",
+) -> Copy:
+    """Along each axis `counts` elements from `starts` on, `steps` (not 0) apart; both lie in `order`."""
+    x = _operand(shape, dtype)
+    for n, start, step, count in zip(x.shape, starts, steps, counts, strict=True):
+        if count < 0 or (count and not (0 <= start < n and 0 <= start + (count - 1) * step < n)):
+            raise ValueError(f"{count} elements from {start} in steps of {step} are not among {n}")
+    moves = [Move(int(n), axis, int(step), axis, 1) for axis, (n, step) in enumerate(zip(counts, steps, strict=True))]
+    return Copy(engine, (x, _operand(counts, dtype)), (order, order), moves, x_first=[int(s) for s in starts])
+
+
+def padded(
+    engine: Engine, shape: Sequence[int], value: Array, begin: Sequence[int], end: Sequence[int], order: Order = "plain"
+) -> Copy:
+    """`value`, of rank 0, before and after each axis; negative amounts remove elements. Both lie in `order`."""
+    x = _operand(shape, value.dtype)
+    begin, end = ([int(n) for n in amounts] for amounts in (begin, end))
+    grown = [n + b + e for n, b, e in zip(x.shape, begin, end, strict=True)]
+    if min(grown, default=0) < 0:
+        raise ValueError(f"padding by {list(begin)} and {list(end)} removes more than {list(shape)} has")
+    inside = []
+    for n, b, g in zip(x.shape, begin, grown, strict=True):
+        first = min(max(0, b), g)
+        inside.append((first, max(first, min(n + b, g))))
+    moves = [Move(last - first, axis, 1, axis, 1) for axis, (first, last) in enumerate(inside)]
+    boxes = []
+    for axis, (first, last) in enumerate(inside):
+        for low, high in ((0, first), (last, grown[axis])):
+            firsts = [a for a, _ in inside[:axis]] + [low] + [0] * (len(grown) - axis - 1)
+            counts = [b - a for a, b in inside[:axis]] + [high - low] + grown[axis + 1 :]
+            if size(counts):
+                boxes.append((firsts, counts))
+    x_first = [a - b for (a, _), b in zip(inside, begin, strict=True)]
+    y_first = [a for a, _ in inside]
+    operands = (x, _operand(grown, value.dtype))
+    return Copy(engine, operands, (order, order), moves, x_first, y_first, boxes, value)
+
+
+def _operand(shape: Sequence[int], dtype: np.dtype[Any]) -> Operand:
+    return Operand(tuple(int(n) for n in shape), np.dtype(dtype))
+
+
+def _whole(shape: Sequence[int]) -> list[Move]:
+    return [Move(n, axis, 1, axis, 1) for axis, n in enumerate(shape)]

@@ -1,0 +1,102 @@
+"""How a depthwise product falls into kernel calls: whole panels of channels with interleaved taps, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.depthwise import ARGUMENTS, VECTORS, taps_per_turn
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels.layout import Window
+from qrun.native.kernels.product import TABLE_ROWS, Part, Product, Work, contiguous, lanes_of
+from qrun.native.proof.thresholds import Ints
+
+Array = np.ndarray[Any, Any]
+
+_ROWS = 4
+_FEW_VECTORS = {2: 2, 4: 1}
+"""By taps per turn: up to so many vectors of channels beyond the last whole panel run on the plain kernel."""
+_THREE = 3
+_LONGER = 8
+"""How many products of a dense kernel take as long as one of these, about."""
+
+
+def depthwise(product: Product, window: Window) -> list[Part]:
+    """Kernel calls for [rows, taps, N] activations and [N, taps, 1] weights; the layout's k is N."""
+    lanes, n = product.isa.lanes, len(product.folded.centred)
+    width = VECTORS * lanes
+    if n < width or not _interleaves(product):
+        return [_plain(product, 0)]
+    rest = n % width
+    if rest > _FEW_VECTORS[taps_per_turn(product.isa)] * lanes:
+        rest = 0
+    parts = [_interleaved(product, n - rest, window)]
+    return [*parts, _plain(product, n - -(-rest // lanes) * lanes)] if rest else parts
+
+
+def _interleaves(product: Product) -> bool:
+    """Whether the weights fit the instruction that adds the products of a turn, and its kernel has the results' form."""
+    w, step = product.folded.centred, taps_per_turn(product.isa)
+    if step == 1 or product.results.form(slice(None)) in ("i32", "table"):
+        return False
+    return step < 4 or bool(w.min() >= -128 and w.max() <= 127)
+
+
+def _plain(product: Product, start: int) -> Part:
+    """The channels from `start` on."""
+    centred, lanes, results = product.folded.centred, product.isa.lanes, product.results
+    count, form = len(centred) - start, results.form(slice(start, None))
+    vectors = min(range(product.isa.vectors, 0, -1), key=lambda v: (v * lanes > count, -(-count // (v * lanes)) * v))
+    pick = _pick(start, len(centred), vectors * lanes)
+    rows = min(TABLE_ROWS if form == "table" else _ROWS, product.layout.rows)
+    spec = KernelSpec("depthwise", product.isa.name, rows, vectors, 1, form, results.out, product.signed)
+    weights = np.where(pick < 0, 0, centred[np.maximum(pick, 0), :, 0].transpose(2, 0, 1)).astype(np.int32) & 0xFFFF
+    return _part(product, spec, pick, weights.swapaxes(0, 1), range(len(weights)))
+
+
+def _interleaved(product: Product, count: int, window: Window) -> Part:
+    """The first `count` channels.
+
+    Where four taps make a turn, and a kernel is three pixels wide, two results side by side share the four pixels that
+    they read of a line: the weights of the first are (a, b, c, 0), those of the second (0, a, b, c).
+    """
+    centred, lanes, step = product.folded.centred, product.isa.lanes, taps_per_turn(product.isa)
+    taps = list(range(centred.shape[1]))
+    places, later = [taps], list[int]()
+    if step == _THREE + 1 and window.side_by_side(_THREE):
+        places = [[tap + tap // _THREE + pixel for tap in taps] for pixel in (0, 1)]
+        later = [0, 0, 0, 1] * (len(taps) // _THREE)
+        taps = [tap for first in taps[::_THREE] for tap in (first, first + 1, first + 2, first + 2)]
+    taps = taps + taps[:1] * (-len(taps) % step)
+    pick = _pick(0, count, VECTORS * lanes)
+    pick = pick.reshape(-1, lanes // 4, 4, 4).swapaxes(1, 2).reshape(pick.shape)
+    weights = np.zeros((len(places), len(taps), *pick.shape), np.int8 if step == 4 else np.int16)
+    for pixel, place in enumerate(places):
+        weights[pixel, place] = centred[pick, :, 0].transpose(2, 0, 1)
+    turns = weights.reshape(len(places), -1, step, *pick.shape).transpose(3, 1, 0, 4, 2)
+    rows = min(_ROWS if lanes == 16 else _ROWS // 2, product.layout.rows)
+    form, out = product.results.form(slice(count)), product.results.out
+    spec = KernelSpec("interleaved", product.isa.name, rows, VECTORS, len(places), form, out, product.signed)
+    if product.signed:
+        product = replace(product, folded=product.folded.shifted())
+    return _part(product, spec, pick, np.ascontiguousarray(turns).view(np.int32), taps, later)
+
+
+def _pick(start: int, end: int, width: int) -> Ints:
+    """Channels [panels, width] from `start` on: panels overlap rather than run over, unless there is less than one."""
+    last = max(end - width, start)
+    return np.stack([lanes_of(min(first, last), width, end) for first in range(start, end, width)])
+
+
+def _part(
+    product: Product, spec: KernelSpec, pick: Ints, weights: Array, taps: Sequence[int], later: Sequence[int] = ()
+) -> Part:
+    start, last = int(pick[0, 0]), int(pick[-1, 0])
+    words = {"taps": len(taps), "panels": len(pick), "last_channel": last - start}
+    work = Work(1, _LONGER * len(taps) * spec.rows * pick.size, 0)
+    reads = taps, last - start + pick.shape[1], 0
+    part = product.part(spec, ARGUMENTS, pick, {"weights*": contiguous(weights)}, words, work, reads)
+    return replace(part, later=tuple(later), start=start)

@@ -1,0 +1,154 @@
+"""Planned work on float32 rows: layer normalization, softmax, means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.normalize import MEAN, NAMES, SHARES, STANDARDIZE
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels.rows import packed
+from qrun.native.machine.call import Section, Settle, struct
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand, Order, Planned, share, size
+
+Array = np.ndarray[Any, Any]
+_FLOAT = np.dtype(np.float32)
+_UNIT = 2.0**-53
+
+
+class _Rows(Planned):
+    """y = what each row of `length` elements of x makes: another row, or one number (y_shape); both float32 in C order.
+
+    reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not:
+               both are within a reach of each other that grows with the additions that follow each other in a sum.
+    """
+
+    order: Order = "plain"
+    kind: str
+    names: tuple[str, ...]
+
+    def __init__(
+        self,
+        engine: Engine,
+        shape: Sequence[int],
+        length: int,
+        reference: Callable[[Array], Array],
+        y_shape: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        shapes = shape, shape if y_shape is None else y_shape
+        self.operands = tuple(Operand(tuple(s), _FLOAT) for s in shapes)
+        self.engine, self.length = engine, length
+        self.settle = Settle(reference)
+        lanes = engine.isa.lanes
+        self.additions = length // lanes + 2 * lanes + 64 + length // 4096
+        self.numbers, self.arrays = self._constants()
+
+    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
+        raise NotImplementedError
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        rows = size(self.operands[0].shape) // self.length if self.length else 0
+        if not rows:
+            return ()
+        isa = self.engine.isa
+        spec = KernelSpec(self.kind, isa.name, isa.lanes, 1, 1, self.kind, "f32", False)
+        chunk = share(rows, 32 * self.length, self.engine.threads)
+        words = {"x*": 0, "y*": 0, "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length,
+                 "settle*": self.settle.address}  # fmt: skip
+        arrays = {"numbers*": self.numbers, **self.arrays}
+        return (
+            Section(
+                spec, self.engine.kernels.get(spec), struct(self.names, words, arrays), ((0, 0), (1, 1)),
+                tuple(4 * size(operand.shape) for operand in self.operands), words["tiles"], keep=tuple(arrays.values()), scratch=8 * self.length,
+                decides=False, settle=self.settle,
+            ),
+        )  # fmt: skip
+
+
+class Standardize(_Rows):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias (None for none) float32 [length]."""
+
+    kind, names = "standardize", STANDARDIZE
+
+    def __init__(
+        self,
+        engine: Engine,
+        shape: Sequence[int],
+        scale: Array,
+        bias: Array | None,
+        epsilon: float,
+        reference: Callable[[Array], Array],
+    ) -> None:
+        self._epsilon = epsilon
+        self._affine = scale, np.full(scale.shape, -0.0, _FLOAT) if bias is None else bias
+        super().__init__(engine, shape, scale.size, reference)
+
+    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
+        of_size, of_scale = ((2 * self.additions + more) * _UNIT for more in (64, 0))
+        numbers = np.array([of_size, of_scale, self._epsilon, self.length])
+        return numbers, dict(zip(("scale*", "bias*"), map(packed, self._affine), strict=True))
+
+
+class Shares(_Rows):
+    """exp(x) / sum exp(x)."""
+
+    kind, names = "shares", SHARES
+
+    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
+        return np.array([(2 * self.additions + 80) * _UNIT]), {}
+
+
+class Mean(_Rows):
+    """sum x / length, of shape y_shape."""
+
+    kind, names = "mean", MEAN
+
+    def _constants(self) -> tuple[Array, Mapping[str, Array]]:
+        return np.array([(2 * self.additions + 16) * _UNIT]), {}
+
+
+class Lrn(Planned):
+    """y = x / (bias + factor * sum of x**2 over `before` + 1 + `after` channels) ** 0.75, float32 [N, C, spatial...].
+
+    In float64: squares are added from the first channel to the last, the power is sqrt(base) * sqrt(sqrt(base)), and
+    the quotient is rounded once more, to float32.
+    """
+
+    order: Order = "channels"
+
+    def __init__(
+        self, engine: Engine, shape: Sequence[int], before: int, after: int, factor: float, bias: float
+    ) -> None:
+        super().__init__()
+        operand = Operand(tuple(shape), np.dtype(np.float32))
+        self.engine, self.operands, self.before, self.after = engine, (operand, operand), before, after
+        self.factor, self.bias = np.array([factor]), np.array([bias])
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        channels = self.result.shape[1]
+        rows = size(self.result.shape) // channels if channels else 0
+        if not rows:
+            return ()
+        isa, taps = self.engine.isa, self.before + 1 + self.after
+        block = max(isa.lanes // 2, 2)
+        block = block if channels >= block else 1
+        spec = KernelSpec("lrn", isa.name, block, 1, 1, "power", "f32", False)
+        steps = [stride or 4 * channels for stride in strides]
+        chunk = share(rows, 64 * channels, self.engine.threads)
+        words = {
+            "x*": 0, "y*": 0, "x_row": steps[0], "y_row": steps[1], "rows": rows, "chunk": chunk, "channels": channels,
+            "last": channels - block, "before": self.before, "after": self.after, "taps": taps, "tiles": -(-rows // chunk),
+        }  # fmt: skip
+        arrays = {"factor*": self.factor, "bias*": self.bias}
+        pointers = tuple((NAMES.index(name), place) for place, name in enumerate(("x*", "y*")))
+        extents = tuple((rows - 1) * step + 4 * channels for step in steps)
+        return (
+            Section(
+                spec, self.engine.kernels.get(spec), struct(NAMES, words, arrays), pointers, extents, words["tiles"],
+                channels=channels, keep=(self.factor, self.bias), scratch=8 * (channels + taps - 1),
+            ),
+        )  # fmt: skip

@@ -1,0 +1,193 @@
+"""Planned functions of 8-bit codes, given as tables: one for all elements, or one for each channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.bytes import PIECE, lane_order
+from qrun.native.emit.isa import Isa, host_architecture, host_features
+from qrun.native.emit.point import OWN, SHUFFLED, VBMI
+from qrun.native.errors import Declined
+from qrun.native.kernels.rows import SINGLE, Grid, Kernel, packed
+from qrun.native.machine.call import Section
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand, Order, Planned
+from qrun.native.proof.fits import fit_lines
+from qrun.native.proof.thresholds import Bools
+
+Array = np.ndarray[Any, Any]
+
+NAMES = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
+_RUNS = 8
+
+
+class Point(Planned):
+    """y = table[x], element by element, for 8-bit codes.
+
+    table: [256], or [C, 256] with one row for each index of `axis`; 8-bit, indexed by the bits of x as uint8.
+    axis:  None, 1 or the last one. x_type: of x.
+
+    Raises Declined for anything else.
+    """
+
+    def __init__(
+        self, engine: Engine, shape: Sequence[int], table: Array, *, x_type: np.dtype[Any], axis: int | None = None
+    ) -> None:
+        super().__init__()
+        self.engine = engine
+        shape = tuple(int(n) for n in shape)
+        if np.dtype(x_type) not in NAMES or table.dtype not in NAMES:
+            raise Declined("not a table from 8-bit codes to 8-bit codes")
+        axis = axis if table.ndim > 1 else None
+        if axis is not None and not -len(shape) <= axis < len(shape):
+            raise ValueError(f"axis {axis} of {len(shape)}")
+        place = None if axis is None else axis % len(shape)
+        if place not in (None, 1, len(shape) - 1):
+            raise Declined(f"tables differ along axis {place}")
+        if table.shape != ((256,) if place is None else (shape[place], 256)):
+            raise ValueError(f"tables {list(table.shape)} for {list(shape)}")
+        self.order: Order = "any" if place is None else "channels" if place < len(shape) - 1 else "rows"
+        self.operands = (Operand(shape, np.dtype(x_type)), Operand(shape, table.dtype))
+        self.function = Function.of(engine.isa, table, np.dtype(x_type))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        result = self.result
+        columns = result.columns("channels" if self.order == "any" else self.order)
+        grid = Grid.of(result.shape, columns, strides, flat=self.order == "any")
+        return tuple(self.function.sections(self.engine, grid, (0, 1), 2, 0, columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """How tables are looked up on one instruction set.
+
+    kernel: for rows as long as its vectors; scalar: for all others.
+    lines:  None, or with tables [C, 256] which columns have a line; kernel is then made for each run of them.
+    """
+
+    isa: Isa
+    kernel: Kernel
+    scalar: Kernel
+    lines: Lines | None = None
+
+    @classmethod
+    def of(cls, isa: Isa, table: Array, x_type: np.dtype[Any]) -> Function:
+        scalar = _kernel(SINGLE[table.ndim - 1], {}, {"table*": packed(table.view(np.uint8))})
+        if table.ndim == 2:
+            lines = Lines.of(table, x_type, isa.fma)
+            return cls(isa, scalar, scalar, lines)
+        return cls(isa, _clamp(table, x_type) or _whole(isa, table, x_type) or scalar, scalar)
+
+    def sections(
+        self, engine: Engine, grid: Grid, places: Sequence[int], count: int, first: int, channels: int
+    ) -> Iterator[Section]:
+        """The calls on a grid; first, channels: of the result that it concerns."""
+        if not grid.bytes:
+            return
+        if self.lines is None:
+            kernel = self.kernel if grid.pieces(self.isa) else self.scalar
+            yield kernel.section(engine, grid, places, count, (first, channels))
+            return
+        for start, end, fits in self.lines.runs():
+            part = grid.part(start, end - start)
+            pieces = part.pieces(self.isa) if fits else 0
+            kernel = self.lines.kernel(pieces, start, end) if pieces else _from(self.scalar, start)
+            yield kernel.section(engine, part, places, count, (first + start, end - start))
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Columns and their lines y = saturate(RNE(u * a + b) + add)."""
+
+    good: Bools
+    a: Array
+    b: Array
+    add: int
+    out: str
+    signed: bool
+
+    @classmethod
+    def of(cls, tables: Array, x_type: np.dtype[Any], fma: bool) -> Lines:
+        signed = x_type == np.int8
+        info = np.iinfo(tables.dtype)
+        distinct: dict[bytes, int] = {}
+        place = [distinct.setdefault(row.tobytes(), len(distinct)) for row in np.atleast_2d(tables)]
+        different = np.frombuffer(b"".join(distinct), tables.dtype).reshape(-1, 256)
+        values = different[:, np.arange(256) ^ (128 if signed else 0)].astype(np.int64)
+        good, a, b, add = fit_lines(values, (int(info.min), int(info.max)), fma)
+        return cls(good[place], a[place], b[place], add, NAMES[tables.dtype], bool(signed))
+
+    def runs(self) -> list[tuple[int, int, bool]]:
+        """Neighbouring columns that have lines, or have not: first, end, whether."""
+        edges = np.flatnonzero(np.diff(self.good)) + 1
+        ends = [0, *edges.tolist(), len(self.good)] if len(self.good) else [0]
+        if len(ends) - 1 > _RUNS:
+            return [(0, len(self.good), False)]
+        return [(first, end, bool(self.good[first])) for first, end in zip(ends[:-1], ends[1:], strict=True)]
+
+    def single(self) -> Kernel | None:
+        """The kernel for one table, if it has a line."""
+        if not self.good[0]:
+            return None
+        words = {name: int(value[0].view(np.int32)) for name, value in (("a!", self.a), ("b!", self.b))}
+        return _kernel("affine", words | {"add!": self.add}, {}, self.out, self.signed)
+
+    def kernel(self, pieces: int, first: int, end: int) -> Kernel:
+        """The kernel for some columns in vectors of so many pieces, the last of which overlaps the one before."""
+        width, count = PIECE * pieces, end - first
+        starts = np.minimum(np.arange(-(-count // width)) * width, max(count - width, 0))
+        columns = first + np.minimum(starts[:, None] + lane_order(pieces), count - 1)
+        panels = np.stack([self.a[columns], self.b[columns]], axis=1)
+        return _kernel("affines", {"add!": self.add}, {"lines*": packed(panels)}, self.out, self.signed)
+
+
+def table_forms(isa: Isa) -> tuple[str, ...]:
+    """The forms for a table of this instruction set that are faster than one code after the other, best first."""
+    if isa.architecture == "aarch64":
+        return ("affine", "lookup")
+    if isa.lanes == 16 and host_architecture() == isa.architecture and VBMI in _host():
+        return ("permute",)
+    return ("affine", "shuffle") if isa.lanes > 4 else ("affine",)
+
+
+def _host() -> frozenset[str]:
+    return host_features(host_architecture())
+
+
+def _whole(isa: Isa, table: Array, x_type: np.dtype[Any]) -> Kernel | None:
+    codes = table.view(np.uint8)
+    for form in table_forms(isa):
+        if form == "affine":
+            kernel = Lines.of(table, x_type, isa.fma).single()
+            if kernel is not None:
+                return kernel
+            continue
+        pieces = codes
+        if form == "shuffle":
+            pieces = codes.reshape(2, 8, PIECE).copy()
+            pieces[:, 1:] ^= codes.reshape(2, 8, PIECE)[:, :-1]
+            pieces = np.tile(pieces.reshape(16, 1, PIECE), (1, SHUFFLED // PIECE, 1))
+        return _kernel(form, {}, {"table*": packed(pieces.reshape(-1))})
+    return None
+
+
+def _clamp(table: Array, x_type: np.dtype[Any]) -> Kernel | None:
+    """min(max(x, low), high), which is also a copy."""
+    values = np.arange(256, dtype=np.uint8).view(x_type)
+    low, high = table.min(), table.max()
+    if table.dtype != x_type or not np.array_equal(table, np.clip(values, low, high)):
+        return None
+    return _kernel("clamp", {"low!": int(low), "high!": int(high)}, {}, signed=bool(x_type == np.int8))
+
+
+def _from(scalar: Kernel, column: int) -> Kernel:
+    """The lookup with the tables from this column on."""
+    return _kernel(scalar.form, scalar.words, {"table*": scalar.arrays["table*"][column:]})
+
+
+def _kernel(form: str, words: Any, arrays: dict[str, Array], out: str = "u8", signed: bool = False) -> Kernel:
+    return Kernel("point", form, out, signed, ("x", "y"), OWN[form], words, arrays)

@@ -1,0 +1,282 @@
+"""Planned pools: the largest element of each window, or a rounded mean of 8-bit codes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.pool import MEAN, NARROW, POOL, SUM
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.errors import Declined
+from qrun.native.machine.call import Section, struct
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import aligned
+from qrun.native.machine.operation import TILE_BYTES, Operand, Order, Planned, size
+from qrun.native.proof.means import Means
+from qrun.native.proof.thresholds import Ints
+from qrun.shapes import MOST_AXES
+
+Array = np.ndarray[Any, Any]
+_OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8", np.dtype(np.float32): "f32"}
+_ENTRIES = 1 << 26
+_UNROLLS = (4, 3, 2, 1)
+
+
+@dataclass(frozen=True)
+class Taps:
+    """What each output pixel reads, axis by axis: image sizes, and for each axis int64 [out, kernel] coordinates, -1
+    outside."""
+
+    image: tuple[int, ...]
+    places: tuple[Ints, ...]
+
+    def __post_init__(self) -> None:
+        for n, places in zip(self.image, self.places, strict=True):
+            if places.ndim != 2 or (places.size and not -1 <= places.min() <= places.max() < n):
+                raise ValueError("coordinates outside the image")
+        if 2 * len(self.places) > MOST_AXES:
+            raise Declined(f"more than {MOST_AXES // 2} spatial axes")
+        if self.pixels * self.count > _ENTRIES:
+            raise Declined("the table of offsets would be too large")
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        return tuple(len(places) for places in self.places)
+
+    @property
+    def pixels(self) -> int:
+        return size(self.out)
+
+    @property
+    def count(self) -> int:
+        """Taps of a window, those outside included."""
+        return size([places.shape[1] for places in self.places])
+
+    @cached_property
+    def inside(self) -> Ints:
+        """int64 [pixels]: taps that lie in the image."""
+        total = np.ones((), np.int64)
+        for places in self.places:
+            total = np.multiply.outer(total, (places >= 0).sum(axis=1))
+        return total.reshape(-1)
+
+    def offsets(self, pixel: int) -> Ints:
+        """int64 [pixels, taps]: bytes from the image's start, `pixel` bytes each; -1 outside."""
+        rank = len(self.places)
+        total, inside = np.zeros((1,) * 2 * rank, np.int64), np.ones((1,) * 2 * rank, np.bool_)
+        for axis, places in enumerate(self.places):
+            shape = [1] * 2 * rank
+            shape[axis], shape[rank + axis] = places.shape
+            step = size(self.image[axis + 1 :]) * pixel
+            total = total + (places * step).reshape(shape)
+            inside = inside & (places >= 0).reshape(shape)
+        if total.size and total.max() > 2**31 - 1:
+            raise Declined("one image is larger than 2 GB")
+        return np.where(inside, total, -1).reshape(self.pixels, self.count)
+
+
+class _Pool(Planned):
+    """A pool of [N, C, spatial...], or with order ``rows`` of [N, spatial..., C], over windows `taps`."""
+
+    kind = ""
+    types = tuple(_OUT)[:2]
+    most_vectors = 4
+    why = ""
+
+    def __init__(self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order) -> None:
+        super().__init__()
+        shape = tuple(int(n) for n in x_shape)
+        if np.dtype(dtype) not in self.types:
+            raise Declined("not 8-bit values")
+        spatial = shape[2:] if order == "channels" else shape[1:-1]
+        if len(shape) < 3 or spatial != taps.image:
+            raise ValueError(f"{list(shape)} has not the image {list(taps.image)}")
+        self.engine, self.order, self.taps = engine, order, taps
+        self.images, self.channels = shape[0], shape[1 if order == "channels" else -1]
+        y = (shape[0], self.channels, *taps.out) if order == "channels" else (shape[0], *taps.out, self.channels)
+        self.operands = (Operand(shape, np.dtype(dtype)), Operand(y, np.dtype(dtype)))
+        self.columns = self.channels * self.result.dtype.itemsize
+
+    @abstractmethod
+    def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
+        """Form, names of the argument struct's words, and words and arrays of their own; for this many taps."""
+
+    @property
+    def signed(self) -> bool:
+        return bool(self.result.dtype == np.int8)
+
+    def _padding(self) -> float:
+        """The code that padding reads."""
+        raise NotImplementedError
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        if not size(self.result.shape):
+            return ()
+        x_row, y_row = (s or self.columns for s in strides)
+        unroll, offsets = _unrolled(self.taps.offsets(x_row), repeat=self.kind == "max_pool")
+        width, vectors = self._panel()
+        panel = width * max(vectors, 1)
+        panels, last = -(-self.columns // panel), max(self.columns - panel, 0)
+        form, names, own, arrays = self._special(offsets.shape[1])
+        table = aligned(offsets.shape, np.int32)
+        table[...] = offsets
+        pixels = self.taps.pixels
+        x_image, y_image = size(self.taps.image) * x_row, pixels * y_row
+        chunk, strip = self._shares(pixels, panels, panel * offsets.shape[1])
+        words = {
+            "x*": 0, "y*": 0, "x_image": x_image, "y_image": y_image, "y_row": y_row, "taps": offsets.shape[1],
+            "panels": panels, "last_channel": last, "columns": self.columns, "pixels": pixels, "chunk": chunk,
+            "chunks": -(-pixels // chunk), "strip": strip, "strips": -(-panels // strip), **own,
+        }  # fmt: skip
+        words["tiles"] = self.images * words["chunks"] * words["strips"]
+        padding = aligned(panel // self.result.dtype.itemsize, self.result.dtype)
+        padding[...] = self._padding()
+        arrays = {"padding*": padding, "offsets*": table, **arrays}
+        read = int(offsets.max()) + last + panel if offsets.max() >= 0 else 0
+        extents = (
+            (self.images - 1) * x_image + read if read else 0,
+            (self.images - 1) * y_image + (pixels - 1) * y_row + self.columns,
+        )
+        name = self.engine.isa.name
+        spec = KernelSpec(self.kind, name, width, vectors, unroll, form, _OUT[self.result.dtype], self.signed)
+        section = Section(
+            spec, self.engine.kernels.get(spec), struct(names, words, arrays),
+            ((names.index("x*"), 0), (names.index("y*"), 1)), extents, words["tiles"],
+            channels=self.channels, keep=tuple(arrays.values()), why=self.why,
+        )  # fmt: skip
+        return (section,)
+
+    def _panel(self) -> tuple[int, int]:
+        """Bytes of a vector, and vectors of a panel; (16, 0) for fewer than 16 bytes."""
+        if self.columns < NARROW:
+            return NARROW, 0
+        widest = 4 * self.engine.isa.lanes
+        fits = [
+            (width, vectors)
+            for width in (64, 32, 16)
+            for vectors in range(1, self.most_vectors + 1)
+            if width <= widest and width * vectors <= self.columns
+        ]
+        return min(fits, key=lambda f: (-(-self.columns // (f[0] * f[1])) * (f[1] + 1), -f[0]))
+
+    def _shares(self, pixels: int, panels: int, work: int) -> tuple[int, int]:
+        """Pixels and panels of a tile; work: bytes read per pixel and panel."""
+        threads = self.engine.threads
+        if threads == 1:
+            return pixels, panels
+        total = self.images * pixels * panels
+        wanted = max(-(-total // (threads * 8)), -(-TILE_BYTES // work), 1)
+        if wanted >= panels:
+            return min(pixels, wanted // panels), panels
+        return 1, wanted
+
+
+class MaxPool(_Pool):
+    """The largest element of each window, 8-bit or float32; the type's least, or -inf, where there is none; NaN if there
+    is one."""
+
+    kind = "max_pool"
+    types = tuple(_OUT)
+
+    def __init__(
+        self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order = "channels"
+    ) -> None:
+        super().__init__(engine, x_shape, dtype, taps, order)
+
+    def _padding(self) -> float:
+        return -np.inf if self.result.dtype == np.float32 else int(np.iinfo(self.result.dtype).min)
+
+    def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
+        return "max", POOL, {}, {}
+
+
+class SumPool(_Pool):
+    """A function of the sum of each window's codes, padding counting as x_zero; see Means."""
+
+    kind = "sum_pool"
+    most_vectors = 2
+
+    def __init__(
+        self,
+        engine: Engine,
+        x_shape: Sequence[int],
+        dtype: Any,
+        taps: Taps,
+        x_zero: int,
+        means: Means,
+        order: Order = "channels",
+    ) -> None:
+        super().__init__(engine, x_shape, dtype, taps, order)
+        self.x_zero, self.means, self.why = x_zero, means, means.why
+        if taps.count >= 1 << 22:
+            raise Declined("windows of more than four million elements")
+
+    def _padding(self) -> float:
+        return self.x_zero
+
+    def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
+        form, constants, zero = self.means.form, self.means.constants, self.means.zero
+        shift = -taps * (self.x_zero + 128 * self.signed)
+        arrays = {"constants*": constants}
+        if self.means.table is not None:
+            arrays["table*"] = self.means.table
+        scale = int(np.float64(self.means.scale).view(np.int64))
+        return (
+            form,
+            SUM,
+            {"shift!": shift, "zero!": 0 if form == "table" else zero, "scale": scale, "table*": 0},
+            arrays,
+        )
+
+
+class MeanPool(_Pool):
+    """onnxruntime's mean, all in float32 in this order:
+
+        y = saturate(RNE((sum of (x - x_zero) * x_scale) / divisor / y_scale + y_zero))
+
+    summed in the order of the window; divisors [pixels]. NaN becomes the least code. x_scale must be finite.
+    """
+
+    kind = "mean_pool"
+    most_vectors = 1
+
+    def __init__(
+        self,
+        engine: Engine,
+        x_shape: Sequence[int],
+        dtype: Any,
+        taps: Taps,
+        x_zero: int,
+        divisors: Array,
+        scales: tuple[np.float32, np.float32],
+        y_zero: int,
+        order: Order = "channels",
+    ) -> None:
+        super().__init__(engine, x_shape, dtype, taps, order)
+        if divisors.shape != (taps.pixels,) or not np.isfinite(scales[0]):
+            raise ValueError("a divisor for each pixel and a finite scale are needed")
+        self.x_zero, self.y_zero, self.scales = x_zero, y_zero, scales
+        self.divisors = aligned((taps.pixels, 2), np.float32, 0)
+        self.divisors[:, 0] = divisors
+
+    def _padding(self) -> float:
+        return self.x_zero
+
+    def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
+        x_scale, y_scale, zero = (int(np.float32(v).view(np.int32)) for v in (*self.scales, np.float32(self.y_zero)))
+        words = {"x_zero!": self.x_zero + 128 * self.signed, "scale!": x_scale, "divide!": y_scale, "zero!": zero}
+        return "ort", MEAN, words, {"constants*": self.divisors}
+
+
+def _unrolled(offsets: Ints, repeat: bool) -> tuple[int, Ints]:
+    """Taps per turn, and the table with as many taps as that takes: the last one again, or padding."""
+    pixels, taps = offsets.shape
+    unroll = min((u for u in _UNROLLS if u <= taps), key=lambda u: -(-taps // u) * (u + 1))
+    more = -taps % unroll
+    extra = np.repeat(offsets[:, -1:], more, axis=1) if repeat else np.full((pixels, more), -1, np.int64)
+    return unroll, np.concatenate([offsets, extra], axis=1)

@@ -1,0 +1,265 @@
+"""A planned integer product: packed constants and argument structs of the kernels that compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.dense import ARGUMENTS
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import MAGIC_BITS, KernelSpec
+from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
+from qrun.native.kernels.results import Results
+from qrun.native.machine.call import Section, struct
+from qrun.native.machine.compile import Kernels
+from qrun.native.machine.memory import aligned
+from qrun.native.proof.fold import Folded, Int8s, int8_taps, wrapped
+from qrun.native.proof.thresholds import Ints
+
+TABLE_ROWS = 2
+FAR_WEIGHTS = 200 << 10
+"""Bytes of weights beyond which the next panel's are prefetched."""
+_FEW_BLOCKS = 3
+_NEAR = 16 << 10
+_GAIN = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A kernel call, and what it takes to point it at operands that lie differently.
+
+    names: of the argument struct's words. taps, later: which of the layout's taps each tap of the kernel reads, and of
+           which row of those that share it.
+    start, read: bytes from each offset to where it is read, and bytes read. itemsize: of results.
+    """
+
+    section: Section
+    names: tuple[str, ...]
+    taps: tuple[int, ...]
+    read: int
+    itemsize: int
+    later: tuple[int, ...] = ()
+    start: int = 0
+
+    def placed(self, layout: Layout) -> Section:
+        """The call on activations and results that lie as `layout` says; constants are shared."""
+        section = self.section
+        share = section.spec.unroll if self.later else 1
+        offsets = layout.table(section.spec.rows, self.taps, self.later, share)
+        words = {
+            "x*": self.start, "y*": section.first * self.itemsize,
+            "x_image": layout.x_image, "y_image": layout.y_image, "y_row": layout.y_row,
+            "offsets*": int(offsets.ctypes.data),
+        }  # fmt: skip
+        arguments = section.arguments.copy()
+        for name, value in words.items():
+            arguments[self.names.index(name)] = value
+        written = layout.y_bytes((section.first + section.channels) * self.itemsize)
+        return replace(
+            section, arguments=arguments, extents=(layout.x_bytes(self.start + self.read), written),
+            keep=(*section.keep, offsets),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How a kernel call is cut into tiles.
+
+    walks: how often the blocks of an image are walked, once per panel. macs: products per block; those of a depthwise
+           kernel count several times, as they take longer.
+    chunk: blocks per tile if all walks of a tile are to follow each other, else 0.
+    """
+
+    walks: int
+    macs: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Sums of activations times weights, and what becomes of them.
+
+    x_zero: the activations' zero point, an element of their type; it is what an offset of -1 reads.
+    """
+
+    kernels: Kernels
+    isa: Isa
+    layout: Layout
+    folded: Folded
+    results: Results
+    x_zero: np.ndarray[Any, Any]
+    threads: int = 1
+
+    @property
+    def signed(self) -> bool:
+        return bool(self.x_zero.dtype == np.int8)
+
+    def dense(self, groups: int = 1) -> list[Part]:
+        """Kernel calls for [rows, taps, groups * k] activations and [N, taps, k] weights, N/groups for each group."""
+        weights, taps = int8_taps(self.folded.centred)
+        unroll, steps = unroll_for(self.layout.k)
+        each = len(weights) // groups
+        parts = []
+        for first, vectors, panels, form in self.panels(each, groups):
+            width = vectors * self.isa.lanes
+            pick = np.concatenate([lanes_of(first, panels * width, each, g * each) for g in range(groups)])
+            pick = pick.reshape(groups * panels, width)
+            rows = min(TABLE_ROWS if form == "table" else self.isa.rows[vectors], self.layout.rows)
+            packed = grouped(weights.reshape(groups, each, *weights.shape[1:])[:, first:], panels, width, 4 * steps)
+            blocks = -(-self.layout.rows // rows)
+            chunk = self._near_chunk(packed.nbytes, len(pick), blocks)
+            lines = 0 if chunk else self._prefetch(weights.size, unroll * width * 4, blocks)
+            spec = KernelSpec("dense", self.isa.name, rows, vectors, unroll, form, self.results.out, self.signed, lines)
+            macs = len(taps) * steps * 4 * rows * width
+            words = {
+                "taps": len(taps), "depth": steps // unroll, "panels": len(pick), "group_panels": panels,
+                "x_group": self.layout.k, "y_group": each * self.results.size,
+            }  # fmt: skip
+            reads = taps, 4 * steps, (groups - 1) * self.layout.k
+            work = Work(len(pick), macs, chunk)
+            parts.append(self.part(spec, ARGUMENTS, pick, {"weights*": packed}, words, work, reads))
+        return parts
+
+    def _near_chunk(self, weights: int, panels: int, blocks: int) -> int:
+        """Blocks per chunk if all panels of a chunk should follow each other, so that its activations stay near; else 0.
+
+        Weighs how often activations and weights come from the second-level cache.
+        """
+        x = self.layout.x_image
+        chunks = -(-x // _NEAR)
+        if panels == 1 or weights > FAR_WEIGHTS or chunks < 2:
+            return 0
+        return max(1, blocks // chunks) if x + weights * chunks < _GAIN * (x * panels + weights) else 0
+
+    def _prefetch(self, weights: int, turn: int, blocks: int) -> int:
+        """Lines to prefetch per turn so that the next panel is there when this one is done; 0 if all weights stay near."""
+        return -(-turn // 64 // blocks) if weights > FAR_WEIGHTS and blocks >= _FEW_BLOCKS else 0
+
+    def panels(self, channels: int, groups: int) -> list[tuple[int, int, int, str]]:
+        """Runs of a group's panels that share a kernel: (first channel, vectors, panels, form)."""
+        runs: list[tuple[int, int, int, str]] = []
+        left, first = -(-channels // self.isa.lanes), 0
+        while left:
+            vectors = min(self.isa.vectors, left)
+            end = first + vectors * self.isa.lanes
+            own = [np.arange(g * channels + first, g * channels + min(end, channels)) for g in range(groups)]
+            form = self.results.form(np.concatenate(own))
+            if runs and runs[-1][1::2] == (vectors, form):
+                start, _, panels, _ = runs.pop()
+                runs.append((start, vectors, panels + 1, form))
+            else:
+                runs.append((first, vectors, 1, form))
+            first, left = end, left - vectors
+        return runs
+
+    def bias(self, form: str, pick: Ints) -> np.ndarray[Any, Any]:
+        """What the sums of these channels start from, 0 where there is none (-1)."""
+        bias = aligned(pick.shape, np.int32)
+        bias[...] = np.where(pick < 0, 0, self.folded.constant[np.maximum(pick, 0)])
+        if form == "y32":
+            bias[...] = wrapped(bias.astype(np.int64) + MAGIC_BITS)
+        return bias
+
+    def part(
+        self,
+        spec: KernelSpec,
+        names: Sequence[str],
+        pick: Ints,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        words: Mapping[str, int],
+        work: Work,
+        reads: tuple[Sequence[int], int, int],
+    ) -> Part:
+        """A kernel call for the channels `pick` [panels, lanes], -1 for none.
+
+        names, arrays, words: of its argument struct, what is in it, but for what all kernels of products have.
+        reads: taps, bytes read at each, and how far beyond that the last group's channels lie.
+        """
+        layout, (taps, read, beyond) = self.layout, reads
+        arrays = {**arrays, "padding*": aligned(read, self.x_zero.dtype, int(self.x_zero))}
+        blocks = -(-layout.rows // spec.rows)
+        chunk = chunk_blocks(blocks, work.walks * layout.images, work.macs, self.threads, self.isa.lanes)
+        chunk = min(chunk, work.chunk or chunk)
+        chunks = -(-blocks // chunk)
+        tiles = layout.images * work.walks * chunks
+        steps = {"chunk_step": work.walks, "panel_step": 1} if work.chunk else {"chunk_step": 1, "panel_step": chunks}
+        known = {
+            "last_row": layout.rows - spec.rows, "blocks": blocks, "chunks": chunks, "chunk": chunk, "tiles": tiles,
+            **steps, **words,
+        }  # fmt: skip
+        section = self.section(spec, names, pick, arrays, known)
+        return Part(section, tuple(names), tuple(taps), read + beyond, self.results.size)
+
+    def section(
+        self,
+        spec: KernelSpec,
+        names: Sequence[str],
+        pick: Ints,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        words: Mapping[str, int],
+        scratch: int = 0,
+    ) -> Section:
+        """A call for the channels `pick` [panels, lanes], without operands; scratch: bytes that a calling thread brings.
+
+        names: of its argument struct's words; arrays, words: in it, but for what all products have; 0 for the others.
+        """
+        arrays = {
+            **arrays, "bias*": self.bias(spec.form, pick), "constants*": self.results.constants(spec.form, pick),
+        }  # fmt: skip
+        there, lanes = pick[-1] >= 0, self.isa.lanes
+        if not (there[:-lanes].all() and there[-lanes:].any()):
+            raise ValueError("a panel whose last vector is not the only one that is cut")
+        mask = (1 << int(there[-lanes:].sum())) - 1
+        words = {**dict.fromkeys(names, 0), "mask": mask, "zero_point!": self.results.zero_point, **words}
+        first = int(pick[0, 0])
+        return Section(
+            spec,
+            self.kernels.get(spec),
+            struct(names, words, arrays),
+            ((names.index("x*"), 0), (names.index("y*"), 1)),
+            (0, 0),
+            words["tiles"],
+            first,
+            int(pick.max()) + 1 - first,
+            tuple(arrays.values()),
+            self.results.why(spec.form, pick[pick >= 0]),
+            scratch,
+        )
+
+
+def lanes_of(first: int, count: int, channels: int, start: int = 0) -> Ints:
+    """`count` channels from `first`, -1 beyond the last; start: of the group."""
+    lanes = np.arange(first, first + count)
+    return np.where(lanes < channels, start + lanes, -1)
+
+
+def grouped(weights: Int8s, panels: int, width: int, k: int) -> Int8s:
+    """[groups, N, taps, used] as _pack packs each group, one after the other."""
+    if len(weights) == 1:
+        return _pack(weights[0], (panels, width), k)
+    return contiguous(np.concatenate([_pack(own, (panels, width), k) for own in weights]))
+
+
+def contiguous(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A contiguous copy on a 64-byte boundary."""
+    packed = aligned(values.shape, values.dtype)
+    packed[...] = values
+    return packed
+
+
+def _pack(weights: Int8s, panels: tuple[int, int], k: int) -> Int8s:
+    """The first channels of int8 [N, taps, used] to [panels, taps, k/4, lanes, 4], zero where there is no channel or k."""
+    taps, used = weights.shape[1:]
+    count, lanes = panels
+    packed = aligned((count, taps, k // 4, lanes), np.int32)
+    rows = np.zeros((lanes, taps, k), np.int8)
+    for panel in range(count):
+        chosen = weights[panel * lanes : (panel + 1) * lanes]
+        if len(chosen) < lanes:
+            rows[len(chosen) :] = 0
+        rows[: len(chosen), :, :used] = chosen
+        packed[panel] = rows.view(np.int32).transpose(1, 2, 0)
+    return packed.view(np.int8).reshape(count, taps, k // 4, lanes, 4)

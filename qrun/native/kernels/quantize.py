@@ -1,0 +1,274 @@
+"""Planned quantization of float32 arrays to 8 bits, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.quantize import IMAGE, NARROW, ROWS
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.errors import Declined
+from qrun.native.machine.call import Section, struct
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import aligned
+from qrun.native.machine.operation import TILE_BYTES, Operand, Operation, Order, Planned, size
+
+Array = np.ndarray[Any, Any]
+_EIGHT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
+_CODES: dict[np.dtype[Any], str] = {**_EIGHT, np.dtype(np.int32): "i32"}
+_NORMAL = (2.0**-100, 2.0**100)
+_NEAR = np.arange(-8, 9, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Rows of columns in memory, and how threads share them. steps: bytes from row to row of x and y."""
+
+    rows: int
+    columns: int
+    steps: tuple[int, int]
+    chunk: int
+    part: int
+
+    @classmethod
+    def of(cls, rows: int, columns: int, steps: tuple[int, int], row_bytes: int, threads: int) -> _Grid:
+        if threads == 1:
+            return cls(rows, columns, steps, rows, columns)
+        wanted = max(-(-rows * row_bytes // (threads * 8)), TILE_BYTES)
+        if wanted >= row_bytes:
+            return cls(rows, columns, steps, min(rows, wanted // max(row_bytes, 1)), columns)
+        each = row_bytes // columns
+        return cls(rows, columns, steps, 1, -(-wanted // (256 * each)) * 256)
+
+    def words(self, width: int) -> dict[str, int]:
+        chunks, parts = -(-self.rows // self.chunk), -(-self.columns // self.part)
+        return {
+            "x*": 0, "y*": 0, "x_row": self.steps[0], "y_row": self.steps[1], "rows": self.rows,
+            "chunk": self.chunk, "chunks": chunks, "columns": self.columns, "part": self.part, "parts": parts,
+            "last": max(self.columns - width, 0), "tiles": chunks * parts,
+        }  # fmt: skip
+
+
+class _Elementwise(Planned):
+    """One array of a shape to another type: per tensor, or with constants per column of axis 1 or the last one."""
+
+    why = ""
+
+    def __init__(self, engine: Engine, shape: Sequence[int], types: tuple[Any, Any], axis: int | None) -> None:
+        super().__init__()
+        self.engine, self.axis = engine, axis
+        shape = tuple(int(n) for n in shape)
+        self.operands = (Operand(shape, np.dtype(types[0])), Operand(shape, np.dtype(types[1])))
+        self.order: Order = "any"
+        if axis is not None:
+            if axis not in (1, len(shape) - 1):
+                raise Declined(f"scales along axis {axis}")
+            self.order = "rows" if axis == len(shape) - 1 else "channels"
+
+    def _grid(self, strides: Sequence[int]) -> _Grid:
+        x, y = self.operands
+        if self.order == "any" and not any(strides):
+            columns = size(x.shape)
+        else:
+            columns = x.columns("channels" if self.order == "any" else self.order)
+        sizes = [o.dtype.itemsize * columns for o in self.operands]
+        steps = (strides[0] or sizes[0], strides[1] or sizes[1])
+        return _Grid.of(size(x.shape) // columns, columns, steps, sum(sizes), self.engine.threads)
+
+    def _section(
+        self, kind: str, block: tuple[int, int], form: str, grid: _Grid, zero: int, constants: Array, read: int
+    ) -> Section:
+        """read: columns read of a row, perhaps more than there are."""
+        x, y = self.operands
+        words = {**grid.words(block[0]), "fields": 4 * constants.shape[-1], "zero!": zero}
+        arrays = {"constants*": constants}
+        extents = (
+            (grid.rows - 1) * grid.steps[0] + read * x.dtype.itemsize,
+            (grid.rows - 1) * grid.steps[1] + grid.columns * y.dtype.itemsize,
+        )
+        codes, names = x if kind == "dequantize" else y, ROWS
+        signed = codes.dtype == np.int8
+        spec = KernelSpec(kind, self.engine.isa.name, *block, 1, form, _CODES[codes.dtype], bool(signed))
+        pointers = ((names.index("x*"), 0), (names.index("y*"), 1))
+        kernel = self.engine.kernels.get(spec)
+        arguments = struct(names, words, arrays)
+        return Section(
+            spec, kernel, arguments, pointers, extents, words["tiles"], channels=grid.columns if self.axis is not None
+            else 1, keep=(constants,), why=self.why,
+        )  # fmt: skip
+
+
+class Quantize(_Elementwise):
+    """y = saturate(RNE(fl32(x / scale)) + zero_point), NaN giving the least code, for float32 x of any shape.
+
+    scale float32, zero_point uint8 or int8: rank 0, or one value per column of `axis`.
+
+    form ``div`` does just that. ``mul`` multiplies by r + s, two float32 numbers near 1 / scale:
+
+        q = fl32(x * r + fl32(x * s))                one rounding of the sum
+
+    Both q and fl32(x / scale) are within 2**-23.9 of x / scale, relatively, so that they round to different integers
+    only where x / scale is that near to a tie; and there, eight float32 neighbours on either side, both are compared.
+    """
+
+    def __init__(
+        self, engine: Engine, shape: Sequence[int], scale: Array, zero_point: Array, axis: int | None = None
+    ) -> None:
+        if zero_point.dtype not in _EIGHT or scale.dtype != np.float32:
+            raise Declined("not float32 scales and 8-bit results")
+        super().__init__(engine, shape, (np.float32, zero_point.dtype), axis)
+        lanes = () if axis is None else (self.operands[0].shape[axis],)
+        if scale.shape != lanes or zero_point.shape != lanes:
+            raise ValueError("scale and zero point have not one value, or one per column")
+        self.scale, self.zero_point = scale, zero_point
+        info, zero = np.iinfo(zero_point.dtype), zero_point.astype(np.int32)
+        fields: list[Any] = [scale, info.min - zero, info.max - zero]
+        self.form = "div"
+        if axis is None:
+            ends = int(fields[1]), int(fields[2])
+            proven = reciprocal(np.float32(scale), *ends) if engine.isa.fma else None
+            if proven is not None:
+                self.form, fields = "mul", [scale, *proven]
+            else:
+                self.why = "an unusual scale" if engine.isa.fma else f"{engine.isa.name} has no fused multiply-add"
+            self.constants = np.asarray(fields, np.float32)
+        else:
+            self.form, columns = "div-axis", self.operands[0].shape[axis]
+            self.constants = aligned((4, max(columns, NARROW)), np.float32, 1)
+            self.constants[:, :columns] = [*fields, zero]
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        if not size(self.result.shape):
+            return ()
+        grid = self._grid(strides)
+        block = _block(grid.columns, 4 * self.engine.isa.lanes)
+        zero = int(self.zero_point) if self.axis is None else 0
+        read = max(grid.columns, block[0])
+        return (self._section("quantize", block, self.form, grid, zero, self.constants, read),)
+
+    def into(self, operand: Operand, order: Order) -> Operation | None:
+        """For images of one to four planes: channels-last, perhaps with a border."""
+        shape = operand.shape
+        fits = order == "channels" and len(shape) in (3, 4) and shape == self.result.shape
+        if not fits or self.axis is not None or shape[1] not in (1, 2, 3, 4) or shape[-1] < NARROW:
+            return None
+        return QuantizeImage(self, operand)
+
+
+class QuantizeImage(Planned):
+    """A Quantize from planes to pixels: x in C order, the result channels-last, its border not written."""
+
+    order: Order = "channels"
+    gaps = False
+
+    def __init__(self, plain: Quantize, result: Operand) -> None:
+        super().__init__()
+        self.plain, self.operands = plain, (plain.operands[0], result)
+
+    @property
+    def source_order(self) -> Order:
+        return "plain"
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        x, y = self.operands
+        if not size(y.shape):
+            return ()
+        engine, planes = self.plain.engine, y.shape[1]
+        images, width = y.shape[0], y.shape[-1]
+        lines = size(y.shape[2:-1])
+        stored = y.stored("channels")
+        pixel = strides[1] or planes
+        if pixel != planes:
+            raise ValueError("an image has no gaps")
+        y_line, y_image = stored[-2] * pixel, size(stored[1:-1]) * pixel
+        cuts = [cut.start for cut in y.interior("channels")[1:]] or [0] * (len(stored) - 2)
+        start = cuts[-1] * pixel + (cuts[0] * y_line if len(cuts) > 1 else 0)
+        block = _block(width, 4 * engine.isa.lanes)[0]
+        plane, row = 4 * lines * width, width * planes * 5
+        chunk = lines if engine.threads == 1 else min(lines, max(-(-images * lines // (engine.threads * 8)),
+                                                                 -(-TILE_BYTES // row)))  # fmt: skip
+        chunks = -(-lines // chunk)
+        words = {
+            "x*": 0, "y*": start, "x_image": planes * plane, "x_plane": plane, "x_line": 4 * width,
+            "y_image": y_image, "y_line": y_line, "lines": lines, "chunk": chunk, "chunks": chunks, "columns": width,
+            "last": width - block, "tiles": images * chunks, "fields": 0, "zero!": int(self.plain.zero_point),
+        }  # fmt: skip
+        constants, names = self.plain.constants, IMAGE
+        out = _EIGHT[y.dtype]
+        spec = KernelSpec("quantize_image", engine.isa.name, block, planes, 1, self.plain.form, out, out == "s8")
+        written = start + (images - 1) * y_image + (lines - 1) * y_line + width * planes
+        return (
+            Section(
+                spec, engine.kernels.get(spec), struct(names, words, {"constants*": constants}),
+                ((names.index("x*"), 0), (names.index("y*"), 1)), (images * planes * plane, written),
+                words["tiles"], channels=planes, keep=(constants,), why=self.plain.why,
+            ),
+        )  # fmt: skip
+
+
+class Dequantize(_Elementwise):
+    """y = fl32(float32(x - zero_point) * scale) for uint8, int8 or int32 x of any shape; of int32 without zero point.
+
+    scale float32, zero_point of x's type: rank 0, or one value per column of `axis`.
+    """
+
+    def __init__(
+        self, engine: Engine, shape: Sequence[int], scale: Array, zero_point: Array, axis: int | None = None
+    ) -> None:
+        if zero_point.dtype not in _CODES or scale.dtype != np.float32:
+            raise Declined("not 8-bit or int32 codes with float32 scales")
+        if zero_point.dtype == np.int32 and zero_point.any():
+            raise Declined("int32 codes with a zero point")
+        super().__init__(engine, shape, (zero_point.dtype, np.float32), axis)
+        lanes = () if axis is None else (self.operands[0].shape[axis],)
+        if scale.shape != lanes or zero_point.shape != lanes:
+            raise ValueError("scale and zero point have not one value, or one per column")
+        self.zero = int(zero_point) if axis is None else 0
+        self.constants = np.asarray([scale, zero_point], np.float32)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        if not size(self.result.shape):
+            return ()
+        grid, lanes = self._grid(strides), self.engine.isa.lanes
+        width = next(n for n in (4 * lanes, lanes, 4, 1) if n <= grid.columns)
+        form = "mul" if self.axis is None else "mul-axis"
+        constants = self.constants
+        return (self._section("dequantize", (width, 0), form, grid, self.zero, constants, grid.columns),)
+
+
+def reciprocal(scale: np.float32, low: int, high: int) -> tuple[np.float32, ...] | None:
+    """Ends of x, and r and s of form ``mul``, if they prove for results from `low` to `high`, before the zero point."""
+    if not _NORMAL[0] <= scale <= _NORMAL[1]:
+        return None
+    exact = np.float64(scale)
+    r = np.float32(1 / exact)
+    s = np.float32((1 - np.float64(r) * exact) / exact)
+    ties = np.arange(low, high) + 0.5
+    near = (ties * exact).astype(np.float32).view(np.int32)[:, None] + _NEAR
+    x = near.view(np.float32)
+    if (np.rint(x / scale) != np.rint(_fma(x, r, x * s))).any():
+        return None
+    ends = (np.float64(end) * exact for end in (low, high))
+    return (*(np.float32(end) for end in ends), r, s)
+
+
+def _fma(a: Array, b: np.float32, c: Array) -> Array:
+    """float32(a * b + c), rounded once: the sum is rounded to odd first."""
+    product, addend = a.astype(np.float64) * np.float64(b), c.astype(np.float64)
+    total = product + addend
+    rest = total - product
+    error = (product - (total - rest)) + (addend - rest)
+    bits = total.view(np.int64)
+    away = (error > 0) == (total > 0)
+    odd = bits + np.where((error != 0) & (bits & 1 == 0), np.where(away, 1, -1), 0)
+    return odd.view(np.float64).astype(np.float32)
+
+
+def _block(columns: int, widest: int) -> tuple[int, int]:
+    """Elements at a time, and 1, or 0 where 16 are more than there are."""
+    if columns < NARROW:
+        return NARROW, 0
+    return next(n for n in (64, 32, 16) if n <= min(columns, widest)), 1

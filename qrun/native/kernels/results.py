@@ -1,0 +1,106 @@
+"""How sums become results: which form each panel of channels takes, and its packed constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import LIMITS, MAGIC
+from qrun.native.machine.compile import Kernels
+from qrun.native.machine.memory import aligned
+from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier
+from qrun.native.proof.fold import Folded
+from qrun.native.proof.proofs import proven
+from qrun.native.proof.thresholds import Ints, exact_steps, table_rows
+
+_PROVEN_FORMS = ("y32", "x32", "f64")
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A requantization target and its proofs, or neither: then the int32 sums themselves are stored."""
+
+    target: Target | None
+    proven: Proven | None
+
+    @classmethod
+    def of(cls, target: Target | None, folded: Folded, kernels: Kernels, isa: Isa) -> Results:
+        if target is None or target.arith == "ort" or not len(folded.low):
+            return cls(target, None)
+        return cls(target, proven(target, *int32_bounds(folded.low, folded.high), kernels, isa))
+
+    @property
+    def out(self) -> str:
+        return self.target.out if self.target else "i32"
+
+    @property
+    def size(self) -> int:
+        return 1 if self.target else 4
+
+    @property
+    def zero_point(self) -> int:
+        return self.target.zero_point if self.target else 0
+
+    def part(self, channels: slice) -> Results:
+        """The results of some channels."""
+        if self.target is None:
+            return self
+        scales = self.target.w_scale
+        target = replace(self.target, w_scale=scales[channels] if scales.size > 1 else scales)
+        return Results(target, self.proven.part(channels) if self.proven else None)
+
+    def form(self, channels: slice | Ints) -> str:
+        """The cheapest form that serves all these channels."""
+        if self.target is None:
+            return "i32"
+        if self.proven is None:
+            return "ort"
+        return next((form for form in _PROVEN_FORMS if getattr(self.proven, form)[channels].all()), "table")
+
+    def why(self, form: str, channels: Ints) -> str:
+        """Why these channels take `form` and none that is cheaper: "" for the cheapest one, and where there is no choice."""
+        forms = (*_PROVEN_FORMS, "table")
+        if self.proven is None or form not in forms[1:]:
+            return ""
+        part = self.proven.part(channels)
+        lacking = part.why[~getattr(part, forms[forms.index(form) - 1])]
+        if not len(lacking):
+            return ""
+        reason = REASONS[int(np.bincount(lacking).argmax())]
+        missed = ", which float64 misses" if form == "table" and reason == "exact ties" else ""
+        count, total = len(lacking), len(part.why)
+        return reason + missed + (f" ({count} of {total} channels)" if count < total else "")
+
+    def constants(self, form: str, pick: Ints) -> np.ndarray[Any, Any]:
+        """Panels of constants as kernels read them; pick [panels, lanes] are channels, -1 where there is none."""
+        values = self._constants(form, np.maximum(pick, 0), pick < 0)
+        packed = aligned(values.shape, values.dtype)
+        packed[...] = values
+        return packed
+
+    def _constants(self, form: str, lane: Ints, absent: Any) -> np.ndarray[Any, Any]:
+        if self.target is None:
+            return np.zeros(0, np.float32)
+        if self.proven is None:
+            m = ort_multiplier(self.target)
+            return np.where(absent, np.float32(0), m[lane] if m.size > 1 else m)
+        p = self.proven
+        if form == "f64":
+            return np.where(absent, 0.0, p.m[lane])
+        if form == "table":
+            rows, flips, caps = self._table(lane)
+            return np.concatenate([rows.reshape(len(lane), -1), flips, caps], axis=1)
+        a, b = (np.where(absent, np.float32(0), values[lane]) for values in (p.a, p.b))
+        return np.concatenate([a, b] + [np.float32(-MAGIC) * a] * (form == "y32"), axis=1)
+
+    def _table(self, lane: Ints) -> list[np.ndarray[Any, Any]]:
+        """table_rows by panel and lane."""
+        assert self.target is not None
+        channels, pick = np.unique(lane, return_inverse=True)
+        scales, lowest = self.target.w_scale, LIMITS[self.target.out][0]
+        chosen = scales[channels] if scales.size > 1 else np.repeat(scales, len(channels))
+        steps = exact_steps(self.target.x_scale, chosen, self.target.y_scale, lowest, self.target.zero_point)
+        return [values[pick.reshape(lane.shape)] for values in table_rows(steps)]

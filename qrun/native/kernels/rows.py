@@ -1,0 +1,139 @@
+"""Where elementwise kernels work: images of rows of byte columns, in each operand with strides of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.bytes import PIECE
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.rows import masks, struct_names, widest
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.machine.call import Section, struct
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import aligned
+from qrun.native.machine.operation import share, size
+
+Array = np.ndarray[Any, Any]
+
+SINGLE = ("table", "tables")
+"""The forms that look up one element after the other: in one table, and in a table for each column."""
+_TABLES = 128
+"""Columns of a tile whose tables stay in a cache of the first level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What one kernel call walks.
+
+    image_steps, row_steps: bytes from one image, or row, to the next, for each operand; 0 where it is the same one.
+    starts: where each operand's columns begin.
+    """
+
+    images: int
+    rows: int
+    columns: int
+    image_steps: tuple[int, ...]
+    row_steps: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, shape: Sequence[int], columns: int, strides: Sequence[int], starts: Sequence[int] = (), flat: bool = True
+    ) -> Grid:
+        """Rows of `columns` bytes, `strides` apart, for operands of one shape.
+
+        flat: as a single row if there are no gaps.
+        """
+        total = size(shape)
+        starts = tuple(starts) or (0,) * len(strides)
+        steps = tuple(stride or columns for stride in strides)
+        if flat and all(step == columns for step in steps):
+            return cls(1, 1, total, (0,) * len(steps), (total,) * len(steps), starts)
+        return cls(1, total // max(columns, 1), columns, (0,) * len(steps), steps, starts)
+
+    @property
+    def bytes(self) -> int:
+        return self.images * self.rows * self.columns
+
+    def part(self, first: int, columns: int) -> Grid:
+        """Some of the columns."""
+        return replace(self, columns=columns, starts=tuple(start + first for start in self.starts))
+
+    def extents(self) -> tuple[int, ...]:
+        """How many bytes of each operand are touched."""
+        return tuple(
+            start + (self.images - 1) * image + (self.rows - 1) * row + self.columns
+            for start, image, row in zip(self.starts, self.image_steps, self.row_steps, strict=True)
+        )
+
+    def pieces(self, isa: Isa) -> int:
+        """Pieces of 16 bytes that kernels can handle at once; 0 if rows are shorter than the smallest vectors."""
+        sizes = (widest(isa), 1)
+        return next((pieces for pieces in sizes if masks(pieces) or self.columns >= PIECE * pieces), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel of this module with its constants: own, words by name; arrays, those that words point to."""
+
+    kind: str
+    form: str
+    out: str
+    signed: bool
+    operands: tuple[str, ...]
+    own: tuple[str, ...]
+    words: Mapping[str, int]
+    arrays: Mapping[str, Array]
+
+    def section(self, engine: Engine, grid: Grid, places: Sequence[int], count: int, shown: tuple[int, int]) -> Section:
+        """The call on a grid that is not empty.
+
+        places: the number of the operation's operand for each of the kernel's; count: how many the operation has.
+        shown: the first channel of the result that it computes, and how many.
+        """
+        pieces = 0 if self.form in SINGLE else grid.pieces(engine.isa)
+        spec = KernelSpec(self.kind, engine.isa.name, 1, pieces, 1, self.form, self.out, self.signed)
+        names = struct_names(self.operands, self.own)
+        width = PIECE * pieces or 1
+        whole = grid.columns >= width
+        part, chunk = _tiles(grid, width, engine.threads, self.form == SINGLE[1])
+        parts, chunks = -(-grid.columns // part), -(-grid.rows // chunk)
+        words = dict(self.words) | {
+            "columns": grid.columns, "rows": grid.rows, "chunk": chunk, "chunks": chunks, "part": part, "parts": parts,
+            "tiles": grid.images * chunks * parts, "last": grid.columns - width if whole else 0,
+            "mask": -1 if whole else (1 << grid.columns) - 1,
+        }  # fmt: skip
+        for name, start, image, row in zip(self.operands, grid.starts, grid.image_steps, grid.row_steps, strict=True):
+            words |= {f"{name}*": start, f"{name}_image": image, f"{name}_row": row}
+        extents = [0] * count
+        for place, extent in zip(places, grid.extents(), strict=True):
+            extents[place] = extent
+        return Section(
+            spec,
+            engine.kernels.get(spec),
+            struct(names, words, self.arrays),
+            tuple(enumerate(places)),
+            tuple(extents),
+            int(words["tiles"]),
+            *shown,
+            tuple(self.arrays.values()),
+        )
+
+
+def _tiles(grid: Grid, width: int, threads: int, tables: bool) -> tuple[int, int]:
+    """Columns and rows of a tile; tables: each column has one."""
+    if grid.rows == 1 and grid.images == 1:
+        return share(-(-grid.columns // width), width, threads) * width, 1
+    columns = min(grid.columns, _TABLES) if tables else grid.columns
+    return columns, min(share(grid.rows, columns, threads), grid.rows)
+
+
+def packed(values: Array) -> Array:
+    """A copy on a 64-byte boundary."""
+    made = aligned(values.shape, values.dtype)
+    made[...] = values
+    return made

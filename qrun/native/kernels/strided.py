@@ -1,0 +1,245 @@
+"""Kernel calls that copy or fill elements along axes with strides in bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.strided import BLOCKS, ELEMENTS, OUTER, RUNS
+from qrun.native.errors import Declined
+from qrun.native.machine.call import Section, struct
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import aligned
+from qrun.native.machine.operation import TILE_BYTES, share
+
+Array = np.ndarray[Any, Any]
+SIZES = (1, 2, 4, 8)
+_SECTIONS = 64
+_FILL = 4096
+_LINE = 64
+_VECTOR = 16
+_UNROLL = 4
+_UNIT = 1 << 12
+_PAGE = 4096
+_WAYS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One loop of a copy: its length, and bytes from one element to the next in source and destination."""
+
+    count: int
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """count: how often; steps: bytes from one element to the next in each operand, the result last."""
+
+    count: int
+    steps: tuple[int, ...]
+
+    def continues(self, inner: Loop) -> bool:
+        return all(step == inner.count * own for step, own in zip(self.steps, inner.steps, strict=True))
+
+
+def merged(loops: Iterable[Loop]) -> list[Loop]:
+    """The same loops, outermost in the result first, neighbours that continue each other as one."""
+    found: list[Loop] = []
+    for loop in sorted((loop for loop in loops if loop.count != 1), key=lambda loop: -loop.steps[-1]):
+        if found and found[-1].continues(loop):
+            loop = Loop(found.pop().count * loop.count, loop.steps)
+        found.append(loop)
+    return found
+
+
+def coalesced(axes: Sequence[Axis]) -> list[Axis]:
+    """The same loops of a copy, merged."""
+    return [Axis(loop.count, *loop.steps) for loop in merged(Loop(a.count, (a.x, a.y)) for a in axes)]
+
+
+def outer_words(
+    names: Sequence[str], outer: Sequence[Loop], chunks: tuple[int, int], unit_bytes: int, threads: int
+) -> dict[str, int]:
+    """Words of emit/strided.py: of the outer loops, at most OUTER, and of tiles. chunks: how many, and elements of each."""
+    loops = [Loop(1, (0,) * len(names))] * (OUTER - len(outer)) + list(outer)
+    units = math.prod(loop.count for loop in loops) * chunks[0]
+    each = share(units, unit_bytes, threads)
+    return {
+        "n1": loops[1].count, "n2": loops[2].count,
+        **{f"{name}_{axis}": loop.steps[n] for n, name in enumerate(names) for axis, loop in enumerate(loops)},
+        "chunks": chunks[0], "chunk": chunks[1], "units": units, "share": each, "tiles": -(-units // each),
+    }  # fmt: skip
+
+
+def copies(engine: Engine, axes: Sequence[Axis], starts: tuple[int, int], itemsize: int) -> Iterator[Section]:
+    """Kernel calls that copy elements of `itemsize` bytes along `axes`, from byte starts[0] to byte starts[1]."""
+    if any(axis.count == 0 for axis in axes):
+        return
+    yield from _copies(engine, coalesced(axes), starts, itemsize, None)
+
+
+def fills(engine: Engine, axes: Sequence[Axis], start: int, value: Array) -> Iterator[Section]:
+    """Kernel calls that write one value along `axes`, whose x does not count, from byte `start` on."""
+    itemsize = value.dtype.itemsize
+    if any(axis.count == 0 for axis in axes):
+        return
+    *outer, run = [replace(axis, x=0) for axis in coalesced(axes)] or [Axis(1, 0, itemsize)]
+    row = aligned(_FILL // itemsize, value.dtype)
+    row[...] = value
+    if run.y != itemsize:
+        yield from _copies(engine, [*outer, run], (0, start), itemsize, row)
+        return
+    whole, rest = divmod(run.count, len(row))
+    parts = [(whole, len(row), start), (1, rest, start + whole * row.nbytes)]
+    for rows, count, first in parts:
+        if rows and count:
+            own = [Axis(rows, 0, row.nbytes), Axis(count, itemsize, itemsize)]
+            yield from _copies(engine, coalesced([*outer, *own]), (0, first), itemsize, row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A kernel for some axes: the axes left to its outer loops, and the first of its own axes in chunks.
+
+    words: of the argument struct. count: of the own first axis; each: bytes for each of its elements.
+    """
+
+    kind: str
+    block: tuple[int, int, int]
+    form: str
+    outer: tuple[Axis, ...]
+    words: Mapping[str, int]
+    count: int
+    each: int
+    multiple: int = 1
+
+
+def _copies(
+    engine: Engine, axes: list[Axis], starts: tuple[int, int], itemsize: int, source: Array | None
+) -> Iterator[Section]:
+    """axes: coalesced. source: what to read instead of the operand."""
+    call = _chosen(engine, axes, itemsize)
+    if len(call.outer) <= OUTER:
+        yield _section(engine, call, axes, starts, itemsize, source)
+        return
+    first = call.outer[0]
+    if first.count > _SECTIONS:
+        raise Declined("a copy along too many axes")
+    rest = [axis for axis in axes if axis is not first]
+    for i in range(first.count):
+        yield from _copies(engine, rest, (starts[0] + i * first.x, starts[1] + i * first.y), itemsize, source)
+
+
+def _chosen(engine: Engine, axes: list[Axis], itemsize: int) -> _Call:
+    last = axes[-1] if axes else Axis(1, itemsize, itemsize)
+    if last.x == last.y == itemsize:
+        run = last.count * itemsize
+        blocks = _blocks(engine, axes[:-1], run) if run in SIZES else None
+        return blocks or _runs(engine, axes[:-1], run)
+    return _blocks(engine, axes, itemsize) or _elements(axes, itemsize)
+
+
+def _runs(engine: Engine, axes: list[Axis], run: int) -> _Call:
+    vector = _power(min(run, 4 * engine.isa.lanes))
+    block = _UNROLL * vector
+    unroll = _UNROLL if run >= block and -(-run // block) * block * 4 <= -(-run // vector) * vector * 5 else 1
+    outer, rows = _rows(axes)
+    words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y, "bytes": run}
+    return _Call("runs", (0, unroll, vector), "copy", outer, words, rows.count, run)
+
+
+def _elements(axes: list[Axis], itemsize: int) -> _Call:
+    outer, rows = _rows(axes[:-1])
+    words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y, "columns": axes[-1].count,
+             "x_column": axes[-1].x, "y_column": axes[-1].y}  # fmt: skip
+    return _Call("elements", (0, 0, itemsize), "copy", outer, words, rows.count, axes[-1].count * itemsize)
+
+
+def _rows(axes: list[Axis]) -> tuple[tuple[Axis, ...], Axis]:
+    """The axis to walk inside the outer ones: the innermost, or the longest if that is short."""
+    if not axes:
+        return (), Axis(1, 0, 0)
+    rows = axes[-1] if axes[-1].count >= 8 else max(axes[::-1], key=lambda axis: axis.count)
+    return tuple(axis for axis in axes if axis is not rows), rows
+
+
+def _blocks(engine: Engine, axes: list[Axis], itemsize: int) -> _Call | None:
+    """A transposition: one axis is contiguous in the destination, another one in the source."""
+    j = next((axis for axis in axes if axis.y == itemsize), None)
+    i = next((axis for axis in axes if axis.x == itemsize and axis is not j), None)
+    if i is None or j is None:
+        return None
+    outer = tuple(axis for axis in axes if axis is not i and axis is not j)
+    full = _VECTOR // itemsize
+    wide = 2 * full if engine.isa.lanes >= 8 and itemsize <= 2 and i.count >= 2 * full else full
+    if j.count in (2, 3, 4, 8) and i.y == j.count * itemsize and i.count >= full:
+        return _dense(outer, i, j, full if j.count == 3 else wide, itemsize)
+    rows = _power(min(j.count, full))
+    columns = _power(min(i.count, wide if rows == full else full))
+    far = abs(j.x) >= i.y
+    if not far and i.y % _PAGE == 0:
+        columns = min(columns, _WAYS)
+    a, a_block, b, b_block = (i, columns, j, rows) if far else (j, rows, i, columns)
+    words = {
+        "a": a.count, "a_block": a_block, "a_x": a.x, "a_y": a.y,
+        "b": b.count, "b_block": b_block, "b_x": b.x, "b_y": b.y, "x_step": j.x, "y_step": i.y,
+    }  # fmt: skip
+    multiple = max(_LINE // itemsize, a_block)
+    return _Call("blocks", (rows, columns, itemsize), "copy", outer, words, a.count, b.count * itemsize, multiple)
+
+
+def _dense(outer: tuple[Axis, ...], i: Axis, j: Axis, columns: int, itemsize: int) -> _Call:
+    """A few rows interleaved: each block takes all of j, so that the kernel's second axis walks rows of the copy."""
+    left, rows = _rows(list(outer))
+    fits = [n for n in range(1, rows.count + 1) if rows.count % n == 0]
+    least = next((n for n in fits if n * i.count * j.count * itemsize >= _UNIT), rows.count)
+    if least < rows.count and len(left) < OUTER:
+        left = (*left, Axis(rows.count // least, rows.x * least, rows.y * least))
+        rows = replace(rows, count=least)
+    words = {
+        "a": i.count, "a_block": columns, "a_x": i.x, "a_y": i.y,
+        "b": rows.count, "b_block": 1, "b_x": rows.x, "b_y": rows.y, "x_step": j.x, "y_step": i.y,
+    }  # fmt: skip
+    each = rows.count * j.count * itemsize
+    return _Call("blocks", (j.count, columns, itemsize), "dense", left, words, i.count, each, columns)
+
+
+def _section(
+    engine: Engine, call: _Call, axes: list[Axis], starts: tuple[int, int], itemsize: int, source: Array | None
+) -> Section:
+    names = {"runs": RUNS, "elements": ELEMENTS, "blocks": BLOCKS}[call.kind]
+    chunk = call.count
+    if engine.threads > 1 or (call.kind == "blocks" and call.count * call.each > 4 * _UNIT):
+        work = TILE_BYTES if engine.threads > 1 else _UNIT
+        chunk = -(-max(1, work // max(call.each, 1)) // call.multiple) * call.multiple
+    outer = [Loop(axis.count, (axis.x, axis.y)) for axis in call.outer]
+    unit = min(chunk, call.count) * call.each
+    shared = outer_words(("x", "y"), outer, (-(-call.count // chunk), chunk), unit, engine.threads)
+    words = {**call.words, **shared, "x*": starts[0], "y*": starts[1]}
+    extents = [start + itemsize for start in starts]
+    for axis in axes:
+        for operand, step in enumerate((axis.x, axis.y)):
+            extents[operand] += max(0, (axis.count - 1) * step)
+    lowest = [start + sum(min(0, (axis.count - 1) * axis.x) for axis in axes) for start in starts[:1]]
+    if min(*lowest, starts[1]) < 0:
+        raise ValueError("a copy begins before its operand")
+    rows, vectors, unroll = call.block
+    spec = KernelSpec(call.kind, engine.isa.name, rows, vectors, unroll, call.form, "bytes", False)
+    arrays = {} if source is None else {"x*": source}
+    x = () if source is not None else ((names.index("x*"), 0),)
+    return Section(
+        spec, engine.kernels.get(spec), struct(names, words, arrays), (*x, (names.index("y*"), 1)),
+        (0 if source is not None else extents[0], extents[1]), words["tiles"], keep=tuple(arrays.values()),
+    )  # fmt: skip
+
+
+def _power(n: int) -> int:
+    """The largest power of two up to n."""
+    return 1 << (n.bit_length() - 1)

@@ -1,0 +1,164 @@
+"""A planned integer product on AMX tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qrun.native.emit.amx import ARGUMENTS, STEP, TILE, groups, scratch_bytes
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels.layout import Layout, Window
+from qrun.native.kernels.product import FAR_WEIGHTS, Product, lanes_of
+from qrun.native.kernels.tiling import Mode, Tables, choose, tables
+from qrun.native.machine.call import Section
+from qrun.native.machine.memory import aligned
+from qrun.native.proof.fold import Int8s, int8_taps
+from qrun.native.proof.thresholds import Ints
+
+_WASTE = 6
+_SCRATCH = 1 << 20
+_SHARED_WEIGHTS = 512 << 10
+_UNITS_PER_THREAD = 8
+_UNIT_MACS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How the rows of a product are tiled, whatever lies between its pixels.
+
+    stored: padding is stored around the image, and a tap is a whole kernel row.
+    taps:   which tap of the window each one of the kernel reads. chunks: at least so many parts of the rows.
+    """
+
+    window: Window
+    depth: int
+    mode: Mode
+    stored: bool
+    taps: tuple[int, ...]
+    chunks: int
+
+    def tables(self, pixel: int) -> Tables:
+        return tables(self.window, pixel, self.depth, self.mode, self.stored, self.taps, self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class TiledPart:
+    """A kernel call, and what it takes to point it at operands that lie differently.
+
+    itemsize: of results. x_start: the input channel where its group begins.
+    """
+
+    section: Section
+    tiles: Tiles
+    itemsize: int
+    x_start: int = 0
+    names: tuple[str, ...] = ARGUMENTS
+
+    def of_group(self, group: int, inputs: int, outputs: int) -> TiledPart:
+        """The same for the channels of a group, of which each has so many."""
+        section = replace(self.section, first=self.section.first + group * outputs)
+        return replace(self, section=section, x_start=group * inputs)
+
+    def placed(self, layout: Layout) -> Section:
+        """The call on activations and results that lie as `layout` says; constants are shared."""
+        section, names, made = self.section, self.names, self.tiles.tables(layout.pixel)
+        words = {
+            "x*": self.x_start, "y*": section.first * self.itemsize,
+            "x_image": layout.x_image, "y_image": layout.y_image, "y_row": layout.y_row, "line": made.line,
+        }  # fmt: skip
+        arrays = {"places*": made.places, "targets*": made.targets, "gather*": made.gather}
+        arguments = section.arguments.copy()
+        for name, value in words.items():
+            arguments[names.index(name)] = value
+        for name, array in arrays.items():
+            arguments[names.index(name)] = array.ctypes.data
+        read = self.x_start + (layout.images - 1) * layout.x_image + made.read if made.read else 0
+        written = layout.y_bytes((section.first + section.channels) * self.itemsize)
+        keep = (*section.keep, *arrays.values())
+        return replace(section, arguments=arguments, extents=(read, written), keep=keep)
+
+
+def tiled(product: Product, window: Window, stored: bool) -> list[TiledPart]:
+    """Kernel calls for a product of one group, or none if tiles would do too much that counts for nothing."""
+    layout, folded = product.layout, product.folded
+    n, taps, k = folded.centred.shape
+    if not k:
+        return []
+    mode, cost = choose(window, layout.pixel, k, stored)
+    macs = cost * TILE * STEP * -(-n // TILE) * TILE
+    if macs >= _WASTE * layout.rows * taps * k * n:
+        return []
+    folded = folded.lines(window.kernel) if mode == "lines" else folded
+    folded = folded.shifted(-product.isa.shift(product.signed))
+    weights, sources = int8_taps(folded.centred)
+    chunks, shares = _cut(product, macs, weights.nbytes)
+    tiles = Tiles(window, k, mode, stored, tuple(sources), chunks)
+    made = tiles.tables(layout.pixel)
+    own = replace(product, folded=folded)
+    parts = [_part(own, run, weights, tiles, made, shares) for run in product.panels(n, 1)]
+    return parts if all(part.section.scratch <= _SCRATCH for part in parts) else []
+
+
+def _cut(product: Product, macs: int, weights: int) -> tuple[int, int]:
+    """(chunks, shares): about eight units of work per thread, of rows or, with many weights, of channels."""
+    if product.threads == 1:
+        return 1, 1
+    units = min(_UNITS_PER_THREAD * product.threads, macs * product.layout.images // _UNIT_MACS)
+    units = max(1, -(-units // product.layout.images))
+    blocks = -(-product.layout.rows // (2 * TILE))
+    panels = -(-len(product.folded.centred) // (product.isa.vectors * product.isa.lanes))
+    if weights > _SHARED_WEIGHTS:
+        shares = min(panels, units)
+        return -(-units // shares), shares
+    chunks = min(blocks, units)
+    return chunks, -(-units // chunks)
+
+
+def _part(
+    product: Product, run: tuple[int, int, int, str], weights: Int8s, tiles: Tiles, made: Tables, shares: int
+) -> TiledPart:
+    """The call for one run of panels."""
+    first, vectors, panels, form = run
+    results, n = product.results, len(weights)
+    pick = lanes_of(first, panels * vectors * TILE, n).reshape(panels, -1)
+    kind = "amx_copy" if made.piece else "amx"
+    spec = KernelSpec(kind, product.isa.name, TILE * made.high, vectors, 1, form, results.out, product.signed)
+    turns = made.chunk * len(groups(spec))
+    if weights.size > FAR_WEIGHTS and turns > 1:
+        spec = replace(
+            spec, prefetch=next(lines for lines in (1, 4, 16) if lines * turns >= TILE * vectors or lines == 16)
+        )
+    share = -(-panels // min(shares, panels))
+    known = {
+        "gathered": made.gather.shape[1], "depth": max(made.piece, 1), "pitch": made.pitch,
+        "blocks": len(made.places), "taps": made.taps, "steps": made.steps, "rows": made.rows,
+        "panels": panels, "shares": -(-panels // share), "share": share,
+        "chunks": -(-len(made.places) // made.chunk), "chunk": made.chunk,
+    }  # fmt: skip
+    known["tiles"] = product.layout.images * known["chunks"] * known["shares"]
+    arrays = {
+        "weights*": _packed(weights, pick, spec, made.taps * made.steps * STEP),
+        "padding*": aligned(max(made.piece, 1), product.x_zero.dtype, int(product.x_zero)),
+    }
+    scratch = -(-scratch_bytes(spec, made.copy) // STEP) * STEP
+    section = product.section(spec, ARGUMENTS, pick, arrays, known, scratch)
+    return TiledPart(section, tiles, results.size)
+
+
+def _packed(weights: Int8s, pick: Ints, spec: KernelSpec, total: int) -> Int8s:
+    """int8 [N, taps, k] as panels of groups of vectors: [total / 4][channels of the group][4], zero where nothing is."""
+    n, taps, k = weights.shape
+    packed = aligned((len(pick), total // 4 * spec.vectors * TILE), np.int32)
+    for group in groups(spec):
+        lanes = len(group) * TILE
+        rows = np.zeros((lanes, taps, total // taps), np.int8)
+        for panel, channels in enumerate(pick[:, group.start * TILE : group.stop * TILE]):
+            chosen = weights[channels[0] : min(channels[0] + lanes, n)] if channels[0] >= 0 else weights[:0]
+            if len(chosen) < lanes:
+                rows[len(chosen) :] = 0
+            rows[: len(chosen), :, :k] = chosen
+            start = total // 4 * group.start * TILE
+            part = packed[panel, start : start + total // 4 * lanes].reshape(-1, lanes)
+            part[...] = rows.reshape(lanes, total).view(np.int32).T
+    return np.asarray(packed.view(np.int8))

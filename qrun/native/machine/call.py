@@ -1,0 +1,145 @@
+"""One call of a kernel: its specification and its argument struct."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.errors import Undecided
+from qrun.native.machine.memory import aligned, forget
+from qrun.native.proof.thresholds import Ints
+
+Array = np.ndarray[Any, Any]
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)
+
+
+class Settle:
+    """`function` of float32 [rows, x], to float32 [rows, y], at an address. It must live as long as kernels that call it.
+
+    A kernel that comes back without a result puts a mark into its struct (runner.DOUBT); then `failure` tells why.
+    """
+
+    def __init__(self, function: Callable[[Array], Array]) -> None:
+        self.function = function
+        self._failed: BaseException | None = None
+        self._call = _CALL(self._settle)
+        self.address = int(ctypes.cast(self._call, ctypes.c_void_p).value or 0)
+
+    def failure(self) -> BaseException:
+        """What is to be raised: an interrupt, if there was one, else Undecided."""
+        failed, self._failed = self._failed, None
+        if failed is None:
+            return KeyboardInterrupt()
+        return Undecided() if isinstance(failed, Exception) else failed
+
+    def _settle(self, places: int, done: int, count: int, x: int, y: int) -> int:
+        """places: addresses of `count` rows of x elements, and of their results, by turns. done: gets 1 at the end.
+
+        Nothing may be raised into machine code; an interrupt that comes before the first line leaves no trace but
+        that the end is not reached.
+        """
+        try:
+            sources, targets = (
+                np.ctypeslib.as_array((ctypes.c_int64 * (2 * count)).from_address(places)).reshape(-1, 2).T
+            )
+            source, target = _Rows(sources, x), _Rows(targets, y)
+            target.all[target.index] = self.function(source.all[source.index])
+            ctypes.c_int64.from_address(done).value = 1
+        except BaseException as error:
+            self._failed = error
+        return 0
+
+
+class _Rows:
+    """Rows of float32 at these addresses: elements of an array from the first to the last of them."""
+
+    def __init__(self, places: Array, length: int) -> None:
+        first = int(places.min())
+        offsets = (places - first) // 4
+        kind = ctypes.c_float * (int(offsets.max()) + length)
+        self.all = np.ctypeslib.as_array(kind.from_address(first))
+        self.index = offsets[:, None] + np.arange(length)
+
+
+COUNTER = 256
+WORDS = COUNTER // 8 + 1
+
+_own = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A kernel call, complete but for the addresses of the operation's operands.
+
+    arguments: int64 struct; its last word, COUNTER bytes from the start, is the tile counter of a run. A kernel that
+               cannot decide a result puts 1 into the word before it (runner.DOUBT).
+    pointers:  (word, operand): the operand's address is to be added to that word, which holds an offset.
+    extents:   for each operand, how many bytes from its start the kernel may touch (0 if it does not use it).
+    tiles:     how often threads can share the work.
+    first, channels: the output channels it computes.
+    keep:      the arrays that the struct points into.
+    why:       why spec.form is not a cheaper one; "" if it is the cheapest, or the only one.
+    scratch:   bytes of memory that a calling thread brings.
+    decides:   whether the kernel decides every result.
+    settle:    what makes, while it runs, results that it does not decide; None if nothing does.
+    """
+
+    spec: KernelSpec
+    kernel: Any
+    arguments: Ints
+    pointers: tuple[tuple[int, int], ...]
+    extents: tuple[int, ...]
+    tiles: int
+    first: int = 0
+    channels: int = 0
+    keep: tuple[np.ndarray[Any, Any], ...] = ()
+    why: str = ""
+    scratch: int = 0
+    decides: bool = True
+    settle: Settle | None = None
+
+    def undecided(self) -> BaseException:
+        """What is to be raised if the kernel said that it could not decide a result."""
+        return Undecided() if self.settle is None else self.settle.failure()
+
+    def bound(self, addresses: Sequence[int]) -> Ints:
+        """A new struct for one run on operands at these addresses."""
+        arguments = self.arguments.copy()
+        for word, operand in self.pointers:
+            arguments[word] += addresses[operand]
+        return arguments
+
+    def run(self, start: int) -> None:
+        """Take the tiles that are left; start: address of a bound struct."""
+        invoke(self.kernel, start, self.scratch)
+
+
+def invoke(kernel: Any, start: int, nbytes: int) -> None:
+    """Call a kernel with the struct at this address and, if it wants any, memory of this thread."""
+    kernel(start, start + COUNTER, scratch(nbytes) if nbytes else None)
+
+
+def scratch(nbytes: int) -> int:
+    """The address of at least this much memory that belongs to the calling thread, on a 64-byte boundary.
+
+    It is the same for all of the thread's calls, so that it stays near, until one needs more.
+    """
+    held: np.ndarray[Any, Any] | None = getattr(_own, "held", None)
+    if held is None or held.nbytes < nbytes:
+        held = _own.held = aligned(nbytes, np.uint8)
+    else:
+        forget(held)
+    return int(held.__array_interface__["data"][0])
+
+
+def struct(names: Sequence[str], words: Mapping[str, int], arrays: Mapping[str, np.ndarray[Any, Any]]) -> Ints:
+    """An argument struct: a word for each name, the address of an array where the name is one's."""
+    filled = np.zeros(WORDS, np.int64)
+    filled[: len(names)] = [arrays[n].__array_interface__["data"][0] if n in arrays else words[n] for n in names]
+    return filled

@@ -1,0 +1,185 @@
+"""From kernel specifications to callable machine code, through llvmlite, in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import platform
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from qrun.native.emit.isa import ISAS, Isa, host_architecture
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.errors import Declined
+from qrun.native.machine import image
+from qrun.native.machine.cache import ObjectCache, digest
+
+_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
+_LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
+_FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """The functions of emit/runner.py, as ctypes functions of int64 numbers and addresses; they run without the GIL."""
+
+    lead: Any
+    follow: Any
+
+
+def address_of(kernel: Any) -> int:
+    """Where a kernel's code is."""
+    return int(ctypes.cast(kernel, ctypes.c_void_p).value or 0)
+
+
+@dataclass(slots=True)
+class Kernels:
+    """The compiled kernels of one process, by specification. Safe to use from several threads.
+
+    compiled, loaded: how many kernels were built, and how many came from the object cache.
+    """
+
+    cache: ObjectCache = field(default_factory=lambda: ObjectCache(None))
+    compiled: int = 0
+    loaded: int = 0
+    _ready: dict[KernelSpec, Any] = field(default_factory=dict)
+    _runner: Runner | None = None
+    _engines: list[Any] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, spec: KernelSpec) -> Any:
+        """The kernel as a ctypes function (argument struct, tile counter, memory of the thread) -> tiles done.
+
+        It runs without the GIL. Most kernels take no memory of the calling thread, and do not look at the third argument.
+        """
+        with self._lock:
+            kernel = self._ready.get(spec)
+            if kernel is None:
+                kernel = self._ready[spec] = self._make(spec)
+            return kernel
+
+    def runner(self, isa: Isa) -> Runner:
+        """The functions that walk a program."""
+        with self._lock:
+            if self._runner is None:
+                engine = self._load("runner", isa, lambda: _runner_text(isa))
+                lead, follow = (engine.get_function_address(name) for name in ("lead", "follow"))
+                self._runner = Runner(_LEAD(lead), _FOLLOW(follow))
+            return self._runner
+
+    def _make(self, spec: KernelSpec) -> Any:
+        isa = next(isa for isa in ISAS if isa.name == spec.isa)
+        engine = self._load(spec.key(), isa, lambda: kernel_text(spec))
+        return _KERNEL(engine.get_function_address("kernel"))
+
+    def _load(self, name: str, isa: Isa, text: Callable[[], str]) -> Any:
+        key = f"{_version()} {isa.cpu} {isa.features} {name}"
+        code = self._load_image(key, isa, text) if image.USABLE else None
+        if code is None:
+            body = self._kept(key, ".o", lambda: compile_object(text(), isa))
+            code = load_object(body, isa)
+        self._engines.append(code)
+        return code
+
+    def _load_image(self, key: str, isa: Isa, text: Callable[[], str]) -> image.Image | None:
+        """An image, which takes no LLVM if it comes from the cache; None if the kernel cannot be one."""
+        body = self._kept(key, ".image", lambda: image.image_of(compile_object(text(), isa, flat=True)) or b"")
+        with contextlib.suppress(OSError):
+            return image.Image(body) if body else None
+        return None
+
+    def _kept(self, key: str, suffix: str, make: Callable[[], bytes]) -> bytes:
+        body = self.cache.load(key, suffix)
+        if body is None:
+            body = make()
+            self.cache.save(key, body, suffix)
+            self.compiled += 1
+        else:
+            self.loaded += 1
+        return body
+
+
+def kernel_text(spec: KernelSpec) -> str:
+    """The LLVM IR of a kernel."""
+    from qrun.native.emit.kernel import emitters
+
+    isa = next(isa for isa in ISAS if isa.name == spec.isa)
+    return emitters()[spec.kind](spec, isa).text()
+
+
+def _runner_text(isa: Isa) -> str:
+    from qrun.native.emit.runner import runner_text
+
+    return runner_text(isa.architecture)
+
+
+def compile_object(text: str, isa: Isa, flat: bool = False) -> bytes:
+    """IR to an object file. LLVM's pass pipeline does not run: the generator writes what it wants.
+
+    flat: as position-independent code whose constants lie next to it.
+    """
+    llvm = _llvm()
+    module = llvm.parse_assembly(text)
+    module.verify()
+    return bytes(_target(isa, flat).emit_object(module))
+
+
+def load_object(body: bytes, isa: Isa) -> Any:
+    """An execution engine that holds the object's code; it must outlive every call."""
+    llvm = _llvm()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(isa))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(body))
+    engine.finalize_object()
+    return engine
+
+
+@cache
+def _llvm() -> Any:
+    """Imported only to compile, or to load what is no image. Raises Declined if that fails."""
+    try:
+        import llvmlite.binding as llvm
+    except (ImportError, OSError) as error:
+        raise Declined(f"llvmlite cannot be loaded: {error}") from None
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+def _target(isa: Isa, flat: bool = False) -> Any:
+    llvm = _llvm()
+    if isa.architecture == host_architecture():
+        target = llvm.Target.from_default_triple()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        target = llvm.Target.from_triple(f"{isa.architecture}-unknown-linux-gnu")
+    reloc, model = ("pic", "small") if flat else ("default", "jitdefault")
+    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=1, reloc=reloc, codemodel=model)
+
+
+@cache
+def _version() -> str:
+    """Names everything besides the specification that the machine code depends on; llvmlite need not be imported."""
+    native = resources.files("qrun.native")
+    written = [file for file in native.joinpath("emit").iterdir() if file.name.endswith(".py")]
+    made = [native.joinpath("machine", name) for name in ("compile.py", "image.py")]
+    sources = digest(*(file.read_bytes() for file in [*sorted(written, key=lambda file: file.name), *made]))
+    return f"{sources} {_llvmlite()} {sys.platform} {platform.machine()}"
+
+
+def _llvmlite() -> str:
+    """What the installed llvmlite says about its version, and the size and age of its library."""
+    spec = find_spec("llvmlite")
+    if spec is None or spec.origin is None:
+        raise ImportError("No module named 'llvmlite'")
+    folder = Path(spec.origin).parent
+    version = digest((folder / "_version.py").read_bytes())
+    files = sorted((folder / "binding").glob("*llvmlite.*"))
+    return " ".join([version, *(f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files)])

@@ -1,0 +1,130 @@
+"""What plans share: the instruction set, the compiled kernels and the threads; and how a plan's sections run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qrun.native.emit.isa import Isa, choose
+from qrun.native.emit.runner import DOUBT
+from qrun.native.machine.cache import ObjectCache
+from qrun.native.machine.call import Section
+from qrun.native.machine.compile import Kernels, Runner
+from qrun.native.machine.memory import aligned, keep_freed_memory
+from qrun.native.machine.operation import Operation, size
+
+Array = np.ndarray[Any, Any]
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+
+@dataclass(slots=True)
+class Engine:
+    """Settings of the native engine. Plans made from it may run in several threads at once.
+
+    threads: how many threads one run may use; results do not depend on it.
+    """
+
+    isa: Isa
+    kernels: Kernels
+    threads: int = 1
+    pool: ThreadPoolExecutor | None = field(default=None, repr=False)
+
+    @property
+    def runner(self) -> Runner:
+        return self.kernels.runner(self.isa)
+
+    @classmethod
+    def create(cls, isa: str = "", cache: str | os.PathLike[str] | None = None, threads: int = 1) -> Engine:
+        """isa: a name, or '' for the best this CPU has. cache: directory of compiled kernels, None for no cache.
+
+        Raises Declined where native kernels cannot run.
+        """
+        if threads < 1:
+            raise ValueError(f"threads must be 1 or more, got {threads}")
+        keep_freed_memory()
+        engine = cls(choose(isa), Kernels(ObjectCache(cache)), threads)
+        if threads > 1:
+            from concurrent.futures import ThreadPoolExecutor
+
+            engine.pool = ThreadPoolExecutor(threads - 1, "qrun")
+        return engine
+
+    def run(self, operation: Operation, arrays: Sequence[Array]) -> Array:
+        """An operation alone on arrays of any strides. Raises ValueError if they are not as planned, and Undecided.
+
+        The result is a view whose memory lies in the operation's order.
+        """
+        for array, operand in zip(arrays, operation.operands[:-1], strict=True):
+            if array.shape != operand.shape or array.dtype != operand.dtype:
+                got, want = f"{array.dtype}{list(array.shape)}", f"{operand.dtype}{list(operand.shape)}"
+                raise ValueError(f"the operand is {got}, planned {want}")
+        result, order = operation.result, operation.result_order
+        made = aligned(result.stored(order), result.dtype, result.fill if any(result.border) else None)
+        sections = operation.tight
+        if sections:
+            buffers = [stage(array, operation, sections, place) for place, array in enumerate(arrays)]
+            self.execute(sections, [*buffers, made])
+        made = made[result.interior(order)] if any(result.border) else made
+        return np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
+
+    def execute(self, sections: Sequence[Section], operands: Sequence[Array]) -> None:
+        """Run kernels on the contiguous buffers of an operation.
+
+        Raises ValueError if one is too small for them, Undecided if a kernel could not decide a result.
+        """
+        for section in sections:
+            if any(e > o.nbytes for e, o in zip(section.extents, operands, strict=True)):
+                raise ValueError("a buffer is smaller than the plan needs")
+        addresses = [address(operand) for operand in operands]
+        for section in sections:
+            arguments = section.bound(addresses)
+            start = address(arguments)
+            helpers = min(self.threads, section.tiles) - 1
+            waiting = []
+            if self.pool is not None and helpers > 0:
+                keep = (arguments, operands)
+                waiting = [self.pool.submit(_help, section, start, keep) for _ in range(helpers)]
+            section.run(start)
+            wait_for(waiting)
+            if arguments[DOUBT // 8]:
+                raise section.undecided()
+
+
+def stage(array: Array, operation: Operation, sections: Sequence[Section], place: int) -> Array:
+    """The operand number `place` as kernels read it: the array's own memory if that serves, else a copy."""
+    operand, order = operation.operands[place], operation.source_order
+    needed = max((s.extents[place] for s in sections), default=0)
+    inner = np.moveaxis(array, 1, -1) if order == "channels" and array.ndim > 2 else array
+    if not any(operand.border) and inner.flags.c_contiguous and inner.nbytes >= needed:
+        return inner
+    stored = operand.stored(order)
+    count = size(stored)
+    buffer = aligned(max(count, -(-needed // operand.dtype.itemsize)), operand.dtype)
+    buffer[count:] = 0
+    if any(operand.border):
+        buffer[:count] = operand.fill
+    buffer[:count].reshape(stored)[operand.interior(order)] = inner
+    return buffer
+
+
+def _help(section: Section, start: int, keep: object) -> None:
+    """Run a kernel; `keep` holds what it works on, also if the caller is interrupted and leaves."""
+    section.run(start)
+
+
+def wait_for(helpers: Sequence[Future[None]]) -> None:
+    """Until those that have begun have ended; the others would find nothing to do, and need not begin."""
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
+
+
+def address(array: Array) -> int:
+    """Where the array's first element is."""
+    return int(array.__array_interface__["data"][0])

@@ -1,0 +1,46 @@
+"""Arrays that kernels work on: on 64-byte boundaries, and poisoned by tests where nobody may rely on what they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_LARGEST_REUSED = 1 << 24
+
+poison: int | None = None
+"""What tests put into every byte of memory whose contents nobody may rely on; None leaves it as it is."""
+
+
+def keep_freed_memory() -> None:
+    """Make glibc's malloc reuse what is freed while plans are made, where it would give large arrays back to the system
+    and take them again, a page fault at a time: it does so only with blocks larger than any that was ever freed.
+    """
+    np.empty(_LARGEST_REUSED, np.uint8)
+
+
+def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> np.ndarray[Any, Any]:
+    """An array on a 64-byte boundary, uninitialised unless `fill` is given."""
+    shape = (shape,) if isinstance(shape, int) else shape
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    array = np.asarray(raw[start : start + size].view(dtype).reshape(shape))
+    if fill is None:
+        forget(array)
+    else:
+        array[...] = fill
+    return array
+
+
+def unwritten(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """An uninitialised array."""
+    array = np.empty(shape, dtype)
+    forget(array)
+    return array
+
+
+def forget(array: np.ndarray[Any, Any]) -> None:
+    """Say that what this contiguous array holds is not to be read before it is written."""
+    if poison is not None:
+        array.reshape(-1).view(np.uint8)[...] = poison

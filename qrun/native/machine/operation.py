@@ -1,0 +1,174 @@
+"""What a planned step of the native engine is: operands in memory, and kernel calls that work on them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from qrun.native.machine.call import Section
+
+if TYPE_CHECKING:
+    from qrun.native.machine.call import Section
+
+Array = np.ndarray[Any, Any]
+Order = Literal["channels", "rows", "any", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array that kernels read or write.
+
+    shape:  as its user sees it.
+    border: elements of storage around the image (top, left, bottom, right), all `fill`: such an operand is read only,
+            and lies in a buffer of its own.
+    tight:  whether its rows must lie without gaps.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    border: tuple[int, int, int, int] = (0, 0, 0, 0)
+    fill: int = 0
+    tight: bool = False
+
+    def same_border(self, other: Operand) -> bool:
+        return self.border == other.border and (self.fill == other.fill or not any(self.border))
+
+    def columns(self, order: Order) -> int:
+        """Elements of a row: those that lie next to each other in memory whatever the stride."""
+        if order in ("any", "plain") or not self.shape:
+            return size(self.shape)
+        return self.shape[1 if order == "channels" and len(self.shape) > 1 else -1]
+
+    def row_bytes(self, order: Order) -> int:
+        return self.columns(order) * self.dtype.itemsize
+
+    def stored(self, order: Order) -> tuple[int, ...]:
+        """The shape in memory, border included."""
+        shape = self.shape
+        if order == "channels" and len(shape) > 2:
+            shape = (shape[0], *shape[2:], shape[1])
+        if any(self.border):
+            top, left, bottom, right = self.border
+            lines = (shape[1] + top + bottom,) if len(shape) == 4 else ()
+            shape = (shape[0], *lines, shape[-2] + left + right, shape[-1])
+        return shape
+
+    def interior(self, order: Order) -> tuple[slice, ...]:
+        """Where the image lies in what is stored; () without a border."""
+        if not any(self.border):
+            return ()
+        starts, sizes = self.border[2 - (len(self.shape) - 2) : 2], self.stored(order)[1:-1]
+        ends = self.border[4 - len(starts) :]
+        return (slice(None), *(slice(a, n - b) for a, n, b in zip(starts, sizes, ends, strict=True)))
+
+
+class Operation(ABC):
+    """A step whose parameters and shapes are known: arrays in, one array out. Immutable, for any number of threads.
+
+    operands: what it reads, in order, and last what it writes.
+    order:    how operands lie in memory. ``channels``: axis 1 innermost; ``rows``: as numpy's C order; in both, rows of
+              that axis may lie further apart than they are long. ``any``: the same for all operands, one or the other.
+              ``plain``: C order without gaps.
+    """
+
+    operands: tuple[Operand, ...]
+    order: Order
+    view = False
+    """Whether the result is the operand's own bytes, in C order, under another shape."""
+    gaps = True
+    """Whether the rows of its result may lie further apart than they are long."""
+    parts: tuple[int, ...] = ()
+    """Of a concatenation: the byte in a row of the result where each operand's columns start."""
+    copied: tuple[bool, ...] = ()
+    """Of a concatenation: which operands it copies unchanged, so that whoever makes them may write to their place."""
+
+    @abstractmethod
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+        """The kernel calls, to run in any order or at once, for operands whose rows lie `strides` bytes apart.
+
+        0 stands for rows without gaps. An operation of order ``any`` may see gaps only if rows are those of
+        ``channels``; operands with a border have none.
+        skip: operands of a concatenation that are in their place already.
+        """
+
+    @property
+    def source_order(self) -> Order:
+        """How operands lie that are read, where that is not how the result lies."""
+        return self.order
+
+    @property
+    def result_order(self) -> Order:
+        return self.order
+
+    def lying(self, order: Order) -> Operation:
+        """The same operation on operands that all lie in this order, for one of order ``any``."""
+        return self
+
+    def into(self, operand: Operand, order: Order) -> Operation | None:
+        """The operation that puts the result into this operand in that order at once, if there is one."""
+        return None
+
+    @property
+    def result(self) -> Operand:
+        return self.operands[-1]
+
+    @property
+    def tight(self) -> tuple[Section, ...]:
+        """The kernel calls for operands without gaps."""
+        return self.sections((0,) * len(self.operands))
+
+
+def must_reach(sections: Sequence[Section], nbytes: int) -> None:
+    """Raises ValueError unless a call reaches the last one of a result's bytes: calls that end before leave it unwritten."""
+    reach = max((section.extents[-1] for section in sections), default=0)
+    if reach < nbytes:
+        raise ValueError(f"kernels write {reach} of a result's {nbytes} bytes")
+
+
+def size(shape: Sequence[int]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+TILE_BYTES = 1 << 14
+_TILES_PER_THREAD = 8
+
+
+class Planned(Operation):
+    """Keeps its kernel calls for each set of strides."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, ...], tuple[Section, ...]] = {}
+
+    @abstractmethod
+    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+        """The kernel calls for rows `strides` bytes apart, 0 for rows without gaps."""
+
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+        key = tuple(strides)
+        if len(key) != len(self.operands):
+            raise ValueError(f"{len(key)} strides for {len(self.operands)} operands")
+        for stride, operand, order in zip(key, self.operands, self._orders(), strict=True):
+            if stride and (any(operand.border) or order == "plain" or stride < operand.row_bytes(_rows(order))):
+                raise ValueError(f"rows of {list(operand.shape)} cannot lie {stride} bytes apart")
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = self._plan(key)
+        return found
+
+    def _orders(self) -> tuple[Order, ...]:
+        return (*(self.source_order for _ in self.operands[1:]), self.result_order)
+
+
+def _rows(order: Order) -> Order:
+    return "channels" if order == "any" else order
+
+
+def share(units: int, unit_bytes: int, threads: int) -> int:
+    """Units of work per tile: all for one thread, else about eight tiles per thread of 16 KB or more."""
+    if threads == 1:
+        return max(units, 1)
+    return max(-(-units // (threads * _TILES_PER_THREAD)), -(-TILE_BYTES // max(unit_bytes, 1)), 1)

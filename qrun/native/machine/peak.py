@@ -1,0 +1,90 @@
+"""What a machine can do at most, measured: the speed of loops of multiply-adds, and of loads."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.peak import ACCUMULATORS, INSTRUCTIONS, LOADS, UNROLL, peak_text
+from qrun.native.machine.compile import compile_object, load_object
+from qrun.native.machine.memory import aligned
+
+STEPS = 50_000
+TILE_STEPS, TILE_MACS = 5_000, 16 * 16 * 64
+READ, LEAST_READS = 1 << 23, 2
+"""Bytes that are read at least, and how often a buffer is read at least, for one timing."""
+BURSTS = 7
+
+
+class Peak:
+    """The loops of an instruction set of this machine. threads: how many run a loop at once.
+
+    Raises Declined where they cannot be compiled.
+    """
+
+    def __init__(self, isa: Isa, threads: int = 1) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_asmparser()
+        self.isa, self.threads = isa, threads
+        self.instruction = INSTRUCTIONS[isa.dot]
+        self._code: Any = load_object(compile_object(peak_text(isa), isa), isa)
+
+    def products(self, times: int = BURSTS) -> list[float]:
+        """Multiply-adds per second of 8-bit integers with the vector instruction, `times` times, of all threads."""
+        macs = ACCUMULATORS * UNROLL * STEPS * self.instruction.macs
+        return [macs * self.threads / self._once("products", [(STEPS,)] * self.threads) for _ in range(times)]
+
+    def floats(self, times: int = BURSTS) -> list[float]:
+        """The same of float32."""
+        macs = ACCUMULATORS * UNROLL * STEPS * self.isa.lanes
+        return [macs * self.threads / self._once("floats", [(STEPS,)] * self.threads) for _ in range(times)]
+
+    def tiles(self, times: int = BURSTS) -> list[float]:
+        """The same of 8-bit integers on tiles; nothing where there are none."""
+        if not self.isa.tiles:
+            return []
+        settings = aligned(64, np.uint8, 0)
+        settings[0], settings[16:32:2], settings[48:56] = 1, 64, 16
+        words = [(TILE_STEPS, _address(settings))] * self.threads
+        return [4 * TILE_STEPS * TILE_MACS * self.threads / self._once("tiles", words) for _ in range(times)]
+
+    def reads(self, nbytes: int, times: int = BURSTS) -> list[float]:
+        """Bytes per second that all threads read together, `nbytes` divided among them, again and again."""
+        step = LOADS * self.isa.lanes * 4
+        each = max(nbytes // self.threads // step, 1) * step
+        buffers = [aligned(each, np.uint8, 0) for _ in range(self.threads)]
+        turns = max(LEAST_READS, READ // each)
+        words = [(_address(buffer), each, turns) for buffer in buffers]
+        return [each * turns * self.threads / self._once("reads", words) for _ in range(times)]
+
+    def _once(self, name: str, words: Sequence[tuple[int, ...]]) -> float:
+        """Seconds from the first thread's start to the last one's end."""
+        kinds = [ctypes.c_int64] * len(words[0])
+        function = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(self._code.get_function_address(name))
+        start = threading.Barrier(len(words))
+        spans: list[tuple[float, float]] = []
+
+        def work(mine: tuple[int, ...]) -> None:
+            start.wait()
+            begin = perf_counter()
+            function(*mine)
+            spans.append((begin, perf_counter()))
+
+        helpers = [threading.Thread(target=work, args=(mine,), daemon=True) for mine in words[1:]]
+        for helper in helpers:
+            helper.start()
+        work(words[0])
+        for helper in helpers:
+            helper.join()
+        return max(end for _, end in spans) - min(begin for begin, _ in spans)
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])

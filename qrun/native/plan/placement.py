@@ -1,0 +1,295 @@
+"""Where the values of a program lie: their order in memory, which share a buffer, when a buffer is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qrun.native.machine.operation import Operand, Operation, Order, size
+from qrun.native.plan.arena import Need, arrange
+
+Key = Hashable
+Conversion = Callable[[Operand, Order, Operand, Order], Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An operation on values by name: what it reads, in the operation's order, and what it makes."""
+
+    operation: Operation
+    inputs: tuple[Key, ...]
+    output: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Tasks of one step, in order, whose values between each other have keys of their own."""
+
+    tasks: tuple[Task, ...]
+
+    @property
+    def inputs(self) -> tuple[Key, ...]:
+        return tuple(key for task in self.tasks for key in task.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A step that runs elsewhere, on arrays; nothing runs for one without outputs."""
+
+    inputs: tuple[Key, ...]
+    outputs: tuple[Key, ...]
+
+
+Item = Task | Chain | Foreign
+
+
+@dataclass(eq=False, slots=True)
+class Storage:
+    """A value in memory, or one form of it.
+
+    order:  ``channels`` or ``plain``.
+    key:    of the array that holds it, which is C-contiguous; None if it lies in the arena.
+    parent: the storage that it is a part of, `start` bytes on; gaps: its rows lie as far apart as the parent's.
+    first, last: the steps between which it is needed. readers: operations, and which of their operands it is.
+    offset: in the arena, of a storage without a parent. shown: whether it is read from outside.
+    home, ahead, stride: once all parents are known, the outermost one, the bytes from its start, and the bytes from row
+            to row, 0 without gaps.
+    """
+
+    operand: Operand
+    order: Order
+    key: Key | None = None
+    parent: Storage | None = None
+    start: int = 0
+    gaps: bool = False
+    first: int = 0
+    last: int = 0
+    children: list[Storage] = field(default_factory=list)
+    readers: list[tuple[Operation, int]] = field(default_factory=list)
+    offset: int = 0
+    shown: bool = False
+    home: Storage | None = None
+    ahead: int = 0
+    stride: int = 0
+
+    @property
+    def root(self) -> Storage:
+        return self.home or self
+
+    @property
+    def place(self) -> int:
+        """Bytes from the arena's, or the array's, start."""
+        return self.root.offset + self.ahead
+
+    @property
+    def row_bytes(self) -> int:
+        return self.operand.row_bytes("channels" if self.order == "channels" else "rows")
+
+    @property
+    def nbytes(self) -> int:
+        return size(self.operand.stored(self.order)) * self.operand.dtype.itemsize
+
+    def become_part(self, parent: Storage, start: int, gaps: bool) -> None:
+        while parent.parent is not None and not parent.gaps:
+            parent, start = parent.parent, start + parent.start
+        self.parent, self.start, self.gaps = parent, start, gaps
+        parent.children.append(self)
+
+    def settle(self) -> None:
+        """Find out where it lies, as all its parents are known."""
+        path = [self]
+        while path[-1].home is None and (outer := path[-1].parent) is not None:
+            path.append(outer)
+        for storage in reversed(path):
+            outer = storage.parent
+            if outer is None or storage.home is not None:
+                storage.home = storage.root
+                continue
+            storage.home, storage.ahead = outer.root, outer.ahead + storage.start
+            storage.stride = outer.stride or (outer.row_bytes if storage.gaps else 0)
+
+    def lifetime(self) -> tuple[int, int]:
+        first, last, inside = self.first, self.last, list(self.children)
+        while inside:
+            part = inside.pop()
+            first, last = min(first, part.first), max(last, part.last)
+            inside += part.children
+        return first, last
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An operation on storages, the result last, done for the item of this number."""
+
+    operation: Operation
+    storages: tuple[Storage, ...]
+    item: int
+
+
+class Placement:
+    """Storages for a list of items.
+
+    given: operands of the arrays that come from outside, by key. wanted: keys of values to be kept to the end.
+    placed: operations in order, conversions among them. forms: of each value by key, the one it is made in first.
+    borders: storages whose border is to be filled once. arena: its size in bytes.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        given: dict[Key, Operand],
+        wanted: Sequence[Key],
+        convert: Conversion,
+    ) -> None:
+        self.convert = convert
+        self.placed: list[Placed] = []
+        self.forms: dict[Key, list[Storage]] = {}
+        self._producers: dict[Storage, Operation] = {}
+        self._conversions: dict[Storage, Operation] = {}
+        for key, operand in given.items():
+            self.forms[key] = [Storage(operand, "plain", key)]
+        for number, item in enumerate(items):
+            if isinstance(item, Foreign):
+                self._foreign(item, number, given)
+            else:
+                for task in item.tasks if isinstance(item, Chain) else (item,):
+                    self._task(task, number)
+        for key in wanted:
+            self._keep(key, len(items))
+        self._merge()
+        self._join()
+        self._allocate(len(items))
+
+    def _foreign(self, item: Foreign, number: int, given: dict[Key, Operand]) -> None:
+        for key in item.inputs:
+            self._keep(key, number)
+        for key in item.outputs:
+            self.forms[key] = [Storage(given[key], "plain", key, first=number, last=number)]
+
+    def _keep(self, key: Key, number: int) -> None:
+        """The value is read from outside at this step."""
+        storage = self.forms[key][0]
+        storage.last, storage.shown = number, True
+
+    def _task(self, task: Task, number: int) -> None:
+        source, result = self._orders(task)
+        operation = task.operation.lying(source) if task.operation.source_order == "any" else task.operation
+        inputs = []
+        for place, key in enumerate(task.inputs):
+            operand = operation.operands[place]
+            storage = self._form(key, operand, _memory(source, operand.shape), number)
+            storage.last = number
+            storage.readers.append((operation, place))
+            inputs.append(storage)
+        output = Storage(operation.result, _memory(result, operation.result.shape), first=number, last=number)
+        self.forms[task.output] = [output]
+        if operation.view and not inputs[0].gaps:
+            output.key = inputs[0].key
+            output.become_part(inputs[0], 0, False)
+            return
+        self._producers[output] = operation
+        self.placed.append(Placed(operation, (*inputs, output), number))
+
+    def _orders(self, task: Task) -> tuple[Order, Order]:
+        """In which order the operation reads, and in which it writes."""
+        operation = task.operation
+        if operation.source_order != "any":
+            return operation.source_order, operation.result_order
+        forms = [self.forms[key][0] for key in task.inputs]
+        chosen = next((f.order for f in forms if f.key is None), forms[0].order if forms else "plain")
+        return chosen, chosen
+
+    def _form(self, key: Key, operand: Operand, order: Order, number: int) -> Storage:
+        """The value in this order and with this border; made by a conversion if it is not there yet."""
+        forms = self.forms[key]
+        for storage in forms:
+            if storage.order == order and storage.operand.same_border(operand):
+                return storage
+        plain = Operand(operand.shape, operand.dtype)
+        if not any(operand.border):
+            for storage in forms:
+                if _same_memory(operand.shape) and not any(storage.operand.border):
+                    twin = Storage(plain, order, storage.key, first=number, last=number)
+                    twin.become_part(storage, 0, False)
+                    forms.append(twin)
+                    return twin
+        source = next(s for s in forms if not any(s.operand.border))
+        made = Storage(operand, order, first=number, last=number)
+        source.last = max(source.last, number)
+        operation = self.convert(source.operand, source.order, operand, order)
+        source.readers.append((operation, 0))
+        self._producers[made] = self._conversions[made] = operation
+        self.placed.append(Placed(operation, (source, made), number))
+        forms.append(made)
+        return made
+
+    def _merge(self) -> None:
+        """Where a result is only converted, let its operation write the converted form, if it can."""
+        makers = {p.storages[-1]: n for n, p in enumerate(self.placed)}
+        gone = set()
+        for number, placed in enumerate(self.placed):
+            source, made = placed.storages[0], placed.storages[-1]
+            if placed.operation is not self._conversions.get(made) or source not in makers or source.shown:
+                continue
+            maker = self.placed[makers[source]]
+            direct = maker.operation.into(made.operand, made.order) if len(source.readers) == 1 else None
+            if direct is None or source.children:
+                continue
+            if any(s.order != _memory(direct.source_order, s.operand.shape) for s in maker.storages[:-1]):
+                continue
+            made.first = maker.item
+            self._producers[made] = direct
+            self.placed[makers[source]] = Placed(direct, (*maker.storages[:-1], made), maker.item)
+            gone.add(number)
+        self.placed = [placed for number, placed in enumerate(self.placed) if number not in gone]
+
+    def _join(self) -> None:
+        """Let producers write into the results of concatenations that copy what they make."""
+        for placed in self.placed:
+            concat = placed.operation
+            whole = placed.storages[-1]
+            for place, storage in enumerate(placed.storages[: len(concat.copied)]):
+                if concat.copied[place] and self._can_join(storage, concat.order):
+                    storage.become_part(whole, concat.parts[place], True)
+
+    def _can_join(self, storage: Storage, order: Order) -> bool:
+        producer = self._producers.get(storage)
+        if producer is None or not producer.gaps or any(storage.operand.border):
+            return False
+        if storage.parent is not None or storage.key is not None or any(not child.gaps for child in storage.children):
+            return False
+        flat = len(storage.operand.shape) == 2
+        fits = ("channels", "rows", "any") if flat else ("channels", "any") if order == "channels" else ("rows",)
+        if order == "channels" and storage.order != "channels" and not flat:
+            return False
+        if any(reader.operands[place].tight for reader, place in storage.readers):
+            return False
+        return producer.result_order in fits and all(reader.source_order in fits for reader, _ in storage.readers)
+
+    def _allocate(self, end: int) -> None:
+        for forms in self.forms.values():
+            for storage in forms:
+                storage.settle()
+        made = (storage for placed in self.placed for storage in placed.storages)
+        roots = list(dict.fromkeys(storage.root for storage in made if storage.root.key is None))
+        needs = []
+        for root in roots:
+            first, last = root.lifetime()
+            if any(root.operand.border):
+                first, last = 0, end
+            needs.append(Need(root.nbytes, first, last))
+        offsets, self.arena = arrange(needs)
+        for root, offset in zip(roots, offsets, strict=True):
+            root.offset = offset
+        self.borders = [root for root in roots if any(root.operand.border)]
+
+
+def _memory(order: Order, shape: Sequence[int]) -> Order:
+    return "channels" if order == "channels" and len(shape) > 2 else "plain"
+
+
+def _same_memory(shape: Sequence[int]) -> bool:
+    """Whether an array without gaps is the same bytes in both orders."""
+    return len(shape) < 3 or shape[1] == 1 or size(shape[2:]) == 1 or not np.prod(shape, dtype=np.int64)

@@ -1,0 +1,95 @@
+"""What the time of a program's run was spent on: notes that its threads take, and what they say about each item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.native.plan.placement import Key
+from qrun.native.proof.thresholds import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Calls first..end-1, or, where they are none, the item that runs elsewhere; arrays that are not needed after it.
+
+    tiles: of its calls.
+    """
+
+    first: int
+    end: int
+    item: int = -1
+    frees: tuple[Key, ...] = ()
+    tiles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """When a stretch began and ended (perf_counter_ns), and the processor's clock in each thread, the leader's first.
+
+    ticks: [threads, calls + 1, 2]: when the thread came to each of the calls, and when it ended its own work on it; then
+           when it came to the end. Those of a thread that was not there are older than the leader's.
+    """
+
+    stretch: Stretch
+    begin: int
+    end: int
+    ticks: Ints
+
+    @property
+    def nanoseconds(self) -> Ints:
+        """The ticks on the clock of begin and end."""
+        ticks = self.ticks - self.ticks[0, 0, 0]
+        scale = (self.end - self.begin) / max(int(ticks[0, -1, 0]), 1)
+        found: Ints = self.begin + (ticks * scale).astype(np.int64)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Values asked for, and what the time was spent on."""
+
+    values: Mapping[Any, np.ndarray[Any, Any]]
+    stamps: tuple[Stamp, ...]
+
+
+def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[list[int], list[int]]:
+    """For each item when it started (perf_counter_ns) and how many ns it took, 0 for what nobody had to run: that starts
+    when the item before it ends.
+
+    item_of: each call's item. The time of a call is the leader's, with its wait for the helpers.
+    """
+    starts, spans = [0] * items, [0] * items
+    for stamp in stamps:
+        stretch = stamp.stretch
+        if stretch.item >= 0:
+            starts[stretch.item], spans[stretch.item] = stamp.begin, stamp.end - stamp.begin
+            continue
+        ns = stamp.nanoseconds[0, :, 0].tolist()
+        for item, start, end in zip(item_of[stretch.first : stretch.end], ns[:-1], ns[1:], strict=True):
+            starts[item] = starts[item] or start
+            spans[item] += end - start
+    now = stamps[0].begin if stamps else 0
+    for item in range(items):
+        starts[item] = starts[item] or now
+        now = starts[item] + spans[item]
+    return starts, spans
+
+
+def helped(stamps: Sequence[Stamp], item_of: Sequence[int]) -> dict[int, list[tuple[int, int, int]]]:
+    """By item, the times in which helpers worked on it: the helper's number from 1, start (perf_counter_ns), ns."""
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for stamp in stamps:
+        if stamp.stretch.item >= 0:
+            continue
+        ns = stamp.nanoseconds
+        came, ended = ns[1:, :-1, 0], ns[1:, :-1, 1]
+        present = (ended > came) & (came >= stamp.begin) & (ended <= stamp.end)
+        for helper, call in np.argwhere(present).tolist():
+            start, end = int(came[helper, call]), int(ended[helper, call])
+            item = item_of[stamp.stretch.first + call]
+            found.setdefault(item, []).append((helper + 1, start, end - start))
+    return found

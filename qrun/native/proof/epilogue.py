@@ -1,0 +1,179 @@
+"""Search and proof of cheap requantizations that equal the exact one.
+
+The two float32 constants of a candidate have only their product prescribed; trying several pairs finds one that agrees
+for practically every channel. What is left goes to float64, proven in the same way, and then to a table of the steps,
+which needs no proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.spec import LIMITS
+from qrun.native.errors import Declined
+from qrun.native.proof.search import INSIDE, RAISED, RAISED_ENDS, SINGLE, FloatBounds, Search, Singles
+from qrun.native.proof.thresholds import INT32, Bools, Floats, Ints, is_plain, multiplier, wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a requantization computes.
+
+    x_scale, y_scale: float32; w_scale: float32 [N] or [1].
+    out, zero_point:  "u8" or "s8", and the output's zero point.
+    arith:            "exact" or "ort".
+
+    Raises Declined for anything else.
+    """
+
+    x_scale: np.float32
+    w_scale: np.ndarray[Any, np.dtype[np.float32]]
+    y_scale: np.float32
+    out: str
+    zero_point: int
+    arith: str = "exact"
+
+    def __post_init__(self) -> None:
+        scales = (self.x_scale, self.w_scale, self.y_scale)
+        if any(np.asarray(scale).dtype != np.float32 for scale in scales) or self.w_scale.ndim != 1:
+            raise Declined("scales are not float32 numbers and a float32 vector")
+        if self.out not in LIMITS or self.arith not in ("exact", "ort"):
+            raise Declined(f"no native results of type {self.out} in {self.arith} arithmetic")
+        low, high = LIMITS[self.out]
+        if not low <= self.zero_point <= high:
+            raise Declined(f"zero point {self.zero_point} is outside {low}..{high}")
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """Per channel: which forms equal the exact result, and their constants.
+
+    y32, x32: a and b serve; f64: m serves (only looked for if some channel lacks x32). The table always serves.
+    why: number in REASONS, 0 where y32 serves.
+    """
+
+    y32: Bools
+    x32: Bools
+    f64: Bools
+    a: Singles
+    b: Singles
+    m: Floats
+    why: np.ndarray[Any, np.dtype[np.int8]]
+
+    def part(self, channels: slice | Ints) -> Proven:
+        return Proven(*(getattr(self, field.name)[channels] for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Pairs to try first, and before nothing else is searched: per channel a and b, a = 0 where none was found."""
+
+    a: Singles
+    b: Singles
+
+
+REASONS = (
+    "",
+    "a multiplier that is zero, negative, not finite or at least 512",
+    "a step beyond 2^22",
+    "a step beyond 2^24",
+    "sums beyond 2^26",
+    "results beyond 2^22 before they saturate",
+    "exact ties",
+    "no constants found",
+    "no float32 multiply-add on this CPU",
+)
+_PLAIN, _FAR_RAISED, _FAR, _WIDE, _LARGE, _TIES, _NONE, _NO_FMA = range(1, len(REASONS))
+
+
+def prove(
+    target: Target,
+    low: Ints,
+    high: Ints,
+    fma: bool = True,
+    guess: Guess | None = None,
+    float_bounds: FloatBounds | None = None,
+) -> Proven:
+    """Find and prove the constants of every channel.
+
+    low, high [N]: bounds of the accumulator, inside int32. fma: the CPU's float32 multiply-add rounds once.
+    guess: what an earlier search found for the same channels; it saves the search, not the proof.
+    float_bounds: finds bounds as numpy_bounds does, but faster.
+    """
+    n = len(low)
+    scales = np.broadcast_to(target.w_scale, (n,))
+    if n > 1 and (scales == scales[0]).all():
+        first = None if guess is None else Guess(guess.a[:1], guess.b[:1])
+        target, ends = replace(target, w_scale=scales[:1]), (low.min(keepdims=True), high.max(keepdims=True))
+        one = prove(target, *ends, fma, first, float_bounds)
+        return one.part(np.zeros(n, np.int64))
+    with np.errstate(all="ignore"):
+        m = multiplier(target.x_scale, scales, target.y_scale)
+        proven = _unproven(m)
+        rows = np.flatnonzero(is_plain(m))
+        if len(rows):
+            x, w, y = (
+                np.abs(np.asarray(scale, np.float64)) for scale in (target.x_scale, scales[rows], target.y_scale)
+            )
+            want = wanted(LIMITS[target.out][0], target.zero_point)
+            search = Search((x, w, y), want, low[rows], high[rows], fma, float_bounds)
+            _prove(search, rows, guess, proven)
+            if not proven.x32.all():
+                proven.f64[rows] = search.serves_float64()
+    return proven
+
+
+def _unproven(m: Floats) -> Proven:
+    n, plain = len(m), is_plain(m)
+    y32, x32, f64 = (np.zeros(n, np.bool_) for _ in range(3))
+    why = np.where(plain, 0, _PLAIN).astype(np.int8)
+    return Proven(y32, x32, f64, np.zeros(n, np.float32), np.zeros(n, np.float32), np.where(plain, m, 0.0), why)
+
+
+def _prove(search: Search, channels: Ints, guess: Guess | None, proven: Proven) -> None:
+    """Fill in what float32 can do for `channels`, those of the search."""
+    n = len(channels)
+    a, b = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    reach = np.maximum(np.abs(search.low), np.abs(search.high))
+    large = reach * search.m >= INSIDE
+    rows = np.flatnonzero((search.far < SINGLE) & ~large)
+    pairs = None if guess is None else (guess.a[channels], guess.b[channels])
+    if pairs is not None:
+        rows = rows[pairs[0][rows] > 0]
+    for some, first, second in search.candidates(a, rows, pairs):
+        if len(some):
+            good = search.serves(some, first, second)
+            a[some[good]], b[some[good]] = first[good], second[good]
+    done = a > 0
+    raised = np.flatnonzero(done)
+    raised = raised[search.serves_raised(raised, a[raised], b[raised])]
+    proven.x32[channels], proven.a[channels], proven.b[channels] = done, a, b
+    proven.y32[channels[raised]] = True
+    if len(raised) < n:
+        proven.why[channels] = _reasons(search, done, reach, large)
+        proven.why[channels[raised]] = 0
+
+
+def _reasons(search: Search, done: Bools, reach: Ints, large: Bools) -> Ints:
+    """Why channels lack x32, or y32 where that is done."""
+    if not search.fma:
+        raised = np.full(len(done), _NO_FMA)
+    else:
+        raised = np.select([search.far >= RAISED, reach >= RAISED_ENDS], [_FAR_RAISED, _WIDE], _TIES)
+    tied = search.has_ties(np.arange(len(done)))
+    return np.select([done, search.far >= SINGLE, large, tied], [raised, _FAR, _LARGE, _TIES], _NONE)
+
+
+def int32_bounds(low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """Bounds of the wrapped accumulator: those given, or all of int32 where they leave it."""
+    wraps = (low < INT32[0]) | (high > INT32[1])
+    return np.where(wraps, INT32[0], low), np.where(wraps, INT32[1], high)
+
+
+def ort_multiplier(target: Target) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """fl32(fl32(x_scale * w_scale) / y_scale), the multiplier of onnxruntime; as many as w_scale has."""
+    with np.errstate(all="ignore"):
+        return np.asarray(np.float32(target.x_scale) * target.w_scale / np.float32(target.y_scale), np.float32)

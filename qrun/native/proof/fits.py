@@ -1,0 +1,279 @@
+"""Cheap forms of elementwise 8-bit functions: searched for, and proven on every entry of the function's table.
+
+Codes are u = 0..255, int8 ones 128 higher. The forms are those of emit/point.py and emit/pair.py; rounding is emulated bit for
+bit, with or without a fused multiply-add. Constants are nudged until every entry agrees; what never does is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.bytes import DOUBLES
+from qrun.native.proof.thresholds import Bools, Floats, Ints
+
+Singles = np.ndarray[Any, np.dtype[np.float32]]
+Words = Mapping[str, int]
+Candidate = tuple[str, Callable[[slice], Floats], dict[str, int]]
+"""A form, its values before rounding in some rows of the table, and its words."""
+
+CODES = np.arange(256, dtype=np.float64)
+_LARGEST = 2.0**30
+_INT16 = 2**15 - 1
+_PAIRS = 4
+_SCALES = 6
+_FAR = 1e6
+_INTEGERS = 1.5 * 2.0**52
+"""float64 numbers around it are integers, and their low words too."""
+_SHORT = 40
+_GRIDS = (32, 36, 28, 24, 40)
+_STEEPEST = 300.0
+_CUTS = 8
+_LINE_TRIES = ((0, False), (0, True), (1, True), (-1, True))
+"""Nudges of the slope, and whether the offset is that of the rounded slope or of the exact one."""
+_SHARES = tuple(slice(first, None, 8) for first in range(8))
+"""Rows of a table that are looked at together: what is wrong is so in most of them, and they stay in the cache."""
+_NUDGES = (
+    (0, 0, 0), (0, 0, 1), (0, 0, -1), (1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (1, 0, 1), (1, 0, -1), (-1, 0, 1),
+    (-1, 0, -1), (0, 1, 1), (0, 1, -1), (0, -1, 1), (0, -1, -1), (1, 1, 0), (-1, -1, 0), (1, -1, 0), (-1, 1, 0),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """An estimate: y is about a * (u - u_zero) + b * (v - v_zero) + zero; inside: zero is added before rounding."""
+
+    a: float
+    b: float
+    u_zero: int
+    v_zero: int
+    zero: int
+    inside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """An estimate: y is about m * (u - u_zero) * (v - v_zero) + zero."""
+
+    m: float
+    u_zero: int
+    v_zero: int
+    zero: int
+    inside: bool = False
+
+
+def fused(product: Floats, addend: Any) -> Floats:
+    """float32(product + addend) with one rounding. product: exact products of float32; addend: float32 values."""
+    total = np.asarray(product + addend)
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    if np.any(error):
+        bits = total.view(np.int64)
+        inexact = (error != 0) & (bits & 1 == 0)
+        total = (bits + np.where(inexact, np.where((error > 0) == (total > 0), 1, -1), 0)).view(np.float64)
+    return _single(total)
+
+
+def fit_lines(tables: Ints, limits: tuple[int, int], fma: bool) -> tuple[Bools, Singles, Singles, int]:
+    """For tables [N, 256], values within limits: which have a line, its a and b, and the `add` of all.
+
+    y = saturate(RNE(u * a + b) + add)
+    """
+    low, high = limits
+    upper = np.where(tables >= high, _FAR, tables + 0.5)
+    lower = np.where(tables <= low, -_FAR, tables - 0.5)
+    slopes = _slopes(upper, lower)
+    best: tuple[Bools, Singles, Singles, int] | None = None
+    for add in (0, 1):
+        done = np.zeros(len(tables), np.bool_)
+        a, b = np.zeros(len(tables), np.float32), np.zeros(len(tables), np.float32)
+        for nudge, rounded in _LINE_TRIES:
+            rows = np.flatnonzero(~done)
+            slope = _nudged(slopes[rows], nudge)
+            product = slope.astype(np.float64)[:, None] * CODES
+            near = product if rounded else slopes[rows, None] * CODES
+            middle = ((lower[rows] - near).max(axis=1) + (upper[rows] - near).min(axis=1)) / 2
+            offset = (middle - add).astype(np.float32)
+            value = _mul_add(product, offset.astype(np.float64)[:, None], fma)
+            good = _agree(value, add, tables[rows], limits).all(axis=1)
+            hit = rows[good]
+            a[hit], b[hit], done[hit] = slope[good], offset[good], True
+        if best is None or done.sum() > best[0].sum():
+            best = done, a, b, add
+        if done.all():
+            break
+    assert best is not None
+    return best
+
+
+def _slopes(upper: Floats, lower: Floats) -> Floats:
+    """The slopes a of the lines that stay farthest inside lower <= a * u + b <= upper: cutting planes.
+
+    The room that a slope leaves, min(upper - a * u) - max(lower - a * u), is concave and piecewise linear in a; the next
+    slope is where the tangents at the ends of the range meet.
+    """
+    ends = [_tangents(upper, lower, np.full(len(upper), end)) for end in (-_STEEPEST, _STEEPEST)]
+    (left_room, left_rise), (right_room, right_rise) = ends
+    middle = np.zeros(len(upper))
+    for _ in range(_CUTS):
+        bend = left_rise - right_rise
+        middle = np.where(bend > 0, (right_room - left_room) / np.where(bend > 0, bend, 1), middle)
+        room, rise = _tangents(upper, lower, middle)
+        left, right = rise >= 0, rise <= 0
+        left_room, left_rise = np.where(left, room, left_room), np.where(left, rise, left_rise)
+        right_room, right_rise = np.where(right, room, right_room), np.where(right, rise, right_rise)
+    return middle
+
+
+def _tangents(upper: Floats, lower: Floats, slopes: Floats) -> tuple[Floats, Floats]:
+    """Of the room at these slopes: where the tangent meets the axis of no slope, and its rise."""
+    product = slopes[:, None] * CODES
+    rows = np.arange(len(slopes))
+    top, bottom = np.argmin(upper - product, axis=1), np.argmax(lower - product, axis=1)
+    return upper[rows, top] - lower[rows, bottom], (bottom - top).astype(np.float64)
+
+
+def fit_pair(
+    table: Ints, near: Sum | Product, limits: tuple[int, int], fma: bool, signed: bool
+) -> tuple[str, Words] | None:
+    """A form of emit/pair.py that gives table [256, 256], values within limits, and its words; None if none was found.
+
+    signed: codes are int8.
+    """
+    numbers = (near.a, near.b) if isinstance(near, Sum) else (near.m,)
+    if not all(1e-6 < abs(number) < 1e6 for number in numbers):
+        return None
+    tries: tuple[Iterator[Candidate], ...] = (_products(near),) if isinstance(near, Product) else (
+        _ints(near, fma), _chains(near, fma, 128 * signed), _doubles(near))  # fmt: skip
+    for candidates in tries:
+        for form, values, words in candidates:
+            if all(_agree(values(rows), words["add"], table[rows], limits).all() for rows in _SHARES):
+                return form, words
+    return None
+
+
+def _ints(near: Sum, fma: bool) -> Iterator[Candidate]:
+    """int: small A / B close to a / b."""
+    steep = abs(near.a) > abs(near.b)
+    large, small = (near.a, near.b) if steep else (near.b, near.a)
+    first = np.arange(1, _INT16 + 1, dtype=np.float64)
+    second = np.rint(first * (small / large))
+    scale = (large / first).astype(np.float32).astype(np.float64)
+    error = np.abs(scale * first - large) + np.abs(scale * second - small)
+    for best in sorted(np.argpartition(error, _PAIRS)[:_PAIRS], key=lambda i: (error[i], i)):
+        a, b = (first[best], second[best]) if steep else (second[best], first[best])
+        left, right = a * (CODES - near.u_zero), b * (CODES - near.v_zero)
+        offset = int(-a * near.u_zero - b * near.v_zero)
+        weights = int(a) & 0xFFFF | (int(b) & 0xFFFF) << 16
+        for c, add in _places(near):
+            words = {"weights": weights, "offset": offset, "m": _bits(scale[best]), "c": _bits(c), "add": add}
+            yield "int", partial(_int_values, left, right, scale[best], c, fma), words
+
+
+def _chains(near: Sum, fma: bool, shift: int) -> Iterator[Candidate]:
+    """fma: the factors as float32, and the zero points in the constant, rounded as onnxruntime does on the way."""
+    a, b = float(np.float32(near.a)), float(np.float32(near.b))
+    zeros = float(fused(np.asarray(a * (near.u_zero - shift)), _single(b * (near.v_zero - shift))))
+    for nudges in _NUDGES:
+        for c, add in _places(near):
+            ka, kb, kc = (float(_nudged(v, n)) for v, n in zip((a, b, c - zeros), nudges, strict=True))
+            right = _mul_add(kb * (CODES - shift), kc, fma)
+            left = (ka * (CODES - shift))[:, None]
+            words = {"a": _bits(ka), "b": _bits(kb), "c": _bits(kc), "add": add}
+            yield "fma", partial(_chain_values, left, right, fma), words
+
+
+def _doubles(near: Sum) -> Iterator[Candidate]:
+    """f64: sums are rounded to a grid where what is meant to be a tie is one, and nothing else.
+
+    Factors of so few bits that products with DOUBLES + 255 are exact.
+    """
+    ka, kb = (_shortened(factor) for factor in (near.a, near.b))
+    left, right = (DOUBLES + CODES) * ka, (DOUBLES + CODES) * kb
+    zeros = -(DOUBLES + near.u_zero) * ka - (DOUBLES + near.v_zero) * kb
+    for grid in _GRIDS:
+        snap = 1.5 * 2.0 ** (52 - grid)
+        for c, add in _places(near):
+            numbers = {"a": ka, "b": kb, "c": zeros + c, "snap": snap, "turn": _INTEGERS - snap}
+            words = {name: int(np.float64(number).view(np.int64)) for name, number in numbers.items()}
+            values = partial(_double_values, left, right + numbers["c"], snap)
+            yield "f64", values, words | {"add": add}
+
+
+def _products(near: Product) -> Iterator[Candidate]:
+    """mul: s * m close to the factor, s a small integer."""
+    small = np.arange(1, 257, dtype=np.float64)
+    scale = (near.m / small).astype(np.float32).astype(np.float64)
+    best = np.argsort(np.abs(scale * small - near.m), kind="stable")[:_SCALES]
+    tries = [(1.0, float(np.float32(near.m))), *((float(small[i]), float(scale[i])) for i in best)]
+    tries += [(1.0, float(_nudged(near.m, nudge))) for nudge in (1, -1, 2, -2)]
+    left, right = (CODES - near.u_zero)[:, None], CODES - near.v_zero
+    for s, m in tries:
+        for c, add in _places(near):
+            words = {
+                "u_zero": _bits(near.u_zero), "s": _bits(s), "t": _bits(-s * near.v_zero), "m": _bits(m), "c": _bits(c),
+                "add": add,
+            }  # fmt: skip
+            yield "mul", partial(_product_values, left, right, s * m, c), words
+
+
+def _int_values(left: Floats, right: Floats, scale: float, c: float, fma: bool, rows: slice) -> Floats:
+    return _mul_add((left[rows, None] + right) * scale, c, fma)
+
+
+def _chain_values(left: Floats, right: Floats, fma: bool, rows: slice) -> Floats:
+    return _mul_add(np.broadcast_to(left[rows], (len(left[rows]), len(right))), right, fma)
+
+
+def _double_values(left: Floats, right: Floats, snap: float, rows: slice) -> Floats:
+    total = left[rows, None] + right
+    total += snap
+    total += _INTEGERS - snap
+    return np.asarray(total - _INTEGERS)
+
+
+def _product_values(left: Floats, right: Floats, factor: float, c: float, rows: slice) -> Floats:
+    return _single(_single(left[rows] * right * factor) + c)
+
+
+def _places(near: Sum | Product) -> list[tuple[float, int]]:
+    """The zero point after rounding, or before it: that changes ties, and what float32 can tell apart."""
+    both = [(0.0, near.zero), (float(near.zero), 0)]
+    return both[:1] if not near.zero else both[::-1] if near.inside else both
+
+
+def _agree(values: Floats, add: int, table: Ints, limits: tuple[int, int]) -> Bools:
+    """Where RNE(values) + add, saturated, is the table's; all values must be far inside int32."""
+    if not np.abs(values).max(initial=0) < _LARGEST:
+        return np.zeros(table.shape, np.bool_)
+    return np.asarray(np.clip(np.rint(values) + add, *limits) == table)
+
+
+def _mul_add(product: Floats, addend: Any, fma: bool) -> Floats:
+    if np.ndim(addend) == 0 and addend == 0:
+        return _single(product)
+    return fused(product, addend) if fma else _single(_single(product) + addend)
+
+
+def _single(values: Any) -> Floats:
+    return np.asarray(values).astype(np.float32).astype(np.float64)
+
+
+def _shortened(value: float) -> float:
+    """Rounded to _SHORT bits."""
+    fraction, exponent = np.frexp(value)
+    return float(np.ldexp(np.rint(np.ldexp(fraction, _SHORT)), exponent - _SHORT))
+
+
+def _nudged(value: Any, ulps: int) -> Singles:
+    """float32(value), so many representable numbers on."""
+    bits = np.asarray(value).astype(np.float32).view(np.int32)
+    return np.asarray((bits + np.int32(ulps)).astype(np.int32).view(np.float32))
+
+
+def _bits(value: float) -> int:
+    return int(np.float32(value).view(np.int32))

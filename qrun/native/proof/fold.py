@@ -1,0 +1,121 @@
+"""Weights and zero points to what kernels take: int8 weights, an int32 bias, and bounds of the accumulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qrun.native.proof.thresholds import Ints
+
+Int8s = np.ndarray[Any, np.dtype[np.int8]]
+Int32s = np.ndarray[Any, np.dtype[np.int32]]
+Centred = np.ndarray[Any, np.dtype[np.int8 | np.int16]]
+
+_WIDE = 1 << 23
+_NEAR = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """sum of (x - x_zero) * (w - w_zero) + bias, for channels [N], as sum of kernel activations * centred + constant.
+
+    centred:  int8 or int16 [N, taps, k]: w - w_zero, within -255..255.
+    constant: int32 [N]: bias and the activations' zero point, modulo 2**32.
+    low, high: int64 [N]: bounds of the sum before it wraps.
+    """
+
+    centred: Centred
+    constant: Int32s
+    low: Ints
+    high: Ints
+
+    def part(self, channels: slice) -> Folded:
+        """The sums of some channels."""
+        return Folded(self.centred[channels], self.constant[channels], self.low[channels], self.high[channels])
+
+    def merged(self, groups: int, count: int) -> Folded:
+        """The same sums with `count` neighbouring groups as one, the weights between them zero."""
+        if count == 1:
+            return self
+        n, taps, k = self.centred.shape
+        each = n // groups
+        spread = np.zeros((groups // count, count, each, taps, count, k), self.centred.dtype)
+        own = self.centred.reshape(groups // count, count, each, taps, k)
+        for group in range(count):
+            spread[:, group, :, :, group] = own[:, group]
+        return replace(self, centred=spread.reshape(n, taps, count * k))
+
+    def shifted(self, by: int = 128) -> Folded:
+        """The same sums of activations that are read higher by this."""
+        if not by:
+            return self
+        return replace(self, constant=wrapped(self.constant.astype(np.int64) - by * _sums(self.centred)))
+
+    def lines(self, kernel: tuple[int, int]) -> Folded:
+        """The same sums with a whole kernel row as one tap."""
+        n, _, k = self.centred.shape
+        w = self.centred.reshape(n, kernel[0], kernel[1] * k)
+        return Folded(w, self.constant, self.low, self.high)
+
+
+def fold(
+    w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any], bias: Ints, x_zero: int, signed: bool, shift: int
+) -> Folded:
+    """w int8 or uint8 [N, taps, k]; w_zero and bias [N]; x_zero of activations that are int8 if `signed`.
+
+    shift: what the kernel adds to activations as it reads them.
+    """
+    centred = _centred(w, w_zero)
+    step = max(1, _NEAR // max(centred[:1].size, 1))
+    parts = [centred[i : i + step] for i in range(0, max(len(w), 1), step)]
+    total = np.concatenate([_sums(part) for part in parts])
+    size = np.concatenate([_sums(np.abs(part).view(f"u{part.itemsize}")) for part in parts])
+    above, below = (total + size) // 2, (total - size) // 2
+    least, most = (-128 - x_zero, 127 - x_zero) if signed else (-x_zero, 255 - x_zero)
+    constant = wrapped(bias - (x_zero + shift) * total)
+    return Folded(centred, constant, bias + above * least + below * most, bias + above * most + below * least)
+
+
+def _centred(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any]) -> Centred:
+    """w - w_zero; w itself where nothing is subtracted."""
+    if w.dtype == np.int8 and not w_zero.any():
+        return w
+    if w.dtype == np.uint8 and (w_zero == 128).all():
+        return np.asarray((w ^ 128).view(np.int8))
+    wide = w.astype(np.int16) - w_zero.astype(np.int16)[:, None, None]
+    fits = wide.min(initial=0) >= -128 and wide.max(initial=0) <= 127
+    return wide.astype(np.int8) if fits else wide
+
+
+def _sums(w: np.ndarray[Any, Any]) -> Ints:
+    """By channel."""
+    dtype = np.int32 if w[:1].size < _WIDE else np.int64
+    return np.asarray(w.sum(axis=(1, 2), dtype=dtype), np.int64)
+
+
+def wrapped(values: Ints) -> Int32s:
+    """int64 to int32 modulo 2**32."""
+    return (values & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
+
+
+def int8_taps(centred: Centred) -> tuple[Int8s, list[int]]:
+    """Write weights of -255..255 as sums of int8 taps: int8 [N, more taps, k], and the tap each one reads.
+
+    Weights that fit need nothing; the others (up to 255) take two or three passes over the taps concerned.
+    """
+    taps = list(range(centred.shape[1]))
+    if centred.dtype == np.int8:
+        return centred.astype(np.int8, copy=False), taps
+    parts, sources = [], []
+    rest = centred
+    while True:
+        part = np.clip(rest, -128, 127)
+        parts.append(part.astype(np.int8))
+        sources += taps
+        rest = rest - part
+        keep = np.flatnonzero(rest.any(axis=(0, 2)))
+        if not len(keep):
+            return np.concatenate(parts, axis=1), sources
+        rest, taps = rest[:, keep], [taps[i] for i in keep]

@@ -1,0 +1,287 @@
+"""Proof that a cheap requantization equals the exact one, and the candidates that are tried.
+
+A candidate and the exact function are both monotone in the accumulator, so they agree on [low, high] if they agree at
+low, at high, and at each reachable step and one below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.spec import MAGIC, MAGIC_BITS
+from qrun.native.proof.thresholds import STEPS, Bools, Floats, Ints, plain_steps
+
+FloatBounds = Callable[[Floats, Floats, Floats], Floats]
+"""What finds bounds as numpy_bounds does."""
+Singles = np.ndarray[Any, np.dtype[np.float32]]
+
+_CHUNK = 256
+
+INSIDE = 2.0**22 - 600
+SINGLE = 2**24
+RAISED = 2**22
+RAISED_ENDS = 2**26
+_LONG = 2.0**31 - 600
+_FACTORS = (range(2, 17), range(17, 65), range(65, 257))
+_TRIALS = 1025 + 2 * (np.arange(400) * 611 % 1536)
+_BATCH = 4096
+_PICKS = 4
+_TIGHTEST = 16
+
+
+class Search:
+    """The exact function of N channels with plain multipliers on [low, high], and what agrees with it.
+
+    scales: float64, positive: x, w [N], y. want [255]: the rounded products at the steps.
+    m:    float64 [N], the multiplier.
+    near: some step may be a tie.
+    far:  the largest accumulator, by magnitude, that is a reachable step or one below it.
+    begin, end: the range of reachable steps.
+    """
+
+    def __init__(
+        self,
+        scales: tuple[Any, Floats, Any],
+        want: Ints,
+        low: Ints,
+        high: Ints,
+        fma: bool,
+        float_bounds: FloatBounds | None = None,
+    ) -> None:
+        self.scales, self.low, self.high, self.fma = scales, low, high, fma
+        self._want, self.want = want, want.astype(np.float64)
+        x, w, y = scales
+        n = len(w)
+        self.m = x * w / y
+        self._weights = 1 / (self.want - 0.5)
+        inverse = 1 / self.m
+        self._bounds = (float_bounds or numpy_bounds)(inverse, self.want - 0.5, self._weights)
+        self.near = ~_inside(self._bounds, inverse)
+        self.begin, self.end = np.zeros(n, np.int64), np.full(n, STEPS)
+        first, last = (np.ceil(inverse * (self.want[i] - 0.5)) for i in (0, -1))
+        self.far = np.maximum(np.abs(first - 1), np.abs(last))
+        special = np.flatnonzero(self.near | (first <= low) | (last > high))
+        for start in range(0, len(special), _CHUNK):
+            self._examine(special[start : start + _CHUNK])
+
+    def _examine(self, rows: Ints) -> None:
+        """Correct what is known of channels that have steps near ties or out of reach."""
+        steps = self.steps(rows)
+        self.begin[rows] = np.count_nonzero(steps <= self.low[rows, None], axis=1)
+        self.end[rows] = np.count_nonzero(steps <= self.high[rows, None], axis=1)
+        self._bounds[:, rows] = self._inverse_bounds(steps, self._reach(rows))
+        begin, end, each = self.begin[rows], self.end[rows], np.arange(len(rows))
+        bottom, top = steps[each, np.minimum(begin, STEPS - 1)] - 1, steps[each, end - 1]
+        self.far[rows] = np.where(begin < end, np.maximum(np.abs(bottom), np.abs(top)), 0)
+
+    def _inverse_bounds(self, steps: Floats, reach: Bools) -> Floats:
+        """Between which numbers 1 / product lies if multiplying by `product`, a real number, takes every reachable step to
+        more than want - 1/2, and one below it to less: float64 [2, n].
+
+        step / (want - 1/2) lies on one side of 1 / product, and (step - 1) / (want - 1/2) on the other. Their errors are
+        below 2**-51 of the former, and 2**-52.
+        """
+        at = steps * self._weights
+        below = at - self._weights
+        positive = self._weights > 0
+        low, high = np.where(positive, below, at), np.where(positive, at, below)
+        return np.stack([np.where(reach, low, 0).max(axis=1), np.where(reach, high, np.inf).min(axis=1)])
+
+    def steps(self, rows: Ints) -> Floats:
+        x, w, y = self.scales
+        return plain_steps(x, w[rows], y, self._want)
+
+    def serves(self, rows: Ints, a: Singles, b: Singles) -> Bools:
+        """Whether the pairs (a, b) [n] prove for channels `rows`, in form x32."""
+        good = self._ends_agree(rows, a, b, self._ends(rows).astype(np.float32).astype(np.float64))
+        exact = self._is_exact(rows, a)
+        sure = exact & self._between(rows, a.astype(np.float64) * b.astype(np.float64))
+        left = np.flatnonzero(good & ~sure)
+        good[left] = self.near[rows[left]] | ~exact[left]
+        left = left[good[left]]
+        good[left] = _in_parts(self._agrees, rows[left], a[left], b[left])
+        return good
+
+    def serves_raised(self, rows: Ints, a: Singles, b: Singles) -> Bools:
+        """Whether pairs that prove in form x32 do so in form y32, which differs beyond +-2**22 only."""
+        ends = self._ends(rows)
+        good = (self.far[rows] < RAISED) & (np.abs(ends) < RAISED_ENDS).all(axis=1) & self.fma
+        good &= _single(MAGIC * a.astype(np.float64)) == MAGIC * a.astype(np.float64)
+        bits = np.where(good[:, None], ends, 0).astype(np.int32) + np.int32(MAGIC_BITS)
+        ends = bits.view(np.float32).astype(np.float64) - MAGIC
+        return np.asarray(good & self._ends_agree(rows, a, b, ends))
+
+    def serves_float64(self) -> Bools:
+        """Whether the multiplier in float64 proves, for every channel."""
+        rows = np.arange(len(self.m))
+        ends = self._ends(rows) * self.m[:, None]
+        good = (np.abs(ends) < _LONG).all(axis=1) & self._at_ends(rows, np.rint(ends))
+        return np.asarray(good & _in_parts(self._agrees_in_float64, rows))
+
+    def has_ties(self, rows: Ints) -> Bools:
+        """Channels where float64 finds a reachable step, or one below it, within its own error of a tie."""
+        return _in_parts(self._has_ties, rows)
+
+    def _has_ties(self, rows: Ints) -> Bools:
+        steps, near = self.steps(rows), np.zeros((len(rows), STEPS), np.bool_)
+        for below in (0, 1):
+            product = (steps - below) * self.m[rows, None]
+            near |= np.abs(np.abs(product - np.rint(product)) - 0.5) < 2.0**-40
+        return np.asarray((near & self._reach(rows)).any(axis=1))
+
+    def candidates(
+        self, found: Singles, rows: Ints, guess: tuple[Singles, Singles] | None = None
+    ) -> Iterator[tuple[Ints, Singles, Singles]]:
+        """Pairs to try for `rows`, as long as found[row] is 0: (channels, a, b); a channel may occur several times."""
+        m = self.m
+        if guess is not None:
+            yield rows, guess[0][rows], guess[1][rows]
+            rows = rows[found[rows] == 0]
+        if not len(rows):
+            return
+        yield rows, np.ones(len(rows), np.float32), m[rows].astype(np.float32)
+        for factors in _FACTORS:
+            rows = rows[found[rows] == 0]
+            yield from self._factors(found, rows, np.array(factors))
+        rows = rows[found[rows] == 0]
+        tied = self.has_ties(rows)
+        ties, rows = rows[tied], rows[~tied]
+        single = m.astype(np.float32)
+        for a in (single, np.nextafter(single, np.float32(np.inf)), np.nextafter(single, np.float32(0))):
+            left = ties[found[ties] == 0]
+            yield left, a[left], np.ones(len(left), np.float32)
+        yield from self._trials(found, rows)
+
+    def _factors(self, found: Singles, rows: Ints, factors: Ints) -> Iterator[tuple[Ints, Singles, Singles]]:
+        """Pairs (factor, m / factor) without a rounding before the last one, likely to prove."""
+        if len(rows):
+            quotients = (self.m[rows, None] / factors).astype(np.float32)
+            products = quotients.astype(np.float64) * factors
+            likely = self._between(rows[:, None], products) & (factors * self.far[rows, None] < SINGLE)
+            yield from _picks(found, rows, factors, quotients, likely)
+
+    def _trials(self, found: Singles, rows: Ints) -> Iterator[tuple[Ints, Singles, Singles]]:
+        """Pairs (trial, m / trial) that agree where it is hardest."""
+        if not len(rows):
+            return
+        points, reached, want = self._tightest(rows)
+        size = max(1, _BATCH // len(rows))
+        for start in range(0, len(_TRIALS), size):
+            left = np.flatnonzero(found[rows] == 0)
+            if not len(left):
+                return
+            factors = _TRIALS[start : start + size]
+            quotients = (self.m[rows[left], None] / factors).astype(np.float32)
+            rounded = _single(points[left, None] * factors[:, None])
+            results = self._product(rounded, quotients.astype(np.float64)[..., None])
+            likely = ((results >= want[left, None]) == reached[left, None]).all(axis=2)
+            yield from _picks(found, rows[left], factors, quotients, likely)
+
+    def _is_exact(self, rows: Ints, a: Singles) -> Bools:
+        """Whether a times a reachable step, or one below it, needs no rounding, and the product by b just one."""
+        whole = (a == np.rint(a)) & (a >= 1) & (a <= 4096)
+        return np.asarray(whole & (a * self.far[rows] < SINGLE) & self.fma)
+
+    def _between(self, rows: Ints, product: Floats) -> Bools:
+        """Whether multiplying by `product`, a real number, steps where the exact function does."""
+        return _inside(self._bounds[:, rows], 1 / product)
+
+    def _reach(self, rows: Ints) -> Bools:
+        columns = np.arange(STEPS)
+        return np.asarray((columns >= self.begin[rows, None]) & (columns < self.end[rows, None]))
+
+    def _ends(self, rows: Ints) -> Floats:
+        return np.stack([self.low[rows], self.high[rows]], axis=1).astype(np.float64)
+
+    def _product(self, p: Floats, b: Floats) -> Floats:
+        return np.asarray(np.rint(p * b if self.fma else _single(p * b)))
+
+    def _ends_agree(self, rows: Ints, a: Singles, b: Singles, ends: Floats) -> Bools:
+        """Whether the pairs give the exact results at `ends` [n, 2], the float32 values of low and high."""
+        first, second = a.astype(np.float64)[:, None], b.astype(np.float64)[:, None]
+        edge = _single(ends * first)
+        inside = (np.abs(edge * second) < INSIDE).all(axis=1)
+        return np.asarray(inside & self._at_ends(rows, self._product(edge, second)))
+
+    def _at_ends(self, rows: Ints, results: Floats) -> Bools:
+        bottom = self.want[0] - 1
+        exact = np.stack([self.begin[rows], self.end[rows]], axis=1) + bottom
+        return np.asarray((np.minimum(np.maximum(results, bottom), bottom + STEPS) == exact).all(axis=1))
+
+    def _agrees(self, rows: Ints, a: Singles, b: Singles) -> Bools:
+        first, second = a.astype(np.float64)[:, None], b.astype(np.float64)[:, None]
+        steps = self.steps(rows)
+        at, below = (self._product(_single((steps - i) * first), second) for i in (0, 1))
+        return self._at_steps(rows, at, below)
+
+    def _agrees_in_float64(self, rows: Ints) -> Bools:
+        m, steps = self.m[rows, None], self.steps(rows)
+        return self._at_steps(rows, np.rint(steps * m), np.rint((steps - 1) * m))
+
+    def _tightest(self, rows: Ints) -> tuple[Floats, Bools, Floats]:
+        """For each of `rows`, the accumulators [n, _TIGHTEST] where candidates fail most, whether they reach the next
+        result, and which."""
+        steps, reach = self.steps(rows), self._reach(rows)
+        both = np.concatenate([steps, steps - 1], axis=1)
+        want = np.concatenate([np.where(reach, self.want, -np.inf), np.where(reach, self.want, np.inf)], axis=1)
+        slack = np.abs(both * self.m[rows, None] / (want - 0.5) - 1)
+        pick = np.argpartition(slack, _TIGHTEST, axis=1)[:, :_TIGHTEST]
+        return np.take_along_axis(both, pick, 1), pick < STEPS, np.take_along_axis(want, pick, 1)
+
+    def _at_steps(self, rows: Ints, at: Floats, below: Floats) -> Bools:
+        """Whether rounded results at the reachable steps, and one below them, are the exact ones."""
+        wrong = (at < self.want) | (below >= self.want)
+        return np.asarray(~(wrong & self._reach(rows)).any(axis=1))
+
+
+def numpy_bounds(inverse: Floats, halves: Floats, weights: Floats) -> Floats:
+    """As Search._inverse_bounds, with all steps, as float64 finds them for multipliers 1 / inverse [n].
+
+    If `inverse` lies well between the bounds, then these steps are the exact ones: the multiplier takes them to more than
+    want - 1/2, and one below them to less.
+    """
+    bounds = np.empty((2, len(inverse)))
+    room = np.empty((STEPS, min(len(inverse), _CHUNK)))
+    column, weight, split = halves[:, None], weights[:, None], int(np.count_nonzero(halves < 0))
+    for start in range(0, len(inverse), _CHUNK):
+        chunk = inverse[start : start + _CHUNK]
+        ratios, (low, high) = room[:, : len(chunk)], bounds[:, start : start + _CHUNK]
+        np.multiply(np.ceil(np.multiply(chunk, column, out=ratios), out=ratios), weight, out=ratios)
+        ratios[:split].max(axis=0, initial=0, out=low)
+        ratios[split:].min(axis=0, initial=np.inf, out=high)
+        np.subtract(ratios, weight, out=ratios)
+        np.maximum(low, ratios[split:].max(axis=0, initial=0), out=low)
+        np.minimum(high, ratios[:split].min(axis=0, initial=np.inf), out=high)
+    return bounds
+
+
+def _inside(bounds: Floats, inverse: Floats) -> Bools:
+    margin = inverse * 2.0**-48 + 2.0**-47
+    return np.asarray((bounds[0] < inverse - margin) & (inverse + margin < bounds[1]))
+
+
+def _picks(
+    found: Singles, rows: Ints, factors: Ints, quotients: Singles, likely: Bools
+) -> Iterator[tuple[Ints, Singles, Singles]]:
+    """The first likely pairs [rows, factors] of each row, one after the other."""
+    for _ in range(_PICKS):
+        pick = likely.argmax(axis=1)
+        some = np.flatnonzero(likely[np.arange(len(rows)), pick] & (found[rows] == 0))
+        if not len(some):
+            return
+        yield rows[some], factors[pick[some]].astype(np.float32), quotients[some, pick[some]]
+        likely[some, pick[some]] = False
+
+
+def _in_parts(check: Callable[..., Bools], *arrays: np.ndarray[Any, Any]) -> Bools:
+    """check(*arrays), but for _CHUNK channels at a time."""
+    count = len(arrays[0])
+    parts = [check(*(array[i : i + _CHUNK] for array in arrays)) for i in range(0, count, _CHUNK)]
+    return np.concatenate([np.zeros(0, np.bool_), *parts])
+
+
+def _single(values: Any) -> Floats:
+    return np.asarray(values).astype(np.float32).astype(np.float64)
