@@ -18,6 +18,8 @@ import qrun
 from qrun.errors import OperatorError
 from qrun.ir import Array, Node
 from qrun.ir.schema import OPSETS, Formal, schema
+from qrun.native.emit.isa import ISAS
+from qrun.native.emit.kernel import emitters
 from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
@@ -52,6 +54,8 @@ OWNERS = {
 }
 """Packages, and the layers or modules that may import them; report.header prints onnx's version."""
 NATIVE_SEES = ("errors", "memory", "shapes", "native")
+ENGINE = ("errors", "emit", "machine", "proof", "kernels", "plan")
+"""The rooms of the native engine, from the ground up; only `emit` names instruction sets."""
 
 
 def modules() -> dict[str, str]:
@@ -79,6 +83,33 @@ def imports(source: str, typing: bool = False) -> Iterator[str]:
             assert not node.level, "relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         pending += ast.iter_child_nodes(node)
+
+
+def engine_violations(name: str, source: str) -> list[str]:
+    """Imports between the rooms of the native engine that lead up, and instruction sets that are named outside of emit.
+
+    The kind of a kernel may be called like one; "fma" is also an operation.
+    """
+    layer, _, rest = name.partition(".")
+    room = rest.partition(".")[0]
+    if layer != "native" or not room:
+        return []
+    found = [] if room in ENGINE else [f"{name} belongs to no room of the engine: add it to ENGINE"]
+    for target in imports(source, typing=True):
+        other = target.removeprefix("qrun.native.").partition(".")[0]
+        if target.startswith("qrun.native.") and room in ENGINE:
+            if other not in ENGINE:
+                found.append(f"{name} imports {target}: rooms do not use what the package exports")
+            elif ENGINE.index(other) > ENGINE.index(room):
+                found.append(f"{name} imports {target}, a later room")
+    if room != "emit":
+        told = {known for isa in ISAS for known in (isa.name, isa.dot, *isa.needs)} - {*emitters(), "fma"}
+        found += [f"{name} names {word!r}" for word in strings(source) if word in told]
+    return found
+
+
+def strings(source: str) -> list[str]:
+    return [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
 
 
 def below(name: str, packages: Iterable[str]) -> str:
@@ -133,8 +164,7 @@ def longest(target: str, names: Container[str]) -> str:
 
 def operator_names(source: str) -> list[str]:
     known = {s.name for s in onnx.defs.get_all_schemas()} | {op_type for _, op_type in REGISTRY}
-    strings = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return [s for s in strings if s in known]
+    return [s for s in strings(source) if s in known]
 
 
 def test_layers() -> None:
@@ -146,6 +176,49 @@ def test_layers() -> None:
 
 def test_few_modules_at_the_root() -> None:
     assert len([path for path in ROOT.iterdir() if path.suffix == ".py"]) <= 8
+
+
+def test_rooms_of_the_engine() -> None:
+    found = {name: source for name, source in modules().items() if name.startswith("native.")}
+    assert len(found) > 50
+    assert [v for name, source in found.items() for v in engine_violations(name, source)] == []
+
+
+def test_a_class_of_the_engine_has_its_name_to_itself() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, source in modules().items():
+        for node in ast.parse(source).body if name.startswith("native.") else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_emitters_are_declared_where_they_are() -> None:
+    """Each module of emit that declares emitters is found, and no kind is known that is declared nowhere."""
+    declared = {
+        kind
+        for name, source in modules().items()
+        for kinds in re.findall(r"^@emitter\((.*)\)$", source, re.M)
+        for kind in re.findall(r'"(\w+)"', kinds)
+        if name.startswith("native.emit.")
+    }
+    assert declared == set(emitters())
+    assert len(declared) > 30
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "seen"),
+    [
+        ("native.emit.dense", "from qrun.native.machine.compile import Kernels", "later room"),
+        ("native.proof.fold", "def f():\n    from qrun.native.kernels import conv", "later room"),
+        ("native.kernels.conv", "from qrun.native import Engine", "what the package exports"),
+        ("native.kernels.conv", "wide = isa.name == 'avx2'", "names 'avx2'"),
+        ("native.plan.arena", "dot = 'vnni512'", "names 'vnni512'"),
+        ("native.other", "", "no room"),
+    ],
+)
+def test_violations_in_the_engine_are_seen(name: str, source: str, seen: str) -> None:
+    assert any(seen in v for v in engine_violations(name, source))
 
 
 def test_no_circles() -> None:

@@ -9,29 +9,29 @@ from qrun.native.errors import Declined, Undecided, Unplanned
 from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.kernels.dynamic import Matmul
 from qrun.native.kernels.finish import requantization
-from qrun.native.kernels.ranges import Codes
-from qrun.native.machine.batch import Buffer, Rooms
+from qrun.native.kernels.ranges import DynamicQuantizer
+from qrun.native.machine.batch import Buffer, BufferPool
 from qrun.native.machine.cache import default_directory
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation
-from qrun.native.plan.placement import Chain, Foreign, Task
+from qrun.native.plan.placement import Chain, PythonStep, Task
 from qrun.native.plan.program import Program
 from qrun.native.proof.epilogue import Target
 
 __all__ = [
     "Buffer",
+    "BufferPool",
     "Chain",
-    "Codes",
     "Conv",
     "Declined",
+    "DynamicQuantizer",
     "Engine",
-    "Foreign",
     "Gemm",
     "Matmul",
     "Operand",
     "Operation",
     "Program",
-    "Rooms",
+    "PythonStep",
     "Target",
     "Task",
     "Undecided",

@@ -68,7 +68,7 @@ class NativeKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class LoweringContext:
     """A node whose inputs are known.
 
     inputs:     one for each of the operator's parameters, None where omitted; fixed: those that never change.
@@ -102,7 +102,7 @@ class Site:
 
 
 def kernel_of(
-    site: Site, operation: Operation, operands: Sequence[int], complete: Callable[[Array], bool]
+    site: LoweringContext, operation: Operation, operands: Sequence[int], complete: Callable[[Array], bool]
 ) -> NativeKernel:
     """The kernel that runs an operation on the node's inputs of these numbers."""
     from qrun.native.machine.operation import must_reach
@@ -129,7 +129,7 @@ def declined(reason: str) -> Exception:
 
 
 def conv_kernel(
-    site: Site,
+    site: LoweringContext,
     x: Array,
     w: Array,
     zeros: tuple[Array | None, Array | None],
@@ -160,7 +160,7 @@ def conv_kernel(
 
 
 def _conv(
-    site: Site,
+    site: LoweringContext,
     shape: tuple[int, ...],
     w: Array,
     zeros: tuple[Array | None, Array | None],
@@ -176,7 +176,7 @@ def _conv(
 
 
 def gemm_kernel(
-    site: Site,
+    site: LoweringContext,
     a: Array,
     b: Array,
     zeros: tuple[Array | None, Array | None],
@@ -205,7 +205,7 @@ def gemm_kernel(
     )
 
 
-def native_target(site: Site, x_scale: Array, w_scale: Array, y_scale: Array, y_zero: Array) -> Target:
+def native_target(site: LoweringContext, x_scale: Array, w_scale: Array, y_scale: Array, y_zero: Array) -> Target:
     """The requantization of checked parameters: all scalars, but w_scale may have one value per channel."""
     from qrun.native import Target
 

@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._matmul import matmul_shape
-from qrun.ops._native import Inputs, NativeKernel, NativeSection, Site, Stage, completeness, declined
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, Stage, completeness, declined
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ _SPAN = 255
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 
 
-def quiet(site: Site) -> Context:
+def quiet(site: LoweringContext) -> Context:
     """A context for checks of parameters that may be others in the next run: it observes nothing."""
     return replace(site.ctx, observing=False)
 
 
-def value(site: Site, place: int, make: Callable[[Array | None], Any]) -> Value:
+def value(site: LoweringContext, place: int, make: Callable[[Array | None], Any]) -> Value:
     """make(input number `place`), made once if that is constant."""
     if not site.fixed[place]:
         return lambda inputs: make(inputs[place])
@@ -57,7 +57,7 @@ class Product:
 
     def __init__(
         self,
-        site: Site,
+        site: LoweringContext,
         a: Array,
         b: Array,
         places: tuple[int, int, int | None, int],

@@ -17,7 +17,7 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._float import broadcast, single
-from qrun.ops._native import NativeKernel, Site, declined, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Lowering, OpDef
 
@@ -39,7 +39,7 @@ def pointwise(definition: OpDef, name: str) -> Lowering:
 
 
 def function_kernel(
-    site: Site, definition: OpDef, name: str, constants: Callable[[], Sequence[float]] = tuple
+    site: LoweringContext, definition: OpDef, name: str, constants: Callable[[], Sequence[float]] = tuple
 ) -> NativeKernel:
     """The kernel of a function of the first input; the other inputs are parameters."""
     from qrun.native import Operand
@@ -57,7 +57,7 @@ def function_kernel(
 
 
 def pointwise_kernel(
-    site: Site, definition: OpDef, name: str, constants: Callable[[], Sequence[float]] = tuple
+    site: LoweringContext, definition: OpDef, name: str, constants: Callable[[], Sequence[float]] = tuple
 ) -> NativeKernel:
     """The kernel of such a function, of float32 or of 8-bit codes."""
     x = site.inputs[0]
@@ -71,7 +71,7 @@ def binary(name: str) -> Lowering:
     return lambda site: binary_kernel(site, name)
 
 
-def binary_kernel(site: Site, name: str) -> NativeKernel:
+def binary_kernel(site: LoweringContext, name: str) -> NativeKernel:
     from qrun.native import Operand
     from qrun.native.kernels.elementwise import Elementwise
 
@@ -86,13 +86,13 @@ def binary_kernel(site: Site, name: str) -> NativeKernel:
 
 
 def standardize_kernel(
-    site: Site, axis: int, weights: Sequence[Array], epsilon: float, reference: Callable[[Array], Array]
+    site: LoweringContext, axis: int, weights: Sequence[Array], epsilon: float, reference: Callable[[Array], Array]
 ) -> NativeKernel:
     """The kernel of a checked layer normalization over all axes from `axis` on, its scale and bias constant.
 
     reference: of rows [count, length].
     """
-    from qrun.native.kernels.normalize import Standardize
+    from qrun.native.kernels.normalize import LayerNorm
 
     x = _rows(site)
     inner = x.shape[axis:]
@@ -100,20 +100,20 @@ def standardize_kernel(
         raise declined("its scale differs from row to row")
     rows = [w.reshape(w.shape[-len(inner) :]) for w in weights]
     scale, *bias = (np.ascontiguousarray(np.broadcast_to(w, inner)).reshape(-1) for w in rows)
-    operation = Standardize(site.engine, x.shape, scale, bias[0] if bias else None, epsilon, reference)
+    operation = LayerNorm(site.engine, x.shape, scale, bias[0] if bias else None, epsilon, reference)
     return kernel_of(site, operation, (0,), lambda y: True)
 
 
-def shares_kernel(site: Site, axis: int, reference: Callable[[Array], Array]) -> NativeKernel:
+def shares_kernel(site: LoweringContext, axis: int, reference: Callable[[Array], Array]) -> NativeKernel:
     """The kernel of a softmax over all axes from `axis` on. reference: of rows [count, length]."""
-    from qrun.native.kernels.normalize import Shares
+    from qrun.native.kernels.normalize import SoftmaxF32
 
     x = _rows(site)
-    return kernel_of(site, Shares(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), lambda y: True)
+    return kernel_of(site, SoftmaxF32(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), lambda y: True)
 
 
 def mean_kernel(
-    site: Site, axes: Sequence[int], y_shape: Sequence[int], reference: Callable[[Array], Array]
+    site: LoweringContext, axes: Sequence[int], y_shape: Sequence[int], reference: Callable[[Array], Array]
 ) -> NativeKernel:
     """The kernel of a mean over the last axes. reference: of rows [count, length]."""
     from qrun.native.kernels.normalize import Mean
@@ -125,7 +125,7 @@ def mean_kernel(
     return kernel_of(site, Mean(site.engine, x.shape, length, reference, y_shape), (0,), lambda y: True)
 
 
-def _rows(site: Site) -> Array:
+def _rows(site: LoweringContext) -> Array:
     x = site.inputs[0]
     assert x is not None
     if x.dtype != FLOAT:
@@ -135,7 +135,7 @@ def _rows(site: Site) -> Array:
     return x
 
 
-def _called(site: Site, definition: OpDef, x: Array) -> Array:
+def _called(site: LoweringContext, definition: OpDef, x: Array) -> Array:
     """The reference kernel's result for other values of the first input."""
     ctx = replace(site.ctx, budget=Context().budget, observing=False)
     options: dict[str, Any] = {**site.attributes, **({"ctx": ctx} if definition.takes_context else {})}

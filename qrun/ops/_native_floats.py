@@ -11,12 +11,12 @@ from qrun.ir import Array
 from qrun.ops._context import Arith, Context
 from qrun.ops._dynamic import dynamic_parameters, range_parameters
 from qrun.ops._exact import two_product
-from qrun.ops._native import Inputs, NativeKernel, NativeSection, Site, Stage
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, Stage
 from qrun.ops._native_dynamic import Product, Value, sections_of
 from qrun.ops._quantize import note_scale
 
 if TYPE_CHECKING:
-    from qrun.native import Codes, Engine
+    from qrun.native import DynamicQuantizer, Engine
 
 _MOST = 2**31
 _REACH = 2.0**-51
@@ -97,14 +97,14 @@ def float_kernel(floats: FloatProduct, a_scale: Value, plain: Callable[[Inputs],
 
 def dynamic_kernel(floats: FloatProduct, plain: Callable[[Inputs], bool]) -> NativeKernel:
     """The kernel of a float32 product whose left operand is quantized in each run."""
-    from qrun.native import Buffer, Codes, Rooms
+    from qrun.native import Buffer, BufferPool, DynamicQuantizer
 
     product = floats.product
     site, size, count = product.site, product.left.size, floats.matmul.a_bytes
-    quantizer = Codes(site.engine, size) if size else None
+    quantizer = DynamicQuantizer(site.engine, size) if size else None
     arith: Arith = "ort" if site.ctx.arith == "ort" else "exact"
     site.afford(size + count)
-    rooms = Rooms(lambda: Buffer.empty((size + count,), np.uint8))
+    rooms = BufferPool(lambda: Buffer.empty((size + count,), np.uint8))
 
     def run(inputs: Inputs) -> Array:
         x, b = product.operands(inputs)
@@ -125,12 +125,12 @@ def dynamic_kernel(floats: FloatProduct, plain: Callable[[Inputs], bool]) -> Nat
     return NativeKernel(run, complete, (*names, *floats.sections), plain=plain)
 
 
-def quantizer_kernel(site: Site, x: Array) -> NativeKernel:
+def quantizer_kernel(site: LoweringContext, x: Array) -> NativeKernel:
     """The kernel that quantizes x to codes, with their scale and zero point."""
-    from qrun.native import Buffer, Codes
+    from qrun.native import Buffer, DynamicQuantizer
 
     site.afford(x.size)
-    quantizer = Codes(site.engine, x.size) if x.size else None
+    quantizer = DynamicQuantizer(site.engine, x.size) if x.size else None
 
     def run(inputs: Inputs) -> tuple[Array, Array, Array]:
         (source,) = inputs
@@ -165,7 +165,7 @@ def quantizer_stages(engine: Engine, shape: Sequence[int]) -> tuple[Stage, ...]:
     )
 
 
-def parameters(quantizer: Codes | None, x: Array, arith: Arith) -> tuple[Array, Array]:
+def parameters(quantizer: DynamicQuantizer | None, x: Array, arith: Arith) -> tuple[Array, Array]:
     """Scale and zero point of x as the reference derives them: from its range, if that is finite."""
     if quantizer is None:
         return dynamic_parameters(x, arith)

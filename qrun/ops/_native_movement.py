@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
-from qrun.ops._native import Inputs, NativeKernel, Site, Stage, declined
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined
 from qrun.ops._op import OpDef
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ _AXES = 5
 """Of so many axes every copy is possible; of more, it must be tried."""
 
 
-def moving_kernel(site: Site, definition: OpDef, operation: Callable[[Array, Array], Operation]) -> NativeKernel:
+def moving_kernel(
+    site: LoweringContext, definition: OpDef, operation: Callable[[Array, Array], Operation]
+) -> NativeKernel:
     """The kernel of an operator that moves its first input by constants; operation: of the input and its result."""
     x = site.inputs[0]
     assert x is not None
@@ -40,20 +42,20 @@ def moving_kernel(site: Site, definition: OpDef, operation: Callable[[Array, Arr
     return NativeKernel(run, lambda y: True, (), (Stage(made, (0,)),))
 
 
-def view_kernel(site: Site, definition: OpDef) -> NativeKernel:
+def view_kernel(site: LoweringContext, definition: OpDef) -> NativeKernel:
     """The kernel of an operator that gives its input another shape."""
     from qrun.native.kernels.copy import view
 
     return moving_kernel(site, definition, lambda x, y: view(site.engine, x.shape, y.shape, x.dtype))
 
 
-def transpose_kernel(site: Site, definition: OpDef, perm: Sequence[int]) -> NativeKernel:
+def transpose_kernel(site: LoweringContext, definition: OpDef, perm: Sequence[int]) -> NativeKernel:
     from qrun.native.kernels.copy import transposed
 
     return moving_kernel(site, definition, lambda x, y: transposed(site.engine, x.shape, x.dtype, perm))
 
 
-def slice_kernel(site: Site, definition: OpDef, cuts: Callable[[], Sequence[slice]]) -> NativeKernel:
+def slice_kernel(site: LoweringContext, definition: OpDef, cuts: Callable[[], Sequence[slice]]) -> NativeKernel:
     from qrun.native.kernels.copy import sliced
 
     def operation(x: Array, y: Array) -> Operation:
@@ -65,7 +67,10 @@ def slice_kernel(site: Site, definition: OpDef, cuts: Callable[[], Sequence[slic
 
 
 def pad_kernel(
-    site: Site, definition: OpDef, value: Callable[[], Array], amounts: Callable[[], tuple[list[int], list[int]]]
+    site: LoweringContext,
+    definition: OpDef,
+    value: Callable[[], Array],
+    amounts: Callable[[], tuple[list[int], list[int]]],
 ) -> NativeKernel:
     from qrun.native.kernels.copy import padded
 
@@ -76,6 +81,6 @@ def _order(x: Array) -> Order:
     return "any" if x.ndim <= _AXES else "plain"
 
 
-def _reference(definition: OpDef, site: Site, inputs: Inputs, ctx: Context) -> Array:
+def _reference(definition: OpDef, site: LoweringContext, inputs: Inputs, ctx: Context) -> Array:
     options: dict[str, Any] = {**site.attributes, **({"ctx": ctx} if definition.takes_context else {})}
     return np.asarray(definition(*inputs, **options))

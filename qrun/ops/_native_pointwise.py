@@ -15,11 +15,11 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, common_shape
 from qrun.ops._context import Context
-from qrun.ops._native import NativeKernel, Site, declined, few_ends, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, few_ends, kernel_of
 from qrun.ops._op import OpDef, Shape
 
 if TYPE_CHECKING:
-    from qrun.native.proof.fits import Product, Sum
+    from qrun.native.proof.fits import CodeProduct, CodeSum
 
 EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 Complete = Callable[[Array], bool]
@@ -34,7 +34,7 @@ def always(y: Array) -> bool:
 
 
 def table_kernel(
-    site: Site, x: Array, table: Array, axis: int | None = None, complete: Complete = always, place: int = 0
+    site: LoweringContext, x: Array, table: Array, axis: int | None = None, complete: Complete = always, place: int = 0
 ) -> NativeKernel:
     """The kernel of y = table[x], or of a table for each index of `axis`; x is the node's input number `place`."""
     from qrun.native.kernels.point import Point
@@ -42,7 +42,7 @@ def table_kernel(
     return kernel_of(site, Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis), (place,), complete)
 
 
-def unary_kernel(site: Site, definition: OpDef, zero: int | None = None) -> NativeKernel:
+def unary_kernel(site: LoweringContext, definition: OpDef, zero: int | None = None) -> NativeKernel:
     """The kernel of an operator on one 8-bit tensor, its other inputs parameters; zero: the input that is the result's
     zero point."""
     x = site.inputs[0]
@@ -57,7 +57,7 @@ def unary_kernel(site: Site, definition: OpDef, zero: int | None = None) -> Nati
     return table_kernel(site, x, table, complete=completeness(seen, table.dtype, point))
 
 
-def note(site: Site, seen: Context) -> None:
+def note(site: LoweringContext, seen: Context) -> None:
     """What the reference saw in the parameters is seen in every run."""
     site.ctx.observations.extend(o for o in seen.observations if o.kind not in _IN_RESULTS)
 
@@ -74,7 +74,10 @@ def completeness(seen: Context, dtype: np.dtype[Any], zero: Array | None, param:
 
 
 def binary_kernel(
-    site: Site, definition: OpDef, near: Callable[..., Sum | Product], scalar_side: Callable[[Shape, Shape], str]
+    site: LoweringContext,
+    definition: OpDef,
+    near: Callable[..., CodeSum | CodeProduct],
+    scalar_side: Callable[[Shape, Shape], str],
 ) -> NativeKernel:
     """The kernel of a com.microsoft operator on A and B with their parameters and those of C.
 
@@ -114,7 +117,7 @@ def binary_kernel(
 
 
 def _pair_kernel(
-    site: Site, table: Array, near: Callable[..., Sum | Product], complete: Complete, swap: bool
+    site: LoweringContext, table: Array, near: Callable[..., CodeSum | CodeProduct], complete: Complete, swap: bool
 ) -> NativeKernel:
     """The kernel of table[a, b]; swapped if the reference treats A as the scalar: then it adds A's part first."""
     from qrun.native.kernels.pair import Pair
@@ -147,7 +150,11 @@ def _axis(constant: Shape, x: Shape) -> int | None:
 
 
 def concat_kernel(
-    site: Site, places: Sequence[int], axis: int, tables: Sequence[Array | None], complete: Sequence[Complete] = ()
+    site: LoweringContext,
+    places: Sequence[int],
+    axis: int,
+    tables: Sequence[Array | None],
+    complete: Sequence[Complete] = (),
 ) -> NativeKernel:
     """The kernel that joins the inputs of these numbers, each through its table; complete: of each one's part."""
     from qrun.native.kernels.concat import Concat

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
-from qrun.ops._native import NativeKernel, Site, declined, few_ends, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, few_ends, kernel_of
 from qrun.ops._quantize import store
 from qrun.ops._window import Window
 
@@ -25,7 +25,7 @@ Rounding = Callable[[Array, Array], Array]
 """Sums of x - x_zero_point, float64, and their divisor to rounded quotients."""
 
 
-def taps_of(site: Site, size: Sequence[int], win: Window) -> Taps:
+def taps_of(site: LoweringContext, size: Sequence[int], win: Window) -> Taps:
     """What the windows read of an image of this size."""
     from qrun.native.kernels.pool import Taps
 
@@ -40,13 +40,13 @@ def taps_of(site: Site, size: Sequence[int], win: Window) -> Taps:
     return Taps(tuple(size), tuple(places))
 
 
-def image_taps(site: Site, size: Sequence[int]) -> Taps:
+def image_taps(site: LoweringContext, size: Sequence[int]) -> Taps:
     """The whole image as one window."""
     ones = (1,) * len(size)
     return taps_of(site, size, Window(tuple(size), ones, ones, (0,) * len(size), (0,) * len(size), ones))
 
 
-def largest_kernel(site: Site, x: Array, size: Sequence[int], win: Window, order: Order) -> NativeKernel:
+def largest_kernel(site: LoweringContext, x: Array, size: Sequence[int], win: Window, order: Order) -> NativeKernel:
     """The kernel of a maximum pool of x [N,C,spatial...], or in order ``rows`` [N,spatial...,C]."""
     from qrun.native.kernels.pool import MaxPool
 
@@ -59,7 +59,7 @@ def largest_kernel(site: Site, x: Array, size: Sequence[int], win: Window, order
 
 
 def mean_kernel(
-    site: Site,
+    site: LoweringContext,
     x: Array,
     taps: Taps,
     divisors: Array,
@@ -90,7 +90,7 @@ def mean_kernel(
 
 
 def float_mean_kernel(
-    site: Site,
+    site: LoweringContext,
     x: Array,
     taps: Taps,
     divisors: Array,

@@ -10,14 +10,14 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._granularity import Grain
-from qrun.ops._native import NativeKernel, Site, declined, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 
 _SINGLE = np.dtype(np.float32)
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 
 
 def quantize_kernel(
-    site: Site, x: Array, scale: Array, zero: Array | None, target: np.dtype[Any], form: Grain
+    site: LoweringContext, x: Array, scale: Array, zero: Array | None, target: np.dtype[Any], form: Grain
 ) -> NativeKernel:
     """The kernel of a checked QuantizeLinear that divides in float32."""
     from qrun.native.kernels.quantize import Quantize
@@ -32,7 +32,7 @@ def quantize_kernel(
 
 
 def dequantize_kernel(
-    site: Site, x: Array, scale: Array, zero: Array | None, target: np.dtype[Any], form: Grain
+    site: LoweringContext, x: Array, scale: Array, zero: Array | None, target: np.dtype[Any], form: Grain
 ) -> NativeKernel:
     """The kernel of a checked DequantizeLinear."""
     from qrun.native.kernels.quantize import Dequantize

@@ -20,12 +20,12 @@ from qrun.ir.types import BY_ONNX_NAME
 from qrun.ops._context import Context
 
 if TYPE_CHECKING:
-    from qrun.ops._native import NativeKernel, Site
+    from qrun.ops._native import LoweringContext, NativeKernel
 
 Shape = tuple[int, ...]
 Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
 Kernel = Callable[..., Any]
-Lowering = Callable[["Site"], "NativeKernel"]
+Lowering = Callable[["LoweringContext"], "NativeKernel"]
 Types = Mapping[str, tuple[str, str]]
 Form = Literal["", "pointwise", "broadcast", "moves", "shape"]
 """On which elements of its inputs an output element depends.
@@ -95,7 +95,7 @@ class OpDef:
         self.__doc__ = reference.__doc__
 
     def native(self, lowering: Lowering) -> Lowering:
-        """Declare the native lowering: ``@relu.native`` above a function (Site) -> NativeKernel."""
+        """Declare the native lowering: ``@relu.native`` above a function (LoweringContext) -> NativeKernel."""
         self.lowering = lowering
         return lowering
 

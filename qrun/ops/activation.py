@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._erf import erfc
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
-from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import function, function_kernel, pointwise, pointwise_kernel
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
@@ -56,7 +56,7 @@ def clip_6(input: Array, *, min_: float = -FLOAT_MAX, max_: float = FLOAT_MAX) -
 
 
 @clip_6.native
-def _lower_clip_6(site: Site) -> NativeKernel:
+def _lower_clip_6(site: LoweringContext) -> NativeKernel:
     limits = [single(site.attributes[name]) for name in ("min_", "max_")]
     return pointwise_kernel(site, clip_6, "clip", lambda: _numbers(limits))
 
@@ -82,7 +82,7 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
 
 
 @clip.native
-def _lower_clip(site: Site) -> NativeKernel:
+def _lower_clip(site: LoweringContext) -> NativeKernel:
     given = zip(site.inputs[1:], (-FLOAT_MAX, FLOAT_MAX), strict=True)
     return pointwise_kernel(
         site, clip, "clip", lambda: _numbers(y if x is None else float(x.reshape(())) for x, y in given)
@@ -188,7 +188,7 @@ def gelu(X: Array, *, approximate: str = "none") -> Array:
 
 
 @gelu.native
-def _lower_gelu(site: Site) -> NativeKernel:
+def _lower_gelu(site: LoweringContext) -> NativeKernel:
     if site.attributes["approximate"] == "tanh":
         raise declined("approximated by tanh")
     return function_kernel(site, gelu, "gelu")

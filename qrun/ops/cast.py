@@ -9,7 +9,7 @@ from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
 from qrun.ops._cast import ROUND_MODES, convert
 from qrun.ops._context import Context
-from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, function_kernel
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
@@ -49,7 +49,7 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
 
 
 @cast.native
-def _lower_cast(site: Site) -> NativeKernel:
+def _lower_cast(site: LoweringContext) -> NativeKernel:
     if DTYPES.get(site.attributes["to"]) != FLOAT:
         raise declined("not to float32")
     return function_kernel(site, cast, "cast")

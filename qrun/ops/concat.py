@@ -11,7 +11,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
 from qrun.ops._float import axis_in
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import concat_kernel
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
@@ -58,6 +58,6 @@ def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
 
 
 @concat.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     place = _check(cast(Sequence[Array], site.inputs), site.attributes["axis"], site.ctx)
     return concat_kernel(site, range(len(site.inputs)), place, [None] * len(site.inputs))

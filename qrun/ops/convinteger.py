@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
-from qrun.ops._native import NativeKernel, Site, conv_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel
 from qrun.ops._op import op
 from qrun.ops._window import Window
 
@@ -66,7 +66,7 @@ def _check(
 
 
 @conv_integer.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     x, w, x_zero_point, w_zero_point = cast(list[Any], site.inputs)
     a = site.attributes
     geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])

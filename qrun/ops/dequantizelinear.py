@@ -14,7 +14,7 @@ from qrun.ir.types import DTYPES, type_name
 from qrun.ops._context import Context
 from qrun.ops._granularity import Grain, grain
 from qrun.ops._narrow import is_narrow
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_quantize import dequantize_kernel
 from qrun.ops._op import op
 from qrun.ops._quantize import BLOCK, note_scale, same_type
@@ -153,7 +153,7 @@ def _check(
     return target, form
 
 
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     x, scale, zero = site.inputs
     assert x is not None
     assert scale is not None

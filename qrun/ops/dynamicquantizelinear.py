@@ -9,7 +9,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._dynamic import dynamic_parameters
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_floats import quantizer_kernel
 from qrun.ops._op import op
 from qrun.ops._quantize import BLOCK, note_scale
@@ -52,6 +52,6 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context | None = None) -> tuple[Ar
 
 
 @dynamic_quantize_linear.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     (x,) = cast(list[Any], site.inputs)
     return quantizer_kernel(site, x)

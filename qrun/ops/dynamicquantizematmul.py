@@ -10,7 +10,7 @@ from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._dynamic import dynamic_parameters
 from qrun.ops._matmul import check_matmul, claim_product, matmul_macs
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_dynamic import Product, copied, quiet, value
 from qrun.ops._native_floats import FloatProduct, dynamic_kernel, plain_scales
 from qrun.ops._op import op
@@ -60,7 +60,7 @@ def dynamic_quantize_matmul(
 
 
 @dynamic_quantize_matmul.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     a, b, b_scale, b_zero, bias = cast(list[Any], site.inputs)
     check_product(a, np.ones((), np.float32), b, b_scale, b_zero, bias, _NAME, quiet(site))
     claim_product(a, b, site.ctx)

@@ -13,7 +13,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
-from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, standardize_kernel
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
@@ -88,7 +88,7 @@ def layer_normalization(
 
 
 @layer_normalization.native
-def _lower_layer_normalization(site: Site) -> NativeKernel:
+def _lower_layer_normalization(site: LoweringContext) -> NativeKernel:
     x, scale, bias = site.inputs
     assert x is not None
     assert scale is not None

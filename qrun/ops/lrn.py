@@ -7,7 +7,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._float import narrow, single, slide, widen
-from qrun.ops._native import NativeKernel, Site, declined, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
 
@@ -69,7 +69,7 @@ def _sides(size: int, channels: int) -> tuple[int, int]:
 
 
 @lrn.native
-def lower_lrn(site: Site) -> NativeKernel:
+def lower_lrn(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.normalize import Lrn
 
     x, beta, bias, size = site.inputs[0], *(site.attributes[name] for name in ("beta", "bias", "size"))

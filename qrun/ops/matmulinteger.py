@@ -17,7 +17,7 @@ from qrun.ops._matmul import (
     matmul_shape,
     row_param,
 )
-from qrun.ops._native import NativeKernel, Site, gemm_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, gemm_kernel
 from qrun.ops._native_dynamic import Product, sums_kernel
 from qrun.ops._op import op
 from qrun.ops._quantize import same_type
@@ -58,7 +58,7 @@ def _check(A: Array, B: Array, a_zero: Array | None, b_zero: Array | None) -> tu
 
 
 @matmul_integer.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     a, b, a_zero_point, b_zero_point = cast(list[Any], site.inputs)
     zeros = _check(a, b, a_zero_point, b_zero_point)
     claim_product(a, b, site.ctx)

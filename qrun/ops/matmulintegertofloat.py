@@ -10,7 +10,7 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._matmul import claim_product, matmul_macs
-from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_dynamic import Product, copied, quiet, value
 from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
 from qrun.ops._op import op
@@ -64,7 +64,7 @@ def matmul_integer_to_float(
 
 
 @matmul_integer_to_float.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     a, b, a_scale, b_scale, a_zero, b_zero, bias = cast(list[Any], site.inputs)
     same_type(a_zero, a.dtype, "a_zero_point", "A")
     scalar(a_scale, "a_scale", _NAME)

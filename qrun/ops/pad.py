@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._float import axes_in
-from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_movement import pad_kernel
 from qrun.ops._op import OpDef, op
 from qrun.ops._refuse import refuse
@@ -148,13 +148,13 @@ def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
 
 
 @pad_2.native
-def _lower_2(site: Site) -> NativeKernel:
+def _lower_2(site: LoweringContext) -> NativeKernel:
     (data,), a = site.inputs, site.attributes
     assert data is not None
     return _lowered(site, pad_2, a["pads"], lambda: _attribute(a["value"], data.dtype), None)
 
 
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     _, pads, constant, axes = cast(list[Any], (*site.inputs, None)[:4])
     data = site.inputs[0]
     assert data is not None
@@ -168,7 +168,11 @@ pad.native(_lower)
 
 
 def _lowered(
-    site: Site, definition: OpDef, pads: Sequence[int], value: Callable[[], Array], axes: Sequence[int] | None
+    site: LoweringContext,
+    definition: OpDef,
+    pads: Sequence[int],
+    value: Callable[[], Array],
+    axes: Sequence[int] | None,
 ) -> NativeKernel:
     data = site.inputs[0]
     assert data is not None

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._float import State, is_integer, narrow, slide, widen
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pool import largest_kernel
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
@@ -80,7 +80,7 @@ def max_pool(
 
 
 @max_pool.native
-def _lower_max(site: Site) -> NativeKernel:
+def _lower_max(site: LoweringContext) -> NativeKernel:
     (x,), a = site.inputs, site.attributes
     assert x is not None
     geometry = (a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"], a["ceil_mode"])
@@ -111,7 +111,7 @@ def nhwc_max_pool(
 
 
 @nhwc_max_pool.native
-def _lower_nhwc(site: Site) -> NativeKernel:
+def _lower_nhwc(site: LoweringContext) -> NativeKernel:
     (x,), a = site.inputs, site.attributes
     assert x is not None
     planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x

@@ -12,7 +12,7 @@ from qrun.ops._cast import convert
 from qrun.ops._context import Context
 from qrun.ops._elementwise import binary, observe_zeros
 from qrun.ops._float import is_integer, narrow, widen
-from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import function_kernel
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
@@ -40,7 +40,7 @@ def pow_(X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
 
 
 @pow_.native
-def _lower_pow(site: Site) -> NativeKernel:
+def _lower_pow(site: LoweringContext) -> NativeKernel:
     x, y = site.inputs
     assert x is not None
     assert y is not None

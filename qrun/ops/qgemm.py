@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._matmul import claim_product, column_param, integer_matmul
-from qrun.ops._native import NativeKernel, Site, declined, gemm_kernel, native_target
+from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kernel, native_target
 from qrun.ops._native_dynamic import Product, quantized_kernel, quiet, value
 from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
 from qrun.ops._op import Shape, op
@@ -142,7 +142,7 @@ def _check(
 
 
 @qgemm.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero = cast(list[Any], site.inputs)
     transposed = (site.attributes["transA"], site.attributes["transB"])
     scales_fixed = all(site.fixed[place] for place in _SCALES)
@@ -163,7 +163,7 @@ def _lower(site: Site) -> NativeKernel:
     return quantized_kernel(_product(site, c, bias), target, bias, 1)
 
 
-def _lower_float(site: Site, c: _Checked) -> NativeKernel:
+def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
     addend = value(site, 6, lambda given: _row(given, c.b.shape[1]))
     product = _product(site, c, addend(site.inputs) if site.fixed[6] else _ANY)
     right = value(site, 4, lambda scale: product.per_column(column_param(scale, "b_scale", c.b, _NAME), np.float32))
@@ -177,7 +177,7 @@ def _lower_float(site: Site, c: _Checked) -> NativeKernel:
     return float_kernel(floats, left, plain_scales(*scales))
 
 
-def _product(site: Site, c: _Checked, addends: Array | None) -> Product:
+def _product(site: LoweringContext, c: _Checked, addends: Array | None) -> Product:
     turned = (bool(site.attributes["transA"]), bool(site.attributes["transB"]))
     return Product(
         site,
@@ -196,7 +196,7 @@ def _row(bias: Array | None, columns: int) -> Array | None:
     return None if bias is None else np.broadcast_to(bias.reshape(-1), (columns,))
 
 
-def _sloped(site: Site, scale: Array) -> Array:
+def _sloped(site: LoweringContext, scale: Array) -> Array:
     """alpha * a_scale, if that is a float32 number."""
     with np.errstate(all="ignore"):
         slope = np.float32(site.attributes["alpha"])

@@ -10,14 +10,14 @@ from qrun.ir import Array
 from qrun.ops._codes import Rounded, binary, common_shape, scale_param, single, zero_param
 from qrun.ops._context import Context
 from qrun.ops._exact import two_sum
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import binary_kernel
 from qrun.ops._op import Shape, op
 from qrun.ops._rounding import decide, fma32
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
-    from qrun.native.proof.fits import Sum
+    from qrun.native.proof.fits import CodeSum
 
 _NAME = "QLinearAdd"
 
@@ -93,11 +93,11 @@ def _scalar_side(a: Shape, b: Shape) -> str:
 
 
 @qlinear_add.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     return binary_kernel(site, qlinear_add, _near, _scalar_side)
 
 
-def _near(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> Sum:
-    from qrun.native.proof.fits import Sum
+def _near(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> CodeSum:
+    from qrun.native.proof.fits import CodeSum
 
-    return Sum(float(sa / sc), float(sb / sc), za, zb, zc, ort)
+    return CodeSum(float(sa / sc), float(sb / sc), za, zb, zc, ort)

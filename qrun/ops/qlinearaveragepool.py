@@ -12,7 +12,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._codes import scale_param, single, zero_param
 from qrun.ops._context import Context
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pool import float_mean_kernel, mean_kernel, taps_of
 from qrun.ops._op import op
 from qrun.ops._pooling import Spans, channel_layout, counts, pooled, spans, window_sums
@@ -125,7 +125,7 @@ def _check(
 
 
 @qlinear_average_pool.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     x, xs, xz, ys, yz = cast(list[Any], site.inputs)
     c = _check(x, (xs, ys), (xz, yz), site.attributes, site.ctx)
     site.require_constants()

@@ -8,7 +8,7 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_param
 from qrun.ops._context import Context
-from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pointwise import completeness, concat_kernel, note
 from qrun.ops._op import op
 from qrun.ops._quantize import scalar
@@ -70,7 +70,7 @@ def qlinear_concat(
 
 
 @qlinear_concat.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     scale, zero, *inputs = site.inputs
     inputs = [] if len(inputs) == 1 and inputs[0] is None else inputs
     codes = [

@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
-from qrun.ops._native import NativeKernel, Site, conv_kernel, native_target
+from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel, native_target
 from qrun.ops._op import Shape, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
 from qrun.ops._refuse import refuse
@@ -131,11 +131,11 @@ def _check(
 
 
 @qlinear_conv.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     return _native_conv(site, False)
 
 
-def _native_conv(site: Site, channels_last: bool) -> NativeKernel:
+def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
     x, xs, xz, w, ws, wz, ys, yz, bias = cast(list[Any], site.inputs)
     if channels_last:
         x = np.moveaxis(x, -1, 1)
@@ -200,6 +200,6 @@ def ms_qlinear_conv(
 
 
 @ms_qlinear_conv.native
-def _lower_ms(site: Site) -> NativeKernel:
+def _lower_ms(site: LoweringContext) -> NativeKernel:
     x = site.inputs[0]
     return _native_conv(site, bool(site.attributes["channels_last"]) and x is not None and x.ndim > 2)

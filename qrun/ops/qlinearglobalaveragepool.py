@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._codes import scale_param, single, zero_param
 from qrun.ops._context import Arith, Context
-from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pool import image_taps, mean_kernel
 from qrun.ops._op import op
 from qrun.ops._pooling import channel_layout, pooled
@@ -90,7 +90,7 @@ def _rounded(acc: Array, c: _Checked, count: Array, arith: Arith) -> Array:
 
 
 @qlinear_global_average_pool.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     x, xs, xz, ys, yz = cast(list[Any], site.inputs)
     c = _check(x, (xs, ys), (xz, yz), site.attributes["channels_last"], site.ctx)
     site.require_constants()

@@ -21,7 +21,7 @@ from qrun.ops._matmul import (
     row_param,
 )
 from qrun.ops._narrow import FLOAT8, narrow
-from qrun.ops._native import NativeKernel, Site, gemm_kernel, native_target
+from qrun.ops._native import LoweringContext, NativeKernel, gemm_kernel, native_target
 from qrun.ops._native_dynamic import Product, quantized_kernel
 from qrun.ops._op import op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
@@ -125,7 +125,7 @@ def _check(
 
 
 @qlinear_matmul.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = cast(list[Any], site.inputs)
     c = _check(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, site.ctx)
     claim_product(a, b, site.ctx)

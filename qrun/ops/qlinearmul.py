@@ -10,13 +10,13 @@ from qrun.ir import Array
 from qrun.ops._codes import Rounded, binary, common_shape, scale_param, single, zero_param
 from qrun.ops._context import Context
 from qrun.ops._exact import two_product
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import binary_kernel
 from qrun.ops._op import op
 from qrun.ops._rounding import decide
 
 if TYPE_CHECKING:
-    from qrun.native.proof.fits import Product
+    from qrun.native.proof.fits import CodeProduct
 
 _NAME = "QLinearMul"
 
@@ -77,11 +77,11 @@ def qlinear_mul(
 
 
 @qlinear_mul.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     return binary_kernel(site, qlinear_mul, _near, lambda a, b: "b")
 
 
-def _near(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> Product:
-    from qrun.native.proof.fits import Product
+def _near(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> CodeProduct:
+    from qrun.native.proof.fits import CodeProduct
 
-    return Product(float(sa * sb / sc), za, zb, zc, ort)
+    return CodeProduct(float(sa * sb / sc), za, zb, zc, ort)

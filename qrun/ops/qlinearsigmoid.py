@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, all_codes, scale_param, single, unary, zero_param
 from qrun.ops._context import Context
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import op
 from qrun.ops._rounding import REACH, fma32
@@ -57,7 +57,7 @@ def qlinear_sigmoid(
 
 
 @qlinear_sigmoid.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     return unary_kernel(site, qlinear_sigmoid, 4)
 
 

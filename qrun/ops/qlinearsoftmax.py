@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._context import Context
 from qrun.ops._exact import Pair
-from qrun.ops._native import Inputs, NativeKernel, Site, declined, few_ends, kernel_of
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, few_ends, kernel_of
 from qrun.ops._op import op
 from qrun.ops._quantize import store
 from qrun.ops._refuse import refuse
@@ -76,7 +76,7 @@ def qlinear_softmax(
 
 
 @qlinear_softmax.native
-def lower_qlinear_softmax(site: Site) -> NativeKernel:
+def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     """In float64; inputs with a result near a tie go to the reference."""
     from qrun.native import Undecided
     from qrun.native.kernels.softmax import Softmax

@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ops._cast import convert
 from qrun.ops._context import Context
 from qrun.ops._float import axes_in, axis_in, bounds, is_integer, narrow, widen
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import mean_kernel
 from qrun.ops._op import Lowering, op
 from qrun.ops._refuse import refuse
@@ -67,7 +67,7 @@ def _left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
 
 
 def _lowering(reduce: Reduction, native: Callable[..., NativeKernel]) -> Lowering:
-    def lower(site: Site) -> NativeKernel:
+    def lower(site: LoweringContext) -> NativeKernel:
         data, axes = site.inputs[0], site.inputs[1] if len(site.inputs) > 1 else None
         assert data is not None
         given = site.attributes["axes"] if "axes" in site.attributes else _vector(axes)

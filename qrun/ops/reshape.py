@@ -9,7 +9,7 @@ from functools import partial
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._float import axes_in
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_movement import transpose_kernel, view_kernel
 from qrun.ops._op import Shape, op
 from qrun.ops._refuse import refuse
@@ -169,7 +169,7 @@ for _definition in (reshape, flatten, squeeze_1, squeeze, unsqueeze_1, unsqueeze
 
 
 @transpose.native
-def _lower_transpose(site: Site) -> NativeKernel:
+def _lower_transpose(site: LoweringContext) -> NativeKernel:
     x = site.inputs[0]
     assert x is not None
     return transpose_kernel(site, transpose, site.attributes["perm"] or tuple(range(x.ndim))[::-1])

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from qrun.ir import Array
 from qrun.ops._float import axes_in
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_movement import slice_kernel
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
@@ -81,13 +81,13 @@ def _input_cuts(
 
 
 @slice_1.native
-def _lower_1(site: Site) -> NativeKernel:
+def _lower_1(site: LoweringContext) -> NativeKernel:
     (data,), a = site.inputs, site.attributes
     assert data is not None
     return slice_kernel(site, slice_1, lambda: _cuts(data, a["starts"], a["ends"], a["axes"], None))
 
 
 @slice.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     inputs = cast(list[Any], site.inputs)
     return slice_kernel(site, slice, lambda: _input_cuts(*inputs))

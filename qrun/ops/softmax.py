@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._float import axis_in, narrow
-from qrun.ops._native import NativeKernel, Site, declined
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import shares_kernel
 from qrun.ops._op import op
 
@@ -25,7 +25,7 @@ def softmax_1(input: Array, *, axis: int = 1) -> Array:
 
 
 @softmax_1.native
-def _lower_softmax_1(site: Site) -> NativeKernel:
+def _lower_softmax_1(site: LoweringContext) -> NativeKernel:
     x = site.inputs[0]
     assert x is not None
     return shares_kernel(site, axis_in(site.attributes["axis"], x.ndim), _rows)
@@ -43,7 +43,7 @@ def softmax(input: Array, *, axis: int = -1) -> Array:
 
 
 @softmax.native
-def _lower_softmax(site: Site) -> NativeKernel:
+def _lower_softmax(site: LoweringContext) -> NativeKernel:
     x = site.inputs[0]
     assert x is not None
     axis = axis_in(site.attributes["axis"], x.ndim)

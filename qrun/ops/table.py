@@ -12,7 +12,7 @@ from qrun.ir.types import DTYPES, type_name
 from qrun.ops._context import Context
 from qrun.ops._float import axis_in
 from qrun.ops._granularity import Grain
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import table_kernel
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
@@ -64,7 +64,7 @@ def _check(x: Array, table: Array, axis: int, input_dtype: int, ctx: Context) ->
 
 
 @table_.native
-def _lower(site: Site) -> NativeKernel:
+def _lower(site: LoweringContext) -> NativeKernel:
     x, table = cast(list[Array], site.inputs)
     place = _check(x, table, site.attributes["axis"], site.attributes["input_dtype"], site.ctx)
     site.require_constants()

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._erf import erf as wide_erf
 from qrun.ops._float import is_integer, unary
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import function, pointwise
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import op
@@ -46,7 +46,7 @@ def sign(input: Array) -> Array:
 
 
 @sign.native
-def _lower_sign(site: Site) -> NativeKernel:
+def _lower_sign(site: LoweringContext) -> NativeKernel:
     return unary_kernel(site, sign)
 
 

@@ -16,7 +16,7 @@ from qrun.errors import CallError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation, find
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.running.plan import Step
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Claim = tuple[tuple[int, ...], int, str]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class Bound:
+class KernelBinding:
     """A native kernel ready to run, or the reason why the reference kernel runs (`why`, then `kernel` is None).
 
     claims: memory to claim before each run; observations: what the parameters alone tell, the same in each run.
@@ -84,16 +84,16 @@ class NativeKernels:
         self.arith: Arith = arith
         self.literal = literal or {}
         self._fixed: dict[int, Fixed] = {}
-        self._bound: dict[int, dict[Key, Bound]] = {}
-        self._alike: WeakValueDictionary[Hashable, Bound] = WeakValueDictionary()
+        self._bound: dict[int, dict[Key, KernelBinding]] = {}
+        self._alike: WeakValueDictionary[Hashable, KernelBinding] = WeakValueDictionary()
         self._lock = threading.Lock()
 
-    def known(self, step: Step, args: Sequence[Array | None]) -> Bound | None:
+    def known(self, step: Step, args: Sequence[Array | None]) -> KernelBinding | None:
         """What was bound for these shapes and types, if anything."""
         fixed = self._fixed.get(step.node.index)
         return None if fixed is None else self._bound[step.node.index].get(_key(args, fixed))
 
-    def bound(self, step: Step, infos: Mapping[str, TensorLike], shapes: Mapping[str, Array]) -> Bound | None:
+    def bound(self, step: Step, infos: Mapping[str, TensorLike], shapes: Mapping[str, Array]) -> KernelBinding | None:
         """What was bound for inputs of these types and shapes, if anything. shapes: what shape operators made."""
         fixed = self._fixed.get(step.node.index)
         if fixed is None:
@@ -104,7 +104,7 @@ class NativeKernels:
         ]
         return self._bound[step.node.index].get(_key(args, fixed))
 
-    def bind(self, step: Step, args: Sequence[Array | None], budget: Budget) -> Bound:
+    def bind(self, step: Step, args: Sequence[Array | None], budget: Budget) -> KernelBinding:
         """The kernel for these inputs. Raises what the reference kernel's checks raise."""
         index = step.node.index
         with self._lock:
@@ -127,7 +127,7 @@ class NativeKernels:
         definition = find(made.domain, made.op_type, made.version) if made else None
         return "value" if definition is not None and definition.form == "shape" else ""
 
-    def _shared(self, step: Step, args: Sequence[Array | None], fixed: Fixed, budget: Budget) -> Bound:
+    def _shared(self, step: Step, args: Sequence[Array | None], fixed: Fixed, budget: Budget) -> KernelBinding:
         """What another node has that differs in the names of the tensors only, or a new one."""
         node = step.node
         parts = zip(node.inputs, fixed, _key(args, fixed), strict=True)
@@ -144,24 +144,24 @@ class NativeKernels:
                 self._alike[key] = found
         return found
 
-    def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> Bound:
+    def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> KernelBinding:
         from qrun.native import Declined
 
         definition = step.definition
         if definition.lowering is None:
-            return Bound(None, self.literal.get(step.node.index, "no native kernel"))
+            return KernelBinding(None, self.literal.get(step.node.index, "no native kernel"))
         missing = len(definition.inputs) - len(args)
         names = tuple(p.name for p in definition.inputs)
         recorded = _Recorded(budget)
         wanted = tuple(bool(name) for name in step.node.outputs)
         ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=recorded)
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
-        site = Site(self.engine, inputs, fixed, names, _attributes(step), ctx)
+        site = LoweringContext(self.engine, inputs, fixed, names, _attributes(step), ctx)
         try:
             kernel = definition.lowering(site)
         except Declined as reason:
-            return Bound(None, str(reason))
-        return Bound(kernel, "", tuple(recorded.claims), tuple(ctx.observations))
+            return KernelBinding(None, str(reason))
+        return KernelBinding(kernel, "", tuple(recorded.claims), tuple(ctx.observations))
 
 
 def _key(args: Sequence[TensorLike | None], fixed: Fixed) -> Key:

@@ -14,7 +14,7 @@ from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Arith, Context
-from qrun.running.dispatch import Bound, NativeKernels
+from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.plan import Plan, Step
 from qrun.running.steps import NodeEvent, TensorInfo, reference
 
@@ -39,7 +39,7 @@ class Compiled:
 
     plan: Plan
     program: Program
-    bounds: tuple[Bound | None, ...]
+    bounds: tuple[KernelBinding | None, ...]
     events: tuple[NodeEvent, ...]
     arith: Arith
 
@@ -136,24 +136,24 @@ class Programs:
             return self._made.get(key)
 
     def _compile(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
-        from qrun.native import Chain, Declined, Foreign, Operand, Program, Task
+        from qrun.native import Chain, Declined, Operand, Program, PythonStep, Task
 
         infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
         arrays = {**defaults(plan), **feeds}
         infos |= {name: TensorInfo(name, a.dtype, a.shape) for name, a in arrays.items()}
         shapes = self._shapes(plan, infos)
         bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
-        items: list[Task | Chain | Foreign] = []
+        items: list[Task | Chain | PythonStep] = []
         outside = set(arrays)
         fixed = dict(shapes)
         for step, bound in zip(plan.steps, bounds, strict=True):
             kernel = bound.kernel if bound else None
             if not shapes.keys().isdisjoint(step.node.outputs):
-                items.append(Foreign((), ()))
+                items.append(PythonStep((), ()))
                 continue
             if kernel is None or not kernel.stages:
                 made = tuple(name for name in step.node.outputs if name)
-                items.append(Foreign(moving(plan, step), made))
+                items.append(PythonStep(moving(plan, step), made))
                 outside.update(made)
                 continue
             chain = _chain(step, kernel)

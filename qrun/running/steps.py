@@ -16,7 +16,7 @@ from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.ops._native import NativeSection
-from qrun.running.dispatch import Bound, NativeKernels, undecided
+from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
 from qrun.running.plan import Step, located
 
 
@@ -158,7 +158,7 @@ def placed(error: MemoryLimitError, model: Model, node: Node) -> MemoryLimitErro
     return error
 
 
-def _bind(step: Step, args: Sequence[Array | None], run: Run) -> Bound | None:
+def _bind(step: Step, args: Sequence[Array | None], run: Run) -> KernelBinding | None:
     """What runs the step in a native session, made now if these shapes are new; None in another session."""
     if run.natives is None:
         return None
@@ -169,7 +169,7 @@ def _bind(step: Step, args: Sequence[Array | None], run: Run) -> Bound | None:
     return bound
 
 
-def _compute(step: Step, args: Sequence[Array | None], bound: Bound | None, ctx: Context) -> Any:
+def _compute(step: Step, args: Sequence[Array | None], bound: KernelBinding | None, ctx: Context) -> Any:
     if bound is None or bound.kernel is None:
         return reference(step, args, ctx)
     for shape, itemsize, what in bound.claims:
@@ -187,7 +187,7 @@ def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
     return step.definition.compute(args, step.kwargs, ctx)
 
 
-def _observe(step: Step, args: Sequence[Array | None], bound: Bound, result: Array, ctx: Context) -> None:
+def _observe(step: Step, args: Sequence[Array | None], bound: KernelBinding, result: Array, ctx: Context) -> None:
     """What the reference kernel would have observed: known from the parameters, or by running it as well."""
     kernel = bound.kernel
     if kernel is not None and kernel.complete(result) and (kernel.plain is None or kernel.plain(args)):

@@ -18,7 +18,7 @@ import pytest
 from qrun.native import Engine
 from qrun.native.emit.isa import ISAS, Isa
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.machine.call import Section
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels, compile_object, kernel_text
 
 Array = np.ndarray[Any, Any]
@@ -73,7 +73,7 @@ class Foreign(Engine):
         super().__init__(BY_NAME[name], Unlinked())
         self.program = Program(self.isa)
 
-    def execute(self, sections: Sequence[Section], operands: Sequence[Array]) -> None:
+    def execute(self, sections: Sequence[KernelCall], operands: Sequence[Array]) -> None:
         self.program.add(sections, operands)
 
     def finish(self, folder: Path) -> None:
@@ -129,7 +129,7 @@ class Program:
         self.calls: list[int] = []
         self.results: list[tuple[int, Array]] = []
 
-    def add(self, sections: Sequence[Section], operands: Sequence[Array]) -> None:
+    def add(self, sections: Sequence[KernelCall], operands: Sequence[Array]) -> None:
         *sources, result = (np.ascontiguousarray(operand).reshape(-1).view(np.uint8) for operand in operands)
         reach = [max(extents) for extents in zip(*(section.extents for section in sections), strict=True)]
         assert all(n <= array.nbytes for n, array in zip(reach, operands, strict=True)), "a buffer is too small"

@@ -9,7 +9,7 @@ import numpy as np
 
 from helpers.native import TYPES, Array, Guarded, engine
 from qrun.native import Engine, Operation
-from qrun.native.proof.fits import Product, Sum
+from qrun.native.proof.fits import CodeProduct, CodeSum
 from qrun.ops._context import Context
 from qrun.ops.qlinearadd import qlinear_add
 from qrun.ops.qlinearmul import qlinear_mul
@@ -33,7 +33,7 @@ def bits(kind: str) -> Array:
 
 def pair_table(
     name: str, kind: str, scales: tuple[float, ...], zeros: tuple[int, ...], arith: Any = "exact"
-) -> tuple[Array, Sum | Product]:
+) -> tuple[Array, CodeSum | CodeProduct]:
     """The reference's result for all pairs, [a, b] by bits, and an estimate of it."""
     sa, sb, sc = (np.array(F(scale)) for scale in scales)
     if name == "mul":
@@ -45,7 +45,7 @@ def pair_table(
     a, b, c = (float(scale) for scale in (sa, sb, sc))
     shift = 128 if kind == "s8" else 0
     places = (int(za) + shift, int(zb) + shift, int(zc), arith == "ort")
-    near = Sum(a / c, b / c, *places) if name == "add" else Product(a * b / c, *places)
+    near = CodeSum(a / c, b / c, *places) if name == "add" else CodeProduct(a * b / c, *places)
     return np.ascontiguousarray(table), near
 
 

@@ -21,7 +21,7 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.copy import sliced, transposed
 from qrun.native.kernels.elementwise import Elementwise
-from qrun.native.kernels.normalize import Mean, Shares, Standardize
+from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
 from qrun.native.kernels.results import Results
 from qrun.native.machine.compile import _llvm, _target, compile_object, kernel_text
 from qrun.native.proof.epilogue import prove
@@ -167,8 +167,8 @@ def float_cases() -> Iterator[Case]:
         yield Case(name, partial(plan_function, name, values), values, function(name)(values))
     scale = rng.normal(1, 0.3, 45).astype(F)
     standard = np.asarray(layer_normalization(x, scale, scale)[0])
-    yield Case("standardize", lambda e: Standardize(e, x.shape, scale, scale, float(F(1e-5)), refused), x, standard)
-    yield Case("shares", lambda e: Shares(e, x.shape, 45, refused), x, softmax(x))
+    yield Case("standardize", lambda e: LayerNorm(e, x.shape, scale, scale, float(F(1e-5)), refused), x, standard)
+    yield Case("shares", lambda e: SoftmaxF32(e, x.shape, 45, refused), x, softmax(x))
     yield Case("mean", lambda e: Mean(e, x.shape, 45, refused, (3,)), x, reduce_mean(x, (1,), False))
 
 

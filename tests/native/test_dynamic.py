@@ -15,7 +15,7 @@ import qrun.native.kernels.finish
 import qrun.native.kernels.packing
 import qrun.native.kernels.ranges
 import qrun.native.machine.batch
-from qrun.native import Buffer, Codes, Matmul, Operand, Target, requantization
+from qrun.native import Buffer, DynamicQuantizer, Matmul, Operand, Target, requantization
 from qrun.native.kernels.finish import Finish
 
 F = np.float32
@@ -248,7 +248,7 @@ def test_ranges_and_codes(isa: str, count: int) -> None:
                 * scale
             )
             x = np.nextafter(x, rng.normal(0, 1, count).astype(F)) if number % 2 else x
-        quantizer = Codes(engine(isa, 3 if number % 4 == 3 else 1), count)
+        quantizer = DynamicQuantizer(engine(isa, 3 if number % 4 == 3 else 1), count)
         if count and number == 0:
             x[rng.integers(0, count)] = np.nan
         if count > 1 and number == 2:
@@ -270,12 +270,12 @@ def test_codes_next_to_every_tie(isa: str) -> None:
         middle = ((np.arange(-300, 300) + 0.5) * np.float64(scale)).astype(F)
         x = np.concatenate([middle, *(np.nextafter(middle, F(end)) for end in (-np.inf, np.inf))])
         y = Buffer.empty(x.shape, np.uint8)
-        Codes(engine(isa), x.size).codes(x, np.array(scale), np.array(128, np.uint8), y)
+        DynamicQuantizer(engine(isa), x.size).codes(x, np.array(scale), np.array(128, np.uint8), y)
         assert np.array_equal(y.array, quantized(x, scale, 128)), scale
 
 
 def test_other_arrays_than_planned_are_not_quantized() -> None:
-    quantizer, x = Codes(engine(ISAS[0]), 8), np.zeros(8, F)
+    quantizer, x = DynamicQuantizer(engine(ISAS[0]), 8), np.zeros(8, F)
     one, zero, y = np.ones((), F), np.zeros((), np.uint8), Buffer.empty((8,), np.uint8)
     for wrong in (x[:7], x.astype(np.float64), np.zeros(16, F)[::2]):
         with pytest.raises(ValueError, match="8 contiguous float32"):
@@ -343,7 +343,7 @@ def test_nothing_beyond_the_buffers_is_touched(isa: str, at_end: bool, monkeypat
             assert np.array_equal(floats.run(exactly(a), right, a_zero, b_zero, held), want.astype(F))
     for count in (1, 3, lanes, 4 * lanes - 1, 4 * lanes, 4 * lanes + 1, 500):
         x, y = exactly(rng.normal(0, 1, count).astype(F)), Buffer.empty((count,), np.uint8)
-        quantizer = Codes(engine(isa), count)
+        quantizer = DynamicQuantizer(engine(isa), count)
         assert quantizer.range(x) == (x.min(initial=0), x.max(initial=0))
         quantizer.codes(x, np.array(F(0.01)), np.array(9, np.uint8), y)
         assert np.array_equal(y.array, quantized(x, F(0.01), 9))

@@ -155,10 +155,10 @@ def test_many_doubts_are_settled_some_hundred_at_a_time(threads: int) -> None:
 def test_an_interrupt_that_leaves_no_trace_is_raised() -> None:
     """The reference never begins, as if the signal came first."""
     operation = planned("sigmoid", (1,), "generic", reference=lambda x: x)
-    settle = operation._settle
-    assert settle is not None
-    nothing = type(settle._call)(lambda *arguments: 0)
-    operation._settle.address = int(ctypes.cast(nothing, ctypes.c_void_p).value or 0)  # type: ignore[union-attr]
+    recheck = operation._recheck
+    assert recheck is not None
+    nothing = type(recheck._call)(lambda *arguments: 0)
+    operation._recheck.address = int(ctypes.cast(nothing, ctypes.c_void_p).value or 0)  # type: ignore[union-attr]
     x = np.full(1, 2.0**-23, F)
     with pytest.raises(KeyboardInterrupt):
         engine("generic").run(operation, [x])

@@ -15,7 +15,6 @@ from qrun.native import Conv, Engine, kernels, machine
 from qrun.native.emit.isa import ISAS as ALL
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels import blocked, clipped, copied, widened
-from qrun.native.kernels.widened import DOTS
 from qrun.native.machine.compile import compile_object, kernel_text
 
 KINDS = ["widened", *["clipped"] * ("avx2" in ISAS)]
@@ -23,7 +22,7 @@ KINDS = ["widened", *["clipped"] * ("avx2" in ISAS)]
 
 def every_own(test: Callable[..., None]) -> Callable[..., None]:
     """Parametrize `isa` and `kind`."""
-    names = [isa.name for isa in ALL if isa.dot in DOTS and isa.name in SETS]
+    names = [isa.name for isa in ALL if isa.widens and isa.name in SETS]
     cases = [(name, kind) for name in names for kind in KINDS if kind == "widened" or name == "avx2"]
     return emulating(pytest.mark.parametrize(("isa", "kind"), cases)(test))
 
@@ -186,7 +185,7 @@ def test_blocks_are_no_higher_than_the_image(isa: str, kind: str) -> None:
             assert np.array_equal(plan.run(x), reference(case)), (rows, vectors, kinds)
 
 
-@pytest.mark.parametrize("name", [isa.name for isa in ALL if isa.dot in DOTS])
+@pytest.mark.parametrize("name", [isa.name for isa in ALL if isa.widens])
 def test_every_width_compiles_for_every_cpu(name: str) -> None:
     isa = next(isa for isa in ALL if isa.name == name)
     for vectors, rows in widened.block_rows(isa).items():

@@ -14,7 +14,7 @@ from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native import Undecided
-from qrun.native.kernels.normalize import Mean, Shares, Standardize
+from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
 from qrun.ops.layernorm import layer_normalization
 from qrun.ops.reduce import reduce_mean
 from qrun.ops.softmax import softmax
@@ -62,7 +62,7 @@ def test_softmax(isa: str, at_end: bool) -> None:
     for length in LENGTHS:
         x = rows(rng, 40, length)
         for threads in (1, 2):
-            operation = Shares(engine(isa, threads), x.shape, length, share_row)
+            operation = SoftmaxF32(engine(isa, threads), x.shape, length, share_row)
             got = run_placed(engine(isa, threads), operation, [x], (0, 0), at_end)
             assert_equal(got, softmax(x), f"rows of {length}")
 
@@ -81,7 +81,7 @@ def test_layer_normalization(isa: str, at_end: bool) -> None:
             def row(x: Array, given: Any = given, scale: Any = scale, epsilon: float = epsilon) -> Array:
                 return np.asarray(layer_normalization(x, scale, given, epsilon=epsilon)[0])
 
-            operation = Standardize(engine(isa), x.shape, scale, given, float(F(epsilon)), row)
+            operation = LayerNorm(engine(isa), x.shape, scale, given, float(F(epsilon)), row)
             got = run_placed(engine(isa), operation, [x], (0, 0), at_end)
             assert_equal(got, want, f"rows of {length}, epsilon {epsilon}")
 
@@ -109,10 +109,10 @@ def test_the_reference_makes_few_rows(isa: str) -> None:
     x = rng.normal(0.3, 2, (300, 256)).astype(F)
     ones = np.ones(256, F)
     shares, asked = counted(share_row)
-    engine(isa).run(Shares(engine(isa), x.shape, 256, shares), [x])
+    engine(isa).run(SoftmaxF32(engine(isa), x.shape, 256, shares), [x])
     assert len(asked) <= 12
     standard, asked = counted(lambda x: np.asarray(layer_normalization(x, ones)[0]))
-    engine(isa).run(Standardize(engine(isa), x.shape, ones, None, float(F(1e-5)), standard), [x])
+    engine(isa).run(LayerNorm(engine(isa), x.shape, ones, None, float(F(1e-5)), standard), [x])
     assert len(asked) <= 12
     means, asked = counted(mean_row)
     engine(isa).run(Mean(engine(isa), x.shape, 256, means, (300,)), [x])
@@ -126,7 +126,7 @@ def test_many_rows_in_doubt_are_made_together(threads: int) -> None:
     ones = np.ones(24, F)
     made, asked = counted(lambda x: np.asarray(layer_normalization(x, ones)[0]))
     native = engine("generic", threads)
-    got = native.run(Standardize(native, x.shape, ones, None, float(F(1e-5)), made), [x])
+    got = native.run(LayerNorm(native, x.shape, ones, None, float(F(1e-5)), made), [x])
     assert_equal(got, np.zeros(x.shape, F))
     assert 1 <= len(asked) <= 24
 
@@ -136,7 +136,7 @@ def test_rows_in_doubt_are_the_reference_s(isa: str) -> None:
     """0.5 exactly between its neighbours is none; a sum that is one is: 1 / (1 + exp(-x)) = 1/2 + 2**-25 nearly."""
     x = np.array([[0, -(2.0**-23)], [1, 0]], F)
     made, asked = counted(lambda x: np.array([7, 8], F))
-    got = engine(isa).run(Shares(engine(isa), x.shape, 2, made), [x])
+    got = engine(isa).run(SoftmaxF32(engine(isa), x.shape, 2, made), [x])
     assert_equal(got, np.stack([np.array([7, 8], F), softmax(x)[1]]))
     assert len(asked) == 1
 
@@ -148,7 +148,7 @@ def test_a_reference_that_fails_leaves_the_run_undecided(isa: str) -> None:
 
     x = np.array([[0, -(2.0**-23)]], F)
     with pytest.raises(Undecided):
-        engine(isa).run(Shares(engine(isa), x.shape, 2, row), [x])
+        engine(isa).run(SoftmaxF32(engine(isa), x.shape, 2, row), [x])
 
 
 def test_layer_normalization_is_the_correctly_rounded_real_value() -> None:

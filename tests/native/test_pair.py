@@ -21,7 +21,7 @@ from qrun.native import Declined, Engine
 from qrun.native.kernels import pair
 from qrun.native.kernels.pair import Pair
 from qrun.native.proof import fits
-from qrun.native.proof.fits import Product, Sum, fit_pair
+from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
 
 F = np.float32
 FORMS = {"add": ("int", "fma", "f64", "table"), "mul": ("mul", "table")}
@@ -33,7 +33,7 @@ def forced(
     shapes: Any,
     table: Array,
     kind: str,
-    near: Sum | Product | None,
+    near: CodeSum | CodeProduct | None,
     patch: pytest.MonkeyPatch,
 ) -> Pair | None:
     """The operation in this form, or None if the form does not prove."""
@@ -188,8 +188,8 @@ def test_what_is_refused() -> None:
 
 def test_estimates_that_mislead_end_in_the_table() -> None:
     table, _ = pair_table("add", "u8", SCALES["plain"], ZEROS[1])
-    for near in (Sum(np.nan, 1, 0, 0, 0), Sum(np.inf, 1, 0, 0, 0), Sum(0, 0, 0, 0, 0), Sum(1e30, 1e-30, 0, 0, 0),
-                 Sum(1, 1, 0, 0, 0), Product(0, 1, 1, 1), Product(np.inf, 1, 1, 1), Product(3, 1, 1, 1)):  # fmt: skip
+    for near in (CodeSum(np.nan, 1, 0, 0, 0), CodeSum(np.inf, 1, 0, 0, 0), CodeSum(0, 0, 0, 0, 0), CodeSum(1e30, 1e-30, 0, 0, 0),
+                 CodeSum(1, 1, 0, 0, 0), CodeProduct(0, 1, 1, 1), CodeProduct(np.inf, 1, 1, 1), CodeProduct(3, 1, 1, 1)):  # fmt: skip
         assert fit_pair(table.astype(np.int64), near, LIMITS["u8"], True, False) is None
 
 

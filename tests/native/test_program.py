@@ -186,7 +186,7 @@ def test_a_shape_that_another_tensor_gives() -> None:
         assert np.array_equal(z, np.maximum(x, 0).reshape(shape))
     made = program_of(native)
     assert made is not None
-    assert len(made.program.stretches) == 1
+    assert len(made.program.segments) == 1
 
 
 def test_zero_points_of_convolutions_need_no_copies_between_them() -> None:

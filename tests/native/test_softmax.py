@@ -16,7 +16,7 @@ from qrun.native import Declined, Engine, Undecided
 from qrun.native.kernels.softmax import Softmax
 from qrun.ops import Context
 from qrun.ops import qlinearsoftmax as softmax
-from qrun.ops._native import NativeKernel, Site
+from qrun.ops._native import LoweringContext, NativeKernel
 
 F = np.float32
 NAMES = ("X", "X_scale", "x_zero_point", "y_scale", "y_zero_point")
@@ -27,7 +27,9 @@ ENGINES = {threads: Engine.create(cache=OBJECTS, threads=threads) for threads in
 
 
 def lowered(inputs: Any, threads: int = 1, **attributes: Any) -> NativeKernel:
-    site = Site(ENGINES[threads], tuple(inputs), (False, True, True, True, True), NAMES, attributes, Context())
+    site = LoweringContext(
+        ENGINES[threads], tuple(inputs), (False, True, True, True, True), NAMES, attributes, Context()
+    )
     return softmax.lower_qlinear_softmax(site)
 
 

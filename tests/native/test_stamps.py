@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from qrun.native.plan.stamps import Stamp, Stretch, helped, times
+from qrun.native.plan.stamps import Segment, Stamp, helped, times
 
 LEADER = [[100, 130], [140, 150], [160, 165], [180, 180]]
 """Ticks: came to a call, ended its own work on it; then the end."""
 
 
 def stamp(*helpers: list[list[int]]) -> Stamp:
-    return Stamp(Stretch(0, 3), 1000, 1160, np.array([LEADER, *helpers], np.int64))
+    return Stamp(Segment(0, 3), 1000, 1160, np.array([LEADER, *helpers], np.int64))
 
 
 def test_a_call_takes_until_the_leader_comes_to_the_next() -> None:
@@ -19,7 +19,7 @@ def test_a_call_takes_until_the_leader_comes_to_the_next() -> None:
 
 
 def test_what_runs_elsewhere_takes_the_whole_stretch() -> None:
-    assert times([Stamp(Stretch(0, 0, 1), 50, 70, np.zeros((1, 1, 2), np.int64))], [], 2) == ([50, 50], [0, 20])
+    assert times([Stamp(Segment(0, 0, 1), 50, 70, np.zeros((1, 1, 2), np.int64))], [], 2) == ([50, 50], [0, 20])
 
 
 def test_a_helper_has_times_where_it_worked() -> None:

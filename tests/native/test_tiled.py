@@ -16,7 +16,7 @@ import qrun
 from qrun.native import Conv, Engine, Gemm, Matmul, Operand, Target
 from qrun.native.kernels import tiled, tiling
 from qrun.native.kernels.layout import Window
-from qrun.native.kernels.tiling import Grid, Mode
+from qrun.native.kernels.tiling import Mode, TileGrid
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
 
@@ -133,7 +133,7 @@ def test_tiles_cover_every_row_and_few_others() -> None:
     for height in (1, 2, 3, 7, 20):
         for width in (1, 2, 7, 14, 15, 16, 17, 28, 33):
             for down, across in ((width, 1), (width + 2, 1), (width + 20, 1), (3 * width, 2), (4 * width + 8, 4)):
-                grid = Grid.of(height, width, down * 8, across * 8)
+                grid = TileGrid.of(height, width, down * 8, across * 8)
                 rows, starts = grid.tiles()
                 covered = grid.numbers(starts[:, None] + np.arange(rows) * grid.across)
                 assert set(covered.reshape(-1).tolist()) - {-1} == set(range(height * width))

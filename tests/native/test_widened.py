@@ -14,11 +14,11 @@ from qrun.native import Conv, Target
 from qrun.native.emit.isa import ISAS as ALL
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels import copied, widened
-from qrun.native.kernels.widened import DOTS, ROWS
+from qrun.native.kernels.widened import ROWS
 from qrun.native.machine.compile import compile_object, kernel_text
 from qrun.ops.convinteger import conv_integer
 
-MINE = [isa.name for isa in ALL if isa.dot in DOTS]
+MINE = [isa.name for isa in ALL if isa.widens]
 
 
 def every_own(test: Callable[..., None]) -> Callable[..., None]:

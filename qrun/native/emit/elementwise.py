@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
-from qrun.native.emit.numbers import Recheck, at_most, erf, exp, gelu, rounds_apart, sigmoid, tanh
+from qrun.native.emit.numbers import RecheckEmitter, at_most, erf, exp, gelu, rounds_apart, sigmoid, tanh
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.strided import StridedEmitter, outer_names
 from qrun.native.emit.values import ZERO, Operand, Value, every
 
 OPERANDS = {1: ("x0", "y"), 2: ("x0", "x1", "y")}
-OWN = ("columns", "last", "p!", "q!", "settle*")
+OWN = ("columns", "last", "p!", "q!", "recheck*")
 """One 8-byte word each.
 
 columns, last  elements of a row, and where its last block starts: it overlaps
 p, q           float32 constants of the function
-settle         what makes results that float64 does not decide
+recheck         what makes results that float64 does not decide
 """
 SOURCES = {"v": ("float", 4), "s": ("float", 4), "i": ("i32", 4), "u": ("i8", 1), "b": ("i8", 1)}
 """Kinds of operands: float32, one float32 for all elements of a row; int32, uint8 and int8."""
@@ -71,7 +71,7 @@ class ElementwiseEmitter(StridedEmitter):
         self.operands = OPERANDS[len(self.sources)]
         self.names = (*outer_names(self.operands), *OWN)
         super().__init__(spec, isa)
-        self.doubts = Recheck(self.w, self.a.settle, spec.rows, spec.rows) if self.function in CLOSE else None
+        self.doubts = RecheckEmitter(self.w, self.a.recheck, spec.rows, spec.rows) if self.function in CLOSE else None
 
     def _chunk(self, first: Value, end: Value) -> None:
         w, a, n = self.w, self.a, self.spec.rows

@@ -114,6 +114,16 @@ class Isa:
         """Whether products may run on AMX tiles; the other kernels are those of avx512vnni."""
         return "amx-int8" in self.needs
 
+    @property
+    def clips(self) -> bool:
+        """Whether products of four bytes at once exist, but saturate at 16 bits."""
+        return self.dot == "madd256"
+
+    @property
+    def widens(self) -> bool:
+        """Whether exact products are those of 16 bits, so that activations are better widened once, in a copy."""
+        return self.dot in ("madd256", "madd512", "generic")
+
     def shift(self, signed: bool) -> int:
         """What dense kernels add to activations, int8 if `signed`, to get the type that their dot product takes."""
         return 128 * (signed - (self.dot in ("sdot", "smull")))

@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.numbers import Recheck, exp, rounds_apart
+from qrun.native.emit.numbers import RecheckEmitter, exp, rounds_apart
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import Value
 
-_ROWS = ("x*", "y*", "rows", "chunk", "tiles", "length", "settle*", "numbers*")
+_ROWS = ("x*", "y*", "rows", "chunk", "tiles", "length", "recheck*", "numbers*")
 STANDARDIZE = (*_ROWS, "scale*", "bias*")
 SHARES = MEAN = _ROWS
 """One 8-byte word each.
 
 chunk        rows of a tile; length: elements of a row
 scale, bias  float32 [length]
-settle       makes rows, of their elements, where float64 does not decide how a result rounds
+recheck       makes rows, of their elements, where float64 does not decide how a result rounds
 numbers      float64: the reach of a result relative to its size, or of a mean relative to that of all sizes; then for
              ``standardize`` its reach relative to the scale, epsilon, and the length
 """
@@ -43,7 +43,7 @@ class _Rows(KernelEmitter):
         self.n, a = spec.rows, self.a
         self.whole = a.length & -self.n
         self.made = self.w.value("i64", 1) if self.reduces else a.length
-        self.doubts = Recheck(self.w, a.settle, a.length, self.made)
+        self.doubts = RecheckEmitter(self.w, a.recheck, a.length, self.made)
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a

@@ -10,8 +10,7 @@ import numpy as np
 
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.product import Part, Product
-from qrun.native.machine.memory import aligned
-from qrun.native.proof.thresholds import Ints
+from qrun.native.machine.memory import Ints, aligned
 
 Array = np.ndarray[Any, Any]
 Run = tuple[int, int, int, str]

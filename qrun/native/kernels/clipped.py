@@ -27,7 +27,7 @@ def clips(product: Product) -> bool:
     """Whether this serves a product: activations may be mostly small."""
     layout, isa = product.layout, product.isa
     zero = int(product.x_zero) + isa.shift(product.signed)
-    return isa.dot == "madd256" and zero <= SMALL and layout.k >= EIGHT
+    return isa.clips and zero <= SMALL and layout.k >= EIGHT
 
 
 def clipped(product: Product, groups: int, run: Run) -> Part:

@@ -12,7 +12,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.point import NAMES, Function
 from qrun.native.kernels.rows import Grid
 from qrun.native.kernels.strided import Axis, copies
-from qrun.native.machine.call import Section
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
 
@@ -77,14 +77,14 @@ class Concat(Planned):
             for copied, table, x in zip(self.copied, tables, x_types, strict=True)
         )
 
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         made = super().sections(strides)
         return tuple(section for section in made if not any(section.extents[place] for place in skip))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         return tuple(section for place in range(len(self.columns)) for section in self._part(place, strides))
 
-    def _part(self, place: int, strides: Sequence[int]) -> Iterator[Section]:
+    def _part(self, place: int, strides: Sequence[int]) -> Iterator[KernelCall]:
         """The calls for one input."""
         columns, start, operands = self.columns[place], self.parts[place], len(self.operands)
         x, y = strides[place] or columns, strides[-1] or sum(self.columns)

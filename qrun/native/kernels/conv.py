@@ -15,7 +15,7 @@ from qrun.native.kernels.layout import Layout, Window, unroll_for
 from qrun.native.kernels.product import Part, Product
 from qrun.native.kernels.results import Results
 from qrun.native.kernels.tiled import TiledPart, tiled
-from qrun.native.machine.call import Section
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation, Order, size
 from qrun.native.proof.epilogue import Target
@@ -109,13 +109,13 @@ class Conv(Operation):
         self.x_bytes, self.y_bytes = (max((s.extents[i] for s in self._tight), default=0) for i in (0, 1))
         self.x_bytes = max(size(self.operands[0].stored("channels")), self.x_bytes)
 
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         x, y = strides
         if self.lines and x:
             raise ValueError("an operand that is read line by line has no gaps")
         return self._placed(x, y) if any(strides) else self._tight
 
-    def _placed(self, x: int, y: int) -> tuple[Section, ...]:
+    def _placed(self, x: int, y: int) -> tuple[KernelCall, ...]:
         x = x or self.image[3]
         y = y or self.result.row_bytes("channels")
         if x < self.image[3] or y < self.result.row_bytes("channels"):
@@ -196,7 +196,7 @@ class ChannelsLast(Operation):
         self.conv = conv
         self.operands = tuple(replace(o, shape=(o.shape[0], *o.shape[2:], o.shape[1])) for o in conv.operands)
 
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         return self.conv.sections(strides)
 
 
@@ -246,7 +246,7 @@ class Gemm(Operation):
         shape = tuple(int(n) for n in x_shape)
         self.operands = (Operand(shape, self.conv.x_type), Operand((*shape[:-1], w.shape[1]), self.conv.y_type))
 
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         return () if self.empty else self.conv.sections(strides)
 
     def run(self, x: Array) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from qrun.native.kernels.blocked import Run
 from qrun.native.kernels.clipped import ROWS, clipped, clips
 from qrun.native.kernels.product import Part, Product
-from qrun.native.kernels.widened import DOTS, block_rows, widened
+from qrun.native.kernels.widened import block_rows, widened
 
 KINDS = frozenset({"tiled", "clipped", "widened"})
 """The kernels of dense products besides the plain one."""
@@ -26,7 +26,7 @@ def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[Part]:
     layout, isa = product.layout, product.isa
     each = len(product.folded.centred) // groups
     plain = product.panels(each, groups)
-    if isa.dot not in DOTS or not layout.k or any(form == "table" for *_, form in plain):
+    if not isa.widens or not layout.k or any(form == "table" for *_, form in plain):
         return []
     if groups > 1 and (each <= _VECTORS * isa.lanes or layout.k <= _QUAD):
         return []

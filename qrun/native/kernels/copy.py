@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.native.errors import Declined
 from qrun.native.kernels.strided import SIZES, Axis, copies, fills
-from qrun.native.machine.call import Section
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
 
@@ -103,7 +103,7 @@ class Copy(Planned):
         x, y = (Place.of(o, order, s) for o, order, s in zip(self.operands, self.orders, strides, strict=True))
         return x, y
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self._places(strides)
         starts = [
             place.start + sum(f * s for f, s in zip(first, place.steps, strict=False))

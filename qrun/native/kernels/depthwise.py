@@ -12,7 +12,7 @@ from qrun.native.emit.depthwise import ARGUMENTS, VECTORS, taps_per_turn
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.product import TABLE_ROWS, Part, Product, Work, contiguous, lanes_of
-from qrun.native.proof.thresholds import Ints
+from qrun.native.machine.memory import Ints
 
 Array = np.ndarray[Any, Any]
 

@@ -14,8 +14,8 @@ from qrun.native.kernels.conv import Gemm
 from qrun.native.kernels.finish import Finish, Term
 from qrun.native.kernels.packing import Packing, as_int8, offsets
 from qrun.native.kernels.results import Results
-from qrun.native.kernels.stack import Part, Products, Shape, first_values, order
-from qrun.native.machine.batch import Buffer, Rooms, buffer
+from qrun.native.kernels.stack import Products, Shape, StackPart, first_values, order
+from qrun.native.machine.batch import Buffer, BufferPool, buffer
 from qrun.native.machine.engine import Engine, address
 from qrun.native.machine.operation import Operand, size
 
@@ -84,7 +84,7 @@ class Matmul:
         if groups > 1:
             self.finish.repeat(shape.rights)
         self.gemm = self._gemm(codes, _CONSTANT if constant is not None else _PACKED)
-        self._parts: dict[tuple[int, bool], tuple[Part, ...]] = {}
+        self._parts: dict[tuple[int, bool], tuple[StackPart, ...]] = {}
         self.sections = tuple(part.section for part in self.parts)
         self._start, self._lanes = (None, None) if self.packs else (first_values(self.parts), order(self.parts))
         self.packing: Packing | None = None
@@ -92,11 +92,11 @@ class Matmul:
             panels = tuple(part.panels for part in self.parts)
             self.packing = Packing(engine, b.shape, b.dtype, panels)
         self._reaches: dict[bool, int] = {}
-        self._rooms: Rooms[Room] = Rooms(dict)
+        self._rooms: BufferPool[Room] = BufferPool(dict)
         self._last: tuple[Array | None, Array | None] = (None, None)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[StackPart, ...]:
         """The product's kernels for left matrices without gaps."""
         return () if self.empty else self._placed(0)
 
@@ -131,7 +131,7 @@ class Matmul:
         """What sums the rows of a."""
         return self._gemm(np.ones((self.shape.k, 1), np.int8), _PACKED)
 
-    def _placed(self, stride: int, ones: bool = False) -> tuple[Part, ...]:
+    def _placed(self, stride: int, ones: bool = False) -> tuple[StackPart, ...]:
         """The product's kernels for rows of a that lie `stride` bytes apart, 0 for no gaps."""
         found = self._parts.get((stride, ones))
         if found is None:
@@ -139,7 +139,7 @@ class Matmul:
             first = 0, 0
             made = []
             for section, (part, *_) in zip(gemm.sections((stride, 0)), gemm.conv._parts, strict=True):
-                made.append(Part.of(section, part.names, first, self.packs and not ones))
+                made.append(StackPart.of(section, part.names, first, self.packs and not ones))
                 first = first[0] + made[-1].panels.nbytes, first[1] + made[-1].columns.size
             found = self._parts[stride, ones] = tuple(made)
         return found

@@ -13,7 +13,7 @@ from qrun.native.emit.strided import OUTER, outer_names
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import Place
 from qrun.native.kernels.strided import Loop, merged, outer_words
-from qrun.native.machine.call import Section, Settle, struct
+from qrun.native.machine.call import KernelCall, Recheck, struct
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
 from qrun.shapes import broadcast_shapes
@@ -53,8 +53,8 @@ class Elementwise(Planned):
             raise Declined("operands that are not float32")
         self._bits = np.zeros(2, _FLOAT)
         self._bits[: len(constants)] = constants
-        self._settle = Settle(reference) if reference and function in CLOSE else None
-        if self._settle is None and function in CLOSE:
+        self._recheck = Recheck(reference) if reference and function in CLOSE else None
+        if self._recheck is None and function in CLOSE:
             raise ValueError(f"{function} needs its reference")
         either = all(_lies_alike(operand.shape, shape) for operand in operands)
         self.order: Order = order or ("any" if either else "plain")
@@ -62,7 +62,7 @@ class Elementwise(Planned):
             self._loops(way, (0,) * len(self.operands))
 
     def lying(self, order: Order) -> Elementwise:
-        reference = self._settle.function if self._settle else None
+        reference = self._recheck.function if self._recheck else None
         return Elementwise(self.engine, self.function, self.operands[:-1], self._bits.tolist(), reference, order)
 
     def _loops(self, order: Order, strides: Sequence[int]) -> list[Loop]:
@@ -79,7 +79,7 @@ class Elementwise(Planned):
             raise Declined("operands that broadcast along too many axes")
         return loops
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
             return ()
         *outer, row = self._loops(self.order, strides)
@@ -98,7 +98,7 @@ class Elementwise(Planned):
             **{f"{name}*": 0 for name in names},
             "columns": row.count, "last": row.count - rows,
             **dict(zip(("p!", "q!"), self._bits.view(np.int32).tolist(), strict=True)),
-            "settle*": self._settle.address if self._settle else 0,
+            "recheck*": self._recheck.address if self._recheck else 0,
         }  # fmt: skip
         loops = (*outer, row)
         extents = tuple(
@@ -107,8 +107,8 @@ class Elementwise(Planned):
         pointers = tuple((place, place) for place in range(len(names)))
         arguments = struct((*outer_names(names), *OWN), words, {})
         return (
-            Section(spec, self.engine.kernels.get(spec), arguments, pointers, extents, words["tiles"],
-                    decides=self._settle is None, settle=self._settle),
+            KernelCall(spec, self.engine.kernels.get(spec), arguments, pointers, extents, words["tiles"],
+                    decides=self._recheck is None, recheck=self._recheck),
         )  # fmt: skip
 
 

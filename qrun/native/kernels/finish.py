@@ -10,14 +10,13 @@ import numpy as np
 from qrun.native.emit.scale import ARGUMENTS, CONSTANTS
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.results import Results
-from qrun.native.machine.batch import Batch, Buffer, Call
+from qrun.native.machine.batch import Batch, BatchCall, Buffer
 from qrun.native.machine.call import struct
 from qrun.native.machine.engine import Engine, address
-from qrun.native.machine.memory import aligned
+from qrun.native.machine.memory import Ints, aligned
 from qrun.native.machine.operation import share
 from qrun.native.proof.epilogue import Target
 from qrun.native.proof.fold import Folded
-from qrun.native.proof.thresholds import Ints
 from qrun.shapes import broadcast_shapes
 
 Array = np.ndarray[Any, Any]
@@ -146,7 +145,7 @@ class Finish:
                 "columns*": group * self.panels * terms * self.width * 4 if sets[0] > 1 else 0,
                 "constants*": group * step if sets[1] > 1 else 0,
             }  # fmt: skip
-            calls.append(Call(kernel, struct(ARGUMENTS, {**known, **moved}, {}), known["tiles"]))
+            calls.append(BatchCall(kernel, struct(ARGUMENTS, {**known, **moved}, {}), known["tiles"]))
         return Batch(self.engine, calls)
 
 

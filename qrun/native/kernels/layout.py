@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.native.errors import Declined
-from qrun.native.machine.memory import aligned
-from qrun.native.proof.thresholds import Ints
+from qrun.native.machine.memory import Ints, aligned
 
 _ENTRIES = 1 << 26
 

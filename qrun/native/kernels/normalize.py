@@ -10,7 +10,7 @@ import numpy as np
 from qrun.native.emit.normalize import MEAN, NAMES, SHARES, STANDARDIZE
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.rows import packed
-from qrun.native.machine.call import Section, Settle, struct
+from qrun.native.machine.call import KernelCall, Recheck, struct
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
 
@@ -42,7 +42,7 @@ class _Rows(Planned):
         shapes = shape, shape if y_shape is None else y_shape
         self.operands = tuple(Operand(tuple(s), _FLOAT) for s in shapes)
         self.engine, self.length = engine, length
-        self.settle = Settle(reference)
+        self.recheck = Recheck(reference)
         lanes = engine.isa.lanes
         self.additions = length // lanes + 2 * lanes + 64 + length // 4096
         self.numbers, self.arrays = self._constants()
@@ -50,7 +50,7 @@ class _Rows(Planned):
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         raise NotImplementedError
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         rows = size(self.operands[0].shape) // self.length if self.length else 0
         if not rows:
             return ()
@@ -58,18 +58,18 @@ class _Rows(Planned):
         spec = KernelSpec(self.kind, isa.name, isa.lanes, 1, 1, self.kind, "f32", False)
         chunk = share(rows, 32 * self.length, self.engine.threads)
         words = {"x*": 0, "y*": 0, "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length,
-                 "settle*": self.settle.address}  # fmt: skip
+                 "recheck*": self.recheck.address}  # fmt: skip
         arrays = {"numbers*": self.numbers, **self.arrays}
         return (
-            Section(
+            KernelCall(
                 spec, self.engine.kernels.get(spec), struct(self.names, words, arrays), ((0, 0), (1, 1)),
                 tuple(4 * size(operand.shape) for operand in self.operands), words["tiles"], keep=tuple(arrays.values()), scratch=8 * self.length,
-                decides=False, settle=self.settle,
+                decides=False, recheck=self.recheck,
             ),
         )  # fmt: skip
 
 
-class Standardize(_Rows):
+class LayerNorm(_Rows):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias (None for none) float32 [length]."""
 
     kind, names = "standardize", STANDARDIZE
@@ -93,7 +93,7 @@ class Standardize(_Rows):
         return numbers, dict(zip(("scale*", "bias*"), map(packed, self._affine), strict=True))
 
 
-class Shares(_Rows):
+class SoftmaxF32(_Rows):
     """exp(x) / sum exp(x)."""
 
     kind, names = "shares", SHARES
@@ -128,7 +128,7 @@ class Lrn(Planned):
         self.engine, self.operands, self.before, self.after = engine, (operand, operand), before, after
         self.factor, self.bias = np.array([factor]), np.array([bias])
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         channels = self.result.shape[1]
         rows = size(self.result.shape) // channels if channels else 0
         if not rows:
@@ -147,7 +147,7 @@ class Lrn(Planned):
         pointers = tuple((NAMES.index(name), place) for place, name in enumerate(("x*", "y*")))
         extents = tuple((rows - 1) * step + 4 * channels for step in steps)
         return (
-            Section(
+            KernelCall(
                 spec, self.engine.kernels.get(spec), struct(NAMES, words, arrays), pointers, extents, words["tiles"],
                 channels=channels, keep=(self.factor, self.bias), scratch=8 * (channels + taps - 1),
             ),

@@ -10,11 +10,10 @@ import numpy as np
 
 from qrun.native.emit.pack import COLUMNS, ROWS
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.machine.batch import Batch, Buffer, Call
+from qrun.native.machine.batch import Batch, BatchCall, Buffer
 from qrun.native.machine.call import struct
 from qrun.native.machine.engine import Engine, address
-from qrun.native.machine.memory import aligned, forget
-from qrun.native.proof.thresholds import Ints
+from qrun.native.machine.memory import Ints, aligned, forget
 
 Array = np.ndarray[Any, Any]
 _FLIP = 0x80808080
@@ -105,7 +104,7 @@ class _Plan:
             for start in np.stack(moves, axis=1) + fixed + (first, first, part.start, 4 * part.first):
                 arguments = template.copy()
                 arguments[: len(start)] = start
-                calls.append(Call(kernel, arguments, part.panels))
+                calls.append(BatchCall(kernel, arguments, part.panels))
         self.batch = Batch(p.engine, calls)
 
     def run(self, b: Array) -> None:

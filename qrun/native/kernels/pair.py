@@ -12,10 +12,10 @@ from qrun.native.emit.pair import OWN
 from qrun.native.errors import Declined
 from qrun.native.kernels.point import NAMES
 from qrun.native.kernels.rows import SINGLE, Grid, Kernel, packed
-from qrun.native.machine.call import Section
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
-from qrun.native.proof.fits import Product, Sum, fit_pair
+from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
 from qrun.shapes import broadcast_shapes
 
 Array = np.ndarray[Any, Any]
@@ -39,7 +39,7 @@ class Pair(Planned):
         table: Array,
         *,
         x_type: np.dtype[Any],
-        near: Sum | Product | None = None,
+        near: CodeSum | CodeProduct | None = None,
     ) -> None:
         super().__init__()
         self.engine = engine
@@ -55,7 +55,7 @@ class Pair(Planned):
         self.scalar = _kernel(SINGLE[0], {}, {"table*": packed(table.view(np.uint8))})
         self.kernel = self._fitted(table, near) or self.scalar
 
-    def _fitted(self, table: Array, near: Sum | Product | None) -> Kernel | None:
+    def _fitted(self, table: Array, near: CodeSum | CodeProduct | None) -> Kernel | None:
         if near is None:
             return None
         signed = self.operands[0].dtype == np.int8
@@ -70,7 +70,7 @@ class Pair(Planned):
         named = {name: words[name.rstrip("!")] for name in OWN[form]}
         return _kernel(form, named, {}, NAMES[table.dtype], signed)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
         if not size(result.shape):
             return ()

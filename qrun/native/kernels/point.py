@@ -13,7 +13,7 @@ from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.point import OWN, SHUFFLED, VBMI
 from qrun.native.errors import Declined
 from qrun.native.kernels.rows import SINGLE, Grid, Kernel, packed
-from qrun.native.machine.call import Section
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned
 from qrun.native.proof.fits import fit_lines
@@ -54,7 +54,7 @@ class Point(Planned):
         self.operands = (Operand(shape, np.dtype(x_type)), Operand(shape, table.dtype))
         self.function = Function.of(engine.isa, table, np.dtype(x_type))
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
         columns = result.columns("channels" if self.order == "any" else self.order)
         grid = Grid.of(result.shape, columns, strides, flat=self.order == "any")
@@ -84,7 +84,7 @@ class Function:
 
     def sections(
         self, engine: Engine, grid: Grid, places: Sequence[int], count: int, first: int, channels: int
-    ) -> Iterator[Section]:
+    ) -> Iterator[KernelCall]:
         """The calls on a grid; first, channels: of the result that it concerns."""
         if not grid.bytes:
             return

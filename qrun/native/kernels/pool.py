@@ -13,12 +13,11 @@ import numpy as np
 from qrun.native.emit.pool import MEAN, NARROW, POOL, SUM
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
-from qrun.native.machine.call import Section, struct
+from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import aligned
+from qrun.native.machine.memory import Ints, aligned
 from qrun.native.machine.operation import TILE_BYTES, Operand, Order, Planned, size
 from qrun.native.proof.means import Means
-from qrun.native.proof.thresholds import Ints
 from qrun.shapes import MOST_AXES
 
 Array = np.ndarray[Any, Any]
@@ -114,7 +113,7 @@ class _Pool(Planned):
         """The code that padding reads."""
         raise NotImplementedError
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
             return ()
         x_row, y_row = (s or self.columns for s in strides)
@@ -144,7 +143,7 @@ class _Pool(Planned):
         )
         name = self.engine.isa.name
         spec = KernelSpec(self.kind, name, width, vectors, unroll, form, _OUT[self.result.dtype], self.signed)
-        section = Section(
+        section = KernelCall(
             spec, self.engine.kernels.get(spec), struct(names, words, arrays),
             ((names.index("x*"), 0), (names.index("y*"), 1)), extents, words["tiles"],
             channels=self.channels, keep=tuple(arrays.values()), why=self.why,

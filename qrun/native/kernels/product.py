@@ -13,11 +13,10 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import MAGIC_BITS, KernelSpec
 from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.results import Results
-from qrun.native.machine.call import Section, struct
+from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.compile import Kernels
-from qrun.native.machine.memory import aligned
+from qrun.native.machine.memory import Ints, aligned
 from qrun.native.proof.fold import Folded, Int8s, int8_taps, wrapped
-from qrun.native.proof.thresholds import Ints
 
 TABLE_ROWS = 2
 FAR_WEIGHTS = 200 << 10
@@ -36,7 +35,7 @@ class Part:
     start, read: bytes from each offset to where it is read, and bytes read. itemsize: of results.
     """
 
-    section: Section
+    section: KernelCall
     names: tuple[str, ...]
     taps: tuple[int, ...]
     read: int
@@ -44,7 +43,7 @@ class Part:
     later: tuple[int, ...] = ()
     start: int = 0
 
-    def placed(self, layout: Layout) -> Section:
+    def placed(self, layout: Layout) -> KernelCall:
         """The call on activations and results that lie as `layout` says; constants are shared."""
         section = self.section
         share = section.spec.unroll if self.later else 1
@@ -201,7 +200,7 @@ class Product:
         arrays: Mapping[str, np.ndarray[Any, Any]],
         words: Mapping[str, int],
         scratch: int = 0,
-    ) -> Section:
+    ) -> KernelCall:
         """A call for the channels `pick` [panels, lanes], without operands; scratch: bytes that a calling thread brings.
 
         names: of its argument struct's words; arrays, words: in it, but for what all products have; 0 for the others.
@@ -215,7 +214,7 @@ class Product:
         mask = (1 << int(there[-lanes:].sum())) - 1
         words = {**dict.fromkeys(names, 0), "mask": mask, "zero_point!": self.results.zero_point, **words}
         first = int(pick[0, 0])
-        return Section(
+        return KernelCall(
             spec,
             self.kernels.get(spec),
             struct(names, words, arrays),

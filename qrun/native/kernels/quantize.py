@@ -11,7 +11,7 @@ import numpy as np
 from qrun.native.emit.quantize import IMAGE, NARROW, ROWS
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
-from qrun.native.machine.call import Section, struct
+from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import aligned
 from qrun.native.machine.operation import TILE_BYTES, Operand, Operation, Order, Planned, size
@@ -80,7 +80,7 @@ class _Elementwise(Planned):
 
     def _section(
         self, kind: str, block: tuple[int, int], form: str, grid: _Grid, zero: int, constants: Array, read: int
-    ) -> Section:
+    ) -> KernelCall:
         """read: columns read of a row, perhaps more than there are."""
         x, y = self.operands
         words = {**grid.words(block[0]), "fields": 4 * constants.shape[-1], "zero!": zero}
@@ -95,7 +95,7 @@ class _Elementwise(Planned):
         pointers = ((names.index("x*"), 0), (names.index("y*"), 1))
         kernel = self.engine.kernels.get(spec)
         arguments = struct(names, words, arrays)
-        return Section(
+        return KernelCall(
             spec, kernel, arguments, pointers, extents, words["tiles"], channels=grid.columns if self.axis is not None
             else 1, keep=(constants,), why=self.why,
         )  # fmt: skip
@@ -140,7 +140,7 @@ class Quantize(_Elementwise):
             self.constants = aligned((4, max(columns, NARROW)), np.float32, 1)
             self.constants[:, :columns] = [*fields, zero]
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
             return ()
         grid = self._grid(strides)
@@ -172,7 +172,7 @@ class QuantizeImage(Planned):
     def source_order(self) -> Order:
         return "plain"
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         x, y = self.operands
         if not size(y.shape):
             return ()
@@ -201,7 +201,7 @@ class QuantizeImage(Planned):
         spec = KernelSpec("quantize_image", engine.isa.name, block, planes, 1, self.plain.form, out, out == "s8")
         written = start + (images - 1) * y_image + (lines - 1) * y_line + width * planes
         return (
-            Section(
+            KernelCall(
                 spec, engine.kernels.get(spec), struct(names, words, {"constants*": constants}),
                 ((names.index("x*"), 0), (names.index("y*"), 1)), (images * planes * plane, written),
                 words["tiles"], channels=planes, keep=(constants,), why=self.plain.why,
@@ -229,7 +229,7 @@ class Dequantize(_Elementwise):
         self.zero = int(zero_point) if axis is None else 0
         self.constants = np.asarray([scale, zero_point], np.float32)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
             return ()
         grid, lanes = self._grid(strides), self.engine.isa.lanes

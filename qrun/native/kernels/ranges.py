@@ -9,8 +9,8 @@ import numpy as np
 
 from qrun.native.emit.ranges import CODES, LEAST, PARAMETERS, RANGE
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.machine.batch import Batch, Buffer, Call, Rooms
-from qrun.native.machine.call import Section, struct
+from qrun.native.machine.batch import Batch, BatchCall, Buffer, BufferPool
+from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.engine import Engine, address
 from qrun.native.machine.memory import aligned
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
@@ -21,7 +21,7 @@ _BLOCK = 64
 _CODES = [CODES.index(name) for name in ("x*", "parameters*", "y*")]
 
 
-class Codes:
+class DynamicQuantizer:
     """Quantizes arrays of `count` float32 elements to uint8. May be used by several threads at once."""
 
     def __init__(self, engine: Engine, count: int) -> None:
@@ -30,14 +30,14 @@ class Codes:
         self.specs = tuple(KernelSpec(kind, engine.isa.name, 1, 4, 1, kind, out, False)
                            for kind, out in (("range", "f32"), ("codes", "u8")))  # fmt: skip
         self._kernels = tuple(engine.kernels.get(spec) for spec in self.specs)
-        self._rooms = Rooms(self._room)
+        self._rooms = BufferPool(self._room)
 
     def _room(self) -> tuple[Batch, Array, Batch]:
         count = self._words["tiles"]
         found = aligned((count, 4), np.float32, 0)
         ranges = struct(RANGE, {**self._words, "x*": 0}, {"found*": found})
         codes = struct(CODES, {**dict.fromkeys(CODES, 0), **self._words}, {})
-        calls = (Call(kernel, words, count) for kernel, words in zip(self._kernels, (ranges, codes), strict=True))
+        calls = (BatchCall(kernel, words, count) for kernel, words in zip(self._kernels, (ranges, codes), strict=True))
         first, second = (Batch(self.engine, [call]) for call in calls)
         return first, found, second
 
@@ -110,10 +110,10 @@ class _Step(Planned):
         super().__init__()
         self.engine, self.operands, self.spec, self.words = engine, tuple(operands), spec, dict(words)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         words = {**dict.fromkeys(self.places, 0), **self.words}
         return (
-            Section(
+            KernelCall(
                 self.spec, self.engine.kernels.get(self.spec), struct(self.names, words, {}),
                 tuple((self.names.index(name), place) for place, name in enumerate(self.places)),
                 tuple(size(o.shape) * o.dtype.itemsize for o in self.operands), words["tiles"], decides=self.decides,

@@ -12,7 +12,7 @@ from qrun.native.emit.bytes import PIECE
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.rows import masks, struct_names, widest
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.machine.call import Section, struct
+from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import aligned
 from qrun.native.machine.operation import share, size
@@ -89,7 +89,9 @@ class Kernel:
     words: Mapping[str, int]
     arrays: Mapping[str, Array]
 
-    def section(self, engine: Engine, grid: Grid, places: Sequence[int], count: int, shown: tuple[int, int]) -> Section:
+    def section(
+        self, engine: Engine, grid: Grid, places: Sequence[int], count: int, shown: tuple[int, int]
+    ) -> KernelCall:
         """The call on a grid that is not empty.
 
         places: the number of the operation's operand for each of the kernel's; count: how many the operation has.
@@ -112,7 +114,7 @@ class Kernel:
         extents = [0] * count
         for place, extent in zip(places, grid.extents(), strict=True):
             extents[place] = extent
-        return Section(
+        return KernelCall(
             spec,
             engine.kernels.get(spec),
             struct(names, words, self.arrays),

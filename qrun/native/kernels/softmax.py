@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.native.emit.softmax import NAMES
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.machine.call import Section, struct
+from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
 
@@ -49,7 +49,7 @@ class Softmax(Planned):
         certain = 0.5 - (length + 32) * _REACH * _EPS
         self.constants = weights, weights / y_scale, np.array([certain])
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         operand, length = self.result, self.length
         rows = size(operand.shape) // length if length else 0
         if not rows:
@@ -68,7 +68,7 @@ class Softmax(Planned):
         arrays = dict(zip(("weights*", "levels*", "certain*"), self.constants, strict=True))
         pointers = tuple((NAMES.index(name), place) for place, name in enumerate(("x*", "y*")))
         return (
-            Section(
+            KernelCall(
                 spec, self.engine.kernels.get(spec), struct(NAMES, words, arrays), pointers, (rows * length,) * 2,
                 words["tiles"], channels=1, keep=self.constants, decides=False,
             ),

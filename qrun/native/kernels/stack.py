@@ -10,11 +10,11 @@ import numpy as np
 
 from qrun.native.errors import Declined
 from qrun.native.kernels.packing import Panels
-from qrun.native.machine.batch import Batch, Buffer, Call
-from qrun.native.machine.call import Section
+from qrun.native.machine.batch import Batch, BatchCall, Buffer
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine, address
+from qrun.native.machine.memory import Ints
 from qrun.native.machine.operation import size
-from qrun.native.proof.thresholds import Ints
 from qrun.shapes import broadcast_shapes
 
 Array = np.ndarray[Any, Any]
@@ -49,21 +49,21 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StackPart:
     """A product kernel that reads its start values, and perhaps its packed weights, as operands.
 
     start: the values it would start from itself, int32 for all columns of its vectors.
     columns: the column of each, -1 beyond the last. lane: where its start values begin among those of all parts.
     """
 
-    section: Section
+    section: KernelCall
     panels: Panels
     start: Array
     columns: Ints
     lane: int
 
     @classmethod
-    def of(cls, section: Section, names: Sequence[str], first: tuple[int, int], packs: bool) -> Part:
+    def of(cls, section: KernelCall, names: Sequence[str], first: tuple[int, int], packs: bool) -> StackPart:
         """first: the byte of all packed weights where its own begin, if it `packs`, and its first lane.
 
         Raises Declined if packed weights lie otherwise.
@@ -87,19 +87,19 @@ class Part:
         )
 
 
-def _held(section: Section, start: int) -> Array:
+def _held(section: KernelCall, start: int) -> Array:
     """The section's own array that is there."""
     return next(array for array in section.keep if address(array) == start)
 
 
-def order(parts: Sequence[Part]) -> Ints | None:
+def order(parts: Sequence[StackPart]) -> Ints | None:
     """The column of each lane of their start values; None if that is its own place."""
     columns = np.concatenate([part.columns for part in parts]) if parts else np.zeros(0, np.int64)
     same = np.arange(columns.size)
     return None if np.array_equal(np.where(columns < 0, same, columns), same) else np.maximum(columns, 0)
 
 
-def first_values(parts: Sequence[Part]) -> Array | None:
+def first_values(parts: Sequence[StackPart]) -> Array | None:
     """What the parts would start from: int32 [1, lanes], None for zeros."""
     values = np.concatenate([part.start for part in parts])[None] if parts else np.zeros((1, 0), np.int32)
     return values if values.any() else None
@@ -109,7 +109,7 @@ class Products:
     """The products of all left matrices, prepared for one run at a time: sums `step` bytes apart."""
 
     def __init__(
-        self, engine: Engine, parts: Sequence[Part], rights: Ints, step: int, strides: tuple[int, int]
+        self, engine: Engine, parts: Sequence[StackPart], rights: Ints, step: int, strides: tuple[int, int]
     ) -> None:
         self.parts = parts
         calls = []
@@ -117,7 +117,7 @@ class Products:
             for part in parts:
                 section, panels = part.section, part.panels
                 moves = (0, number * step, right * strides[0] + panels.start, right * strides[1] + 4 * part.lane)
-                calls.append(Call(section.kernel, section.bound(moves), section.tiles, section.scratch))
+                calls.append(BatchCall(section.kernel, section.bound(moves), section.tiles, section.scratch))
         self.batch = Batch(engine, calls)
 
     def run(self, starts: Any, acc: Buffer, weights: Buffer | None, bias: Buffer, *keep: object) -> None:

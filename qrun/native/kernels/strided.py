@@ -12,7 +12,7 @@ import numpy as np
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.strided import BLOCKS, ELEMENTS, OUTER, RUNS
 from qrun.native.errors import Declined
-from qrun.native.machine.call import Section, struct
+from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import aligned
 from qrun.native.machine.operation import TILE_BYTES, share
@@ -78,14 +78,14 @@ def outer_words(
     }  # fmt: skip
 
 
-def copies(engine: Engine, axes: Sequence[Axis], starts: tuple[int, int], itemsize: int) -> Iterator[Section]:
+def copies(engine: Engine, axes: Sequence[Axis], starts: tuple[int, int], itemsize: int) -> Iterator[KernelCall]:
     """Kernel calls that copy elements of `itemsize` bytes along `axes`, from byte starts[0] to byte starts[1]."""
     if any(axis.count == 0 for axis in axes):
         return
     yield from _copies(engine, coalesced(axes), starts, itemsize, None)
 
 
-def fills(engine: Engine, axes: Sequence[Axis], start: int, value: Array) -> Iterator[Section]:
+def fills(engine: Engine, axes: Sequence[Axis], start: int, value: Array) -> Iterator[KernelCall]:
     """Kernel calls that write one value along `axes`, whose x does not count, from byte `start` on."""
     itemsize = value.dtype.itemsize
     if any(axis.count == 0 for axis in axes):
@@ -123,7 +123,7 @@ class _Call:
 
 def _copies(
     engine: Engine, axes: list[Axis], starts: tuple[int, int], itemsize: int, source: Array | None
-) -> Iterator[Section]:
+) -> Iterator[KernelCall]:
     """axes: coalesced. source: what to read instead of the operand."""
     call = _chosen(engine, axes, itemsize)
     if len(call.outer) <= OUTER:
@@ -213,7 +213,7 @@ def _dense(outer: tuple[Axis, ...], i: Axis, j: Axis, columns: int, itemsize: in
 
 def _section(
     engine: Engine, call: _Call, axes: list[Axis], starts: tuple[int, int], itemsize: int, source: Array | None
-) -> Section:
+) -> KernelCall:
     names = {"runs": RUNS, "elements": ELEMENTS, "blocks": BLOCKS}[call.kind]
     chunk = call.count
     if engine.threads > 1 or (call.kind == "blocks" and call.count * call.each > 4 * _UNIT):
@@ -234,7 +234,7 @@ def _section(
     spec = KernelSpec(call.kind, engine.isa.name, rows, vectors, unroll, call.form, "bytes", False)
     arrays = {} if source is None else {"x*": source}
     x = () if source is not None else ((names.index("x*"), 0),)
-    return Section(
+    return KernelCall(
         spec, engine.kernels.get(spec), struct(names, words, arrays), (*x, (names.index("y*"), 1)),
         (0 if source is not None else extents[0], extents[1]), words["tiles"], keep=tuple(arrays.values()),
     )  # fmt: skip

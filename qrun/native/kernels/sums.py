@@ -11,8 +11,8 @@ import numpy as np
 from qrun.native.emit.scale import STARTS
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.dynamic import Matmul
-from qrun.native.kernels.stack import BIAS, Part
-from qrun.native.machine.call import Section, struct
+from qrun.native.kernels.stack import BIAS, StackPart
+from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import aligned
 from qrun.native.machine.operation import Operand, Operation, Order, Planned
@@ -35,14 +35,14 @@ class Starts(Planned):
         for held, values in zip(self.constants, (first, sums), strict=True):
             held[...] = values
 
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         zero, result = self.operands
         signed = zero.dtype == np.int8
         spec = KernelSpec("starts", self.engine.isa.name, 1, 1, 1, "starts", "i32", bool(signed))
         words = {"zero*": 0, "y*": 0, "count": result.shape[0], "tiles": 1}
         arrays = dict(zip(("first*", "sums*"), self.constants, strict=True))
         return (
-            Section(spec, self.engine.kernels.get(spec), struct(STARTS, words, arrays), ((0, 0), (1, 1)),
+            KernelCall(spec, self.engine.kernels.get(spec), struct(STARTS, words, arrays), ((0, 0), (1, 1)),
                     (1, 4 * result.shape[0]), 1, keep=self.constants),
         )  # fmt: skip
 
@@ -57,11 +57,11 @@ class Sums(Operation):
         self.operands = a, starts, Operand(tuple(y_shape), _INT32)
         self._sections = tuple(_on_operands(part, 4 * starts.shape[0]) for part in matmul.parts)
 
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         return self._sections
 
 
-def _on_operands(part: Part, starts: int) -> Section:
+def _on_operands(part: StackPart, starts: int) -> KernelCall:
     """The call on activations, start values of so many bytes, and sums."""
     section, arguments = part.section, part.section.arguments.copy()
     x, y = section.extents[:2]

@@ -11,10 +11,9 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.layout import Layout, Window
 from qrun.native.kernels.product import FAR_WEIGHTS, Product, lanes_of
 from qrun.native.kernels.tiling import Mode, Tables, choose, tables
-from qrun.native.machine.call import Section
-from qrun.native.machine.memory import aligned
+from qrun.native.machine.call import KernelCall
+from qrun.native.machine.memory import Ints, aligned
 from qrun.native.proof.fold import Int8s, int8_taps
-from qrun.native.proof.thresholds import Ints
 
 _WASTE = 6
 _SCRATCH = 1 << 20
@@ -49,7 +48,7 @@ class TiledPart:
     itemsize: of results. x_start: the input channel where its group begins.
     """
 
-    section: Section
+    section: KernelCall
     tiles: Tiles
     itemsize: int
     x_start: int = 0
@@ -60,7 +59,7 @@ class TiledPart:
         section = replace(self.section, first=self.section.first + group * outputs)
         return replace(self, section=section, x_start=group * inputs)
 
-    def placed(self, layout: Layout) -> Section:
+    def placed(self, layout: Layout) -> KernelCall:
         """The call on activations and results that lie as `layout` says; constants are shared."""
         section, names, made = self.section, self.names, self.tiles.tables(layout.pixel)
         words = {

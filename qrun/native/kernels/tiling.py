@@ -10,8 +10,7 @@ import numpy as np
 
 from qrun.native.emit.amx import STEP, TILE
 from qrun.native.kernels.layout import Window
-from qrun.native.machine.memory import aligned
-from qrun.native.proof.thresholds import Ints
+from qrun.native.machine.memory import Ints, aligned
 
 Mode = Literal["in place", "pixels", "lines"]
 Array = np.ndarray[Any, Any]
@@ -22,7 +21,7 @@ _WORTH = 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TileGrid:
     """Rows that are read at y * down + x * across bytes from the first one, y < height and x < width, ascending."""
 
     height: int
@@ -31,7 +30,7 @@ class Grid:
     across: int
 
     @classmethod
-    def of(cls, height: int, width: int, down: int, across: int) -> Grid:
+    def of(cls, height: int, width: int, down: int, across: int) -> TileGrid:
         """Rows all at the same distance become one line."""
         if width == 1:
             height, width, across = 1, height, down if height > 1 else across
@@ -91,7 +90,7 @@ class Tiling:
     pitch:   bytes from one copied piece to the next; `piece` bytes are copied.
     """
 
-    grid: Grid
+    grid: TileGrid
     taps: Ints
     depth: int
     sources: Ints | None = None
@@ -159,7 +158,7 @@ def _in_place(window: Window, pixel: int, depth: int, stored: bool) -> Tiling | 
         if top or left or any(f >= n for f, n in zip(far, window.image, strict=True)):
             return None
         taps = (taps[:, None] + kernel_x * pixel).reshape(-1)
-    return Tiling(Grid.of(*out, strides[0] * line, strides[1] * pixel), taps, depth)
+    return Tiling(TileGrid.of(*out, strides[0] * line, strides[1] * pixel), taps, depth)
 
 
 def _copied(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
@@ -177,7 +176,7 @@ def _copied(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
     sources = np.where(inside, (y * width + x) * pixel, -1)
     kernel_y, kernel_x = (np.arange(k) * d for k, d in zip(window.kernel, window.dilations, strict=True))
     if mode == "lines":
-        grid = Grid.of(*window.out, down * columns * depth, across * depth)
+        grid = TileGrid.of(*window.out, down * columns * depth, across * depth)
         return Tiling(grid, kernel_y * columns * depth, len(kernel_x) * depth, sources.reshape(-1), depth, depth)
     pitch = -(-depth // STEP) * STEP
     used_y, used_x = (np.unique(k % s) for k, s in ((kernel_y, down), (kernel_x, across)))
@@ -186,7 +185,7 @@ def _copied(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
     phase = (np.searchsorted(used_y, kernel_y % down)[:, None] * len(used_x)
              + np.searchsorted(used_x, kernel_x % across))  # fmt: skip
     taps = (phase * size + (kernel_y // down)[:, None] * (columns // across) + kernel_x // across) * pitch
-    grid = Grid.of(*window.out, columns // across * pitch, pitch)
+    grid = TileGrid.of(*window.out, columns // across * pitch, pitch)
     return Tiling(grid, taps.reshape(-1), depth, phases.reshape(-1), pitch, depth)
 
 

@@ -16,8 +16,6 @@ from qrun.native.kernels.product import Part, Product
 from qrun.native.machine.memory import aligned
 
 Array = np.ndarray[Any, Any]
-DOTS = ("madd256", "madd512", "generic")
-"""The dot products (Isa.dot) that it does better."""
 ROWS = {4: 5, 3: 7, 2: 5, 1: 8}
 """Rows of a block, by vectors of a panel, with 32 registers."""
 _ROWS_16 = {3: 3, 2: 5, 1: 8}

@@ -10,8 +10,7 @@ import numpy as np
 
 from qrun.native.machine.call import WORDS, invoke
 from qrun.native.machine.engine import Engine, address, wait_for
-from qrun.native.machine.memory import aligned, forget, unwritten
-from qrun.native.proof.thresholds import Ints
+from qrun.native.machine.memory import Ints, aligned, forget, unwritten
 
 _LINES = -(-WORDS // 8) * 8
 _WORTH = 12
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BatchCall:
     """A kernel, its argument struct, in how many tiles threads can share it, and the memory each one brings."""
 
     kernel: Any
@@ -58,7 +57,7 @@ class Batch:
     Each run begins with `renew`; then `move` adds to words that hold offsets, and `execute` calls the kernels.
     """
 
-    def __init__(self, engine: Engine, calls: Sequence[Call]) -> None:
+    def __init__(self, engine: Engine, calls: Sequence[BatchCall]) -> None:
         self.pool = engine.pool
         self.template = np.zeros((len(calls), _LINES), np.int64)
         self.template[:, :WORDS] = [call.arguments for call in calls]
@@ -96,7 +95,7 @@ def _walk(starts: Sequence[tuple[Any, int, int]], keep: object) -> None:
         invoke(*start)
 
 
-class Rooms(Generic[T]):
+class BufferPool(Generic[T]):
     """Memory for runs: each takes some of its own, and gives it back for the next one.
 
     A run that fails keeps it: its helpers might still be at work there.

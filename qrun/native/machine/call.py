@@ -12,14 +12,13 @@ import numpy as np
 
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Undecided
-from qrun.native.machine.memory import aligned, forget
-from qrun.native.proof.thresholds import Ints
+from qrun.native.machine.memory import Ints, aligned, forget
 
 Array = np.ndarray[Any, Any]
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)
 
 
-class Settle:
+class Recheck:
     """`function` of float32 [rows, x], to float32 [rows, y], at an address. It must live as long as kernels that call it.
 
     A kernel that comes back without a result puts a mark into its struct (runner.DOUBT); then `failure` tells why.
@@ -28,7 +27,7 @@ class Settle:
     def __init__(self, function: Callable[[Array], Array]) -> None:
         self.function = function
         self._failed: BaseException | None = None
-        self._call = _CALL(self._settle)
+        self._call = _CALL(self._recheck)
         self.address = int(ctypes.cast(self._call, ctypes.c_void_p).value or 0)
 
     def failure(self) -> BaseException:
@@ -38,7 +37,7 @@ class Settle:
             return KeyboardInterrupt()
         return Undecided() if isinstance(failed, Exception) else failed
 
-    def _settle(self, places: int, done: int, count: int, x: int, y: int) -> int:
+    def _recheck(self, places: int, done: int, count: int, x: int, y: int) -> int:
         """places: addresses of `count` rows of x elements, and of their results, by turns. done: gets 1 at the end.
 
         Nothing may be raised into machine code; an interrupt that comes before the first line leaves no trace but
@@ -74,7 +73,7 @@ _own = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class KernelCall:
     """A kernel call, complete but for the addresses of the operation's operands.
 
     arguments: int64 struct; its last word, COUNTER bytes from the start, is the tile counter of a run. A kernel that
@@ -87,7 +86,7 @@ class Section:
     why:       why spec.form is not a cheaper one; "" if it is the cheapest, or the only one.
     scratch:   bytes of memory that a calling thread brings.
     decides:   whether the kernel decides every result.
-    settle:    what makes, while it runs, results that it does not decide; None if nothing does.
+    recheck:    what makes, while it runs, results that it does not decide; None if nothing does.
     """
 
     spec: KernelSpec
@@ -102,11 +101,11 @@ class Section:
     why: str = ""
     scratch: int = 0
     decides: bool = True
-    settle: Settle | None = None
+    recheck: Recheck | None = None
 
     def undecided(self) -> BaseException:
         """What is to be raised if the kernel said that it could not decide a result."""
-        return Undecided() if self.settle is None else self.settle.failure()
+        return Undecided() if self.recheck is None else self.recheck.failure()
 
     def bound(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""

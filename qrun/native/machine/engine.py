@@ -12,7 +12,7 @@ import numpy as np
 from qrun.native.emit.isa import Isa, choose
 from qrun.native.emit.runner import DOUBT
 from qrun.native.machine.cache import ObjectCache
-from qrun.native.machine.call import Section
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels, Runner
 from qrun.native.machine.memory import aligned, keep_freed_memory
 from qrun.native.machine.operation import Operation, size
@@ -73,7 +73,7 @@ class Engine:
         made = made[result.interior(order)] if any(result.border) else made
         return np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
 
-    def execute(self, sections: Sequence[Section], operands: Sequence[Array]) -> None:
+    def execute(self, sections: Sequence[KernelCall], operands: Sequence[Array]) -> None:
         """Run kernels on the contiguous buffers of an operation.
 
         Raises ValueError if one is too small for them, Undecided if a kernel could not decide a result.
@@ -96,7 +96,7 @@ class Engine:
                 raise section.undecided()
 
 
-def stage(array: Array, operation: Operation, sections: Sequence[Section], place: int) -> Array:
+def stage(array: Array, operation: Operation, sections: Sequence[KernelCall], place: int) -> Array:
     """The operand number `place` as kernels read it: the array's own memory if that serves, else a copy."""
     operand, order = operation.operands[place], operation.source_order
     needed = max((s.extents[place] for s in sections), default=0)
@@ -113,7 +113,7 @@ def stage(array: Array, operation: Operation, sections: Sequence[Section], place
     return buffer
 
 
-def _help(section: Section, start: int, keep: object) -> None:
+def _help(section: KernelCall, start: int, keep: object) -> None:
     """Run a kernel; `keep` holds what it works on, also if the caller is interrupted and leaves."""
     section.run(start)
 

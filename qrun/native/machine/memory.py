@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 _LARGEST_REUSED = 1 << 24
 
 poison: int | None = None

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from qrun.native.machine.call import Section
+from qrun.native.machine.call import KernelCall
 
 if TYPE_CHECKING:
-    from qrun.native.machine.call import Section
+    from qrun.native.machine.call import KernelCall
 
 Array = np.ndarray[Any, Any]
 Order = Literal["channels", "rows", "any", "plain"]
@@ -87,7 +87,7 @@ class Operation(ABC):
     """Of a concatenation: which operands it copies unchanged, so that whoever makes them may write to their place."""
 
     @abstractmethod
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         """The kernel calls, to run in any order or at once, for operands whose rows lie `strides` bytes apart.
 
         0 stands for rows without gaps. An operation of order ``any`` may see gaps only if rows are those of
@@ -117,12 +117,12 @@ class Operation(ABC):
         return self.operands[-1]
 
     @property
-    def tight(self) -> tuple[Section, ...]:
+    def tight(self) -> tuple[KernelCall, ...]:
         """The kernel calls for operands without gaps."""
         return self.sections((0,) * len(self.operands))
 
 
-def must_reach(sections: Sequence[Section], nbytes: int) -> None:
+def must_reach(sections: Sequence[KernelCall], nbytes: int) -> None:
     """Raises ValueError unless a call reaches the last one of a result's bytes: calls that end before leave it unwritten."""
     reach = max((section.extents[-1] for section in sections), default=0)
     if reach < nbytes:
@@ -141,13 +141,13 @@ class Planned(Operation):
     """Keeps its kernel calls for each set of strides."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, ...], tuple[Section, ...]] = {}
+        self._made: dict[tuple[int, ...], tuple[KernelCall, ...]] = {}
 
     @abstractmethod
-    def _plan(self, strides: Sequence[int]) -> tuple[Section, ...]:
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         """The kernel calls for rows `strides` bytes apart, 0 for rows without gaps."""
 
-    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[Section, ...]:
+    def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         key = tuple(strides)
         if len(key) != len(self.operands):
             raise ValueError(f"{len(key)} strides for {len(self.operands)} operands")

@@ -18,9 +18,9 @@ from qrun.native.machine.compile import address_of
 from qrun.native.machine.engine import Engine, address
 from qrun.native.machine.memory import aligned, forget
 from qrun.native.machine.operation import Operand
-from qrun.native.plan.placement import Foreign, Item, Key, Storage
+from qrun.native.plan.placement import Item, Key, PythonStep, Storage
 from qrun.native.plan.schedule import Schedule
-from qrun.native.plan.stamps import Ran, Stamp, Stretch
+from qrun.native.plan.stamps import Ran, Segment, Stamp
 
 Array = np.ndarray[Any, Any]
 Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
@@ -117,23 +117,23 @@ class Instance:
 
         for key, array in arrays.items():
             take(key, array)
-        for stretch in schedule.stretches:
+        for segment in schedule.segments:
             begin = perf_counter_ns()
-            if stretch.item < 0:
-                if not stretch.first or stretch.tiles >= _WORTH:
+            if segment.item < 0:
+                if not segment.first or segment.tiles >= _WORTH:
                     self._call_helpers()
-                self._lead(stretch)
+                self._lead(segment)
             else:
-                item = schedule.items[stretch.item]
-                assert isinstance(item, Foreign)
-                made = elsewhere(stretch.item, [self._value(key, values) for key in item.inputs])
+                item = schedule.items[segment.item]
+                assert isinstance(item, PythonStep)
+                made = elsewhere(segment.item, [self._value(key, values) for key in item.inputs])
                 for key, array in zip(item.outputs, made, strict=True):
                     own = array.copy() if np.may_share_memory(array, self.memory) else array
                     budget.hold_made(own, str(key))
                     take(key, own)
-            ticks = self.times[:, stretch.first : stretch.end + 1].copy()
-            stamps.append(Stamp(stretch, begin, perf_counter_ns(), ticks))
-            for key in stretch.frees:
+            ticks = self.times[:, segment.first : segment.end + 1].copy()
+            stamps.append(Stamp(segment, begin, perf_counter_ns(), ticks))
+            for key in segment.frees:
                 array, pointed = values.pop(key), held.pop(key)
                 budget.release(array)
                 if pointed is not array:
@@ -157,11 +157,11 @@ class Instance:
         budget.reserve(value.nbytes, str(key))
         return np.array(value, order="C")
 
-    def _lead(self, stretch: Stretch) -> None:
+    def _lead(self, segment: Segment) -> None:
         self.generation += 1
         plan, state, times = self.starts
         own = scratch(self.schedule.scratch) if self.schedule.scratch else 0
-        self.lead(plan, stretch.first, stretch.end, state, self.generation, times, own)
+        self.lead(plan, segment.first, segment.end, state, self.generation, times, own)
         doubtful = [number for number in self.schedule.doubtful if self.structs[number, DOUBT // 8]]
         if doubtful:
             self.structs[doubtful, DOUBT // 8] = 0

@@ -14,12 +14,12 @@ import numpy as np
 from qrun.native.emit.runner import ENTRY, STRUCT
 from qrun.native.kernels.copy import Copy, arrange, shuffled
 from qrun.native.kernels.strided import Axis, coalesced
-from qrun.native.machine.call import Section
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, must_reach, size
-from qrun.native.plan.placement import Foreign, Item, Key, Placed, Placement, Storage, Task
+from qrun.native.plan.placement import Item, Key, Placed, Placement, PythonStep, Storage, Task
 from qrun.native.plan.spans import Span, Touched
-from qrun.native.plan.stamps import Stretch
+from qrun.native.plan.stamps import Segment
 
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
@@ -87,8 +87,8 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    section: Section
+class PlannedCall:
+    section: KernelCall
     placed: Placed
 
 
@@ -115,14 +115,14 @@ class Schedule:
         self.calls = self._calls()
         self.item_of = [call.placed.item for call in self.calls]
         self.barriers, self.since = self._barriers()
-        self.stretches = self._stretches()
+        self.segments = self._segments()
         self.room = self._room()
         self.doubtful = [number for number, call in enumerate(self.calls) if not call.section.decides]
         self.scratch = max((call.section.scratch for call in self.calls), default=0)
         self.helpers = min(engine.threads, max((call.section.tiles for call in self.calls), default=1)) - 1
         self.arena = max(self.placement.arena, self.room.pop(None, 0))
 
-    def _calls(self) -> tuple[Call, ...]:
+    def _calls(self) -> tuple[PlannedCall, ...]:
         calls = []
         for placed in self.placement.placed:
             whole = placed.storages[-1]
@@ -133,7 +133,7 @@ class Schedule:
             made = placed.operation.sections(strides, skip) if skip else placed.operation.sections(strides)
             if not skip and not any(whole.operand.border):
                 must_reach(made, Span.of(whole).end - whole.place)
-            calls += [Call(section, placed) for section in made]
+            calls += [PlannedCall(section, placed) for section in made]
         return tuple(calls)
 
     def _barriers(self) -> tuple[list[bool], list[int]]:
@@ -161,26 +161,26 @@ class Schedule:
     def _apart(self, number: int) -> bool:
         """Whether something runs elsewhere between this call and the one before."""
         start, end = self.calls[number - 1].placed.item, self.calls[number].placed.item
-        return any(isinstance(item, Foreign) and item.outputs for item in self.items[start + 1 : end])
+        return any(isinstance(item, PythonStep) and item.outputs for item in self.items[start + 1 : end])
 
-    def _stretches(self) -> tuple[Stretch, ...]:
-        plain: list[Stretch] = []
+    def _segments(self) -> tuple[Segment, ...]:
+        plain: list[Segment] = []
         number = 0
-        foreign = [n for n, item in enumerate(self.items) if isinstance(item, Foreign) and item.outputs]
+        foreign = [n for n, item in enumerate(self.items) if isinstance(item, PythonStep) and item.outputs]
         for item in [*foreign, len(self.items)]:
             first = number
             while number < len(self.calls) and self.calls[number].placed.item < item:
                 number += 1
             if number > first:
                 tiles = sum(call.section.tiles for call in self.calls[first:number])
-                plain.append(Stretch(first, number, tiles=tiles))
+                plain.append(Segment(first, number, tiles=tiles))
             if item < len(self.items):
-                plain.append(Stretch(0, 0, item))
+                plain.append(Segment(0, 0, item))
         return tuple(self._freeing(plain))
 
-    def _freeing(self, stretches: Sequence[Stretch]) -> Iterator[Stretch]:
-        """The stretches with the arrays that are last needed in each."""
-        ends = [s.item if s.item >= 0 else self.calls[s.end - 1].placed.item for s in stretches]
+    def _freeing(self, segments: Sequence[Segment]) -> Iterator[Segment]:
+        """The segments with the arrays that are last needed in each."""
+        ends = [s.item if s.item >= 0 else self.calls[s.end - 1].placed.item for s in segments]
         frees: dict[int, list[Key]] = {}
         wanted = set(self.wanted)
         for key in self.given.keys() - self.fixed.keys():
@@ -190,7 +190,7 @@ class Schedule:
                 where = bisect_left(ends, last)
                 if where < len(ends) and last < len(self.items):
                     frees.setdefault(where, []).append(key)
-        return (replace(stretch, frees=tuple(frees.get(n, ()))) for n, stretch in enumerate(stretches))
+        return (replace(segment, frees=tuple(frees.get(n, ()))) for n, segment in enumerate(segments))
 
     def _room(self) -> dict[Key | None, int]:
         """How many bytes calls may touch of each array by key, and of the arena (None)."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from qrun.native.machine.memory import Ints
 from qrun.native.plan.placement import Key
-from qrun.native.proof.thresholds import Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Segment:
     """Calls first..end-1, or, where they are none, the item that runs elsewhere; arrays that are not needed after it.
 
     tiles: of its calls.
@@ -28,13 +28,13 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """When a stretch began and ended (perf_counter_ns), and the processor's clock in each thread, the leader's first.
+    """When a segment began and ended (perf_counter_ns), and the processor's clock in each thread, the leader's first.
 
     ticks: [threads, calls + 1, 2]: when the thread came to each of the calls, and when it ended its own work on it; then
            when it came to the end. Those of a thread that was not there are older than the leader's.
     """
 
-    stretch: Stretch
+    segment: Segment
     begin: int
     end: int
     ticks: Ints
@@ -64,12 +64,12 @@ def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[
     """
     starts, spans = [0] * items, [0] * items
     for stamp in stamps:
-        stretch = stamp.stretch
-        if stretch.item >= 0:
-            starts[stretch.item], spans[stretch.item] = stamp.begin, stamp.end - stamp.begin
+        segment = stamp.segment
+        if segment.item >= 0:
+            starts[segment.item], spans[segment.item] = stamp.begin, stamp.end - stamp.begin
             continue
         ns = stamp.nanoseconds[0, :, 0].tolist()
-        for item, start, end in zip(item_of[stretch.first : stretch.end], ns[:-1], ns[1:], strict=True):
+        for item, start, end in zip(item_of[segment.first : segment.end], ns[:-1], ns[1:], strict=True):
             starts[item] = starts[item] or start
             spans[item] += end - start
     now = stamps[0].begin if stamps else 0
@@ -83,13 +83,13 @@ def helped(stamps: Sequence[Stamp], item_of: Sequence[int]) -> dict[int, list[tu
     """By item, the times in which helpers worked on it: the helper's number from 1, start (perf_counter_ns), ns."""
     found: dict[int, list[tuple[int, int, int]]] = {}
     for stamp in stamps:
-        if stamp.stretch.item >= 0:
+        if stamp.segment.item >= 0:
             continue
         ns = stamp.nanoseconds
         came, ended = ns[1:, :-1, 0], ns[1:, :-1, 1]
         present = (ended > came) & (came >= stamp.begin) & (ended <= stamp.end)
         for helper, call in np.argwhere(present).tolist():
             start, end = int(came[helper, call]), int(ended[helper, call])
-            item = item_of[stamp.stretch.first + call]
+            item = item_of[stamp.segment.first + call]
             found.setdefault(item, []).append((helper + 1, start, end - start))
     return found

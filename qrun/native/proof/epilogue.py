@@ -14,8 +14,9 @@ import numpy as np
 
 from qrun.native.emit.spec import LIMITS
 from qrun.native.errors import Declined
+from qrun.native.machine.memory import Ints
 from qrun.native.proof.search import INSIDE, RAISED, RAISED_ENDS, SINGLE, FloatBounds, Search, Singles
-from qrun.native.proof.thresholds import INT32, Bools, Floats, Ints, is_plain, multiplier, wanted
+from qrun.native.proof.thresholds import INT32, Bools, Floats, is_plain, multiplier, wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from qrun.native.emit.bytes import DOUBLES
-from qrun.native.proof.thresholds import Bools, Floats, Ints
+from qrun.native.machine.memory import Ints
+from qrun.native.proof.thresholds import Bools, Floats
 
 Singles = np.ndarray[Any, np.dtype[np.float32]]
 Words = Mapping[str, int]
@@ -44,7 +45,7 @@ _NUDGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class CodeSum:
     """An estimate: y is about a * (u - u_zero) + b * (v - v_zero) + zero; inside: zero is added before rounding."""
 
     a: float
@@ -56,7 +57,7 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class CodeProduct:
     """An estimate: y is about m * (u - u_zero) * (v - v_zero) + zero."""
 
     m: float
@@ -138,16 +139,16 @@ def _tangents(upper: Floats, lower: Floats, slopes: Floats) -> tuple[Floats, Flo
 
 
 def fit_pair(
-    table: Ints, near: Sum | Product, limits: tuple[int, int], fma: bool, signed: bool
+    table: Ints, near: CodeSum | CodeProduct, limits: tuple[int, int], fma: bool, signed: bool
 ) -> tuple[str, Words] | None:
     """A form of emit/pair.py that gives table [256, 256], values within limits, and its words; None if none was found.
 
     signed: codes are int8.
     """
-    numbers = (near.a, near.b) if isinstance(near, Sum) else (near.m,)
+    numbers = (near.a, near.b) if isinstance(near, CodeSum) else (near.m,)
     if not all(1e-6 < abs(number) < 1e6 for number in numbers):
         return None
-    tries: tuple[Iterator[Candidate], ...] = (_products(near),) if isinstance(near, Product) else (
+    tries: tuple[Iterator[Candidate], ...] = (_products(near),) if isinstance(near, CodeProduct) else (
         _ints(near, fma), _chains(near, fma, 128 * signed), _doubles(near))  # fmt: skip
     for candidates in tries:
         for form, values, words in candidates:
@@ -156,7 +157,7 @@ def fit_pair(
     return None
 
 
-def _ints(near: Sum, fma: bool) -> Iterator[Candidate]:
+def _ints(near: CodeSum, fma: bool) -> Iterator[Candidate]:
     """int: small A / B close to a / b."""
     steep = abs(near.a) > abs(near.b)
     large, small = (near.a, near.b) if steep else (near.b, near.a)
@@ -174,7 +175,7 @@ def _ints(near: Sum, fma: bool) -> Iterator[Candidate]:
             yield "int", partial(_int_values, left, right, scale[best], c, fma), words
 
 
-def _chains(near: Sum, fma: bool, shift: int) -> Iterator[Candidate]:
+def _chains(near: CodeSum, fma: bool, shift: int) -> Iterator[Candidate]:
     """fma: the factors as float32, and the zero points in the constant, rounded as onnxruntime does on the way."""
     a, b = float(np.float32(near.a)), float(np.float32(near.b))
     zeros = float(fused(np.asarray(a * (near.u_zero - shift)), _single(b * (near.v_zero - shift))))
@@ -187,7 +188,7 @@ def _chains(near: Sum, fma: bool, shift: int) -> Iterator[Candidate]:
             yield "fma", partial(_chain_values, left, right, fma), words
 
 
-def _doubles(near: Sum) -> Iterator[Candidate]:
+def _doubles(near: CodeSum) -> Iterator[Candidate]:
     """f64: sums are rounded to a grid where what is meant to be a tie is one, and nothing else.
 
     Factors of so few bits that products with DOUBLES + 255 are exact.
@@ -204,7 +205,7 @@ def _doubles(near: Sum) -> Iterator[Candidate]:
             yield "f64", values, words | {"add": add}
 
 
-def _products(near: Product) -> Iterator[Candidate]:
+def _products(near: CodeProduct) -> Iterator[Candidate]:
     """mul: s * m close to the factor, s a small integer."""
     small = np.arange(1, 257, dtype=np.float64)
     scale = (near.m / small).astype(np.float32).astype(np.float64)
@@ -240,7 +241,7 @@ def _product_values(left: Floats, right: Floats, factor: float, c: float, rows: 
     return _single(_single(left[rows] * right * factor) + c)
 
 
-def _places(near: Sum | Product) -> list[tuple[float, int]]:
+def _places(near: CodeSum | CodeProduct) -> list[tuple[float, int]]:
     """The zero point after rounding, or before it: that changes ties, and what float32 can tell apart."""
     both = [(0.0, near.zero), (float(near.zero), 0)]
     return both[:1] if not near.zero else both[::-1] if near.inside else both

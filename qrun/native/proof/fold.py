@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.proof.thresholds import Ints
+from qrun.native.machine.memory import Ints
 
 Int8s = np.ndarray[Any, np.dtype[np.int8]]
 Int32s = np.ndarray[Any, np.dtype[np.int32]]

@@ -10,8 +10,8 @@ import numpy as np
 
 from qrun.native.emit.spec import LIMITS
 from qrun.native.errors import Declined
-from qrun.native.machine.memory import aligned
-from qrun.native.proof.thresholds import Bools, Floats, Ints
+from qrun.native.machine.memory import Ints, aligned
+from qrun.native.proof.thresholds import Bools, Floats
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[[Ints, float], Array]

@@ -14,8 +14,9 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.cache import digest
 from qrun.native.machine.call import invoke, struct
 from qrun.native.machine.compile import Kernels
+from qrun.native.machine.memory import Ints
 from qrun.native.proof.epilogue import Guess, Proven, Target, prove
-from qrun.native.proof.thresholds import Floats, Ints
+from qrun.native.proof.thresholds import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from qrun.native.emit.spec import MAGIC, MAGIC_BITS
-from qrun.native.proof.thresholds import STEPS, Bools, Floats, Ints, plain_steps
+from qrun.native.machine.memory import Ints
+from qrun.native.proof.thresholds import STEPS, Bools, Floats, plain_steps
 
 FloatBounds = Callable[[Floats, Floats, Floats], Floats]
 """What finds bounds as numpy_bounds does."""

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from qrun.native.machine.memory import Ints
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 INT32 = (-(2**31), 2**31 - 1)
