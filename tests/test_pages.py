@@ -1,11 +1,14 @@
-"""docs/numerics.md and docs/exactness.md: what they name exists, and what they quote is what stands there."""
+"""The pages of docs/: what they name exists, and what they quote is what stands there."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import io
 import re
+import textwrap
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +22,9 @@ from qrun.report.ops import supported
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("docs/numerics.md", "docs/exactness.md")
+"""Pages of numbered sections."""
+TOURS = {"docs/architecture.md": 15, "docs/engine.md": 60}
+"""Pages that lead through the code, and how many places in it they name at least."""
 LABELS = {
     "docs/numerics.md": ("- **Clause**: ", "- **Others**: ", "- **Case**: "),
     "docs/exactness.md": ("**Statement.** ", "**Carried by** ", "**Attacked by** "),
@@ -68,10 +74,10 @@ def is_quantized(definition: OpDef) -> bool:
 QUANTIZED = sorted({op_type for (_, op_type), found in REGISTRY.items() if any(map(is_quantized, found))})
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *TOURS])
 def test_files_functions_and_tests_exist(page: str) -> None:
     found = NAMED.findall(text(page))
-    assert len(found) > 60
+    assert len(found) > TOURS.get(page, 60)
     missing = [
         f"{file}::{name}" if name else file
         for file, name in found
@@ -83,7 +89,7 @@ def test_files_functions_and_tests_exist(page: str) -> None:
     ] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *TOURS])
 def test_links_lead_somewhere(page: str) -> None:
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text(page)):
         file = (ROOT / page).parent / target if target else ROOT / page
@@ -94,7 +100,16 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_the_readme_leads_to_the_pages() -> None:
-    assert all(f"]({page})" in text("README.md") for page in PAGES)
+    assert all(f"]({page})" in text("README.md") for page in [*PAGES, *TOURS])
+
+
+def test_kernels_of_the_engines_page_have_ir() -> None:
+    """The example that prints one runs."""
+    (code,) = (code for code in re.findall(r"```python\n(.*?)```", text("docs/engine.md"), re.S) if "kernel_text" in code)
+    told = io.StringIO()
+    with redirect_stdout(told):
+        exec(textwrap.dedent(code), {})
+    assert "define i64 @kernel" in told.getvalue()
 
 
 @pytest.mark.parametrize("page", PAGES)

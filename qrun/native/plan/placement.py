@@ -97,7 +97,7 @@ class Storage:
         self.parent, self.start, self.gaps = parent, start, gaps
         parent.children.append(self)
 
-    def recheck(self) -> None:
+    def settle(self) -> None:
         """Find out where it lies, as all its parents are known."""
         path = [self]
         while path[-1].home is None and (outer := path[-1].parent) is not None:
@@ -152,7 +152,7 @@ class Placement:
             self.forms[key] = [Storage(operand, "plain", key)]
         for number, item in enumerate(items):
             if isinstance(item, PythonStep):
-                self._foreign(item, number, given)
+                self._python_step(item, number, given)
             else:
                 for task in item.tasks if isinstance(item, Chain) else (item,):
                     self._task(task, number)
@@ -162,7 +162,7 @@ class Placement:
         self._join()
         self._allocate(len(items))
 
-    def _foreign(self, item: PythonStep, number: int, given: dict[Key, Operand]) -> None:
+    def _python_step(self, item: PythonStep, number: int, given: dict[Key, Operand]) -> None:
         for key in item.inputs:
             self._keep(key, number)
         for key in item.outputs:
@@ -271,7 +271,7 @@ class Placement:
     def _allocate(self, end: int) -> None:
         for forms in self.forms.values():
             for storage in forms:
-                storage.recheck()
+                storage.settle()
         made = (storage for placed in self.placed for storage in placed.storages)
         roots = list(dict.fromkeys(storage.root for storage in made if storage.root.key is None))
         needs = []
