@@ -255,7 +255,7 @@ def test_no_operator_is_special(name: str) -> None:
         ("ops._shape", "from qrun.ops.cast import cast", "sibling"),
         ("running.session", "import onnx.defs", "only ir"),
         ("peers._ort", "import onnxruntime", "only child"),
-        ("checking.rules.x", "from qrun.checking.rules import qr109_unused_initializer", "sibling"),
+        ("checking.rules.x", "from qrun.checking.rules import graph", "sibling"),
         ("checking.rules.x", "from rich.table import Table", "only report"),
         ("native.kernels", "from qrun.ir import Node", "native"),
         ("ops.conv", "import llvmlite.binding", "only native"),

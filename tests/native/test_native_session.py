@@ -17,7 +17,7 @@ from onnx import helper
 
 import qrun
 from qrun.checking.rules import check
-from qrun.checking.rules.qr402_saturated import SHARE
+from qrun.checking.rules.values import SHARE
 from qrun.ops._native import ENDS_SHARE
 from qrun.running.dispatch import VARIANTS
 

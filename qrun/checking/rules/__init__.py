@@ -1,4 +1,4 @@
-"""Conformance rules: every module of this package declares one with @rule and is found by itself."""
+"""Conformance rules, by topic: every module of this package declares some with @rule and is found by itself."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 for _module in iter_modules(__path__):
     if not _module.name.startswith("_"):
         import_module(f"{__name__}.{_module.name}")
+for _id in sorted(RULES):
+    RULES[_id] = RULES.pop(_id)
 
 _ORDER: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
 

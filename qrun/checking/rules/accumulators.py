@@ -1,0 +1,385 @@
+"""How far sums of products can go: int32 accumulators, and pairs of products in int16."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import log2
+from typing import Any
+
+import numpy as np
+
+from qrun.checking.rules._observed import tensors
+from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import listed
+from qrun.checking.rules._weights import Weight, weights
+from qrun.ir import Array, Model
+from qrun.ops import Context, find
+from qrun.ops._conv import conv_window
+from qrun.ops._window import padded, patches
+from qrun.shapes import broadcast_shapes
+
+
+@rule(
+    "QR406",
+    "accumulator-bound",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__MatMulInteger.html",
+    fix="split the sum, use fewer bits for the weights, or enlarge the scale of the weights so that the bias shrinks",
+    applies=("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger", "com.microsoft::QGemm", "Conv", "MatMul",
+             "Gemm"),
+)  # fmt: skip
+def accumulator_bound(model: Model) -> Iterator[Finding]:
+    """With these weights and this bias, some input makes the int32 accumulator overflow.
+
+    The bound is exact: the input that takes, for every weight, the code that moves the sum furthest reaches it. QR403
+    reports overflows that a run has seen.
+
+    Why is this bad?
+        The sum wraps round and the output has nothing to do with the real value. onnxruntime checks nothing. Usually it
+        is the bias: a channel with a tiny weight scale has a bias near the end of int32.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,1,1] x) => (uint8[1,1,1,1] y)
+        <float s = {0.5}, uint8 z = {0}, int8[1,1,1,1] w = {64}, int8 wz = {0}, int32[1] b = {2147480000}>
+        {
+            y = QLinearConv(x, s, z, w, s, wz, s, z, b)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,1,1] x) => (uint8[1,1,1,1] y)
+        <float s = {0.5}, uint8 z = {0}, int8[1,1,1,1] w = {64}, int8 wz = {0}, int32[1] b = {1000}>
+        {
+            y = QLinearConv(x, s, z, w, s, wz, s, z, b)
+        }
+    """
+    for w in weights(model):
+        if w.float and w.dtype.itemsize > 1:
+            continue
+        worst = bound(w, LIMIT - 1)
+        if worst is not None and worst.wraps:
+            bias = f" with bias {worst.bias}" if worst.bias else ""
+            behind = ", if it is run in integers" if w.float else ""
+            yield Finding(
+                f"the int32 accumulator of channel {worst.row} can reach {worst.sum}{behind}",
+                **w.where,
+                expected="sums from -2147483648 to 2147483647",
+                got=f"{worst.sum} in channel {worst.row}: {worst.terms} products{bias}; headroom "
+                f"{worst.headroom:.2f} bits",
+                why=f"{w.node.op}-{w.node.version} in integers accumulates in 32 bits.",
+            )
+
+
+@rule(
+    "QR407",
+    "accumulator-headroom",
+    level="note",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__MatMulInteger.html",
+    fix="nothing, unless the weights or the input type will change; then split the sum or shrink the bias",
+    applies=("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger", "com.microsoft::QGemm", "Conv", "MatMul",
+             "Gemm"),
+)  # fmt: skip
+def accumulator_headroom(model: Model) -> Iterator[Finding]:
+    """The int32 accumulator surely does not overflow, but has less than two bits to spare.
+
+    Why is this bad?
+        The model is right as it is. Hardware with accumulators of fewer than 32 bits, or with a requantization that
+        shifts the sum left first, overflows here.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,1,1] x) => (uint8[1,1,1,1] y)
+        <float s = {0.5}, uint8 z = {0}, int8[1,1,1,1] w = {64}, int8 wz = {0}, int32[1] b = {1500000000}>
+        {
+            y = QLinearConv(x, s, z, w, s, wz, s, z, b)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,1,1] x) => (uint8[1,1,1,1] y)
+        <float s = {0.5}, uint8 z = {0}, int8[1,1,1,1] w = {64}, int8 wz = {0}, int32[1] b = {1000}>
+        {
+            y = QLinearConv(x, s, z, w, s, wz, s, z, b)
+        }
+    """
+    for w in weights(model):
+        if w.float and w.dtype.itemsize > 1:
+            continue
+        worst = bound(w, LIMIT // 4)
+        if worst is not None and not worst.wraps and worst.headroom < 2:
+            bias = f" with bias {worst.bias}" if worst.bias else ""
+            yield Finding(
+                f"the int32 accumulator has {worst.headroom:.2f} bits of headroom",
+                **w.where,
+                expected="2 bits or more",
+                got=f"{worst.headroom:.2f} bits: at most {worst.sum} in channel {worst.row}, {worst.terms} "
+                f"products{bias}",
+                why=f"{w.node.op}-{w.node.version} in integers accumulates in 32 bits.",
+            )
+
+
+@rule(
+    "QR409",
+    "pair-saturation",
+    level="warning",
+    since="0.1",
+    spec="https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html",
+    fix="quantize with reduce_range=True (7-bit weights) or with int8 activations; in onnxruntime, "
+    "session.x64quantprecision=1",
+    applies=("QLinearConv", "QLinearMatMul", "MatMulInteger", "com.microsoft::QGemm",
+             "com.microsoft::MatMulIntegerToFloat", "com.microsoft::DynamicQuantizeMatMul", "Conv", "MatMul", "Gemm"),
+)  # fmt: skip
+def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
+    """uint8 inputs with int8 weights whose products saturate on x86 CPUs without VNNI.
+
+    onnxruntime's AVX2 and AVX-512BW kernels for uint8 * int8 add two products at a time in int16, with saturation
+    (vpmaddubsw). The rule looks at the pairs as those kernels form them: neighbours along the sum, in which input
+    channels vary fastest. No finding means proven safe: no input can saturate. Depthwise convolutions are: they have
+    other kernels. The same node in ARM, VNNI and AMX kernels is exact. One finding for a whole model: its worst node.
+    With recorded vectors it tells how many sums of pairs saturate with the inputs of the first one, in which nodes.
+
+    Why is this bad?
+        The same model gives other outputs on another CPU, by far more than rounding, and nothing says so. A machine with
+        VNNI, as most CI has today, cannot show it. In QDQ form it happens where onnxruntime fuses the node.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,2] x) => (uint8[1,1] y)
+        <float s = {0.5}, uint8 z = {128}, int8[2,1] w = {127, 100}, int8 wz = {0}>
+        {
+            y = QLinearMatMul(x, s, z, w, s, wz, s, z)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,2] x) => (uint8[1,1] y)
+        <float s = {0.5}, uint8 z = {128}, int8[2,1] w = {64, 50}, int8 wz = {0}>
+        {
+            y = QLinearMatMul(x, s, z, w, s, wz, s, z)
+        }
+    """
+    unsafe = []
+    for w in weights(model):
+        if w.x.dtype != np.uint8 or w.dtype != np.int8 or w.node.op_type == "ConvInteger" or _is_depthwise(w):
+            continue
+        if w.float and not _is_quantized(w):
+            continue
+        found = _worst(w)
+        if found is not None:
+            unsafe.append((found, w))
+    if unsafe:
+        (_, pair, where), w = max(unsafe, key=lambda one: abs(one[0][0]))
+        met = _met(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
+        yield _pair_finding(w, pair, where, len(unsafe), met)
+
+
+def _worst(w: Weight) -> tuple[int, str, str] | None:
+    """The largest sum of a pair, the pair, and where it is and how many others leave int16; None if none does."""
+    if int(w.codes.min()) >= -64 and int(w.codes.max()) <= 64:
+        return None
+    codes = by_pairs(w)
+    first, second = codes[:, 0 : codes.shape[1] // 2 * 2 : 2], codes[:, 1::2]
+    sums = np.add(first, second, dtype=np.int16)
+    high, low = int(sums.max(initial=0)), int(sums.min(initial=0))
+    if high <= SAFE and -low <= SAFE:
+        return None
+    place = np.unravel_index(int(sums.argmax() if high >= -low else sums.argmin()), sums.shape)
+    a, b = int(first[place]), int(second[place])
+    bad = int(np.count_nonzero(np.abs(sums) > SAFE))
+    channel = int(place[0]) if w.is_conv else int(place[-1])
+    return a + b, f"255 * {a} + 255 * {b} = {255 * (a + b)}", f"in output channel {channel}; {bad} of {sums.size} pairs"
+
+
+def _met(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> str:
+    """How many sums saturate with these inputs, with the nodes that have most of them first."""
+    counts = saturated(model, unsafe, feeds)
+    if counts is None:
+        return ""
+    count, total = sum(c for c, _ in counts), sum(t for _, t in counts)
+    if not count:
+        return f"; with the recorded inputs none of {total} sums leaves int16"
+    ordered = sorted(zip(unsafe, counts, strict=True), key=lambda one: -one[1][0])
+    names = [f"{w.node.label} {c}" for w, (c, _) in ordered if c]
+    return f"; with the recorded inputs {count} of {total} sums leave int16: {listed(names)}"
+
+
+def _pair_finding(w: Weight, pair: str, where: str, nodes: int, met: str) -> Finding:
+    others = f", and {nodes - 1} more node{'s' if nodes > 2 else ''} like it" if nodes > 1 else ""
+    return Finding(
+        f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {pair}{others}",
+        **w.where,
+        expected="pairs of neighbouring weights that add up to -128 .. 128, so that 255 times that fits int16",
+        got=f"{pair} {where}{others}{met}",
+        why="onnxruntime's AVX2 and AVX-512BW u8s8 kernels (vpmaddubsw) saturate at 32767; VNNI and ARM are exact.",
+    )
+
+
+def _is_depthwise(w: Weight) -> bool:
+    group = w.node.attributes.get("group", 1)
+    return w.is_conv and w.codes.shape[1] == 1 and isinstance(group, int) and group == len(w.codes) and group > 1
+
+
+def _is_quantized(w: Weight) -> bool:
+    """Whether a float node is one that onnxruntime runs in integers: for Conv, its result is quantized."""
+    if w.node.op_type != "Conv":
+        return True
+    readers = w.scope.model.consumers
+    names = w.node.outputs[:1]
+    for _ in range(2):
+        found = [node for name in names for node in readers.get(name, ())]
+        if any(node.op_type == "QuantizeLinear" for node in found):
+            return True
+        names = tuple(node.outputs[0] for node in found if node.op_type in ("Relu", "Clip") and node.outputs)
+    return False
+
+
+LIMIT = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The sum furthest from 0 that some input reaches. row: its output channel; terms: products in a sum."""
+
+    row: int
+    sum: int
+    bias: int
+    terms: int
+
+    @property
+    def wraps(self) -> bool:
+        return not -LIMIT <= self.sum < LIMIT
+
+    @property
+    def headroom(self) -> float:
+        """Bits between this sum and the end of int32; below 0 if it does not fit."""
+        return 31 - log2(max(1, self.sum if self.sum >= 0 else -self.sum - 1))
+
+
+def bound(w: Weight, enough: int) -> Bound | None:
+    """The worst sum, or None if it is surely at most `enough`, or the other operand's type is not known."""
+    x = w.x.dtype
+    if x is None or x.kind not in "iu" or x.itemsize > 2:
+        return None
+    limits, wide = np.iinfo(x), np.iinfo(w.codes.dtype)
+    rows = w.rows()
+    bias = _bias(w, len(rows))
+    terms = rows.shape[1]
+    span_x, span_w = int(limits.max) - int(limits.min), int(wide.max) - int(wide.min)
+    if terms * span_x * span_w + int(np.abs(bias).max(initial=0)) <= enough:
+        return None
+    zero = w.x.zero.astype(np.int64) if w.x.zero is not None else np.array([limits.min, limits.max], np.int64)
+    if not zero.size:
+        return None
+    high, low = int(limits.max) - int(zero.min()), int(limits.min) - int(zero.max())
+    up, down = _parts(rows, w.zeros(rows))
+    top, bottom = up * high - down * low + bias, up * low - down * high + bias
+    best, worst = int(np.argmax(top)), int(np.argmin(bottom))
+    if int(top[best]) >= -int(bottom[worst]) - 1:
+        return Bound(best, int(top[best]), int(bias[best]), terms)
+    return Bound(worst, int(bottom[worst]), int(bias[worst]), terms)
+
+
+def _parts(rows: Array, zero: Array) -> tuple[Array, Array]:
+    """For each row the sum of its weights above 0, and of those below, without sign."""
+    if not zero.any():
+        total = rows.sum(1, dtype=np.int64)
+        up = np.maximum(rows, rows.dtype.type(0)).sum(1, dtype=np.int64)
+    else:
+        real = rows - zero
+        total, up = real.sum(1), np.maximum(real, 0).sum(1)
+    return up, up - total
+
+
+def _bias(w: Weight, rows: int) -> Array:
+    """The bias of each row; none where it does not fit, which QR305 tells, or was clipped, which QR312 tells."""
+    if w.b is None or w.b.dtype != np.int32 or w.b.size not in (1, rows):
+        return np.zeros(rows, np.int64)
+    bias = w.b.reshape(-1).astype(np.int64)
+    clipped = (bias == LIMIT - 1) | (bias == -LIMIT)
+    return np.broadcast_to(np.where(clipped, 0, bias), (rows,))
+
+
+SAFE = 128
+"""255 * 128 = 32640 fits int16; 255 * 129 = 32895 and -32895 do not."""
+_INT16 = np.iinfo(np.int16)
+
+
+def by_pairs(w: Weight) -> Array:
+    """The weights with the axis of the sum second, in the order in which the kernels walk it."""
+    codes = w.codes
+    if not w.is_conv:
+        summed = codes.ndim - 2 if w.axis == codes.ndim - 1 else codes.ndim - 1
+        moved = np.moveaxis(codes, (summed, w.axis), (-2, -1))
+        return moved.reshape(-1, *moved.shape[-2:])
+    if codes.shape[1] % 2 == 0:
+        return codes
+    return np.moveaxis(codes, 1, -1).reshape(len(codes), -1)
+
+
+def saturated(model: Model, weights: Sequence[Weight], feeds: Mapping[str, Array]) -> list[tuple[int, int]] | None:
+    """For each node, how many sums of two products leave int16 with these inputs, of how many.
+
+    The model is run once. None if it cannot be, or if an operand is not known.
+    """
+    if any(w.scope.outer is not None for w in weights):
+        return None
+    values = tensors(model, feeds, [w.x.tensor for w in weights])
+    return [_count(w, values[w.x.tensor]) for w in weights] if values else None
+
+
+def _count(w: Weight, x: Array) -> tuple[int, int]:
+    count = total = 0
+    for columns, codes in _products(w, x):
+        first, second = (codes[start : len(codes) // 2 * 2 : 2].astype(np.int32) for start in (0, 1))
+        unsafe = np.abs(first + second) > SAFE
+        total += unsafe.size * columns.shape[1]
+        for pair in np.flatnonzero(unsafe.any(1)):
+            a, b = (part[pair, unsafe[pair], None] for part in (first, second))
+            sums = a * columns[2 * pair].astype(np.int32) + b * columns[2 * pair + 1].astype(np.int32)
+            count += int(np.count_nonzero((sums > _INT16.max) | (sums < _INT16.min)))
+    return count, total
+
+
+def _products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
+    """The matrix products of a node: columns of x [terms, positions] and weights [terms, channels], in kernel order."""
+    if w.is_conv:
+        yield from _convolutions(w, x)
+        return
+    if x.dtype == np.float32:
+        dynamic: Any = find("", "DynamicQuantizeLinear", 11)
+        x = dynamic(x, ctx=Context())[0]
+    turned = w.node.attributes.get("transA", 0)
+    x = x.T if isinstance(turned, int) and turned else np.atleast_2d(x)
+    matrices = by_pairs(w)
+    if len(matrices) == 1:
+        yield x.reshape(-1, x.shape[-1]).T, matrices[0]
+        return
+    lead = broadcast_shapes(x.shape[:-2], w.codes.shape[:-2])
+    rows = np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(math.prod(lead), *x.shape[-2:])
+    placed = np.broadcast_to(matrices.reshape(*w.codes.shape[:-2], *matrices.shape[1:]), (*lead, *matrices.shape[1:]))
+    for one, matrix in zip(rows, placed.reshape(-1, *matrices.shape[1:]), strict=True):
+        yield one.T, matrix
+
+
+def _convolutions(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
+    given: Any = w.node.attributes
+    group = given.get("group", 1)
+    window = conv_window(x, w.codes, group, given.get("kernel_shape", ()), given.get("strides", ()),
+                         given.get("dilations", ()), given.get("pads", ()), given.get("auto_pad", "NOTSET"))  # fmt: skip
+    fill = 0 if w.x.zero is None else int(w.x.zero.reshape(-1)[0])
+    rank, depth = len(window.kernel), w.codes.shape[1]
+    for image in x:
+        seen = patches(padded(image, window, fill, Context()), window)
+        for g, codes in enumerate(np.split(w.codes, group)):
+            part = np.moveaxis(seen[g * depth : (g + 1) * depth], 0, rank)
+            yield part.reshape(depth * np.prod(window.kernel, dtype=int), -1), _terms(codes)
+
+
+def _terms(codes: Array) -> Array:
+    """[channels, depth, kernel...] as [kernel... * depth, channels]."""
+    return np.moveaxis(codes, 1, -1).reshape(len(codes), -1).T

@@ -1,0 +1,395 @@
+"""Biases: shape, type and scale, in integer operators and behind DequantizeLinear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qrun.checking.rules._equal import digits, tolerance
+from qrun.checking.rules._forms import expected_bias, shaped
+from qrun.checking.rules._parameters import TABLE, Bias, bias, quantizers
+from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import Scope, nodes
+from qrun.checking.rules._typed import mistyped
+from qrun.checking.rules._weights import dequantized
+from qrun.ir import Array, Model, Node
+from qrun.ir.types import shape_text, type_name
+
+FUSED = {"Conv": "QLinearConv", "Gemm": "QGemm"}
+ORT_CONV_ABSOLUTE, ORT_CONV_RELATIVE = 1e-6, 1e-2
+"""Within these of x_scale * w_scale, onnxruntime 1.31.1 still fuses a Conv; measured."""
+
+
+@rule(
+    "QR304",
+    "bias-scale",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    fix="requantize the bias: int32, scale x_scale * w_scale, zero point 0",
+    applies=("Conv", "Gemm"),
+)
+def bias_scale(model: Model) -> Iterator[Finding]:
+    """In QDQ form, the scale of a bias is not x_scale * w_scale, or its zero point is not 0.
+
+    The rule looks at Conv and Gemm whose input, weight and bias all come from DequantizeLinear with stored scales.
+
+    Why is this bad?
+        It is legal ONNX, but QLinearConv and QGemm have no scale for the bias: they take x_scale * w_scale. Where the
+        two differ, onnxruntime either leaves the Conv unfused and runs it in float, or, if they are close or the node
+        is a Gemm, fuses it and adds another bias than the model says.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,2,2] x) => (float[1,1,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[1,1,1,1] w = {3}, float ws = {0.5}, int8 wz = {0},
+         int32[1] b = {10}, float bs = {0.5}>
+        {
+            xf = DequantizeLinear(x, xs, xz)
+            wf = DequantizeLinear(w, ws, wz)
+            bf = DequantizeLinear(b, bs)
+            y = Conv(xf, wf, bf)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,2,2] x) => (float[1,1,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[1,1,1,1] w = {3}, float ws = {0.5}, int8 wz = {0},
+         int32[1] b = {10}, float bs = {0.25}>
+        {
+            xf = DequantizeLinear(x, xs, xz)
+            wf = DequantizeLinear(w, ws, wz)
+            bf = DequantizeLinear(b, bs)
+            y = Conv(xf, wf, bf)
+        }
+    """
+    for scope, node in nodes(model, (("", name) for name in FUSED)):
+        if len(node.inputs) < 3:
+            continue
+        found = [_dequantized(scope, name) for name in node.inputs[:3]]
+        x, w, b = found
+        if x is None or w is None or b is None or x.scale.size != 1:
+            continue
+        yield from _judge_scale(scope, node, x, w, b)
+
+
+@dataclass(frozen=True)
+class _Dequantized:
+    """A tensor that a DequantizeLinear makes from stored parameters."""
+
+    node: Node
+    scope: Scope
+    scale: Array
+    name: str
+    zero: Array | None
+
+
+def _dequantized(scope: Scope, name: str) -> _Dequantized | None:
+    made = scope.producer(name)
+    if made is None or made[0].op_type != "DequantizeLinear" or len(made[0].inputs) < 2:
+        return None
+    node, home = made
+    scale = home.value(node.inputs[1])
+    zero = home.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    if scale is None or scale.ndim > 1 or not scale.size or scale.dtype.kind in "Oc":
+        return None
+    return _Dequantized(node, home, scale.astype(np.float64).reshape(-1), node.inputs[1], zero)
+
+
+def _judge_scale(scope: Scope, node: Node, x: _Dequantized, w: _Dequantized, b: _Dequantized) -> Iterator[Finding]:
+    where = {**b.scope.at(b.node), "tensor": f"{b.name}, feeds {node.op_type} {node.label}"}
+    if b.zero is not None and b.zero.dtype.kind in "iu" and b.zero.any():
+        effect = "onnxruntime does not fuse such a Conv to QLinearConv: it runs in float."
+        if node.op_type == "Gemm":
+            effect = "onnxruntime fuses this Gemm to QGemm, which has no zero point for the bias."
+        yield Finding(
+            "bias zero point is not 0",
+            **where,
+            expected="0",
+            got=f"{b.zero.reshape(-1)[int(np.argmax(b.zero.reshape(-1) != 0))]}",
+            why=f"legal ONNX, but {effect}",
+        )
+        return
+    if w.scale.size != b.scale.size and 1 not in (w.scale.size, b.scale.size):
+        return
+    with np.errstate(all="ignore"):
+        want, got = np.broadcast_arrays(x.scale * w.scale, b.scale)
+        off = np.abs(got - want) / want
+    sane = np.all(np.isfinite(want)) and np.all(want > 0) and np.all(np.isfinite(off))
+    bad = off > tolerance(*(p.scope.value(p.name) for p in (x, w, b)))
+    if not sane or not bad.any():
+        return
+    worst = int(np.argmax(off))
+    place = f"[{worst}]" if b.scale.size > 1 else ""
+    w_place = f"[{worst}]" if w.scale.size > 1 else ""
+    unfused = node.op_type == "Conv" and np.any(np.abs(got - want) > ORT_CONV_ABSOLUTE + ORT_CONV_RELATIVE * want)
+    effect = "onnxruntime does not fuse such a Conv to QLinearConv: it runs in float."
+    if not unfused:
+        effect = (
+            f"onnxruntime fuses this {node.op_type} to {FUSED[node.op_type]} and scales the bias by x_scale * w_scale."
+        )
+    number = f"{digits(got[worst], want[worst])} at {b.name}{place}; "
+    count = f"{int(bad.sum())} of {bad.size} channels, " if bad.size > 1 else ""
+    yield Finding(
+        f"bias scale {digits(got[worst], want[worst])}, expected {digits(want[worst], got[worst])} ({b.name}{place})",
+        **where,
+        expected=f"{digits(want[worst], got[worst])} = x_scale {x.scale[0]:.6g} * w_scale{w_place} "
+        f"{w.scale[worst if w.scale.size > 1 else 0]:.6g}",
+        got=f"{number}{count}{100 * off[worst]:.3g}% off",
+        why=f"legal ONNX, but {effect}",
+    )
+
+
+@rule(
+    "QR305",
+    "bias-shape",
+    level="error",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    fix="export one bias value per output channel",
+    applies=("QLinearConv", "com.microsoft::QLinearConv", "com.microsoft::QGemm", "com.microsoft::MatMulIntegerToFloat",
+             "com.microsoft::DynamicQuantizeMatMul", "Conv"),
+)  # fmt: skip
+def bias_shape(model: Model) -> Iterator[Finding]:
+    """A bias does not have one value per output channel, or a quantized one is not int32.
+
+    The bias of a convolution is 1-D with one value for each output channel. In QLinearConv and QGemm it is int32, with
+    the implied scale x_scale * w_scale and zero point 0.
+
+    Why is this bad?
+        Some output channels have no bias. onnx.checker accepts the model; onnxruntime fails while running, and
+        onnx.reference broadcasts a bias of one element over all channels.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, int8 wz = {0},
+         float ys = {0.5}, uint8 yz = {128}, int32[3] b = {10, 20, 30}>
+        {
+            y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz, b)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, int8 wz = {0},
+         float ys = {0.5}, uint8 yz = {128}, int32[2] b = {10, 20}>
+        {
+            y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz, b)
+        }
+    """
+    for scope, node in nodes(model, TABLE):
+        b = bias(node)
+        if b is None or {b.bias.place, b.weight.place}.intersection(mistyped(scope, node)):
+            continue
+        yield from _wrong_shape(scope, node, b)
+        yield from _wrong_type(scope, node, b)
+
+
+def _wrong_shape(scope: Scope, node: Node, b: Bias) -> Iterator[Finding]:
+    expected, shape = expected_bias(scope, node, b), scope.shape(b.bias.tensor)
+    if expected:
+        yield Finding(
+            f"bias {shaped(b.bias.name, shape)}, expected {expected.split(': ')[0]}",
+            **scope.at(node),
+            tensor=f"{b.bias.tensor} (input {b.bias.place}, {b.bias.name})",
+            expected=expected,
+            got=shape_text(shape),
+            why=f"{node.op}-{node.version}: {b.bias.name} has one value per output channel.",
+        )
+
+
+def _wrong_type(scope: Scope, node: Node, b: Bias) -> Iterator[Finding]:
+    dtype = scope.dtype(b.bias.tensor)
+    if b.integer and dtype is not None and dtype != np.int32:
+        yield Finding(
+            f"bias {b.bias.name} is {type_name(dtype)}, expected int32",
+            **scope.at(node),
+            tensor=f"{b.bias.tensor} (input {b.bias.place}, {b.bias.name})",
+            expected="int32, with scale x_scale * w_scale and zero point 0",
+            got=type_name(dtype),
+            why=f"{node.op}-{node.version}: the bias is added to the int32 accumulator.",
+            fix="np.rint(bias / (x_scale * w_scale)).astype(np.int32)",
+        )
+
+
+_LIMITS = np.iinfo(np.int32)
+
+
+@rule(
+    "QR312",
+    "bias-clipped",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    fix="enlarge the scale of these weights until bias / (x_scale * w_scale) fits int32, and quantize them again",
+    applies=("QLinearConv", "com.microsoft::QGemm", "Conv", "Gemm"),
+)
+def bias_clipped(model: Model) -> Iterator[Finding]:
+    """An int32 bias holds the largest or smallest int32: it was clipped when it was quantized.
+
+    Why is this bad?
+        The float bias divided by x_scale * w_scale did not fit. This happens to channels whose weights are nearly 0, so
+        that their scale is tiny. The channel's output is then wrong by any amount, and no runtime says so.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float[2] ws = {0.5, 0.000001},
+         int8[2] wz = {0, 0}, float ys = {0.5}, int32[2] b = {10, 2147483647}>
+        {
+            y = QLinearConv(x, xs, xz, w, ws, wz, ys, xz, b)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float[2] ws = {0.5, 0.01}, int8[2] wz = {0, 0},
+         float ys = {0.5}, int32[2] b = {10, 214748}>
+        {
+            y = QLinearConv(x, xs, xz, w, ws, wz, ys, xz, b)
+        }
+    """
+    seen: set[int] = set()
+    for b in biases(model):
+        if b.value.dtype != np.int32 or id(b.value) in seen:
+            continue
+        seen.add(id(b.value))
+        flat = b.value.reshape(-1)
+        clipped = np.flatnonzero((flat == _LIMITS.max) | (flat == _LIMITS.min))
+        if clipped.size:
+            first = int(clipped[0])
+            yield Finding(
+                f"bias {b.tensor}[{first}] is {flat[first]}, the limit of int32; {clipped.size} of {flat.size} values",
+                **b.where,
+                expected="values between the limits -2147483648 and 2147483647",
+                got=f"{flat[first]} at [{first}]; {clipped.size} of {flat.size} values",
+                why=f"{b.node.op}-{b.node.version}: the bias has the scale x_scale * w_scale, and this one did not fit.",
+            )
+
+
+TOLERANCE = 1e-5
+
+
+@rule(
+    "QR313",
+    "shared-bias",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    fix="store one bias per node, each divided by its own x_scale * w_scale",
+    applies=("QLinearConv", "com.microsoft::QGemm", "Conv", "Gemm"),
+)
+def shared_bias(model: Model) -> Iterator[Finding]:
+    """One stored int32 bias is read by several nodes that give it different scales.
+
+    Why is this bad?
+        The integers of a bias count steps of x_scale * w_scale. Where two nodes have different products, the same
+        integers are different real values, so at most one of them has the bias that was meant. Quantizers that find a
+        float bias shared by two layers, and quantize it once, write such models.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y, uint8[1,2,2,2] v)
+        <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, float vs = {0.25}, int8 wz = {0},
+         int32[2] b = {10, 20}>
+        {
+            y = QLinearConv(x, xs, xz, w, ws, wz, xs, xz, b)
+            v = QLinearConv(x, xs, xz, w, vs, wz, xs, xz, b)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y, uint8[1,2,2,2] v)
+        <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, float vs = {0.25}, int8 wz = {0},
+         int32[2] b = {10, 20}, int32[2] bv = {20, 40}>
+        {
+            y = QLinearConv(x, xs, xz, w, ws, wz, xs, xz, b)
+            v = QLinearConv(x, xs, xz, w, vs, wz, xs, xz, bv)
+        }
+    """
+    first: dict[int, StoredBias] = {}
+    told: set[int] = set()
+    for b in biases(model):
+        if b.scale is None or b.value.size < 2 or not b.value.any():
+            continue
+        other = first.setdefault(id(b.value), b)
+        if other is b or other.scale is None or id(b.value) in told:
+            continue
+        place = _differs(other.scale, b.scale, b.value)
+        if place is None:
+            continue
+        told.add(id(b.value))
+        here, there = (float(s[place if s.size > 1 else 0]) for s in (b.scale, other.scale))
+        yield Finding(
+            f"bias {b.tensor} has the scale {here:.6g} here and {there:.6g} in {other.node.label}",
+            **b.where,
+            expected=f"one scale for all nodes that read it: {there:.6g} as in {other.node.label}",
+            got=f"{here:.6g} for {b.tensor}[{place}]",
+            why=f"{b.node.op}-{b.node.version}: the integers of a bias count steps of x_scale * w_scale.",
+        )
+
+
+def _differs(one: Array, other: Array, bias: Array) -> int | None:
+    """Where two scales of a bias differ, at a value that is not 0."""
+    flat = bias.reshape(-1)
+    if any(s.size not in (1, flat.size) for s in (one, other)) or not np.all(one > 0) or not np.all(np.isfinite(one)):
+        return None
+    with np.errstate(all="ignore"):
+        off = np.abs(one - other) > TOLERANCE * one
+    places = np.flatnonzero(np.broadcast_to(off, flat.shape) & (flat != 0))
+    return int(places[0]) if places.size else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredBias:
+    """A stored bias. scale: its real unit, in float64, flat; None if that is not stored. node: that which adds it."""
+
+    scope: Scope
+    node: Node
+    place: int
+    param: str
+    tensor: str
+    value: Array
+    scale: Array | None
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The Finding fields that say where."""
+        return {**self.scope.at(self.node), "tensor": f"{self.tensor} (input {self.place}, {self.param})"}
+
+
+def biases(model: Model) -> Iterator[StoredBias]:
+    """Every stored int32 bias, with the node that adds it."""
+    for scope, node in nodes(model, (*TABLE, ("", "Conv"), ("", "Gemm"))):
+        found = _of_float(scope, node) if node.op_type in ("Conv", "Gemm") and not node.domain else None
+        found = found or _of_integer(scope, node)
+        if found is not None:
+            yield found
+
+
+def _of_integer(scope: Scope, node: Node) -> StoredBias | None:
+    b = bias(node)
+    value = scope.value(b.bias.tensor) if b and b.integer else None
+    if b is None or value is None or value.dtype != np.int32:
+        return None
+    scales = [q.scale and scope.value(q.scale.tensor) for q in quantizers(node) if not q.is_output]
+    stored = [s for s in scales if isinstance(s, np.ndarray) and s.size and s.ndim < 2 and s.dtype.kind not in "Oc"]
+    unit = None
+    if len(scales) == 2 and len(stored) == 2 and 1 in (stored[0].size, stored[1].size):
+        with np.errstate(all="ignore"):
+            unit = (stored[0].astype(np.float64).reshape(-1) * stored[1].astype(np.float64).reshape(-1)).reshape(-1)
+    return StoredBias(scope, node, b.bias.place, b.bias.name, b.bias.tensor, value, unit)
+
+
+def _of_float(scope: Scope, node: Node) -> StoredBias | None:
+    behind = dequantized(scope, node.inputs[2]) if len(node.inputs) > 2 else None
+    value = behind.scope.value(behind.tensor) if behind else None
+    if behind is None or value is None or value.dtype != np.int32:
+        return None
+    scale = behind.scale
+    unit = scale.astype(np.float64).reshape(-1) if scale is not None and scale.dtype.kind not in "Oc" else None
+    return StoredBias(scope, node, 2, "B" if node.op_type == "Conv" else "C", behind.tensor, value, unit)

@@ -1,0 +1,305 @@
+"""A graph's nodes and names: their order, names that are given twice, tensors and nodes that nothing reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import Scope, listed, names_read, scopes
+from qrun.ir import Model, Node
+
+
+@rule(
+    "QR108",
+    "unsorted-nodes",
+    level="error",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    fix="write the nodes in execution order; qrun inspect MODEL --nodes prints one",
+)
+def unsorted_nodes(model: Model) -> Iterator[Finding]:
+    """The nodes of a graph are not in an order in which every tensor is made before it is read.
+
+    Why is this bad?
+        The ONNX IR requires topological order. onnx.checker refuses such a model and many tools read nodes in file
+        order; qrun and onnxruntime sort them.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        {
+            y = Relu(t)
+            t = Sigmoid(x)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        {
+            t = Sigmoid(x)
+            y = Relu(t)
+        }
+    """
+    for scope in scopes(model):
+        if not scope.model.was_sorted:
+            inside = f" inside node {' > '.join(scope.path)}" if scope.path else ""
+            yield Finding(
+                f"the nodes of graph {scope.model.name or 'main'}{inside} are not in topological order",
+                node=" > ".join(scope.path),
+                index=scope.index,
+                expected="every tensor made by an earlier node than the one that reads it",
+                got="another order; qrun sorted the nodes",
+                why="ONNX IR: the nodes of a graph are topologically sorted.",
+            )
+
+
+@rule(
+    "QR109",
+    "unused-initializer",
+    level="note",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    fix="remove the initializer from the file",
+)
+def unused_initializer(model: Model) -> Iterator[Finding]:
+    """A graph stores tensors that no node reads and that are no output.
+
+    Why is this bad?
+        It only costs space. After quantization it often means that the float weights were left beside the quantized
+        ones.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        <float[2] w = {1.0, 2.0}>
+        {
+            y = Relu(x)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        <float[2] w = {1.0, 2.0}>
+        {
+            y = Add(x, w)
+        }
+    """
+    for scope in scopes(model):
+        graph = scope.model
+        unused = sorted(set(graph.constants) - names_read(graph)) if graph.constants else []
+        if unused:
+            size = sum(graph.constants[name].nbytes for name in unused)
+            plural = "s" if len(unused) > 1 else ""
+            yield Finding(
+                f"{len(unused)} stored tensor{plural} of {size} bytes read by no node: {listed(unused)}",
+                node=" > ".join(scope.path),
+                index=scope.index,
+                tensor=listed(unused),
+                expected="every initializer is read by a node or is an output",
+                got=f"{len(unused)} unused, {size} bytes",
+            )
+
+
+@rule(
+    "QR111",
+    "duplicate-node-name",
+    level="error",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html#names-within-a-graph",
+    fix="give each node its own name, or none",
+)
+def duplicate_node_name(model: Model) -> Iterator[Finding]:
+    """Two nodes of a graph have the same name. One finding for each name.
+
+    Why is this bad?
+        Names of nodes are unique within a graph. onnxruntime 1.31.1 refuses the model ("two nodes with same node
+        name"), onnx.checker does not look. Lists such as nodes_to_exclude of a quantizer hit both nodes.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        {
+            [a] t = Relu(x)
+            [a] y = Sigmoid(t)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        {
+            [a] t = Relu(x)
+            [b] y = Sigmoid(t)
+        }
+    """
+    for scope in scopes(model):
+        named: dict[str, list[Node]] = {}
+        for node in scope.model.nodes:
+            if node.name:
+                named.setdefault(node.name, []).append(node)
+        for name, same in named.items():
+            if len(same) > 1:
+                first, second = same[:2]
+                yield Finding(
+                    f"{len(same)} nodes have the name {name!r}",
+                    **scope.at(second),
+                    expected="one node of each name in a graph",
+                    got=f"{first.op} #{first.index} and {second.op} #{second.index}"
+                    + (f", and {len(same) - 2} more" if len(same) > 2 else ""),
+                    why="ONNX IR: names are unique within a namespace, and the nodes of a graph are one.",
+                )
+
+
+@rule(
+    "QR114",
+    "shadowed-name",
+    level="error",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html#names-within-a-graph",
+    fix="rename the tensor inside the subgraph",
+    applies=("If", "Loop", "Scan"),
+)
+def shadowed_name(model: Model) -> Iterator[Finding]:
+    """A node inside a subgraph makes a tensor whose name the graph around it has already.
+
+    Why is this bad?
+        A reader of the name cannot tell which of the two is meant. onnx.checker and onnxruntime refuse the model,
+        because it is not in single static assignment form.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (bool c, float[2] x) => (float[2] y)
+        {
+            t = Sigmoid(x)
+            u = Relu(t)
+            y = If (c) <
+                then_branch = a () => (float[2] t) { t = Relu(u) },
+                else_branch = b () => (float[2] v) { v = Sigmoid(u) }
+            >
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (bool c, float[2] x) => (float[2] y)
+        {
+            t = Sigmoid(x)
+            u = Relu(t)
+            y = If (c) <
+                then_branch = a () => (float[2] w) { w = Relu(u) },
+                else_branch = b () => (float[2] v) { v = Sigmoid(u) }
+            >
+        }
+    """
+    for scope in scopes(model):
+        if scope.outer is None:
+            continue
+        for node in scope.model.nodes:
+            for place, name in enumerate(node.outputs):
+                where = _outside(scope, name) if name else ""
+                if where:
+                    yield Finding(
+                        f"{name} is made inside the subgraph, but is already {where}",
+                        **scope.at(node),
+                        tensor=f"{name} (output {place})",
+                        expected="a name that no graph around this one has",
+                        got=name,
+                        why="ONNX IR: outputs of nodes in a subgraph differ from the names visible from outside.",
+                    )
+
+
+def _outside(scope: Scope, name: str) -> str:
+    """What `name` is in a graph around this one, where it is visible from here."""
+    while scope.outer is not None:
+        outer, holder = scope.outer, scope.holder
+        if name in outer.model.constants:
+            return "an initializer outside"
+        if name in outer.model.fed:
+            return "a graph input outside"
+        maker: Node | None = outer.model.producers.get(name)
+        if maker is not None and holder is not None and maker.index < holder.index:
+            return f"made by {maker.label} outside"
+        scope = outer
+    return ""
+
+
+@rule(
+    "QR116",
+    "unused-input",
+    level="note",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    fix="remove it from graph.input, if callers need not feed it",
+)
+def unused_input(model: Model) -> Iterator[Finding]:
+    """A graph input is read by no node.
+
+    Why is this bad?
+        Callers must feed a value that changes nothing. Often a conversion has folded away the nodes that read it.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x, float[2] z) => (float[2] y)
+        {
+            y = Relu(x)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x, float[2] z) => (float[2] y)
+        {
+            y = Add(x, z)
+        }
+    """
+    read = names_read(model)
+    unused = [v.name for v in model.inputs if v.name not in read]
+    if unused:
+        yield Finding(
+            f"graph input{'s' if len(unused) > 1 else ''} read by no node: {listed(unused)}",
+            tensor=listed(unused),
+            expected="every graph input is read by a node or is an output",
+            got=f"{len(unused)} of {len(model.inputs)} unused",
+        )
+
+
+@rule(
+    "QR117",
+    "dead-node",
+    level="note",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    fix="remove the nodes, or name their outputs in graph.output",
+)
+def dead_node(model: Model) -> Iterator[Finding]:
+    """Nodes make tensors that no node reads and that are no output. One finding for each graph.
+
+    Why is this bad?
+        They cost time and change nothing. After quantization it often means that a QuantizeLinear was left hanging when
+        its reader was replaced, or that an output was lost.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        {
+            y = Relu(x)
+            t = Sigmoid(x)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        {
+            t = Sigmoid(x)
+            y = Relu(t)
+        }
+    """
+    for scope in scopes(model):
+        read = names_read(scope.model)
+        dead = [n for n in scope.model.nodes if any(n.outputs) and not any(name in read for name in n.outputs)]
+        if dead:
+            count = f"{len(dead)} node{'s' if len(dead) > 1 else ''}"
+            yield Finding(
+                f"{count} whose outputs nothing reads: {listed([n.label for n in dead])}",
+                **scope.at(dead[0]),
+                tensor=listed([name for n in dead for name in n.outputs if name]),
+                expected="every node has an output that a node reads or that is an output of the graph",
+                got=f"{count} of {len(scope.model.nodes)}",
+            )

@@ -1,0 +1,269 @@
+"""Quantized tensors between the node that makes them and the nodes that read them, with the parameters of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from qrun.checking.rules._equal import digits, tolerance
+from qrun.checking.rules._forms import expected_shape
+from qrun.checking.rules._parameters import TABLE, Quantizer, Slot, operators
+from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import Scope, nodes
+from qrun.checking.rules._typed import sound
+from qrun.ir import Array, Model, Node
+from qrun.ops import find
+from qrun.shapes import broadcast_shapes
+
+
+@rule(
+    "QR318",
+    "other-scale",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html",
+    fix="store the scale and the zero point once, and let both nodes read them",
+    applies=operators(),
+)
+def other_scale(model: Model) -> Iterator[Finding]:
+    """A quantized tensor is read with another scale or zero point than it was made with.
+
+    The rule compares stored values, also behind operators that only move, choose or limit codes, such as Reshape,
+    MaxPool and Relu. Differences below 1e-5, or below one rounding of a float16 scale, pass.
+
+    Why is this bad?
+        The codes mean real values only together with their scale and zero point. Another scale at the reader multiplies
+        all values, another zero point adds a constant, and no runtime can notice. It is legal, because now and then
+        somebody multiplies by a constant in this way; far more often, two inputs were exchanged, or only one of the
+        two nodes was calibrated again.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        <float s = {0.5}, float t = {0.25}, uint8 z = {128}>
+        {
+            q = QuantizeLinear(x, s, z)
+            y = DequantizeLinear(q, t, z)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        <float s = {0.5}, uint8 z = {128}>
+        {
+            q = QuantizeLinear(x, s, z)
+            y = DequantizeLinear(q, s, z)
+        }
+    """
+    found: dict[tuple[int, str, Difference], list[Handed]] = {}
+    for one in handed(model):
+        off = difference(one)
+        if off is not None:
+            found.setdefault((id(one.made.scope.model), one.made.tensor, off), []).append(one)
+    begins = {(id(readers[0].read.node), key[2]) for key, readers in found.items()}
+    ends = {(id(readers[0].made.node), key[2]) for key, readers in found.items()}
+    for (_, _, off), readers in found.items():
+        if (id(readers[0].made.node), off) not in begins:
+            exchanged = (id(readers[0].read.node), off) in ends
+            yield _finding(readers[0], off, len(readers) - 1, exchanged)
+
+
+def _finding(one: Handed, off: Difference, more: int, exchanged: bool) -> Finding:
+    """exchanged: what the reader makes is read with the same difference, so its own two ends took each other's place."""
+    made, read = one.made, one.read
+    slot = read.q.tensor
+    codes = "" if made.tensor == slot.tensor else f", codes of {made.tensor}"
+    also = f", and by {more} more" if more else ""
+    return Finding(
+        f"read with {off.read}, but {made.label} made it with {off.made}",
+        **read.scope.at(read.node),
+        tensor=f"{slot.tensor} (input {slot.place}, {slot.name}){codes}",
+        expected=f"{off.made}, as in {made.label}{made.names(off)}",
+        got=f"{off.read} in {read.label}{also}{read.names(off)}",
+        why=f"legal ONNX, but what {made.label} means and {read.label} reads differ: {off.effect}.",
+        fix="exchange the scales, and the zero points, of this node's input and output"
+        if exchanged
+        else f"give {made.label} and {read.label} one scale and one zero point; one of the two is wrong",
+    )
+
+
+_KEEPS = (("", "MaxPool"), ("", "Relu"), ("", "Clip"), ("", "Pad"), ("", "Resize"), ("com.microsoft", "NhwcMaxPool"))
+"""Operators, beside those that only move elements, whose codes have the scale and zero point of their input."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class End:
+    """A node with the parameters that it gives to a tensor. scale, zero: None if they are not stored, or not to be judged."""
+
+    scope: Scope
+    node: Node
+    q: Quantizer
+    scale: Array | None
+    zero: Array | None
+
+    @property
+    def tensor(self) -> str:
+        return self.q.tensor.tensor
+
+    @property
+    def label(self) -> str:
+        return str(self.scope.at(self.node)["node"])
+
+    def names(self, off: Difference) -> str:
+        """The tensors that hold what differs: `` (x_scale s, x_zero_point z)``."""
+        slots = [slot for slot, wanted in ((self.q.scale, off.in_scale), (self.q.zero_point, off.in_zero)) if wanted]
+        return f" ({', '.join(f'{slot.name} {slot.tensor}' for slot in slots if slot)})" if any(slots) else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handed:
+    """The codes that `made` writes and `read` reads. direct: as they are; otherwise other operators moved them."""
+
+    made: End
+    read: End
+    direct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What two ends say of one tensor, in words: ``scale 0.5``; and what it does to the values."""
+
+    made: str
+    read: str
+    effect: str
+    in_scale: bool
+    in_zero: bool
+
+
+def handed(model: Model) -> Iterator[Handed]:
+    """Every quantized tensor with a node that gives it a scale or zero point, at every node that reads it with one."""
+    for scope, node in nodes(model, TABLE):
+        for q in sound(scope, node):
+            origin = None if q.is_output else _origin(scope, q.tensor.tensor)
+            if origin is None:
+                continue
+            made, read = _end(*origin), _end(scope, node, q)
+            if made and read:
+                yield Handed(made, read, made.tensor == q.tensor.tensor)
+
+
+def difference(one: Handed) -> Difference | None:
+    """How the stored parameters of both ends differ; None if they do not, or if that cannot be known."""
+    scale, zero = _scales(one), _zero_points(one)
+    parts = [part for part in (scale, zero) if part is not None]
+    if not parts:
+        return None
+    made, read, effect = (" and ".join(texts) for texts in zip(*parts, strict=True))
+    return Difference(made, read, effect, scale is not None, zero is not None)
+
+
+def _scales(one: Handed) -> tuple[str, str, str] | None:
+    """Both scales where they are furthest apart, and the effect, in words."""
+    pair = _pair(one.made.scale, one.read.scale, one.direct)
+    if pair is None:
+        return None
+    made, read = (scale.astype(np.float64) for scale in pair)
+    ratio = read / made
+    worst = int(np.argmax(np.maximum(ratio, 1 / ratio)))
+    if abs(ratio.flat[worst] - 1) <= tolerance(*pair):
+        return None
+    name, x, y = _named("scale", made, worst), float(made.flat[worst]), float(read.flat[worst])
+    effect = f"the values are multiplied by {_times(y / x)}"
+    return f"{name} {digits(x, y)}", f"{name} {digits(y, x)}", effect
+
+
+def _zero_points(one: Handed) -> tuple[str, str, str] | None:
+    """Likewise both zero points, if their types are equal, for QR303 reports others."""
+    pair = _pair(one.made.zero, one.read.zero, one.direct)
+    if pair is None or pair[0].dtype != pair[1].dtype:
+        return None
+    made, read = (zero.astype(np.int64) for zero in pair)
+    shift = made - read
+    worst = int(np.argmax(np.abs(shift)))
+    if not shift.flat[worst]:
+        return None
+    name, steps = _named("zero point", made, worst), int(shift.flat[worst])
+    effect = f"the values move by {steps:+d} step{'s' if abs(steps) > 1 else ''}"
+    return f"{name} {made.flat[worst]}", f"{name} {read.flat[worst]}", effect
+
+
+def _origin(scope: Scope, name: str) -> tuple[Scope, Node, Quantizer] | None:
+    """The node that quantizes a tensor, or the one whose codes other operators moved to make it."""
+    seen: set[tuple[int, str]] = set()
+    while True:
+        made = scope.producer(name)
+        if made is None or (id(made[1].model), name) in seen:
+            return None
+        node, scope = made
+        seen.add((id(scope.model), name))
+        if not _keeps(node, name):
+            return next(((scope, node, q) for q in sound(scope, node) if q.is_output and q.tensor.tensor == name), None)
+        name = node.inputs[0]
+
+
+def _keeps(node: Node, name: str) -> bool:
+    if not node.inputs or not node.inputs[0]:
+        return False
+    definition = find(node.domain, node.op_type, node.version)
+    moved = definition is not None and definition.form == "moves"
+    return moved or ((node.domain, node.op_type) in _KEEPS and name == node.outputs[0])
+
+
+def _end(scope: Scope, node: Node, q: Quantizer) -> End | None:
+    """None if a shape is wrong, which QR301 and QR302 report, or if the tensor has no scale and no zero point."""
+    slots = [slot for slot in (q.scale, q.zero_point) if slot]
+    if not slots or any(expected_shape(scope, node, q, slot) for slot in slots):
+        return None
+    scale = _stored(scope, q.scale)
+    if scale is not None and not (scale.dtype.kind not in "Oc" and _positive(scale)):
+        return None
+    return End(scope, node, q, scale, _zero(scope, q))
+
+
+def _zero(scope: Scope, q: Quantizer) -> Array | None:
+    """The zero point; 0 if there is none, in the type of the tensor."""
+    if q.zero_point:
+        zero = _stored(scope, q.zero_point)
+    else:
+        dtype = scope.dtype(q.tensor.tensor)
+        zero = np.zeros((), dtype) if dtype is not None else None
+    return zero if zero is not None and zero.dtype.name.startswith(("int", "uint")) else None
+
+
+def _stored(scope: Scope, slot: Slot | None) -> Array | None:
+    value = scope.value(slot.tensor) if slot else None
+    return value if value is not None and value.size else None
+
+
+def _positive(scale: Array) -> bool:
+    real = scale.astype(np.float64)
+    return bool(np.all(np.isfinite(real) & (real > 0)))
+
+
+def _pair(a: Array | None, b: Array | None, direct: bool) -> tuple[Array, Array] | None:
+    """Both broadcast to one shape, of rank 1 at least. Where codes were moved, values per channel cannot be paired."""
+    if a is None or b is None:
+        return None
+    a, b = (_one(value) for value in (a, b))
+    if a.size == b.size == 1 or (direct and (a.shape == b.shape or 1 in (a.size, b.size))):
+        shape = broadcast_shapes(a.shape, b.shape)
+        return np.broadcast_to(a, shape), np.broadcast_to(b, shape)
+    return None
+
+
+def _one(value: Array) -> Array:
+    """The value without axes of size 1; a single number if all are equal."""
+    flat = value.reshape(-1)
+    return flat[:1] if bool(np.all(flat == flat[0])) else np.squeeze(value)
+
+
+def _named(name: str, values: Array, place: int) -> str:
+    """``scale``, or ``scale[5]`` if there are several."""
+    index = np.unravel_index(place, values.shape)
+    return f"{name}[{','.join(str(int(i)) for i in index)}]" if values.size > 1 else name
+
+
+def _times(ratio: float) -> str:
+    return digits(ratio, 1) if 0.999 < ratio < 1.001 else f"{ratio:.3g}"

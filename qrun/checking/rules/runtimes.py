@@ -1,0 +1,300 @@
+"""Valid models that onnxruntime does not run: too new, without a CPU kernel, or in a form that it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from qrun.checking.rules._forms import expected_shape
+from qrun.checking.rules._ort import NEWEST_IR, NEWEST_OPSET, Types, cpu_kernels, known_schema, runtime
+from qrun.checking.rules._parameters import quantizers
+from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import Scope, known, made_type, nodes
+from qrun.checking.rules._window import CONVS, auto_pad, ints
+from qrun.ir import Model, Node
+from qrun.ir.schema import DOMAINS, MS, Schema
+from qrun.ir.types import shape_text, type_name
+
+PUBLISHED_IR = 14
+
+
+@rule(
+    "QR119",
+    "newer-than-runtime",
+    level="warning",
+    since="0.1",
+    spec="https://onnxruntime.ai/docs/reference/compatibility.html",
+    fix="onnx.version_converter.convert_version to an older opset, or write the model for it",
+)
+def newer_than_runtime(model: Model) -> Iterator[Finding]:
+    """The opset or the IR version is newer than onnxruntime 1.31.1 reads: ai.onnx 26, IR version 13.
+
+    Why is this bad?
+        The model is valid, but onnxruntime refuses to load it ("official support for domain ai.onnx is till opset 26",
+        "Unsupported model IR version").
+
+    Bad
+        <ir_version: 13, opset_import: ["" : 27]>
+        main (float[2] x) => (float[2] y)
+        {
+            y = Relu(x)
+        }
+
+    Good
+        <ir_version: 13, opset_import: ["" : 26]>
+        main (float[2] x) => (float[2] y)
+        {
+            y = Relu(x)
+        }
+    """
+    opset = model.opsets.get("", 0)
+    found = [f"opset {opset}"] if opset > NEWEST_OPSET else []
+    if NEWEST_IR < model.ir_version <= PUBLISHED_IR:
+        found.append(f"IR version {model.ir_version}")
+    if found:
+        yield Finding(
+            f"{runtime()} does not read {' and '.join(found)}",
+            expected=f"opset {NEWEST_OPSET} and IR version {NEWEST_IR} at most",
+            got=f"opset {opset}, IR version {model.ir_version}",
+            why=f"{runtime()} reads ai.onnx up to {NEWEST_OPSET} and IR versions up to {NEWEST_IR}.",
+        )
+
+
+Bound = tuple[tuple[str, np.dtype[Any]], ...]
+"""The element types of a node by type variable, and by the name of the input or output."""
+_HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
+
+
+@rule(
+    "QR217",
+    "no-cpu-kernel",
+    level="warning",
+    since="0.1",
+    spec="https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md",
+    fix="choose types that it has kernels for, such as uint8 activations, or put a Cast around the node",
+)
+def no_cpu_kernel(model: Model) -> Iterator[Finding]:
+    """The types are legal, but the CPU provider of onnxruntime 1.31.1 has no kernel for them.
+
+    One finding for each operator and combination of types. Known cases: QLinearConv and QLinearMatMul run uint8
+    activations with any 8-bit weights, or int8 throughout, and nothing else; QuantizeLinear of int32 or bfloat16;
+    float8 in QLinearMatMul; 16-bit integers in Relu and Max.
+
+    Why is this bad?
+        The model loads on no machine with that runtime ("Could not find an implementation"). float16 is not reported
+        where a float32 kernel exists, because onnxruntime inserts the casts.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[2,2] x) => (int8[2,2] y)
+        <float s = {0.5}, uint8 z = {128}, int8[2,2] w = {1, 2, 3, 4}, int8 zero = {0}>
+        {
+            y = QLinearMatMul(x, s, z, w, s, zero, s, zero)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[2,2] x) => (uint8[2,2] y)
+        <float s = {0.5}, uint8 z = {128}, int8[2,2] w = {1, 2, 3, 4}, int8 zero = {0}>
+        {
+            y = QLinearMatMul(x, s, z, w, s, zero, s, z)
+        }
+    """
+    opset = model.opsets.get("", 0)
+    if opset > NEWEST_OPSET or model.opsets.get(MS, 1) != 1:
+        return
+    missing: dict[tuple[str, int, Bound], list[tuple[Scope, Node]]] = {}
+    for scope, node in nodes(model):
+        known = known_schema(node) if node.domain in DOMAINS else None
+        bound = _variables(scope, node, known) if known is not None else None
+        if bound is not None and not _has_kernel(node.domain, node.op_type, node.version, opset, bound):
+            missing.setdefault((node.op, node.version, bound), []).append((scope, node))
+    for (op, version, bound), places in missing.items():
+        scope, node = places[0]
+        count = f"{len(places)} node{'s' if len(places) > 1 else ''}"
+        types = ", ".join(f"{name} {type_name(dtype)}" for name, dtype in bound) or "any types"
+        yield Finding(
+            f"{runtime()} has no CPU kernel for {op} with {types} ({count})",
+            **scope.at(node),
+            expected=_there_are(node),
+            got=types,
+            why=f"{op}-{version} allows these types; {runtime()} implements others on the CPU.",
+        )
+
+
+def _variables(scope: Scope, node: Node, known: Schema) -> Bound | None:
+    """The types of a node's variables as far as they are known; None if they contradict the schema, or what the file
+    states, which other rules report."""
+    found: dict[str, np.dtype[Any]] = {}
+    places = [(known.inputs, place, name, scope.dtype(name)) for place, name in enumerate(node.inputs) if name]
+    places += [(known.outputs, p, n, made_type(node, p, scope.dtype)) for p, n in enumerate(node.outputs) if n]
+    for formals, place, name, dtype in places:
+        if not formals or dtype is None:
+            continue
+        if name in scope.disputed or _read_otherwise(scope, name, dtype):
+            return None
+        formal = formals[min(place, len(formals) - 1)]
+        if formal.types is None or not formal.homogeneous:
+            continue
+        if formal.variable.startswith("tensor("):
+            continue
+        if dtype not in formal.types or found.setdefault(formal.variable, dtype) != dtype:
+            return None
+    return tuple(found.items())
+
+
+def _read_otherwise(scope: Scope, name: str, dtype: np.dtype[Any]) -> bool:
+    """Whether a node reads the tensor with a zero point of another type, which QR303 reports."""
+    return not scope.read_as.get(name, frozenset()) <= {dtype}
+
+
+@cache
+def _has_kernel(domain: str, op_type: str, version: int, opset: int, bound: Bound) -> bool:
+    kernels = cpu_kernels(domain, op_type)
+    if kernels is None:
+        return domain != MS
+    if kernels.functions.get(version, opset + 1) <= opset:
+        return True
+    single = {name: _SINGLE if dtype == _HALF else dtype for name, dtype in bound}
+    rows = list(kernels.of(version))
+    return any(_fits(row, dict(bound)) or _fits(row, single) for row in rows)
+
+
+def _fits(row: Mapping[str, Types], bound: Mapping[str, np.dtype[Any]]) -> bool:
+    return all(dtype in row[name] for name, dtype in bound.items() if name in row)
+
+
+def _there_are(node: Node) -> str:
+    """The combinations that there are kernels for."""
+    kernels = cpu_kernels(node.domain, node.op_type)
+    rows = list(kernels.of(node.version)) if kernels else []
+    if not rows:
+        return "another operator; it has no CPU kernel of this one"
+    texts = [
+        ", ".join(f"{name} {'/'.join(sorted(map(type_name, types)))}" for name, types in row.items()) for row in rows
+    ]
+    return "; or ".join(texts[:4]) + ("; ..." if len(texts) > 4 else "")
+
+
+Judge = Callable[[Scope, Node], tuple[int, str, str] | None]
+"""The place of the input that is meant, or -1; what it is; what onnxruntime takes."""
+
+
+@rule(
+    "QR218",
+    "refused-by-ort",
+    level="warning",
+    since="0.1",
+    spec="https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md",
+    applies=("QLinearMatMul", "MatMulInteger", "ConvInteger", "QLinearConv", "Conv", "MaxPool", "AveragePool", "LpPool",
+             "QuantizeLinear", "com.microsoft::QLinearAdd", "com.microsoft::QLinearMul",
+             "com.microsoft::QLinearAveragePool", "com.microsoft::QLinearSigmoid", "com.microsoft::QLinearLeakyRelu"),
+    fix="write the form that onnxruntime takes",
+)  # fmt: skip
+def refused_by_ort(model: Model) -> Iterator[Finding]:
+    """The specification allows the form of a node, but onnxruntime 1.31.1 refuses it on the CPU, or crashes.
+
+    These are: one zero point per row of a, or per output channel of ConvInteger; auto_pad SAME with dilations; a pool
+    whose pads are as large as its kernel; x and scale of different types in QuantizeLinear; zero points that are
+    optional in com.microsoft and left out.
+
+    Why is this bad?
+        Many of these models load, and fail with the first input. Without Y_zero_point, QLinearSigmoid and
+        QLinearLeakyRelu end the whole process.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,3] x) => (int32[1,2,2] y)
+        <uint8[2,1,2] w = {1, 2, 3, 4}, uint8 xz = {128}, uint8[2] wz = {0, 1}>
+        {
+            y = ConvInteger(x, w, xz, wz)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,3] x) => (int32[1,2,2] y)
+        <uint8[2,1,2] w = {1, 2, 3, 4}, uint8 xz = {128}, uint8 wz = {1}>
+        {
+            y = ConvInteger(x, w, xz, wz)
+        }
+    """
+    for scope, node in nodes(model, _JUDGES):
+        judges = _JUDGES.get((node.domain, node.op_type), ())
+        found = next((f for f in (judge(scope, node) for judge in judges) if f is not None), None)
+        if found is not None:
+            place, got, expected = found
+            given = 0 <= place < len(node.inputs) and node.inputs[place]
+            yield Finding(
+                f"{runtime()} refuses {node.op} with {got}",
+                **scope.at(node),
+                tensor=f"{node.inputs[place]} (input {place})" if given else "",
+                expected=expected,
+                got=got,
+                why=f"{node.op}-{node.version} allows it; {runtime()} does not on the CPU.",
+            )
+
+
+def _one_value(place: int, name: str) -> Judge:
+    def judge(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+        shape = known(scope.shape(node.inputs[place])) if place < len(node.inputs) else None
+        if shape is None or shape in ((), (1,)) or _illegal(scope, node, place):
+            return None
+        return place, f"{name} of shape {shape_text(shape)}", f"{name} a scalar or [1]"
+
+    return judge
+
+
+def _illegal(scope: Scope, node: Node, place: int) -> bool:
+    """Whether the specification forbids the parameter's shape, which QR301 and QR302 report."""
+    slots = ((q, slot) for q in quantizers(node) for slot in (q.scale, q.zero_point) if slot)
+    return any(slot.place == place and expected_shape(scope, node, q, slot) for q, slot in slots)
+
+
+def _given(place: int, name: str) -> Judge:
+    def judge(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+        if place < len(node.inputs) and node.inputs[place]:
+            return None
+        return place, f"{name} left out", f"{name}, as a stored 0"
+
+    return judge
+
+
+def _same_and_dilations(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+    dilations, auto = ints(node, "dilations"), auto_pad(node)
+    if auto not in ("SAME_UPPER", "SAME_LOWER") or all(d == 1 for d in dilations):
+        return None
+    return -1, f"auto_pad {auto} and dilations {list(dilations)}", "pads instead of auto_pad, or dilations of 1"
+
+
+def _large_pads(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+    kernel, pads = ints(node, "kernel_shape"), ints(node, "pads")
+    if len(pads) != 2 * len(kernel) or all(p < k for p, k in zip(pads, kernel * 2, strict=True)):
+        return None
+    return -1, f"pads {list(pads)} and kernel_shape {list(kernel)}", "pads smaller than the kernel; use Pad for more"
+
+
+def _mixed_types(scope: Scope, node: Node) -> tuple[int, str, str] | None:
+    types = [scope.dtype(name) for name in node.inputs[:2]]
+    if len(types) < 2 or None in types or types[0] == types[1]:
+        return None
+    return 1, f"x {types[0]} and y_scale {types[1]}", "x and y_scale of one type"
+
+
+_JUDGES: Mapping[tuple[str, str], tuple[Judge, ...]] = {
+    ("", "ConvInteger"): (_one_value(3, "w_zero_point"), _same_and_dilations),
+    ("", "MatMulInteger"): (_one_value(2, "a_zero_point"),),
+    ("", "QLinearMatMul"): (_one_value(1, "a_scale"), _one_value(2, "a_zero_point")),
+    ("", "QuantizeLinear"): (_mixed_types,),
+    ("", "MaxPool"): (_large_pads,),
+    ("", "AveragePool"): (_large_pads,),
+    ("", "LpPool"): (_large_pads,),
+    (MS, "QLinearAveragePool"): (_large_pads, _given(2, "x_zero_point")),
+    (MS, "QLinearAdd"): (_given(2, "A_zero_point"), _given(5, "B_zero_point")),
+    (MS, "QLinearMul"): (_given(2, "A_zero_point"), _given(5, "B_zero_point")),
+    (MS, "QLinearSigmoid"): (_given(4, "Y_zero_point"),),
+    (MS, "QLinearLeakyRelu"): (_given(4, "Y_zero_point"),),
+    **{conv: (_same_and_dilations,) for conv in CONVS if conv not in (("", "ConvInteger"), ("", "ConvTranspose"))},
+}

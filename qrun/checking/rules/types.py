@@ -1,0 +1,317 @@
+"""Element types: of inputs, outputs and zero points, and those that the file's IR version does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.checking.rules._ort import known_schema
+from qrun.checking.rules._parameters import TABLE, operators, quantizers
+from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import Scope, made_type, nodes, scopes
+from qrun.checking.rules._typed import formals, given_types, judged_elsewhere, mistyped, sound
+from qrun.ir import Model, Node
+from qrun.ir.schema import OPSETS, Formal, schema
+from qrun.ir.types import BY_ONNX_NAME, DTYPES, type_name
+
+_BROUGHT_BY_IR = {
+    4: "bfloat16",
+    9: "float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz",
+    10: "uint4 int4",
+    11: "float4e2m1",
+    12: "float8e8m0",
+    13: "uint2 int2",
+    14: "float6e2m3 float6e3m2",
+}
+_IR_OF_TYPE: Mapping[np.dtype[Any], int] = {
+    BY_ONNX_NAME[n]: v for v, names in _BROUGHT_BY_IR.items() for n in names.split()
+}
+"""The IR version that brought an element type, for those that were not in the first."""
+
+
+@rule(
+    "QR113",
+    "type-newer-than-ir",
+    level="warning",
+    since="0.1",
+    spec="https://github.com/onnx/onnx/blob/main/onnx/onnx.proto",
+    fix="set model.ir_version to the version that brought the type",
+)
+def type_newer_than_ir(model: Model) -> Iterator[Finding]:
+    """A tensor has an element type that the file's IR version does not have yet. One finding for each type.
+
+    Why is this bad?
+        A reader of that IR version does not know the type, and cannot tell before it meets it. It happens when a tool
+        converts tensors to int4 or float8 but leaves ir_version as it was.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 21]>
+        main (int4[2] x) => (float[2] y)
+        <float scale = {0.5}>
+        {
+            y = DequantizeLinear(x, scale)
+        }
+
+    Good
+        <ir_version: 10, opset_import: ["" : 21]>
+        main (int4[2] x) => (float[2] y)
+        <float scale = {0.5}>
+        {
+            y = DequantizeLinear(x, scale)
+        }
+    """
+    if model.ir_version <= 0:
+        return
+    newer: dict[np.dtype[Any], list[str]] = {}
+    for scope in scopes(model):
+        stored = ((name, array.dtype) for name, array in scope.model.constants.items())
+        stated = ((name, value.dtype) for name, value in scope.model.types.items())
+        for name, dtype in dict((*stated, *stored)).items():
+            if dtype is not None and _IR_OF_TYPE.get(dtype, 0) > model.ir_version:
+                newer.setdefault(dtype, []).append(name)
+    for dtype, names in newer.items():
+        since, others = _IR_OF_TYPE[dtype], len(names) - 1
+        yield Finding(
+            f"{names[0]} is {type_name(dtype)}, which IR version {model.ir_version} does not have",
+            tensor=names[0] + (f" and {others} more" if others else ""),
+            expected=f"IR version {since} or later",
+            got=f"IR version {model.ir_version}",
+            why=f"onnx.proto: {type_name(dtype)} was added in IR version {since}.",
+            fix=f"model.ir_version = {since}",
+        )
+
+
+@rule(
+    "QR203",
+    "type-not-allowed",
+    level="error",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/index.html",
+    fix="cast the tensor, or import the opset that allows this type",
+)
+def type_not_allowed(model: Model) -> Iterator[Finding]:
+    """An input has an element type that its operator does not take at this opset.
+
+    Stored tensors, graph inputs and values whose type the file states are compared with the operator's type
+    constraints; inputs that share a type variable must have one type.
+
+    Why is this bad?
+        Runtimes refuse the model, mostly with a text that names neither the input nor the opset that would allow it.
+
+    Bad
+        <ir_version: 10, opset_import: ["" : 13]>
+        main (uint16[2] x) => (float[2] y)
+        <float scale = {0.5}>
+        {
+            y = DequantizeLinear(x, scale)
+        }
+
+    Good
+        <ir_version: 10, opset_import: ["" : 21]>
+        main (uint16[2] x) => (float[2] y)
+        <float scale = {0.5}>
+        {
+            y = DequantizeLinear(x, scale)
+        }
+    """
+    sound = set()
+    for scope, node in nodes(model):
+        key = (node.domain, node.op_type, node.version, *(scope.dtype(n) if n else "" for n in node.inputs))
+        if key in sound:
+            continue
+        wrong = mistyped(scope, node)
+        found = [_not_taken(scope, node, wrong)] if wrong else list(_not_one_type(scope, node))
+        if not found:
+            sound.add(key)
+        yield from found
+
+
+def _not_taken(scope: Scope, node: Node, wrong: Sequence[int]) -> Finding:
+    """The first input of a type that the operator does not take."""
+    given, place = given_types(scope, node), wrong[0]
+    dtype, formal = given[place]
+    op, name = f"{node.op}-{node.version}", formals(node)[1][place]
+    return Finding(
+        f"{name} is {type_name(dtype)}, which {op} does not take",
+        **_input(scope, node, place, dtype),
+        expected=", ".join(sorted(type_name(t) for t in formal.types or ())),
+        why=f"{op} lists the types of {name}.",
+        fix=_exchange(node, wrong, given) or _later_opset(node, place, dtype),
+    )
+
+
+def _not_one_type(scope: Scope, node: Node) -> Iterator[Finding]:
+    """The first input of another type than one that shares its type variable."""
+    bound: dict[str, tuple[np.dtype[Any], str]] = {}
+    names, left = formals(node)[1], judged_elsewhere(scope, node)
+    for place, (dtype, formal) in given_types(scope, node).items():
+        if formal.option == "Variadic" or not formal.variable or place in left:
+            continue
+        other, first = bound.setdefault(formal.variable, (dtype, names[place]))
+        if other != dtype:
+            yield Finding(
+                f"{names[place]} is {type_name(dtype)}, but {first} is {type_name(other)}",
+                **_input(scope, node, place, dtype),
+                expected=f"{type_name(other)}, as {first}",
+                why=f"{node.op}-{node.version}: {first} and {names[place]} have one type ({formal.variable}).",
+            )
+            return
+
+
+def _input(scope: Scope, node: Node, place: int, dtype: np.dtype[Any]) -> dict[str, Any]:
+    tensor = f"{node.inputs[place]} (input {place}, {formals(node)[1][place]})"
+    return {**scope.at(node), "tensor": tensor, "got": type_name(dtype)}
+
+
+def _exchange(node: Node, wrong: Sequence[int], given: Mapping[int, tuple[np.dtype[Any], Formal]]) -> str:
+    """What to do where the first input of a wrong type and a later one would fit each other's place."""
+    first, dtype, formal = wrong[0], *given[wrong[0]]
+    for other in wrong[1:]:
+        if dtype in (given[other][1].types or ()) and given[other][0] in (formal.types or ()):
+            names = formals(node)[1]
+            return f"exchange inputs {first} and {other}: {names[first]} and {names[other]} fit each other's place"
+    return ""
+
+
+def _later_opset(node: Node, place: int, dtype: np.dtype[Any]) -> str:
+    """The first later version of an ai.onnx operator that takes the type."""
+    for opset in range(node.version + 1, OPSETS[-1] + 1):
+        known = schema(node.domain, node.op_type, opset)
+        if known is None or place >= len(known.inputs):
+            break
+        types = known.inputs[place].types
+        if types is not None and dtype in types:
+            return f"opset {known.version} allows {type_name(dtype)}: onnx.version_converter.convert_version"
+    return ""
+
+
+@rule(
+    "QR213",
+    "output-type",
+    level="error",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    fix="correct the type in graph.output or graph.value_info, or run onnx.shape_inference.infer_shapes again",
+)
+def output_type(model: Model) -> Iterator[Finding]:
+    """The file states another element type for an output than the node makes.
+
+    What QuantizeLinear makes without a zero point is uint8, or what output_dtype says. An output whose type a zero point
+    gives is judged by QR303.
+
+    Why is this bad?
+        onnxruntime refuses the model ("output arg does not match expected type"); onnx.checker looks only with
+        full_check. Tools that trust the stated type read the wrong bytes.
+
+    Bad
+        <ir_version: 10, opset_import: ["" : 21]>
+        main (float[2] x) => (int8[2] y)
+        <float s = {0.5}>
+        {
+            y = QuantizeLinear(x, s)
+        }
+
+    Good
+        <ir_version: 10, opset_import: ["" : 21]>
+        main (float[2] x) => (int8[2] y)
+        <float s = {0.5}>
+        {
+            y = QuantizeLinear<output_dtype = 3>(x, s)
+        }
+    """
+    for scope, node in nodes(model):
+        stated = scope.model.types
+        for place, name in enumerate(node.outputs):
+            value = stated.get(name) if name else None
+            if value is None or value.dtype is None or (not place and _by_zero_point(node)):
+                continue
+            made = made_type(node, place, scope.dtype)
+            if made is not None and made != value.dtype and _allowed(node, place, made):
+                yield Finding(
+                    f"{name} is stated as {type_name(value.dtype)}, but the node makes {type_name(made)}",
+                    **scope.at(node),
+                    tensor=f"{name} (output {place})",
+                    expected=type_name(made),
+                    got=type_name(value.dtype),
+                    why=f"{node.op}-{node.version}: the inputs and attributes give the output's type.",
+                )
+
+
+def _allowed(node: Node, place: int, made: np.dtype[Any]) -> bool:
+    """False if the type follows from an input that the operator does not take, which is QR203's to say."""
+    known = known_schema(node)
+    if known is None or not known.outputs:
+        return True
+    types = known.outputs[min(place, len(known.outputs) - 1)].types
+    return types is None or made in types
+
+
+def _by_zero_point(node: Node) -> bool:
+    return any(q.is_output and q.zero_point for q in quantizers(node))
+
+
+@rule(
+    "QR303",
+    "zero-point-type",
+    level="error",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    fix="store the zero point with the element type of its tensor",
+    applies=operators(),
+)
+def zero_point_type(model: Model) -> Iterator[Finding]:
+    """A zero point has another element type than the tensor it belongs to.
+
+    The zero point is a code of its tensor, so it has the same type: uint8 data, uint8 zero point. For an output, the
+    zero point is what gives the output its type.
+
+    Why is this bad?
+        int8 and uint8 place the same real value 128 codes apart. Without full_check, onnx.checker accepts the mixture
+        for QLinearConv; onnxruntime says only that a type parameter of the operator is bound to different types.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)
+        <float xs = {0.5}, int8 xz = {0}, int8[1,1,1,1] w = {1}, float ws = {0.5}, int8 wz = {0},
+         float ys = {0.5}, uint8 yz = {128}>
+        {
+            y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)
+        <float xs = {0.5}, uint8 xz = {128}, int8[1,1,1,1] w = {1}, float ws = {0.5}, int8 wz = {0},
+         float ys = {0.5}, uint8 yz = {128}>
+        {
+            y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz)
+        }
+    """
+    for scope, node in nodes(model, TABLE):
+        for q in sound(scope, node):
+            if not q.zero_point:
+                continue
+            got = scope.dtype(q.zero_point.tensor)
+            stated = scope.model.types.get(q.tensor.tensor) if q.is_output else None
+            owner = (stated.dtype if stated else None) if q.is_output else scope.dtype(q.tensor.tensor)
+            number = node.attributes.get("output_dtype", 0) if q.is_output else 0
+            name = q.tensor.tensor
+            what = f"output {name} is stated as" if q.is_output else f"{_param_and_tensor(q.tensor.name, name)} is"
+            if isinstance(number, int) and number in DTYPES and got != DTYPES[number]:
+                owner, what = DTYPES[number], "output_dtype is"
+            if got is None or owner is None or got == owner:
+                continue
+            yield Finding(
+                f"{q.zero_point.name} is {type_name(got)}, but {what} {type_name(owner)}",
+                **scope.at(node),
+                tensor=f"{q.zero_point.tensor} (input {q.zero_point.place}, {q.zero_point.name})",
+                expected=type_name(owner),
+                got=type_name(got),
+                why=f"{node.op}-{node.version}: a zero point has the element type of its tensor.",
+            )
+
+
+def _param_and_tensor(param: str, tensor: str) -> str:
+    return param if param == tensor else f"{param} ({tensor})"

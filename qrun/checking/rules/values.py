@@ -1,0 +1,355 @@
+"""What a run shows: NaN, infinity, saturation, sums that wrap and scales that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qrun.checking.rules._observed import param_input, reaching, seen
+from qrun.checking.rules._parameters import quantizers
+from qrun.checking.rules._rule import Finding, at, rule
+from qrun.checking.rules._scope import Scope
+from qrun.ir import Array, Model, Node
+from qrun.ir.types import ONNX_NAMES, describe
+from qrun.running.session import RunResult
+
+
+@rule(
+    "QR401",
+    "nan-quantized",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    fix="remove NaN from the input file; --fail-on warning turns this into exit 1",
+)
+def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
+    """NaN was quantized: an integer has no code for it.
+
+    Why is this bad?
+        No specification says which code NaN becomes. qrun and onnxruntime on x86 write the smallest code, other
+        runtimes may write 0 or anything else, and the mistake looks like a value afterwards.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (uint8[2] y)
+        <float[2] x = {1.0, nan}, float scale = {0.5}, uint8 zero = {0}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (uint8[2] y)
+        <float[2] x = {1.0, 2.0}, float scale = {0.5}, uint8 zero = {0}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+    """
+    for s, tensor in reaching(model, result, "nan-quantized"):
+        yield Finding(
+            f"NaN reaches {s.node.op_type}: {s.share}",
+            **at(s.node),
+            tensor=tensor,
+            expected="numbers",
+            got=f"NaN in {s.share}; they became the smallest code",
+            why=f"the {s.node.op_type} spec does not say what NaN becomes.",
+        )
+
+
+SHARE = 0.05
+
+
+@rule(
+    "QR402",
+    "saturated",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    fix="calibrate with data like this input, or check its preprocessing (range, mean, layout)",
+)
+def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
+    """More than 5 % of a quantized tensor, and more than one element, lies outside the range of its codes.
+
+    Infinity is not counted: QR411 reports it. One element alone says nothing: the largest value of a calibration lies at
+    the edge of its range by construction.
+
+    Not reported where it may be a Relu or Relu6 folded into quantization: values below a zero point at the smallest
+    code, and a range that ends at 6.
+
+    Why is this bad?
+        Everything outside the range becomes the smallest or largest code, so its value is lost. Usual causes are
+        calibration on other data, an input in 0..255 where 0..1 was meant, and a scale that is too small.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (uint8[4] y)
+        <float[4] x = {1.0, 2.0, 3000.0, 4000.0}, float scale = {0.5}, uint8 zero = {0}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (uint8[4] y)
+        <float[4] x = {1.0, 2.0, 3000.0, 4000.0}, float scale = {20.0}, uint8 zero = {0}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+    """
+    infinite = {s.node.index: s.count for s in seen(model, result, "infinite-quantized")}
+    for s in seen(model, result, "saturated"):
+        s = replace(s, count=s.count - infinite.get(s.node.index, 0))
+        if s.count < 2 or s.count <= SHARE * s.total or _folded(model, s.node):
+            continue
+        _, tensor = param_input(s.node, s.param)
+        percent = f"{100 * s.count / s.total:.1f}%"
+        yield Finding(
+            f"{percent} of {tensor.split(' (')[0]} saturates ({s.share})",
+            **at(s.node),
+            tensor=tensor,
+            expected=f"at most {SHARE:.0%} outside the range{_range(model, s.node)}",
+            got=f"{percent}, {s.share}",
+            why=f"{s.node.op}-{s.node.version} saturates: values outside become the smallest or largest code.",
+        )
+
+
+def _ends(model: Model, node: Node) -> tuple[float, float] | None:
+    """The real values of the smallest and largest code of the output, if its parameters are stored scalars."""
+    scope = Scope(model)
+    for q in quantizers(node):
+        scale = scope.value(q.scale.tensor) if q.is_output and q.scale else None
+        zero = scope.value(q.zero_point.tensor) if q.zero_point else None
+        dtype: np.dtype[Any] = zero.dtype if zero is not None else np.dtype(np.uint8)
+        if scale is None or scale.size != 1 or dtype.kind not in "iu" or (zero is not None and zero.size != 1):
+            continue
+        offset = int(zero.reshape(())) if zero is not None else 0
+        step, limits = float(scale.reshape(())), np.iinfo(dtype)
+        return (limits.min - offset) * step, (limits.max - offset) * step
+    return None
+
+
+def _folded(model: Model, node: Node) -> bool:
+    """May a Relu or Relu6 be folded into this node's range?
+
+    QuantizeLinear counts both ends together, so one whose zero point is the smallest code and whose x another node
+    makes is not judged at all; other operators do not count values below such a zero point.
+    """
+    ends = _ends(model, node)
+    if ends is None or ends[0] != 0:
+        return False
+    made = node.op_type == "QuantizeLinear" and node.inputs[0] in model.producers
+    return made or abs(ends[1] - 6) < 0.03
+
+
+def _range(model: Model, node: Node) -> str:
+    ends = _ends(model, node)
+    if ends is None or not np.all(np.isfinite(ends)) or ends[0] == ends[1]:
+        return ""
+    return f" {min(ends):.4g} to {max(ends):.4g}"
+
+
+@rule(
+    "QR403",
+    "accumulator-wrap",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__MatMulInteger.html",
+    fix="split the sum, or shrink the bias; 8-bit products need more than 33 000 terms to get here",
+    replaces=("QR406",),
+)
+def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
+    """An integer sum left the range of int32 and wrapped round.
+
+    QR406 tells, without a run, that it can; at a node where it did, this is reported instead.
+
+    Why is this bad?
+        The specification lets the 32-bit accumulator overflow, so the result is defined but has nothing to do with
+        the real value. Runtimes that accumulate in 64 bits or in float differ.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (uint8[1,1,1,1] y)
+        <uint8[1,1,1,1] x = {255}, float s = {0.00000001}, uint8 z = {0}, uint8[1,1,1,1] stored = {255},
+         int32[1] top = {2147480000}, uint8 one = {128}, float ys = {1.0}>
+        {
+            w = Identity(stored)
+            y = QLinearConv(x, s, z, w, s, z, ys, one, top)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (uint8[1,1,1,1] y)
+        <uint8[1,1,1,1] x = {255}, float s = {0.00000001}, uint8 z = {0}, uint8[1,1,1,1] w = {255},
+         int32[1] b = {1000}, uint8 one = {128}, float ys = {1.0}>
+        {
+            y = QLinearConv(x, s, z, w, s, z, ys, one, b)
+        }
+    """
+    for s in seen(model, result, "accumulator-wrap"):
+        _, tensor = param_input(s.node, s.param)
+        yield Finding(
+            f"the int32 accumulator of {s.node.op_type} wraps in {s.share}",
+            **at(s.node),
+            tensor=tensor,
+            expected="sums from -2147483648 to 2147483647",
+            got=f"overflow in {s.share}",
+            why=f"{s.node.op}-{s.node.version} accumulates in 32 bits and may overflow.",
+        )
+
+
+@rule(
+    "QR404",
+    "non-finite-output",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    fix="qrun run MODEL -t '*' lists where NaN or infinity first appears",
+)
+def non_finite_output(model: Model, result: RunResult) -> Iterator[Finding]:
+    """A float output of the graph holds NaN or infinity.
+
+    Why is this bad?
+        Comparisons and argmax on NaN give no usable answer. The cause is mostly a division by zero, an overflow of
+        float16, or NaN in the inputs.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (float[2] y)
+        <float[2] x = {1.0, inf}>
+        {
+            y = Relu(x)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (float[2] y)
+        <float[2] x = {1.0, 2.0}>
+        {
+            y = Relu(x)
+        }
+    """
+    for name, array in result.outputs.items():
+        real = _floats(array)
+        if real is None:
+            continue
+        nan, bad = np.isnan(real), ~np.isfinite(real)
+        if not bad.any():
+            continue
+        kinds = [f"{int(nan.sum())} NaN"] if nan.any() else []
+        kinds += [f"{int(bad.sum() - nan.sum())} infinite"] if bad.sum() > nan.sum() else []
+        first = f" first at [{','.join(str(i) for i in np.argwhere(bad)[0])}]" if bad.ndim else ""
+        text = f"{' and '.join(kinds)} of {bad.size} elements"
+        producer = model.producers.get(name)
+        yield Finding(
+            f"output {name} has {text}",
+            **(at(producer) if producer else {}),
+            tensor=f"{name} (graph output, {describe(array)})",
+            expected="finite numbers",
+            got=f"{text},{first}" if first else text,
+        )
+
+
+def _floats(array: Array) -> Array | None:
+    """The array as float32 or float64, or None if its type has no NaN or infinity."""
+    if array.dtype.kind == "f":
+        return array
+    if array.dtype.kind == "V" and ONNX_NAMES.get(array.dtype, "").startswith(("bfloat", "float")):
+        return array.astype(np.float32)
+    return None
+
+
+@rule(
+    "QR405",
+    "bad-scale",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    fix="keep the computed scale away from 0, for example with Max(scale, 1e-8)",
+)
+def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
+    """A scale that the graph computes, or that was fed, is zero, negative, infinite or NaN.
+
+    Why is this bad?
+        Dividing by it gives infinities and NaN, whose codes no specification defines. QR306 reports stored scales.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (float[2] y)
+        <int8[2] x = {1, 2}, float minus = {-0.5}>
+        {
+            scale = Relu(minus)
+            y = DequantizeLinear(x, scale)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (float[2] y)
+        <int8[2] x = {1, 2}, float half = {0.5}>
+        {
+            scale = Relu(half)
+            y = DequantizeLinear(x, scale)
+        }
+    """
+    scope = Scope(model)
+    for s in seen(model, result, "bad-scale"):
+        name, tensor = param_input(s.node, s.param)
+        stored = scope.value(name)
+        if stored is not None and not np.all(np.isfinite(real := stored.astype(np.float64)) & (real > 0)):
+            continue
+        value = s.detail or "not positive and finite"
+        place = f"[{','.join(map(str, s.first))}]" if s.first else ""
+        yield Finding(
+            f"{s.param} {name}{place} is {value} at run time",
+            **at(s.node),
+            tensor=tensor,
+            expected="a positive, finite number",
+            got=f"{value}{'' if s.total == 1 else f'; {s.count} of {s.total} scales'}",
+            why=f"{s.node.op}-{s.node.version}: a scale is the distance between two codes.",
+        )
+
+
+@rule(
+    "QR411",
+    "infinite-quantized",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    fix="remove infinity from the input, or clip it to the range that is meant; --fail-on warning turns this into exit 1",
+    applies=("QuantizeLinear",),
+)
+def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
+    """Infinity was quantized to an integer.
+
+    Why is this bad?
+        It saturates: qrun and onnxruntime give the largest or smallest code. onnx.reference casts it to an integer first
+        and gets 0 or the opposite end, and others do as their processor's conversion does. No measured value is
+        infinite; the cause is mostly a division by 0 or an overflow before the node.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (uint8[2] y)
+        <float[2] x = {1.0, inf}, float scale = {0.5}, uint8 zero = {0}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main () => (uint8[2] y)
+        <float[2] x = {1.0, 2.0}, float scale = {0.5}, uint8 zero = {0}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+    """
+    for s, tensor in reaching(model, result, "infinite-quantized"):
+        yield Finding(
+            f"infinity reaches {s.node.op_type}: {s.share}",
+            **at(s.node),
+            tensor=tensor,
+            expected="finite numbers",
+            got=f"infinity in {s.share}",
+            why=f"{s.node.op}-{s.node.version} saturates; runtimes that convert to an integer first give other codes.",
+        )

@@ -1,0 +1,197 @@
+"""What a file says of itself: IR version, operator sets, and initializers that are graph inputs or are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qrun.checking.rules._ort import runtime
+from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._scope import listed
+from qrun.ir import Model
+from qrun.ir.schema import MS
+
+NEWEST_IR = 14
+"""The last version that onnx.proto of onnx 1.23 has."""
+OPSETS_SINCE = 3
+"""The version that brought opset_import."""
+
+
+@rule(
+    "QR110",
+    "ir-version",
+    level="error",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    fix="set model.ir_version to what the opset came with: onnx.helper.find_min_ir_version_for(model.opset_import)",
+)
+def ir_version(model: Model) -> Iterator[Finding]:
+    """The file states no IR version, one from before operator sets, or one that was never published.
+
+    Why is this bad?
+        The IR version says how to read the file. onnx.checker refuses such a model; onnxruntime refuses a version that
+        is too new, and reads a file without one.
+
+    Bad
+        <ir_version: 99, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        {
+            y = Relu(x)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        {
+            y = Relu(x)
+        }
+    """
+    got = model.ir_version
+    if OPSETS_SINCE <= got <= NEWEST_IR:
+        return
+    yield Finding(
+        f"ir_version is {got}" if got else "the file states no ir_version",
+        expected=f"{OPSETS_SINCE} to {NEWEST_IR}",
+        got=str(got) if got else "nothing, or 0",
+        why="ONNX IR: ir_version must be present; opset_import came with version 3."
+        if got < OPSETS_SINCE
+        else f"onnx.proto knows versions up to {NEWEST_IR}.",
+    )
+
+
+RELAXED_IR = 4
+"""The IR version that allows initializers which are no graph inputs."""
+
+
+@rule(
+    "QR112",
+    "initializer-not-input",
+    level="error",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    fix="set model.ir_version to 4 or more",
+)
+def initializer_not_input(model: Model) -> Iterator[Finding]:
+    """The IR version is below 4, but an initializer is not listed among the graph inputs.
+
+    Why is this bad?
+        Up to IR version 3, an initializer is the default value of a graph input. onnx.checker refuses the model;
+        onnxruntime reads it.
+
+    Bad
+        <ir_version: 3, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        <float[2] w = {1.0, 2.0}>
+        {
+            y = Add(x, w)
+        }
+
+    Good
+        <ir_version: 4, opset_import: ["" : 13]>
+        main (float[2] x) => (float[2] y)
+        <float[2] w = {1.0, 2.0}>
+        {
+            y = Add(x, w)
+        }
+    """
+    if not 0 < model.ir_version < RELAXED_IR:
+        return
+    inputs = {v.name for v in model.defaults}
+    missing = [name for name in model.constants if name not in inputs]
+    if missing:
+        yield Finding(
+            f"{len(missing)} initializer{'s are' if len(missing) > 1 else ' is'} no graph input: {listed(missing)}",
+            tensor=listed(missing),
+            expected=f"every initializer among the graph inputs, or IR version {RELAXED_IR} or later",
+            got=f"IR version {model.ir_version}",
+            why="IR version 4 relaxed the rule that initializers are a subset of the graph inputs.",
+        )
+
+
+@rule(
+    "QR115",
+    "overridable-initializer",
+    level="warning",
+    since="0.1",
+    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    fix="remove the initializers from graph.input: onnxruntime has tools/python/remove_initializer_from_input.py",
+)
+def overridable_initializer(model: Model) -> Iterator[Finding]:
+    """A scale, zero point or weight that nodes read is also a graph input, so a caller may replace it.
+
+    Up to IR version 3 initializers had to be graph inputs; such files are not reported.
+
+    Why is this bad?
+        What may be replaced is no constant: onnxruntime neither folds nor packs it ("appears in graph inputs and will
+        not be treated as constant value/weight") and does not fuse quantized groups whose scales it does not know.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x, float scale = {0.5}) => (uint8[2] y)
+        <uint8 zero = {128}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13]>
+        main (float[2] x) => (uint8[2] y)
+        <float scale = {0.5}, uint8 zero = {128}>
+        {
+            y = QuantizeLinear(x, scale, zero)
+        }
+    """
+    if model.ir_version < RELAXED_IR:
+        return
+    names = [v.name for v in model.defaults if v.name in model.consumers]
+    if names:
+        yield Finding(
+            f"{len(names)} initializer{'s are graph inputs' if len(names) > 1 else ' is a graph input'} too: {listed(names)}",
+            tensor=listed(names),
+            expected="initializers that are no graph inputs",
+            got=f"{len(names)} of {len(model.constants)} can be replaced by the caller",
+            why="ONNX IR: an initializer with the name of a graph input is its default value, not a constant.",
+        )
+
+
+@rule(
+    "QR118",
+    "opset-version",
+    level="error",
+    since="0.1",
+    spec="https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md",
+    fix="import com.microsoft with version 1",
+)
+def opset_version(model: Model) -> Iterator[Finding]:
+    """The model imports a version of an operator set that does not exist.
+
+    com.microsoft has version 1 only; versions of every domain begin at 1. ai.onnx versions that qrun does not read are
+    QR106.
+
+    Why is this bad?
+        onnxruntime refuses the model, even if no node uses the domain; onnx.checker accepts it.
+
+    Bad
+        <ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 13]>
+        main (float[2] x) => (float[2] y)
+        {
+            y = Relu(x)
+        }
+
+    Good
+        <ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]>
+        main (float[2] x) => (float[2] y)
+        {
+            y = Relu(x)
+        }
+    """
+    for domain, version in model.opsets.items():
+        if domain and (version < 1 or (domain == MS and version != 1)):
+            yield Finding(
+                f"{domain} is imported with version {version}",
+                expected="1" if domain == MS else "1 or more",
+                got=str(version),
+                why=f"{runtime()} defines {MS} 1."
+                if domain == MS
+                else "ONNX IR: versions of operator sets begin at 1.",
+                fix="" if domain == MS else f"import {domain} with the version that its nodes were written for",
+            )
