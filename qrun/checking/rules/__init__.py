@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from qrun.checking.rules._rule import RULES, Finding, Level, Rule, at, rule
-from qrun.checking.rules._scope import listed
+from qrun.checking.rules._words import listed
 from qrun.ir import Array, Model, load
 from qrun.running.session import RunResult
 

@@ -1,13 +1,19 @@
-"""Does a scale, zero point or bias have a shape that its tensor and operator allow?"""
+"""Do the inputs of a node have types that its operator takes, and its scales, zero points and biases shapes that fit?"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
-from qrun.checking.rules._parameters import Bias, Form, Quantizer, Slot, quantizers
-from qrun.checking.rules._scope import Scope, Shape, known
-from qrun.ir import Array, Node
+from qrun.checking.rules._ort import known_schema
+from qrun.checking.rules._parameters import Bias, Form, Quantizer, Slot, bias, quantizers
+from qrun.checking.rules._scope import Scope, Shape, known, number, parametrized
+from qrun.ir import Array, Model, Node
+from qrun.ir.schema import Formal
 from qrun.ir.types import shape_text
+from qrun.ops import find
 
 UNITS = {"channel": "output channel", "row": "row", "column": "column", "gemm": "column"}
 
@@ -54,8 +60,7 @@ def _lane_axis(node: Node, form: Form, rank: int) -> int:
     if form == "channel" or rank == 1:
         return 0
     if form == "gemm":
-        turned = node.attributes.get("transB", 0)
-        return 0 if isinstance(turned, int) and turned else 1
+        return 0 if number(node, "transB") else 1
     return rank - 2 if form == "row" else rank - 1
 
 
@@ -76,8 +81,7 @@ def _fits_wide(got: tuple[int, ...], wide: Shape) -> bool:
 
 def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
     """Per tensor, per axis or blocked, as QuantizeLinear and DequantizeLinear allow."""
-    block = node.attributes.get("block_size", 0)
-    axis = node.attributes.get("axis", 1)
+    block, axis = node.attributes.get("block_size", 0), node.attributes.get("axis", 1)
     if not isinstance(block, int) or not isinstance(axis, int) or block < 0:
         return ""
     if block:
@@ -190,8 +194,7 @@ def _multiply(scope: Scope, node: Node, b: Shape | None) -> bool:
     a = scope.shape(node.inputs[0])
     if a is None or b is None or len(a) != 2 or len(b) != 2:
         return True
-    turned = node.attributes.get("transA", 0)
-    columns, rows = a[0 if isinstance(turned, int) and turned else 1], b[1 - _lane_axis(node, "gemm", 2)]
+    columns, rows = a[0 if number(node, "transA") else 1], b[1 - _lane_axis(node, "gemm", 2)]
     return not (isinstance(columns, int) and isinstance(rows, int)) or columns == rows
 
 
@@ -200,6 +203,69 @@ def _fits_rows(scope: Scope, node: Node, got: tuple[int, ...]) -> bool:
     a = scope.shape(node.inputs[0])
     if len(got) < 2 or a is None or len(a) != 2:
         return True
-    turned = node.attributes.get("transA", 0)
-    rows = a[1 if isinstance(turned, int) and turned else 0]
+    rows = a[1 if number(node, "transA") else 0]
     return not isinstance(rows, int) or got[0] in (1, rows)
+
+
+def formals(node: Node) -> tuple[Sequence[Formal], Sequence[str]]:
+    """The formal inputs of a node's operator, and the name of each input that is given; both empty if unknown."""
+    definition = find(node.domain, node.op_type, node.version)
+    if definition is not None:
+        return definition.formals(node.version), [definition.param(i) for i in range(len(node.inputs))]
+    known = known_schema(node)
+    if known is None or not known.inputs:
+        return (), ()
+    last = len(known.inputs) - 1
+    return known.inputs, [known.inputs[min(i, last)].name for i in range(len(node.inputs))]
+
+
+def given_types(scope: Scope, node: Node) -> Mapping[int, tuple[np.dtype[Any], Formal]]:
+    """Place of each input: its element type, as far as it is known, and the formal input it is held against."""
+    known, _ = formals(node)
+    found = {}
+    for place, tensor in enumerate(node.inputs if known else ()):
+        dtype, formal = scope.dtype(tensor), known[min(place, len(known) - 1)]
+        if dtype is not None and formal.types is not None:
+            found[place] = dtype, formal
+    return found
+
+
+def mistyped(scope: Scope, node: Node) -> Sequence[int]:
+    """Places of the inputs whose element type the operator does not take at this version.
+
+    None if only inputs that other rules judge are so.
+    """
+    types = tuple(scope.dtype(name) if name else "" for name in node.inputs)
+    key = (node.domain, node.op_type, node.version, types)
+    found = scope.mistyped.get(key)
+    if found is None:
+        given = given_types(scope, node).items()
+        wrong = [p for p, (dtype, formal) in given if formal.types is not None and dtype not in formal.types]
+        found = scope.mistyped[key] = wrong if not judged_elsewhere(scope, node).issuperset(wrong) else []
+    return found
+
+
+def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:
+    """The scales and zero points of a node, each with its tensor, where all three have types that the operator takes."""
+    found = list(quantizers(node))
+    wrong = mistyped(scope, node) if found else ()
+    for q in found:
+        slots = (None if q.is_output else q.tensor, q.scale, q.zero_point)
+        if not any(slot and slot.place in wrong for slot in slots):
+            yield q
+
+
+def quantized(model: Model) -> Iterator[tuple[Scope, Node, Quantizer]]:
+    """Every scale with its zero point in the model, at each node that has it, unless a type is wrong."""
+    return ((scope, node, q) for scope, node in parametrized(model) for q in sound(scope, node))
+
+
+def judged_elsewhere(scope: Scope, node: Node) -> set[int]:
+    """Places whose types QR303 and QR305 judge: zero points beside a tensor of known type, and int32 biases."""
+    found = {
+        q.zero_point.place
+        for q in quantizers(node)
+        if q.zero_point and not q.is_output and scope.dtype(q.tensor.tensor) is not None
+    }
+    b = bias(node)
+    return found | ({b.bias.place} if b and b.integer else set())

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
-from qrun.checking.rules._parameters import TABLE, quantizers
+from qrun.checking.rules._parameters import TABLE, Slot, quantizers
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import DTYPES
 
@@ -37,10 +37,11 @@ class Scope:
     index: int | None = None
     holder: Node | None = None
 
-    def at(self, node: Node) -> dict[str, Any]:
-        """The Finding fields that say where: ``Finding("...", **scope.at(node))``."""
+    def at(self, node: Node, slot: Slot | None = None) -> dict[str, Any]:
+        """The Finding fields that say where, and which input is meant: ``Finding("...", **scope.at(node, q.scale))``."""
         index = node.index if self.index is None else self.index
-        return {"node": " > ".join((*self.path, node.label)), "index": index, "op": f"{node.op}-{node.version}"}
+        where = {"node": " > ".join((*self.path, node.label)), "index": index, "op": f"{node.op}-{node.version}"}
+        return where | ({"tensor": f"{slot.tensor} (input {slot.place}, {slot.name})"} if slot else {})
 
     def home(self, name: str) -> Scope | None:
         """The innermost graph that defines `name`."""
@@ -202,6 +203,11 @@ def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> I
     return (place[1:] for place in merge(*(found.get(op, ()) for op in dict.fromkeys(operators)), key=itemgetter(0)))
 
 
+def parametrized(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:
+    """The nodes whose inputs may be scales, zero points or a quantized bias, and those of `more` operators of ai.onnx."""
+    return nodes(model, (*TABLE, *(("", name) for name in more)))
+
+
 def _by_operator(model: Model) -> Mapping[tuple[str, str], Sequence[tuple[int, Scope, Node]]]:
     """All nodes by domain and type, each with a number that tells their order."""
     found: dict[tuple[str, str], list[tuple[int, Scope, Node]]] = {}
@@ -249,7 +255,14 @@ def known(shape: Shape | None) -> tuple[int, ...] | None:
     return tuple(d for d in shape if isinstance(d, int))
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """``a, b, c and 4 more``."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+def number(node: Node, name: str, default: int = 0) -> int:
+    """An attribute that is an int; the default if it is not given or of another type."""
+    value = node.attributes.get(name, default)
+    return value if isinstance(value, int) else default
+
+
+def ints(node: Node, name: str) -> tuple[int, ...]:
+    """An attribute that is a list of ints; empty if it is not given or of another type."""
+    value = node.attributes.get(name)
+    whole = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
+    return tuple(value) if isinstance(value, tuple) and whole else ()

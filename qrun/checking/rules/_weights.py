@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from qrun.checking.rules._parameters import TABLE, Quantizer, Slot, bias, quantizers
-from qrun.checking.rules._scope import Scope, nodes
+from qrun.checking.rules._parameters import Quantizer, Slot, bias, quantizers
+from qrun.checking.rules._scope import Scope, number, parametrized
 from qrun.ir import Array, Model, Node
 
 _PRODUCTS = {"Conv": "W", "MatMul": "B", "Gemm": "B"}
@@ -56,7 +56,7 @@ class Weight:
     @property
     def where(self) -> dict[str, Any]:
         """The Finding fields that say where."""
-        return {**self.scope.at(self.node), "tensor": f"{self.tensor} (input {self.slot.place}, {self.slot.name})"}
+        return self.scope.at(self.node, replace(self.slot, tensor=self.tensor))
 
     def rows(self) -> Array:
         """One row of weights for each output channel (of each matrix, if there are several)."""
@@ -75,21 +75,24 @@ class Weight:
 
 def weights(model: Model) -> Iterator[Weight]:
     """Every stored weight of the model, with the node that reads it."""
-    for scope, node in nodes(model, (*TABLE, *(("", name) for name in _PRODUCTS))):
+    for scope, node in parametrized(model, *_PRODUCTS):
         found = _behind_dequantize(scope, node) if not node.domain and node.op_type in _PRODUCTS else None
         found = found or _of_integer_node(scope, node)
         if found is not None and _sane(found):
             yield found
 
 
-def dequantized(scope: Scope, name: str) -> Operand | None:
-    """The integers behind a tensor that a DequantizeLinear makes. None if their zero point is given, but not stored."""
+def dequantized(scope: Scope, name: str, unknown_zero: bool = False) -> Operand | None:
+    """The integers behind a tensor that a DequantizeLinear makes.
+
+    None if their zero point is given, but not stored, unless `unknown_zero` allows that.
+    """
     made = scope.producer(name)
     if made is None or made[0].op_type != "DequantizeLinear" or len(made[0].inputs) < 2:
         return None
     node, home = made
     zero = home.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
-    if len(node.inputs) > 2 and node.inputs[2] and zero is None:
+    if len(node.inputs) > 2 and node.inputs[2] and zero is None and not unknown_zero:
         return None
     return Operand(home, node.inputs[0], home.dtype(node.inputs[0]), home.value(node.inputs[1]), zero, node)
 
@@ -103,8 +106,8 @@ def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
         return None
     b = dequantized(scope, node.inputs[2]) if len(node.inputs) > 2 else None
     stored = b.scope.value(b.tensor) if b else None
-    axis = 0 if node.op_type == "Conv" or (node.op_type == "Gemm" and _turned(node)) else codes.ndim - 1
-    if w.scale.size > 1 and (not codes.ndim or _axis_of(w.node) % codes.ndim != axis):
+    axis = channel_axis(node, codes.ndim)
+    if w.scale.size > 1 and (not codes.ndim or number(w.node, "axis", 1) % codes.ndim != axis):
         return None
     slot = Slot(_PRODUCTS[node.op_type], 1, node.inputs[1])
     zero = np.zeros(1, np.int8) if w.zero is None else w.zero
@@ -124,7 +127,7 @@ def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
         return None
     b = bias(node)
     stored = scope.value(b.bias.tensor) if b and b.integer else None
-    axis = 0 if w.form == "channel" or (w.form == "gemm" and _turned(node)) else codes.ndim - 1
+    axis = 0 if w.form == "channel" or (w.form == "gemm" and number(node, "transB")) else codes.ndim - 1
     scale = scope.value(w.scale.tensor) if w.scale else None
     return Weight(scope, node, w.tensor, w.tensor.tensor, codes.dtype, _widened(codes), axis, scale,
                   zero.reshape(-1), x, stored, False)  # fmt: skip
@@ -155,11 +158,6 @@ def _widened(codes: Array) -> Array:
     return codes.astype(np.int8) if codes.dtype.name in _SHORT else codes
 
 
-def _turned(node: Node) -> bool:
-    turned = node.attributes.get("transB", 0)
-    return isinstance(turned, int) and turned != 0
-
-
-def _axis_of(node: Node) -> int:
-    axis = node.attributes.get("axis", 1)
-    return axis if isinstance(axis, int) else 1
+def channel_axis(node: Node, rank: int) -> int:
+    """The axis of the output channels in the weights of a product."""
+    return 0 if node.op_type == "Conv" or (node.op_type == "Gemm" and number(node, "transB")) else rank - 1

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qrun.checking.rules._scope import Scope, Shape, nodes
-from qrun.checking.rules._typed import mistyped
+from qrun.checking.rules._forms import mistyped
+from qrun.checking.rules._scope import Scope, Shape, ints, nodes, number
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
-
-Ints = tuple[int, ...]
 
 CONVS: dict[tuple[str, str], tuple[int, int]] = {
     ("", "Conv"): (0, 1),
@@ -117,18 +115,6 @@ def made_channels(scope: Scope, name: str) -> int | None:
             return None
         name = node.inputs[0]
     return None
-
-
-def ints(node: Node, name: str) -> Ints:
-    """An attribute that is a list of ints; empty if it is not given or of another type."""
-    value = node.attributes.get(name)
-    whole = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
-    return tuple(value) if isinstance(value, tuple) and whole else ()
-
-
-def number(node: Node, name: str, default: int) -> int:
-    value = node.attributes.get(name, default)
-    return value if isinstance(value, int) else default
 
 
 def auto_pad(node: Node) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 
 from qrun.checking.rules._observed import tensors
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import listed
 from qrun.checking.rules._weights import Weight, weights
+from qrun.checking.rules._words import listed
 from qrun.ir import Array, Model
 from qrun.ops import Context, find
 from qrun.ops._conv import conv_window

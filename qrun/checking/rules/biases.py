@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from qrun.checking.rules._equal import digits, tolerance
-from qrun.checking.rules._forms import expected_bias, shaped
-from qrun.checking.rules._parameters import TABLE, Bias, bias, quantizers
+from qrun.checking.rules._forms import expected_bias, mistyped, shaped
+from qrun.checking.rules._parameters import Bias, Slot, bias, quantizers
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, nodes
-from qrun.checking.rules._typed import mistyped
-from qrun.checking.rules._weights import dequantized
+from qrun.checking.rules._scope import Scope, nodes, parametrized
+from qrun.checking.rules._weights import Operand, dequantized
+from qrun.checking.rules._words import digits, tolerance
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import shape_text, type_name
 
@@ -67,78 +65,51 @@ def bias_scale(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model, (("", name) for name in FUSED)):
-        if len(node.inputs) < 3:
-            continue
-        found = [_dequantized(scope, name) for name in node.inputs[:3]]
-        x, w, b = found
-        if x is None or w is None or b is None or x.scale.size != 1:
-            continue
-        yield from _judge_scale(scope, node, x, w, b)
+        found = [dequantized(scope, name, unknown_zero=True) for name in node.inputs[:3]]
+        x, w, b = (*found, None, None, None)[:3]
+        if x and w and b:
+            yield from _judge_scale(node, x, w, b)
 
 
-@dataclass(frozen=True)
-class _Dequantized:
-    """A tensor that a DequantizeLinear makes from stored parameters."""
-
-    node: Node
-    scope: Scope
-    scale: Array
-    name: str
-    zero: Array | None
-
-
-def _dequantized(scope: Scope, name: str) -> _Dequantized | None:
-    made = scope.producer(name)
-    if made is None or made[0].op_type != "DequantizeLinear" or len(made[0].inputs) < 2:
-        return None
-    node, home = made
-    scale = home.value(node.inputs[1])
-    zero = home.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
-    if scale is None or scale.ndim > 1 or not scale.size or scale.dtype.kind in "Oc":
-        return None
-    return _Dequantized(node, home, scale.astype(np.float64).reshape(-1), node.inputs[1], zero)
-
-
-def _judge_scale(scope: Scope, node: Node, x: _Dequantized, w: _Dequantized, b: _Dequantized) -> Iterator[Finding]:
-    where = {**b.scope.at(b.node), "tensor": f"{b.name}, feeds {node.op_type} {node.label}"}
-    if b.zero is not None and b.zero.dtype.kind in "iu" and b.zero.any():
+def _judge_scale(node: Node, x: Operand, w: Operand, b: Operand) -> Iterator[Finding]:
+    stored = [p.scale for p in (x, w, b) if p.scale is not None and p.scale.ndim < 2 and p.scale.dtype.kind not in "Oc"]
+    if len(stored) < 3 or not all(s.size for s in stored) or stored[0].size != 1:
+        return
+    x_scale, w_scale, b_scale = (s.astype(np.float64).reshape(-1) for s in stored)
+    name, codes = b.node.inputs[1], np.zeros(1) if b.zero is None else b.zero.reshape(-1)
+    where = {**b.scope.at(b.node), "tensor": f"{name}, feeds {node.op_type} {node.label}"}
+    if codes.dtype.kind in "iu" and codes.any():
         effect = "onnxruntime does not fuse such a Conv to QLinearConv: it runs in float."
         if node.op_type == "Gemm":
             effect = "onnxruntime fuses this Gemm to QGemm, which has no zero point for the bias."
-        yield Finding(
-            "bias zero point is not 0",
-            **where,
-            expected="0",
-            got=f"{b.zero.reshape(-1)[int(np.argmax(b.zero.reshape(-1) != 0))]}",
-            why=f"legal ONNX, but {effect}",
-        )
+        got = f"{codes[int(np.argmax(codes != 0))]}"
+        yield Finding("bias zero point is not 0", **where, expected="0", got=got, why=f"legal ONNX, but {effect}")
         return
-    if w.scale.size != b.scale.size and 1 not in (w.scale.size, b.scale.size):
+    if w_scale.size != b_scale.size and 1 not in (w_scale.size, b_scale.size):
         return
     with np.errstate(all="ignore"):
-        want, got = np.broadcast_arrays(x.scale * w.scale, b.scale)
-        off = np.abs(got - want) / want
+        want, unit = np.broadcast_arrays(x_scale * w_scale, b_scale)
+        off = np.abs(unit - want) / want
     sane = np.all(np.isfinite(want)) and np.all(want > 0) and np.all(np.isfinite(off))
-    bad = off > tolerance(*(p.scope.value(p.name) for p in (x, w, b)))
+    bad = off > tolerance(*stored)
     if not sane or not bad.any():
         return
     worst = int(np.argmax(off))
-    place = f"[{worst}]" if b.scale.size > 1 else ""
-    w_place = f"[{worst}]" if w.scale.size > 1 else ""
-    unfused = node.op_type == "Conv" and np.any(np.abs(got - want) > ORT_CONV_ABSOLUTE + ORT_CONV_RELATIVE * want)
+    place = f"[{worst}]" if b_scale.size > 1 else ""
+    w_place = f"[{worst}]" if w_scale.size > 1 else ""
+    unfused = node.op_type == "Conv" and np.any(np.abs(unit - want) > ORT_CONV_ABSOLUTE + ORT_CONV_RELATIVE * want)
     effect = "onnxruntime does not fuse such a Conv to QLinearConv: it runs in float."
     if not unfused:
         effect = (
             f"onnxruntime fuses this {node.op_type} to {FUSED[node.op_type]} and scales the bias by x_scale * w_scale."
         )
-    number = f"{digits(got[worst], want[worst])} at {b.name}{place}; "
+    given, product = digits(unit[worst], want[worst]), digits(want[worst], unit[worst])
     count = f"{int(bad.sum())} of {bad.size} channels, " if bad.size > 1 else ""
     yield Finding(
-        f"bias scale {digits(got[worst], want[worst])}, expected {digits(want[worst], got[worst])} ({b.name}{place})",
+        f"bias scale {given}, expected {product} ({name}{place})",
         **where,
-        expected=f"{digits(want[worst], got[worst])} = x_scale {x.scale[0]:.6g} * w_scale{w_place} "
-        f"{w.scale[worst if w.scale.size > 1 else 0]:.6g}",
-        got=f"{number}{count}{100 * off[worst]:.3g}% off",
+        expected=f"{product} = x_scale {x_scale[0]:.6g} * w_scale{w_place} {w_scale[worst if w_place else 0]:.6g}",
+        got=f"{given} at {name}{place}; {count}{100 * off[worst]:.3g}% off",
         why=f"legal ONNX, but {effect}",
     )
 
@@ -181,7 +152,7 @@ def bias_shape(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz, b)
         }
     """
-    for scope, node in nodes(model, TABLE):
+    for scope, node in parametrized(model):
         b = bias(node)
         if b is None or {b.bias.place, b.weight.place}.intersection(mistyped(scope, node)):
             continue
@@ -194,8 +165,7 @@ def _wrong_shape(scope: Scope, node: Node, b: Bias) -> Iterator[Finding]:
     if expected:
         yield Finding(
             f"bias {shaped(b.bias.name, shape)}, expected {expected.split(': ')[0]}",
-            **scope.at(node),
-            tensor=f"{b.bias.tensor} (input {b.bias.place}, {b.bias.name})",
+            **scope.at(node, b.bias),
             expected=expected,
             got=shape_text(shape),
             why=f"{node.op}-{node.version}: {b.bias.name} has one value per output channel.",
@@ -207,8 +177,7 @@ def _wrong_type(scope: Scope, node: Node, b: Bias) -> Iterator[Finding]:
     if b.integer and dtype is not None and dtype != np.int32:
         yield Finding(
             f"bias {b.bias.name} is {type_name(dtype)}, expected int32",
-            **scope.at(node),
-            tensor=f"{b.bias.tensor} (input {b.bias.place}, {b.bias.name})",
+            **scope.at(node, b.bias),
             expected="int32, with scale x_scale * w_scale and zero point 0",
             got=type_name(dtype),
             why=f"{node.op}-{node.version}: the bias is added to the int32 accumulator.",
@@ -263,8 +232,8 @@ def bias_clipped(model: Model) -> Iterator[Finding]:
         if clipped.size:
             first = int(clipped[0])
             yield Finding(
-                f"bias {b.tensor}[{first}] is {flat[first]}, the limit of int32; {clipped.size} of {flat.size} values",
-                **b.where,
+                f"bias {b.slot.tensor}[{first}] is {flat[first]}, the limit of int32; {clipped.size} of {flat.size} values",
+                **b.scope.at(b.node, b.slot),
                 expected="values between the limits -2147483648 and 2147483647",
                 got=f"{flat[first]} at [{first}]; {clipped.size} of {flat.size} values",
                 why=f"{b.node.op}-{b.node.version}: the bias has the scale x_scale * w_scale, and this one did not fit.",
@@ -325,10 +294,10 @@ def shared_bias(model: Model) -> Iterator[Finding]:
         told.add(id(b.value))
         here, there = (float(s[place if s.size > 1 else 0]) for s in (b.scale, other.scale))
         yield Finding(
-            f"bias {b.tensor} has the scale {here:.6g} here and {there:.6g} in {other.node.label}",
-            **b.where,
+            f"bias {b.slot.tensor} has the scale {here:.6g} here and {there:.6g} in {other.node.label}",
+            **b.scope.at(b.node, b.slot),
             expected=f"one scale for all nodes that read it: {there:.6g} as in {other.node.label}",
-            got=f"{here:.6g} for {b.tensor}[{place}]",
+            got=f"{here:.6g} for {b.slot.tensor}[{place}]",
             why=f"{b.node.op}-{b.node.version}: the integers of a bias count steps of x_scale * w_scale.",
         )
 
@@ -350,21 +319,14 @@ class StoredBias:
 
     scope: Scope
     node: Node
-    place: int
-    param: str
-    tensor: str
+    slot: Slot
     value: Array
     scale: Array | None
-
-    @property
-    def where(self) -> dict[str, Any]:
-        """The Finding fields that say where."""
-        return {**self.scope.at(self.node), "tensor": f"{self.tensor} (input {self.place}, {self.param})"}
 
 
 def biases(model: Model) -> Iterator[StoredBias]:
     """Every stored int32 bias, with the node that adds it."""
-    for scope, node in nodes(model, (*TABLE, ("", "Conv"), ("", "Gemm"))):
+    for scope, node in parametrized(model, "Gemm"):
         found = _of_float(scope, node) if node.op_type in ("Conv", "Gemm") and not node.domain else None
         found = found or _of_integer(scope, node)
         if found is not None:
@@ -382,7 +344,7 @@ def _of_integer(scope: Scope, node: Node) -> StoredBias | None:
     if len(scales) == 2 and len(stored) == 2 and 1 in (stored[0].size, stored[1].size):
         with np.errstate(all="ignore"):
             unit = (stored[0].astype(np.float64).reshape(-1) * stored[1].astype(np.float64).reshape(-1)).reshape(-1)
-    return StoredBias(scope, node, b.bias.place, b.bias.name, b.bias.tensor, value, unit)
+    return StoredBias(scope, node, b.bias, value, unit)
 
 
 def _of_float(scope: Scope, node: Node) -> StoredBias | None:
@@ -392,4 +354,4 @@ def _of_float(scope: Scope, node: Node) -> StoredBias | None:
         return None
     scale = behind.scale
     unit = scale.astype(np.float64).reshape(-1) if scale is not None and scale.dtype.kind not in "Oc" else None
-    return StoredBias(scope, node, 2, "B" if node.op_type == "Conv" else "C", behind.tensor, value, unit)
+    return StoredBias(scope, node, Slot("B" if node.op_type == "Conv" else "C", 2, behind.tensor), value, unit)

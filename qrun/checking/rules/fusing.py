@@ -9,8 +9,9 @@ from math import prod
 
 from qrun.checking.rules._forms import misfit
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, kept, known, listed, names_read, scopes
+from qrun.checking.rules._scope import Scope, kept, known, names_read, scopes
 from qrun.checking.rules._weights import dequantized
+from qrun.checking.rules._words import listed
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.passes import optimize

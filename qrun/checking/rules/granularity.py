@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qrun.checking.rules._forms import UNITS, expected_shape, older, reason, same_form, shaped
-from qrun.checking.rules._parameters import MS, TABLE, Form, Quantizer, Slot, operators
+from qrun.checking.rules._forms import UNITS, expected_shape, older, quantized, reason, same_form, shaped
+from qrun.checking.rules._parameters import MS, Form, Quantizer, Slot, operators
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, known, nodes
-from qrun.checking.rules._typed import sound
-from qrun.checking.rules._weights import dequantized
+from qrun.checking.rules._scope import Scope, known, nodes, number
+from qrun.checking.rules._weights import channel_axis, dequantized
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._granularity import PER_AXIS_SINCE
@@ -55,24 +54,21 @@ def scale_shape(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz)
         }
     """
-    for scope, node in nodes(model, TABLE):
-        for q in sound(scope, node):
-            expected = expected_shape(scope, node, q, q.scale) if q.scale else ""
-            if not q.scale or not expected:
-                continue
-            got = shape_text(scope.shape(q.scale.tensor))
-            owner = known(scope.shape(q.tensor.tensor))
-            k_long = q.form == "column" and owner is not None and len(owner) > 1 and got == f"[{owner[-2]}]"
-            yield Finding(
-                f"{shaped(q.scale.name, scope.shape(q.scale.tensor))}, expected {expected.split(': ')[0]}",
-                **scope.at(node),
-                tensor=f"{q.scale.tensor} (input {q.scale.place}, {q.scale.name})",
-                expected=expected,
-                got=got,
-                why=reason(node, q.form, q.scale.name, k_long),
-                fix=_scale_fix(node, q.form),
-                cause=PER_AXIS_SINCE if q.form == "axis" and older(node) else "",
-            )
+    for scope, node, q in quantized(model):
+        expected = expected_shape(scope, node, q, q.scale) if q.scale else ""
+        if not q.scale or not expected:
+            continue
+        shape, owner = scope.shape(q.scale.tensor), known(scope.shape(q.tensor.tensor))
+        k_long = q.form == "column" and owner is not None and len(owner) > 1 and shape == owner[-2:-1]
+        yield Finding(
+            f"{shaped(q.scale.name, shape)}, expected {expected.split(': ')[0]}",
+            **scope.at(node, q.scale),
+            expected=expected,
+            got=shape_text(shape),
+            why=reason(node, q.form, q.scale.name, k_long),
+            fix=_scale_fix(node, q.form),
+            cause=PER_AXIS_SINCE if q.form == "axis" and older(node) else "",
+        )
 
 
 def _scale_fix(node: Node, form: Form) -> str:
@@ -120,10 +116,9 @@ def zero_point_shape(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear<axis = 0>(x, scale, zero)
         }
     """
-    for scope, node in nodes(model, TABLE):
-        for q in sound(scope, node):
-            if q.zero_point:
-                yield from _judge_zero_point(scope, node, q, q.zero_point)
+    for scope, node, q in quantized(model):
+        if q.zero_point:
+            yield from _judge_zero_point(scope, node, q, q.zero_point)
 
 
 def _judge_zero_point(scope: Scope, node: Node, q: Quantizer, zero: Slot) -> Iterator[Finding]:
@@ -131,13 +126,12 @@ def _judge_zero_point(scope: Scope, node: Node, q: Quantizer, zero: Slot) -> Ite
     scale = known(scope.shape(q.scale.tensor)) if q.scale else None
     if got is None or (scale is not None and same_form(got, scale)):
         return
-    where = {**scope.at(node), "tensor": f"{zero.tensor} (input {zero.place}, {zero.name})"}
     if q.form == "axis" and scale is not None and q.scale:
         if expected_shape(scope, node, q, q.scale):
             return
         yield Finding(
             f"{shaped(zero.name, got)}, expected {shape_text(scale)} like {q.scale.name}",
-            **where,
+            **scope.at(node, zero),
             expected=f"{shape_text(scale)}, the shape of {q.scale.name} {q.scale.tensor}",
             got=shape_text(got),
             why=f"{node.op}-{node.version}: {zero.name} must match {q.scale.name} in shape.",
@@ -148,7 +142,7 @@ def _judge_zero_point(scope: Scope, node: Node, q: Quantizer, zero: Slot) -> Ite
     if expected:
         yield Finding(
             f"{shaped(zero.name, got)}, expected {expected.split(': ')[0]}",
-            **where,
+            **scope.at(node, zero),
             expected=expected,
             got=shape_text(got),
             why=reason(node, q.form, zero.name),
@@ -195,28 +189,23 @@ def mixed_granularity(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, s, z, w, ws, wz, s, z)
         }
     """
-    for scope, node in nodes(model, TABLE):
-        for q in sound(scope, node):
-            if q.form in ("tensor", "axis") or not q.scale or not q.zero_point:
-                continue
-            scale, zero = known(scope.shape(q.scale.tensor)), known(scope.shape(q.zero_point.tensor))
-            if scale is None or zero is None or same_form(scale, zero):
-                continue
-            if expected_shape(scope, node, q, q.scale) or expected_shape(scope, node, q, q.zero_point):
-                continue
-            yield Finding(
-                f"{q.scale.name} is {_words(scale)}, {q.zero_point.name} is {_words(zero)}",
-                **scope.at(node),
-                tensor=f"{q.zero_point.tensor} (input {q.zero_point.place}, {q.zero_point.name})",
-                expected=f"{shape_text(scale)}, the shape of {q.scale.name}",
-                got=shape_text(zero),
-                why=f"{node.op}-{node.version}: scale and zero point of {q.tensor.name} have one shape.",
-                cause=f"QR307 {node.op} {q.scale.name} {same_form(zero, ())}",
-            )
-
-
-def _words(shape: tuple[int, ...]) -> str:
-    return shape_text(shape) if shape else "a scalar"
+    for scope, node, q in quantized(model):
+        if q.form in ("tensor", "axis") or not q.scale or not q.zero_point:
+            continue
+        scale, zero = known(scope.shape(q.scale.tensor)), known(scope.shape(q.zero_point.tensor))
+        if scale is None or zero is None or same_form(scale, zero):
+            continue
+        if expected_shape(scope, node, q, q.scale) or expected_shape(scope, node, q, q.zero_point):
+            continue
+        words = [shape_text(shape) if shape else "a scalar" for shape in (scale, zero)]
+        yield Finding(
+            f"{q.scale.name} is {words[0]}, {q.zero_point.name} is {words[1]}",
+            **scope.at(node, q.zero_point),
+            expected=f"{shape_text(scale)}, the shape of {q.scale.name}",
+            got=shape_text(zero),
+            why=f"{node.op}-{node.version}: scale and zero point of {q.tensor.name} have one shape.",
+            cause=f"QR307 {node.op} {q.scale.name} {same_form(zero, ())}",
+        )
 
 
 @rule(
@@ -251,21 +240,18 @@ def axis_assumed(model: Model) -> Iterator[Finding]:
             y = com.microsoft.DequantizeLinear<axis = 1>(x, scale, zero)
         }
     """
-    for scope, node in nodes(model, TABLE):
-        if node.domain != MS or "axis" in node.attributes:
-            continue
-        for q in sound(scope, node):
-            got = known(scope.shape(q.scale.tensor)) if q.form == "axis" and q.scale else None
-            if got is not None and q.scale and len(got) == 1 and got != (1,):
-                yield Finding(
-                    f"{q.scale.name} has shape {shape_text(got)}, but the node has no axis",
-                    **scope.at(node),
-                    tensor=f"{q.scale.tensor} (input {q.scale.place}, {q.scale.name})",
-                    expected="the axis attribute, or a scalar",
-                    got=f"{shape_text(got)} and no axis; 1 is assumed",
-                    why=f"{node.op}-{node.version}: without axis, the scale is per tensor.",
-                    cause=f"QR308 {node.op}",
-                )
+    for scope, node, q in quantized(model):
+        assumed = node.domain == MS and "axis" not in node.attributes and q.form == "axis"
+        got = known(scope.shape(q.scale.tensor)) if assumed and q.scale else None
+        if got is not None and q.scale and len(got) == 1 and got != (1,):
+            yield Finding(
+                f"{q.scale.name} has shape {shape_text(got)}, but the node has no axis",
+                **scope.at(node, q.scale),
+                expected="the axis attribute, or a scalar",
+                got=f"{shape_text(got)} and no axis; 1 is assumed",
+                why=f"{node.op}-{node.version}: without axis, the scale is per tensor.",
+                cause=f"QR308 {node.op}",
+            )
 
 
 _BLOCKED = ("QuantizeLinear", "DequantizeLinear")
@@ -306,39 +292,27 @@ def block_size(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model):
-        block = node.attributes.get("block_size", 0)
-        if node.op_type in _BLOCKED and isinstance(block, int) and block and node.inputs:
+        block = number(node, "block_size") if node.op_type in _BLOCKED else 0
+        if block and node.inputs:
             yield from _judge_block(scope, node, block)
 
 
 def _judge_block(scope: Scope, node: Node, block: int) -> Iterator[Finding]:
     x, axis = scope.shape(node.inputs[0]), node.attributes.get("axis", 1)
+    only_one = len(node.inputs) > 1 and scope.shape(node.inputs[1]) == ()
     why = f"{node.op}-{node.version}: block_size is positive, and axis lies in [-r, r-1]."
     if block < 0:
-        yield Finding(
-            f"block_size is {block}",
-            **scope.at(node),
-            expected="a positive number, or 0 for none",
-            got=str(block),
-            why=why,
-        )
-    elif x is not None and isinstance(axis, int) and not -len(x) <= axis < len(x) and not _has_one_scale(scope, node):
-        range_text = f"{-len(x)} to {len(x) - 1}" if x else "none: x is a scalar"
+        expected = "a positive number, or 0 for none"
+        yield Finding(f"block_size is {block}", **scope.at(node), expected=expected, got=str(block), why=why)
+    elif x is not None and isinstance(axis, int) and not -len(x) <= axis < len(x) and not only_one:
         yield Finding(
             f"axis {axis} is out of range for {node.inputs[0]} {shape_text(x)}",
-            **scope.at(node),
-            tensor=f"{node.inputs[0]} (input 0, x)",
-            expected=range_text,
+            **scope.at(node, Slot("x", 0, node.inputs[0])),
+            expected=f"{-len(x)} to {len(x) - 1}" if x else "none: x is a scalar",
             got=str(axis),
             why=why,
             fix="write the axis along which the blocks run",
         )
-
-
-def _has_one_scale(scope: Scope, node: Node) -> bool:
-    """Whether there is only one scale: then QR301 or nobody complains."""
-    scale = known(scope.shape(node.inputs[1])) if len(node.inputs) > 1 else None
-    return scale == ()
 
 
 @rule(
@@ -390,7 +364,7 @@ def weight_axis(model: Model) -> Iterator[Finding]:
         axis = w.node.attributes.get("axis", 1)
         if shape is None or len(shape) < 2 or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
             continue
-        want = _channel_axis(node, len(shape))
+        want = channel_axis(node, len(shape))
         if axis % len(shape) != want and shape[axis] == w.scale.size:
             written = "" if "axis" in w.node.attributes else ", the default: axis is not written"
             yield Finding(
@@ -402,10 +376,3 @@ def weight_axis(model: Model) -> Iterator[Finding]:
                 why=f"{node.op}-{node.version} adds up along that axis, so its scales cannot be taken out of the sum.",
                 fix=f"write axis={want}, or quantize along it",
             )
-
-
-def _channel_axis(node: Node, rank: int) -> int:
-    turned = node.attributes.get("transB", 0)
-    if node.op_type == "Conv" or (node.op_type == "Gemm" and isinstance(turned, int) and turned):
-        return 0
-    return rank - 1

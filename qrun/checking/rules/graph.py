@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, listed, names_read, scopes
+from qrun.checking.rules._scope import Scope, names_read, scopes
+from qrun.checking.rules._words import listed, several
 from qrun.ir import Model, Node
 
 
@@ -89,9 +90,8 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
         unused = sorted(set(graph.constants) - names_read(graph)) if graph.constants else []
         if unused:
             size = sum(graph.constants[name].nbytes for name in unused)
-            plural = "s" if len(unused) > 1 else ""
             yield Finding(
-                f"{len(unused)} stored tensor{plural} of {size} bytes read by no node: {listed(unused)}",
+                f"{several(len(unused), 'stored tensor')} of {size} bytes read by no node: {listed(unused)}",
                 node=" > ".join(scope.path),
                 index=scope.index,
                 tensor=listed(unused),
@@ -295,7 +295,7 @@ def dead_node(model: Model) -> Iterator[Finding]:
         read = names_read(scope.model)
         dead = [n for n in scope.model.nodes if any(n.outputs) and not any(name in read for name in n.outputs)]
         if dead:
-            count = f"{len(dead)} node{'s' if len(dead) > 1 else ''}"
+            count = several(len(dead), "node")
             yield Finding(
                 f"{count} whose outputs nothing reads: {listed([n.label for n in dead])}",
                 **scope.at(dead[0]),

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qrun.checking.rules._equal import digits, tolerance
-from qrun.checking.rules._forms import expected_shape
-from qrun.checking.rules._parameters import TABLE, Quantizer, Slot, operators
+from qrun.checking.rules._forms import expected_shape, quantized, sound
+from qrun.checking.rules._parameters import Quantizer, Slot, operators
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, nodes
-from qrun.checking.rules._typed import sound
+from qrun.checking.rules._scope import Scope
+from qrun.checking.rules._words import digits, tolerance
 from qrun.ir import Array, Model, Node
 from qrun.ops import find
 from qrun.shapes import broadcast_shapes
@@ -139,14 +138,11 @@ class Difference:
 
 def handed(model: Model) -> Iterator[Handed]:
     """Every quantized tensor with a node that gives it a scale or zero point, at every node that reads it with one."""
-    for scope, node in nodes(model, TABLE):
-        for q in sound(scope, node):
-            origin = None if q.is_output else _origin(scope, q.tensor.tensor)
-            if origin is None:
-                continue
-            made, read = _end(*origin), _end(scope, node, q)
-            if made and read:
-                yield Handed(made, read, made.tensor == q.tensor.tensor)
+    for scope, node, q in quantized(model):
+        origin = None if q.is_output else _origin(scope, q.tensor.tensor)
+        made, read = (_end(*origin), _end(scope, node, q)) if origin else (None, None)
+        if made and read:
+            yield Handed(made, read, made.tensor == q.tensor.tensor)
 
 
 def difference(one: Handed) -> Difference | None:

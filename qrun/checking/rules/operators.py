@@ -8,6 +8,7 @@ from qrun.checking.rules._forms import older
 from qrun.checking.rules._ort import contrib, is_unknown, known_schema, runtime
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, kept, nodes
+from qrun.checking.rules._words import several
 from qrun.errors import OperatorError
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, OPSETS, schema
@@ -53,7 +54,7 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
             missing.setdefault(node.op, []).append((scope, node))
     for op, places in missing.items():
         scope, node = places[0]
-        count = f"{len(places)} node{'s' if len(places) > 1 else ''}"
+        count = several(len(places), "node")
         where = scope.at(node)
         yield Finding(
             f"qrun cannot run {op} ({count})",
@@ -176,7 +177,7 @@ def unknown_operator(model: Model) -> Iterator[Finding]:
             missing.setdefault(node.op, []).append((scope, node))
     for op, places in missing.items():
         scope, node = places[0]
-        count = f"{len(places)} node{'s' if len(places) > 1 else ''}"
+        count = several(len(places), "node")
         why, fix = _why_unknown(node)
         yield Finding(
             f"there is no operator {op} ({count})",

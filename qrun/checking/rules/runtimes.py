@@ -12,8 +12,9 @@ from qrun.checking.rules._forms import expected_shape
 from qrun.checking.rules._ort import NEWEST_IR, NEWEST_OPSET, Types, cpu_kernels, known_schema, runtime
 from qrun.checking.rules._parameters import quantizers
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, known, made_type, nodes
-from qrun.checking.rules._window import CONVS, auto_pad, ints
+from qrun.checking.rules._scope import Scope, ints, known, made_type, nodes
+from qrun.checking.rules._window import CONVS, auto_pad
+from qrun.checking.rules._words import several
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, Schema
 from qrun.ir.types import shape_text, type_name
@@ -114,7 +115,7 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
             missing.setdefault((node.op, node.version, bound), []).append((scope, node))
     for (op, version, bound), places in missing.items():
         scope, node = places[0]
-        count = f"{len(places)} node{'s' if len(places) > 1 else ''}"
+        count = several(len(places), "node")
         types = ", ".join(f"{name} {type_name(dtype)}" for name, dtype in bound) or "any types"
         yield Finding(
             f"{runtime()} has no CPU kernel for {op} with {types} ({count})",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from qrun.checking.rules._forms import spread
-from qrun.checking.rules._parameters import TABLE, Quantizer, Slot, operators
+from qrun.checking.rules._forms import quantized, spread
+from qrun.checking.rules._parameters import Quantizer, Slot, operators
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, nodes
-from qrun.checking.rules._typed import sound
+from qrun.checking.rules._scope import Scope
+from qrun.checking.rules._words import first_of
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import type_name
 
@@ -55,18 +56,37 @@ def scale_value(model: Model) -> Iterator[Finding]:
         }
     """
     seen: set[tuple[int, str]] = set()
-    for scope, node in nodes(model, TABLE):
-        for q in sound(scope, node):
-            home = scope.home(q.scale.tensor) if q.scale else None
-            value = home.value(q.scale.tensor) if home and q.scale else None
-            if value is None or value.dtype.kind in "Oc" or not q.scale or not home:
-                continue
-            key = (id(home.model), q.scale.tensor)
-            real = np.asarray(value).astype(np.float64)
-            bad = _bad_scales(scope, node, q, real)
-            if bad.any() and key not in seen:
-                seen.add(key)
-                yield _bad_scale(scope, node, q.scale, real, bad)
+    for scope, node, q, scale, home, value in _stored_scales(model):
+        if value.dtype.kind in "Oc":
+            continue
+        real = value.astype(np.float64)
+        bad = _bad_scales(scope, node, q, real)
+        key = (id(home.model), scale.tensor)
+        if bad.any() and key not in seen:
+            seen.add(key)
+            (first, place), count = first_of(bad), _of_several(bad)
+            readers = len(home.model.consumers.get(scale.tensor, ()))
+            shared = f", read by {readers} nodes" if readers > 1 else ""
+            yield Finding(
+                f"{scale.name}{place} is {real[first]:.6g}{count}",
+                **scope.at(node, Slot(f"{scale.name}{shared}", scale.place, f"{scale.tensor}{place}")),
+                expected="a positive, finite number",
+                got=f"{real[first]:.6g}{count}",
+                why=f"{node.op}-{node.version}: a scale is the distance between two codes.",
+            )
+
+
+def _stored_scales(model: Model) -> Iterator[tuple[Scope, Node, Quantizer, Slot, Scope, Array]]:
+    """Each scale that is stored, at each node that reads it, with the graph that holds it and its value."""
+    for scope, node, q in quantized(model):
+        home = scope.home(q.scale.tensor) if q.scale else None
+        value = home.value(q.scale.tensor) if home and q.scale else None
+        if q.scale and home and value is not None:
+            yield scope, node, q, q.scale, home, value
+
+
+def _of_several(bad: Array) -> str:
+    return f"; {int(bad.sum())} of {bad.size} scales" if bad.size > 1 else ""
 
 
 def _bad_scales(scope: Scope, node: Node, q: Quantizer, real: Array) -> Array:
@@ -91,23 +111,6 @@ def _carries(scope: Scope, node: Node, q: Quantizer, codes: Array, shape: tuple[
     found = np.zeros(math.prod(shape), bool)
     found[owner[codes.astype(np.float64) != zero.astype(np.float64)]] = True
     return found.reshape(shape)
-
-
-def _bad_scale(scope: Scope, node: Node, scale: Slot, real: Array, bad: Array) -> Finding:
-    first = tuple(int(i) for i in np.argwhere(bad)[0])
-    place = f"[{','.join(map(str, first))}]" if first else ""
-    of_all = f"; {int(bad.sum())} of {bad.size} scales" if bad.size > 1 else ""
-    home = scope.home(scale.tensor)
-    readers = len(home.model.consumers.get(scale.tensor, ())) if home else 0
-    shared = f", read by {readers} nodes" if readers > 1 else ""
-    return Finding(
-        f"{scale.name}{place} is {real[first]:.6g}{of_all}",
-        **scope.at(node),
-        tensor=f"{scale.tensor}{place} (input {scale.place}, {scale.name}{shared})",
-        expected="a positive, finite number",
-        got=f"{real[first]:.6g}{of_all}",
-        why=f"{node.op}-{node.version}: a scale is the distance between two codes.",
-    )
 
 
 _SMALLEST = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-14}
@@ -147,26 +150,17 @@ def subnormal_scale(model: Model) -> Iterator[Finding]:
         }
     """
     seen: set[tuple[int, str]] = set()
-    for scope, node in nodes(model, TABLE):
-        for q in sound(scope, node):
-            home = scope.home(q.scale.tensor) if q.scale else None
-            value = home.value(q.scale.tensor) if home and q.scale else None
-            least = _SMALLEST.get(value.dtype.name) if value is not None else None
-            if value is None or least is None or not q.scale or (id(home), q.scale.tensor) in seen:
-                continue
-            seen.add((id(home), q.scale.tensor))
-            real = value.astype(np.float64)
-            small = (real > 0) & (real < least)
-            if not small.any():
-                continue
-            first = tuple(int(i) for i in np.argwhere(small)[0])
-            place = f"[{','.join(map(str, first))}]" if first else ""
-            count = f"; {int(small.sum())} of {small.size} scales" if small.size > 1 else ""
+    for scope, node, _, scale, home, value in _stored_scales(model):
+        least, key = _SMALLEST.get(value.dtype.name, 0), (id(home), scale.tensor)
+        real = value.astype(np.float64) if least and key not in seen else np.zeros(())
+        seen.add(key)
+        small = (real > 0) & (real < least)
+        if small.any():
+            (first, place), count = first_of(small), _of_several(small)
             name = type_name(value.dtype)
             yield Finding(
-                f"{q.scale.name}{place} is {real[first]:.6g}, subnormal in {name}{count}",
-                **scope.at(node),
-                tensor=f"{q.scale.tensor}{place} (input {q.scale.place}, {q.scale.name})",
+                f"{scale.name}{place} is {real[first]:.6g}, subnormal in {name}{count}",
+                **scope.at(node, replace(scale, tensor=f"{scale.tensor}{place}")),
                 expected=f"at least {least:.6g}, the smallest normal {name}",
                 got=f"{real[first]:.6g}{count}",
                 why=f"{node.op}-{node.version} divides or multiplies by it; the result depends on flushing to zero.",
@@ -205,19 +199,17 @@ def float_zero_point(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear(x, scale, zero)
         }
     """
-    for scope, node in nodes(model, TABLE):
-        for q in sound(scope, node):
-            value = scope.value(q.zero_point.tensor) if q.zero_point else None
-            if value is None or not q.zero_point or not value.dtype.name.startswith(("float4", "float6", "float8")):
-                continue
-            bad = ~(value.astype(np.float32) == 0)
-            if bad.any():
-                first = tuple(int(i) for i in np.argwhere(bad)[0])
-                yield Finding(
-                    f"{q.zero_point.name} of {type_name(value.dtype)} is {value[first]}, expected 0",
-                    **scope.at(node),
-                    tensor=f"{q.zero_point.tensor} (input {q.zero_point.place}, {q.zero_point.name})",
-                    expected="0",
-                    got=str(value[first]),
-                    why=f"{node.op}-{node.version}: zero points are not used for float types.",
-                )
+    for scope, node, q in quantized(model):
+        value = scope.value(q.zero_point.tensor) if q.zero_point else None
+        if value is None or not q.zero_point or not value.dtype.name.startswith(("float4", "float6", "float8")):
+            continue
+        bad = ~(value.astype(np.float32) == 0)
+        if bad.any():
+            got = value[first_of(bad)[0]]
+            yield Finding(
+                f"{q.zero_point.name} of {type_name(value.dtype)} is {got}, expected 0",
+                **scope.at(node, q.zero_point),
+                expected="0",
+                got=str(got),
+                why=f"{node.op}-{node.version}: zero points are not used for float types.",
+            )

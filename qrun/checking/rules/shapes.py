@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qrun.checking.rules._forms import mistyped
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, Shape, nodes
-from qrun.checking.rules._typed import mistyped
-from qrun.checking.rules._window import (
-    CONV_NAMES,
-    CONVS,
-    OPERATORS,
-    Windowed,
-    auto_pad,
-    bad_values,
-    ints,
-    number,
-    windows,
-)
+from qrun.checking.rules._scope import Scope, Shape, ints, nodes, number
+from qrun.checking.rules._window import CONV_NAMES, CONVS, OPERATORS, Windowed, auto_pad, bad_values, windows
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 from qrun.ir.types import shape_text

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from qrun.checking.rules._forms import formals, given_types, judged_elsewhere, mistyped, quantized
 from qrun.checking.rules._ort import known_schema
-from qrun.checking.rules._parameters import TABLE, operators, quantizers
+from qrun.checking.rules._parameters import Slot, operators, quantizers
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, made_type, nodes, scopes
-from qrun.checking.rules._typed import formals, given_types, judged_elsewhere, mistyped, sound
+from qrun.checking.rules._scope import Scope, made_type, nodes, number, scopes
 from qrun.ir import Model, Node
 from qrun.ir.schema import OPSETS, Formal, schema
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, type_name
@@ -135,7 +135,8 @@ def _not_taken(scope: Scope, node: Node, wrong: Sequence[int]) -> Finding:
     op, name = f"{node.op}-{node.version}", formals(node)[1][place]
     return Finding(
         f"{name} is {type_name(dtype)}, which {op} does not take",
-        **_input(scope, node, place, dtype),
+        **scope.at(node, Slot(name, place, node.inputs[place])),
+        got=type_name(dtype),
         expected=", ".join(sorted(type_name(t) for t in formal.types or ())),
         why=f"{op} lists the types of {name}.",
         fix=_exchange(node, wrong, given) or _later_opset(node, place, dtype),
@@ -153,16 +154,12 @@ def _not_one_type(scope: Scope, node: Node) -> Iterator[Finding]:
         if other != dtype:
             yield Finding(
                 f"{names[place]} is {type_name(dtype)}, but {first} is {type_name(other)}",
-                **_input(scope, node, place, dtype),
+                **scope.at(node, Slot(names[place], place, node.inputs[place])),
+                got=type_name(dtype),
                 expected=f"{type_name(other)}, as {first}",
                 why=f"{node.op}-{node.version}: {first} and {names[place]} have one type ({formal.variable}).",
             )
             return
-
-
-def _input(scope: Scope, node: Node, place: int, dtype: np.dtype[Any]) -> dict[str, Any]:
-    tensor = f"{node.inputs[place]} (input {place}, {formals(node)[1][place]})"
-    return {**scope.at(node), "tensor": tensor, "got": type_name(dtype)}
 
 
 def _exchange(node: Node, wrong: Sequence[int], given: Mapping[int, tuple[np.dtype[Any], Formal]]) -> str:
@@ -222,10 +219,10 @@ def output_type(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model):
-        stated = scope.model.types
+        by_zero_point = any(q.is_output and q.zero_point for q in quantizers(node))
         for place, name in enumerate(node.outputs):
-            value = stated.get(name) if name else None
-            if value is None or value.dtype is None or (not place and _by_zero_point(node)):
+            value = scope.model.types.get(name) if name else None
+            if value is None or value.dtype is None or (not place and by_zero_point):
                 continue
             made = made_type(node, place, scope.dtype)
             if made is not None and made != value.dtype and _allowed(node, place, made):
@@ -246,10 +243,6 @@ def _allowed(node: Node, place: int, made: np.dtype[Any]) -> bool:
         return True
     types = known.outputs[min(place, len(known.outputs) - 1)].types
     return types is None or made in types
-
-
-def _by_zero_point(node: Node) -> bool:
-    return any(q.is_output and q.zero_point for q in quantizers(node))
 
 
 @rule(
@@ -289,29 +282,20 @@ def zero_point_type(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz)
         }
     """
-    for scope, node in nodes(model, TABLE):
-        for q in sound(scope, node):
-            if not q.zero_point:
-                continue
-            got = scope.dtype(q.zero_point.tensor)
-            stated = scope.model.types.get(q.tensor.tensor) if q.is_output else None
-            owner = (stated.dtype if stated else None) if q.is_output else scope.dtype(q.tensor.tensor)
-            number = node.attributes.get("output_dtype", 0) if q.is_output else 0
-            name = q.tensor.tensor
-            what = f"output {name} is stated as" if q.is_output else f"{_param_and_tensor(q.tensor.name, name)} is"
-            if isinstance(number, int) and number in DTYPES and got != DTYPES[number]:
-                owner, what = DTYPES[number], "output_dtype is"
-            if got is None or owner is None or got == owner:
-                continue
+    for scope, node, q in quantized(model):
+        got, name = scope.dtype(q.zero_point.tensor) if q.zero_point else None, q.tensor.tensor
+        stated = scope.model.types.get(name) if q.is_output else None
+        owner = (stated.dtype if stated else None) if q.is_output else scope.dtype(name)
+        written = number(node, "output_dtype") if q.is_output else 0
+        param = q.tensor.name if q.tensor.name == name else f"{q.tensor.name} ({name})"
+        what = f"output {name} is stated as" if q.is_output else f"{param} is"
+        if written in DTYPES and got != DTYPES[written]:
+            owner, what = DTYPES[written], "output_dtype is"
+        if q.zero_point and got is not None and owner is not None and got != owner:
             yield Finding(
                 f"{q.zero_point.name} is {type_name(got)}, but {what} {type_name(owner)}",
-                **scope.at(node),
-                tensor=f"{q.zero_point.tensor} (input {q.zero_point.place}, {q.zero_point.name})",
+                **scope.at(node, q.zero_point),
                 expected=type_name(owner),
                 got=type_name(got),
                 why=f"{node.op}-{node.version}: a zero point has the element type of its tensor.",
             )
-
-
-def _param_and_tensor(param: str, tensor: str) -> str:
-    return param if param == tensor else f"{param} ({tensor})"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qrun.checking.rules._ort import runtime
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import listed
+from qrun.checking.rules._words import listed
 from qrun.ir import Model
 from qrun.ir.schema import MS
 

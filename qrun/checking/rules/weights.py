@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import listed
 from qrun.checking.rules._weights import Weight, weights
+from qrun.checking.rules._words import listed
 from qrun.ir import Model
 from qrun.ir.types import type_name
 
