@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from qrun.checking.rules._rule import at
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.ops import find
@@ -26,6 +27,11 @@ class Seen:
     total: int
     first: tuple[int, ...]
     detail: str
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The Finding fields that say where."""
+        return {**at(self.node), "tensor": param_input(self.node, self.param)[1]}
 
     @property
     def share(self) -> str:
@@ -67,16 +73,10 @@ def _named(model: Model, event: NodeEvent) -> Node:
     return event.node
 
 
-def reaching(model: Model, result: RunResult, kind: str) -> Iterator[tuple[Seen, str]]:
-    """What was seen of this kind in the input of nodes that quantize, and its tensor; not where their scale is to blame."""
-    for found in seen(model, result, kind):
-        if "bad-scale" not in _kinds_at(result, found.node):
-            yield found, param_input(found.node, found.param)[1]
-
-
-def _kinds_at(result: RunResult, node: Node) -> set[str]:
-    """The kinds of observations made at a node."""
-    return {o.kind for event in result.events if event.index == node.index for o in event.observations}
+def reaching(model: Model, result: RunResult, kind: str) -> Iterator[Seen]:
+    """What was seen of this kind in the input of nodes that quantize; not where their scale is to blame."""
+    bad = {event.index for event in result.events for o in event.observations if o.kind == "bad-scale"}
+    return (found for found in seen(model, result, kind) if found.node.index not in bad)
 
 
 def param_input(node: Node, param: str) -> tuple[str, str]:

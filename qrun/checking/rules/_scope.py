@@ -37,11 +37,12 @@ class Scope:
     index: int | None = None
     holder: Node | None = None
 
-    def at(self, node: Node, slot: Slot | None = None) -> dict[str, Any]:
-        """The Finding fields that say where, and which input is meant: ``Finding("...", **scope.at(node, q.scale))``."""
+    def at(self, node: Node, tensor: Slot | str = "") -> dict[str, Any]:
+        """The Finding fields that say where, with an input or another tensor: ``Finding("...", **scope.at(node, q.scale))``."""
         index = node.index if self.index is None else self.index
         where = {"node": " > ".join((*self.path, node.label)), "index": index, "op": f"{node.op}-{node.version}"}
-        return where | ({"tensor": f"{slot.tensor} (input {slot.place}, {slot.name})"} if slot else {})
+        named = tensor if isinstance(tensor, str) else f"{tensor.tensor} (input {tensor.place}, {tensor.name})"
+        return {**where, "tensor": named}
 
     def home(self, name: str) -> Scope | None:
         """The innermost graph that defines `name`."""

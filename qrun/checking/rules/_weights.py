@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,18 @@ from qrun.checking.rules._parameters import Quantizer, Slot, bias, quantizers
 from qrun.checking.rules._scope import Scope, number, parametrized
 from qrun.ir import Array, Model, Node
 
-_PRODUCTS = {"Conv": "W", "MatMul": "B", "Gemm": "B"}
+PRODUCTS = (
+    "QLinearConv",
+    "ConvInteger",
+    "QLinearMatMul",
+    "MatMulInteger",
+    "com.microsoft::QGemm",
+    "Conv",
+    "MatMul",
+    "Gemm",
+)
+"""The operators whose stored weights rules look at, as users write them."""
+_OF_FLOAT = {"Conv": "W", "MatMul": "B", "Gemm": "B"}
 _SHORT = ("int4", "uint4", "int2", "uint2")
 _DYNAMIC = "DynamicQuantizeMatMul"
 
@@ -75,8 +86,8 @@ class Weight:
 
 def weights(model: Model) -> Iterator[Weight]:
     """Every stored weight of the model, with the node that reads it."""
-    for scope, node in parametrized(model, *_PRODUCTS):
-        found = _behind_dequantize(scope, node) if not node.domain and node.op_type in _PRODUCTS else None
+    for scope, node in parametrized(model, *_OF_FLOAT):
+        found = _behind_dequantize(scope, node) if not node.domain and node.op_type in _OF_FLOAT else None
         found = found or _of_integer_node(scope, node)
         if found is not None and _sane(found):
             yield found
@@ -109,7 +120,7 @@ def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
     axis = channel_axis(node, codes.ndim)
     if w.scale.size > 1 and (not codes.ndim or number(w.node, "axis", 1) % codes.ndim != axis):
         return None
-    slot = Slot(_PRODUCTS[node.op_type], 1, node.inputs[1])
+    slot = Slot(_OF_FLOAT[node.op_type], 1, node.inputs[1])
     zero = np.zeros(1, np.int8) if w.zero is None else w.zero
     return Weight(scope, node, slot, w.tensor, codes.dtype, _widened(codes), axis, w.scale, zero.reshape(-1),
                   x, stored, True)  # fmt: skip
@@ -161,3 +172,18 @@ def _widened(codes: Array) -> Array:
 def channel_axis(node: Node, rank: int) -> int:
     """The axis of the output channels in the weights of a product."""
     return 0 if node.op_type == "Conv" or (node.op_type == "Gemm" and number(node, "transB")) else rank - 1
+
+
+def is_quantized(model: Model, node: Node) -> bool:
+    """Whether the result goes to QuantizeLinear, at once or through Relu and Clip."""
+    return leads_to_quantize(model, node.outputs, ("Relu", "Clip"), 2)
+
+
+def leads_to_quantize(model: Model, names: Sequence[str], through: tuple[str, ...] | None, hops: int) -> bool:
+    """Whether tensors go to QuantizeLinear at most `hops` nodes later, all of these types where those are given."""
+    for _ in range(hops):
+        readers = [node for name in names for node in model.consumers.get(name, ())]
+        if any(node.op_type == "QuantizeLinear" for node in readers):
+            return True
+        names = [name for node in readers if through is None or node.op_type in through for name in node.outputs]
+    return False

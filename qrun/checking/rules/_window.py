@@ -48,7 +48,7 @@ class Windowed:
 
     @property
     def channels_last(self) -> bool:
-        return self.node.op_type == "NhwcMaxPool" or number(self.node, "channels_last", 0) != 0
+        return self.node.op_type == "NhwcMaxPool" or number(self.node, "channels_last") != 0
 
     @property
     def channels(self) -> int | str | None:
@@ -106,12 +106,12 @@ def made_channels(scope: Scope, name: str) -> int | None:
             return None
         node, scope = made
         key = node.domain, node.op_type
-        if key in CONVS and node.op_type != "ConvTranspose" and not number(node, "channels_last", 0):
+        if key in CONVS and node.op_type != "ConvTranspose" and not number(node, "channels_last"):
             places = CONVS[key]
             w = scope.shape(node.inputs[places[1]]) if places[1] < len(node.inputs) else None
             return w[0] if w is not None and len(w) > 2 and isinstance(w[0], int) else None
         keeps = key in POOLS or node.op_type in _KEEPING
-        if not keeps or not node.inputs or number(node, "channels_last", 0) or node.op_type == "NhwcMaxPool":
+        if not keeps or not node.inputs or number(node, "channels_last") or node.op_type == "NhwcMaxPool":
             return None
         name = node.inputs[0]
     return None

@@ -12,8 +12,9 @@ import numpy as np
 
 from qrun.checking.rules._observed import tensors
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._weights import Weight, weights
-from qrun.checking.rules._words import listed
+from qrun.checking.rules._scope import number
+from qrun.checking.rules._weights import PRODUCTS, Weight, is_quantized, weights
+from qrun.checking.rules._words import listed, several
 from qrun.ir import Array, Model
 from qrun.ops import Context, find
 from qrun.ops._conv import conv_window
@@ -28,9 +29,8 @@ from qrun.shapes import broadcast_shapes
     since="0.1",
     spec="https://onnx.ai/onnx/operators/onnx__MatMulInteger.html",
     fix="split the sum, use fewer bits for the weights, or enlarge the scale of the weights so that the bias shrinks",
-    applies=("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger", "com.microsoft::QGemm", "Conv", "MatMul",
-             "Gemm"),
-)  # fmt: skip
+    applies=PRODUCTS,
+)
 def accumulator_bound(model: Model) -> Iterator[Finding]:
     """With these weights and this bias, some input makes the int32 accumulator overflow.
 
@@ -57,12 +57,8 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, s, z, w, s, wz, s, z, b)
         }
     """
-    for w in weights(model):
-        if w.float and w.dtype.itemsize > 1:
-            continue
-        worst = bound(w, LIMIT - 1)
-        if worst is not None and worst.wraps:
-            bias = f" with bias {worst.bias}" if worst.bias else ""
+    for w, worst, bias in _bounds(model, LIMIT - 1):
+        if worst.wraps:
             behind = ", if it is run in integers" if w.float else ""
             yield Finding(
                 f"the int32 accumulator of channel {worst.row} can reach {worst.sum}{behind}",
@@ -81,9 +77,8 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
     since="0.1",
     spec="https://onnx.ai/onnx/operators/onnx__MatMulInteger.html",
     fix="nothing, unless the weights or the input type will change; then split the sum or shrink the bias",
-    applies=("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger", "com.microsoft::QGemm", "Conv", "MatMul",
-             "Gemm"),
-)  # fmt: skip
+    applies=PRODUCTS,
+)
 def accumulator_headroom(model: Model) -> Iterator[Finding]:
     """The int32 accumulator surely does not overflow, but has less than two bits to spare.
 
@@ -107,12 +102,8 @@ def accumulator_headroom(model: Model) -> Iterator[Finding]:
             y = QLinearConv(x, s, z, w, s, wz, s, z, b)
         }
     """
-    for w in weights(model):
-        if w.float and w.dtype.itemsize > 1:
-            continue
-        worst = bound(w, LIMIT // 4)
-        if worst is not None and not worst.wraps and worst.headroom < 2:
-            bias = f" with bias {worst.bias}" if worst.bias else ""
+    for w, worst, bias in _bounds(model, LIMIT // 4):
+        if not worst.wraps and worst.headroom < 2:
             yield Finding(
                 f"the int32 accumulator has {worst.headroom:.2f} bits of headroom",
                 **w.where,
@@ -167,7 +158,7 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     for w in weights(model):
         if w.x.dtype != np.uint8 or w.dtype != np.int8 or w.node.op_type == "ConvInteger" or _is_depthwise(w):
             continue
-        if w.float and not _is_quantized(w):
+        if w.float and w.node.op_type == "Conv" and not is_quantized(w.scope.model, w.node):
             continue
         found = _worst(w)
         if found is not None:
@@ -175,7 +166,14 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
     if unsafe:
         (_, pair, where), w = max(unsafe, key=lambda one: abs(one[0][0]))
         met = _met(model, [one for _, one in unsafe], feeds) if feeds is not None else ""
-        yield _pair_finding(w, pair, where, len(unsafe), met)
+        others = f", and {several(len(unsafe) - 1, 'more node')} like it" if len(unsafe) > 1 else ""
+        yield Finding(
+            f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {pair}{others}",
+            **w.where,
+            expected="pairs of neighbouring weights that add up to -128 .. 128, so that 255 times that fits int16",
+            got=f"{pair} {where}{others}{met}",
+            why="onnxruntime's AVX2 and AVX-512BW u8s8 kernels (vpmaddubsw) saturate at 32767; VNNI and ARM are exact.",
+        )
 
 
 def _worst(w: Weight) -> tuple[int, str, str] | None:
@@ -208,34 +206,8 @@ def _met(model: Model, unsafe: Sequence[Weight], feeds: Mapping[str, Array]) -> 
     return f"; with the recorded inputs {count} of {total} sums leave int16: {listed(names)}"
 
 
-def _pair_finding(w: Weight, pair: str, where: str, nodes: int, met: str) -> Finding:
-    others = f", and {nodes - 1} more node{'s' if nodes > 2 else ''} like it" if nodes > 1 else ""
-    return Finding(
-        f"pairs of uint8 * int8 products leave int16 on CPUs without VNNI: {pair}{others}",
-        **w.where,
-        expected="pairs of neighbouring weights that add up to -128 .. 128, so that 255 times that fits int16",
-        got=f"{pair} {where}{others}{met}",
-        why="onnxruntime's AVX2 and AVX-512BW u8s8 kernels (vpmaddubsw) saturate at 32767; VNNI and ARM are exact.",
-    )
-
-
 def _is_depthwise(w: Weight) -> bool:
-    group = w.node.attributes.get("group", 1)
-    return w.is_conv and w.codes.shape[1] == 1 and isinstance(group, int) and group == len(w.codes) and group > 1
-
-
-def _is_quantized(w: Weight) -> bool:
-    """Whether a float node is one that onnxruntime runs in integers: for Conv, its result is quantized."""
-    if w.node.op_type != "Conv":
-        return True
-    readers = w.scope.model.consumers
-    names = w.node.outputs[:1]
-    for _ in range(2):
-        found = [node for name in names for node in readers.get(name, ())]
-        if any(node.op_type == "QuantizeLinear" for node in found):
-            return True
-        names = tuple(node.outputs[0] for node in found if node.op_type in ("Relu", "Clip") and node.outputs)
-    return False
+    return w.is_conv and w.codes.shape[1] == 1 and number(w.node, "group", 1) == len(w.codes) > 1
 
 
 LIMIT = 2**31
@@ -258,6 +230,14 @@ class Bound:
     def headroom(self) -> float:
         """Bits between this sum and the end of int32; below 0 if it does not fit."""
         return 31 - log2(max(1, self.sum if self.sum >= 0 else -self.sum - 1))
+
+
+def _bounds(model: Model, enough: int) -> Iterator[tuple[Weight, Bound, str]]:
+    """Each weight whose sums may be larger than `enough`, its worst sum, and the bias in it, in words."""
+    for w in weights(model):
+        worst = None if w.float and w.dtype.itemsize > 1 else bound(w, enough)
+        if worst is not None:
+            yield w, worst, f" with bias {worst.bias}" if worst.bias else ""
 
 
 def bound(w: Weight, enough: int) -> Bound | None:
@@ -353,8 +333,7 @@ def _products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
     if x.dtype == np.float32:
         dynamic: Any = find("", "DynamicQuantizeLinear", 11)
         x = dynamic(x, ctx=Context())[0]
-    turned = w.node.attributes.get("transA", 0)
-    x = x.T if isinstance(turned, int) and turned else np.atleast_2d(x)
+    x = x.T if number(w.node, "transA") else np.atleast_2d(x)
     matrices = by_pairs(w)
     if len(matrices) == 1:
         yield x.reshape(-1, x.shape[-1]).T, matrices[0]

@@ -77,7 +77,7 @@ def _judge_scale(node: Node, x: Operand, w: Operand, b: Operand) -> Iterator[Fin
         return
     x_scale, w_scale, b_scale = (s.astype(np.float64).reshape(-1) for s in stored)
     name, codes = b.node.inputs[1], np.zeros(1) if b.zero is None else b.zero.reshape(-1)
-    where = {**b.scope.at(b.node), "tensor": f"{name}, feeds {node.op_type} {node.label}"}
+    where = b.scope.at(b.node, f"{name}, feeds {node.op_type} {node.label}")
     if codes.dtype.kind in "iu" and codes.any():
         effect = "onnxruntime does not fuse such a Conv to QLinearConv: it runs in float."
         if node.op_type == "Gemm":

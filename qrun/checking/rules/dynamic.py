@@ -72,8 +72,7 @@ def _stored(scope: Scope, node: Node, value: Array) -> Finding:
     empty = f"{_size(value)}: its scale is 0" if value.dtype.kind == "f" and _vanishes(value) else ""
     return Finding(
         f"{node.op_type} of the stored tensor {node.inputs[0]}{empty}",
-        **scope.at(node),
-        tensor=f"{node.inputs[0]} (input 0)",
+        **scope.at(node, f"{node.inputs[0]} (input 0)"),
         expected="a tensor that depends on the inputs",
         got=f"a stored tensor {shape_text(value.shape)}{empty}",
         why=f"{node.op}-{node.version} takes scale and zero point from the values, which never change here.",
@@ -95,8 +94,7 @@ def _flat(scope: Scope, node: Node, value: Array) -> Finding:
     zero = ": its scale is 0" if _vanishes(value) else ""
     return Finding(
         f"{node.op_type} of {node.inputs[0]}, whose elements are all equal{zero}",
-        **scope.at(node),
-        tensor=f"{node.inputs[0]} (input 0)",
+        **scope.at(node, f"{node.inputs[0]} (input 0)"),
         expected="elements that differ",
         got=f"{value.size} times {value.flat[0]:.6g} with the recorded inputs{zero}",
         why=f"{node.op}-{node.version} takes scale and zero point from the range of the values and 0.",
@@ -145,8 +143,7 @@ def batch_dependent(model: Model) -> Iterator[Finding]:
             count = f"; {len(found)} such nodes in this graph" if len(found) > 1 else ""
             yield Finding(
                 f"{name} is quantized with one scale for all rows, taken from its values{count}",
-                **scope.at(node),
-                tensor=f"{name} (input 0)",
+                **scope.at(node, f"{name} (input 0)"),
                 expected="one row, of fixed size",
                 got=f"sizes that vary{count}",
                 why=f"{node.op}-{node.version}: scale and zero point come from the minimum and maximum of the tensor.",

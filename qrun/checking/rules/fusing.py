@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
 from qrun.checking.rules._forms import misfit
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, kept, known, names_read, scopes
-from qrun.checking.rules._weights import dequantized
+from qrun.checking.rules._scope import Scope, ints, kept, known, names_read, nodes, scopes
+from qrun.checking.rules._weights import dequantized, is_quantized, leads_to_quantize
 from qrun.checking.rules._words import listed
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
@@ -72,8 +72,7 @@ def group_in_float(model: Model) -> Iterator[Finding]:
         if node.op_type in FORMS and not node.domain and _is_group(scope, node, reason):
             yield Finding(
                 f"{node.op_type} runs in float: {reason}",
-                **scope.at(node),
-                tensor=f"{node.outputs[0]} (output 0)",
+                **scope.at(node, f"{node.outputs[0]} (output 0)"),
                 expected=f"DequantizeLinear, {node.op_type}, QuantizeLinear of 8-bit tensors",
                 got=reason,
                 why=_why_float(scope.model, node, reason),
@@ -84,9 +83,8 @@ def group_in_float(model: Model) -> Iterator[Finding]:
 def _why_float(model: Model, node: Node, reason: str) -> str:
     stored = [name for name in node.inputs[1:] if name in model.constants and model.constants[name].dtype.kind == "f"]
     if stored and node.op_type in ("Conv", "Gemm", "MatMul") and "dequantized" in reason:
-        return (
-            f"onnxruntime 1.31.1 may quantize {stored[0]} itself, and then computes something else than the model says."
-        )
+        itself = f"onnxruntime 1.31.1 may quantize {stored[0]} itself"
+        return f"{itself}, and then computes something else than the model says."
     return f"{node.op}-{node.version} is float; only a whole group becomes an integer operator."
 
 
@@ -142,8 +140,7 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
             reason = f"{node.op_type} of several tensors has no integer form"
         yield Finding(
             f"{node.op_type} runs in float between its quantized tensors",
-            **scope.at(node),
-            tensor=f"{node.outputs[0]} (output 0)",
+            **scope.at(node, f"{node.outputs[0]} (output 0)"),
             expected="an operator with an integer form, or float tensors",
             got=reason,
             why=f"{node.op}-{node.version} between DequantizeLinear and QuantizeLinear has no integer form in qrun.",
@@ -199,8 +196,7 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
             told |= met
             yield Finding(
                 f"{node.op_type} runs in float: {reason}",
-                **scope.at(node),
-                tensor=f"{node.outputs[0]} (output 0)",
+                **scope.at(node, f"{node.outputs[0]} (output 0)"),
                 expected="int8 or uint8 tensors, for integer operators on a CPU",
                 got=reason,
                 why=f"{node.op}-{node.version} has integer forms for 8 bits only.",
@@ -210,12 +206,11 @@ def sixteen_bit(model: Model) -> Iterator[Finding]:
 
 def _sixteen_bit(scope: Scope, node: Node) -> set[str]:
     """The 16-bit tensors that the node reads behind DequantizeLinear, or makes before QuantizeLinear."""
-    model = scope.model
+    model, types = scope.model, scope.dtypes
     made = [model.producers[name] for name in node.inputs if name in model.producers]
     readers = [reader for name in node.outputs for reader in model.consumers.get(name, ())]
     names = {m.inputs[0] for m in made if m.op_type == "DequantizeLinear" and m.inputs}
     names |= {r.outputs[0] for r in readers if r.op_type == "QuantizeLinear" and r.outputs}
-    types = scope.dtypes
     return {name for name in names if name in types and types[name].itemsize == 2}
 
 
@@ -264,21 +259,16 @@ def shared_dequantize(model: Model) -> Iterator[Finding]:
     """
     for scope in scopes(model):
         readers = scope.model.consumers
-        found = [
-            node
-            for node in scope.model.nodes
-            if node.op_type == "DequantizeLinear" and node.outputs and len(readers.get(node.outputs[0], ())) > 1
-        ]
+        made = [node for node in scope.model.nodes if node.op_type == "DequantizeLinear" and node.outputs]
+        found = [node for node in made if len(readers.get(node.outputs[0], ())) > 1]
         if found:
-            first, labels = found[0], [node.label for node in found]
+            first, labels, also = found[0], [node.label for node in found], f"; {len(found)} such nodes"
             names = [node.label for node in readers[first.outputs[0]]]
             yield Finding(
                 f"{len(found)} DequantizeLinear with several readers: {listed(labels)}",
-                **scope.at(first),
-                tensor=f"{first.outputs[0]}, read by {listed(names)}",
+                **scope.at(first, f"{first.outputs[0]}, read by {listed(names)}"),
                 expected="one reader of each DequantizeLinear",
-                got=f"{len(names)} readers of {first.outputs[0]}"
-                + (f"; {len(found)} such nodes" if len(found) > 1 else ""),
+                got=f"{len(names)} readers of {first.outputs[0]}{also if len(found) > 1 else ''}",
                 why="legal ONNX, but some compilers only fuse a group whose inner tensors have one reader.",
             )
 
@@ -326,10 +316,9 @@ def fused_differs(model: Model) -> Iterator[Finding]:
             y = QuantizeLinear(p, s, z)
         }
     """
-    for scope in scopes(model):
-        for node in scope.model.nodes:
-            if node.op_type in _POOLS and not node.domain and node.inputs and is_quantized(scope.model, node):
-                yield from _ties(scope, node)
+    for scope, node in nodes(model, (("", name) for name in _POOLS)):
+        if node.inputs and is_quantized(scope.model, node):
+            yield from _ties(scope, node)
 
 
 def _ties(scope: Scope, node: Node) -> Iterator[Finding]:
@@ -343,8 +332,7 @@ def _ties(scope: Scope, node: Node) -> Iterator[Finding]:
     if step.denominator % 2 == 0 and step.denominator <= 4 * count:
         yield Finding(
             f"averages of {count} elements are ties in about 1 of {step.denominator} cases",
-            **scope.at(node),
-            tensor=f"{node.outputs[0]} (output 0)",
+            **scope.at(node, f"{node.outputs[0]} (output 0)"),
             expected="scales for which averages are no ties",
             got=f"steps of {step} of a code: x_scale {x_scale:.6g}, y_scale {y_scale:.6g}, {count} elements",
             why=f"{node.op}-{node.version} in float rounds the average before QuantizeLinear rounds the tie.",
@@ -353,12 +341,11 @@ def _ties(scope: Scope, node: Node) -> Iterator[Finding]:
 
 def _elements(scope: Scope, node: Node) -> int:
     """How many elements are averaged, or 0 if that is not known."""
-    kernel = node.attributes.get("kernel_shape")
     if node.op_type == "GlobalAveragePool":
         shape = known(scope.shape(node.inputs[0]))
         return prod(shape[2:]) if shape and len(shape) > 2 else 0
-    whole = isinstance(kernel, tuple) and all(isinstance(k, int) and k > 0 for k in kernel)
-    return prod(kernel) if whole and isinstance(kernel, tuple) else 0
+    kernel = ints(node, "kernel_shape")
+    return prod(kernel) if kernel and min(kernel) > 0 else 0
 
 
 def _result_scale(scope: Scope, node: Node) -> float | None:
@@ -382,7 +369,7 @@ def _all_refused(model: Model) -> _Refused:
 
 def _refused(scope: Scope) -> Iterator[tuple[Scope, Node, str]]:
     graph = scope.model
-    if not any(_is_dequantize(node) for node in graph.nodes) or not any(_is_quantize(node) for node in graph.nodes):
+    if not {"DequantizeLinear", "QuantizeLinear"} <= {node.op_type for node in graph.nodes}:
         return
     if scope.outer is not None:
         graph = replace(graph, constants={**_around(scope.outer, names_read(graph)), **graph.constants})
@@ -402,34 +389,12 @@ def _around(scope: Scope, names: set[str]) -> dict[str, Array]:
     return found | {name: scope.model.constants[name] for name in names if name in scope.model.constants}
 
 
-def is_quantized(model: Model, node: Node) -> bool:
-    """Whether the result goes to QuantizeLinear, at once or through Relu and Clip."""
-    return _leads(model, node.outputs, ("Relu", "Clip"), 2)
-
-
 def meets_quantize(model: Model, node: Node) -> bool:
     """Whether the result goes to QuantizeLinear through a few nodes of any kind."""
-    return _leads(model, node.outputs, None, _HOPS)
+    return leads_to_quantize(model, node.outputs, None, _HOPS)
 
 
 def dequantized_inputs(model: Model, node: Node) -> int:
     """How many inputs come from DequantizeLinear of a tensor that is not stored."""
     made = [model.producers[name] for name in node.inputs if name in model.producers]
-    return sum(_is_dequantize(m) and bool(m.inputs) and m.inputs[0] not in model.constants for m in made)
-
-
-def _leads(model: Model, names: Sequence[str], through: tuple[str, ...] | None, hops: int) -> bool:
-    for _ in range(hops):
-        readers = [node for name in names for node in model.consumers.get(name, ())]
-        if any(_is_quantize(node) for node in readers):
-            return True
-        names = [name for node in readers if through is None or node.op_type in through for name in node.outputs]
-    return False
-
-
-def _is_dequantize(node: Node) -> bool:
-    return node.op_type == "DequantizeLinear"
-
-
-def _is_quantize(node: Node) -> bool:
-    return node.op_type == "QuantizeLinear"
+    return sum(m.op_type == "DequantizeLinear" and bool(m.inputs) and m.inputs[0] not in model.constants for m in made)

@@ -369,8 +369,7 @@ def weight_axis(model: Model) -> Iterator[Finding]:
             written = "" if "axis" in w.node.attributes else ", the default: axis is not written"
             yield Finding(
                 f"the weights of {node.op_type} {node.label} have one scale per slice of axis {axis}",
-                **w.scope.at(w.node),
-                tensor=f"{w.tensor} {shape_text(shape)}, feeds {node.op_type} {node.label}",
+                **w.scope.at(w.node, f"{w.tensor} {shape_text(shape)}, feeds {node.op_type} {node.label}"),
                 expected=f"axis={want}, that of the output channels",
                 got=f"axis {axis}{written}",
                 why=f"{node.op}-{node.version} adds up along that axis, so its scales cannot be taken out of the sum.",

@@ -198,8 +198,7 @@ def shadowed_name(model: Model) -> Iterator[Finding]:
                 if where:
                     yield Finding(
                         f"{name} is made inside the subgraph, but is already {where}",
-                        **scope.at(node),
-                        tensor=f"{name} (output {place})",
+                        **scope.at(node, f"{name} (output {place})"),
                         expected="a name that no graph around this one has",
                         got=name,
                         why="ONNX IR: outputs of nodes in a subgraph differ from the names visible from outside.",
@@ -298,8 +297,7 @@ def dead_node(model: Model) -> Iterator[Finding]:
             count = several(len(dead), "node")
             yield Finding(
                 f"{count} whose outputs nothing reads: {listed([n.label for n in dead])}",
-                **scope.at(dead[0]),
-                tensor=listed([name for n in dead for name in n.outputs if name]),
+                **scope.at(dead[0], listed([name for n in dead for name in n.outputs if name])),
                 expected="every node has an output that a node reads or that is an output of the graph",
                 got=f"{count} of {len(scope.model.nodes)}",
             )

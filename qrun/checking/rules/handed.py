@@ -77,8 +77,7 @@ def _finding(one: Handed, off: Difference, more: int, exchanged: bool) -> Findin
     also = f", and by {more} more" if more else ""
     return Finding(
         f"read with {off.read}, but {made.label} made it with {off.made}",
-        **read.scope.at(read.node),
-        tensor=f"{slot.tensor} (input {slot.place}, {slot.name}){codes}",
+        **read.scope.at(read.node, f"{slot.tensor} (input {slot.place}, {slot.name}){codes}"),
         expected=f"{off.made}, as in {made.label}{made.names(off)}",
         got=f"{off.read} in {read.label}{also}{read.names(off)}",
         why=f"legal ONNX, but what {made.label} means and {read.label} reads differ: {off.effect}.",

@@ -55,12 +55,11 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
     for op, places in missing.items():
         scope, node = places[0]
         count = several(len(places), "node")
-        where = scope.at(node)
         yield Finding(
             f"qrun cannot run {op} ({count})",
-            **where,
+            **scope.at(node),
             expected="an operator that qrun ops lists",
-            got=f"{op}-{node.version}, {count}, first {where['node']}",
+            got=f"{op}-{node.version}, {count}, first {scope.at(node)['node']}",
             why=_why_unsupported(node),
             fix="; ".join(unsupported_fixes([node])),
         )

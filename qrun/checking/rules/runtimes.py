@@ -230,8 +230,7 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
             given = 0 <= place < len(node.inputs) and node.inputs[place]
             yield Finding(
                 f"{runtime()} refuses {node.op} with {got}",
-                **scope.at(node),
-                tensor=f"{node.inputs[place]} (input {place})" if given else "",
+                **scope.at(node, f"{node.inputs[place]} (input {place})" if given else ""),
                 expected=expected,
                 got=got,
                 why=f"{node.op}-{node.version} allows it; {runtime()} does not on the CPU.",

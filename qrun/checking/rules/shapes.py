@@ -54,8 +54,7 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
             node = window.node
             yield Finding(
                 f"the kernel takes {extent} elements along spatial axis {axis}, the padded input has {room}",
-                **window.scope.at(node),
-                tensor=f"{window.x} {shape_text(window.x_shape)}",
+                **window.scope.at(node, f"{window.x} {shape_text(window.x_shape)}"),
                 expected=f"at most {room} (dilated)",
                 got=f"{extent}: kernel {shape_text(window.kernel)}, dilations {list(ints(node, 'dilations')) or 1},"
                 f" pads {list(ints(node, 'pads')) or 0}",
@@ -123,8 +122,7 @@ def group_mismatch(model: Model) -> Iterator[Finding]:
             node, group = window.node, number(window.node, "group", 1)
             yield Finding(
                 f"channels do not fit group {group}: x has {_size_text(window.channels)}, w is {shape_text(window.w_shape)}",
-                **window.scope.at(node),
-                tensor=f"{window.w} (input {window.w_place})",
+                **window.scope.at(node, f"{window.w} (input {window.w_place})"),
                 expected=expected,
                 got=shape_text(window.w_shape),
                 why=f"{node.op}-{node.version}: C is w's axis 0, a multiple of group."
@@ -142,17 +140,15 @@ def _expected_weight(window: Windowed) -> str:
         return ""
     first, second = window.w_shape[:2]
     if window.transposed:
-        fits = (not isinstance(first, int) or first % group == 0) and (not _are_known(first, c) or first == c)
+        fits = (not isinstance(first, int) or first % group == 0) and (
+            not (isinstance(first, int) and isinstance(c, int)) or first == c
+        )
         return "" if fits else f"[{_size_text(c)},M/{group},kernel...], {_size_text(c)} a multiple of {group}"
     if isinstance(first, int) and first % group:
         return f"[M,...] with M a multiple of {group}"
     if isinstance(c, int) and isinstance(second, int) and second * group != c:
         return f"[M,{c}/{group},kernel...]" if c % group else f"[M,{c // group},kernel...]"
     return ""
-
-
-def _are_known(*sizes: int | str | None) -> bool:
-    return all(isinstance(size, int) for size in sizes)
 
 
 def _size_text(size: int | str | None) -> str:
@@ -225,8 +221,7 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
             got = f"{first} {shape_text(scope.shape(first))}, {second} {shape_text(scope.shape(second))}"
             yield Finding(
                 f"the shapes do not fit: {got}",
-                **scope.at(node),
-                tensor=f"{second} (input {places[1]})",
+                **scope.at(node, f"{second} (input {places[1]})"),
                 expected=expected,
                 got=got,
                 why=f"{node.op}-{node.version} says how the shapes of its inputs go together.",
@@ -246,8 +241,8 @@ def _expected_shapes(scope: Scope, node: Node, places: tuple[int, int]) -> str:
     if node.op_type in ("Gemm", "QGemm"):
         if len(a) != 2 or len(b) != 2:
             return "two matrices"
-        a = a[::-1] if number(node, "transA", 0) else a
-        b = b[::-1] if number(node, "transB", 0) else b
+        a = a[::-1] if number(node, "transA") else a
+        b = b[::-1] if number(node, "transB") else b
     return _product(a, b)
 
 
@@ -309,8 +304,7 @@ def kernel_shape(model: Model) -> Iterator[Finding]:
         node = window.node
         yield Finding(
             f"kernel_shape is {shape_text(given)}, but w {window.w} has kernel {shape_text(spatial)}",
-            **window.scope.at(node),
-            tensor=f"{window.w} (input {window.w_place})",
+            **window.scope.at(node, f"{window.w} (input {window.w_place})"),
             expected=shape_text(spatial),
             got=shape_text(given),
             why=f"{node.op}-{node.version}: kernel_shape is the shape of the kernel in w.",

@@ -228,8 +228,7 @@ def output_type(model: Model) -> Iterator[Finding]:
             if made is not None and made != value.dtype and _allowed(node, place, made):
                 yield Finding(
                     f"{name} is stated as {type_name(value.dtype)}, but the node makes {type_name(made)}",
-                    **scope.at(node),
-                    tensor=f"{name} (output {place})",
+                    **scope.at(node, f"{name} (output {place})"),
                     expected=type_name(made),
                     got=type_name(value.dtype),
                     why=f"{node.op}-{node.version}: the inputs and attributes give the output's type.",

@@ -48,11 +48,10 @@ def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
             y = QuantizeLinear(x, scale, zero)
         }
     """
-    for s, tensor in reaching(model, result, "nan-quantized"):
+    for s in reaching(model, result, "nan-quantized"):
         yield Finding(
             f"NaN reaches {s.node.op_type}: {s.share}",
-            **at(s.node),
-            tensor=tensor,
+            **s.where,
             expected="numbers",
             got=f"NaN in {s.share}; they became the smallest code",
             why=f"the {s.node.op_type} spec does not say what NaN becomes.",
@@ -104,12 +103,10 @@ def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
         s = replace(s, count=s.count - infinite.get(s.node.index, 0))
         if s.count < 2 or s.count <= SHARE * s.total or _folded(model, s.node):
             continue
-        _, tensor = param_input(s.node, s.param)
         percent = f"{100 * s.count / s.total:.1f}%"
         yield Finding(
-            f"{percent} of {tensor.split(' (')[0]} saturates ({s.share})",
-            **at(s.node),
-            tensor=tensor,
+            f"{percent} of {param_input(s.node, s.param)[0]} saturates ({s.share})",
+            **s.where,
             expected=f"at most {SHARE:.0%} outside the range{_range(model, s.node)}",
             got=f"{percent}, {s.share}",
             why=f"{s.node.op}-{s.node.version} saturates: values outside become the smallest or largest code.",
@@ -189,11 +186,9 @@ def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
         }
     """
     for s in seen(model, result, "accumulator-wrap"):
-        _, tensor = param_input(s.node, s.param)
         yield Finding(
             f"the int32 accumulator of {s.node.op_type} wraps in {s.share}",
-            **at(s.node),
-            tensor=tensor,
+            **s.where,
             expected="sums from -2147483648 to 2147483647",
             got=f"overflow in {s.share}",
             why=f"{s.node.op}-{s.node.version} accumulates in 32 bits and may overflow.",
@@ -295,7 +290,7 @@ def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
     """
     scope = Scope(model)
     for s in seen(model, result, "bad-scale"):
-        name, tensor = param_input(s.node, s.param)
+        name = param_input(s.node, s.param)[0]
         stored = scope.value(name)
         if stored is not None and not np.all(np.isfinite(real := stored.astype(np.float64)) & (real > 0)):
             continue
@@ -303,8 +298,7 @@ def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
         place = f"[{','.join(map(str, s.first))}]" if s.first else ""
         yield Finding(
             f"{s.param} {name}{place} is {value} at run time",
-            **at(s.node),
-            tensor=tensor,
+            **s.where,
             expected="a positive, finite number",
             got=f"{value}{'' if s.total == 1 else f'; {s.count} of {s.total} scales'}",
             why=f"{s.node.op}-{s.node.version}: a scale is the distance between two codes.",
@@ -344,11 +338,10 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
             y = QuantizeLinear(x, scale, zero)
         }
     """
-    for s, tensor in reaching(model, result, "infinite-quantized"):
+    for s in reaching(model, result, "infinite-quantized"):
         yield Finding(
             f"infinity reaches {s.node.op_type}: {s.share}",
-            **at(s.node),
-            tensor=tensor,
+            **s.where,
             expected="finite numbers",
             got=f"infinity in {s.share}",
             why=f"{s.node.op}-{s.node.version} saturates; runtimes that convert to an integer first give other codes.",

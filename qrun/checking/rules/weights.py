@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._weights import Weight, weights
+from qrun.checking.rules._weights import PRODUCTS, Weight, weights
 from qrun.checking.rules._words import listed
 from qrun.ir import Model
 from qrun.ir.types import type_name
@@ -26,9 +26,8 @@ _ROOM = 4
     since="0.1",
     spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
     fix="quantize the weights again with scale = max(abs(w)) / 127, one per output channel",
-    applies=("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger", "com.microsoft::QGemm", "Conv", "MatMul",
-             "Gemm"),
-)  # fmt: skip
+    applies=PRODUCTS,
+)
 def codes_unused(model: Model) -> Iterator[Finding]:
     """Stored weights use less than a quarter of the codes of their type: the scale is much too large.
 
@@ -95,9 +94,8 @@ def _judge_codes(w: Weight) -> Iterator[Finding]:
     since="0.1",
     spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
     fix="if the float weights are not 0, quantize them with one scale per channel; if they are, remove the channel",
-    applies=("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger", "com.microsoft::QGemm", "Conv", "MatMul",
-             "Gemm"),
-)  # fmt: skip
+    applies=PRODUCTS,
+)
 def zero_channel(model: Model) -> Iterator[Finding]:
     """All weights of an output channel are 0 (their zero point), while other channels have some.
 
@@ -145,9 +143,8 @@ def zero_channel(model: Model) -> Iterator[Finding]:
     since="0.1",
     spec="https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-quantized-types.html",
     fix="quantize the weights symmetrically: scale = max(abs(w)) / 127, zero point 0",
-    applies=("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger", "com.microsoft::QGemm", "Conv", "MatMul",
-             "Gemm"),
-)  # fmt: skip
+    applies=PRODUCTS,
+)
 def asymmetric_weights(model: Model) -> Iterator[Finding]:
     """Signed weights have a zero point other than 0.
 
