@@ -53,6 +53,11 @@ def test_good_raises_nothing(rule: Rule) -> None:
     assert findings(rule, "Good") == []
 
 
+def test_rules_are_in_the_order_of_their_ids() -> None:
+    """Whatever files they stand in."""
+    assert list(RULES) == sorted(RULES)
+
+
 def test_names_are_unique() -> None:
     names = [rule.name for rule in RULES.values()]
     assert len(set(names)) == len(names)

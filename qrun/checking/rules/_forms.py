@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.checking.rules._ort import known_schema
 from qrun.checking.rules._parameters import Bias, Form, Quantizer, Slot, bias, quantizers
-from qrun.checking.rules._scope import Scope, Shape, known, number, parametrized
+from qrun.checking.rules._scope import Scope, Shape, differ, kept, known, number, parametrized
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import Formal
 from qrun.ir.types import shape_text
@@ -75,8 +75,8 @@ def _fits_wide(got: tuple[int, ...], wide: Shape) -> bool:
     """Leading axes may be 1; the last two are as they should be, where that is known."""
     if len(got) != len(wide):
         return False
-    lead = all(not isinstance(w, int) or g in (1, w) for g, w in zip(got[:-2], wide[:-2], strict=True))
-    return lead and all(not isinstance(w, int) or g == w for g, w in zip(got[-2:], wide[-2:], strict=True))
+    lead = all(g == 1 or not differ(g, w) for g, w in zip(got[:-2], wide[:-2], strict=True))
+    return lead and not any(map(differ, got[-2:], wide[-2:]))
 
 
 def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
@@ -97,7 +97,7 @@ def _axis(node: Node, got: tuple[int, ...], x: Shape | None, name: str) -> str:
         hint = "; write axis=0" if rank == 1 else ""
         return f"scalar, because axis {axis} is out of range for {name} {shape_text(x)}{hint}"
     size = x[axis]
-    if len(got) == 1 and (not isinstance(size, int) or got[0] == size):
+    if len(got) == 1 and not differ(got[0], size):
         return ""
     one = shape_text((size,))
     return f"scalar, or {one}: one per slice of axis {axis} of {name} {shape_text(x)}"
@@ -130,7 +130,7 @@ def _blocked(got: tuple[int, ...], x: Shape | None, name: str, axis: int, block:
     want = list(x)
     size = want[axis]
     want[axis] = -(-size // block) if isinstance(size, int) else None
-    if len(got) == len(want) and all(not isinstance(w, int) or g == w for g, w in zip(got, want, strict=True)):
+    if len(got) == len(want) and not any(map(differ, got, want)):
         return ""
     return f"{shape_text(tuple(want))}: one per block of {block} along axis {axis} of {name} {shape_text(x)}"
 
@@ -195,7 +195,7 @@ def _multiply(scope: Scope, node: Node, b: Shape | None) -> bool:
     if a is None or b is None or len(a) != 2 or len(b) != 2:
         return True
     columns, rows = a[0 if number(node, "transA") else 1], b[1 - _lane_axis(node, "gemm", 2)]
-    return not (isinstance(columns, int) and isinstance(rows, int)) or columns == rows
+    return not differ(columns, rows)
 
 
 def _fits_rows(scope: Scope, node: Node, got: tuple[int, ...]) -> bool:
@@ -204,7 +204,7 @@ def _fits_rows(scope: Scope, node: Node, got: tuple[int, ...]) -> bool:
     if len(got) < 2 or a is None or len(a) != 2:
         return True
     rows = a[1 if number(node, "transA") else 0]
-    return not isinstance(rows, int) or got[0] in (1, rows)
+    return got[0] == 1 or not differ(got[0], rows)
 
 
 def formals(node: Node) -> tuple[Sequence[Formal], Sequence[str]]:
@@ -255,9 +255,13 @@ def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:
             yield q
 
 
-def quantized(model: Model) -> Iterator[tuple[Scope, Node, Quantizer]]:
+def quantized(model: Model) -> Sequence[tuple[Scope, Node, Quantizer]]:
     """Every scale with its zero point in the model, at each node that has it, unless a type is wrong."""
-    return ((scope, node, q) for scope, node in parametrized(model) for q in sound(scope, node))
+    return kept(model, _all_quantized)
+
+
+def _all_quantized(model: Model) -> Sequence[tuple[Scope, Node, Quantizer]]:
+    return [(scope, node, q) for scope, node in parametrized(model) for q in sound(scope, node)]
 
 
 def judged_elsewhere(scope: Scope, node: Node) -> set[int]:

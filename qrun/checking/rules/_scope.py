@@ -256,6 +256,11 @@ def known(shape: Shape | None) -> tuple[int, ...] | None:
     return tuple(d for d in shape if isinstance(d, int))
 
 
+def differ(one: int | str | None, other: int | str | None) -> bool:
+    """Whether two sizes are known, and not the same."""
+    return isinstance(one, int) and isinstance(other, int) and one != other
+
+
 def number(node: Node, name: str, default: int = 0) -> int:
     """An attribute that is an int; the default if it is not given or of another type."""
     value = node.attributes.get(name, default)

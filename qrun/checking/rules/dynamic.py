@@ -69,7 +69,9 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
 
 
 def _stored(scope: Scope, node: Node, value: Array) -> Finding:
-    empty = f"{_size(value)}: its scale is 0" if value.dtype.kind == "f" and _vanishes(value) else ""
+    vanishes = value.dtype.kind == "f" and _vanishes(value)
+    size = ", whose range / 255 underflows" if value.any() else ", all 0"
+    empty = f"{size}: its scale is 0" if vanishes else ""
     return Finding(
         f"{node.op_type} of the stored tensor {node.inputs[0]}{empty}",
         **scope.at(node, f"{node.inputs[0]} (input 0)"),
@@ -77,10 +79,6 @@ def _stored(scope: Scope, node: Node, value: Array) -> Finding:
         got=f"a stored tensor {shape_text(value.shape)}{empty}",
         why=f"{node.op}-{node.version} takes scale and zero point from the values, which never change here.",
     )
-
-
-def _size(value: Array) -> str:
-    return ", all 0" if not value.any() else ", whose range / 255 underflows"
 
 
 def _vanishes(value: Array) -> bool:

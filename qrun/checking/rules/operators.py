@@ -60,15 +60,11 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
             **scope.at(node),
             expected="an operator that qrun ops lists",
             got=f"{op}-{node.version}, {count}, first {scope.at(node)['node']}",
-            why=_why_unsupported(node),
+            why=f"domain {node.domain!r} is not one that qrun knows."
+            if node.domain not in DOMAINS
+            else "it is a known operator; qrun does not implement it yet.",
             fix="; ".join(unsupported_fixes([node])),
         )
-
-
-def _why_unsupported(node: Node) -> str:
-    if node.domain not in DOMAINS:
-        return f"domain {node.domain!r} is not one that qrun knows."
-    return "it is a known operator; qrun does not implement it yet."
 
 
 @rule(
@@ -289,10 +285,12 @@ def _cause(node: Node, error: OperatorError) -> str:
     """Attributes that one version of an operator does not have come from one exporter; QR301 tells what axis was for."""
     if error.code != "QR204":
         return ""
-    per_axis = (
-        error.message.endswith(" 'axis'") and node.op_type in ("QuantizeLinear", "DequantizeLinear") and older(node)
+    quantizes = node.op_type in ("QuantizeLinear", "DequantizeLinear") and older(node)
+    return (
+        PER_AXIS_SINCE
+        if quantizes and error.message.endswith(" 'axis'")
+        else f"{node.op}-{node.version} {error.message}"
     )
-    return PER_AXIS_SINCE if per_axis else f"{node.op}-{node.version} {error.message}"
 
 
 def _refused(model: Model) -> list[tuple[Scope, Node, OperatorError]]:

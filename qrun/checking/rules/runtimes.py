@@ -127,29 +127,25 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
 
 
 def _variables(scope: Scope, node: Node, known: Schema) -> Bound | None:
-    """The types of a node's variables as far as they are known; None if they contradict the schema, or what the file
-    states, which other rules report."""
+    """The types of a node's variables as far as they are known.
+
+    None if they contradict the schema, what the file states, or a zero point with which a node reads a tensor: other
+    rules report that.
+    """
     found: dict[str, np.dtype[Any]] = {}
     places = [(known.inputs, place, name, scope.dtype(name)) for place, name in enumerate(node.inputs) if name]
     places += [(known.outputs, p, n, made_type(node, p, scope.dtype)) for p, n in enumerate(node.outputs) if n]
     for formals, place, name, dtype in places:
         if not formals or dtype is None:
             continue
-        if name in scope.disputed or _read_otherwise(scope, name, dtype):
+        if name in scope.disputed or not scope.read_as.get(name, frozenset()) <= {dtype}:
             return None
         formal = formals[min(place, len(formals) - 1)]
-        if formal.types is None or not formal.homogeneous:
-            continue
-        if formal.variable.startswith("tensor("):
+        if formal.types is None or not formal.homogeneous or formal.variable.startswith("tensor("):
             continue
         if dtype not in formal.types or found.setdefault(formal.variable, dtype) != dtype:
             return None
     return tuple(found.items())
-
-
-def _read_otherwise(scope: Scope, name: str, dtype: np.dtype[Any]) -> bool:
-    """Whether a node reads the tensor with a zero point of another type, which QR303 reports."""
-    return not scope.read_as.get(name, frozenset()) <= {dtype}
 
 
 @cache
@@ -160,8 +156,7 @@ def _has_kernel(domain: str, op_type: str, version: int, opset: int, bound: Boun
     if kernels.functions.get(version, opset + 1) <= opset:
         return True
     single = {name: _SINGLE if dtype == _HALF else dtype for name, dtype in bound}
-    rows = list(kernels.of(version))
-    return any(_fits(row, dict(bound)) or _fits(row, single) for row in rows)
+    return any(_fits(row, dict(bound)) or _fits(row, single) for row in kernels.of(version))
 
 
 def _fits(row: Mapping[str, Types], bound: Mapping[str, np.dtype[Any]]) -> bool:

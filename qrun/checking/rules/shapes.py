@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qrun.checking.rules._forms import mistyped
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, Shape, ints, nodes, number
+from qrun.checking.rules._scope import Scope, Shape, differ, ints, nodes, number
 from qrun.checking.rules._window import CONV_NAMES, CONVS, OPERATORS, Windowed, auto_pad, bad_values, windows
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
@@ -140,9 +140,7 @@ def _expected_weight(window: Windowed) -> str:
         return ""
     first, second = window.w_shape[:2]
     if window.transposed:
-        fits = (not isinstance(first, int) or first % group == 0) and (
-            not (isinstance(first, int) and isinstance(c, int)) or first == c
-        )
+        fits = (not isinstance(first, int) or first % group == 0) and not differ(first, c)
         return "" if fits else f"[{_size_text(c)},M/{group},kernel...], {_size_text(c)} a multiple of {group}"
     if isinstance(first, int) and first % group:
         return f"[M,...] with M a multiple of {group}"
@@ -169,6 +167,7 @@ BROADCASTS: dict[tuple[str, str], tuple[int, int]] = {
     (MS, "QLinearAdd"): (0, 3),
     (MS, "QLinearMul"): (0, 3),
 }
+_PLACES = {**PRODUCTS, **BROADCASTS, **CONVS}
 """Operators, and the places of the two tensors that must fit together."""
 
 
@@ -179,7 +178,7 @@ BROADCASTS: dict[tuple[str, str], tuple[int, int]] = {
     since="0.1",
     spec="https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md",
     fix="check the layout of the tensors; qrun inspect MODEL --nodes shows the shapes",
-    applies=tuple(f"{d}::{n}" if d else n for d, n in (*PRODUCTS, *BROADCASTS, *CONVS)),
+    applies=tuple(f"{d}::{n}" if d else n for d, n in _PLACES),
     stops=True,
 )
 def shape_mismatch(model: Model) -> Iterator[Finding]:
@@ -208,12 +207,10 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
             y = QLinearMatMul(x, s, z, w, s, wz, s, z)
         }
     """
-    for scope, node in nodes(model, (*PRODUCTS, *BROADCASTS, *CONVS)):
+    for scope, node in nodes(model, _PLACES):
         key = node.domain, node.op_type
-        places = PRODUCTS.get(key) or BROADCASTS.get(key) or CONVS.get(key)
-        if places is None or max(places) >= len(node.inputs):
-            continue
-        if not node.domain and node.version < 7 and key in BROADCASTS:
+        places = _PLACES[key]
+        if max(places) >= len(node.inputs) or (key in BROADCASTS and not node.domain and node.version < 7):
             continue
         expected = _expected_shapes(scope, node, places)
         if expected and not set(places).intersection(mistyped(scope, node)):
@@ -250,14 +247,13 @@ def _product(a: Shape, b: Shape) -> str:
     if not a or not b:
         return "a rank of 1 or more"
     k, rows = a[-1], b[-2 if len(b) > 1 else 0]
-    if isinstance(k, int) and isinstance(rows, int) and k != rows:
+    if differ(k, rows):
         return f"{k} rows in the second, one per column of the first"
     return "" if _broadcast(a[:-2], b[:-2]) else "leading axes that are equal, or 1"
 
 
 def _broadcast(a: Shape, b: Shape) -> bool:
-    pairs = zip(reversed(a), reversed(b), strict=False)
-    return all(not (isinstance(m, int) and isinstance(n, int)) or m == n or 1 in (m, n) for m, n in pairs)
+    return all(not differ(m, n) or 1 in (m, n) for m, n in zip(reversed(a), reversed(b), strict=False))
 
 
 @rule(
@@ -297,9 +293,7 @@ def kernel_shape(model: Model) -> Iterator[Finding]:
         if not given or not window.w or window.w_shape is None or len(window.w_shape) < 3:
             continue
         spatial = window.w_shape[2:]
-        if len(given) == len(spatial) and all(
-            not isinstance(k, int) or k == g for k, g in zip(spatial, given, strict=True)
-        ):
+        if len(given) == len(spatial) and not any(map(differ, spatial, given)):
             continue
         node = window.node
         yield Finding(
