@@ -8,10 +8,22 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from qrun.ops._context import Arith, Context, Observation
-from qrun.ops._op import REGISTRY, OpDef, find, near_operators, op
+from qrun.ops._op import REGISTRY, Granularity, OpDef, find, near_operators, op
+from qrun.ops._quantized import Bias, Quantizer, Slot, bias, facts, input_name, quantized_operators, quantizers
 
 for _module in iter_modules(__path__):
     if not _module.name.startswith("_"):
         import_module(f"{__name__}.{_module.name}")
 
 __all__ = ["REGISTRY", "Arith", "Context", "Observation", "OpDef", "find", "near_operators", "op"]
+__all__ += [
+    "Bias",
+    "Granularity",
+    "Quantizer",
+    "Slot",
+    "bias",
+    "facts",
+    "input_name",
+    "quantized_operators",
+    "quantizers",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from types import NoneType, UnionType
@@ -38,6 +38,28 @@ shape:     on none, only on the inputs' shapes.
 
 For nodes with one output, without training mode or blocks. An empty form promises nothing.
 """
+
+
+Granularity = Literal["tensor", "channel", "row", "column", "gemm", "axis"]
+"""How many scales a quantized tensor may have.
+
+tensor: one. channel: one, or one for each index of the first axis (output channels of a weight).
+row, column: one, or one for each row or column of a matrix. gemm: as column, of a matrix that transB may turn.
+axis: by the node's axis and block_size.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """What a quantized operator computes with the numbers that its codes mean: an operator of ai.onnx.
+
+    per:  granularity of the tensors that may have more than one scale; those of the weight stand last.
+    bias: the input that is added, one number for each scale that the weight may have.
+    """
+
+    op_type: str
+    per: Mapping[str, Granularity] = field(default_factory=dict)
+    bias: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +100,20 @@ class OpDef:
     types: for operators that are not in onnx.defs, {type variable: (allowed ONNX types, inputs that share it)}.
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
     form:  see Form.
+    computes: the real operator, of a quantized one.
     lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
     """
 
     def __init__(
-        self, domain: str, op_type: str, since: int, reference: Kernel, types: Types, cost: Cost, form: Form = ""
+        self,
+        domain: str,
+        op_type: str,
+        since: int,
+        reference: Kernel,
+        types: Types,
+        cost: Cost,
+        form: Form = "",
+        computes: Real | None = None,
     ) -> None:
         self.domain = domain
         self.op_type = op_type
@@ -91,6 +122,7 @@ class OpDef:
         self.types = types
         self.cost = cost
         self.form: Form = form
+        self.computes = computes
         self.lowering: Lowering | None = None
         self.__doc__ = reference.__doc__
 
@@ -250,13 +282,14 @@ def op(
     types: Types | None = None,
     cost: Cost = no_cost,
     form: Form = "",
+    computes: Real | None = None,
 ) -> Callable[[Kernel], OpDef]:
     """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
     ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, and an optional ``ctx`` receives
     the Context."""
 
     def register(reference: Kernel) -> OpDef:
-        definition = OpDef(domain, op_type, since, reference, types or {}, cost, form)
+        definition = OpDef(domain, op_type, since, reference, types or {}, cost, form, computes)
         versions = (INTERNAL if domain == OWN else REGISTRY).setdefault((domain, op_type), [])
         versions.append(definition)
         versions.sort(key=lambda d: d.since)
@@ -284,4 +317,4 @@ def elements(shape: Shape) -> int:
     return math.prod(shape)
 
 
-__all__ = ["REGISTRY", "Array", "Context", "Cost", "OpDef", "find", "op"]
+__all__ = ["REGISTRY", "Array", "Context", "Cost", "OpDef", "Real", "find", "op"]

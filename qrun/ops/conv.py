@@ -8,14 +8,14 @@ from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._conv import conv_macs, conv_window
 from qrun.ops._float import narrow
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._refuse import refuse
 from qrun.ops._window import Window, padded, patches
 
 COLUMN_ELEMENTS = 1 << 19
 
 
-@op("Conv", since=1, cost=conv_macs)
+@op("Conv", since=1, cost=conv_macs, computes=Real("Conv", {"W": "channel"}, bias="B"))
 def conv(
     X: Array,
     W: Array,

@@ -11,13 +11,13 @@ from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
 from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._window import Window
 
 Ints = Sequence[int]
 
 
-@op("ConvInteger", since=10, cost=conv_macs)
+@op("ConvInteger", since=10, cost=conv_macs, computes=Real("Conv", {"w": "channel"}))
 def conv_integer(
     x: Array,
     w: Array,

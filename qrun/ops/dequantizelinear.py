@@ -16,7 +16,7 @@ from qrun.ops._granularity import Grain, grain
 from qrun.ops._narrow import is_narrow
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_quantize import dequantize_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._quantize import BLOCK, note_scale, same_type
 from qrun.ops._refuse import refuse
 
@@ -55,7 +55,7 @@ def dequantize_linear_21(
     return _dequantize(x, x_scale, x_zero_point, axis, ctx, block_size)
 
 
-@op(_OP, since=23, form="pointwise")
+@op(_OP, since=23, form="pointwise", computes=Real("Identity", {"x": "axis"}))
 def dequantize_linear(
     x: Array,
     x_scale: Array,
@@ -87,6 +87,7 @@ def dequantize_linear(
     _OP,
     since=1,
     domain="com.microsoft",
+    computes=Real("Identity", {"x": "axis"}),
     form="pointwise",
     types={
         "T1": ("int8 uint8 int16 uint16 int32 int4 uint4", "x x_zero_point"),

@@ -13,7 +13,7 @@ from qrun.ops._matmul import check_matmul, claim_product, matmul_macs
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_dynamic import Product, copied, quiet, value
 from qrun.ops._native_floats import FloatProduct, dynamic_kernel, plain_scales
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._quantize import store
 from qrun.ops._tofloat import check_product, column_of, float_matmul
 
@@ -24,6 +24,7 @@ _NAME = "DynamicQuantizeMatMul"
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("MatMul", {"B": "column"}, bias="bias"),
     cost=matmul_macs,
     types={"T1": ("float", "A b_scale bias"), "T2": ("int8 uint8", "B b_zero_point")},
 )

@@ -19,13 +19,13 @@ from qrun.ops._matmul import (
 )
 from qrun.ops._native import LoweringContext, NativeKernel, gemm_kernel
 from qrun.ops._native_dynamic import Product, sums_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._quantize import same_type
 
 _NAME = "MatMulInteger"
 
 
-@op(_NAME, since=10, cost=matmul_macs)
+@op(_NAME, since=10, cost=matmul_macs, computes=Real("MatMul", {"A": "row", "B": "column"}))
 def matmul_integer(
     A: Array,
     B: Array,

@@ -15,7 +15,7 @@ from qrun.ops._matmul import claim_product, column_param, integer_matmul
 from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kernel, native_target
 from qrun.ops._native_dynamic import Product, quantized_kernel, quiet, value
 from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
-from qrun.ops._op import Shape, op
+from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
 from qrun.ops._refuse import refuse
 from qrun.ops._rounding import scaled
@@ -34,6 +34,7 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("Gemm", {"B": "gemm"}, bias="C"),
     cost=_macs,
     types={
         "TA": ("int8 uint8", "A a_zero_point"),

@@ -12,7 +12,7 @@ from qrun.ops._context import Context
 from qrun.ops._exact import two_sum
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import binary_kernel
-from qrun.ops._op import Shape, op
+from qrun.ops._op import Real, Shape, op
 from qrun.ops._rounding import decide, fma32
 from qrun.shapes import broadcast_shapes
 
@@ -26,6 +26,7 @@ _NAME = "QLinearAdd"
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("Add"),
     form="broadcast",
     types={
         "T": ("int8 uint8", "A A_zero_point B B_zero_point C_zero_point"),

@@ -14,7 +14,7 @@ from qrun.ops._codes import scale_param, single, zero_param
 from qrun.ops._context import Context
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pool import float_mean_kernel, mean_kernel, taps_of
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._pooling import Spans, channel_layout, counts, pooled, spans, window_sums
 from qrun.ops._quantize import store
 from qrun.ops._window import Window, window
@@ -27,6 +27,7 @@ _BLOCK = 1 << 20
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("AveragePool"),
     types={"T": ("int8 uint8", "X x_zero_point y_zero_point"), "float": ("float", "x_scale y_scale")},
 )
 def qlinear_average_pool(

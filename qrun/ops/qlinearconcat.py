@@ -10,7 +10,7 @@ from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_par
 from qrun.ops._context import Context
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pointwise import completeness, concat_kernel, note
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._quantize import scalar
 from qrun.ops._refuse import refuse
 
@@ -22,6 +22,7 @@ _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("Concat"),
     types={"TF": ("float", "Y_scale"), "T8": ("int8 uint8", "Y_zero_point")},
 )
 def qlinear_concat(

@@ -13,7 +13,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
 from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel, native_target
-from qrun.ops._op import Shape, op
+from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
 from qrun.ops._refuse import refuse
 from qrun.ops._window import Window
@@ -27,7 +27,7 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
     return conv_macs(inputs, outputs, attributes, w=3)
 
 
-@op("QLinearConv", since=10, cost=_macs)
+@op("QLinearConv", since=10, cost=_macs, computes=Real("Conv", {"w": "channel"}, bias="B"))
 def qlinear_conv(
     x: Array,
     x_scale: Array,
@@ -151,6 +151,7 @@ def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
     "QLinearConv",
     since=1,
     domain="com.microsoft",
+    computes=Real("Conv", {"w": "channel"}, bias="B"),
     cost=_macs,
     types={
         "T1": (_EIGHT, "x x_zero_point"),

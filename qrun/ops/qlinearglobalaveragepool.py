@@ -13,7 +13,7 @@ from qrun.ops._codes import scale_param, single, zero_param
 from qrun.ops._context import Arith, Context
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pool import image_taps, mean_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._pooling import channel_layout, pooled
 from qrun.ops._quantize import store
 
@@ -24,6 +24,7 @@ _NAME = "QLinearGlobalAveragePool"
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("GlobalAveragePool"),
     types={"T": ("int8 uint8", "X x_zero_point y_zero_point"), "float": ("float", "x_scale y_scale")},
 )
 def qlinear_global_average_pool(

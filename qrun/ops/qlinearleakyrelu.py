@@ -10,7 +10,7 @@ from qrun.ops._context import Context
 from qrun.ops._exact import two_product
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import unary_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._rounding import decide
 
 _NAME = "QLinearLeakyRelu"
@@ -20,6 +20,7 @@ _NAME = "QLinearLeakyRelu"
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("LeakyRelu"),
     form="pointwise",
     types={"T": ("int8 uint8", "X X_zero_point Y_zero_point"), "float": ("float", "X_scale Y_scale")},
 )

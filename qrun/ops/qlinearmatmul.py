@@ -23,7 +23,7 @@ from qrun.ops._matmul import (
 from qrun.ops._narrow import FLOAT8, narrow
 from qrun.ops._native import LoweringContext, NativeKernel, gemm_kernel, native_target
 from qrun.ops._native_dynamic import Product, quantized_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
 from qrun.ops._refuse import refuse
 from qrun.shapes import broadcast_shapes
@@ -31,7 +31,7 @@ from qrun.shapes import broadcast_shapes
 _NAME = "QLinearMatMul"
 
 
-@op("QLinearMatMul", since=10, cost=matmul_macs)
+@op("QLinearMatMul", since=10, cost=matmul_macs, computes=Real("MatMul", {"a": "row", "b": "column"}))
 def qlinear_matmul(
     a: Array,
     a_scale: Array,

@@ -12,7 +12,7 @@ from qrun.ops._context import Context
 from qrun.ops._exact import two_product
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import binary_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._rounding import decide
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _NAME = "QLinearMul"
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("Mul"),
     form="broadcast",
     types={
         "T": ("int8 uint8", "A A_zero_point B B_zero_point C_zero_point"),

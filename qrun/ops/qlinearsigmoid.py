@@ -12,7 +12,7 @@ from qrun.ops._codes import Rounded, all_codes, scale_param, single, unary, zero
 from qrun.ops._context import Context
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import unary_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._rounding import REACH, fma32
 from qrun.ops._transcendental import exp_sum_exceeds
 
@@ -27,6 +27,7 @@ _EVEN = (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.701
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("Sigmoid"),
     form="pointwise",
     types={"T": ("int8 uint8", "X X_zero_point Y_zero_point"), "float": ("float", "X_scale Y_scale")},
 )

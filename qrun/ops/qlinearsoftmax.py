@@ -13,7 +13,7 @@ from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._context import Context
 from qrun.ops._exact import Pair
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, few_ends, kernel_of
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._quantize import store
 from qrun.ops._refuse import refuse
 from qrun.ops._rounding import REACH, decide
@@ -28,6 +28,7 @@ _EPS = float(np.finfo(np.float64).eps)
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("Softmax"),
     types={"T": ("int8 uint8", "X x_zero_point y_zero_point"), "float": ("float", "X_scale y_scale")},
 )
 def qlinear_softmax(

@@ -7,7 +7,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._codes import all_codes, common_shape, lookup, requantized, scale_param, zero_param
 from qrun.ops._context import Context
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 
 _NAME = "QLinearWhere"
 
@@ -16,6 +16,7 @@ _NAME = "QLinearWhere"
     _NAME,
     since=1,
     domain="com.microsoft",
+    computes=Real("Where"),
     types={
         "B": ("bool", "condition"),
         "T": ("int8 uint8", "X x_zero_point Y y_zero_point z_zero_point"),

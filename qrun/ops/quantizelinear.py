@@ -16,7 +16,7 @@ from qrun.ops._granularity import Grain, grain
 from qrun.ops._narrow import FLOAT8, is_narrow, narrow
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_quantize import quantize_kernel
-from qrun.ops._op import op
+from qrun.ops._op import Real, op
 from qrun.ops._quantize import BLOCK, note_scale, same_type
 from qrun.ops._quotients import DOUBLE, SINGLE, Counts, divide, round_codes
 from qrun.ops._refuse import refuse
@@ -74,7 +74,7 @@ def quantize_linear_21(
     return _quantize(x, y_scale, y_zero_point, axis, ctx, block_size, output_dtype, saturate)
 
 
-@op(_OP, since=23, form="pointwise")
+@op(_OP, since=23, form="pointwise", computes=Real("Identity", {"y": "axis"}))
 def quantize_linear(
     x: Array,
     y_scale: Array,
@@ -112,6 +112,7 @@ def quantize_linear(
     _OP,
     since=1,
     domain="com.microsoft",
+    computes=Real("Identity", {"y": "axis"}),
     form="pointwise",
     types={
         "T1": ("float16 float", "x y_scale"),

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules import RULES
-from qrun.checking.rules._parameters import TABLE
 from qrun.ir.schema import OPSETS, schema, standard_operators
 from qrun.ir.types import type_name
-from qrun.ops import REGISTRY, OpDef, find, near_operators
+from qrun.ops import REGISTRY, OpDef, facts, find, near_operators
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import Screen
 
@@ -80,15 +79,14 @@ def _inputs(definition: OpDef, version: int) -> tuple[tuple[tuple[str, ...], fro
     """Inputs that hold data, and outputs whose zero point gives their type; those of one type variable together."""
     formals = {f.name: f for f in definition.formals(version)}
     data = dict(formals)
-    signature = TABLE.get((definition.domain, definition.op_type))
-    for row in signature.quantized if signature else ():
-        tensor, scale, zero_point, _ = row.split()
-        data.pop(scale, None)
-        data.pop(zero_point, None)
-        if tensor == ">" and zero_point in formals:
-            data[zero_point.split("_")[0]] = formals[zero_point]
-    if signature:
-        data.pop(signature.bias.partition(" ")[0] if not signature.float_bias else "", None)
+    known = facts(definition.domain, definition.op_type)
+    if known and known.bias and known.integer_bias:
+        del data[known.names[known.bias[0]]]
+    for tensor, *parameters, _ in known.quantized if known else ():
+        for name in (known.names[place] for place in parameters if known and place >= 0):
+            formal = data.pop(name)
+            if tensor < 0 and name.endswith("_zero_point"):
+                data[name.split("_")[0]] = formal
     groups: dict[str, list[str]] = {}
     for name, f in data.items():
         groups.setdefault(f.variable or name, []).append(name)

@@ -1,0 +1,160 @@
+"""What the declaration of a quantized operator implies: its quantized tensors, its bias, and what it computes with them.
+
+Names tell which scale and zero point belong together: ``<tensor>_scale`` and ``<tensor>_zero_point`` are those of the
+input ``<tensor>``, in any case; those of no input are the output's. Inputs that repeat are tensor, scale, zero point.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Node
+from qrun.ir.schema import MS
+from qrun.ops._op import REGISTRY, Granularity, Real, find
+
+_UNRUN = {(MS, "QLinearReduceMean"): "data data_scale data_zero_point reduced_scale reduced_zero_point"}
+"""Inputs of operators that have no kernel, but whose scales and zero points can be judged."""
+_GROUP = ("tensor", "scale", "zero_point")
+_SUFFIXES = ("_scale", "_zero_point")
+_INT32: frozenset[np.dtype[Any]] = frozenset([np.dtype(np.int32)])
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An input or output of a node: the specification's name, its place, and the tensor there."""
+
+    name: str
+    place: int
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quantizer:
+    """Scale and zero point of one tensor of a node, those that are given. is_output: the tensor is an output."""
+
+    tensor: Slot
+    scale: Slot | None
+    zero_point: Slot | None
+    form: Granularity
+    is_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """The bias of a node, the weight it belongs to, and how many elements it has: the weight's size along `form`."""
+
+    bias: Slot
+    weight: Slot
+    form: Granularity
+    integer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of one operator: places among its inputs; -1 for none, and for a tensor that is the output.
+
+    names:     of the inputs that do not repeat. repeats: groups of tensor, scale and zero point follow them.
+    quantized: tensor, scale, zero point and granularity; the output, if it is quantized, is the last.
+    operands:  what the real operator takes, without its bias.
+    bias:      place, and that of its weight, whose granularity it has.
+    """
+
+    names: tuple[str, ...]
+    repeats: bool
+    quantized: tuple[tuple[int, int, int, Granularity], ...]
+    operands: tuple[int, ...]
+    bias: tuple[int, int, Granularity] | None
+    integer_bias: bool
+    real: Real | None
+
+
+@cache
+def facts(domain: str, op_type: str) -> Facts | None:
+    """Of an operator's newest version; None if it has neither scales, zero points nor a bias."""
+    definition = find(domain, op_type, sys.maxsize)
+    if definition is None:
+        names = _UNRUN.get((domain, op_type), "").split()
+        return Facts(tuple(names), False, _rows(names, {}), (0,), None, False, None) if names else None
+    real = definition.computes
+    if real is None:
+        return None
+    names = [p.name for p in definition.inputs if not p.variadic]
+    place, integer = None, False
+    if real.bias:
+        weight, form = list(real.per.items())[-1]
+        place = (names.index(real.bias), names.index(weight), form)
+        integer = definition.formals(definition.since)[place[0]].types == _INT32
+    operands = tuple(at for at, name in enumerate(names) if not name.endswith(_SUFFIXES) and name != real.bias)
+    return Facts(tuple(names), definition.inputs[-1].variadic, _rows(names, real.per), operands, place, integer, real)
+
+
+def _rows(names: Sequence[str], per: Mapping[str, Granularity]) -> tuple[tuple[int, int, int, Granularity], ...]:
+    """Tensor, scale, zero point and granularity; the output last."""
+    places = {name.lower(): at for at, name in enumerate(names)}
+    forms = {name.lower(): form for name, form in per.items()}
+    owners = dict.fromkeys(name.removesuffix(s) for name in places for s in _SUFFIXES if name.endswith(s))
+
+    def at(name: str) -> int:
+        return places.get(name, -1)
+
+    rows = [(at(o), at(f"{o}_scale"), at(f"{o}_zero_point"), forms.get(o, "tensor")) for o in owners]
+    return tuple(sorted(rows, key=lambda row: row[0] % len(names)))
+
+
+def quantized_operators(*forms: Granularity) -> tuple[tuple[str, str], ...]:
+    """Domain and type of the operators with scales or zero points (of these granularities), by name."""
+    known = sorted({*REGISTRY, *_UNRUN}, key=lambda key: (key[1], key[0]))
+    found = ((key, facts(*key)) for key in known)
+    return tuple(key for key, f in found if f and any(not forms or row[3] in forms for row in f.quantized))
+
+
+def input_name(node: Node, place: int) -> str:
+    """The specification's name of an input of a quantized operator, else ``input N``."""
+    known = facts(node.domain, node.op_type)
+    if known is None:
+        return f"input {place}"
+    if place < len(known.names):
+        return known.names[place]
+    number, which = divmod(place - len(known.names), len(_GROUP))
+    return f"{_GROUP[which]}[{number}]" if known.repeats else str(place)
+
+
+def quantizers(node: Node) -> Iterator[Quantizer]:
+    """The scales and zero points of a node, each with its tensor."""
+    known = facts(node.domain, node.op_type)
+    if known is None:
+        return
+    for tensor, scale, zero_point, form in known.quantized:
+        owner = _output(node) if tensor < 0 else _slot(node, known, tensor)
+        if owner:
+            yield Quantizer(owner, _slot(node, known, scale), _slot(node, known, zero_point), form, tensor < 0)
+    if known.repeats:
+        for start in range(len(known.names), len(node.inputs) - len(_GROUP) + 1, len(_GROUP)):
+            slots = [Slot(input_name(node, p), p, node.inputs[p]) for p in range(start, start + len(_GROUP))]
+            yield Quantizer(slots[0], slots[1], slots[2] if slots[2].tensor else None, "tensor")
+
+
+def bias(node: Node) -> Bias | None:
+    """The bias of a node, if its operator has one and it is given."""
+    known = facts(node.domain, node.op_type)
+    if known is None or known.bias is None:
+        return None
+    place, weight, form = known.bias
+    slot, owner = _slot(node, known, place), _slot(node, known, weight)
+    return Bias(slot, owner, form, known.integer_bias) if slot and owner else None
+
+
+def _output(node: Node) -> Slot | None:
+    return Slot("output", 0, node.outputs[0]) if node.outputs else None
+
+
+def _slot(node: Node, known: Facts, place: int) -> Slot | None:
+    if not 0 <= place < len(node.inputs) or not node.inputs[place]:
+        return None
+    return Slot(known.names[place], place, node.inputs[place])
