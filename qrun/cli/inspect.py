@@ -39,12 +39,13 @@ def command(ctx: click.Context, out: Out, model: str, nodes: bool, tensor: tuple
     """Show inputs, outputs, operators and quantization of a model."""
     from qrun.ir import load
     from qrun.ir.infer import with_inferred
+    from qrun.ops import expansion
     from qrun.report.inspect import inspect_fields, match_stored, print_nodes, print_overview, print_tensors
     from qrun.report.modelfacts import ModelFacts
 
     source = read_model(model, ())
     loaded = load(source, source="stdin" if model == "-" else "")
-    facts = ModelFacts(with_inferred(loaded, source))
+    facts = ModelFacts(with_inferred(loaded, source, expansion))
     tensors = match_stored(facts, tensor) if tensor else None
     if format == "json":
         from qrun.report.json import document

@@ -9,7 +9,7 @@ import numpy as np
 from qrun.comparing.matching_writer import Writer, is_quantize, moves
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
-from qrun.ops import find
+from qrun.ops import Bias, Quantizer, bias, find, operands, parameter_axis, quantizers, real_operator
 
 _ON_CODES = ("MaxPool", "GlobalMaxPool")
 """Operators, besides those that move elements, that may run on codes because rounding is monotonic."""
@@ -24,8 +24,8 @@ def unfold(model: Model) -> tuple[Node, ...]:
     for node in model.nodes:
         if node.index in writer.done or not any(node.outputs):
             continue
-        form = _FORMS.get((node.domain, node.op_type))
-        if not (form and form(writer, node)) and not _moved(writer, node):
+        form = _SPECIAL.get((node.domain, node.op_type), _quantized)
+        if not form(writer, node) and not _moved(writer, node):
             writer.put(node)
     return tuple(_needed(writer.nodes, {v.name for v in model.outputs}))
 
@@ -64,16 +64,51 @@ def _inputs(node: Node, count: int) -> tuple[str, ...]:
     return (*node.inputs, *[""] * count)[:count]
 
 
-def _conv(writer: Writer, node: Node) -> bool:
-    x, xs, xz, w, ws, wz, ys, yz, bias = _inputs(node, 9)
-    if node.attributes.get("channels_last", 0):
+def _quantized(writer: Writer, node: Node) -> bool:
+    """DequantizeLinear, the real operator, QuantizeLinear."""
+    definition, found, b = real_operator(node), operands(node), bias(node)
+    if definition is None or definition.op_type == "Identity" or node.attributes.get("channels_last", 0):
         return False
-    data, weights = writer.real(node, x, xs, xz), writer.real(node, w, ws, wz, axis=0)
-    scale = writer.make(node, "Mul", 14, (xs, ws)) if bias else ""
-    biases = (writer.real(node, bias, _flat(writer, node, scale, ws), axis=0),) if bias else ()
-    kept = {k: v for k, v in node.attributes.items() if k != "channels_last"}
-    y = writer.make(node, "Conv", 11, (data, weights, *biases), "", kept)
-    return writer.round(node, y, ys, yz, node.outputs[0])
+    given = [q for _, q in found if q]
+    if any(q.form == "row" for q in given) and any(_wide(writer, q) for q in given):
+        return False
+    real = [_dequantized(writer, node, q) if q else name for name, q in found]
+    if b and b.integer:
+        real.append(_int32_bias(writer, node, b, *[q.scale.tensor for q in given if q.scale]))
+    out = next((q for q in quantizers(node) if q.is_output and (q.zero_point or definition.op_type != "Gemm")), None)
+    kept = {k: v for k, v in node.attributes.items() if k not in ("channels_last", "opset")}
+    opset = node.attributes.get("opset")
+    since = 11 if isinstance(opset, int) and opset < 13 else definition.since
+    added = b if b and not b.integer else None
+    y = writer.make(node, definition.op_type, since, tuple(real), "" if out or added else node.outputs[0], kept)
+    if added:
+        writer.make(node, "Add", 14, (y, added.bias.tensor), node.outputs[0])
+    return out is None or writer.round(node, y, *_parameters(out), node.outputs[0])
+
+
+def _parameters(q: Quantizer) -> tuple[str, str]:
+    return q.scale.tensor if q.scale else "", q.zero_point.tensor if q.zero_point else ""
+
+
+def _dequantized(writer: Writer, node: Node, q: Quantizer) -> str:
+    scale, zero = _parameters(q)
+    axis = {} if q.form == "tensor" else {"axis": parameter_axis(node, q.form)}
+    return writer.real(node, q.tensor.tensor, scale, zero, **axis)
+
+
+def _wide(writer: Writer, q: Quantizer) -> bool:
+    """Is the scale known to have more than one axis?"""
+    value = writer.model.constant(_parameters(q)[0])
+    return value is not None and value.ndim > 1
+
+
+def _int32_bias(writer: Writer, node: Node, b: Bias, x_scale: str, w_scale: str) -> str:
+    """Its scale is the product of the operands' scales, and of alpha in Gemm."""
+    gemm = b.form == "gemm"
+    alpha = writer.number(node, np.array(node.attributes.get("alpha", 1.0), np.float32)) if gemm else ""
+    scale = writer.make(node, "Mul", 14, (x_scale, w_scale))
+    scale = writer.make(node, "Mul", 14, (scale, alpha)) if gemm else scale
+    return writer.real(node, b.bias.tensor, _flat(writer, node, scale, w_scale), axis=-1 if gemm else 0)
 
 
 def _flat(writer: Writer, node: Node, scale: str, like: str) -> str:
@@ -83,83 +118,15 @@ def _flat(writer: Writer, node: Node, scale: str, like: str) -> str:
     return writer.make(node, "Reshape", 14, (scale, writer.number(node, shape)))
 
 
-def _matmul(writer: Writer, node: Node) -> bool:
-    a, as_, az, b, bs, bz, ys, yz = _inputs(node, 8)
-    if any((value := writer.model.constant(name)) is not None and value.ndim > 1 for name in (as_, bs)):
-        return False
-    y = writer.make(node, "MatMul", 13, (writer.real(node, a, as_, az, axis=-2), writer.real(node, b, bs, bz, axis=-1)))
-    return writer.round(node, y, ys, yz, node.outputs[0])
-
-
-def _gemm(writer: Writer, node: Node) -> bool:
-    a, as_, az, b, bs, bz, c, ys, yz = _inputs(node, 9)
-    transposed = bool(node.attributes.get("transB", 0))
-    data = writer.real(node, a, as_, az)
-    weights = writer.real(node, b, bs, bz, axis=0 if transposed else 1)
-    biases: tuple[str, ...] = ()
-    if c:
-        alpha = writer.number(node, np.array(node.attributes.get("alpha", 1.0), np.float32))
-        scale = writer.make(node, "Mul", 14, (writer.make(node, "Mul", 14, (as_, bs)), alpha))
-        biases = (writer.real(node, c, _flat(writer, node, scale, bs), axis=-1),)
-    output = "" if yz else node.outputs[0]
-    y = writer.make(node, "Gemm", 13, (data, weights, *biases), output, node.attributes)
-    return writer.round(node, y, ys, yz, node.outputs[0]) if yz else True
-
-
-def _binary(op: str) -> Callable[[Writer, Node], bool]:
-    def form(writer: Writer, node: Node) -> bool:
-        a, as_, az, b, bs, bz, ys, yz = _inputs(node, 8)
-        y = writer.make(node, op, 14, (writer.real(node, a, as_, az), writer.real(node, b, bs, bz)))
-        return writer.round(node, y, ys, yz, node.outputs[0])
-
-    return form
-
-
-def _unary(op: str, version: int) -> Callable[[Writer, Node], bool]:
-    def form(writer: Writer, node: Node) -> bool:
-        x, xs, xz, ys, yz = _inputs(node, 5)
-        if node.attributes.get("channels_last", 0):
-            return False
-        kept = {k: v for k, v in node.attributes.items() if k not in ("channels_last", "opset")}
-        opset = node.attributes.get("opset", version)
-        since = 11 if op == "Softmax" and isinstance(opset, int) and opset < 13 else version
-        y = writer.make(node, op, since, (writer.real(node, x, xs, xz),), "", kept)
-        return writer.round(node, y, ys, yz, node.outputs[0])
-
-    return form
-
-
-def _concat(writer: Writer, node: Node) -> bool:
-    ys, yz, *parts = node.inputs
-    real = tuple(writer.real(node, *parts[at : at + 3]) for at in range(0, len(parts), 3))
-    return writer.round(node, writer.make(node, "Concat", 13, real, "", node.attributes), ys, yz, node.outputs[0])
-
-
-def _where(writer: Writer, node: Node) -> bool:
-    condition, x, xs, xz, y, ys, yz, zs, zz = _inputs(node, 9)
-    real = writer.make(node, "Where", 16, (condition, writer.real(node, x, xs, xz), writer.real(node, y, ys, yz)))
-    return writer.round(node, real, zs, zz, node.outputs[0])
-
-
-def _to_float(writer: Writer, node: Node) -> bool:
-    """MatMulIntegerToFloat."""
-    a, b, as_, bs, az, bz, bias = _inputs(node, 7)
-    real = (writer.real(node, a, as_, az, axis=-2), writer.real(node, b, bs, bz, axis=-1))
-    return _plus(writer, node, real, bias)
-
-
 def _dynamic(writer: Writer, node: Node) -> bool:
     """DynamicQuantizeMatMul."""
-    a, b, bs, bz, bias = _inputs(node, 5)
+    a, b, bs, bz, added = _inputs(node, 5)
     parts = tuple(writer.name(f"{node.label}/{part}") for part in ("codes", "scale", "zero_point"))
     writer.nodes.append(Node(node.index, node.label, "", "DynamicQuantizeLinear", 11, (a,), parts, {}))
-    return _plus(writer, node, (writer.real(node, *parts), writer.real(node, b, bs, bz, axis=-1)), bias)
-
-
-def _plus(writer: Writer, node: Node, real: tuple[str, str], bias: str) -> bool:
-    y = writer.make(node, "MatMul", 13, real, "" if bias else node.outputs[0])
-    if bias:
-        writer.make(node, "Add", 14, (y, bias), node.outputs[0])
+    real = (writer.real(node, *parts), writer.real(node, b, bs, bz, axis=-1))
+    y = writer.make(node, "MatMul", 13, real, "" if added else node.outputs[0])
+    if added:
+        writer.make(node, "Add", 14, (y, added), node.outputs[0])
     return True
 
 
@@ -208,21 +175,7 @@ def _factors(model: Model, name: str) -> tuple[str, ...]:
     return node.inputs if node is not None and node.op_type == "Mul" and not node.domain else (name,)
 
 
-_FORMS: Mapping[tuple[str, str], Callable[[Writer, Node], bool]] = {
-    ("", "QLinearConv"): _conv,
-    (MS, "QLinearConv"): _conv,
-    ("", "QLinearMatMul"): _matmul,
-    (MS, "QGemm"): _gemm,
-    (MS, "QLinearAdd"): _binary("Add"),
-    (MS, "QLinearMul"): _binary("Mul"),
-    (MS, "QLinearSigmoid"): _unary("Sigmoid", 13),
-    (MS, "QLinearLeakyRelu"): _unary("LeakyRelu", 16),
-    (MS, "QLinearSoftmax"): _unary("Softmax", 13),
-    (MS, "QLinearAveragePool"): _unary("AveragePool", 10),
-    (MS, "QLinearGlobalAveragePool"): _unary("GlobalAveragePool", 1),
-    (MS, "QLinearConcat"): _concat,
-    (MS, "QLinearWhere"): _where,
-    (MS, "MatMulIntegerToFloat"): _to_float,
+_SPECIAL: Mapping[tuple[str, str], Callable[[Writer, Node], bool]] = {
     (MS, "DynamicQuantizeMatMul"): _dynamic,
     ("", "MatMulInteger"): _integer("MatMul", 13, -1),
     ("", "ConvInteger"): _integer("Conv", 11, 0),

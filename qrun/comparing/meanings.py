@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qrun.comparing.causes import spread
-from qrun.comparing.matching_writer import is_dequantize, moves
+from qrun.comparing.matching_writer import moves
 from qrun.ir import Array, Model, Node
-from qrun.ops import find
+from qrun.ops import Quantizer, parameter_axis, quantizers
 
 _KEEPS = ("MaxPool", "GlobalMaxPool")
 """Operators, besides those that move elements, whose codes mean what those of their first input do."""
@@ -112,37 +112,18 @@ def _keeps(node: Node) -> bool:
 
 
 def _made(node: Node, name: str) -> Meaning | None:
-    """By the parameters ..._scale and ..._zero_point that belong to no input."""
     if node.op_type == "DynamicQuantizeLinear" and not node.domain:
         return Meaning(node.outputs[1], node.outputs[2]) if name == node.outputs[0] and len(node.outputs) > 2 else None
-    names = _parameters(node)
-    tensors = {known for known in names if not known.endswith(("_scale", "_zero_point"))}
-    place = next((at for at, p in enumerate(names) if p.endswith("_scale") and p[:-6] not in tensors), None)
-    return None if place is None or name != node.outputs[0] else _meaning(node, names[place][:-6], names)
+    return next(
+        (_meaning(node, q) for q in quantizers(node) if q.is_output and q.scale and q.tensor.tensor == name), None
+    )
 
 
 def _taken(node: Node, place: int) -> Meaning | None:
-    if node.op_type == "QLinearConcat":
-        return Meaning(node.inputs[place + 1], node.inputs[place + 2]) if place >= 2 and place % 3 == 2 else None
-    names = _parameters(node)
-    return _meaning(node, names[place], names) if place < len(names) else None
+    found = (q for q in quantizers(node) if not q.is_output and q.scale and q.tensor.place == place)
+    return next((_meaning(node, q) for q in found), None)
 
 
-def _parameters(node: Node) -> list[str]:
-    """The specification's names of the inputs, in lower case."""
-    definition = find(node.domain, node.op_type, node.version)
-    return [p.name.lower() for p in definition.inputs] if definition is not None else []
-
-
-def _meaning(node: Node, tensor: str, names: list[str]) -> Meaning | None:
-    given = {name: node.inputs[at] for at, name in enumerate(names) if at < len(node.inputs)}
-    scale = given.get(f"{tensor}_scale", "")
-    return Meaning(scale, given.get(f"{tensor}_zero_point", ""), _axis(node, tensor)) if scale else None
-
-
-def _axis(node: Node, tensor: str) -> int:
-    """Filters of a convolution, rows of a matrix product's left side and columns of its right one have scales of their own."""
-    axis = node.attributes.get("axis", 1)
-    if is_dequantize(node) or node.op_type == "QuantizeLinear":
-        return axis if isinstance(axis, int) else 1
-    return 0 if tensor == "w" else -1 if tensor == "b" else -2
+def _meaning(node: Node, q: Quantizer) -> Meaning:
+    axis = parameter_axis(node, q.form)
+    return Meaning(q.scale.tensor if q.scale else "", q.zero_point.tensor if q.zero_point else "", axis)

@@ -8,11 +8,10 @@ import ml_dtypes
 import numpy as np
 
 from qrun.ir import Array, Node
-from qrun.ops import Context, OpDef, find
+from qrun.ops import Context, OpDef, Slot, facts, find, operands, quantizers, real_operator
 
 NEAR = 1e-5
 """Steps of the output (LSB) within which a value counts as a tie."""
-_MS = "com.microsoft"
 _CODES = {
     np.dtype(t)
     for t in (np.uint8, np.int8, np.uint16, np.int16, np.int32, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2)
@@ -26,9 +25,10 @@ def before_rounding(node: Node, values: Values) -> Array | None:
 
     values: the node's inputs. None if this is not known for the operator or these forms.
     """
-    function = _KNOWN.get((node.domain, node.op_type))
-    if function is None:
+    known = facts(node.domain, node.op_type)
+    if known is None or known.real is None or not known.rounds:
         return None
+    function = _KNOWN.get(known.real.op_type, _of_float)
     with np.errstate(all="ignore"):
         try:
             return function(node, values)
@@ -127,32 +127,24 @@ def _unless_wrapped(acc: Array, factor: Array, zero: Array | None) -> Array | No
     return np.asarray(acc * factor + _one(zero))
 
 
-def _pointwise(function: Callable[[Array, Array], Array]) -> Callable[[Node, Values], Array | None]:
-    def value(node: Node, values: Values) -> Array | None:
-        a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = (*values, None)[:8]
-        real = function((_f64(a) - _one(a_zero)) * _one(a_scale), (_f64(b) - _one(b_zero)) * _one(b_scale))
-        return np.asarray(real / _one(c_scale) + _one(c_zero))
+def _of_float(node: Node, values: Values) -> Array | None:
+    """DequantizeLinear, the float operator in float64, QuantizeLinear without rounding."""
 
-    return value
+    def value(slot: Slot | None) -> Array:
+        return _one(values[slot.place] if slot and slot.place < len(values) else None)
 
-
-def _of_float(op_type: str, version: int) -> Callable[[Node, Values], Array | None]:
-    """Of a node that computes a function of one dequantized tensor: inputs x, its parameters, y's parameters."""
-
-    def value(node: Node, values: Values) -> Array | None:
-        x, x_scale, x_zero, y_scale, y_zero = (*values, None)[:5]
-        function = find("", op_type, version)
-        if function is None or x is None:
-            return None
-        attributes = {k: v for k, v in node.attributes.items() if k in function.attributes}
-        real = (_f64(x) - _one(x_zero)) * _one(x_scale)
-        last = bool(node.attributes.get("channels_last", 0)) and x.ndim > 2
-        real = np.moveaxis(real, -1, 1) if last else real
-        made = function.reference(real, **attributes, **_context(function))
-        made = made[0] if isinstance(made, tuple) else made
-        return np.asarray((np.moveaxis(made, 1, -1) if last else made) / _one(y_scale) + _one(y_zero))
-
-    return value
+    function, given = real_operator(node), dict(zip(node.inputs, values, strict=False))
+    found = [(x, q) for name, q in operands(node) if (x := given.get(name)) is not None]
+    if function is None or len(found) != len(operands(node)):
+        return None
+    real = [x if q is None else (_f64(x) - value(q.zero_point)) * value(q.scale) for x, q in found]
+    last = bool(node.attributes.get("channels_last", 0)) and real[0].ndim > 2
+    real = [np.moveaxis(x, -1, 1) for x in real] if last else real
+    attributes = {k: v for k, v in node.attributes.items() if k in function.attributes}
+    made = function.reference(*real, **attributes, **_context(function))
+    made = made[0] if isinstance(made, tuple) else made
+    out = next(q for q in quantizers(node) if q.is_output)
+    return np.asarray((np.moveaxis(made, 1, -1) if last else made) / value(out.scale) + value(out.zero_point))
 
 
 def _context(function: OpDef) -> dict[str, Context]:
@@ -170,18 +162,11 @@ def _softmax(node: Node, values: Values) -> Array | None:
     return np.asarray(powers / powers.sum(axis=whole, keepdims=True) / _one(y_scale) + _one(y_zero))
 
 
-_KNOWN: Mapping[tuple[str, str], Callable[[Node, Values], Array | None]] = {
-    ("", "QuantizeLinear"): _quantize,
-    (_MS, "QuantizeLinear"): _quantize,
-    ("", "QLinearConv"): _conv,
-    (_MS, "QLinearConv"): _conv,
-    ("", "QLinearMatMul"): _matmul,
-    (_MS, "QGemm"): _gemm,
-    (_MS, "QLinearAdd"): _pointwise(np.add),
-    (_MS, "QLinearMul"): _pointwise(np.multiply),
-    (_MS, "QLinearAveragePool"): _of_float("AveragePool", 19),
-    (_MS, "QLinearGlobalAveragePool"): _of_float("GlobalAveragePool", 1),
-    (_MS, "QLinearLeakyRelu"): _of_float("LeakyRelu", 16),
-    (_MS, "QLinearSigmoid"): _of_float("Sigmoid", 13),
-    (_MS, "QLinearSoftmax"): _softmax,
+_KNOWN: Mapping[str, Callable[[Node, Values], Array | None]] = {
+    "Identity": _quantize,
+    "Conv": _conv,
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "Softmax": _softmax,
 }
+"""By the real operator: quantizing with scales along an axis, and those whose sums are exact integers."""

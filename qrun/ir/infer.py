@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,52 +23,26 @@ MAX_BYTES = 2**31 - 1
 """What onnx.shape_inference takes: one serialized protobuf."""
 
 
-@dataclass(frozen=True, slots=True)
-class Computes:
-    """A quantized operator as DequantizeLinear, a standard operator and QuantizeLinear.
+Expand = Callable[[str, str, int], tuple[str, Sequence[tuple[int, int | None]], int | None] | None]
+"""Of a domain, an operator and its number of inputs: what it computes between DequantizeLinear and QuantizeLinear.
 
-    pairs: places of its operands and of their scales (None: not quantized); none: from place 2 on, every three.
-    scale: the place of the output's scale, which its zero point follows; None: the output is not quantized.
-    """
-
-    op_type: str
-    pairs: Sequence[tuple[int, int | None]]
-    scale: int | None
+That is a standard operator; places of its operands and of their scales (None: not quantized); and the place of the output's
+scale, which its zero point follows (None: the output is not quantized). None for operators that ONNX infers itself.
+"""
 
 
-_ONE, _TWO = ((0, 1),), ((0, 1), (3, 4))
-PLAIN = {
-    "QuantizeLinear": Computes("Identity", ((0, None),), 1),
-    "DequantizeLinear": Computes("Identity", _ONE, None),
-    "QLinearConv": Computes("Conv", _TWO, 6),
-    "QLinearAdd": Computes("Add", _TWO, 6),
-    "QLinearMul": Computes("Mul", _TWO, 6),
-    "QGemm": Computes("Gemm", _TWO, 7),
-    "QLinearWhere": Computes("Where", ((0, None), (1, 2), (4, 5)), 7),
-    "QLinearConcat": Computes("Concat", (), 0),
-    "QLinearAveragePool": Computes("AveragePool", _ONE, 3),
-    "QLinearGlobalAveragePool": Computes("GlobalAveragePool", _ONE, 3),
-    "QLinearSigmoid": Computes("Sigmoid", _ONE, 3),
-    "QLinearLeakyRelu": Computes("LeakyRelu", _ONE, 3),
-    "QLinearSoftmax": Computes("Softmax", _ONE, 3),
-    "MatMulIntegerToFloat": Computes("MatMul", ((0, 2), (1, 3)), None),
-    "DynamicQuantizeMatMul": Computes("MatMul", ((0, None), (1, 2)), None),
-}
-"""Operators of com.microsoft (onnxruntime, docs/ContribOperators.md)."""
-
-
-def with_inferred(model: Model, source: str | Path | bytes) -> Model:
+def with_inferred(model: Model, source: str | Path | bytes, expand: Expand) -> Model:
     """The model with what follows from its inputs and operators among its types; what the file states comes first."""
     found = {v.name: v for v in (*model.inputs, *model.outputs)}
     stated = {name: value for name, value in {**found, **model.types}.items() if value.shape is not None}
-    return replace(model, types={**model.types, **infer(source), **stated})
+    return replace(model, types={**model.types, **infer(source, expand), **stated})
 
 
-def infer(source: str | Path | bytes) -> Mapping[str, TensorType]:
+def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType]:
     """Name to type and shape for the tensors of the main graph, as far as ONNX infers them; nothing if that fails.
 
-    Of operators that ONNX does not define, those of PLAIN are inferred as what they compute; others end the inference on
-    their paths.
+    Of operators that ONNX does not define, those with an expansion are inferred as what they compute; others end the
+    inference on their paths.
     """
     data = source if isinstance(source, bytes) else read_file(Path(source))
     if len(data) > MAX_BYTES:
@@ -78,7 +52,7 @@ def infer(source: str | Path | bytes) -> Mapping[str, TensorType]:
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
         named = {name for node in proto.graph.node for name in node.output}
-        nodes = [plain for node in proto.graph.node for plain in _plain(node)]
+        nodes = [plain for node in proto.graph.node for plain in _plain(node, expand)]
         del proto.graph.node[:]
         proto.graph.node.extend(nodes)
         graph = onnx.shape_inference.infer_shapes(proto, strict_mode=False).graph
@@ -88,7 +62,11 @@ def infer(source: str | Path | bytes) -> Mapping[str, TensorType]:
 
 
 def infer_node(
-    node: Node, opsets: Mapping[str, int], types: Mapping[str, TensorType], values: Mapping[str, Array]
+    node: Node,
+    opsets: Mapping[str, int],
+    types: Mapping[str, TensorType],
+    values: Mapping[str, Array],
+    expand: Expand,
 ) -> Mapping[str, TensorType]:
     """Name to type and shape for what one node makes, as far as ONNX infers them; nothing if that fails.
 
@@ -97,7 +75,7 @@ def infer_node(
     found = dict(types)
     try:
         imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-        for proto in _plain(_known(node)):
+        for proto in _plain(_known(node), expand):
             definition = onnx.defs.get_schema(proto.op_type, opsets.get(proto.domain, 1), proto.domain)
             inputs = [name for name in proto.input if name]
             given = {name: _type_proto(found[name]) for name in inputs}
@@ -131,31 +109,32 @@ def node_proto(node: Node) -> onnx.NodeProto:
     return helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain, **plain)
 
 
-def _plain(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+def _plain(node: onnx.NodeProto, expand: Expand) -> Sequence[onnx.NodeProto]:
     """The node, or the standard nodes that make tensors of the same types and shapes."""
     try:
-        return list(_standard(node))
+        return list(_standard(node, expand))
     except IndexError:
         return [node]
 
 
-def _standard(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+def _standard(node: onnx.NodeProto, expand: Expand) -> Iterator[onnx.NodeProto]:
     """Raises IndexError where an input or output is missing."""
-    computes = PLAIN.get(node.op_type) if node.domain == "com.microsoft" else None
+    computes = expand(node.domain, node.op_type, len(node.input))
     attributes = {a.name: a for a in node.attribute}
     turned = attributes.pop("channels_last", None)
     if computes is None or (turned is not None and turned.i):
         yield node
         return
+    op_type, operands, out = computes
     inputs = []
-    for place, scale in computes.pairs or [(p, p + 1) for p in range(2, len(node.input) - 1, 3)]:
+    for place, scale in operands:
         inputs.append(node.input[place])
         if scale is not None:
             inputs[-1] = f"{node.output[0]} <- {len(inputs)} {inputs[-1]}"
             yield helper.make_node("DequantizeLinear", [node.input[place], node.input[scale]], inputs[-1:])
-    scales = [] if computes.scale is None else node.input[computes.scale : computes.scale + 2]
+    scales = [] if out is None else node.input[out : out + 2]
     made = f"{node.output[0]} <-" if any(scales) else node.output[0]
-    float_node = helper.make_node(computes.op_type, inputs, [made])
+    float_node = helper.make_node(op_type, inputs, [made])
     float_node.attribute.extend(attributes.values())
     yield float_node
     if any(scales):

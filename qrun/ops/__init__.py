@@ -9,7 +9,21 @@ from pkgutil import iter_modules
 
 from qrun.ops._context import Arith, Context, Observation
 from qrun.ops._op import REGISTRY, Granularity, OpDef, find, near_operators, op
-from qrun.ops._quantized import Bias, Quantizer, Slot, bias, facts, input_name, quantized_operators, quantizers
+from qrun.ops._quantized import (
+    Bias,
+    Facts,
+    Quantizer,
+    Slot,
+    bias,
+    expansion,
+    facts,
+    input_name,
+    operands,
+    parameter_axis,
+    quantized_operators,
+    quantizers,
+    real_operator,
+)
 
 for _module in iter_modules(__path__):
     if not _module.name.startswith("_"):
@@ -18,12 +32,17 @@ for _module in iter_modules(__path__):
 __all__ = ["REGISTRY", "Arith", "Context", "Observation", "OpDef", "find", "near_operators", "op"]
 __all__ += [
     "Bias",
+    "Facts",
     "Granularity",
     "Quantizer",
     "Slot",
     "bias",
+    "expansion",
     "facts",
     "input_name",
+    "operands",
+    "parameter_axis",
     "quantized_operators",
     "quantizers",
+    "real_operator",
 ]

@@ -16,7 +16,7 @@ import numpy as np
 
 from qrun.ir import Node
 from qrun.ir.schema import MS
-from qrun.ops._op import REGISTRY, Granularity, Real, find
+from qrun.ops._op import REGISTRY, Granularity, OpDef, Real, find
 
 _UNRUN = {(MS, "QLinearReduceMean"): "data data_scale data_zero_point reduced_scale reduced_zero_point"}
 """Inputs of operators that have no kernel, but whose scales and zero points can be judged."""
@@ -73,6 +73,11 @@ class Facts:
     integer_bias: bool
     real: Real | None
 
+    @property
+    def rounds(self) -> bool:
+        """Is the output quantized?"""
+        return any(row[0] < 0 for row in self.quantized)
+
 
 @cache
 def facts(domain: str, op_type: str) -> Facts | None:
@@ -114,6 +119,20 @@ def quantized_operators(*forms: Granularity) -> tuple[tuple[str, str], ...]:
     return tuple(key for key, f in found if f and any(not forms or row[3] in forms for row in f.quantized))
 
 
+def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[int, int | None]], int | None] | None:
+    """The real operator of one of com.microsoft, places of its operands and their scales, and that of the output's scale.
+
+    None for an operator that is not quantized, or that ONNX defines. inputs: how many the node has.
+    """
+    known = facts(domain, op_type)
+    if known is None or known.real is None or domain != MS:
+        return None
+    scales = {row[0]: row[1] for row in known.quantized}
+    repeated = range(len(known.names), inputs - 1, len(_GROUP)) if known.repeats else ()
+    operands = [(place, scales.get(place)) for place in known.operands] + [(place, place + 1) for place in repeated]
+    return known.real.op_type, operands, scales.get(-1)
+
+
 def input_name(node: Node, place: int) -> str:
     """The specification's name of an input of a quantized operator, else ``input N``."""
     known = facts(node.domain, node.op_type)
@@ -138,6 +157,31 @@ def quantizers(node: Node) -> Iterator[Quantizer]:
         for start in range(len(known.names), len(node.inputs) - len(_GROUP) + 1, len(_GROUP)):
             slots = [Slot(input_name(node, p), p, node.inputs[p]) for p in range(start, start + len(_GROUP))]
             yield Quantizer(slots[0], slots[1], slots[2] if slots[2].tensor else None, "tensor")
+
+
+def operands(node: Node) -> list[tuple[str, Quantizer | None]]:
+    """What the real operator takes, without its bias: tensors, with their scales and zero points if they are quantized."""
+    known = facts(node.domain, node.op_type)
+    found = {q.tensor.place: q for q in quantizers(node) if not q.is_output}
+    places = known.operands if known else ()
+    repeated = sorted(place for place in found if known and place >= len(known.names))
+    return [(node.inputs[at] if at < len(node.inputs) else "", found.get(at)) for at in (*places, *repeated)]
+
+
+def real_operator(node: Node) -> OpDef | None:
+    """The newest version of the operator that a quantized node computes with real numbers."""
+    known = facts(node.domain, node.op_type)
+    return find("", known.real.op_type, sys.maxsize) if known and known.real and known.quantized else None
+
+
+def parameter_axis(node: Node, form: Granularity) -> int:
+    """The axis of a tensor along which its scales lie, if it has more than one."""
+    if form == "axis":
+        axis = node.attributes.get("axis", 1)
+        return axis if isinstance(axis, int) else 1
+    if form == "gemm":
+        return 0 if node.attributes.get("transB", 0) else 1
+    return {"row": -2, "column": -1}.get(form, 0)
 
 
 def bias(node: Node) -> Bias | None:

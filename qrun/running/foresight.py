@@ -10,7 +10,7 @@ import numpy as np
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, over_limit
-from qrun.ops import Context
+from qrun.ops import Context, expansion
 from qrun.running.plan import Step
 
 SMALL, BYTES = 1024, 1 << 16
@@ -94,7 +94,8 @@ class _Told:
                 self._see(name, array)
         if any(name and name not in self.types for name in node.outputs) and all(name in self.types for name in names):
             known = {name: self.types[name] for name in names}
-            self.types |= infer_node(node, self.opsets, known, {n: self.values[n] for n in names if n in self.values})
+            values = {n: self.values[n] for n in names if n in self.values}
+            self.types |= infer_node(node, self.opsets, known, values, expansion)
 
     def _stand_in(self, name: str) -> Array | None:
         """An array of the tensor's shape that takes no memory."""

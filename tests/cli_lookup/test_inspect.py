@@ -172,9 +172,10 @@ def test_shapes_that_the_file_does_not_state_are_inferred(capsys: pytest.Capture
 
 def test_inference_that_fails_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from qrun.ir.infer import infer
+    from qrun.ops import expansion
 
-    assert infer(b"nonsense") == {}
-    assert infer(b"") == {}
+    assert infer(b"nonsense", expansion) == {}
+    assert infer(b"", expansion) == {}
     turned = CONV.replace("uint8[N,2,4,4] t, ", "").replace(
         "[first] t = QLinearConv(x, s, z, w, ws, wz, s, z)",
         "t = com.microsoft.QLinearAveragePool<channels_last = 1, kernel_shape = [1, 1]>(x, s, z, s, z)",
@@ -303,35 +304,39 @@ def test_shapes_are_inferred_through_quantized_operators(node: str) -> None:
     """The types and shapes that inference gives are those of a run."""
     import qrun
     from qrun.ir.infer import infer
+    from qrun.ops import expansion
 
     model = onnx.parser.parse_model(TYPED.replace("NODE", node))
     session = qrun.Session(model, backend="reference")
     feeds = {v.name: np.ones([int(str(d)) for d in v.shape or ()], v.dtype) for v in session.inputs}
     made = session.run(feeds)["y"]
-    found = infer(model.SerializeToString())
+    found = infer(model.SerializeToString(), expansion)
     assert list(found) == ["y"], "nothing but tensors of the model"
     assert (found["y"].shape, found["y"].dtype) == (made.shape, made.dtype)
 
 
 def test_every_such_operator_is_tried() -> None:
-    from qrun.ir.infer import PLAIN
+    from qrun.ops import REGISTRY, expansion
 
-    assert {node.split("microsoft.")[1].partition("(")[0].partition("<")[0] for node in QUANTIZED} == set(PLAIN)
+    known = {op_type for domain, op_type in REGISTRY if expansion(domain, op_type, 9)}
+    assert {node.split("microsoft.")[1].partition("(")[0].partition("<")[0] for node in QUANTIZED} == known
 
 
 def test_a_malformed_node_ends_the_inference_on_its_own_path_only() -> None:
     from qrun.ir.infer import infer
+    from qrun.ops import expansion
 
     nodes = "r = Relu (g) y = com.microsoft.QLinearAdd (x, s) n = Neg (r)"
-    found = infer(onnx.parser.parse_model(TYPED.replace("NODE", nodes)).SerializeToString())
+    found = infer(onnx.parser.parse_model(TYPED.replace("NODE", nodes)).SerializeToString(), expansion)
     assert (found["r"].shape, found["n"].shape) == ((2, 4), (2, 4))
 
 
 def test_macs_of_a_quantized_network() -> None:
     import qrun
     from qrun.ir.infer import with_inferred
+    from qrun.ops import expansion
 
     path = Path(__file__).parents[2] / "models" / "digits" / "qoperator" / "model.onnx"
     events = qrun.Session(path).execute({"images": np.zeros((1, 1, 8, 8), np.float32)}).events
     assert ModelFacts(load(path)).macs is None
-    assert ModelFacts(with_inferred(load(path), path)).macs == sum(e.macs for e in events) > 0
+    assert ModelFacts(with_inferred(load(path), path, expansion)).macs == sum(e.macs for e in events) > 0

@@ -324,6 +324,10 @@ def test_functions(backend: str, names: int) -> None:
         ("QLinearSoftmax", [np.array([[9, 9, 9, 9]], u8), f32(1), u8(0), f32(0.125), u8(1)], {"opset": 13}, [[3, 3, 3, 3]]),
         ("QLinearConv", [np.full((1, 2, 2), 5, u8), f32(1), u8(1), np.array([[[3], [1]]], i8), f32(1), i8(0), f32(32), u8(7)],
          {"channels_last": 1}, [[[7.5], [7.5]]]),
+        ("QLinearConcat", [f32(4), u8(1), np.array([2, 4], u8), f32(1), u8(0), np.array([5], u8), f32(3), u8(2)],
+         {"axis": 0}, [1.5, 2, 3.25]),
+        ("QLinearWhere", [np.array([True, False]), np.array([2, 2], u8), f32(1), u8(0), np.array([5], u8), f32(3), u8(2),
+                          f32(4), u8(1)], {}, [1.5, 3.25]),
     ],
 )  # fmt: skip
 def test_before_rounding(op: str, inputs: list[np.ndarray], attributes: dict[str, object], want: object) -> None:
@@ -331,7 +335,8 @@ def test_before_rounding(op: str, inputs: list[np.ndarray], attributes: dict[str
     model = qrun.load(proto)
     exact = before_rounding(model.nodes[0], [feeds.get(n) for n in model.nodes[0].inputs])
     np.testing.assert_allclose(np.asarray(exact), want, rtol=1e-12)
-    rounded = np.rint(np.asarray(want) - float(inputs[-1])) + float(inputs[-1])
+    zero = float(inputs[1] if op == "QLinearConcat" else inputs[-1])
+    rounded = np.rint(np.asarray(want) - zero) + zero
     np.testing.assert_array_equal(qrun.Session(model).run(feeds)["y0"], rounded)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from qrun.ir import Node
 from qrun.ir.schema import MS
-from qrun.ops import REGISTRY, bias, facts, quantized_operators, quantizers
+from qrun.ops import REGISTRY, bias, facts, parameter_axis, quantized_operators, quantizers
 
 _CONV = (
     "x x_scale x_zero_point tensor, w w_scale w_zero_point channel, output y_scale y_zero_point tensor",
@@ -69,3 +69,9 @@ def test_no_other_operator_has_any() -> None:
     assert {*quantized_operators(), ("", "Conv")} == set(WANTED)
     per_channel = {key for key, (rows, _) in WANTED.items() if "channel" in rows}
     assert set(quantized_operators("channel")) == per_channel
+
+
+@pytest.mark.parametrize(("turned", "axis"), [(0, 1), (1, 0)])
+def test_the_axis_of_the_columns_of_a_turned_matrix(turned: int, axis: int) -> None:
+    node = Node(0, "n", MS, "QGemm", 1, tuple("abcdefghi"), ("y",), {"transB": turned})
+    assert [parameter_axis(node, q.form) for q in quantizers(node) if q.form == "gemm"] == [axis]
