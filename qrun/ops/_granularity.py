@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from qrun.errors import OperatorError
 from qrun.ir import Array
+from qrun.ir.schema import OPSETS
 from qrun.ir.types import shape_text
 from qrun.ops._op import Shape
 from qrun.ops._quantize import BLOCK
@@ -16,6 +17,8 @@ from qrun.ops._refuse import refuse
 PER_AXIS_SINCE = (
     "convert the model to opset 13: onnx.version_converter.convert_version(model, 13); or quantize with a single scale"
 )
+_PER_TENSOR = (10, 13)
+"""The first version of ai.onnx, which has no axis, and the first that has one."""
 _PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"
 _PER_BLOCK = "export one scale per block of the axis, or without block_size"
 
@@ -94,13 +97,23 @@ def _cut(parts: tuple[Array, ...], axis: int) -> Iterator[tuple[Array, ...]]:
 
 
 def grain(
-    x: Array, scale: Array, zero: Array | None, axis: int | None, block_size: int, op: str, names: tuple[str, str]
+    x: Array,
+    scale: Array,
+    zero: Array | None,
+    axis: int | None,
+    block_size: int,
+    op_type: str,
+    version: int,
+    names: tuple[str, str],
 ) -> Grain:
     """Which granularity the shape of `scale` selects; refuses what does not fit x.
 
-    axis:  None if the operator is per tensor only. names: of the scale and the zero point.
+    axis:  counts from version 13 of ai.onnx on, and in com.microsoft. names: of the scale and the zero point.
     Source: ONNX operators, QuantizeLinear-21 (granularity, axis, block_size).
     """
+    op = f"{op_type}-{min(version, OPSETS[-1])}"
+    if _PER_TENSOR[0] <= version < _PER_TENSOR[1]:
+        axis = None
     found = _grain(x, scale, axis, block_size, op, names[0])
     both_single = scale.size == 1 and zero is not None and zero.size == 1 and zero.ndim <= 1
     if zero is not None and zero.shape != scale.shape and not both_single:

@@ -10,12 +10,6 @@ from qrun.ops._refuse import refuse
 
 
 @op("DepthToSpace", since=1, form="moves")
-def depth_to_space_1(input: Array, *, blocksize: int, ctx: Context | None = None) -> Array:
-    """DepthToSpace-13 in DCR order. Source: ONNX operators, DepthToSpace-1."""
-    return _to_space(input, blocksize, "DCR", ctx or Context())
-
-
-@op("DepthToSpace", since=11, form="moves")
 def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context | None = None) -> Array:
     """Channels to blocks of pixels: [N,C,H,W] to [N,C/b/b,H*b,W*b], b = blocksize.
 
@@ -28,12 +22,6 @@ def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Cont
 
 
 @op("SpaceToDepth", since=1, form="moves")
-def space_to_depth_1(input: Array, *, blocksize: int, ctx: Context | None = None) -> Array:
-    """SpaceToDepth-28 in DCR order. Source: ONNX operators, SpaceToDepth-13."""
-    return _to_depth(input, blocksize, "DCR", ctx or Context())
-
-
-@op("SpaceToDepth", since=28, form="moves")
 def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context | None = None) -> Array:
     """Blocks of pixels to channels: [N,C,H,W] to [N,C*b*b,H/b,W/b], b = blocksize; the inverse of DepthToSpace.
 

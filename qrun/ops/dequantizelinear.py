@@ -25,37 +25,7 @@ _NAMES = ("x_scale", "x_zero_point")
 _F32 = np.dtype(np.float32)
 
 
-@op(_OP, since=10, form="pointwise")
-def dequantize_linear_10(
-    x: Array, x_scale: Array, x_zero_point: Array | None = None, *, ctx: Context | None = None
-) -> Array:
-    """Per-tensor dequantization; see `dequantize_linear`. Source: ONNX operators, DequantizeLinear-10."""
-    return _dequantize(x, x_scale, x_zero_point, None, ctx)
-
-
-@op(_OP, since=13, form="pointwise")
-def dequantize_linear_13(
-    x: Array, x_scale: Array, x_zero_point: Array | None = None, *, axis: int = 1, ctx: Context | None = None
-) -> Array:
-    """Per-tensor or per-axis; see `dequantize_linear`. Source: ONNX operators, DequantizeLinear-13 and 19."""
-    return _dequantize(x, x_scale, x_zero_point, axis, ctx)
-
-
-@op(_OP, since=21, form="pointwise")
-def dequantize_linear_21(
-    x: Array,
-    x_scale: Array,
-    x_zero_point: Array | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    ctx: Context | None = None,
-) -> Array:
-    """As 19, with blocked scales, 16-bit and 4-bit integers. Source: ONNX operators, DequantizeLinear-21."""
-    return _dequantize(x, x_scale, x_zero_point, axis, ctx, block_size)
-
-
-@op(_OP, since=23, form="pointwise", computes=Real("Identity", {"x": "axis"}))
+@op(_OP, since=10, form="pointwise", computes=Real("Identity", {"x": "axis"}))
 def dequantize_linear(
     x: Array,
     x_scale: Array,
@@ -147,7 +117,7 @@ def _check(
     block_size, output_dtype = numbers
     target = _output_type(scale.dtype, output_dtype, ctx)
     same_type(zero, x.dtype, "x_zero_point", "x")
-    form = grain(x, scale, zero, axis, block_size, f"{_OP}-{ctx.version if ctx.version < 99 else OPSETS[-1]}", _NAMES)
+    form = grain(x, scale, zero, axis, block_size, _OP, ctx.version, _NAMES)
     if zero is not None and is_narrow(x.dtype):
         _refuse_zero_point(zero)
     note_scale(ctx, scale, "x_scale")
@@ -169,9 +139,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
     return dequantize_kernel(site, x, scale, zero, target, form)
 
 
-for _definition in (dequantize_linear_10, dequantize_linear_13, dequantize_linear_21, dequantize_linear,
-                    ms_dequantize_linear):  # fmt: skip
-    _definition.native(_lower)
+dequantize_linear.native(_lower)
+ms_dequantize_linear.native(_lower)
 
 
 def _difference(x: Array, zero: Array | None) -> Array:

@@ -29,12 +29,6 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context 
 
 
 @op("GatherND", since=11, form="moves")
-def gather_nd_11(data: Array, indices: Array, *, ctx: Context | None = None) -> Array:
-    """GatherND-12 without batch dimensions. Source: ONNX operators, GatherND-11."""
-    return _gather(data, indices, 0, ctx or Context())
-
-
-@op("GatherND", since=12, form="moves")
 def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context | None = None) -> Array:
     """Slices of data at the index tuples that lie along the last axis of indices.
 

@@ -18,12 +18,6 @@ from qrun.ops._shape import claim, scalar
 
 
 @op("Range", since=11)
-def range_11(start: Array, limit: Array, delta: Array, *, ctx: Context | None = None) -> Array:
-    """Range-27 for integers, float32 and float64. Source: ONNX operators, Range-11."""
-    return _range(start, limit, delta, ctx or Context())
-
-
-@op("Range", since=27)
 def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1, ctx: Context | None = None) -> Array:
     """start + i * delta for i from 0 to ceil((limit - start) / delta) - 1; scalars of one type to a vector.
 

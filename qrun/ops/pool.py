@@ -21,38 +21,6 @@ _LAST = ("x", "[N,spatial...,C]")
 
 
 @op("MaxPool", since=1)
-def max_pool_1(
-    X: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
-) -> Array:
-    """MaxPool-10 without dilations, ceil_mode and Indices. Source: ONNX operators, MaxPool-1."""
-    win = _window(X, kernel_shape, strides, (), pads, auto_pad, 0)
-    return _max(X, win, 0, False, ctx or Context())[0]
-
-
-@op("MaxPool", since=8)
-def max_pool_8(
-    X: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] = (),
-    storage_order: int = 0,
-    strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
-) -> State:
-    """MaxPool-10 without dilations and ceil_mode. Source: ONNX operators, MaxPool-8."""
-    ctx = ctx or Context()
-    win = _window(X, kernel_shape, strides, (), pads, auto_pad, 0)
-    return _max(X, win, storage_order, ctx.wants(1), ctx)
-
-
-@op("MaxPool", since=10)
 def max_pool(
     X: Array,
     *,
@@ -122,39 +90,6 @@ def _lower_nhwc(site: LoweringContext) -> NativeKernel:
 
 
 @op("AveragePool", since=7)
-def average_pool_7(
-    X: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    count_include_pad: int = 0,
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
-) -> Array:
-    """AveragePool-19 without dilations and ceil_mode. Source: ONNX operators, AveragePool-7."""
-    win = _window(X, kernel_shape, strides, (), pads, auto_pad, 0)
-    return _average(X, win, count_include_pad, ctx or Context())
-
-
-@op("AveragePool", since=10)
-def average_pool_10(
-    X: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
-) -> Array:
-    """AveragePool-19 without dilations. Source: ONNX operators, AveragePool-10 and AveragePool-11."""
-    win = _window(X, kernel_shape, strides, (), pads, auto_pad, ceil_mode)
-    return _average(X, win, count_include_pad, ctx or Context())
-
-
-@op("AveragePool", since=19)
 def average_pool(
     X: Array,
     *,

@@ -28,53 +28,7 @@ _SCALE8 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _PRECISIONS = (SINGLE, _HALF, _BRAIN, DOUBLE)
 
 
-@op(_OP, since=10, form="pointwise")
-def quantize_linear_10(
-    x: Array, y_scale: Array, y_zero_point: Array | None = None, *, ctx: Context | None = None
-) -> Array:
-    """Per-tensor quantization; see `quantize_linear`. Source: ONNX operators, QuantizeLinear-10."""
-    return _quantize(x, y_scale, y_zero_point, None, ctx)
-
-
-@op(_OP, since=13, form="pointwise")
-def quantize_linear_13(
-    x: Array, y_scale: Array, y_zero_point: Array | None = None, *, axis: int = 1, ctx: Context | None = None
-) -> Array:
-    """Per-tensor or per-axis quantization; see `quantize_linear`. Source: ONNX operators, QuantizeLinear-13."""
-    return _quantize(x, y_scale, y_zero_point, axis, ctx)
-
-
-@op(_OP, since=19, form="pointwise")
-def quantize_linear_19(
-    x: Array,
-    y_scale: Array,
-    y_zero_point: Array | None = None,
-    *,
-    axis: int = 1,
-    saturate: int = 1,
-    ctx: Context | None = None,
-) -> Array:
-    """As 13, with float8 and float16; see `quantize_linear`. Source: ONNX operators, QuantizeLinear-19."""
-    return _quantize(x, y_scale, y_zero_point, axis, ctx, saturate=saturate)
-
-
-@op(_OP, since=21, form="pointwise")
-def quantize_linear_21(
-    x: Array,
-    y_scale: Array,
-    y_zero_point: Array | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    saturate: int = 1,
-    ctx: Context | None = None,
-) -> Array:
-    """As 19, with blocked scales, 16-bit and 4-bit integers. Source: ONNX operators, QuantizeLinear-21."""
-    return _quantize(x, y_scale, y_zero_point, axis, ctx, block_size, output_dtype, saturate)
-
-
-@op(_OP, since=23, form="pointwise", computes=Real("Identity", {"y": "axis"}))
+@op(_OP, since=10, form="pointwise", computes=Real("Identity", {"y": "axis"}))
 def quantize_linear(
     x: Array,
     y_scale: Array,
@@ -179,7 +133,7 @@ def _check(
     block_size, output_dtype, precision = numbers
     target = output_type(zero, output_dtype, ctx)
     division = _division(x.dtype, scale.dtype, precision, ctx, contrib)
-    form = grain(x, scale, zero, axis, block_size, f"{_OP}-{ctx.version if ctx.version < 99 else OPSETS[-1]}", _NAMES)
+    form = grain(x, scale, zero, axis, block_size, _OP, ctx.version, _NAMES)
     if is_narrow(target):
         _refuse_zero_point(zero, target)
     note_scale(ctx, scale, "y_scale")
@@ -203,9 +157,8 @@ def _lower(site: LoweringContext) -> NativeKernel:
     return quantize_kernel(site, x, scale, zero, target, form)
 
 
-for _definition in (quantize_linear_10, quantize_linear_13, quantize_linear_19, quantize_linear_21, quantize_linear,
-                    ms_quantize_linear):  # fmt: skip
-    _definition.native(_lower)
+quantize_linear.native(_lower)
+ms_quantize_linear.native(_lower)
 
 
 def output_type(zero: Array | None, output_dtype: int, ctx: Context) -> np.dtype[Any]:

@@ -191,12 +191,6 @@ def reduce_log_sum_exp(data: Array, axes: tuple[int, ...], keepdims: bool) -> Ar
 
 
 @op("ArgMax", since=1)
-def arg_max_1(data: Array, *, axis: int = 0, keepdims: int = 1) -> Array:
-    """ArgMax-12 with the first index. Source: ONNX operators, ArgMax-1 and ArgMax-11."""
-    return _place(np.argmax, data, axis, keepdims, 0)
-
-
-@op("ArgMax", since=12)
 def arg_max(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
     """int64 index of the largest element along an axis: the first of equals, or the last with select_last_index.
 
@@ -207,12 +201,6 @@ def arg_max(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index:
 
 
 @op("ArgMin", since=1)
-def arg_min_1(data: Array, *, axis: int = 0, keepdims: int = 1) -> Array:
-    """ArgMin-12 with the first index. Source: ONNX operators, ArgMin-1 and ArgMin-11."""
-    return _place(np.argmin, data, axis, keepdims, 0)
-
-
-@op("ArgMin", since=12)
 def arg_min(data: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
     """int64 index of the smallest element along an axis: the first of equals, or the last with select_last_index.
 

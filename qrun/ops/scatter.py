@@ -25,14 +25,6 @@ def scatter_9(data: Array, indices: Array, updates: Array, *, axis: int = 0) -> 
 
 
 @op("ScatterElements", since=11)
-def scatter_elements_11(
-    data: Array, indices: Array, updates: Array, *, axis: int = 0, ctx: Context | None = None
-) -> Array:
-    """ScatterElements-18 without reduction. Source: ONNX operators, ScatterElements-13."""
-    return _scatter_elements(data, indices, updates, axis, "none", ctx or Context())
-
-
-@op("ScatterElements", since=16)
 def scatter_elements(
     data: Array,
     indices: Array,
@@ -57,12 +49,6 @@ def scatter_elements(
 
 
 @op("ScatterND", since=11)
-def scatter_nd_11(data: Array, indices: Array, updates: Array, *, ctx: Context | None = None) -> Array:
-    """ScatterND-18 without reduction. Source: ONNX operators, ScatterND-13."""
-    return _scatter_nd(data, indices, updates, "none", ctx or Context())
-
-
-@op("ScatterND", since=16)
 def scatter_nd(
     data: Array, indices: Array, updates: Array, *, reduction: str = "none", ctx: Context | None = None
 ) -> Array:

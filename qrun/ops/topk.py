@@ -19,12 +19,6 @@ def top_k_1(X: Array, *, axis: int = -1, k: int, ctx: Context | None = None) -> 
 
 
 @op("TopK", since=10)
-def top_k_10(X: Array, K: Array, *, axis: int = -1, ctx: Context | None = None) -> tuple[Array, Array]:
-    """TopK-24 of the largest elements, sorted. Source: ONNX operators, TopK-10."""
-    return _top_k(X, scalar(K, "K"), axis, True, "K", ctx or Context())
-
-
-@op("TopK", since=11)
 def top_k(
     X: Array, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1, ctx: Context | None = None
 ) -> tuple[Array, Array]:
