@@ -22,6 +22,8 @@ _UNRUN = {(MS, "QLinearReduceMean"): "data data_scale data_zero_point reduced_sc
 """Inputs of operators that have no kernel, but whose scales and zero points can be judged."""
 _GROUP = ("tensor", "scale", "zero_point")
 _SUFFIXES = ("_scale", "_zero_point")
+_OWN_ATTRIBUTES = {"channels_last", "opset"}
+"""Of quantized operators; the real ones have none such."""
 _INT32: frozenset[np.dtype[Any]] = frozenset([np.dtype(np.int32)])
 
 
@@ -169,9 +171,14 @@ def operands(node: Node) -> list[tuple[str, Quantizer | None]]:
 
 
 def real_operator(node: Node) -> OpDef | None:
-    """The newest version of the operator that a quantized node computes with real numbers."""
+    """The newest version, with the node's attributes, of the operator that a quantized node computes with real numbers."""
     known = facts(node.domain, node.op_type)
-    return find("", known.real.op_type, sys.maxsize) if known and known.real and known.quantized else None
+    if known is None or known.real is None or not known.quantized:
+        return None
+    definition = find("", known.real.op_type, sys.maxsize)
+    while definition is not None and not definition.attributes.keys() >= node.attributes.keys() - _OWN_ATTRIBUTES:
+        definition = find("", known.real.op_type, definition.since - 1)
+    return definition
 
 
 def parameter_axis(node: Node, form: Granularity) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from qrun.ir import Node
+from qrun.ir import Array, Attribute, Node
 from qrun.ir.schema import MS
-from qrun.ops import REGISTRY, bias, facts, parameter_axis, quantized_operators, quantizers
+from qrun.ops import REGISTRY, OpDef, bias, facts, parameter_axis, quantized_operators, quantizers, real_operator
+from qrun.ops._op import Real
 
 _CONV = (
     "x x_scale x_zero_point tensor, w w_scale w_zero_point channel, output y_scale y_zero_point tensor",
@@ -75,3 +76,18 @@ def test_no_other_operator_has_any() -> None:
 def test_the_axis_of_the_columns_of_a_turned_matrix(turned: int, axis: int) -> None:
     node = Node(0, "n", MS, "QGemm", 1, tuple("abcdefghi"), ("y",), {"transB": turned})
     assert [parameter_axis(node, q.form) for q in quantizers(node) if q.form == "gemm"] == [axis]
+
+
+def test_the_real_operator_has_the_attributes_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ReduceMean has axes as an attribute until version 18, then as an input."""
+
+    def kernel(
+        data: Array, data_scale: Array, data_zero_point: Array, y_scale: Array, *, axes: tuple[int, ...] = ()
+    ) -> None: ...
+
+    trial = OpDef(MS, "QLinearTrial", 1, kernel, {}, lambda *_: 0, "", Real("ReduceMean"))
+    monkeypatch.setitem(REGISTRY, (MS, "QLinearTrial"), [trial])
+    attributes: list[dict[str, Attribute]] = [{"axes": (1,)}, {}, {"unheard": 1}]
+    nodes = [Node(0, "n", MS, "QLinearTrial", 1, ("x", "s", "z", "t"), ("y",), given) for given in attributes]
+    found = [real_operator(node) for node in nodes]
+    assert [definition and definition.since for definition in found] == [1, 18, None]
