@@ -24,21 +24,8 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *(
-        "errors",
-        "child",
-        "files",
-        "memory",
-        "shapes",
-        "ir",
-        "native",
-        "ops",
-        "passes",
-        "io",
-        "running",
-        "peers",
-        "comparing",
-    ),
+    *("frozen", "errors", "child", "files", "memory", "shapes", "ir", "native", "ops", "passes", "io", "running"),
+    *("peers", "comparing"),
     *("checking", "report", "cli", "pytest_plugin", "__main__"),
 ]
 """From the ground up: a module imports what stands before its layer, and its own."""
@@ -53,7 +40,7 @@ OWNERS = {
     "ctypes": ("native",),
 }
 """Packages, and the layers or modules that may import them; report.header prints onnx's version."""
-NATIVE_SEES = ("errors", "memory", "shapes", "native")
+NATIVE_SEES = ("frozen", "errors", "memory", "shapes", "native")
 ENGINE = ("errors", "emit", "machine", "proof", "kernels", "plan")
 """The rooms of the native engine, from the ground up; only `emit` names instruction sets."""
 
