@@ -24,8 +24,8 @@ from qrun.ops import REGISTRY, OpDef, find
 
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
-    *("frozen", "errors", "child", "files", "memory", "shapes", "ir", "native", "ops", "passes", "io", "running"),
-    *("peers", "comparing"),
+    *("frozen", "registry", "errors", "child", "files", "memory", "shapes", "ir", "native", "ops", "passes", "io"),
+    *("running", "peers", "comparing"),
     *("checking", "report", "cli", "pytest_plugin", "__main__"),
 ]
 """From the ground up: a module imports what stands before its layer, and its own."""
@@ -162,7 +162,7 @@ def test_layers() -> None:
 
 
 def test_few_modules_at_the_root() -> None:
-    assert len([path for path in ROOT.iterdir() if path.suffix == ".py"]) <= 8
+    assert len([path for path in ROOT.iterdir() if path.suffix == ".py"]) <= 9
 
 
 def test_rooms_of_the_engine() -> None:

@@ -1,11 +1,8 @@
-"""The operator registry: every module of this package declares operators with @op and is found by itself.
+"""The operator registry: modules of this package declare operators with @op, and are imported when one of these is wanted.
 
 A declaration is the schema, the reference kernel, the cost and perhaps the lowering to a native kernel of one operator. May
 be imported by `passes` and everything above it. Knows no graph: a kernel sees the values of one node.
 """
-
-from importlib import import_module
-from pkgutil import iter_modules
 
 from qrun.ops._context import Arith, Context, Observation
 from qrun.ops._op import REGISTRY, Granularity, OpDef, find, near_operators, op
@@ -24,10 +21,6 @@ from qrun.ops._quantized import (
     quantizers,
     real_operator,
 )
-
-for _module in iter_modules(__path__):
-    if not _module.name.startswith("_"):
-        import_module(f"{__name__}.{_module.name}")
 
 __all__ = ["REGISTRY", "Arith", "Context", "Observation", "OpDef", "find", "near_operators", "op"]
 __all__ += [

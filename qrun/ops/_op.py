@@ -18,6 +18,7 @@ from qrun.ir import Array, Attribute, Node
 from qrun.ir.schema import OWN, Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME
 from qrun.ops._context import Context
+from qrun.registry import Registry
 
 if TYPE_CHECKING:
     from qrun.ops._native import LoweringContext, NativeKernel
@@ -265,8 +266,8 @@ def _bad_attribute(message: str, expected: str, got: str, *, why: str = "", fix:
     return OperatorError(message, expected=expected, got=got, why=why, fix=fix, code="QR204", name="bad-attribute")
 
 
-REGISTRY: dict[tuple[str, str], list[OpDef]] = {}
-INTERNAL: dict[tuple[str, str], list[OpDef]] = {}
+REGISTRY: Registry[tuple[str, str], list[OpDef]] = Registry("qrun.ops")
+INTERNAL: Registry[tuple[str, str], list[OpDef]] = Registry("qrun.ops")
 """The operators of qrun's own domain: only rewritten models have them, and nothing lists them."""
 
 
@@ -290,7 +291,7 @@ def op(
 
     def register(reference: Kernel) -> OpDef:
         definition = OpDef(domain, op_type, since, reference, types or {}, cost, form, computes)
-        versions = (INTERNAL if domain == OWN else REGISTRY).setdefault((domain, op_type), [])
+        versions = (INTERNAL if domain == OWN else REGISTRY).declared.setdefault((domain, op_type), [])
         versions.append(definition)
         versions.sort(key=lambda d: d.since)
         return definition

@@ -54,7 +54,7 @@ def _print_topics(screen: Screen) -> None:
 
 
 def _rule(word: str, verbose: bool) -> Page | None:
-    found = next((r for r in RULES.values() if word.lower() in (r.id.lower(), r.name)), None)
+    found = RULES.get(word.upper()) or next((r for r in RULES.values() if word.lower() == r.name), None)
     if found is None:
         return None
     sections = found.sections

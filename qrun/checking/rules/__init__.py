@@ -1,12 +1,10 @@
-"""Conformance rules, by topic: every module of this package declares some with @rule and is found by itself."""
+"""Conformance rules, by topic: modules of this package declare them with @rule, and are imported when these are wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from qrun.checking.rules._rule import RULES, Finding, Level, Rule, at, rule
@@ -16,12 +14,6 @@ from qrun.running.session import RunResult
 
 if TYPE_CHECKING:
     import onnx
-
-for _module in iter_modules(__path__):
-    if not _module.name.startswith("_"):
-        import_module(f"{__name__}.{_module.name}")
-for _id in sorted(RULES):
-    RULES[_id] = RULES.pop(_id)
 
 _ORDER: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qrun.ir import Array, Model, Node
+from qrun.registry import Registry
 from qrun.running.session import RunResult
 
 Level = Literal["error", "warning", "note"]
@@ -95,7 +96,7 @@ class Rule:
             )
 
 
-RULES: dict[str, Rule] = {}
+RULES: Registry[str, Rule] = Registry("qrun.checking.rules")
 HEADINGS = ("Why is this bad?", "Bad", "Good")
 
 
@@ -117,13 +118,13 @@ def rule(
     """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Rule:
-        if id in RULES:
+        if id in RULES.declared:
             raise ValueError(f"rule {id} is declared twice")
         names = inspect.signature(function).parameters
-        RULES[id] = Rule(
+        RULES.declared[id] = made = Rule(
             id, name, level, since, spec, function, "result" in names, "feeds" in names, fix, applies, stops, replaces
         )
-        return RULES[id]
+        return made
 
     return register
 

@@ -1,0 +1,65 @@
+"""What the modules of a package declare, each of them imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from threading import RLock
+from typing import TypeVar
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class Registry(Mapping[K, T]):
+    """Declarations by name, or by a tuple that ends with the name; in order.
+
+    Asking for one imports the public modules of `package` that have its name in quotes, which is quicker than importing
+    all of them, and needs no table of who declares what. Listing or counting them imports all modules.
+
+    declared: what the modules imported so far have declared, for these to add to.
+    """
+
+    def __init__(self, package: str) -> None:
+        self.declared: dict[K, T] = {}
+        self._package = package
+        self._asked: set[str] = set()
+        self._lock = RLock()
+
+    def __getitem__(self, key: K) -> T:
+        self._load(key[-1] if isinstance(key, tuple) else str(key))
+        return self.declared[key]
+
+    def __iter__(self) -> Iterator[K]:
+        self._load("")
+        return iter(sorted(self.declared))  # type: ignore[type-var]
+
+    def __len__(self) -> int:
+        self._load("")
+        return len(self.declared)
+
+    def _load(self, name: str) -> None:
+        """Import the modules that may declare `name`, all of them if it is empty. Other threads wait: none sees only the
+        first of two versions."""
+        if name in self._asked or "" in self._asked:
+            return
+        with self._lock:
+            for module, source in sources(self._package).items():
+                if not name or not source or f'"{name}"' in source:
+                    import_module(module)
+            self._asked.add(name)
+
+
+@cache
+def sources(package: str) -> Mapping[str, str]:
+    """The source of each public module of a package; "" if only its bytecode is there."""
+    found = {}
+    for place in import_module(package).__path__:
+        for module in iter_modules([place]):
+            if not module.name.startswith("_"):
+                path = Path(place, f"{module.name}.py")
+                found[f"{package}.{module.name}"] = path.read_text("utf-8") if path.is_file() else ""
+    return found
