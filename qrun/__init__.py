@@ -47,7 +47,8 @@ if TYPE_CHECKING:
         RunError,
         UnsupportedError,
     )
-    from qrun.ir import Model, Node, TensorType, load
+    from qrun.ir import Model, Node, TensorType
+    from qrun.ir.load import load
     from qrun.running.session import NodeEvent, Profile, RunResult, Session
 
 __version__ = "0.1.0"
@@ -75,7 +76,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("CallError", "MemoryLimitError", "ModelError", "OperatorError", "QrunError", "RunError",
                      "UnsupportedError"), "qrun.errors"),
-    "Model": "qrun.ir", "Node": "qrun.ir", "TensorType": "qrun.ir", "load": "qrun.ir",
+    "Model": "qrun.ir", "Node": "qrun.ir", "TensorType": "qrun.ir", "load": "qrun.ir.load",
     "Finding": "qrun.checking.rules", "check": "qrun.checking.rules",
     "NodeEvent": "qrun.running.session", "Profile": "qrun.running.session", "RunResult": "qrun.running.session", "Session": "qrun.running.session",
 }  # fmt: skip

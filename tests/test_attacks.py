@@ -15,7 +15,7 @@ from qrun.errors import CallError, ModelError
 from qrun.io.inline import parse, to_array
 from qrun.io.randoms import random_feeds
 from qrun.io.sizes import Sizes
-from qrun.ir import load
+from qrun.ir.load import load
 from qrun.memory import Budget
 
 

@@ -16,7 +16,7 @@ from qrun.checking.vectors import Vector, compare, replay, vector_folders
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.ties import before_rounding, ties
 from qrun.errors import CallError
-from qrun.ir import load
+from qrun.ir.load import load
 from qrun.running.session import Session
 
 Array = np.ndarray[Any, Any]

@@ -15,8 +15,8 @@ from qrun.checking.rules import RULES, Finding, once
 from qrun.checking.vectors import Runner, Vector, not_replayed, replay, vector_folders
 from qrun.comparing.differences import Tolerance
 from qrun.errors import CallError, QrunError
-from qrun.ir import Model, load
-from qrun.ir.load import no_model
+from qrun.ir import Model
+from qrun.ir.load import load, no_model
 from qrun.running.session import RunResult
 
 LEVELS = ("error", "warning", "note")

@@ -43,7 +43,7 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     """Model, feeds and backend from the options; notes go to stderr."""
     from qrun.io.inputs import files_read, read_inputs
     from qrun.io.outputs import check_target, check_trace, match_tensors
-    from qrun.ir import load
+    from qrun.ir.load import load
 
     _import_backend(options["backend"])
     source = read_model(options["model"], options["inputs"])

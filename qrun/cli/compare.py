@@ -161,7 +161,7 @@ def _unfit(message: str, expected: str, got: str, fix: str = "qrun compare -h") 
 
 
 def _model(options: Mapping[str, Any]) -> tuple[Model, bytes | None]:
-    from qrun.ir import load
+    from qrun.ir.load import load
 
     source = read_model(options["a"], options["inputs"])
     model = load(source, source="stdin" if options["a"] == "-" else "")
@@ -207,7 +207,7 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
 
 def _models(options: Mapping[str, Any], out: Out) -> Shown:
     from qrun.comparing.accuracy import accuracy
-    from qrun.ir import load
+    from qrun.ir.load import load
     from qrun.report import accuracy as report
     from qrun.report.progress import Progress
 

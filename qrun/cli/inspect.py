@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(ctx: click.Context, out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:  # fmt: skip
     """Show inputs, outputs, operators and quantization of a model."""
-    from qrun.ir import load
     from qrun.ir.infer import with_inferred
+    from qrun.ir.load import load
     from qrun.ops import expansion
     from qrun.report.inspect import inspect_fields, match_stored, print_nodes, print_overview, print_tensors
     from qrun.report.modelfacts import ModelFacts

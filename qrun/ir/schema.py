@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx.defs
 
 from qrun.ir.types import BY_ONNX_NAME
 
@@ -61,6 +60,8 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
 def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """As `schema`, from onnx.defs."""
+    import onnx.defs
+
     try:
         raw = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -133,6 +134,8 @@ def _kept_types(number: str) -> frozenset[np.dtype[Any]] | None:
 @cache
 def standard_operators() -> frozenset[str]:
     """The names of the operators that ai.onnx has at the newest opset that qrun reads."""
+    import onnx.defs
+
     names = {raw.name for raw in onnx.defs.get_all_schemas() if raw.domain == ""}
     return frozenset(name for name in names if schema("", name, OPSETS[-1]) is not None)
 

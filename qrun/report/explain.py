@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qrun.checking.rules import RULES, Rule
 from qrun.errors import CallError
@@ -13,8 +13,10 @@ from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
 from qrun.report.explaincauses import causes, print_cause
 from qrun.report.grid import Column, Grid
 from qrun.report.message import STYLES
-from qrun.report.ops import Supported, compact, is_standard, ops_fields, ranges, standard_name, supported
 from qrun.report.screen import Screen
+
+if TYPE_CHECKING:
+    from qrun.report.ops import Supported
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ def page(topic: str | None, verbose: bool = False) -> Page:
 
 def names() -> list[str]:
     """Everything that has a page: topics, codes, names of codes, causes, operators."""
+    from qrun.report.ops import supported
+
     pairs = [*((r.id, r.name) for r in RULES.values()), *((code, name) for code, (name, _) in CODES.items())]
     operators = dict.fromkeys(s.op_type for s in supported())
     codes, names = sorted(code for code, _ in pairs), [name for _, name in sorted(pairs)]
@@ -188,6 +192,8 @@ def _print_topic(screen: Screen, name: str) -> None:
 
 
 def _operator(word: str) -> Page | None:
+    from qrun.report.ops import ops_fields, supported
+
     plain = word.lower().removeprefix("ai.onnx::")
     found = [s for s in supported() if plain in (s.op.lower(), s.op_type.lower())]
     if not found:
@@ -207,6 +213,8 @@ def _print_operators(screen: Screen, found: list[Supported]) -> None:
 
 
 def _print_operator(screen: Screen, s: Supported) -> None:
+    from qrun.report.ops import compact, ranges
+
     versions = ", ".join(map(str, s.versions))
     screen.line((s.op, "bold"), f"   version{'s' if len(s.versions) > 1 else ''} {versions}")
     for part in inspect.cleandoc(s.definition.__doc__ or "").split("\n\n"):
@@ -243,6 +251,8 @@ def _default(s: Supported, name: str, required: bool) -> str:
 
 
 def _unknown(word: str) -> CallError:
+    from qrun.report.ops import is_standard, standard_name
+
     near = nearest(word, names(), 3)
     plain = standard_name(word.rpartition("::")[2])
     codes = sorted((*RULES, *CODES))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from qrun.errors import CallError, UnsupportedError
 from qrun.io.feeds import check_feeds
-from qrun.ir import Array, Model, TensorType, load
+from qrun.ir import Array, Model, TensorType
+from qrun.ir.load import load
 from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
 from qrun.passes import has_tables, optimize

@@ -459,7 +459,7 @@ def test_from_an_origin_to_the_first_difference_every_tensor_has_other_bits(form
     origin = found["first"] and found["first"]["origin"]
     if not origin:
         pytest.skip("onnxruntime's first difference has no earlier origin on this CPU")
-    from qrun.ir import load
+    from qrun.ir.load import load
 
     producers = load(DIGITS / form / "model.onnx").producers
     other = {t["name"] for t in found["tensors"] if not t["identical"]}

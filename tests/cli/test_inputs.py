@@ -155,7 +155,7 @@ def test_some_inputs_are_not_enough() -> None:
 def test_random_ranges(folder: Path) -> None:
     from qrun.io.randoms import random_feeds
     from qrun.io.sizes import Sizes
-    from qrun.ir import load
+    from qrun.ir.load import load
     from qrun.memory import Budget
 
     ranges = {

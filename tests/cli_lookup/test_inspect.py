@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 from qrun.cli import main
-from qrun.ir import load
+from qrun.ir.load import load
 from qrun.report.modelfacts import ModelFacts
 
 CONV = """

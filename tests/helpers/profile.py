@@ -11,7 +11,8 @@ import onnx
 from onnx import helper
 
 from helpers.passes import Graph
-from qrun.ir import Model, load
+from qrun.ir import Model
+from qrun.ir.load import load
 from qrun.running.steps import NodeEvent, TensorInfo
 
 

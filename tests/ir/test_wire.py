@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.errors import QrunError
-from qrun.ir import load
+from qrun.ir.load import load
 from qrun.ir.wire import lift
 
 LARGE = {

@@ -18,7 +18,8 @@ from onnx import TensorProto, helper
 
 import qrun
 from qrun.errors import QrunError, UnsupportedError
-from qrun.ir import Model, load
+from qrun.ir import Model
+from qrun.ir.load import load
 from qrun.peers import Peer
 from qrun.peers.ortprofile import Profiler, multiply_adds, ort_profiles
 from qrun.running.extents import common_extents

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from qrun.checking.rules._rule import RULES, Finding, Level, Rule, at, rule
 from qrun.checking.rules._words import listed
-from qrun.ir import Array, Model, load
-from qrun.running.session import RunResult
 
 if TYPE_CHECKING:
     import onnx
+
+    from qrun.ir import Array, Model
+    from qrun.running.session import RunResult
 
 _ORDER: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
 
@@ -28,6 +29,9 @@ def check(
     result: a run of the model; adds what its values show. feeds: inputs; adds what only the tensors inside show, for
     which the model is run again. Raises ModelError if the model cannot be read.
     """
+    from qrun.ir import Model
+    from qrun.ir.load import load
+
     loaded = model if isinstance(model, Model) else load(model)
     found = [finding for rule in RULES.values() for finding in rule.find(loaded, result, feeds)]
     return sorted(once(found), key=lambda f: (_ORDER[f.level], -1 if f.index is None else f.index, f.rule))

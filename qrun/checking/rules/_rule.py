@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from qrun.ir import Array, Model, Node
 from qrun.registry import Registry
-from qrun.running.session import RunResult
+
+if TYPE_CHECKING:
+    from qrun.ir import Array, Model, Node
+    from qrun.running.session import RunResult
 
 Level = Literal["error", "warning", "note"]
 

@@ -179,7 +179,7 @@ def _copied(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
         grid = TileGrid.of(*window.out, down * columns * depth, across * depth)
         return Tiling(grid, kernel_y * columns * depth, len(kernel_x) * depth, sources.reshape(-1), depth, depth)
     pitch = -(-depth // STEP) * STEP
-    used_y, used_x = (np.unique(k % s) for k, s in ((kernel_y, down), (kernel_x, across)))
+    used_y, used_x = (np.flatnonzero(np.bincount(k % s)) for k, s in ((kernel_y, down), (kernel_x, across)))
     phases = sources.reshape(rows // down, down, columns // across, across).transpose(1, 3, 0, 2)[used_y][:, used_x]
     size = (rows // down) * (columns // across)
     phase = (np.searchsorted(used_y, kernel_y % down)[:, None] * len(used_x)

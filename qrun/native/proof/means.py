@@ -102,7 +102,7 @@ class _Class:
             high = np.where(open_ & reached, middle, high)
             low = np.where(open_ & ~reached, middle + 1, low)
         near = np.concatenate([[self.low, self.high], low, low - 1])
-        return np.unique(np.clip(near, self.low, self.high))
+        return np.array(sorted({*np.clip(near, self.low, self.high).tolist()}))
 
     def x32(self) -> tuple[np.float32, np.float32] | None:
         """a and b that reproduce the codes."""
