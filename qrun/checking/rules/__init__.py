@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qrun.checking.rules._rule import RULES, Finding, Level, Rule, at, rule
-from qrun.checking.rules._words import listed
 
 if TYPE_CHECKING:
     import onnx
@@ -49,6 +48,8 @@ def once(found: Sequence[Finding]) -> list[Finding]:
 
 def _of_all(group: Sequence[Finding]) -> Finding:
     """The first finding, for all of one cause; where several rules found it, the one with the highest id tells it."""
+    from qrun.checking.rules._words import listed
+
     rule = max(f.rule for f in group)
     first = next(f for f in group if f.rule == rule)
     others = list(dict.fromkeys(f.node for f in group if f.node != first.node))

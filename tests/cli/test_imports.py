@@ -1,0 +1,60 @@
+"""What a command imports: little, and nothing that it does not use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "models/digits/qoperator/model.onnx"
+SCRIPT = """
+import contextlib, io, json, sys
+from qrun.cli import main
+with contextlib.redirect_stdout(io.StringIO()):
+    code = main(sys.argv[1:])
+print(json.dumps([code, sorted(sys.modules)]))
+"""
+UNUSED = ("jsonschema", "llvmlite", "numpy.ma", "onnx.reference", "qrun.comparing", "qrun.peers", "qrun.report.html")
+
+
+def imported(folder: Path, *arguments: str) -> list[str]:
+    """The modules that a process of its own has imported at the end of a call that succeeds."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder)}
+    made = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], cwd=ROOT, env=environment, capture_output=True,
+                          text=True, check=True, timeout=300)  # fmt: skip
+    code, names = json.loads(made.stdout)
+    assert code == 0, made.stderr
+    return list(names)
+
+
+def own(names: list[str]) -> list[str]:
+    return [name for name in names if name.partition(".")[0] == "qrun"]
+
+
+@pytest.mark.parametrize(
+    ("call", "most", "without"),
+    [
+        ("--help", 10, ("numpy", "onnx", "rich")),
+        ("explain QR301", 45, ("onnx", "qrun.native", "qrun.passes", "qrun.running")),
+        ("ops QLinearConv", 235, ("qrun.native",)),
+    ],
+)
+def test_a_look_up_imports_little(call: str, most: int, without: tuple[str, ...], tmp_path: Path) -> None:
+    names = imported(tmp_path, *call.split())
+    assert len(own(names)) <= most, own(names)
+    assert [name for name in without if name in names] == []
+
+
+def test_a_run_imports_what_its_model_needs(tmp_path: Path) -> None:
+    """The second run, for which all kernels are in the cache."""
+    imported(tmp_path, MODEL, "--inputs", "models/digits/x.npy")
+    names = imported(tmp_path, MODEL, "--inputs", "models/digits/x.npy")
+    assert len(own(names)) <= 270, own(names)
+    assert [name for name in UNUSED if name in names] == []
+    assert "qrun.ops.qlinearconv" in names
+    assert "qrun.ops.resize" not in names
