@@ -15,6 +15,7 @@ from qrun.checking.rules import RULES, Finding, once
 from qrun.checking.vectors import Runner, Vector, not_replayed, replay, vector_folders
 from qrun.comparing.differences import Tolerance
 from qrun.errors import CallError, QrunError
+from qrun.frozen import frozen
 from qrun.ir import Model
 from qrun.ir.load import load, no_model
 from qrun.running.session import RunResult
@@ -24,7 +25,7 @@ MakeRunner = Callable[[Model, Path], Runner]
 """A backend ready to run this model. Raises UnsupportedError if it cannot."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """What is judged, and how strictly.
 
@@ -47,7 +48,7 @@ class Settings:
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Checked:
     """One model: its findings, worst first, then in graph order; its vectors; how many nodes it has; which rules judged it.
 

@@ -21,6 +21,7 @@ from qrun.comparing.differences import Tolerance, difference, distances, integra
 from qrun.comparing.ties import NEAR, before_rounding, ties
 from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError
 from qrun.files import absent
+from qrun.frozen import frozen
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.tensorfile import read_tensor
@@ -41,7 +42,7 @@ class Runner(Protocol):
     def execute(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compared:
     """One output beside its record.
 

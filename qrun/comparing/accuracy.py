@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from qrun.comparing.accuracy_departure import Departure, departure
 from qrun.comparing.accuracy_rows import OutputAccuracy, Rows, TensorAccuracy
@@ -14,6 +14,7 @@ from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking import Cost, Ranking, Suggestion
 from qrun.comparing.ranking_groups import groups
 from qrun.errors import CallError
+from qrun.frozen import frozen
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, default_limit
@@ -28,7 +29,7 @@ _MUCH = 0.1
 """Share of the noise from which a wrong scale is the first thing to correct."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Left:
     """A tensor without a counterpart. side: ``reference`` or ``quantized``; index: of the node that makes it.
 
@@ -48,7 +49,7 @@ class Left:
         return f"no operator of the {other} model makes it from what it is made of"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accuracy:
     """Everything known about two models and their runs.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from qrun.comparing.matching_graph import Reals
 from qrun.comparing.matching_writer import is_dequantize
 from qrun.comparing.ranking import Ranking
 from qrun.comparing.ranking_groups import Group
+from qrun.frozen import frozen
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Node
 
@@ -25,7 +25,7 @@ _PART = 0.5
 """Share of a tensor's noise that the measurement must miss for the tensor to be where it starts."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Departure:
     """The outputs of the model, and those with all its quantized nodes measured together, are not of one accuracy.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,12 +15,13 @@ from qrun.comparing.meanings import Meaning, meaning
 from qrun.comparing.ranking_effects import mean_ratio
 from qrun.comparing.ranking_local import Local
 from qrun.errors import CallError
+from qrun.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.ir.types import shape_text
 from qrun.running.session import Session
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputAccuracy:
     """An output of the graph in both models.
 
@@ -43,7 +43,7 @@ class OutputAccuracy:
     codes: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorAccuracy:
     """A tensor of the quantized model and the float tensor that it stands for.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Noise:
     """How far the elements of a tensor are from what they should be, over all runs.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from qrun.comparing.differences import Difference, Tolerance, difference, plain, sqnr
+from qrun.frozen import frozen
 from qrun.io.arrays import Npz, no_such_file, restored
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, describe
@@ -19,7 +19,7 @@ SCRATCH = 40
 """Bytes that comparing takes for each element: distances, limits and masks."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """An element in both files."""
 
@@ -28,7 +28,7 @@ class Place:
     b: Any
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pair:
     """One key in both files.
 
@@ -47,7 +47,7 @@ class Pair:
     sqnr: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Archives:
     """Two .npz files: the pairs in the order of `a`, and the keys that only one of them has."""
 

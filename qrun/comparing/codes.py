@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,11 @@ from qrun.comparing.matching_writer import is_dequantize, moves
 from qrun.comparing.meanings import meaning
 from qrun.comparing.sides import Values
 from qrun.comparing.tensors import PLAIN, Code
+from qrun.frozen import frozen
 from qrun.ir import Array, Model
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Codes:
     """Of a model that is fed with `feeds`."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from qrun.comparing.causes import CRASHED, REFUSED, Reason
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.sides import Unit
 from qrun.comparing.tensors import Pair
 from qrun.errors import QrunError
+from qrun.frozen import frozen
 from qrun.ir import Model, Node
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Guilt:
     """A tensor that differs although both sides read the same values.
 
@@ -26,7 +26,7 @@ class Guilt:
     exact: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compared:
     """One tensor that a node or group makes.
 
@@ -62,7 +62,7 @@ class Compared:
         return self.guilt is not None and self.guilt.reason.cause == CRASHED
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison:
     """All tensors that both sides have, in graph order.
 

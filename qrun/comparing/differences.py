@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import describe, type_name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tolerance:
     """Integers may differ by `lsb` steps, floats by ``atol + rtol * |want|``, and those that come of sums by `eps` float32
     epsilons (2^-23) of the largest magnitude in their tensor: a sum is as exact as its terms, however small its result is.
@@ -33,7 +33,7 @@ NOISE = 16
 _EPSILON = 2.0**-23
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """How `got` differs from `want`.
 

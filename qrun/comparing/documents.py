@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qrun.errors import CallError
+from qrun.frozen import frozen
 from qrun.io.arrays import CHUNK, no_such_file
 from qrun.memory import Budget, default_limit
 
@@ -18,7 +18,7 @@ MAJOR = 1
 _ODD = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Item:
     """A value in a document; place: where, such as ``nodes[3].op``. Each accessor raises CallError for another kind."""
 

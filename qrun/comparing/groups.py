@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from qrun.comparing.causes import Form
@@ -10,12 +10,13 @@ from qrun.comparing.emulation import run_saturating
 from qrun.comparing.sides import Unit, Values, extract, run_alone
 from qrun.comparing.ties import before_rounding
 from qrun.errors import QrunError
+from qrun.frozen import frozen
 from qrun.ir import Array, Model
 from qrun.ops import Arith
 from qrun.passes import optimize
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """One tensor of a group of nodes. inputs: what the group reads, by name."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 
 from qrun.comparing.matching_graph import Reals, region
 from qrun.comparing.matching_likeness import ALIKE, COMMUTATIVE, agreement, is_absorbed, kind, likeness
+from qrun.frozen import frozen
 
 _FAR = 6
 """Operators that may be missing in a row."""
@@ -24,7 +24,7 @@ _ENOUGH, _CLEAR = 16, 0.05
 """Numbers in weights that are known by themselves, and how much more alike than any others."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Match:
     """A value of the second model and the one of the first that it stands for.
 
@@ -37,7 +37,7 @@ class Match:
     how: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unmatched:
     """A value without a counterpart, and the node that makes it.
 
@@ -49,7 +49,7 @@ class Unmatched:
     inside: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Matching:
     """All matches in the second model's order; what is left of the first and of the second model."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from qrun.comparing.matching_operators import unfold
 from qrun.comparing.matching_writer import is_dequantize, is_quantize
 from qrun.errors import MemoryLimitError, OperatorError
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Context, find
@@ -20,7 +20,7 @@ Path = tuple[int, ...]
 """Quantizers that a value passes, in order: places of QuantizeLinear or DynamicQuantizeLinear nodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Read:
     """An input of an operator, or an output of the graph. operator: its place; -1: the graph's output number `place`."""
 
@@ -29,7 +29,7 @@ class Read:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """What a tensor holds: a value and the quantizers that it has passed."""
 
@@ -257,7 +257,7 @@ def _call(node: Node, args: Sequence[Array | None], budget: Budget | None = None
     return made if isinstance(made, tuple) else (made,)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Region:
     """The operators, in order, that make a value from matched ones; `whole` if they read nothing else."""
 

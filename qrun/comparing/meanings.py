@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from qrun.comparing.causes import spread
 from qrun.comparing.matching_writer import moves
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ops import Quantizer, parameter_axis, quantizers
 
@@ -16,7 +17,7 @@ _KEEPS = ("MaxPool", "GlobalMaxPool")
 """Operators, besides those that move elements, whose codes mean what those of their first input do."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Meaning:
     """(code - zero) * scale.
 

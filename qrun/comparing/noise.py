@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite, pi, sqrt
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from qrun.comparing.causes.sums import SUMS
 from qrun.comparing.differences import Tolerance, magnitude
 from qrun.comparing.matching_writer import moves
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 
 _SUMS = (
@@ -44,7 +45,7 @@ def noises(model: Model, sides: Sequence[Mapping[str, Array | None]], tolerance:
     return work.found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Noises:
     constants: Mapping[str, Array]
     sides: Sequence[Mapping[str, Array | None]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic
 
 from qrun.comparing.accuracy_sums import Sums, decibels
@@ -13,6 +12,7 @@ from qrun.comparing.ranking_effects import Effects, comparable, mean_ratio
 from qrun.comparing.ranking_groups import Group, Mixed
 from qrun.comparing.ranking_local import Local, Spread, Watch
 from qrun.comparing.ranking_reasons import Fit, explain
+from qrun.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.running.profiling import Progress
 
@@ -27,7 +27,7 @@ MOST = 0.8
 """Share of the noise which the best list removes that is enough."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cost:
     """A quantized node and what it alone costs.
 
@@ -58,7 +58,7 @@ class Cost:
         return decibels(self.ratio)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suggestion:
     """Nodes to keep in float.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
@@ -13,13 +12,14 @@ from qrun.comparing.matching import Matching
 from qrun.comparing.matching_graph import Path, Reals, Region, region
 from qrun.comparing.matching_likeness import is_absorbed
 from qrun.comparing.matching_writer import moves
+from qrun.frozen import frozen
 from qrun.ir import Array, Node
 
 _STAYS = ("MaxPool", "GlobalMaxPool", "Relu", "Concat")
 """Operators that, like those that move elements, make no values between the codes of their inputs."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """What codes can mean: from low to high in steps, with that many codes."""
 
@@ -29,7 +29,7 @@ class Limits:
     codes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Everything between matched values that makes one of them, `value`, with all that rounds there.
 

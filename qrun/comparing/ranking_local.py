@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from qrun.comparing.differences import differing
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_groups import Group, Limits, limits, rounded, simulate
 from qrun.errors import OperatorError
+from qrun.frozen import frozen
 from qrun.ir import Array
 
 _BINS, _PER_OCTAVE = 2048, 4
@@ -23,7 +24,7 @@ _GAP = 3.0
 BULK = 0.999
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Local:
     """A group fed with the true values: the noise of its result, and the parts of its energy.
 
@@ -42,7 +43,7 @@ class Local:
     before: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spread:
     """True values beside the range that codes can mean.
 

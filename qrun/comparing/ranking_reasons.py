@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from qrun.comparing.accuracy_sums import decibels
 from qrun.comparing.ranking_groups import Limits
 from qrun.comparing.ranking_local import BULK, Local, Spread, Watch
+from qrun.frozen import frozen
 
 _WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
 """How many times fewer codes are used than there are, than others use; how many times channels differ."""
@@ -22,7 +22,7 @@ _BOUNDED = ("Softmax", "Sigmoid", "HardSigmoid", "Tanh")
 """Operators whose codes stand for all that they can make, by convention, whatever the values are."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fit:
     """A scale that does not suit the values.
 

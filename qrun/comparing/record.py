@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import file_digest
 from math import isfinite
 from pathlib import Path
@@ -20,6 +19,7 @@ from qrun.comparing.recordhost import host
 from qrun.errors import CallError
 from qrun.files import HIDDEN, write_files
 from qrun.files import check_folder as check_writable
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe
 
@@ -31,7 +31,7 @@ Tensors = Mapping[str, Array] | Iterable[tuple[str, Array]]
 """Tensors of a run by name; or pairs in graph order, of which only those are kept that a later node reads."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recorded:
     """What was written: the directory, how many tensors it describes, and the bytes it takes."""
 
@@ -72,7 +72,7 @@ def check_folder(folder: Path) -> None:
         raise _cannot(folder, f"it holds {held[0]!r} and is no record")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Made:
     """A tensor, the node that made it, and the node's inputs (None for omitted ones; all None if one is not known).
 

@@ -9,7 +9,7 @@ the infinity-Wasserstein distance); and of dequantized codes the codes, of which
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite, prod
 from typing import Literal
 
@@ -17,13 +17,14 @@ import numpy as np
 
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.recordentry import NEARLY, TIE, Entry, Histogram, Number, places
+from qrun.frozen import frozen
 
 Verdict = Literal["equal", "close", "unknown", "differs", "form"]
 _UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Half a unit in the last place, relative: what rounding a product to the type changes it by at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sampled:
     """An element of the sample that differs."""
 
@@ -32,7 +33,7 @@ class Sampled:
     now: Number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorChange:
     """A tensor that both have.
 
@@ -62,7 +63,7 @@ class TensorChange:
         return False if False in states else None if None in states else True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gap:
     """What is known of a DequantizeLinear from its codes: of how many elements they differ, and the step by which the
     real number of one does at least."""

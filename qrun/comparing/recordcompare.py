@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,11 @@ from qrun.comparing.recordproof import RECORD_EXACT, proved
 from qrun.comparing.recordread import Record, read_record
 from qrun.comparing.settings import Setting, differing, text
 from qrun.errors import CallError
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordComparison:
     """All tensors in graph order, and the names of those that only the record or only the run has.
 

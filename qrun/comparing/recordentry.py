@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from qrun.comparing.differences import integral
 from qrun.comparing.ties import before_rounding
+from qrun.frozen import frozen
 from qrun.io.arrays import integer_range, storable
 from qrun.ir import Array, Node
 from qrun.ir.types import NUMBERS, PACKED_BITS, is_extension, type_name
@@ -27,7 +28,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 Number = int | float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ties:
     """How near the values before rounding come to a tie, in LSB; elements that saturate are left out.
 
@@ -39,7 +40,7 @@ class Ties:
     near: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Histogram:
     """How many elements have each code: `counts` from the smallest code that occurs to the largest."""
 
@@ -47,7 +48,7 @@ class Histogram:
     counts: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """A tensor of a record.
 

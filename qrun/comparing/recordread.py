@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -11,11 +10,12 @@ from qrun.comparing.record import FILE, HOW
 from qrun.comparing.recordentry import Entry, Histogram, Number, Ties, places
 from qrun.comparing.settings import text
 from qrun.errors import CallError
+from qrun.frozen import frozen
 
 HASH = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """The content of a record.
 

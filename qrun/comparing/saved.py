@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite, prod
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ from qrun.comparing.documents import Item, damaged, read_document
 from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
 from qrun.comparing.settings import Setting, settings
 from qrun.errors import CallError
+from qrun.frozen import frozen
 from qrun.ir.types import shape_text
 
 KINDS = ("profile", "run", "check")
 HOW = "qrun run, qrun profile and qrun check write such a file with --json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputPair:
     """An output of both runs.
 
@@ -46,7 +47,7 @@ class OutputPair:
     mean: tuple[float | None, float | None] = (None, None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SavedRuns:
     """Two saved runs: their outputs in the order of `a`, those of one only, and in what the runs differed."""
 
@@ -63,7 +64,7 @@ class SavedRuns:
         return not self.only_a and not self.only_b and all(pair.equal for pair in self.outputs)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Found:
     """A finding of a saved check."""
 
@@ -81,7 +82,7 @@ class Found:
         return self.model, self.rule, self.level, self.node, self.tensor
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SavedChecks:
     """Two saved checks.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Literal
@@ -11,6 +10,7 @@ import numpy as np
 
 from qrun.comparing.documents import Item, damaged
 from qrun.comparing.settings import Setting, settings
+from qrun.frozen import frozen
 
 LEAST = 10
 """Runs of a profile from which its quartiles can be told apart from another's."""
@@ -18,7 +18,7 @@ LEAST = 10
 Verdict = Literal["slower", "faster", "same", "few runs", "other work"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """Median times in ms, and whether their change exceeds the spread: the ranges from the lower to the upper quartile
     do not overlap.
@@ -39,7 +39,7 @@ class Change:
         return self.after / self.before - 1 if self.before and self.verdict != "other work" else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeChange:
     """A node in both profiles, as the second one has it. note: it stands for another number of nodes than before."""
 
@@ -50,7 +50,7 @@ class NodeChange:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lone:
     """A node of one profile only, and its median time in ms."""
 
@@ -60,7 +60,7 @@ class Lone:
     median: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SavedProfiles:
     """Two saved profiles: the whole run, the nodes in graph order, and those of one profile only.
 
@@ -83,7 +83,7 @@ class SavedProfiles:
         return self.same_work
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Row:
     index: int
     name: str

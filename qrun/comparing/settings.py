@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from qrun.comparing.documents import Item
+from qrun.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """Something that is not the same in both: ``backend``, before and after."""
 

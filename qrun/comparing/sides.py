@@ -12,6 +12,7 @@ import numpy as np
 
 from qrun.comparing.differences import differing
 from qrun.errors import MemoryLimitError, QrunError
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ops import Arith
 from qrun.passes import optimize
@@ -23,7 +24,7 @@ ABSENT = ("QR012", "QR014")
 """Codes of the errors that say that a side is not there, whatever the model."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unit:
     """What is compared as a whole: a node, or the group of nodes that one side runs as one.
 

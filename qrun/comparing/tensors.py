@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from qrun.comparing.causes import same
 from qrun.comparing.differences import Difference, Tolerance, difference, differing, distances, integral, plain, sqnr
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import describe
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Code:
     """The real number of a quantized one: (q - zero) * scale."""
 
@@ -24,7 +24,7 @@ class Code:
 PLAIN = Code()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pair:
     """What `a` and `b` gave for one tensor.
 

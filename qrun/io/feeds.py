@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 import numpy as np
 
 from qrun.errors import CallError
+from qrun.frozen import frozen
 from qrun.io.fitting import axes_fix, fits, type_fixes
 from qrun.io.sizes import FREE, Sizes
 from qrun.ir import Array, Model, TensorType
@@ -17,7 +17,7 @@ from qrun.ir.types import describe, shape_text, type_name
 SHAPE = "--shape"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Mismatch:
     """What an input expects, in words and as sizes where these are known; origin: what gave them, if not the model."""
 

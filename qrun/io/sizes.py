@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 
 from qrun.errors import CallError
+from qrun.frozen import frozen
 from qrun.ir import Model, TensorType
 from qrun.ir.types import shape_text
 
 MAX_SIZE = 2**40
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sizes:
     """Dynamic sizes that the user fixed: of symbols, and of whole inputs."""
 

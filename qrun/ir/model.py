@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir.types import shape_text, type_name
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -20,7 +21,7 @@ Attribute: TypeAlias = "int | float | str | bytes | tuple[Any, ...] | Array | Mo
 _MODEL = re.compile(r"\bMODEL\b")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorType:
     """A named value of the graph: element type and shape; None stands for unknown.
 
@@ -39,7 +40,7 @@ class TensorType:
         return f"{type_name(self.dtype)} {shape_text(self.shape)}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """One operator of the graph.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir.types import BY_ONNX_NAME
 
 OPSETS = range(7, 29)
@@ -20,7 +20,7 @@ OWN = "qrun"
 """The domain of operators that only models rewritten by qrun have; in a file it is as unknown as any other."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Formal:
     """An input or output of a schema: name, type variable, allowed types (None: not a plain tensor).
 
@@ -34,7 +34,7 @@ class Formal:
     homogeneous: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schema:
     """The part of an onnx.defs schema that qrun uses."""
 

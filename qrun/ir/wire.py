@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from io import FileIO
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from qrun.frozen import frozen
 
 _LARGE = 4096
 _WINDOW = 1 << 13
@@ -24,7 +25,7 @@ _FIXED = {1: 8, 5: 4}
 _BYTES = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lifted:
     """proto: the file's bytes with stand-ins. payloads: uint8 arrays by stand-in. size: of the file."""
 
@@ -37,7 +38,7 @@ class _Unusual(Exception):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Field:
     """start, end: of the whole field; value: where what it holds begins."""
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from qrun.frozen import frozen
 from qrun.memory import Budget
 
 Arith = Literal["exact", "ort", "onnx-ref"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Observation:
     """Something a kernel saw in its values that a rule may report.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from qrun.errors import OperatorError
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.schema import OPSETS
 from qrun.ir.types import shape_text
@@ -23,7 +23,7 @@ _PER_AXIS = "export one scale per channel of the quantized axis, or a single sca
 _PER_BLOCK = "export one scale per block of the axis, or without block_size"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grain:
     """How a scale covers a tensor of `shape`, seen as [outer, steps, block, inner].
 

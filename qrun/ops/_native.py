@@ -7,12 +7,13 @@ returns a NativeKernel or raises Declined with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.errors import MemoryLimitError
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
@@ -29,7 +30,7 @@ _OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 Inputs = Sequence[Array | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NativeSection:
     """Output channels that share a machine-code kernel, the form in which it requantizes, and why that is not a cheaper
     one ("" if it is the cheapest, or the only one)."""
@@ -41,7 +42,7 @@ class NativeSection:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage:
     """An operation of a kernel: it reads and makes the node's inputs and outputs by number, or other values by name."""
 
@@ -50,7 +51,7 @@ class Stage:
     output: int | str = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NativeKernel:
     """A node's native kernel for fixed input shapes.
 
@@ -67,7 +68,7 @@ class NativeKernel:
     plain: Callable[[Inputs], bool] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoweringContext:
     """A node whose inputs are known.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from functools import cached_property
 from types import NoneType, UnionType
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import numpy as np
 
 from qrun.errors import OperatorError
+from qrun.frozen import frozen
 from qrun.ir import Array, Attribute, Node
 from qrun.ir.schema import OWN, Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME
@@ -50,7 +51,7 @@ axis: by the node's axis and block_size.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Real:
     """What a quantized operator computes with the numbers that its codes mean: an operator of ai.onnx.
 
@@ -63,7 +64,7 @@ class Real:
     bias: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Param:
     """An input of the operator: the specification's name, and whether it may be omitted or repeats."""
 
@@ -72,7 +73,7 @@ class Param:
     variadic: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttributeSpec:
     """An attribute: its Python type (int, float, str, ndarray, or tuple of one) and whether it must be given."""
 

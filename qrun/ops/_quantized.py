@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Node
 from qrun.ir.schema import MS
 from qrun.ops._op import REGISTRY, Granularity, OpDef, Real, find
@@ -27,7 +27,7 @@ _OWN_ATTRIBUTES = {"channels_last", "opset"}
 _INT32: frozenset[np.dtype[Any]] = frozenset([np.dtype(np.int32)])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slot:
     """An input or output of a node: the specification's name, its place, and the tensor there."""
 
@@ -36,7 +36,7 @@ class Slot:
     tensor: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quantizer:
     """Scale and zero point of one tensor of a node, those that are given. is_output: the tensor is an output."""
 
@@ -47,7 +47,7 @@ class Quantizer:
     is_output: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bias:
     """The bias of a node, the weight it belongs to, and how many elements it has: the weight's size along `form`."""
 
@@ -57,7 +57,7 @@ class Bias:
     integer: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Facts:
     """Of one operator: places among its inputs; -1 for none, and for a tensor that is the output.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from qrun.errors import OperatorError
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
@@ -34,7 +34,7 @@ NEAREST_MODES: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     mode: str = "nearest"
     transform: str = "half_pixel"
@@ -45,7 +45,7 @@ class Options:
     antialias: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Axis:
     """One axis to resample: lengths, the scale (its exact value where it is a quotient), region of interest."""
 

@@ -6,11 +6,11 @@ Source: ONNX Conv, MaxPool and QLinearConv pages (auto_pad, pads, strides, dilat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
@@ -20,7 +20,7 @@ from qrun.shapes import MOST_AXES
 INT32_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """One sliding window. All tuples have one entry per spatial axis."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
@@ -75,7 +75,7 @@ def conv_transpose(
     return y.reshape(X.shape[0], group * m, *place.out)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Placement:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]

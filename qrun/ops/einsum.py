@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from qrun.errors import OperatorError
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
@@ -21,7 +21,7 @@ from qrun.ops._shape import claim
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Operand:
     """A tensor whose axes carry labels: a letter, or a number for an axis that the ellipsis stands for."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
@@ -89,7 +90,7 @@ def qgemm(
         return np.asarray(acc.astype(np.float32) * (slope * c.a_scale * c.b_scale))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Checked:
     """Operands [M,K] and [K,N]; parameters of rank 0, b's perhaps to broadcast to [K,N]."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ops._codes import scale_param, single, zero_param
 from qrun.ops._context import Context
@@ -78,7 +78,7 @@ def qlinear_average_pool(
     return y
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Checked:
     """Scalar parameters; the window over the spatial axes; per output position how many elements and their divisor."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
@@ -73,7 +73,7 @@ def qlinear_conv(
     return y.reshape(x.shape[0], channels, *win.out)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Checked:
     """Parameters of rank 0, w's perhaps [channels], and the window."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ops._codes import scale_param, single, zero_param
 from qrun.ops._context import Arith, Context
@@ -58,7 +58,7 @@ def qlinear_global_average_pool(
     return y
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Checked:
     """Scalar parameters, the spatial axes, and how many positions there are."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
@@ -71,7 +71,7 @@ def qlinear_matmul(
     return np.asarray(matmul_shape(y, a, b))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Checked:
     """Parameters that broadcast to the operands; is_real: float8 is among the types."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from qrun.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.schema import OWN
 from qrun.ops import Arith, find
@@ -34,7 +35,7 @@ _PASSES: tuple[_Pass, ...] = (
 """Weights are folded to float last, when it is known who still reads them so; the second tables join the first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refusal:
     """A node of the original model that reads or makes quantized tensors, and why it stays as it is."""
 
@@ -43,7 +44,7 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Optimized:
     """A model to run in place of another one.
 

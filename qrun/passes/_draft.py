@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.schema import OPSETS, version
 from qrun.ops import Arith
@@ -22,7 +23,7 @@ class Refused(Exception):
     """A pass leaves a node as it is; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rewritten:
     """What a pass returns.
 

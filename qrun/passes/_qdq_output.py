@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array, Attribute, Node
 from qrun.ir.schema import MS, OWN
 from qrun.ir.types import NUMBERS, type_name
@@ -19,7 +20,7 @@ from qrun.passes._sides import Side, is_quantize, quantized
 _CLAMPS = ("Relu", "Clip")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Output:
     """Where a float result is quantized, through Relu and Clip nodes perhaps.
 
@@ -31,7 +32,7 @@ class Output:
     limits: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """The integer operator that a float node becomes.
 

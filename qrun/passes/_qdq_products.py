@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.passes._draft import Draft, Refused
 from qrun.passes._qdq_output import Form, read_output
@@ -18,7 +18,7 @@ _CENTRED = 255
 """The most that a code can differ from a zero point."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Bias:
     """An int32 bias, whose scale is the product of the operands' scales; `name` is "" if there is none."""
 

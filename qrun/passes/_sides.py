@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.ir.schema import DOMAINS
 from qrun.ir.types import DTYPES, NUMBERS, type_name
@@ -18,7 +18,7 @@ EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 _F32 = np.dtype(np.float32)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     """A tensor of integers and the parameters that give it real values.
 

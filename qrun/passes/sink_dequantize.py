@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.types import type_name
 from qrun.ops import Arith, find
@@ -34,7 +35,7 @@ _NEAREST = ("Resize", "Upsample")
 _INTEGERS = (*EIGHT, *(np.dtype(t) for t in (np.int16, np.uint16, np.int32)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Moved:
     """How a node moves integers: with this version, these inputs after the first, on a tensor of this axis."""
 

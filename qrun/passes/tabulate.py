@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import OWN
 from qrun.ir.types import DTYPES, NUMBERS
@@ -40,7 +40,7 @@ _OBVIOUS = ""
 _CODES = np.arange(256, dtype=np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Chain:
     """A tensor that depends on the codes of `root` alone, through `nodes`.
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx
 import onnx.inliner
 
+from qrun.frozen import frozen
 from qrun.ir import Model, Node
 
 _MARK = re.compile(r"qrun\.(\d+);(?:\d+;)?")
@@ -23,7 +23,7 @@ LAYOUT = ("Transpose", "ReorderInput", "ReorderOutput")
 """Operators that onnxruntime inserts to change the layout of tensors."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ran:
     """A node of the optimized model. members: indices of the model's nodes that it stands for; none: it was inserted.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from qrun.checking.rules import RULES
 from qrun.errors import CallError
+from qrun.frozen import frozen
 from qrun.report.codes import CODES, nearest
 
 STOPS = frozenset(code for code in CODES if code.startswith(("QR0", "QR1")) or code == "QR505")
 """Codes of files that cannot be read, and of vectors that did not run."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """A rule, or a code of the loader, a kernel or the vectors.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from qrun.comparing.settings import Setting
+from qrun.frozen import frozen
 from qrun.report.grid import Column, Grid
 from qrun.report.markdown import cell, table
 from qrun.report.nodes import fold_prefix
@@ -18,7 +18,7 @@ Sources = Mapping[str, str]
 NONE: Sources = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """A heading, and below it labelled facts, a table, and what was left out. folds: the table's names are of nodes."""
 
@@ -29,7 +29,7 @@ class Block:
     folds: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sheet:
     """A report: what was compared, the blocks, and the verdict."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from qrun.frozen import frozen
 from qrun.report.screen import Screen
 
 INHERITED = "inherited"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Told:
     """What a page says of a cause."""
 

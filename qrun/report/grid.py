@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from qrun.frozen import frozen
 from qrun.report.text import shorten, shorten_all, width_of, wrap
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ WRAPPED, FULL, LEAST = 24, 14, 8
 """Widths: of a wrapped column whose words are long, of names that are still comfortable, and of the shortest names."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Column:
     """A column of a Grid. Where the width does not suffice, it gives way in this order:
 
@@ -34,7 +35,7 @@ class Column:
     wrap: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grid:
     """Columns and rows of text; a cell may have several lines. `styles` gives single cells a style, by (row, column)."""
 

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from qrun.comparing.savedprofiles import Change, change
+from qrun.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.report.nodes import kernel_text, node_of
 from qrun.running.extents import Extent, common_extents
@@ -96,7 +97,7 @@ class ProfileReport:
         return change(before, after)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeRow:
     """A node that ran: how long, its share of a run, and of the roof (None if that is not known)."""
 
@@ -127,7 +128,7 @@ class NodeRow:
         return self.roof.ns / self.times.median if self.roof and self.times.median else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperatorRow:
     """All nodes of one operator. ran_by: their kernels and how many ran on each; least_ns: the sum of their roofs."""
 
@@ -148,7 +149,7 @@ class OperatorRow:
         return self.least_ns / self.median if self.median and self.least_ns else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupRow:
     """Nodes that both runtimes ran as a whole: their times, ns; None where a runtime ran nothing for them."""
 
@@ -180,7 +181,7 @@ class GroupRow:
         return self.other / self.median if self.median and self.other else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PairedRow:
     """The groups whose heaviest node is of one operator: their nodes, and both runtimes' times, ns."""
 

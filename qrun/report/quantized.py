@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from qrun.checking.rules._parameters import quantizers
 from qrun.checking.rules._scope import Scope
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import type_name
 
@@ -22,7 +22,7 @@ EXACT = 2
 """Bytes of the widest type of which every code is counted."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counted:
     """How often codes occur.
 
@@ -117,7 +117,7 @@ def _wide(flat: Array) -> Counted:
     return Counted(flat.size, limits, used, ends[0], ends[1], tuple(bins.tolist()), _widths(edges, info.min, info.max))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """A quantized tensor: the node that makes it or reads it first, and the names of its scale and zero point."""
 
@@ -147,7 +147,7 @@ def _places(node: Node) -> Iterator[Place]:
             yield Place(q.tensor.tensor, node, scale, zero)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Seen:
     type: str
     shape: tuple[int, ...]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import is_extension, type_name
 from qrun.report.text import number
@@ -15,7 +15,7 @@ SHOWN = 32
 ENDS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stats:
     """Of the elements that are not NaN; mean of the finite ones; None where there are none.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter_ns
 
 import numpy as np
 
 from qrun.errors import MemoryLimitError, RunError
+from qrun.frozen import frozen
 from qrun.ir import Array, Model
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
@@ -20,7 +21,7 @@ from qrun.running.programs import Compiled
 from qrun.running.steps import Clock, NodeEvent, Run, run_step
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunResult:
     """Outputs by name, in the order asked for; one event per node; ns of the whole run; peak bytes of live tensors and claimed scratch.
 

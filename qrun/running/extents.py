@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from qrun.frozen import frozen
 from qrun.ir import Model
 from qrun.running.steps import NodeEvent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Extent:
     """Nodes of the model that both ran as a whole, and with which events; each node of the model is in one extent.
 

@@ -21,11 +21,12 @@ import math
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from qrun.errors import QrunError
+from qrun.frozen import frozen
 
 if TYPE_CHECKING:
     from qrun.native.emit.isa import Isa
@@ -38,7 +39,7 @@ Bound = Literal["compute", "memory"]
 Kind = Literal["int8", "float32"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Roof:
     """The least time that a node can take, ns, and what bounds it."""
 
@@ -46,7 +47,7 @@ class Roof:
     bound: Bound
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machine:
     """What `threads` threads of this machine can do together.
 

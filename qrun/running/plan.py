@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from qrun.errors import CallError, OperatorError, UnsupportedError
+from qrun.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, Formal, schema
 from qrun.ops import OpDef, find, near_operators
@@ -16,7 +17,7 @@ from qrun.ops import OpDef, find, near_operators
 BACKENDS = ("native", "reference")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One node ready to run.
 
@@ -32,7 +33,7 @@ class Step:
     accepted: set[tuple[np.dtype[Any] | None, ...]] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """The steps of a model in order, and the names that are kept to the end."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Model
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Progress = Callable[[int, int | None, float], None]
 """Called after each run with: runs done, runs asked for (None: by time), seconds left."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Profile:
     """Timings of repeated runs.
 
@@ -65,7 +65,7 @@ class Profile:
         return float(np.median(runs - self.node_ns.sum(0))) if self.node_ns.size else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Runner:
     """Something to measure. run: one run. prepare: how many runs make kernels and programs, before any warm-up.
 
@@ -80,7 +80,7 @@ class Runner:
     settle: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summary:
     """Statistics of one row of samples, in ns; a single sample has no deviation."""
 

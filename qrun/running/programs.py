@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from qrun.errors import MemoryLimitError
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Arith, Context
@@ -30,7 +30,7 @@ KEPT = 4
 Key = tuple[tuple[str, ...], tuple[tuple[str, tuple[int, ...], str], ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compiled:
     """A plan as a native program, for inputs of certain shapes.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from qrun.errors import CallError, UnsupportedError
+from qrun.frozen import frozen
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.load import load
@@ -258,7 +258,7 @@ class Session:
         return Prepared(plan, groups, reasons, natives, Programs(natives, self.arith))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prepared:
     """A plan and what runs it.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
 from qrun.errors import MemoryLimitError, OperatorError, QrunError, RunError
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
@@ -20,7 +20,7 @@ from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
 from qrun.running.plan import Step, located
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorInfo:
     """Name, element type and shape of a tensor that a node read or wrote."""
 
@@ -33,7 +33,7 @@ class TensorInfo:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeEvent:
     """What happened at one node: when it started and how long it took (ns), what it read and wrote, its multiply-adds.
 
@@ -84,7 +84,7 @@ class Clock:
             self.aside_ns += perf_counter_ns() - start
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """What the steps of one run share."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from qrun.checking.rules._rule import at
 from qrun.errors import QrunError
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ops import find
 from qrun.running.session import NodeEvent, RunResult, Session
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Seen:
     """One kind of observation at one parameter of a node.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Node
 from qrun.ir.schema import DOMAINS, MS, Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME
@@ -24,7 +24,7 @@ _OPEN = 2**31
 Types = frozenset[np.dtype[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kernels:
     """The CPU kernels of one operator.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from qrun.frozen import frozen
 from qrun.registry import Registry
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 Level = Literal["error", "warning", "note"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One thing a rule found.
 
@@ -42,7 +43,7 @@ class Finding:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """A declared rule. `runs` tells that it needs a RunResult; `fed`, that it tells more if it has the inputs of a run.
 

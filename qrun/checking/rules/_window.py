@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from qrun.checking.rules._forms import mistyped
 from qrun.checking.rules._scope import Scope, Shape, ints, nodes, number
+from qrun.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 
@@ -27,7 +27,7 @@ OPERATORS = tuple(f"{domain}::{name}" if domain else name for domain, name in (*
 CONV_NAMES = tuple(f"{domain}::{name}" if domain else name for domain, name in CONVS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Windowed:
     """A node with a window. x, w: names of its tensors, w empty for a pool; shapes as far as they are known."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import log2
 from typing import Any
 
@@ -15,6 +14,7 @@ from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import number
 from qrun.checking.rules._weights import PRODUCTS, Weight, is_quantized, weights
 from qrun.checking.rules._words import listed, several
+from qrun.frozen import frozen
 from qrun.ir import Array, Model
 from qrun.ops import Context, find
 from qrun.ops._conv import conv_window
@@ -213,7 +213,7 @@ def _is_depthwise(w: Weight) -> bool:
 LIMIT = 2**31
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bound:
     """The sum furthest from 0 that some input reaches. row: its output channel; terms: products in a sum."""
 

@@ -12,6 +12,7 @@ from qrun.checking.rules._parameters import Quantizer, Slot, operators
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope
 from qrun.checking.rules._words import digits, tolerance
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ops import find
 from qrun.shapes import broadcast_shapes
@@ -124,7 +125,7 @@ class Handed:
     direct: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """What two ends say of one tensor, in words: ``scale 0.5``; and what it does to the values."""
 

@@ -15,6 +15,7 @@ import numpy as np
 from qrun.comparing.causes._cause import CAUSES, Cause, Hypothesis, cause
 from qrun.comparing.causes._suspect import TIE, Form, Suspect, same, spread
 from qrun.comparing.differences import differing, distances
+from qrun.frozen import frozen
 from qrun.ir import Array
 
 for _module in iter_modules(__path__):
@@ -26,7 +27,7 @@ REFUSED = "refused"
 CRASHED = "crashed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reason:
     """Why a tensor differs.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.ir import Array, Node
 
 ULPS = 8
@@ -20,7 +20,7 @@ _TINY = 2.0**-126
 """Smaller numbers may become 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bound:
     """A real value, and by how much what is computed may be off, both float64. Each operation rounds once to float32."""
 

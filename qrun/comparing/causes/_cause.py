@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from qrun.comparing.causes._suspect import Suspect
+from qrun.frozen import frozen
 from qrun.ir import Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hypothesis:
     """What the other side would give.
 
@@ -22,7 +22,7 @@ class Hypothesis:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cause:
     """A declared cause. rank: those of lower rank are tried first; the more specific ones."""
 

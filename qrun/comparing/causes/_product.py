@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from qrun.comparing.causes._suspect import Suspect
+from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ops import Arith, Context, find
 from qrun.ops._conv import conv_window
@@ -20,7 +20,7 @@ from qrun.shapes import broadcast_shapes
 Where = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """One matrix product inside a node: codes left [P,K] times right [K,N]; the result goes to ``sums[where]`` as [N,P]
     if `turned`, else as [P,N]."""

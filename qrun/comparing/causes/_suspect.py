@@ -13,6 +13,7 @@ from qrun.comparing.differences import differing
 from qrun.comparing.sides import Unit, Values
 from qrun.comparing.ties import before_rounding
 from qrun.errors import QrunError
+from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ops import Arith, Context, OpDef, find
 from qrun.ops._quantize import limits
@@ -22,7 +23,7 @@ TIE = 1e-9
 _FAILURES = (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError, KeyError, TypeError)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """Another way to run a group of nodes: which cause it would be, in words, and how to run it."""
 

@@ -6,10 +6,11 @@ import ctypes
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 
+from qrun.frozen import frozen
 from qrun.native.errors import Declined
 
 _HWCAP, _HWCAP2 = 16, 26
@@ -80,7 +81,7 @@ def permitted() -> bool:
     return bool(call(*map(ctypes.c_long, _PERMISSION)) == 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Isa:
     """One target of the kernel generator.
 

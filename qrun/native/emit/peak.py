@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from qrun.frozen import frozen
 from qrun.native.emit.isa import Isa
 
 ACCUMULATORS, UNROLL = 12, 4
@@ -13,7 +13,7 @@ LOADS = 8
 """Vectors that the reading loop loads at a time, each to an accumulator of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Instruction:
     """Inline assembly that adds products of operands 2 and 3 to 0; operand 1 is scratch.
 

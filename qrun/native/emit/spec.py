@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from qrun.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelSpec:
     """One kernel.
 

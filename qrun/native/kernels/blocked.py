@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.product import Part, Product
 from qrun.native.machine.memory import Ints, aligned
@@ -20,7 +20,7 @@ _UNITS_PER_THREAD = 8
 _UNIT_MACS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Blocked:
     """One run of the panels that each of a product's groups has.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.kernels.strided import SIZES, Axis, copies, fills
 from qrun.native.machine.call import KernelCall
@@ -17,7 +17,7 @@ from qrun.native.machine.operation import Operand, Order, Planned, size
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Move:
     """One loop of a copy in terms of operands: axis and step, in elements, of the source and of the result."""
 
@@ -28,7 +28,7 @@ class Move:
     y_step: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where an operand's elements lie: bytes of the first from the start, and from one to the next along each axis."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.spec import MAGIC_BITS
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Gemm
@@ -29,7 +29,7 @@ _CONSTANT, _PACKED = frozenset({"tiled", "widened"}), frozenset[str]()
 """The kernels for weights that are constant, where it is not known how small activations are, and for others."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Left:
     """Address of the left matrix, or of each product's; bytes between rows (0: no gaps); the array that holds them."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Ints, aligned
 
 _ENTRIES = 1 << 26
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """A 2-D window: image [h, w], kernel, strides, dilations, and pads (top, left, bottom, right)."""
 
@@ -95,7 +95,7 @@ _TILE_MACS = 1 << 16
 _OFFSET_LIMIT = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """Activations and results in memory, in bytes from the buffers' starts.
 

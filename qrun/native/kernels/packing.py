@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.pack import COLUMNS, ROWS
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.batch import Batch, BatchCall, Buffer
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 _FLIP = 0x80808080
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Panels:
     """Columns that one product kernel computes: where they start, how they are packed, and where in the packed bytes."""
 

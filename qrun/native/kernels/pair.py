@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.pair import OWN
 from qrun.native.errors import Declined
 from qrun.native.kernels.point import NAMES
@@ -80,7 +80,7 @@ class Pair(Planned):
         return (kernel.section(self.engine, grid, (0, 1, 2), 3, (0, columns)),)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overlay:
     """How two operands of different shapes share rows.
 

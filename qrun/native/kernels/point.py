@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.bytes import PIECE, lane_order
 from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.point import OWN, SHUFFLED, VBMI
@@ -61,7 +61,7 @@ class Point(Planned):
         return tuple(self.function.sections(self.engine, grid, (0, 1), 2, 0, columns))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """How tables are looked up on one instruction set.
 
@@ -99,7 +99,7 @@ class Function:
             yield kernel.section(engine, part, places, count, (first + start, end - start))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lines:
     """Columns and their lines y = saturate(RNE(u * a + b) + add)."""
 

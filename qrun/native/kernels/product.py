@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.dense import ARGUMENTS
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import MAGIC_BITS, KernelSpec
@@ -26,7 +27,7 @@ _NEAR = 16 << 10
 _GAIN = 0.6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """A kernel call, and what it takes to point it at operands that lie differently.
 
@@ -63,7 +64,7 @@ class Part:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Work:
     """How a kernel call is cut into tiles.
 
@@ -77,7 +78,7 @@ class Work:
     chunk: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Product:
     """Sums of activations times weights, and what becomes of them.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.quantize import IMAGE, NARROW, ROWS
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
@@ -23,7 +23,7 @@ _NORMAL = (2.0**-100, 2.0**100)
 _NEAR = np.arange(-8, 9, dtype=np.int32)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Grid:
     """Rows of columns in memory, and how threads share them. steps: bytes from row to row of x and y."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import LIMITS, MAGIC
 from qrun.native.machine.compile import Kernels
@@ -19,7 +20,7 @@ from qrun.native.proof.thresholds import exact_steps, table_rows
 _PROVEN_FORMS = ("y32", "x32", "f64")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Results:
     """A requantization target and its proofs, or neither: then the int32 sums themselves are stored."""
 

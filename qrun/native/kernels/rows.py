@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.bytes import PIECE
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.rows import masks, struct_names, widest
@@ -25,7 +26,7 @@ _TABLES = 128
 """Columns of a tile whose tables stay in a cache of the first level."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grid:
     """What one kernel call walks.
 
@@ -76,7 +77,7 @@ class Grid:
         return next((pieces for pieces in sizes if masks(pieces) or self.columns >= PIECE * pieces), 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kernel:
     """A kernel of this module with its constants: own, words by name; arrays, those that words point to."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.kernels.packing import Panels
 from qrun.native.machine.batch import Batch, BatchCall, Buffer
@@ -22,7 +23,7 @@ WEIGHTS, BIAS = 2, 3
 """Operands of a product's kernels, besides what they read and write."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """A stack of products [M, K] x [K, N]: `lead` is the stack's shape, lefts and rights say which matrices meet.
 
@@ -48,7 +49,7 @@ class Shape:
         return cls(lead, m, k, n, m, lefts, rights)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StackPart:
     """A product kernel that reads its start values, and perhaps its packed weights, as operands.
 

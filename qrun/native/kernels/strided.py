@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.strided import BLOCKS, ELEMENTS, OUTER, RUNS
 from qrun.native.errors import Declined
@@ -29,7 +30,7 @@ _PAGE = 4096
 _WAYS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Axis:
     """One loop of a copy: its length, and bytes from one element to the next in source and destination."""
 
@@ -38,7 +39,7 @@ class Axis:
     y: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loop:
     """count: how often; steps: bytes from one element to the next in each operand, the result last."""
 
@@ -104,7 +105,7 @@ def fills(engine: Engine, axes: Sequence[Axis], start: int, value: Array) -> Ite
             yield from _copies(engine, coalesced([*outer, *own]), (0, first), itemsize, row)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Call:
     """A kernel for some axes: the axes left to its outer loops, and the first of its own axes in chunks.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.amx import ARGUMENTS, STEP, TILE, groups, scratch_bytes
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.layout import Layout, Window
@@ -22,7 +23,7 @@ _UNITS_PER_THREAD = 8
 _UNIT_MACS = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tiles:
     """How the rows of a product are tiled, whatever lies between its pixels.
 
@@ -41,7 +42,7 @@ class Tiles:
         return tables(self.window, pixel, self.depth, self.mode, self.stored, self.taps, self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TiledPart:
     """A kernel call, and what it takes to point it at operands that lie differently.
 

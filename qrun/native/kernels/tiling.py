@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.amx import STEP, TILE
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.memory import Ints, aligned
@@ -20,7 +20,7 @@ _COPY = 512 << 10
 _WORTH = 1.2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileGrid:
     """Rows that are read at y * down + x * across bytes from the first one, y < height and x < width, ascending."""
 
@@ -80,7 +80,7 @@ class TileGrid:
         return np.array(starts, np.int64) * self.across
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tiling:
     """Output rows by where they are read, to be covered by tiles of rows at equal distance.
 
@@ -114,7 +114,7 @@ class Tiling:
         return self.taps[0] + np.arange(parts) * steps * STEP, steps
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tables:
     """Arguments of one kernel: see ARGUMENTS of emit/amx.py.
 

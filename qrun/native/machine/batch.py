@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.machine.call import WORDS, invoke
 from qrun.native.machine.engine import Engine, address, wait_for
 from qrun.native.machine.memory import Ints, aligned, forget, unwritten
@@ -18,7 +18,7 @@ _WORTH = 12
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchCall:
     """A kernel, its argument struct, in how many tiles threads can share it, and the memory each one brings."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Undecided
 from qrun.native.machine.memory import Ints, aligned, forget
@@ -72,7 +72,7 @@ WORDS = COUNTER // 8 + 1
 _own = threading.local()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelCall:
     """A kernel call, complete but for the addresses of the operation's operands.
 

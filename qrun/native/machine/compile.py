@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from qrun.frozen import frozen
 from qrun.native.emit.isa import ISAS, Isa, host_architecture
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
@@ -26,7 +27,7 @@ _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
 _FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Runner:
     """The functions of emit/runner.py, as ctypes functions of int64 numbers and addresses; they run without the GIL."""
 

@@ -11,8 +11,9 @@ import platform
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from qrun.frozen import frozen
 
 USABLE = sys.platform == "linux" and platform.machine() == "x86_64" and sys.maxsize > 2**32
 
@@ -26,7 +27,7 @@ _HEAD = struct.Struct("<II")
 _SYMBOL = struct.Struct("<24sQ")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Section:
     name: str
     kind: int

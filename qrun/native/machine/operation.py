@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.machine.call import KernelCall
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 Order = Literal["channels", "rows", "any", "plain"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operand:
     """An array that kernels read or write.
 

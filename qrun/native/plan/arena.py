@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
+
+from qrun.frozen import frozen
 
 ALIGNMENT = 64
 MANY = 512
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Need:
     """A buffer of `nbytes` that is in use from step `first` to step `last`, both included."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.machine.operation import Operand, Operation, Order, size
 from qrun.native.plan.arena import Need, arrange
 
@@ -14,7 +15,7 @@ Key = Hashable
 Conversion = Callable[[Operand, Order, Operand, Order], Operation]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Task:
     """An operation on values by name: what it reads, in the operation's order, and what it makes."""
 
@@ -23,7 +24,7 @@ class Task:
     output: Key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chain:
     """Tasks of one step, in order, whose values between each other have keys of their own."""
 
@@ -34,7 +35,7 @@ class Chain:
         return tuple(key for task in self.tasks for key in task.inputs)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PythonStep:
     """A step that runs elsewhere, on arrays; nothing runs for one without outputs."""
 
@@ -119,7 +120,7 @@ class Storage:
         return first, last
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placed:
     """An operation on storages, the result last, done for the item of this number."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.runner import ENTRY, STRUCT
 from qrun.native.kernels.copy import Copy, arrange, shuffled
 from qrun.native.kernels.strided import Axis, coalesced
@@ -86,7 +87,7 @@ def shuffle_groups(first: Copy, middle: Copy, last: Copy) -> int:
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedCall:
     section: KernelCall
     placed: Placed

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from dataclasses import dataclass
 
+from qrun.frozen import frozen
 from qrun.native.machine.operation import size
 from qrun.native.plan.placement import Storage
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Span:
     """Bytes of the arena that a call touches; columns: of each row, where rows are `stride` bytes apart."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.machine.memory import Ints
 from qrun.native.plan.placement import Key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Segment:
     """Calls first..end-1, or, where they are none, the item that runs elsewhere; arrays that are not needed after it.
 
@@ -26,7 +26,7 @@ class Segment:
     tiles: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stamp:
     """When a segment began and ended (perf_counter_ns), and the processor's clock in each thread, the leader's first.
 
@@ -48,7 +48,7 @@ class Stamp:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ran:
     """Values asked for, and what the time was spent on."""
 

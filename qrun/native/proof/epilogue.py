@@ -7,11 +7,12 @@ which needs no proof.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.spec import LIMITS
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Ints
@@ -19,7 +20,7 @@ from qrun.native.proof.search import INSIDE, RAISED, RAISED_ENDS, SINGLE, FloatB
 from qrun.native.proof.thresholds import INT32, Bools, Floats, is_plain, multiplier, wanted
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """What a requantization computes.
 
@@ -48,7 +49,7 @@ class Target:
             raise Declined(f"zero point {self.zero_point} is outside {low}..{high}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proven:
     """Per channel: which forms equal the exact result, and their constants.
 
@@ -68,7 +69,7 @@ class Proven:
         return Proven(*(getattr(self, field.name)[channels] for field in fields(self)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Guess:
     """Pairs to try first, and before nothing else is searched: per channel a and b, a = 0 where none was found."""
 

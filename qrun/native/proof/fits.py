@@ -7,12 +7,12 @@ bit, with or without a fused multiply-add. Constants are nudged until every entr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.bytes import DOUBLES
 from qrun.native.machine.memory import Ints
 from qrun.native.proof.thresholds import Bools, Floats
@@ -44,7 +44,7 @@ _NUDGES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CodeSum:
     """An estimate: y is about a * (u - u_zero) + b * (v - v_zero) + zero; inside: zero is added before rounding."""
 
@@ -56,7 +56,7 @@ class CodeSum:
     inside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CodeProduct:
     """An estimate: y is about m * (u - u_zero) * (v - v_zero) + zero."""
 

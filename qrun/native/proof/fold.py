@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.machine.memory import Ints
 
 Int8s = np.ndarray[Any, np.dtype[np.int8]]
@@ -17,7 +18,7 @@ _WIDE = 1 << 23
 _NEAR = 1 << 17
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Folded:
     """sum of (x - x_zero) * (w - w_zero) + bias, for channels [N], as sum of kernel activations * centred + constant.
 

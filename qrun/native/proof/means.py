@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.spec import LIMITS
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Ints, aligned
@@ -30,7 +30,7 @@ _FACTORS = np.arange(1, 65)
 _TRIALS = 1025 + 2 * (np.arange(200) * 611 % 1536)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Means:
     """Constants of a SumPool.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.emit.bounds import BOUNDS, VECTORS
 from qrun.native.emit.isa import Isa, host_architecture
 from qrun.native.emit.spec import KernelSpec
@@ -19,7 +19,7 @@ from qrun.native.proof.epilogue import Guess, Proven, Target, prove
 from qrun.native.proof.thresholds import Floats
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounds:
     """What Search takes to find bounds. Calls give float64 [2, n] for inverse [n], halves and weights [steps]."""
 

@@ -7,11 +7,11 @@ multipliers give functions that do not increase, or are constant: they get the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qrun.frozen import frozen
 from qrun.native.machine.memory import Ints
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -24,7 +24,7 @@ STEPS = 255
 _NEAR = 2.0**-16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Steps:
     """For channels [N]: y = lowest + number of k with steps[:, k] <= v, where v = acc, or ~acc where `mirrored`.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from shlex import quote
 
 from qrun.comparing.documents import Item
 from qrun.errors import CallError
+from qrun.frozen import frozen
 from qrun.report.html.read import items, text
 from qrun.report.text import SHORT
 
@@ -17,7 +17,7 @@ MEASURED = ("profile", "run", "compare")
 """Kinds of documents of one model each, the first to be asked which it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Named:
     """A model as a document names it; "" for what it does not tell."""
 

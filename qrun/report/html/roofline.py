@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from qrun.frozen import frozen
 from qrun.memory import human
 from qrun.report.html.tags import Markup, shape, tag
 from qrun.report.html.timing import Palette, kind, label
@@ -22,7 +22,7 @@ MARGIN = 0.12
 """Decades beside the outermost values of an axis."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Axis:
     """A logarithmic axis; its ends are powers of ten, a decade or more apart."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 
+from qrun.frozen import frozen
 from qrun.report.text import BRACKETS, safe
 
 
@@ -55,7 +55,7 @@ def _attributes(attributes: dict[str, str | bool | None]) -> str:
     return "".join(made)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Column:
     """A column of a table.
 
@@ -78,7 +78,7 @@ class Column:
         return "n" if self.number else "k" if self.name else "s" if self.short else "w" if self.wide else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """Cells of a table row: text, markup, or a whole ``<td>`` of its own. id: for links to it."""
 

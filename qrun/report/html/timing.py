@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from qrun.frozen import frozen
 from qrun.report.html.tags import Cell, Column, Markup, Row, join, table, tag, void
 from qrun.report.text import duration, plural
 
@@ -114,7 +114,7 @@ def share(part: float | None, largest: float) -> Cell:
     return Cell(tag("td", f"{100 * part:.1f}%", style=bar))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unit:
     """In which the times of a table are, so that a fast model has digits too."""
 
