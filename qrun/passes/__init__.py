@@ -7,7 +7,7 @@ May be imported by `running` and everything above it. Knows operators by their d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from qrun.frozen import frozen

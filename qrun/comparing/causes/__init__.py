@@ -6,7 +6,6 @@ the other side's bits in every element, or, where no order or steps are due, if 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 
