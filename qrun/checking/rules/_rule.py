@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from qrun.running.session import RunResult
 
 Level = Literal["error", "warning", "note"]
+Operators = tuple[str, ...] | Callable[[], tuple[str, ...]]
 
 
 @frozen
@@ -48,7 +49,7 @@ class Rule:
     """A declared rule. `runs` tells that it needs a RunResult; `fed`, that it tells more if it has the inputs of a run.
 
     fix: what usually helps; given to findings that name no fix of their own.
-    applies: the operators concerned, where the rule is about some only.
+    concerns: the operators that the rule is about, or what lists them; () for all.
     stops:   a run that meets this ends with an error of the same code, whatever the level.
     replaces: rules that say less of the same defect: their findings at a node go where this one has found it.
     """
@@ -62,9 +63,14 @@ class Rule:
     runs: bool
     fed: bool
     fix: str = ""
-    applies: tuple[str, ...] = ()
+    concerns: Operators = ()
     stops: bool = False
     replaces: tuple[str, ...] = ()
+
+    @property
+    def applies(self) -> tuple[str, ...]:
+        """The operators concerned; () where the rule is about all."""
+        return self.concerns() if callable(self.concerns) else self.concerns
 
     @property
     def doc(self) -> str:
@@ -111,7 +117,7 @@ def rule(
     since: str,
     spec: str,
     fix: str = "",
-    applies: tuple[str, ...] = (),
+    applies: Operators = (),
     stops: bool = False,
     replaces: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Rule]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
-from qrun.checking.rules._parameters import TABLE, Slot, quantizers
+from qrun.checking.rules._parameters import Slot, has_parameters, quantizers
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import DTYPES
 
@@ -110,7 +110,7 @@ class Scope:
         """The types of the zero points with which this graph's nodes read its tensors, as far as they are known."""
         found: dict[str, set[np.dtype[Any]]] = {}
         for node in self.model.nodes:
-            for q in quantizers(node) if (node.domain, node.op_type) in TABLE else ():
+            for q in quantizers(node):
                 zero = self.dtype(q.zero_point.tensor) if q.zero_point and not q.is_output else None
                 if zero is not None:
                     found.setdefault(q.tensor.tensor, set()).add(zero)
@@ -206,7 +206,8 @@ def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> I
 
 def parametrized(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:
     """The nodes whose inputs may be scales, zero points or a quantized bias, and those of `more` operators of ai.onnx."""
-    return nodes(model, (*TABLE, *(("", name) for name in more)))
+    found = kept(model, _by_operator)
+    return nodes(model, [op for op in found if has_parameters(*op) or (not op[0] and op[1] in more)])
 
 
 def _by_operator(model: Model) -> Mapping[tuple[str, str], Sequence[tuple[int, Scope, Node]]]:
