@@ -86,7 +86,7 @@ def test_the_real_operator_has_the_attributes_of_the_node(monkeypatch: pytest.Mo
     ) -> None: ...
 
     trial = OpDef(MS, "QLinearTrial", 1, kernel, {}, lambda *_: 0, "", Real("ReduceMean"))
-    monkeypatch.setitem(REGISTRY, (MS, "QLinearTrial"), [trial])
+    monkeypatch.setitem(REGISTRY.declared, (MS, "QLinearTrial"), [trial])
     attributes: list[dict[str, Attribute]] = [{"axes": (1,)}, {}, {"unheard": 1}]
     nodes = [Node(0, "n", MS, "QLinearTrial", 1, ("x", "s", "z", "t"), ("y",), given) for given in attributes]
     found = [real_operator(node) for node in nodes]
