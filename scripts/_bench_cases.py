@@ -73,6 +73,14 @@ class Networks:
             return False
         return name in NAMES and kind in formats_of(name)
 
+    def takes(self, name: str, kind: str, batch: int) -> bool:
+        """Whether the network can be measured with `batch` inputs in a run."""
+        try:
+            from make_networks import NAMES, takes_batches
+        except ImportError:
+            return True
+        return batch == 1 or name not in NAMES or takes_batches(name, kind)
+
     def input(self, name: str, batch: int = 1) -> Array:
         return images(np.load(self._file(name, "x.npy")), batch)
 

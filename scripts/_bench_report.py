@@ -14,6 +14,7 @@ NAMES = {
     "qrun": "qrun",
     "reference": "qrun reference",
     "ort": "onnxruntime",
+    "ort-precise": "onnxruntime, exact sums",
     "openvino": "OpenVINO",
     "openvino-noamx": "OpenVINO, no AMX",
 }

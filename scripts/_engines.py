@@ -20,6 +20,7 @@ PACKAGES = {
     "qrun": "qrun",
     "reference": "qrun",
     "ort": "onnxruntime",
+    "ort-precise": "onnxruntime",
     "openvino": "openvino",
     "openvino-noamx": "openvino",
 }
@@ -49,8 +50,8 @@ def load(engine: str) -> Any:
 def create(engine: str, path: Path, threads: int, cache: str) -> Call:
     """A session of the engine: a function from the one input to the outputs. cache: folder of qrun's kernels."""
     module = load(engine)
-    if engine == "ort":
-        return _onnxruntime(module, path, threads)
+    if engine in ("ort", "ort-precise"):
+        return _onnxruntime(module, path, threads, engine == "ort-precise")
     if engine.startswith("openvino"):
         return _openvino(module, path, threads)
     backend = {"backend": "native", "threads": threads, "cache": cache} if engine == "qrun" else {}
@@ -59,8 +60,11 @@ def create(engine: str, path: Path, threads: int, cache: str) -> Call:
     return lambda x: list(session.run({name: x}).values())
 
 
-def _onnxruntime(module: Any, path: Path, threads: int) -> Call:
+def _onnxruntime(module: Any, path: Path, threads: int, precise: bool) -> Call:
+    """precise: with sums that do not saturate on x86 CPUs without VNNI."""
     options = module.SessionOptions()
+    if precise:
+        options.add_session_config_entry("session.x64quantprecision", "1")
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3

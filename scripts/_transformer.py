@@ -11,14 +11,17 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 class Encoder:
-    """x [1, length, width] to y of the same shape."""
+    """x [batch, length, width] to y of the same shape."""
 
-    def __init__(self, layers: int, width: int, heads: int, length: int, rng: np.random.Generator) -> None:
-        self.width, self.heads, self.length, self.rng = width, heads, length, rng
+    def __init__(
+        self, layers: int, width: int, heads: int, length: int, rng: np.random.Generator, batch: int = 1
+    ) -> None:
+        self.width, self.heads, self.rng = width, heads, rng
+        self.shape = (batch, length, width)
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: list[onnx.TensorProto] = []
-        self.split = self._constant(np.array([1, length, heads, width // heads], np.int64))
-        self.joined = self._constant(np.array([1, length, width], np.int64))
+        self.split = self._constant(np.array([batch, length, heads, width // heads], np.int64))
+        self.joined = self._constant(np.array(self.shape, np.int64))
         self.numbers = {value: self._constant(np.float32(value)) for value in (1, 0.5, 2**0.5, (width / heads) ** -0.5)}
         x = "x"
         for _ in range(layers):
@@ -27,7 +30,7 @@ class Encoder:
         self.nodes.append(helper.make_node("Identity", [self._normalized(x)], ["y"], "last"))
 
     def model(self, opset: int) -> onnx.ModelProto:
-        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, self.length, self.width]) for n in ("x", "y"))
+        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, self.shape) for n in ("x", "y"))
         graph = helper.make_graph(self.nodes, "transformer", [x], [y], self.tensors)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
 

@@ -1,11 +1,11 @@
 """Time qrun's native engine against onnxruntime and OpenVINO, on networks that scripts/make_networks.py writes.
 
-    python scripts/bench.py [DIR] [--models NAME,...] [--formats qop,qdq,dynamic] [--threads 1,2] [--batch 1,8]
-                            [--rounds 30] [--engines qrun,ort,openvino] [--no-amx] [--json FILE] [--markdown]
+    python scripts/bench.py [DIR] [--models NAME,...] [--formats qop,qdq,dynamic,float] [--threads 1,2]
+                            [--batch 1,8] [--rounds 30] [--engines qrun,ort,openvino] [--no-amx] [--json FILE] [--markdown]
                             [--startup] [--memory] [--profiling]
 
-DIR holds NAME-qop.onnx, NAME-qdq.onnx, transformer-dynamic.onnx and NAME-x.npy; what is missing is made in a temporary
-folder. Needs the extras `bench` (onnxruntime, OpenVINO) and, to make networks, `dev`. An engine that is missing, refuses
+DIR holds NAME-FORMAT.onnx and NAME-x.npy; what is missing is made in a temporary folder, in the formats that
+make_networks.py has for the network. Needs the extras `bench` (onnxruntime, OpenVINO) and, to make networks, `dev`. An engine that is missing, refuses
 the model, crashes or computes something else than the others is named and not timed.
 
 How: each engine has a process of its own, so that none pins or keeps busy another one's threads. They run in turn: in a
@@ -16,12 +16,13 @@ qrun's kernels measures that instruction's peak; the best of all models counts. 
 model, as `qrun profile` does.
 
 What runs: qrun as its command does, numpy's own products on one thread; onnxruntime the same file, with all
-optimizations and as many intra-op threads. OpenVINO cannot read
-QOperator files: on a `qop` line it runs the QDQ file of the network, on as many threads, one stream, latency hint. All
-use AMX where the CPU has it, onnxruntime only for matrix products. `--no-amx` limits
-OpenVINO to AVX512-VNNI (ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI); onnxruntime has no such switch. The engine
-`openvino-noamx` is that too, to have both side by side. `--batch N` feeds N different images; the rewritten model must
-give the same outputs as N single images.
+optimizations and as many intra-op threads. On x86 CPUs without VNNI its sums of int8 products saturate, which is wrong
+and fast; the engine `ort-precise` is onnxruntime with session.x64quantprecision=1, where they do not. OpenVINO cannot
+read QOperator files: on a `qop` line it runs the QDQ file of the network, on as many threads, one stream, latency hint.
+All use AMX where the CPU has it, onnxruntime only for matrix products. `--no-amx` limits OpenVINO to AVX512-VNNI
+(ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI); onnxruntime has no such switch. The engine `openvino-noamx` is that too, to have
+both side by side. `--batch N` feeds N different images; the rewritten model must give the same outputs as N single
+images. Dynamically quantized networks, whose scales are of the whole batch, and networks of one size have batch 1 only.
 
 Correct: qrun's integer tensors, all of the graph, must have the bits of its reference backend; other engines may differ
 by a quarter of the largest output.
@@ -50,8 +51,8 @@ from _engines import ENGINES
 from _workers import WorkerError
 
 MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121",
-          "transformer")  # fmt: skip
-FORMATS = ("qop", "qdq", "dynamic")
+          "transformer", "encoder-8x128", "encoder-1x16", "encoder-1x384", "small-nodes")  # fmt: skip
+FORMATS = ("qop", "qdq", "dynamic", "float")
 PROFILED = 300
 """Rounds of --profiling."""
 
@@ -79,7 +80,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("folder", type=Path, nargs="?", metavar="DIR")
     parser.add_argument("--models", type=_list(str), default=list(MODELS), metavar="NAME,...")
-    parser.add_argument("--formats", type=_list(_one_of(FORMATS)), default=list(FORMATS), metavar="qop,qdq,dynamic")
+    parser.add_argument("--formats", type=_list(_one_of(FORMATS)), default=list(FORMATS), metavar="NAME,...")
     parser.add_argument("--threads", type=_list(_count), default=[1, 2], metavar="N,...")
     parser.add_argument("--batch", type=_list(_count), default=[1, 8], metavar="N,...")
     parser.add_argument("--rounds", type=int, default=30, metavar="N")
@@ -143,9 +144,9 @@ def time_cases(bench: Bench, options: argparse.Namespace, results: list[dict[str
     cases = [
         Case(model, kind, threads, batch)
         for model in options.models
-        for kind in options.formats
-        if kind != "dynamic" or bench.networks.has(model, kind)
+        for kind in [k for k in options.formats if bench.networks.has(model, k)] or options.formats[:1]
         for batch in options.batch
+        if bench.networks.takes(model, kind, batch)
         for threads in options.threads
     ]
     for number, case in enumerate(cases, 1):

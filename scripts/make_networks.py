@@ -3,10 +3,12 @@
     python scripts/make_networks.py DIR [NAME ...]
 
 The graphs come from the onnx wheel (backend/test/data/light: the shapes of the trained networks, without their
-weights), MobileNetV2 from this file, and two layers of a transformer's encoder, of the size of BERT's, from
-_transformer.py. Weights are random with a fixed seed and scaled so that activations keep their size through all layers.
-onnxruntime's static quantizer makes NAME-qop.onnx (QLinearConv, ...) and NAME-qdq.onnx from each, and its dynamic one
-transformer-dynamic.onnx; NAME-x.npy is an input. Needs the `dev` extra. Nothing is downloaded.
+weights), MobileNetV2 from this file, and transformers' encoders from _transformer.py: `transformer` is two layers of the
+size of BERT's, `encoder-BxL` six layers of 384 channels, as sentence encoders have, for B texts of L tokens. `small-nodes`
+is 500 nodes on small tensors, from _small_nodes.py. Weights are random with a fixed seed and scaled so that activations keep their
+size through all layers. NAME-float.onnx is the network, NAME-x.npy an input; onnxruntime's static quantizer makes
+NAME-qop.onnx (QLinearConv, ...) and NAME-qdq.onnx, and its dynamic one NAME-dynamic.onnx (ConvInteger, MatMulInteger).
+Needs the `dev` extra. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from typing import Any
 import numpy as np
 import onnx
 from _quantizer import IR_VERSION, dynamic, static
+from _small_nodes import small_nodes
 from _transformer import Encoder
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
 OPSET = 17
 LENGTH = 128
-"""Rows that the transformer takes."""
+"""Tokens that the transformer takes."""
+ENCODERS = {"encoder-8x128": (8, 128), "encoder-1x16": (1, 16), "encoder-1x384": (1, 384)}
+"""Texts and tokens of each that a sentence encoder takes."""
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 NAMES = (
     "squeezenet",
@@ -36,7 +41,11 @@ NAMES = (
     "inception_v2",
     "densenet121",
     "transformer",
+    *ENCODERS,
+    "small-nodes",
 )
+DYNAMIC = ("resnet50", "mobilenetv2")
+"""The convolutional networks that are also quantized dynamically, and measured as floats."""
 
 
 def main() -> None:
@@ -58,7 +67,7 @@ def make(
     size: of the image, or of the transformer's rows: a multiple of 64. formats: all that there are for this network.
     """
     size = 768 if name == "transformer" and size == 224 else size
-    formats = formats or formats_of(name)
+    formats = [kind for kind in formats or formats_of(name) if kind != "float"]
     model = float_network(name, size)
     onnx.checker.check_model(model)
     onnx.save(model, folder / f"{name}-float.onnx")
@@ -75,15 +84,25 @@ def make(
 
 def formats_of(name: str) -> tuple[str, ...]:
     """The formats that are made of a network."""
-    return ("qop", "qdq", "dynamic") if name == "transformer" else ("qop", "qdq")
+    if name == "small-nodes":
+        return ("float",)
+    all_four = name in DYNAMIC or name in ENCODERS or name == "transformer"
+    return ("qop", "qdq", "dynamic", "float") if all_four else ("qop", "qdq")
+
+
+def takes_batches(name: str, kind: str) -> bool:
+    """Whether N inputs in one run must give what N runs give: dynamic scales are of the whole batch, and some networks
+    have one size only."""
+    return kind != "dynamic" and name not in ENCODERS and name != "small-nodes"
 
 
 def image(name: str, size: int, index: int) -> np.ndarray:
-    """A random image with structure at several scales, [1,3,size,size], about zero mean and unit variance; for the
-    transformer random rows [1,LENGTH,size]."""
+    """A random image with structure at several scales, [1,3,size,size], about zero mean and unit variance; random rows
+    for other networks: [1,LENGTH,size] for the transformer."""
     rng = np.random.default_rng([zlib.crc32(name.encode()), index])
-    if name == "transformer":
-        return rng.standard_normal((1, LENGTH, size)).astype(np.float32)
+    rows = {"transformer": (1, LENGTH, size), "small-nodes": (1, 16, 32)} | {n: (*s, 384) for n, s in ENCODERS.items()}
+    if name in rows:
+        return rng.standard_normal(rows[name]).astype(np.float32)
     total = np.zeros((1, 3, size, size))
     for cells in (4, 16, size):
         places = np.arange(size) * cells // size
@@ -93,14 +112,15 @@ def image(name: str, size: int, index: int) -> np.ndarray:
 
 def float_network(name: str, size: int = 224) -> onnx.ModelProto:
     """The network with random weights, BatchNormalization folded into convolutions, at opset 17."""
-    if name == "transformer":
-        made = Encoder(2, size, size // 64, LENGTH, np.random.default_rng(zlib.crc32(name.encode()))).model(OPSET)
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    if name == "transformer" or name in ENCODERS or name == "small-nodes":
+        made = rows_network(name, size, rng)
         made.ir_version = IR_VERSION
         return made
     model = mobilenet_v2() if name == "mobilenetv2" else onnx.load(LIGHT / f"light_{name}.onnx")
     constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     nodes = simplify(model.graph.node, constants)
-    randomize(nodes, constants, np.random.default_rng(zlib.crc32(name.encode())))
+    randomize(nodes, constants, rng)
     nodes = fold(nodes, constants)
     used = {i for n in nodes for i in n.input}
     data = next(v for v in model.graph.input if v.name in used and v.name not in constants)
@@ -115,6 +135,16 @@ def float_network(name: str, size: int = 224) -> onnx.ModelProto:
     if opset != OPSET:
         built = version_converter.convert_version(built, OPSET)
     return onnx.shape_inference.infer_shapes(built)
+
+
+def rows_network(name: str, size: int, rng: np.random.Generator) -> onnx.ModelProto:
+    """A network of rows: an encoder, or the one of small nodes."""
+    if name == "small-nodes":
+        return small_nodes(OPSET, rng)
+    if name == "transformer":
+        return Encoder(2, size, size // 64, LENGTH, rng).model(OPSET)
+    batch, length = ENCODERS[name]
+    return Encoder(6, 384, 12, length, rng, batch).model(OPSET)
 
 
 def simplify(nodes: Sequence[onnx.NodeProto], constants: dict[str, np.ndarray]) -> list[onnx.NodeProto]:

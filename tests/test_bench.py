@@ -207,3 +207,27 @@ def test_a_peak_for_every_instruction_set() -> None:
         peak = _peak.Peak(isa.name)
         speeds.append(max(peak.burst(2)))
     assert all(speed > 1e9 for speed in speeds), speeds
+
+
+def test_networks_of_one_size_are_not_batched(tmp_path: Path) -> None:
+    networks = _bench_cases.Networks(None, tmp_path)
+    asked = [
+        ("resnet50", "qop"),
+        ("resnet50", "dynamic"),
+        ("encoder-1x16", "qdq"),
+        ("small-nodes", "float"),
+        ("x", "y"),
+    ]
+    assert [networks.takes(name, kind, 8) for name, kind in asked] == [True, False, False, False, True]
+    assert all(networks.takes(name, kind, 1) for name, kind in asked)
+
+
+@needs_native
+def test_floats_and_formats_that_are_there(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    words = ("--models", "small-nodes", "--engines", "reference,ort-precise", "--rounds", "1", "--batch", "1,8")
+    done = bench(tmp_path, *words, "--formats", "qop,float", "--json", "b.json")
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads((tmp_path / "b.json").read_text())["results"]
+    assert (result["format"], result["batch"]) == ("float", 1)
+    assert [found["state"] for found in result["engines"].values()] == ["ok", "ok"]
