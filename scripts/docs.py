@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from qrun.checking.rules import RULES
-from qrun.report.catalog import Entry, catalog
+from qrun.report.catalog import CatalogEntry, catalog
 from qrun.report.codes import GROUPS
 from qrun.report.markdown import escape
 
@@ -33,11 +33,11 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def anchor(entry: Entry) -> str:
+def anchor(entry: CatalogEntry) -> str:
     return f"{entry.id.lower()}-{entry.name}"
 
 
-def section(entry: Entry) -> str:
+def section(entry: CatalogEntry) -> str:
     rule = RULES.get(entry.id)
     facts = [f"Level: {entry.level}{', an error in a run' if rule and rule.stops else ''}."]
     if rule and rule.runs:

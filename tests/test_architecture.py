@@ -171,13 +171,20 @@ def test_rooms_of_the_engine() -> None:
     assert [v for name, source in found.items() for v in engine_violations(name, source)] == []
 
 
-def test_a_class_of_the_engine_has_its_name_to_itself() -> None:
+def class_homes(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Public class names that stand in several modules, and those modules."""
     homes: dict[str, list[str]] = {}
-    for name, source in modules().items():
-        for node in ast.parse(source).body if name.startswith("native.") else ():
+    for name, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(name)
-    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+    return {name: places for name, places in homes.items() if len(places) > 1}
+
+
+def test_a_class_name_stands_in_one_module() -> None:
+    assert class_homes(modules()) == {}
+    two = {"a": "class A: ...\nclass _B: ...", "b": "class A: ...\nclass _B: ..."}
+    assert class_homes(two) == {"A": ["a", "b"]}
 
 
 def test_emitters_are_declared_where_they_are() -> None:

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 
 from qrun.checking.refusals import as_finding
 from qrun.checking.rules import RULES, Finding, once
-from qrun.checking.vectors import Runner, Vector, not_replayed, replay, vector_folders
+from qrun.checking.vectors import Executor, Vector, not_replayed, replay, vector_folders
 from qrun.comparing.differences import Tolerance
 from qrun.errors import CallError, QrunError
 from qrun.frozen import frozen
@@ -21,7 +21,7 @@ from qrun.ir.load import load, no_model
 from qrun.running.session import RunResult
 
 LEVELS = ("error", "warning", "note")
-MakeRunner = Callable[[Model, Path], Runner]
+MakeRunner = Callable[[Model, Path], Executor]
 """A backend ready to run this model. Raises UnsupportedError if it cannot."""
 
 

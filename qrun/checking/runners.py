@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from qrun.checking.check import MakeRunner
-from qrun.checking.vectors import Runner
+from qrun.checking.vectors import Executor
 from qrun.errors import CallError, UnsupportedError
 from qrun.ir import Model
 from qrun.peers import PEERS, Peer
@@ -21,7 +21,7 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None) -> Mak
     if backend in PEERS:
         _check_peer(backend, arith)
 
-    def make(model: Model, path: Path) -> Runner:
+    def make(model: Model, path: Path) -> Executor:
         if backend in PEERS:
             return Peer(model, backend, max_memory=max_memory)
         return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory,  # type: ignore[arg-type]

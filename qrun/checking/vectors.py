@@ -36,14 +36,14 @@ _SHOWN = 3
 Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
 
 
-class Runner(Protocol):
+class Executor(Protocol):
     """A Session or a Peer."""
 
     def execute(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult: ...
 
 
 @frozen
-class Compared:
+class ComparedOutput:
     """One output beside its record.
 
     differing, total: elements outside the tolerance, of how many; largest: the largest difference; first, got, recorded:
@@ -77,7 +77,7 @@ class Vector:
     status: Literal["passed", "failed", "skipped"] = "passed"
     reason: str = ""
     findings: list[Finding] = field(default_factory=list)
-    outputs: list[Compared] = field(default_factory=list)
+    outputs: list[ComparedOutput] = field(default_factory=list)
     duration_ns: int = 0
     result: RunResult | None = None
     feeds: Mapping[str, Array] | None = None
@@ -120,7 +120,7 @@ def _sets(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("test_data_set_*") if p.is_dir()), key=lambda p: (len(p.name), p.name))
 
 
-def replay(model: Model, runner: Runner, folder: Path, tolerance: Tolerance) -> Vector:
+def replay(model: Model, runner: Executor, folder: Path, tolerance: Tolerance) -> Vector:
     """Run the recorded inputs and compare the outputs. Problems of the files and of the run become findings.
 
     A vector without a `result` was not replayed.
@@ -166,7 +166,7 @@ def _not_replayed(group: Sequence[Vector]) -> Finding:
     return found
 
 
-def _replay(vector: Vector, model: Model, runner: Runner, tolerance: Tolerance) -> None:
+def _replay(vector: Vector, model: Model, runner: Executor, tolerance: Tolerance) -> None:
     odd = next((v for v in (*model.inputs, *model.outputs) if v.kind != "tensor"), None)
     if odd is not None:
         vector.status, vector.reason = "skipped", f"{odd.name} is a {odd.kind}, which qrun does not read from vectors"
@@ -265,19 +265,19 @@ def _fix(verdict: Verdict, model: Model, vector: Vector, node: Node | None) -> s
     return f"{_run(model, vector)}{shown} shows what comes before; --rtol, --atol and --lsb allow more"
 
 
-def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance) -> Compared:
+def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance) -> ComparedOutput:
     """One output and its record, which have one type and shape."""
     found = difference(got, want, tolerance)
     if found.equal:
-        return Compared(name, file, found.total, largest=found.largest)
+        return ComparedOutput(name, file, found.total, largest=found.largest)
     first = found.first
-    return Compared(name, file, found.total, found.differing, found.largest, first, plain(got[first]), plain(want[first]),
+    return ComparedOutput(name, file, found.total, found.differing, found.largest, first, plain(got[first]), plain(want[first]),
                     None, "differs")  # fmt: skip
 
 
 def _classified(
-    c: Compared, model: Model, feeds: Mapping[str, Array], got: Array, want: Array, tolerance: Tolerance
-) -> Compared:  # fmt: skip
+    c: ComparedOutput, model: Model, feeds: Mapping[str, Array], got: Array, want: Array, tolerance: Tolerance
+) -> ComparedOutput:  # fmt: skip
     """With the verdict over the elements that differ, from the exact values that their node rounds."""
     node = model.producers.get(c.name)
     exact = _exact(model, node, feeds) if node is not None else None

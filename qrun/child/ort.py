@@ -17,7 +17,7 @@ Fed = Mapping[str, tuple[Array, int]]
 """Feeds: an array and 0, or the bits of one and the number of its element type, where numpy does not have that."""
 
 
-class Session:
+class OrtSession:
     """A model that is loaded.
 
     optimize: let onnxruntime rewrite the graph. threads: 0 for as many as it likes. settings: entries of the session's

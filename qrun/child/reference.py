@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 VERSION = onnx.__version__
 
 
-class Session:
+class ReferenceSession:
     """A model that is loaded. folder: where its external data are, "" if it has none."""
 
     def __init__(self, data: bytes, folder: str = "") -> None:

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 from qrun.child.limit import limited
 from qrun.child.wire import read, write
 
-RUNTIMES = {"ort": "qrun.child.ort", "onnx-ref": "qrun.child.reference"}
+RUNTIMES = {"ort": ("qrun.child.ort", "OrtSession"), "onnx-ref": ("qrun.child.reference", "ReferenceSession")}
+"""The module of each runtime, which knows its VERSION, and the class in it that loads a model."""
 
 
 class Server:
@@ -27,15 +28,16 @@ class Server:
             self._kept.pop(handle, None)
 
     def version(self, runtime: str) -> str:
-        return str(import_module(RUNTIMES[runtime]).VERSION)
+        return str(import_module(RUNTIMES[runtime][0]).VERSION)
 
     def load(
         self, handle: int, runtime: str, limit: int | None, data: bytes, options: dict[str, Any]
     ) -> dict[str, Any]:
         """Load a model; what is told of it: version of the runtime, ns, and more that is the runtime's."""
-        module = import_module(RUNTIMES[runtime])
+        name, loaded = RUNTIMES[runtime]
+        module = import_module(name)
         with limited(limit):
-            session = self._kept[handle] = module.Session(data, **options)
+            session = self._kept[handle] = getattr(module, loaded)(data, **options)
         return {"version": module.VERSION, **session.told}
 
     def hold(self, handle: int, feeds: Any) -> None:

@@ -41,7 +41,7 @@ def is_model(word: str) -> bool:
     return any(sign in word for sign in "./\\")
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Commands from COMMANDS; the default one by the shape of the first word."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -129,7 +129,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
         ctx.exit()
 
 
-@click.command("qrun", cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("qrun", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-V", "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version)
 def group() -> None:
     """Run, check and profile quantized ONNX models."""

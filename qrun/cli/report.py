@@ -127,12 +127,12 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     """The findings, also on the values of a run by qrun, and the records of the quantized tensors."""
     from qrun.checking.rules import RULES, check
     from qrun.errors import UnsupportedError
-    from qrun.report.quantized import Codes
+    from qrun.report.quantized import CodeCounter
     from qrun.report.run import finding_fields
     from qrun.report.text import plural
     from qrun.running.session import Session
 
-    codes, result = Codes(ready.model), None
+    codes, result = CodeCounter(ready.model), None
     try:
         own = ready.session if isinstance(ready.session, Session) else Session(
             ready.model, max_memory=options["max_memory"], cache=cache_of(options))  # fmt: skip

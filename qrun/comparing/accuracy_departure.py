@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from qrun.comparing.accuracy_rows import Rows
-from qrun.comparing.accuracy_sums import Sums, decibels
+from qrun.comparing.accuracy_sums import ErrorSums, decibels
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.matching_writer import is_dequantize
 from qrun.comparing.ranking import Ranking
-from qrun.comparing.ranking_groups import Group
+from qrun.comparing.ranking_groups import RoundingGroup
 from qrun.frozen import frozen
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Node
@@ -55,7 +55,7 @@ def departure(
     return Departure(decibels(real), decibels(measured), group.node, group.floats, _hint(rows.b, group))
 
 
-def _first(rows: Rows, ranking: Ranking, feeds: Mapping[str, Array]) -> Group | None:
+def _first(rows: Rows, ranking: Ranking, feeds: Mapping[str, Array]) -> RoundingGroup | None:
     """The first group that makes something else of the model's own values than the model does."""
     clean = ranking.mixed.clean(check_feeds(rows.a.model, feeds))
     groups = {watch.group.value: watch.group for watch in ranking.watches}
@@ -63,7 +63,7 @@ def _first(rows: Rows, ranking: Ranking, feeds: Mapping[str, Array]) -> Group | 
     for match, got, want in rows.pairs(rows.run(feeds), clean):
         group = groups.get(match.value)
         if group is not None:
-            missed, noise = Sums(), Sums()
+            missed, noise = ErrorSums(), ErrorSums()
             missed.add(ranking.mixed.made(group, ChainMap(own, clean)), got)
             noise.add(got, want)
             if missed.odd or missed.noise > _PART * noise.noise:
@@ -72,7 +72,7 @@ def _first(rows: Rows, ranking: Ranking, feeds: Mapping[str, Array]) -> Group | 
     return None
 
 
-def _hint(b: Reals, group: Group) -> str:
+def _hint(b: Reals, group: RoundingGroup) -> str:
     """Codes that an operator of the group reads with other parameters than the node that made them had; or a guess."""
     for place in group.region.operators:
         node = b.nodes[place]

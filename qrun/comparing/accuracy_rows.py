@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from qrun.comparing.accuracy_sums import Noise, Sums
-from qrun.comparing.codes import Codes
+from qrun.comparing.accuracy_sums import ErrorSums, Noise
+from qrun.comparing.codes import TensorScales
 from qrun.comparing.differences import Tolerance, difference, integral
 from qrun.comparing.matching import Match, Matching
 from qrun.comparing.matching_graph import Reals, Source
@@ -72,12 +72,12 @@ class Rows:
     def __init__(self, a: Reals, b: Reals, found: Matching, session: Session, tolerance: Tolerance) -> None:
         self.a, self.b, self.session, self.tolerance = a, b, session, tolerance
         self.matches = found.matches
-        self.sums = {m.value: Sums() for m in found.matches}
+        self.sums = {m.value: ErrorSums() for m in found.matches}
         self.unknown: set[str] = set()
         self.shown = {m.value: shown for m in found.matches if (shown := _telling(b, m.value))}
         mine, theirs = [v.name for v in a.model.outputs], [v.name for v in b.model.outputs]
         self.ends = [(n, n) for n in mine] if set(mine) == set(theirs) else list(zip(mine, theirs, strict=True))
-        self.end_sums = [Sums() for _ in self.ends]
+        self.end_sums = [ErrorSums() for _ in self.ends]
         self.agreed = [[0, 0] for _ in self.ends]
         self.equal = [True] * len(self.ends)
         self.counted = [False] * len(self.ends)
@@ -155,7 +155,7 @@ class Rows:
             return got, want, None
         kind = got.dtype if not integral(got.dtype) else want.dtype if not integral(want.dtype) else np.float32
         own = told.step(got, theirs) if told is not None and integral(got.dtype) else None
-        step = Codes(self.b.model, theirs).step(self.ends[at][1], got) if own is None else own
+        step = TensorScales(self.b.model, theirs).step(self.ends[at][1], got) if own is None else own
         return first.astype(kind), second.astype(kind), step
 
     def outputs(self) -> Iterator[OutputAccuracy]:

@@ -31,7 +31,7 @@ class Noise:
     ratio: float
 
 
-class Sums:
+class ErrorSums:
     """Sums over the elements of one tensor, run by run."""
 
     __slots__ = ("count", "largest", "noise", "odd", "power", "product", "signal")

@@ -20,7 +20,7 @@ SCRATCH = 40
 
 
 @frozen
-class Place:
+class ElementPair:
     """An element in both files."""
 
     index: tuple[int, ...]
@@ -29,7 +29,7 @@ class Place:
 
 
 @frozen
-class Pair:
+class ArrayPair:
     """One key in both files.
 
     a, b:         type and shape, such as ``uint8 [1,10]``.
@@ -42,8 +42,8 @@ class Pair:
     a: str
     b: str
     difference: Difference
-    first: Place | None = None
-    worst: Place | None = None
+    first: ElementPair | None = None
+    worst: ElementPair | None = None
     sqnr: float | None = None
 
 
@@ -54,7 +54,7 @@ class Archives:
     a: Path
     b: Path
     tolerance: Tolerance
-    pairs: tuple[Pair, ...]
+    pairs: tuple[ArrayPair, ...]
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
 
@@ -112,14 +112,16 @@ def _read(side: Npz, key: str, dtype: np.dtype[Any] | None, budget: Budget) -> A
     return array
 
 
-def _pair(key: str, a: Array, b: Array, tolerance: Tolerance, budget: Budget) -> Pair:
+def _pair(key: str, a: Array, b: Array, tolerance: Tolerance, budget: Budget) -> ArrayPair:
     budget.claim((a.size,), SCRATCH, key)
     found = difference(b, a, tolerance)
     if found.form is not None:
-        return Pair(key, describe(a), describe(b), found)
+        return ArrayPair(key, describe(a), describe(b), found)
 
-    def place(index: tuple[int, ...]) -> Place:
-        return Place(index, plain(a[index]), plain(b[index]))
+    def place(index: tuple[int, ...]) -> ElementPair:
+        return ElementPair(index, plain(a[index]), plain(b[index]))
 
     first, worst = (place(found.first), place(found.worst)) if found.differing else (None, None)
-    return Pair(key, describe(a), describe(b), found, first, worst, None if a.dtype.kind in "USOcb" else sqnr(b, a))
+    return ArrayPair(
+        key, describe(a), describe(b), found, first, worst, None if a.dtype.kind in "USOcb" else sqnr(b, a)
+    )

@@ -17,7 +17,7 @@ from qrun.ir import Array, Model
 
 
 @frozen
-class Codes:
+class TensorScales:
     """Of a model that is fed with `feeds`."""
 
     model: Model

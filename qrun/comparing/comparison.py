@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qrun.comparing.causes import CRASHED, REFUSED, Reason
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.sides import Unit
-from qrun.comparing.tensors import Pair
+from qrun.comparing.tensors import TensorPair
 from qrun.errors import QrunError
 from qrun.frozen import frozen
 from qrun.ir import Model, Node
@@ -21,13 +21,13 @@ class Guilt:
     exact:  the value before rounding at the largest difference, zero point added, in steps; None if not known.
     """
 
-    pair: Pair
+    pair: TensorPair
     reason: Reason
     exact: float | None = None
 
 
 @frozen
-class Compared:
+class ComparedTensor:
     """One tensor that a node or group makes.
 
     pair:   both sides' results as they ran (with `isolate`: the first side's from the second side's inputs).
@@ -38,7 +38,7 @@ class Compared:
 
     unit: Unit
     name: str
-    pair: Pair
+    pair: TensorPair
     inputs: bool | None
     guilt: Guilt | None = None
     checked: bool = False
@@ -77,24 +77,24 @@ class Comparison:
     a: str
     b: str
     names: tuple[str, str]
-    tensors: tuple[Compared, ...]
-    outputs: tuple[tuple[str, Pair], ...]
+    tensors: tuple[ComparedTensor, ...]
+    outputs: tuple[tuple[str, TensorPair], ...]
     tolerance: Tolerance
     isolate: bool = False
     piecewise: QrunError | None = None
-    origin: Compared | None = None
+    origin: ComparedTensor | None = None
 
     @property
-    def differing(self) -> tuple[Compared, ...]:
+    def differing(self) -> tuple[ComparedTensor, ...]:
         return tuple(t for t in self.tensors if t.differs)
 
     @property
-    def refused(self) -> tuple[Compared, ...]:
+    def refused(self) -> tuple[ComparedTensor, ...]:
         """The tensors that the second side refuses to make, or crashes on."""
         return tuple(t for t in self.tensors if t.refused)
 
     @property
-    def first(self) -> Compared | None:
+    def first(self) -> ComparedTensor | None:
         """The first tensor that differs; a refused one only if no other does."""
         return first_difference(self.tensors)
 
@@ -104,7 +104,7 @@ class Comparison:
         return not self.differing
 
 
-def first_difference(tensors: Sequence[Compared]) -> Compared | None:
+def first_difference(tensors: Sequence[ComparedTensor]) -> ComparedTensor | None:
     """The first tensor that differs; a refused one only if no other does."""
     differing = [t for t in tensors if t.differs]
     return next((t for t in differing if not t.refused), next(iter(differing), None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from qrun.comparing.causes import Form
+from qrun.comparing.causes import AlternativeForm
 from qrun.comparing.emulation import run_saturating
 from qrun.comparing.sides import Unit, Values, extract, run_alone
 from qrun.comparing.ties import before_rounding
@@ -17,7 +17,7 @@ from qrun.passes import optimize
 
 
 @frozen
-class Group:
+class NodeGroup:
     """One tensor of a group of nodes. inputs: what the group reads, by name."""
 
     model: Model
@@ -25,19 +25,19 @@ class Group:
     tensor: str
     inputs: Values
 
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[AlternativeForm, ...]:
         """The forms that another runtime may have given it, from the simplest; none for a single node."""
         if len(self.unit.group) == 1:
             return ()
         plain = (self._form(fused, arith) for fused in (True, False) for arith in ("exact", "ort"))
         return (*plain, self._form(True, "ort", True), self._form(False, "ort", True))
 
-    def _form(self, fused: bool, arith: Arith, saturating: bool = False) -> Form:
+    def _form(self, fused: bool, arith: Arith, saturating: bool = False) -> AlternativeForm:
         shape = "groups as integer operators" if fused else "the graph as written"
         steps = "the real value rounded once" if arith == "exact" and fused else "float32 steps"
         pairs = "; pairs of uint8 * int8 products saturate in int16, as on CPUs without VNNI" if saturating else ""
         cause = "pair-saturation" if saturating else "fused-requantization"
-        return Form(cause, f"{shape}, {steps}{pairs}", partial(self._run, fused, arith, saturating))
+        return AlternativeForm(cause, f"{shape}, {steps}{pairs}", partial(self._run, fused, arith, saturating))
 
     def _run(self, fused: bool, arith: Arith, saturating: bool) -> Array | None:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from qrun.comparing.matching_writer import Writer, is_quantize, moves
+from qrun.comparing.matching_writer import NodeWriter, is_quantize, moves
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 from qrun.ops import Bias, Quantizer, bias, find, operands, parameter_axis, quantizers, real_operator
@@ -20,7 +20,7 @@ def unfold(model: Model) -> tuple[Node, ...]:
 
     The names of the model's tensors stay theirs; a node's index is that of the node it is made of.
     """
-    writer = Writer(model)
+    writer = NodeWriter(model)
     for node in model.nodes:
         if node.index in writer.done or not any(node.outputs):
             continue
@@ -41,7 +41,7 @@ def _needed(nodes: Sequence[Node], outputs: set[str]) -> list[Node]:
     return found[::-1]
 
 
-def _moved(writer: Writer, node: Node) -> bool:
+def _moved(writer: NodeWriter, node: Node) -> bool:
     """An operator on codes, as one on what they mean; its codes have the same parameters."""
     source = node.inputs[0] if node.inputs else ""
     if source not in writer.codes or len(node.outputs) != 1:
@@ -64,7 +64,7 @@ def _inputs(node: Node, count: int) -> tuple[str, ...]:
     return (*node.inputs, *[""] * count)[:count]
 
 
-def _quantized(writer: Writer, node: Node) -> bool:
+def _quantized(writer: NodeWriter, node: Node) -> bool:
     """DequantizeLinear, the real operator, QuantizeLinear."""
     definition, found, b = real_operator(node), operands(node), bias(node)
     if definition is None or definition.op_type == "Identity" or node.attributes.get("channels_last", 0):
@@ -90,19 +90,19 @@ def _parameters(q: Quantizer) -> tuple[str, str]:
     return q.scale.tensor if q.scale else "", q.zero_point.tensor if q.zero_point else ""
 
 
-def _dequantized(writer: Writer, node: Node, q: Quantizer) -> str:
+def _dequantized(writer: NodeWriter, node: Node, q: Quantizer) -> str:
     scale, zero = _parameters(q)
     axis = {} if q.form == "tensor" else {"axis": parameter_axis(node, q.form)}
     return writer.real(node, q.tensor.tensor, scale, zero, **axis)
 
 
-def _wide(writer: Writer, q: Quantizer) -> bool:
+def _wide(writer: NodeWriter, q: Quantizer) -> bool:
     """Is the scale known to have more than one axis?"""
     value = writer.model.constant(_parameters(q)[0])
     return value is not None and value.ndim > 1
 
 
-def _int32_bias(writer: Writer, node: Node, b: Bias, x_scale: str, w_scale: str) -> str:
+def _int32_bias(writer: NodeWriter, node: Node, b: Bias, x_scale: str, w_scale: str) -> str:
     """Its scale is the product of the operands' scales, and of alpha in Gemm."""
     gemm = b.form == "gemm"
     alpha = writer.number(node, np.array(node.attributes.get("alpha", 1.0), np.float32)) if gemm else ""
@@ -111,14 +111,14 @@ def _int32_bias(writer: Writer, node: Node, b: Bias, x_scale: str, w_scale: str)
     return writer.real(node, b.bias.tensor, _flat(writer, node, scale, w_scale), axis=-1 if gemm else 0)
 
 
-def _flat(writer: Writer, node: Node, scale: str, like: str) -> str:
+def _flat(writer: NodeWriter, node: Node, scale: str, like: str) -> str:
     """A product of scales as a scalar, or of rank 1 if `like` has several numbers."""
     value = writer.model.constant(like)
     shape = np.array([] if value is not None and value.size == 1 else [-1], np.int64)
     return writer.make(node, "Reshape", 14, (scale, writer.number(node, shape)))
 
 
-def _dynamic(writer: Writer, node: Node) -> bool:
+def _dynamic(writer: NodeWriter, node: Node) -> bool:
     """DynamicQuantizeMatMul."""
     a, b, bs, bz, added = _inputs(node, 5)
     parts = tuple(writer.name(f"{node.label}/{part}") for part in ("codes", "scale", "zero_point"))
@@ -130,10 +130,10 @@ def _dynamic(writer: Writer, node: Node) -> bool:
     return True
 
 
-def _integer(op: str, version: int, axis: int) -> Callable[[Writer, Node], bool]:
+def _integer(op: str, version: int, axis: int) -> Callable[[NodeWriter, Node], bool]:
     """MatMulInteger or ConvInteger whose int32 sums are cast to float and multiplied by both scales."""
 
-    def form(writer: Writer, node: Node) -> bool:
+    def form(writer: NodeWriter, node: Node) -> bool:
         a, b, az, bz = _inputs(node, 4)
         end = _scaled(writer.model, node, a)
         if end is None:
@@ -175,7 +175,7 @@ def _factors(model: Model, name: str) -> tuple[str, ...]:
     return node.inputs if node is not None and node.op_type == "Mul" and not node.domain else (name,)
 
 
-_SPECIAL: Mapping[tuple[str, str], Callable[[Writer, Node], bool]] = {
+_SPECIAL: Mapping[tuple[str, str], Callable[[NodeWriter, Node], bool]] = {
     (MS, "DynamicQuantizeMatMul"): _dynamic,
     ("", "MatMulInteger"): _integer("MatMul", 13, -1),
     ("", "ConvInteger"): _integer("Conv", 11, 0),

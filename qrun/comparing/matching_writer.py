@@ -12,7 +12,7 @@ from qrun.ir.schema import DOMAINS
 from qrun.ops import find
 
 
-class Writer:
+class NodeWriter:
     """The nodes so far. codes: names of integer tensors, and the scale, zero point and attributes that they mean."""
 
     def __init__(self, model: Model) -> None:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from time import monotonic
 
-from qrun.comparing.accuracy_sums import Sums, decibels
+from qrun.comparing.accuracy_sums import ErrorSums, decibels
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_effects import Effects, comparable, mean_ratio
-from qrun.comparing.ranking_groups import Group, Mixed
+from qrun.comparing.ranking_groups import Mixed, RoundingGroup
 from qrun.comparing.ranking_local import Local, Spread, Watch
 from qrun.comparing.ranking_reasons import Fit, explain
 from qrun.frozen import frozen
@@ -82,7 +82,7 @@ class Ranking:
     """Collects over the runs. seconds: how long measuring effects may take, all runs together."""
 
     def __init__(
-        self, a: Reals, b: Reals, groups: Sequence[Group], runs: int, seconds: float, progress: Progress | None
+        self, a: Reals, b: Reals, groups: Sequence[RoundingGroup], runs: int, seconds: float, progress: Progress | None
     ):
         self.mixed = Mixed(a, b)
         self.watches = [Watch(b, group) for group in groups]
@@ -111,7 +111,7 @@ class Ranking:
         """How much is won with the first nodes of the ranking in float; as many runs as there is time for, at least one."""
         measured = [cost for cost in costs if cost.measured]
         sizes = (0, *(n for n in SIZES if n <= max(1, len(self.watches) // PART) and n <= len(measured)))
-        sums = {n: [Sums() for _ in self.mixed.outputs] for n in sizes}
+        sums = {n: [ErrorSums() for _ in self.mixed.outputs] for n in sizes}
         start, used = monotonic(), 0
         for feeds in runs:
             clean = self.mixed.clean(feeds)

@@ -9,7 +9,7 @@ from time import monotonic
 
 import numpy as np
 
-from qrun.comparing.accuracy_sums import Sums
+from qrun.comparing.accuracy_sums import ErrorSums
 from qrun.comparing.ranking_groups import Mixed
 from qrun.comparing.ranking_local import Watch
 from qrun.ir import Array
@@ -33,7 +33,7 @@ class Effects:
 
     def __init__(self, mixed: Mixed, watches: Sequence[Watch], runs: int, seconds: float, progress: Progress | None):
         self.mixed, self.watches, self.runs, self.seconds, self.progress = mixed, watches, runs, seconds, progress
-        self.parts: dict[tuple[int, ...], list[Sums]] = {}
+        self.parts: dict[tuple[int, ...], list[ErrorSums]] = {}
         self._done = self._steps = 0
 
     def add(self, clean: Mapping[str, Array], made: Sequence[Array]) -> None:
@@ -76,7 +76,7 @@ class Effects:
         groups = [self.watches[i].group for i in members if self.watches[i].sums.ratio]
         known = {groups[0].target: made[members[0]]} if len(members) == 1 and groups else None
         got = self.mixed.run(clean, groups, known) if groups else outputs
-        sums = self.parts.setdefault(members, [Sums() for _ in outputs])
+        sums = self.parts.setdefault(members, [ErrorSums() for _ in outputs])
         for one, x, want in zip(sums, got, outputs, strict=True):
             one.add(comparable(x), comparable(want))
         return mean_ratio(sums)
@@ -109,7 +109,7 @@ class Effects:
         return found
 
 
-def mean_ratio(sums: Sequence[Sums]) -> float:
+def mean_ratio(sums: Sequence[ErrorSums]) -> float:
     """Of the outputs."""
     return math.fsum(s.ratio for s in sums) / len(sums) if sums else 0.0
 

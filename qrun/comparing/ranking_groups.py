@@ -30,7 +30,7 @@ class Limits:
 
 
 @frozen
-class Group:
+class RoundingGroup:
     """Everything between matched values that makes one of them, `value`, with all that rounds there.
 
     target:  the tensor of the first model that it stands for, behind that model's own quantizers; raw: before them.
@@ -58,7 +58,7 @@ class Group:
     whole: bool
 
 
-def groups(a: Reals, b: Reals, matching: Matching) -> list[Group]:
+def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
     """The groups of `b` that quantize something, in order."""
     names = {m.value: m.other for m in matching.matches}
     theirs = {m.other for m in matching.matches}
@@ -74,7 +74,7 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[Group]:
         there = region(a, other, theirs)
         floats = tuple(a.nodes[place] for place in there.operators)
         inside = bool(_weights(a, there)) or any(_own(a, there))
-        found.append(Group(value, a.settled(other), other, limits(a, a.rounds.get(other, ())), _named(b, inner, rounds), inner,
+        found.append(RoundingGroup(value, a.settled(other), other, limits(a, a.rounds.get(other, ())), _named(b, inner, rounds), inner,
                            {v: a.settled(names[v]) for v in inner.inputs}, rounds, own, weights, floats,
                            inside, inner.whole))  # fmt: skip
     return found
@@ -115,7 +115,7 @@ def _named(b: Reals, inner: Region, rounds: Path) -> Node:
     return next((n for n in b.model.nodes if n.index == node.index), node)
 
 
-def simulate(b: Reals, group: Group, values: Mapping[str, Array], *, own: bool = True) -> Array:
+def simulate(b: Reals, group: RoundingGroup, values: Mapping[str, Array], *, own: bool = True) -> Array:
     """What the group makes of the first model's values (by tensor), before its result is rounded.
 
     own: with the quantizers in front of its operators.
@@ -184,7 +184,7 @@ class Mixed:
         return values
 
     def run(
-        self, clean: Mapping[str, Array], active: Sequence[Group], known: Mapping[str, Array] | None = None
+        self, clean: Mapping[str, Array], active: Sequence[RoundingGroup], known: Mapping[str, Array] | None = None
     ) -> list[Array]:
         """The outputs with these groups in place. known: what groups make, by target, if that is known already."""
         at = {group.target: group for group in active}
@@ -206,14 +206,16 @@ class Mixed:
                 now.update((name, array) for name, array in zip(node.outputs, made, strict=False) if name)
         return [now.get(name, clean[name]) for name in self.outputs]
 
-    def made(self, group: Group, values: Mapping[str, Array], known: Mapping[str, Array] | None = None) -> Array:
+    def made(
+        self, group: RoundingGroup, values: Mapping[str, Array], known: Mapping[str, Array] | None = None
+    ) -> Array:
         """The group's result from these values; rounded from its own value there if it cannot be computed."""
         if known is not None and group.target in known:
             return known[group.target]
         like = values[group.target]
         return rounded(self.b, group, simulate(self.b, group, values) if group.whole else like).reshape(like.shape)
 
-    def _needed(self, at: Mapping[str, Group]) -> set[str]:
+    def _needed(self, at: Mapping[str, RoundingGroup]) -> set[str]:
         """The tensors that the outputs need when these targets are made by groups."""
         needed = set(self.outputs)
         for place in reversed(self.a.running):
@@ -230,5 +232,5 @@ class Mixed:
         return values[name] if name in self.a.sources else self.a.constant(name)
 
 
-def rounded(b: Reals, group: Group, made: Array) -> Array:
+def rounded(b: Reals, group: RoundingGroup, made: Array) -> Array:
     return b.pass_through(made, group.rounds)

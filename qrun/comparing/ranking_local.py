@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.comparing.accuracy_sums import Noise, Sums
+from qrun.comparing.accuracy_sums import ErrorSums, Noise
 from qrun.comparing.differences import differing
 from qrun.comparing.matching_graph import Reals
-from qrun.comparing.ranking_groups import Group, Limits, limits, rounded, simulate
+from qrun.comparing.ranking_groups import Limits, RoundingGroup, limits, rounded, simulate
 from qrun.errors import OperatorError
 from qrun.frozen import frozen
 from qrun.ir import Array
@@ -79,10 +79,10 @@ class Watch:
            either model rounds them.
     """
 
-    def __init__(self, b: Reals, group: Group) -> None:
+    def __init__(self, b: Reals, group: RoundingGroup) -> None:
         self.b, self.group = b, group
         self.range = limits(b, group.rounds)
-        self.sums = Sums()
+        self.sums = ErrorSums()
         self.energy = dict.fromkeys(("weights", "input", "rounding", "clipped", "before"), 0.0)
         self.moved, self.apart = 0, 0.0
         self.values = _Values(self.range)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qrun.comparing.documents import read_document
-from qrun.comparing.recordentry import Entry, digest, filled
+from qrun.comparing.recordentry import RecordEntry, digest, filled
 from qrun.comparing.recordhost import host
 from qrun.errors import CallError
 from qrun.files import HIDDEN, write_files
@@ -85,8 +85,8 @@ class Made:
     values: list[Array | None] | None
     fixed: bool
 
-    def entry(self) -> Entry:
-        bare = Entry.bare(self.name, self.array, self.node)
+    def entry(self) -> RecordEntry:
+        bare = RecordEntry.bare(self.name, self.array, self.node)
         return bare if self.fixed else filled(bare, self.array, self.node, self.values)
 
 
@@ -155,7 +155,7 @@ def input_facts(feeds: Mapping[str, Array]) -> list[dict[str, str]]:
     return [{"name": name, "form": describe(feeds[name]), "sha256": digest(feeds[name])} for name in sorted(feeds)]
 
 
-def _fields(made: Entry) -> dict[str, Any]:
+def _fields(made: RecordEntry) -> dict[str, Any]:
     """An entry as JSON; what there is nothing of is left out."""
     fields: dict[str, Any] = {
         "name": made.name, "node": made.node, "op": made.op, "type": made.type, "shape": made.shape,

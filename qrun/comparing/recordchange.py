@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from qrun.comparing.differences import Tolerance
-from qrun.comparing.recordentry import NEARLY, TIE, Entry, Histogram, Number, places
+from qrun.comparing.recordentry import NEARLY, TIE, Histogram, Number, RecordEntry, places
 from qrun.frozen import frozen
 
 Verdict = Literal["equal", "close", "unknown", "differs", "form"]
@@ -47,8 +47,8 @@ class TensorChange:
     reading:   what the facts say about the reason, in a sentence.
     """
 
-    recorded: Entry
-    now: Entry
+    recorded: RecordEntry
+    now: RecordEntry
     verdict: Verdict
     elements: int = 0
     step: float = 0.0
@@ -73,8 +73,8 @@ class Gap:
 
 
 def judged(
-    a: Entry,
-    b: Entry,
+    a: RecordEntry,
+    b: RecordEntry,
     tolerance: Tolerance,
     inputs: tuple[tuple[str, bool | None], ...] = (),
     gap: Gap | None = None,
@@ -98,24 +98,24 @@ def judged(
     return replace(change, reading=_reading(change, whole))
 
 
-def _elements(entry: Entry) -> int:
+def _elements(entry: RecordEntry) -> int:
     """Numbers in the tensor; of a complex one its parts."""
     return prod(entry.shape) * (2 if entry.type.startswith("complex") else 1)
 
 
-def _sure(gap: Gap | None, a: Entry, b: Entry) -> float:
+def _sure(gap: Gap | None, a: RecordEntry, b: RecordEntry) -> float:
     """What is left of the step between two real numbers when each was rounded to the tensor's type."""
     if gap is None or a.type not in _UNITS or not isfinite(gap.step):
         return 0.0
     return max(0.0, gap.step - _UNITS[a.type] * (_largest(a) + _largest(b)))
 
 
-def _allowed(tolerance: Tolerance, a: Entry) -> float:
+def _allowed(tolerance: Tolerance, a: RecordEntry) -> float:
     """The most by which an element may differ from any of the recorded ones."""
     return tolerance.atol + tolerance.rtol * _largest(a)
 
 
-def _largest(entry: Entry) -> float:
+def _largest(entry: RecordEntry) -> float:
     return max((abs(v) for v in (entry.low, entry.high) if v is not None), default=float("inf"))
 
 
@@ -130,7 +130,7 @@ def _outside(
     return any(s > tolerance.atol + tolerance.rtol * abs(x) for (x, _), s in zip(pairs, steps, strict=True))
 
 
-def _sampled(a: Entry, b: Entry) -> Iterator[Sampled]:
+def _sampled(a: RecordEntry, b: RecordEntry) -> Iterator[Sampled]:
     size = prod(a.shape)
     if len(a.sample) != len(b.sample):
         return
@@ -140,7 +140,7 @@ def _sampled(a: Entry, b: Entry) -> Iterator[Sampled]:
             yield Sampled(tuple(int(i) for i in np.unravel_index(place, shape)), x, y)
 
 
-def _ordered(a: Entry, b: Entry) -> list[tuple[Number, Number]]:
+def _ordered(a: RecordEntry, b: RecordEntry) -> list[tuple[Number, Number]]:
     """Order statistics of both: the same ranks of equally many elements."""
     if (a.nan, a.inf) != (b.nan, b.inf):
         return []

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.record import Tensors, input_facts, model_facts, walk
 from qrun.comparing.recordchange import Gap, TensorChange, judged
-from qrun.comparing.recordentry import Entry
+from qrun.comparing.recordentry import RecordEntry
 from qrun.comparing.recordhost import host
 from qrun.comparing.recordproof import RECORD_EXACT, proved
 from qrun.comparing.recordread import Record, read_record
@@ -89,13 +89,13 @@ def compare_record(
 
 def _now(
     tensors: Tensors, model: Model, feeds: Mapping[str, Array], record: Record
-) -> tuple[dict[str, Entry], dict[str, str]]:
+) -> tuple[dict[str, RecordEntry], dict[str, str]]:
     """The entries of a run; and for tensors that differ though their inputs do not, what is proved about the reason."""
-    now: dict[str, Entry] = {}
+    now: dict[str, RecordEntry] = {}
     proofs: dict[str, str] = {}
     same = {*feeds, *model.constants, ""}
     for made in walk(tensors, model, feeds):
-        known, bare = record.entries.get(made.name), Entry.bare(made.name, made.array, made.node)
+        known, bare = record.entries.get(made.name), RecordEntry.bare(made.name, made.array, made.node)
         if known is not None and (known.sha256, known.type, known.shape) == (bare.sha256, bare.type, bare.shape):
             now[made.name] = known
             same.add(made.name)
@@ -107,7 +107,7 @@ def _now(
 
 
 def _changes(
-    record: Record, now: Mapping[str, Entry], proofs: Mapping[str, str], model: Model, tolerance: Tolerance
+    record: Record, now: Mapping[str, RecordEntry], proofs: Mapping[str, str], model: Model, tolerance: Tolerance
 ) -> Iterator[TensorChange]:
     """What became of each tensor that both have, in graph order."""
     equal = dict.fromkeys([*model.constants, *(v.name for v in (*model.inputs, *model.defaults))], True)

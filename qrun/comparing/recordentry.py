@@ -49,7 +49,7 @@ class Histogram:
 
 
 @frozen
-class Entry:
+class RecordEntry:
     """A tensor of a record.
 
     node, op:   index of the node that makes it, and its operator. type, shape: of the elements and the array.
@@ -80,7 +80,7 @@ class Entry:
     ties: Ties | None = None
 
     @classmethod
-    def bare(cls, name: str, array: Array, node: Node) -> Entry:
+    def bare(cls, name: str, array: Array, node: Node) -> RecordEntry:
         """With the hash only."""
         return cls(name, node.index, node.op, type_name(array.dtype), tuple(array.shape), digest(array))
 
@@ -94,7 +94,7 @@ def digest(array: Array) -> str:
     return sha256(little.reshape(-1).view(np.uint8).data).hexdigest()
 
 
-def filled(bare: Entry, array: Array, node: Node, values: Sequence[Array | None] | None) -> Entry:
+def filled(bare: RecordEntry, array: Array, node: Node, values: Sequence[Array | None] | None) -> RecordEntry:
     """The entry with all that is kept of the array. values: the node's inputs; None if they are not known."""
     flat = _numbers(array)
     if flat is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qrun.comparing.documents import Item, damaged, read_document
 from qrun.comparing.record import FILE, HOW
-from qrun.comparing.recordentry import Entry, Histogram, Number, Ties, places
+from qrun.comparing.recordentry import Histogram, Number, RecordEntry, Ties, places
 from qrun.comparing.settings import text
 from qrun.errors import CallError
 from qrun.frozen import frozen
@@ -28,7 +28,7 @@ class Record:
     inputs: dict[str, tuple[str, str]]
     label: str
     environment: dict[str, str]
-    entries: dict[str, Entry]
+    entries: dict[str, RecordEntry]
 
 
 def read_record(folder: Path) -> Record:
@@ -40,7 +40,7 @@ def read_record(folder: Path) -> Record:
     _, item = read_document(folder / FILE, ("record",), HOW)
     model, where = item["model"], item["environment"]
     external = model.find("external")
-    entries: dict[str, Entry] = {}
+    entries: dict[str, RecordEntry] = {}
     for tensor in item["tensors"]:
         made = _entry(tensor)
         if made.name in entries:
@@ -57,7 +57,7 @@ def read_record(folder: Path) -> Record:
     )
 
 
-def _entry(item: Item) -> Entry:
+def _entry(item: Item) -> RecordEntry:
     shape = item["shape"].shape
     size = prod(shape)
     sha = item["sha256"].text
@@ -66,7 +66,7 @@ def _entry(item: Item) -> Entry:
     sample = _numbers(item, "sample")
     if len(sample) not in (0, len(places(size)), len(places(2 * size))):
         raise damaged(item.source, f"{item.place}.sample: {len(places(size))} numbers", str(len(sample)))
-    return Entry(
+    return RecordEntry(
         item["name"].text, item["node"].size, item["op"].text, item["type"].text, shape, sha,
         _number(item.find("min")), _number(item.find("max")), _real(item.find("mean")),
         _count(item.find("nan")), _count(item.find("inf")), _saturated(item.find("saturated")),

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from qrun.comparing.causes import Suspect, reason, same
-from qrun.comparing.codes import Codes
-from qrun.comparing.comparison import Compared, Comparison, Guilt, first_difference
+from qrun.comparing.codes import TensorScales
+from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt, first_difference
 from qrun.comparing.differences import EXACT, Tolerance, integral
-from qrun.comparing.groups import Group
+from qrun.comparing.groups import NodeGroup
 from qrun.comparing.noise import noises
 from qrun.comparing.sides import ABSENT, Side, Unit, Values
-from qrun.comparing.tensors import PLAIN, Pair, pair
+from qrun.comparing.tensors import PLAIN, TensorPair, pair
 from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Array, Model
 
@@ -52,7 +52,7 @@ def compare_runtimes(
         refused, theirs = error, None
     grouped = a if len(a.units) < len(b.units) else b
     work = _Work(a, b, feeds, mine, theirs, tolerance, isolate)
-    found: list[Compared] = []
+    found: list[ComparedTensor] = []
     for place, unit in enumerate(grouped.units):
         if progress:
             progress(place, len(grouped.units), None)
@@ -77,14 +77,14 @@ class _Work:
     isolate: bool
 
     @cached_property
-    def codes(self) -> Codes:
-        return Codes(self.a.model, self.feeds)
+    def codes(self) -> TensorScales:
+        return TensorScales(self.a.model, self.feeds)
 
     @cached_property
     def noises(self) -> Mapping[str, float]:
         return noises(self.a.model, (self.mine, self.theirs or {}), self.tolerance)
 
-    def ran(self) -> dict[str, Pair]:
+    def ran(self) -> dict[str, TensorPair]:
         """The graph's outputs as both sides ran."""
         names = [v.name for v in self.a.model.outputs if v.name in self.mine and v.name in (self.theirs or {})]
         return {n: self._pair(n, self.mine[n], (self.theirs or {})[n]) for n in names}
@@ -100,7 +100,7 @@ class _Work:
             unit = Unit(unit.node, tuple(members[i] for i in sorted(members)), unit.given)
         return unit
 
-    def unit(self, unit: Unit) -> Iterator[Compared]:
+    def unit(self, unit: Unit) -> Iterator[ComparedTensor]:
         if self.theirs is None:
             yield from self._piece(unit)
             return
@@ -119,11 +119,11 @@ class _Work:
                 if not own.equal:
                     guilt = self._guilt(unit, name, inputs or {}, own, anew[name], self.theirs[name], None)
                 if self.isolate:
-                    yield Compared(unit, name, own, True, guilt, True)
+                    yield ComparedTensor(unit, name, own, True, guilt, True)
                     continue
-            yield Compared(unit, name, pairs[name], alike, guilt, anew is not None)
+            yield ComparedTensor(unit, name, pairs[name], alike, guilt, anew is not None)
 
-    def _piece(self, unit: Unit) -> Iterator[Compared]:
+    def _piece(self, unit: Unit) -> Iterator[ComparedTensor]:
         """A unit that side `b` runs by itself on the values of `a`."""
         inputs = self._read(unit, self.mine)
         error: QrunError | None = None
@@ -140,14 +140,14 @@ class _Work:
                 continue
             own = self._pair(name, mine, theirs)
             guilt = None if own.equal else self._guilt(unit, name, inputs or {}, own, mine, theirs, error)
-            yield Compared(unit, name, own, True, guilt, True)
+            yield ComparedTensor(unit, name, own, True, guilt, True)
 
-    def _pair(self, name: str, mine: Array | None, theirs: Array | None) -> Pair:
+    def _pair(self, name: str, mine: Array | None, theirs: Array | None) -> TensorPair:
         return self._judged(name, mine, theirs, self.tolerance, self.noises.get(name, 0.0))
 
     def _judged(
         self, name: str, mine: Array | None, theirs: Array | None, tolerance: Tolerance, noise: float = 0.0
-    ) -> Pair:
+    ) -> TensorPair:
         whole = mine is not None and integral(mine.dtype)
         code = self.codes.code(name, mine.dtype) if whole and mine is not None else PLAIN
         step = None if whole or mine is None else self.codes.step(name, mine)
@@ -164,7 +164,7 @@ class _Work:
             found[name] = array
         return found
 
-    def origin(self, found: Sequence[Compared]) -> Compared | None:
+    def origin(self, found: Sequence[ComparedTensor]) -> ComparedTensor | None:
         """Of the tensors with other bits that lead to the first difference, if that is inherited, the first one."""
         first = first_difference(found)
         if first is None or first.guilt is not None or self.theirs is None or self.isolate:
@@ -198,13 +198,13 @@ class _Work:
             return None
 
     def _guilt(
-        self, unit: Unit, name: str, inputs: Values, own: Pair, mine: Array | None, theirs: Array | None,
+        self, unit: Unit, name: str, inputs: Values, own: TensorPair, mine: Array | None, theirs: Array | None,
         error: QrunError | None,
     ) -> Guilt | None:  # fmt: skip
         if mine is None:
             return None
         again = self._again(unit, name, inputs)
-        group = Group(self.a.model, unit, name, inputs)
+        group = NodeGroup(self.a.model, unit, name, inputs)
         suspect = Suspect(
             self.a.model, unit, name, inputs, mine, theirs, error, again, group.forms(), group.before_rounding
         )

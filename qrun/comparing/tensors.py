@@ -25,7 +25,7 @@ PLAIN = Code()
 
 
 @frozen
-class Pair:
+class TensorPair:
     """What `a` and `b` gave for one tensor.
 
     type:       type and shape of the first one. identical: are all bits equal (NaN equals NaN)?
@@ -70,7 +70,7 @@ def pair(
     code: Code = PLAIN,
     step: Array | None = None,
     noise: float = 0.0,
-) -> Pair:
+) -> TensorPair:
     """Compare what two sides gave for one tensor; None is a missing output.
 
     code: what its integers stand for. step, noise: of floats, see `qrun.comparing.differences.difference`.
@@ -79,13 +79,13 @@ def pair(
         shown = "nothing" if a is None else describe(a)
         total = 0 if a is None and b is None else max(x.size for x in (a, b) if x is not None)
         form = None if a is None and b is None else (shown, "nothing" if b is None else describe(b))
-        return Pair(shown, Difference(total, form=form), a is b)
+        return TensorPair(shown, Difference(total, form=form), a is b)
     found = difference(a, b, tolerance, step, noise)
     if found.form is not None:
-        return Pair(describe(a), found, False)
+        return TensorPair(describe(a), found, False)
     if same(a, b):
         agreed = _agreed(a, b)
-        return Pair(describe(a), found, True, sqnr=float("inf"), argmax=_argmax(a, b), agreed=agreed,
+        return TensorPair(describe(a), found, True, sqnr=float("inf"), argmax=_argmax(a, b), agreed=agreed,
                     stepped=step is not None, noise=noise)  # fmt: skip
     place = found.worst if found.differing else _worst(a, b)
     counted: dict[str, Any] = {
@@ -94,10 +94,10 @@ def pair(
         "a": plain(a[place]), "b": plain(b[place]),
     }  # fmt: skip
     if a.dtype.kind in "OUSc":
-        return Pair(describe(a), found, False, **counted)
+        return TensorPair(describe(a), found, False, **counted)
     x, y = ((_wide(v) - code.zero) * code.scale for v in (a, b))
     largest, relative = _largest(x, y)
-    return Pair(
+    return TensorPair(
         describe(a), found, False, **counted, max_abs=largest, max_rel=relative, sqnr=sqnr(x, y),
         argmax=_argmax(a, b), agreed=_agreed(a, b), stepped=step is not None, noise=noise,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from qrun.ir.types import DTYPES, describe
 
 
 @dataclass(frozen=True)
-class Scope:
+class GraphContext:
     """What a graph sees from outside: opsets, external files, and the names of the graphs around it.
 
     names: of the nearest graph around it, each by itself, so that nodes share the text; outer: what that one sees.
@@ -30,13 +30,13 @@ class Scope:
     external: External
     label: str
     names: Mapping[str, str] = field(default_factory=dict)
-    outer: Scope | None = None
+    outer: GraphContext | None = None
 
     def __contains__(self, name: str) -> bool:
         return name in self.names or (self.outer is not None and name in self.outer)
 
 
-def build_graph(graph: onnx.GraphProto, scope: Scope) -> dict[str, Any]:
+def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
     """The keyword arguments of Model that one graph determines."""
     _refuse_undecodable(graph, scope)
     if len(graph.sparse_initializer):
@@ -61,7 +61,7 @@ def build_graph(graph: onnx.GraphProto, scope: Scope) -> dict[str, Any]:
     order = _execution_order(graph.node, given, scope)
     names = {name: name for name in given}
     names.update((name, name) for proto in graph.node for name in proto.output if name)
-    inner = Scope(scope.opsets, scope.external, scope.label, names, scope)
+    inner = GraphContext(scope.opsets, scope.external, scope.label, names, scope)
     nodes = tuple(_node(graph.node[place], index, inner) for index, place in enumerate(order))
     outputs = tuple(value_type(v) for v in graph.output)
     for value in outputs:
@@ -79,7 +79,7 @@ def build_graph(graph: onnx.GraphProto, scope: Scope) -> dict[str, Any]:
     }
 
 
-def _refuse_undecodable(graph: onnx.GraphProto, scope: Scope) -> None:
+def _refuse_undecodable(graph: onnx.GraphProto, scope: GraphContext) -> None:
     """Names that are not UTF-8 reach Python as bytes, whatever protobuf's types say."""
     values: list[onnx.ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
     refuse_bytes(scope.label, graph.name, *(v.name for v in values), *(t.name for t in graph.initializer))
@@ -120,12 +120,12 @@ def value_type(info: onnx.ValueInfoProto) -> TensorType:
     return TensorType(info.name, DTYPES.get(tensor.elem_type), shape)
 
 
-def _invalid(scope: Scope, message: str, tensor: str, node: str = "", **more: Any) -> ModelError:
+def _invalid(scope: GraphContext, message: str, tensor: str, node: str = "", **more: Any) -> ModelError:
     where = [scope.label, *([f"node {node}"] if node else []), f"tensor {tensor}"]
     return ModelError("QR102", "invalid-graph", message, where=where, **more)
 
 
-def _refuse_other_type(scope: Scope, value: TensorType, stored: Array) -> None:
+def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Array) -> None:
     """An initializer of a graph input must be a value of that input."""
     shape = value.shape if value.shape is not None else stored.shape
     fits = len(shape) == stored.ndim and all(
@@ -140,7 +140,7 @@ def _refuse_other_type(scope: Scope, value: TensorType, stored: Array) -> None:
         )
 
 
-def _refuse_duplicates(scope: Scope, what: str, names: list[str]) -> None:
+def _refuse_duplicates(scope: GraphContext, what: str, names: list[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -164,7 +164,7 @@ def _reads(proto: onnx.NodeProto) -> set[str]:
     return found
 
 
-def _execution_order(nodes: Any, given: set[str], scope: Scope) -> list[int]:
+def _execution_order(nodes: Any, given: set[str], scope: GraphContext) -> list[int]:
     """Places of the nodes such that every tensor is made before it is read, as near to file order as possible."""
     maker: dict[str, int] = {}
     for place, proto in enumerate(nodes):
@@ -212,7 +212,7 @@ def _execution_order(nodes: Any, given: set[str], scope: Scope) -> list[int]:
 _NONE: Mapping[str, Attribute] = {}
 
 
-def _node(proto: onnx.NodeProto, index: int, scope: Scope) -> Node:
+def _node(proto: onnx.NodeProto, index: int, scope: GraphContext) -> Node:
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     label = _label(proto, index)
     if domain not in scope.opsets:
@@ -270,7 +270,7 @@ _SCALARS: dict[int, Callable[[AttributeProto], Attribute]] = {
 }
 
 
-def _attribute(proto: AttributeProto, label: str, scope: Scope) -> Attribute:
+def _attribute(proto: AttributeProto, label: str, scope: GraphContext) -> Attribute:
     where = f"attribute {proto.name} of {label}"
     if proto.type in _SCALARS:
         return _SCALARS[proto.type](proto)
@@ -293,5 +293,5 @@ def _attribute(proto: AttributeProto, label: str, scope: Scope) -> Attribute:
     )
 
 
-def subgraph(graph: onnx.GraphProto, scope: Scope) -> Model:
+def subgraph(graph: onnx.GraphProto, scope: GraphContext) -> Model:
     return Model(name=graph.name, opsets=scope.opsets, **build_graph(graph, scope))

@@ -20,7 +20,7 @@ from qrun.files import absent
 from qrun.ir import schema
 from qrun.ir.diagnose import not_a_model
 from qrun.ir.external import External
-from qrun.ir.graph import Scope, build_graph, refuse_bytes
+from qrun.ir.graph import GraphContext, build_graph, refuse_bytes
 from qrun.ir.model import Model
 from qrun.ir.wire import lift
 
@@ -161,7 +161,7 @@ def _build(
     proto = _inlined(proto, opsets, label)
     external = External(path.parent if path else None, payloads)
     try:
-        graph = build_graph(proto.graph, Scope(opsets, external, label))
+        graph = build_graph(proto.graph, GraphContext(opsets, external, label))
     except QrunError as error:
         error.where = error.where if label in error.where else (label, *error.where)
         raise

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
-from qrun.ops._exact import Pair
+from qrun.ops._exact import DoubleDouble
 from qrun.ops._op import Shape
 from qrun.ops._quantize import limits, note_scale, same_type, scalar, store
 from qrun.ops._refuse import refuse
@@ -76,7 +76,7 @@ def requantized(codes: Array, zero: Array, scale: Array, y_zero: Array, y_scale:
                 return centre
             return np.rint(centre.astype(np.float32) * single(scale) / single(y_scale)).astype(np.float64)
         value = centre * scale
-        return decide(value / y_scale, lambda at: (Pair(value[at], np.zeros(value[at].shape)), y_scale))
+        return decide(value / y_scale, lambda at: (DoubleDouble(value[at], np.zeros(value[at].shape)), y_scale))
 
 
 def unary(x: Array, rounded: Rounded, zero_point: Array, ctx: Context, name: str) -> Array:

@@ -16,7 +16,7 @@ from qrun.ops._gemm import Weights, add_bias, centred, magnitude, wrap32
 from qrun.ops._op import Shape
 from qrun.ops._quantize import per_channel, same_type, scalar
 from qrun.ops._refuse import refuse
-from qrun.ops._window import Window, check_rank, padded, patches, window
+from qrun.ops._window import SlidingWindow, check_rank, padded, patches, window
 
 COLUMN_ELEMENTS = 1 << 21
 
@@ -31,7 +31,7 @@ def conv_window(
     pads: Sequence[int],
     auto_pad: str,
     names: tuple[str, str] = ("x", "w"),
-) -> Window:
+) -> SlidingWindow:
     """Check x [N,C,spatial] against w [M,C/group,kernel] and place the window.
 
     names: the specification's names of x and w.
@@ -75,7 +75,7 @@ def accumulate(
     x_zero_point: Array | None,
     w_zero_point: Array | None,
     bias: Array | None,
-    win: Window,
+    win: SlidingWindow,
     group: int,
     ctx: Context,
 ) -> Iterator[tuple[tuple[Any, ...], Array]]:

@@ -15,7 +15,7 @@ import numpy as np
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
-class Pair(NamedTuple):
+class DoubleDouble(NamedTuple):
     """A real number hi + lo with hi = float64(hi + lo): every real that fits has exactly one such form,
     so pairs compare lexicographically."""
 
@@ -23,19 +23,19 @@ class Pair(NamedTuple):
     lo: Floats
 
 
-def two_sum(a: Any, b: Any) -> Pair:
+def two_sum(a: Any, b: Any) -> DoubleDouble:
     """a + b exactly."""
     s = np.add(a, b)
     t = s - a
-    return Pair(s, (a - (s - t)) + (b - t))
+    return DoubleDouble(s, (a - (s - t)) + (b - t))
 
 
-def two_product(a: Any, b: Any) -> Pair:
+def two_product(a: Any, b: Any) -> DoubleDouble:
     """a * b exactly, for factors whose product neither overflows nor reaches below 2**-968."""
     p = np.multiply(a, b)
     a1, a2 = _split(a)
     b1, b2 = _split(b)
-    return Pair(p, ((a1 * b1 - p) + a1 * b2 + a2 * b1) + a2 * b2)
+    return DoubleDouble(p, ((a1 * b1 - p) + a1 * b2 + a2 * b1) + a2 * b2)
 
 
 def _split(a: Any) -> tuple[Any, Any]:
@@ -44,19 +44,19 @@ def _split(a: Any) -> tuple[Any, Any]:
     return high, a - high
 
 
-def scale_pair(number: Pair, factor: Any) -> Pair:
+def scale_pair(number: DoubleDouble, factor: Any) -> DoubleDouble:
     """number * factor exactly, if the result has at most 104 significant bits and factor at most 32."""
     p, e = two_product(number.hi, factor)
     return two_sum(p, e + number.lo * factor)
 
 
-def nearest(num: Pair, den: Floats) -> Floats:
+def nearest(num: DoubleDouble, den: Floats) -> Floats:
     """num / den rounded to nearest, ties to even, for finite quotients below 2**50 and finite non-zero `den`.
 
     All arrays have one shape. Exact: no estimate enters the decision.
     """
     sign = np.sign(den)
-    num, den = Pair(num.hi * sign, num.lo * sign), den * sign
+    num, den = DoubleDouble(num.hi * sign, num.lo * sign), den * sign
     tie = np.rint(num.hi / den - 0.5) + 0.5
     bound = two_product(tie, den)
     above = (num.hi > bound.hi) | ((num.hi == bound.hi) & (num.lo > bound.lo))

@@ -17,7 +17,7 @@ from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
-from qrun.ops._window import Window
+from qrun.ops._window import SlidingWindow
 
 if TYPE_CHECKING:
     from qrun.native import Conv, Engine, Operation, Target
@@ -135,7 +135,7 @@ def conv_kernel(
     w: Array,
     zeros: tuple[Array | None, Array | None],
     bias: Array | None,
-    win: Window,
+    win: SlidingWindow,
     target: Target | None,
     *,
     channels_last: bool = False,

@@ -46,7 +46,7 @@ def copied(given: Array | None) -> Array | None:
     return None if given is None else np.array(given)
 
 
-class Product:
+class DynamicProduct:
     """The product of a checked node's operands, and how a run's inputs become its arguments.
 
     places: of A, B, A's zero point (None: it comes with the run) and B's zero point among the inputs.
@@ -155,7 +155,7 @@ def sections_of(matmul: Matmul) -> tuple[NativeSection, ...]:
     return tuple(NativeSection(s.spec.key(), form, s.first, s.channels) for s in matmul.sections)
 
 
-def sums_kernel(product: Product) -> NativeKernel:
+def sums_kernel(product: DynamicProduct) -> NativeKernel:
     """The kernel of int32 sums."""
     matmul = product.matmul()
     wraps = product.wraps
@@ -168,7 +168,7 @@ def sums_kernel(product: Product) -> NativeKernel:
     return NativeKernel(run, lambda y: not wraps, sections_of(matmul), sums_stages(product, matmul))
 
 
-def sums_stages(product: Product, matmul: Matmul) -> tuple[Stage, ...]:
+def sums_stages(product: DynamicProduct, matmul: Matmul) -> tuple[Stage, ...]:
     """The product with constant weights as stages, where the zero point of A is one input and B's adds no terms."""
     from qrun.native import Operand
     from qrun.native.kernels.sums import staged
@@ -186,7 +186,7 @@ def sums_stages(product: Product, matmul: Matmul) -> tuple[Stage, ...]:
     return Stage(starts, (zero,), "starts"), Stage(sums, (left, "starts"))
 
 
-def quantized_kernel(product: Product, target: Target, addend: Array | None, matrices: int) -> NativeKernel:
+def quantized_kernel(product: DynamicProduct, target: Target, addend: Array | None, matrices: int) -> NativeKernel:
     """The kernel of a requantized product; target.w_scale has 1, N or matrices * N values, the addend is int32 [N]."""
     from qrun.native import requantization
 

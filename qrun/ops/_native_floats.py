@@ -12,7 +12,7 @@ from qrun.ops._context import Arith, Context
 from qrun.ops._dynamic import dynamic_parameters, range_parameters
 from qrun.ops._exact import two_product
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, Stage
-from qrun.ops._native_dynamic import Product, Value, sections_of
+from qrun.ops._native_dynamic import DynamicProduct, Value, sections_of
 from qrun.ops._quantize import note_scale
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class FloatProduct:
 
     def __init__(
         self,
-        product: Product,
+        product: DynamicProduct,
         b_scale: Value,
         bias: Value = lambda inputs: None,
         addend: Value = lambda inputs: None,

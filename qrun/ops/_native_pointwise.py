@@ -120,7 +120,7 @@ def _pair_kernel(
     site: LoweringContext, table: Array, near: Callable[..., CodeSum | CodeProduct], complete: Complete, swap: bool
 ) -> NativeKernel:
     """The kernel of table[a, b]; swapped if the reference treats A as the scalar: then it adds A's part first."""
-    from qrun.native.kernels.pair import Pair
+    from qrun.native.kernels.pair import PairLookup
 
     operands = (3, 0) if swap else (0, 3)
     x, y = (site.inputs[place] for place in operands)
@@ -136,7 +136,7 @@ def _pair_kernel(
     with np.errstate(all="ignore"):
         about = near(*scales, *zeros, site.ctx.arith == "ort")
     entries = np.ascontiguousarray(table.T if swap else table)
-    pair = Pair(site.engine, (x.shape, y.shape), entries, x_type=x.dtype, near=about)
+    pair = PairLookup(site.engine, (x.shape, y.shape), entries, x_type=x.dtype, near=about)
     return kernel_of(site, pair, operands, complete)
 
 

@@ -13,7 +13,7 @@ from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._native import LoweringContext, NativeKernel, declined, few_ends, kernel_of
 from qrun.ops._quantize import store
-from qrun.ops._window import Window
+from qrun.ops._window import SlidingWindow
 
 if TYPE_CHECKING:
     from qrun.native.kernels.pool import Taps
@@ -25,7 +25,7 @@ Rounding = Callable[[Array, Array], Array]
 """Sums of x - x_zero_point, float64, and their divisor to rounded quotients."""
 
 
-def taps_of(site: LoweringContext, size: Sequence[int], win: Window) -> Taps:
+def taps_of(site: LoweringContext, size: Sequence[int], win: SlidingWindow) -> Taps:
     """What the windows read of an image of this size."""
     from qrun.native.kernels.pool import Taps
 
@@ -43,10 +43,12 @@ def taps_of(site: LoweringContext, size: Sequence[int], win: Window) -> Taps:
 def image_taps(site: LoweringContext, size: Sequence[int]) -> Taps:
     """The whole image as one window."""
     ones = (1,) * len(size)
-    return taps_of(site, size, Window(tuple(size), ones, ones, (0,) * len(size), (0,) * len(size), ones))
+    return taps_of(site, size, SlidingWindow(tuple(size), ones, ones, (0,) * len(size), (0,) * len(size), ones))
 
 
-def largest_kernel(site: LoweringContext, x: Array, size: Sequence[int], win: Window, order: Order) -> NativeKernel:
+def largest_kernel(
+    site: LoweringContext, x: Array, size: Sequence[int], win: SlidingWindow, order: Order
+) -> NativeKernel:
     """The kernel of a maximum pool of x [N,C,spatial...], or in order ``rows`` [N,spatial...,C]."""
     from qrun.native.kernels.pool import MaxPool
 

@@ -9,7 +9,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._exact import two_product
 from qrun.ops._refuse import refuse
 from qrun.ops._rounding import decide
-from qrun.ops._window import Window
+from qrun.ops._window import SlidingWindow
 
 Spans = list[tuple[Array, Array]]
 """For each spatial axis: first and one-past-last input position of each window, inside the input."""
@@ -30,7 +30,7 @@ def channel_layout(x: Array, channels_last: bool, op_type: str) -> tuple[int, ..
     return tuple(range(1, x.ndim - 1)) if channels_last else tuple(range(2, x.ndim))
 
 
-def spans(size: tuple[int, ...], win: Window) -> Spans:
+def spans(size: tuple[int, ...], win: SlidingWindow) -> Spans:
     """The input positions under each window."""
     found = []
     for n, k, s, b, o in zip(size, win.kernel, win.strides, win.begin, win.out, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
-from qrun.ops._exact import Floats, Pair, nearest, scale_pair, two_product
+from qrun.ops._exact import DoubleDouble, Floats, nearest, scale_pair, two_product
 from qrun.ops._refuse import refuse
 
 BLOCK = 1 << 16
@@ -194,7 +194,7 @@ def _is_normal(values: Array) -> bool:
 
 
 def _settle(acc: Array, factors: tuple[Array, ...], y_scale: Array, where: tuple[Array, ...]) -> Floats:
-    num = Pair(acc[where].astype(np.float64), np.zeros(len(where[0])))
+    num = DoubleDouble(acc[where].astype(np.float64), np.zeros(len(where[0])))
     product = np.ones(len(where[0]))
     for f in factors[:2]:
         product = product * np.broadcast_to(np.asarray(f, np.float64), acc.shape)[where]

@@ -46,7 +46,7 @@ class Options:
 
 
 @frozen
-class Axis:
+class ResampledAxis:
     """One axis to resample: lengths, the scale (its exact value where it is a quotient), region of interest."""
 
     axis: int
@@ -59,7 +59,7 @@ class Axis:
     """Numerator and denominator of the scale."""
 
 
-def coordinates(axis: Axis, transform: str, real: type[np.floating]) -> Array:
+def coordinates(axis: ResampledAxis, transform: str, real: type[np.floating]) -> Array:
     """The place in the input, as a real number, of every output element; computed in `real`.
 
     Source: ONNX operators, Resize-19, coordinate_transformation_mode.
@@ -103,7 +103,7 @@ def linear(t: Array, a: float) -> Array:
     return np.asarray(np.maximum(0.0, 1 - np.abs(t)))
 
 
-def footprint(axis: Axis, reach: int, antialias: bool) -> int:
+def footprint(axis: ResampledAxis, reach: int, antialias: bool) -> int:
     """How many input elements on each side an output element sees."""
     shrink = min(1.0, axis.scale) if antialias else 1.0
     return math.ceil(reach / shrink)
@@ -111,7 +111,7 @@ def footprint(axis: Axis, reach: int, antialias: bool) -> int:
 
 def taps(
     place: Array,
-    axis: Axis,
+    axis: ResampledAxis,
     kernel: Callable[[Array, float], Array],
     each: int,
     a: float,
@@ -132,7 +132,7 @@ def taps(
     return np.clip(index, 0, axis.length - 1), weight
 
 
-def resample(x: Array, axes: Sequence[Axis], options: Options, ctx: Context) -> Array:
+def resample(x: Array, axes: Sequence[ResampledAxis], options: Options, ctx: Context) -> Array:
     shape = list(x.shape)
     for axis in axes:
         shape[axis.axis] = axis.out
@@ -160,7 +160,7 @@ def resample(x: Array, axes: Sequence[Axis], options: Options, ctx: Context) -> 
     return _extrapolated(y, outside, options.outside, ctx) if outside else y
 
 
-def _one_axis(y: Array, axis: Axis, place: Array, options: Options, ctx: Context) -> Array:
+def _one_axis(y: Array, axis: ResampledAxis, place: Array, options: Options, ctx: Context) -> Array:
     still = axis.out == axis.length and np.array_equal(place, np.arange(axis.out))
     if still and not (options.antialias and axis.scale < 1):
         return y

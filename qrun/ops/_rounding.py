@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._exact import Floats, Pair, nearest, scale_pair, two_product, two_sum
+from qrun.ops._exact import DoubleDouble, Floats, nearest, scale_pair, two_product, two_sum
 
 REACH = 257.0
 """Quotients beyond this saturate every 8-bit type, whatever the zero point."""
@@ -17,7 +17,7 @@ Where = Array
 """A mask of places, of the array's own shape."""
 
 
-def decide(estimate: Array, exact: Callable[[Where], tuple[Pair, Any]], tolerance: float = 16 * _EPS) -> Floats:
+def decide(estimate: Array, exact: Callable[[Where], tuple[DoubleDouble, Any]], tolerance: float = 16 * _EPS) -> Floats:
     """The reals that `estimate` approximates, rounded to nearest, ties to even.
 
     exact:     numerator and denominator at the places it is given; asked only near ties.
@@ -35,7 +35,7 @@ def decide(estimate: Array, exact: Callable[[Where], tuple[Pair, Any]], toleranc
     return np.asarray(rounded)
 
 
-def odd(number: Pair) -> Floats:
+def odd(number: DoubleDouble) -> Floats:
     """hi + lo rounded to odd: rounding the result again, to fewer than 52 bits, rounds the sum once.
 
     Source: Boldo & Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd".
@@ -98,9 +98,9 @@ def _near_middle(values: Floats, dtype: np.dtype[Any]) -> Array:
     return np.asarray(near & (size < np.inf))
 
 
-def _plus(number: Pair, addend: Floats) -> Pair:
+def _plus(number: DoubleDouble, addend: Floats) -> DoubleDouble:
     """number + addend as float64 and a remainder of which only the sign counts."""
     s, e = two_sum(number.hi, addend)
     u, v = two_sum(e, number.lo)
     top, rest = two_sum(s, u)
-    return Pair(top, np.where(rest != 0, rest, v))
+    return DoubleDouble(top, np.where(rest != 0, rest, v))

@@ -21,7 +21,7 @@ INT32_MAX = 2**31 - 1
 
 
 @frozen
-class Window:
+class SlidingWindow:
     """One sliding window. All tuples have one entry per spatial axis."""
 
     kernel: tuple[int, ...]
@@ -73,7 +73,7 @@ def window(
     *,
     ceil_mode: bool = False,
     empty_ok: bool = False,
-) -> Window:
+) -> SlidingWindow:
     """The window over an input of spatial `size`.
 
     Refuses what the pages forbid: wrong lengths, non-positive strides or dilations, negative pads, pads together with
@@ -115,7 +115,7 @@ def window(
         if same:
             count = -(-n // s)
         out.append(max(count, 0))
-    return Window(tuple(kernel), step, dilation, tuple(begin), tuple(end), tuple(out))
+    return SlidingWindow(tuple(kernel), step, dilation, tuple(begin), tuple(end), tuple(out))
 
 
 def _padding(
@@ -150,7 +150,7 @@ def _padding(
     return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
 
 
-def padded(x: Array, win: Window, fill: Any, ctx: Context) -> Array:
+def padded(x: Array, win: SlidingWindow, fill: Any, ctx: Context) -> Array:
     """x [..., spatial] with `fill` around it, also as far as ceil_mode reaches past the end pads."""
     rank = len(win.kernel)
     lead, size = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
@@ -165,7 +165,7 @@ def padded(x: Array, win: Window, fill: Any, ctx: Context) -> Array:
     return result
 
 
-def patches(x: Array, win: Window, first: int = 0, last: int | None = None) -> Array:
+def patches(x: Array, win: SlidingWindow, first: int = 0, last: int | None = None) -> Array:
     """A read-only view of a padded x [..., spatial] as [..., kernel..., out...].
 
     first, last: only these positions of the first output axis.

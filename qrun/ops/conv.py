@@ -10,7 +10,7 @@ from qrun.ops._conv import conv_macs, conv_window
 from qrun.ops._float import narrow
 from qrun.ops._op import Real, op
 from qrun.ops._refuse import refuse
-from qrun.ops._window import Window, padded, patches
+from qrun.ops._window import SlidingWindow, padded, patches
 
 COLUMN_ELEMENTS = 1 << 19
 
@@ -57,7 +57,7 @@ def conv(
     return y.reshape(X.shape[0], channels, *win.out)
 
 
-def _convolve(x: Array, w: Array, bias: Array | None, win: Window, y: Array, ctx: Context) -> None:
+def _convolve(x: Array, w: Array, bias: Array | None, win: SlidingWindow, y: Array, ctx: Context) -> None:
     """Fill y [N,group,M/group,out...], some output rows at a time."""
     group, m = y.shape[1:3]
     k = w[0].size

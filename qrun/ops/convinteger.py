@@ -12,7 +12,7 @@ from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
 from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel
 from qrun.ops._op import Real, op
-from qrun.ops._window import Window
+from qrun.ops._window import SlidingWindow
 
 Ints = Sequence[int]
 
@@ -57,7 +57,7 @@ def _check(
     w_zero_point: Array | None,
     geometry: tuple[int, Ints, Ints, Ints, Ints, str],
     ctx: Context,
-) -> tuple[Array | None, Array | None, Window]:
+) -> tuple[Array | None, Array | None, SlidingWindow]:
     """Refuse what the page forbids and claim the output; the zero points, of x rank 0, and the window."""
     xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "ConvInteger-10")
     win = conv_window(x, w, *geometry)

@@ -11,7 +11,7 @@ from qrun.ops._context import Context
 from qrun.ops._dynamic import dynamic_parameters
 from qrun.ops._matmul import check_matmul, claim_product, matmul_macs
 from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_dynamic import Product, copied, quiet, value
+from qrun.ops._native_dynamic import DynamicProduct, copied, quiet, value
 from qrun.ops._native_floats import FloatProduct, dynamic_kernel, plain_scales
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import store
@@ -66,7 +66,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     check_product(a, np.ones((), np.float32), b, b_scale, b_zero, bias, _NAME, quiet(site))
     claim_product(a, b, site.ctx)
     codes = np.broadcast_to(np.uint8(0), a.shape)
-    product = Product(
+    product = DynamicProduct(
         site, codes, b, (0, 1, None, 3), lambda zero: zero, lambda zero: column_of(zero, "b_zero_point", b, _NAME)
     )
     right = value(site, 2, lambda scale: product.per_column(column_of(scale, "b_scale", b, _NAME), np.float32))

@@ -18,7 +18,7 @@ from qrun.ops._matmul import (
     row_param,
 )
 from qrun.ops._native import LoweringContext, NativeKernel, gemm_kernel
-from qrun.ops._native_dynamic import Product, sums_kernel
+from qrun.ops._native_dynamic import DynamicProduct, sums_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import same_type
 
@@ -65,7 +65,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     if all(site.fixed[1:]) and b.ndim == 2 and (zeros[0] is None or not zeros[0].ndim):
         return gemm_kernel(site, a, b, zeros, None, None)
     return sums_kernel(
-        Product(
+        DynamicProduct(
             site,
             a,
             b,

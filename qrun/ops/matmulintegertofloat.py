@@ -11,7 +11,7 @@ from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._matmul import claim_product, matmul_macs
 from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_dynamic import Product, copied, quiet, value
+from qrun.ops._native_dynamic import DynamicProduct, copied, quiet, value
 from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import same_type, scalar
@@ -74,7 +74,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     claim_product(a, b, site.ctx)
     if a_scale.dtype != np.float32:
         raise declined(f"no native {type_name(a_scale.dtype)} results")
-    product = Product(
+    product = DynamicProduct(
         site,
         a,
         b,

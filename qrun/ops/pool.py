@@ -15,7 +15,7 @@ from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pool import largest_kernel
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
-from qrun.ops._window import Window, padded, window
+from qrun.ops._window import SlidingWindow, padded, window
 
 _LAST = ("x", "[N,spatial...,C]")
 
@@ -156,12 +156,12 @@ def _window(
     ceil_mode: int,
     name: str = "X",
     layout: str = "[N,C,spatial...]",
-) -> Window:
+) -> SlidingWindow:
     _check_rank(x, 3, name, layout)
     return window(x.shape[2:], kernel, strides, dilations, pads, auto_pad, ceil_mode=bool(ceil_mode))
 
 
-def _max(x: Array, win: Window, storage_order: int, indices: bool, ctx: Context) -> State:
+def _max(x: Array, win: SlidingWindow, storage_order: int, indices: bool, ctx: Context) -> State:
     shape = (*x.shape[:2], *win.out)
     ctx.claim(shape, x.itemsize)
     if not math.prod(shape):
@@ -183,7 +183,7 @@ def _max(x: Array, win: Window, storage_order: int, indices: bool, ctx: Context)
     return np.array(state[0]), np.where(state[1] < 0, np.int64(-1), state[1] + planes)
 
 
-def _slide_all(state: State, win: Window, combine: Callable[[State, State], State]) -> State:
+def _slide_all(state: State, win: SlidingWindow, combine: Callable[[State, State], State]) -> State:
     lead = state[0].ndim - len(win.kernel)
     for axis in reversed(range(len(win.kernel))):
         state = slide(
@@ -206,7 +206,7 @@ def _plus(a: State, b: State) -> State:
     return (a[0] + b[0],)
 
 
-def _average(x: Array, win: Window, include_pad: int, ctx: Context) -> Array:
+def _average(x: Array, win: SlidingWindow, include_pad: int, ctx: Context) -> Array:
     shape = (*x.shape[:2], *win.out)
     ctx.claim(shape, 8)
     if not math.prod(shape):
@@ -219,7 +219,7 @@ def _average(x: Array, win: Window, include_pad: int, ctx: Context) -> Array:
         return narrow(total / np.maximum(reduce(np.multiply.outer, counts), 1), x.dtype)
 
 
-def _counts(size: int, win: Window, axis: int, include_pad: bool) -> Array:
+def _counts(size: int, win: SlidingWindow, axis: int, include_pad: bool) -> Array:
     """How many taps of each window along one axis lie inside the input, or inside the input and its pads."""
     start = np.arange(win.out[axis], dtype=np.int64) * win.strides[axis] - win.begin[axis]
     low, high = (-win.begin[axis], size + win.end[axis]) if include_pad else (0, size)

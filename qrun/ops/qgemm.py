@@ -14,7 +14,7 @@ from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._matmul import claim_product, column_param, integer_matmul
 from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kernel, native_target
-from qrun.ops._native_dynamic import Product, quantized_kernel, quiet, value
+from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel, quiet, value
 from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
 from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
@@ -179,9 +179,9 @@ def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
     return float_kernel(floats, left, plain_scales(*scales))
 
 
-def _product(site: LoweringContext, c: _Checked, addends: Array | None) -> Product:
+def _product(site: LoweringContext, c: _Checked, addends: Array | None) -> DynamicProduct:
     turned = (bool(site.attributes["transA"]), bool(site.attributes["transB"]))
-    return Product(
+    return DynamicProduct(
         site,
         c.a,
         c.b,

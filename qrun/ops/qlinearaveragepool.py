@@ -17,7 +17,7 @@ from qrun.ops._native_pool import float_mean_kernel, mean_kernel, taps_of
 from qrun.ops._op import Real, op
 from qrun.ops._pooling import Spans, channel_layout, counts, pooled, spans, window_sums
 from qrun.ops._quantize import store
-from qrun.ops._window import Window, window
+from qrun.ops._window import SlidingWindow, window
 
 _NAME = "QLinearAveragePool"
 _BLOCK = 1 << 20
@@ -87,7 +87,7 @@ class _Checked:
     x_zero: Array
     y_zero: Array
     axes: tuple[int, ...]
-    window: Window
+    window: SlidingWindow
     where: Spans
     inside: Array
     divisor: Array
@@ -139,11 +139,11 @@ def _lower(site: LoweringContext) -> NativeKernel:
                        lambda sums, count: pooled(sums, *scales, count), order)  # fmt: skip
 
 
-def _padded_spans(size: tuple[int, ...], win: Window) -> Spans:
+def _padded_spans(size: tuple[int, ...], win: SlidingWindow) -> Spans:
     """As spans, for the input with its padding."""
     full = tuple(n + b + e for n, b, e in zip(size, win.begin, win.end, strict=True))
     none = (0,) * len(size)
-    return spans(full, Window(win.kernel, win.strides, win.dilations, none, none, win.out))
+    return spans(full, SlidingWindow(win.kernel, win.strides, win.dilations, none, none, win.out))
 
 
 def _blocks(shape: tuple[int, ...], out: list[int], channels_last: bool) -> list[tuple[slice, ...]]:

@@ -16,7 +16,7 @@ from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel, native_
 from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
 from qrun.ops._refuse import refuse
-from qrun.ops._window import Window
+from qrun.ops._window import SlidingWindow
 
 Ints = Sequence[int]
 
@@ -83,7 +83,7 @@ class _Checked:
     w_zero: Array | None
     y_scale: Array
     y_zero: Array
-    window: Window
+    window: SlidingWindow
 
 
 def _check(

@@ -10,7 +10,7 @@ from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
-from qrun.ops._exact import Pair, scale_pair, two_product
+from qrun.ops._exact import DoubleDouble, scale_pair, two_product
 from qrun.ops._matmul import (
     check_matmul,
     claim_product,
@@ -22,7 +22,7 @@ from qrun.ops._matmul import (
 )
 from qrun.ops._narrow import FLOAT8, narrow
 from qrun.ops._native import LoweringContext, NativeKernel, gemm_kernel, native_target
-from qrun.ops._native_dynamic import Product, quantized_kernel
+from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
 from qrun.ops._refuse import refuse
@@ -138,7 +138,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     target = native_target(site, c.a_scale, scale, c.y_scale, c.y_zero)
     if all(site.fixed[1:]) and b.ndim == 2 and not c.a_zero.ndim:
         return gemm_kernel(site, a, b, (c.a_zero, c.b_zero), None, target)
-    product = Product(
+    product = DynamicProduct(
         site,
         a,
         b,
@@ -196,5 +196,5 @@ def _real_quotient(
     return out
 
 
-def _compare(a: Pair, b: Pair) -> Array:
+def _compare(a: DoubleDouble, b: DoubleDouble) -> Array:
     return np.asarray(np.where(a.hi == b.hi, np.sign(a.lo - b.lo), np.sign(a.hi - b.hi)))

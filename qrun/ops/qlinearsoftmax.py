@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._context import Context
-from qrun.ops._exact import Pair
+from qrun.ops._exact import DoubleDouble
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, few_ends, kernel_of
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import store
@@ -132,7 +132,7 @@ def _exact(rows: Array, xs: float, ys: Array) -> Rounded:
         rounded = np.rint(estimate)
         doubtful = np.abs(np.abs(estimate - rounded) - 0.5) <= (length + 32) * REACH * _EPS
         doubtful &= np.abs(rounded) <= REACH
-        even = decide(np.full(1, 1 / (ys * length)), lambda at: (Pair(np.ones(1), np.zeros(1)), ys * length))
+        even = decide(np.full(1, 1 / (ys * length)), lambda at: (DoubleDouble(np.ones(1), np.zeros(1)), ys * length))
     flat = (below == 0).all(axis=1) | (xs == 0)
     rounded[flat] = even
     doubtful[flat] = False

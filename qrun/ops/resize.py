@@ -14,7 +14,7 @@ from qrun.ops._context import Context
 from qrun.ops._float import axes_in
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
-from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, Axis, Options, misfit, resample
+from qrun.ops._resample import NEAREST_MODES, TRANSFORMS, Options, ResampledAxis, misfit, resample
 from qrun.ops._shape import ints, same_length
 
 _POLICIES = ("stretch", "not_larger", "not_smaller")
@@ -179,7 +179,7 @@ def _by_scales(
     region: list[tuple[float, float]] | None,
     options: Options,
     ctx: Context,
-) -> list[Axis]:
+) -> list[ResampledAxis]:
     values = [float(v) for v in scales.reshape(-1)[: 2 * x.ndim + 1]]
     if scales.ndim != 1 or len(values) != len(places):
         raise misfit("scales", f"scales has shape {shape_text(scales.shape)}", f"[{len(places)}]", scales)
@@ -197,13 +197,13 @@ def _by_scales(
             )
         out = int(real)
         ratio = (out, length) if length and out and np.float32(out / length) == np.float32(scale) else None
-        found.append(Axis(place, length, out, scale, start, end, ratio))
+        found.append(ResampledAxis(place, length, out, scale, start, end, ratio))
     return found
 
 
 def _by_sizes(
     x: Array, sizes: Sequence[int], places: Sequence[int], region: list[tuple[float, float]] | None, policy: str
-) -> list[Axis]:
+) -> list[ResampledAxis]:
     same_length(sizes, len(places), "sizes", "Resize: one size for each axis.")
     if any(n < 0 for n in sizes):
         raise refuse("a size is negative", "sizes", "sizes of 0 or more", list(sizes))
@@ -223,5 +223,7 @@ def _by_sizes(
         start, end = region[number] if region else (0.0, 1.0)
         up, down = ratios[number]
         scale = up / down if down else 1.0
-        found.append(Axis(place, x.shape[place], outs[number], scale, start, end, (up, down) if up and down else None))
+        found.append(
+            ResampledAxis(place, x.shape[place], outs[number], scale, start, end, (up, down) if up and down else None)
+        )
     return found

@@ -5,31 +5,31 @@ from __future__ import annotations
 from qrun.ir import Node
 from qrun.passes._draft import Draft, Refused
 from qrun.passes._pools import windows_reach_input
-from qrun.passes._qdq_output import Form, one_type, read_output
+from qrun.passes._qdq_output import IntegerOperator, one_type, read_output
 from qrun.passes._sides import per_tensor
 
 _OVER_ONE_AXIS = 13
 """The version from which Softmax is over one axis, the last if none is named."""
 
 
-def binary(draft: Draft, node: Node) -> Form:
+def binary(draft: Draft, node: Node) -> IntegerOperator:
     """Add and Mul of tensors of one type."""
     a, b = per_tensor(draft, node, 0), per_tensor(draft, node, 1)
     out = read_output(draft, node)
     one_type(A=a, B=b, **{"the result": out.side})
     inputs = (a.tensor, a.scale, a.zero, b.tensor, b.scale, b.zero, out.side.scale, out.side.zero)
-    return Form(f"QLinear{node.op_type}", inputs, out, (a.node.index, b.node.index))
+    return IntegerOperator(f"QLinear{node.op_type}", inputs, out, (a.node.index, b.node.index))
 
 
-def concat(draft: Draft, node: Node) -> Form:
+def concat(draft: Draft, node: Node) -> IntegerOperator:
     """Concat of tensors of any 8-bit types."""
     parts = [per_tensor(draft, node, place) for place in range(max(1, len(node.inputs)))]
     out = read_output(draft, node)
     inputs = (out.side.scale, out.side.zero, *(name for p in parts for name in (p.tensor, p.scale, p.zero)))
-    return Form("QLinearConcat", inputs, out, tuple(p.node.index for p in parts), node.attributes)
+    return IntegerOperator("QLinearConcat", inputs, out, tuple(p.node.index for p in parts), node.attributes)
 
 
-def average_pool(draft: Draft, node: Node) -> Form:
+def average_pool(draft: Draft, node: Node) -> IntegerOperator:
     """AveragePool without dilations."""
     x = per_tensor(draft, node, 0)
     out = read_output(draft, node)
@@ -41,10 +41,10 @@ def average_pool(draft: Draft, node: Node) -> Form:
         raise Refused("a window may lie wholly in the padding")
     kept = {name: value for name, value in node.attributes.items() if name != "dilations"}
     inputs = (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
-    return Form("QLinearAveragePool", inputs, out, (x.node.index,), kept)
+    return IntegerOperator("QLinearAveragePool", inputs, out, (x.node.index,), kept)
 
 
-def global_average_pool(draft: Draft, node: Node) -> Form:
+def global_average_pool(draft: Draft, node: Node) -> IntegerOperator:
     """GlobalAveragePool of a tensor that surely has spatial axes."""
     x = per_tensor(draft, node, 0)
     out = read_output(draft, node)
@@ -53,14 +53,14 @@ def global_average_pool(draft: Draft, node: Node) -> Form:
     if shape is None or len(shape) < 3:
         raise Refused("X is not known to have spatial axes")
     inputs = (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
-    return Form("QLinearGlobalAveragePool", inputs, out, (x.node.index,))
+    return IntegerOperator("QLinearGlobalAveragePool", inputs, out, (x.node.index,))
 
 
-def softmax(draft: Draft, node: Node) -> Form:
+def softmax(draft: Draft, node: Node) -> IntegerOperator:
     """Softmax of a tensor whose codes have the result's type."""
     x = per_tensor(draft, node, 0)
     out = read_output(draft, node)
     one_type(input=x, **{"the result": out.side})
     axis = node.attributes.get("axis", -1 if node.version >= _OVER_ONE_AXIS else 1)
     inputs = (x.tensor, x.scale, x.zero, out.side.scale, out.side.zero)
-    return Form("QLinearSoftmax", inputs, out, (x.node.index,), {"axis": axis, "opset": node.version})
+    return IntegerOperator("QLinearSoftmax", inputs, out, (x.node.index,), {"axis": axis, "opset": node.version})

@@ -15,7 +15,7 @@ from qrun.ir.schema import MS, OWN
 from qrun.ir.types import NUMBERS, type_name
 from qrun.passes._draft import Draft, Refused
 from qrun.passes._evaluate import evaluate
-from qrun.passes._sides import Side, is_quantize, quantized
+from qrun.passes._sides import QuantizedTensor, is_quantize, quantized
 
 _CLAMPS = ("Relu", "Clip")
 
@@ -27,13 +27,13 @@ class Output:
     limits: the smallest and the largest code that these let through; None if that is the whole type.
     """
 
-    side: Side
+    side: QuantizedTensor
     clamps: tuple[Node, ...]
     limits: tuple[int, int] | None
 
 
 @frozen
-class Form:
+class IntegerOperator:
     """The integer operator that a float node becomes.
 
     stands_for: indices of the nodes at its inputs.
@@ -76,7 +76,7 @@ def _first(node: Node) -> str:
     return node.outputs[0] if node.outputs else ""
 
 
-def _limits(draft: Draft, side: Side, clamps: Sequence[Node]) -> tuple[int, int] | None:
+def _limits(draft: Draft, side: QuantizedTensor, clamps: Sequence[Node]) -> tuple[int, int] | None:
     """The codes of what the clamps make of the ends of the real line: every step between keeps order."""
     values: Array = np.array([-np.inf, np.inf], np.float32)
     for node in (*clamps, side.node):
@@ -93,7 +93,7 @@ def _limits(draft: Draft, side: Side, clamps: Sequence[Node]) -> tuple[int, int]
     return None if (low, high) == (info.min, info.max) else (low, high)
 
 
-def _nearest(value: float, side: Side) -> int:
+def _nearest(value: float, side: QuantizedTensor) -> int:
     """The code of a number, its quotient rounded once, as a real number; NaN has the smallest."""
     info = np.iinfo(side.dtype)
     if not math.isfinite(value):
@@ -102,7 +102,7 @@ def _nearest(value: float, side: Side) -> int:
     return min(max(round(quotient) + int(side.zero_value.reshape(())), int(info.min)), int(info.max))
 
 
-def put(draft: Draft, node: Node, form: Form) -> None:
+def put(draft: Draft, node: Node, form: IntegerOperator) -> None:
     """The integer operator in the node's slot, and behind it a table that limits the codes, where one is needed."""
     out, side = form.output, form.output.side
     behind = [*(clamp.index for clamp in out.clamps), side.node.index]
@@ -123,7 +123,7 @@ def put(draft: Draft, node: Node, form: Form) -> None:
         draft.put(last.index, (limit, behind))
 
 
-def one_type(**tensors: Side) -> None:
+def one_type(**tensors: QuantizedTensor) -> None:
     """Refused unless all are of one type."""
     (first, side), *others = tensors.items()
     for name, other in others:

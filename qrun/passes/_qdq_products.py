@@ -9,8 +9,8 @@ import numpy as np
 from qrun.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.passes._draft import Draft, Refused
-from qrun.passes._qdq_output import Form, read_output
-from qrun.passes._sides import Side, dequantize_side, dequantized, is_dequantize, param, per_tensor
+from qrun.passes._qdq_output import IntegerOperator, read_output
+from qrun.passes._sides import QuantizedTensor, dequantize_side, dequantized, is_dequantize, param, per_tensor
 
 _INT32 = np.dtype(np.int32)
 _MOST = 2**31 - 1
@@ -27,7 +27,7 @@ class _Bias:
     stands_for: tuple[int, ...] = ()
 
 
-def conv(draft: Draft, node: Node) -> Form:
+def conv(draft: Draft, node: Node) -> IntegerOperator:
     """Conv: W of one scale, or one per output channel."""
     x, w = per_tensor(draft, node, 0), dequantized(draft, node, 1)
     out = read_output(draft, node)
@@ -38,11 +38,11 @@ def conv(draft: Draft, node: Node) -> Form:
     _check_sums(x, w, weights.reshape(len(weights), math.prod(weights.shape[1:])), bias)
     y = out.side
     inputs = (x.tensor, x.scale, x.zero, w.tensor, w.scale, w.zero, y.scale, y.zero, bias.name)
-    return Form("QLinearConv", inputs if bias.name else inputs[:-1], out,
+    return IntegerOperator("QLinearConv", inputs if bias.name else inputs[:-1], out,
                 (x.node.index, w.node.index, *bias.stands_for), node.attributes, "", 10)  # fmt: skip
 
 
-def gemm(draft: Draft, node: Node) -> Form:
+def gemm(draft: Draft, node: Node) -> IntegerOperator:
     """Gemm with alpha and beta 1: B of one scale, or one per column of the product; C one row."""
     a, b = per_tensor(draft, node, 0), dequantized(draft, node, 1)
     out = read_output(draft, node)
@@ -58,10 +58,10 @@ def gemm(draft: Draft, node: Node) -> Form:
     y = out.side
     inputs = (a.tensor, a.scale, a.zero, b.tensor, b.scale, b.zero, bias.name, y.scale, y.zero)
     kept = {name: value for name, value in node.attributes.items() if name in ("transA", "transB")}
-    return Form("QGemm", inputs, out, (a.node.index, b.node.index, *bias.stands_for), kept)
+    return IntegerOperator("QGemm", inputs, out, (a.node.index, b.node.index, *bias.stands_for), kept)
 
 
-def matmul(draft: Draft, node: Node) -> Form:
+def matmul(draft: Draft, node: Node) -> IntegerOperator:
     """MatMul: B of one scale, or a constant matrix of one scale per column."""
     a, b = per_tensor(draft, node, 0), dequantized(draft, node, 1)
     out = read_output(draft, node)
@@ -76,10 +76,10 @@ def matmul(draft: Draft, node: Node) -> Form:
         _check_depth(draft, node, a, b)
     y = out.side
     inputs = (a.tensor, a.scale, a.zero, b.tensor, b.scale, b.zero, y.scale, y.zero)
-    return Form("QLinearMatMul", inputs, out, (a.node.index, b.node.index), {}, "", 10)
+    return IntegerOperator("QLinearMatMul", inputs, out, (a.node.index, b.node.index), {}, "", 10)
 
 
-def _weights(draft: Draft, side: Side, what: str, channel_axis: int) -> Array:
+def _weights(draft: Draft, side: QuantizedTensor, what: str, channel_axis: int) -> Array:
     """The constant integers; Refused unless their scale is one, or one for each place along channel_axis."""
     weights = draft.value(side.tensor)
     if weights is None:
@@ -91,7 +91,7 @@ def _weights(draft: Draft, side: Side, what: str, channel_axis: int) -> Array:
     return weights
 
 
-def _bias(draft: Draft, node: Node, x: Side, w: Side, shape: tuple[int]) -> _Bias:
+def _bias(draft: Draft, node: Node, x: QuantizedTensor, w: QuantizedTensor, shape: tuple[int]) -> _Bias:
     """The third input in units of the product of the scales; Refused unless it is an integer number of these."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     if not name:
@@ -134,7 +134,7 @@ def _all_equal(a: Array, b: Array) -> bool:
     return (a.size == b.size or 1 in (a.size, b.size)) and bool(np.all(a == b))
 
 
-def _check_sums(x: Side, w: Side, rows: Array, bias: _Bias) -> None:
+def _check_sums(x: QuantizedTensor, w: QuantizedTensor, rows: Array, bias: _Bias) -> None:
     """Refused if a sum of products, one row of weights for each output channel, might not fit int32."""
     if rows.shape[1] * _CENTRED**2 + bias.most <= _MOST:
         return
@@ -144,7 +144,7 @@ def _check_sums(x: Side, w: Side, rows: Array, bias: _Bias) -> None:
         raise Refused("its sums may not fit int32")
 
 
-def _check_depth(draft: Draft, node: Node, a: Side, b: Side) -> None:
+def _check_depth(draft: Draft, node: Node, a: QuantizedTensor, b: QuantizedTensor) -> None:
     """Refused unless K is known, and so small that every sum fits int32."""
     left, right = (draft.shapes.get(n) or draft.shapes.get(s.tensor) for n, s in zip(node.inputs, (a, b), strict=True))
     depths = [left[-1] if left else None, right[max(-2, -len(right))] if right else None]

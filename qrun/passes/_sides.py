@@ -19,7 +19,7 @@ _F32 = np.dtype(np.float32)
 
 
 @frozen
-class Side:
+class QuantizedTensor:
     """A tensor of integers and the parameters that give it real values.
 
     tensor, scale, zero:    names; the last two are constants.
@@ -43,7 +43,7 @@ def param(node: Node, place: int) -> str:
     return definition.param(place) if definition else str(place)
 
 
-def dequantized(draft: Draft, node: Node, place: int, dtypes: Sequence[np.dtype] = EIGHT) -> Side:
+def dequantized(draft: Draft, node: Node, place: int, dtypes: Sequence[np.dtype] = EIGHT) -> QuantizedTensor:
     """The quantized tensor behind input number `place`. Refused if there is none that an integer operator takes."""
     name = node.inputs[place] if place < len(node.inputs) else ""
     what = param(node, place)
@@ -65,14 +65,14 @@ def _is_whole(node: Node) -> bool:
     return node.domain in DOMAINS and len(node.inputs) > 1 and any(node.outputs[:1])
 
 
-def dequantize_side(draft: Draft, source: Node, what: str, dtypes: Sequence[np.dtype]) -> Side:
+def dequantize_side(draft: Draft, source: Node, what: str, dtypes: Sequence[np.dtype]) -> QuantizedTensor:
     """The input of a DequantizeLinear node that makes float32, or Refused."""
     if source.attributes.get("output_dtype", 0) not in (0, NUMBERS[_F32]):
         raise Refused(f"{what} is not dequantized to float32")
     return _side(draft, source, source.inputs[0], what, dtypes, None)
 
 
-def per_tensor(draft: Draft, node: Node, place: int) -> Side:
+def per_tensor(draft: Draft, node: Node, place: int) -> QuantizedTensor:
     """The 8-bit tensor with one scale behind input number `place`, or Refused."""
     side = dequantized(draft, node, place)
     if side.axis is not None:
@@ -80,7 +80,7 @@ def per_tensor(draft: Draft, node: Node, place: int) -> Side:
     return side
 
 
-def quantized(draft: Draft, node: Node, what: str) -> Side:
+def quantized(draft: Draft, node: Node, what: str) -> QuantizedTensor:
     """The output of a QuantizeLinear node, of 8 bits with one scale, or Refused."""
     if node.attributes.get("precision", 0) not in (0, NUMBERS[_F32]):
         raise Refused(f"{what} is not quantized in float32 precision")
@@ -106,7 +106,7 @@ def dtype_of(draft: Draft, name: str, zero: Array | None) -> np.dtype | None:
 
 def _side(
     draft: Draft, node: Node, tensor: str, what: str, dtypes: Sequence[np.dtype], omitted: np.dtype | None
-) -> Side:
+) -> QuantizedTensor:
     scale_name, zero_name = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     scale, zero = draft.value(scale_name), draft.value(zero_name) if zero_name else None
     if scale is None or (zero_name and zero is None):
@@ -131,11 +131,11 @@ def _side(
         zero_name = draft.zeros(dtype, scale.shape)
         zero = draft.value(zero_name)
     assert zero is not None
-    return Side(tensor, dtype, scale_name, zero_name, scale, zero,
+    return QuantizedTensor(tensor, dtype, scale_name, zero_name, scale, zero,
                 axis if scale.size != 1 and isinstance(axis, int) else None, node)  # fmt: skip
 
 
-def levels(draft: Draft, side: Side) -> Array | None:
+def levels(draft: Draft, side: QuantizedTensor) -> Array | None:
     """The float32 value of every code of a tensor with one scale, in the order of their bits."""
     codes = np.arange(256, dtype=np.uint8).view(side.dtype)
     made = evaluate(side.node, (codes, side.scale_value, side.zero_value), draft.arith, 1 << 20)

@@ -41,10 +41,10 @@ from qrun.ir import Model, Node
 from qrun.ops import Arith
 from qrun.passes._draft import Draft, Refused, Rewritten
 from qrun.passes._qdq_others import average_pool, binary, concat, global_average_pool, softmax
-from qrun.passes._qdq_output import Form, put
+from qrun.passes._qdq_output import IntegerOperator, put
 from qrun.passes._qdq_products import conv, gemm, matmul
 
-_FORMS: Mapping[str, Callable[[Draft, Node], Form]] = {
+_FORMS: Mapping[str, Callable[[Draft, Node], IntegerOperator]] = {
     "Conv": conv,
     "MatMul": matmul,
     "Gemm": gemm,

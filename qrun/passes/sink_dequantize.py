@@ -29,7 +29,7 @@ from qrun.ops import Arith, find
 from qrun.passes._draft import Draft, Refused, Rewritten
 from qrun.passes._evaluate import accepting_version
 from qrun.passes._pools import windows_reach_input
-from qrun.passes._sides import EIGHT, Side, dequantize_side, is_dequantize, levels
+from qrun.passes._sides import EIGHT, QuantizedTensor, dequantize_side, is_dequantize, levels
 
 _NEAREST = ("Resize", "Upsample")
 _INTEGERS = (*EIGHT, *(np.dtype(t) for t in (np.int16, np.uint16, np.int32)))
@@ -54,7 +54,7 @@ class _Sink:
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self.sides: dict[str, Side] = {}
+        self.sides: dict[str, QuantizedTensor] = {}
 
     def run(self) -> Rewritten:
         for node in self.draft.model.nodes:
@@ -81,7 +81,7 @@ class _Sink:
         if source in self.sides:
             self.sides[name] = self.sides[source]
 
-    def _move(self, node: Node, side: Side) -> None:
+    def _move(self, node: Node, side: QuantizedTensor) -> None:
         draft = self.draft
         if node.op_type in ("Shape", "Size"):
             draft.put(node.index, (replace(node, inputs=(side.tensor, *node.inputs[1:])), [node.index]))
@@ -107,7 +107,7 @@ class _Sink:
         draft.put(node.index, *made)
 
 
-def _moved(draft: Draft, node: Node, side: Side) -> _Moved | None:
+def _moved(draft: Draft, node: Node, side: QuantizedTensor) -> _Moved | None:
     """How the node moves integers, None if it is not such a node; Refused if this one does not."""
     definition = find(node.domain, node.op_type, node.version)
     form = definition.form if definition else ""
@@ -129,7 +129,7 @@ def _moved(draft: Draft, node: Node, side: Side) -> _Moved | None:
     return _Moved(version, inputs, axis)
 
 
-def _moved_axis(draft: Draft, node: Node, side: Side) -> int | None:
+def _moved_axis(draft: Draft, node: Node, side: QuantizedTensor) -> int | None:
     """Where the axis of the scales goes."""
     if side.axis is None:
         return None
@@ -143,7 +143,7 @@ def _moved_axis(draft: Draft, node: Node, side: Side) -> int | None:
     return perm.index(axis)
 
 
-def _filled(draft: Draft, node: Node, side: Side) -> tuple[str, ...]:
+def _filled(draft: Draft, node: Node, side: QuantizedTensor) -> tuple[str, ...]:
     """Pad's inputs after the first, with a code to fill with."""
     if len(node.inputs) < 2 or node.attributes.get("mode", "constant") != "constant":
         return (*node.inputs[1:2], *(["", *node.inputs[3:]] if node.inputs[3:] else []))

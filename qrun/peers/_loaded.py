@@ -13,7 +13,7 @@ from qrun.errors import MemoryLimitError, RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.memory import human
 from qrun.peers._common import cut, instead
-from qrun.running.profiling import Runner
+from qrun.running.profiling import TimedRunner
 from qrun.running.session import RunResult
 
 FORMS = 4
@@ -52,7 +52,7 @@ class Loaded:
             error.where = (self.model.label,)
             raise
 
-    def runner(self, feeds: Mapping[str, Array], settle: float = 0.0, most: int | None = None) -> Runner:
+    def runner(self, feeds: Mapping[str, Array], settle: float = 0.0, most: int | None = None) -> TimedRunner:
         """Many runs on feeds that stay where the runtime is, as the outputs do. Raises as `run`."""
         try:
             encoded = self.encode(feeds)
@@ -67,7 +67,7 @@ class Loaded:
             start = perf_counter_ns()
             return RunResult({}, (), self._ask(lambda: held.handle, fetch=False)[1], 0, start)
 
-        return Runner(run, self.model, most=most, settle=settle)
+        return TimedRunner(run, self.model, most=most, settle=settle)
 
     def finish(self) -> str:
         """End a runtime's own profiling: the path of what it wrote. Raises RunError."""

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.ir import Array, Model
 from qrun.peers._ort import load_ort
 from qrun.peers._reference import load_reference
-from qrun.running.profiling import Profile, Progress, Runner, measure
+from qrun.running.profiling import Profile, Progress, TimedRunner, measure
 from qrun.running.session import RunResult
 
 PEERS = ("ort", "onnx-ref")
@@ -66,7 +66,7 @@ class Peer:
         named = dict(zip(self.outputs, map(np.asarray, arrays), strict=True))
         return RunResult({name: named[name] for name in outputs or self.outputs}, (), duration, 0, start)
 
-    def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> Runner:
+    def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> TimedRunner:
         """Many runs on feeds that stay where the runtime is, as its outputs do."""
         return self._loaded.runner(feeds, settle)
 

@@ -24,7 +24,7 @@ LAYOUT = ("Transpose", "ReorderInput", "ReorderOutput")
 
 
 @frozen
-class Ran:
+class OptimizedNode:
     """A node of the optimized model. members: indices of the model's nodes that it stands for; none: it was inserted.
 
     named: the member that it is named after.
@@ -62,7 +62,7 @@ def with_marks(model: Model, proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[Ran, ...]:
+def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[OptimizedNode, ...]:
     """What each node of the optimized, marked model stands for; `optimized` is in an order of execution.
 
     A node claims those that its name tells, then those that its outputs tell, if no name does (see `_claims`). The nodes
@@ -89,7 +89,7 @@ def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[Ran, ...]
         owner |= dict.fromkeys(group - owner.keys(), number)
     _join(model, members, owner, lambda node, name, number: True)
     return tuple(
-        Ran(node, tuple(sorted(group)), _named(model, node, claim, group))
+        OptimizedNode(node, tuple(sorted(group)), _named(model, node, claim, group))
         for node, claim, group in zip(optimized, claims, members, strict=True)
     )
 

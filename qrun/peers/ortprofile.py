@@ -20,8 +20,8 @@ from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import BY_ONNX_NAME
 from qrun.peers import Loaded, Peer, encode_feeds, external_settings, loading, proto_of
-from qrun.peers.ortnodes import Ran, covers, unmarked, with_marks
-from qrun.running.profiling import Profile, Progress, Runner, measure_in_turns
+from qrun.peers.ortnodes import OptimizedNode, covers, unmarked, with_marks
+from qrun.running.profiling import Profile, Progress, TimedRunner, measure_in_turns
 from qrun.running.session import RunResult, Session
 from qrun.running.steps import NodeEvent, TensorInfo
 
@@ -69,7 +69,7 @@ class Profiler:
     ) -> None:
         self._folder.cleanup()
 
-    def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> Runner:
+    def runner(self, feeds: Mapping[str, Array], settle: float = 0.0) -> TimedRunner:
         """Runs with the profiler, as many as are worth timing. They raise RunError with onnxruntime's words."""
         return self._loaded.runner(feeds, settle, max(EVENTS // max(len(self.nodes), 1), 5))
 
@@ -103,7 +103,9 @@ class Profiler:
         watched_ns = tuple(event["dur"] * _MICROSECOND for event in whole)
         return replace(plain, node_ns=node_ns, last=last, watched_ns=watched_ns)
 
-    def _event(self, index: int, ran: Ran, event: Mapping[str, Any], macs: Mapping[int, int], begin: int) -> NodeEvent:
+    def _event(
+        self, index: int, ran: OptimizedNode, event: Mapping[str, Any], macs: Mapping[int, int], begin: int
+    ) -> NodeEvent:
         proto, nodes = ran.proto, self.model.nodes
         name = unmarked(self.model, proto.name)
         if ran.members and not name:
@@ -169,7 +171,9 @@ def multiply_adds(result: RunResult) -> dict[int, int]:
     return {event.index: event.macs for event in result.events}
 
 
-def _paired(nodes: Sequence[Ran], times: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[tuple[Ran, str]]:
+def _paired(
+    nodes: Sequence[OptimizedNode], times: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Iterator[tuple[OptimizedNode, str]]:
     """The nodes with their names in the profile, where those without one are ``Op_index``; and what else is there.
 
     Nodes without a name come from the bodies of operators that onnxruntime has no kernel for.
@@ -182,7 +186,7 @@ def _paired(nodes: Sequence[Ran], times: Mapping[str, Sequence[Mapping[str, Any]
         others = spare.get(ran.proto.op_type)
         yield ran, ran.proto.name or (others.pop(0) if others else "")
     for op, names in spare.items():
-        yield from ((Ran(onnx.NodeProto(op_type=op, name=name), (), -1), name) for name in names)
+        yield from ((OptimizedNode(onnx.NodeProto(op_type=op, name=name), (), -1), name) for name in names)
 
 
 def _infos(names: Sequence[str], shapes: Sequence[Mapping[str, Sequence[int]]]) -> tuple[TensorInfo, ...]:

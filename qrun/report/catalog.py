@@ -15,7 +15,7 @@ STOPS = frozenset(code for code in CODES if code.startswith(("QR0", "QR1")) or c
 
 
 @frozen
-class Entry:
+class CatalogEntry:
     """A rule, or a code of the loader, a kernel or the vectors.
 
     text: what it means and why it matters, paragraphs; fix and spec may be empty.
@@ -31,21 +31,24 @@ class Entry:
 
 
 @cache
-def catalog() -> dict[str, Entry]:
+def catalog() -> dict[str, CatalogEntry]:
     """Entries by id, in order."""
     found = [
-        Entry(id, name, "error", f"{text.partition('. ')[0].rstrip('.')}.", text) for id, (name, text) in CODES.items()
+        CatalogEntry(id, name, "error", f"{text.partition('. ')[0].rstrip('.')}.", text)
+        for id, (name, text) in CODES.items()
     ]
     for rule in RULES.values():
         why = rule.sections.get("Why is this bad?", "")
         before = rule.doc.partition("Why is this bad?")[0]
         text = "\n\n".join(" ".join(part.split()) for part in f"{before}\n\n{why}".split("\n\n") if part.strip())
-        found.append(Entry(rule.id, rule.name, rule.level, " ".join(rule.summary.split()), text, rule.fix, rule.spec))
+        found.append(
+            CatalogEntry(rule.id, rule.name, rule.level, " ".join(rule.summary.split()), text, rule.fix, rule.spec)
+        )
     return {entry.id: entry for entry in sorted(found, key=lambda e: e.id)}
 
 
-def entry(id: str) -> Entry:
-    return catalog().get(id) or Entry(id, id.lower(), "error", id, id)
+def entry(id: str) -> CatalogEntry:
+    return catalog().get(id) or CatalogEntry(id, id.lower(), "error", id, id)
 
 
 def select(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:

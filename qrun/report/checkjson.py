@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qrun.checking.check import LEVELS, Checked, Report
-from qrun.checking.vectors import Compared, Vector
+from qrun.checking.vectors import ComparedOutput, Vector
 from qrun.report.check import fingerprints
 from qrun.report.json import document
 from qrun.report.run import finding_fields
@@ -62,7 +62,7 @@ def _vector_fields(vector: Vector) -> dict[str, Any]:
     }
 
 
-def _output_fields(output: Compared) -> dict[str, Any]:
+def _output_fields(output: ComparedOutput) -> dict[str, Any]:
     return {
         "name": output.name, "file": output.file, "verdict": output.verdict, "total": output.total,
         "differing": output.differing, "largest": output.largest, "first": list(output.first) if output.differing else None,

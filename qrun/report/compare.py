@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from qrun.comparing.causes.seen import CRASH
-from qrun.comparing.comparison import Compared, Comparison, Guilt
-from qrun.comparing.tensors import Pair
+from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt
+from qrun.comparing.tensors import TensorPair
 from qrun.io.inputs import Feeds
 from qrun.report.comparefirst import applied, first_facts, largest, limit, refusal, refuses
 from qrun.report.comparesheet import NONE, Block, Sheet, Sources, print_sheet, print_sheet_markdown
@@ -71,7 +71,7 @@ def verdict(found: Comparison) -> str:
     )
 
 
-def _why(found: Comparison, first: Compared) -> str:
+def _why(found: Comparison, first: ComparedTensor) -> str:
     if first.guilt:
         return f", {first.guilt.reason.cause}"
     origin = found.origin
@@ -98,7 +98,7 @@ def _beyond(found: Comparison) -> str:
     return applied(found.tolerance, (t.pair for t in found.differing))
 
 
-def _by(pair: Pair) -> str:
+def _by(pair: TensorPair) -> str:
     form = pair.difference.form
     if form is not None:
         return f" ({form[0]} and {form[1]})"
@@ -138,7 +138,7 @@ def _differing(found: Comparison, top: int | None) -> Block:
     return Block(title, grid if bits else grid.without(len(_NAME_COLUMNS) + 1), more=more, folds=True)
 
 
-def _row(t: Compared, op: str) -> list[str]:
+def _row(t: ComparedTensor, op: str) -> list[str]:
     d, p = t.pair.difference, t.pair
     cause = t.guilt.reason.cause if t.guilt else INHERITED if t.checked else "-"
     cause += f" ({_own(t)})" if _own(t) else ""
@@ -155,14 +155,14 @@ def _share(count: int, total: int) -> str:
     return f"<{percent(LEAST)}" if count and share == percent(0) else share
 
 
-def _own(t: Compared) -> int:
+def _own(t: ComparedTensor) -> int:
     """How many elements differ by themselves, where that is not how many differ."""
     own = t.guilt.pair.difference.differing if t.guilt else 0
     return 0 if own == t.pair.difference.differing else own
 
 
 def _causes(found: Comparison) -> list[list[str]]:
-    groups: dict[str, list[Compared]] = {}
+    groups: dict[str, list[ComparedTensor]] = {}
     for t in found.tensors:
         if t.guilt is not None:
             groups.setdefault(t.guilt.reason.cause, []).append(t)
@@ -180,7 +180,7 @@ def _outputs(found: Comparison) -> Block:
     return Block("Outputs", Grid(columns, [_output(found, name, pair) for name, pair in found.outputs]))
 
 
-def _output(found: Comparison, name: str, p: Pair) -> list[str]:
+def _output(found: Comparison, name: str, p: TensorPair) -> list[str]:
     told = limit(found.tolerance, p)
     verdict = (
         "equal"
@@ -195,7 +195,7 @@ def _output(found: Comparison, name: str, p: Pair) -> list[str]:
     return [name, *sizes, decibels(p.sqnr), _argmax(p), verdict]
 
 
-def _argmax(p: Pair) -> str:
+def _argmax(p: TensorPair) -> str:
     """The place of the largest element; of several rows in how many it is the same."""
     if p.argmax is None or p.agreed is None:
         return "-"
@@ -249,7 +249,7 @@ def _guilt_fields(guilt: Guilt | None) -> dict[str, Any] | None:
             "explained": r.explained, "exact_ties": r.ties, "nearest_tie": r.nearest, "farthest_tie": r.farthest}  # fmt: skip
 
 
-def _tensor_fields(t: Compared) -> dict[str, Any]:
+def _tensor_fields(t: ComparedTensor) -> dict[str, Any]:
     return {
         "name": t.name, "node": t.node.index, "label": t.node.label, "domain": t.node.domain or "ai.onnx",
         "op": t.node.op_type, "group": [n.index for n in t.unit.group], **_pair_fields(t.pair),
@@ -257,7 +257,7 @@ def _tensor_fields(t: Compared) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pair_fields(p: Pair) -> dict[str, Any]:
+def _pair_fields(p: TensorPair) -> dict[str, Any]:
     d = p.difference
     return {
         "type": p.type, "form": None if d.form is None else list(d.form), "equal": p.equal, "identical": p.identical,

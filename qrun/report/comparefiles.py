@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from qrun.comparing.archives import Archives, Pair, Place
+from qrun.comparing.archives import Archives, ArrayPair, ElementPair
 from qrun.comparing.record import Recorded
 from qrun.comparing.recordchange import TensorChange
 from qrun.comparing.recordcompare import RecordComparison
@@ -143,7 +143,7 @@ def _archives(found: Archives, top: int | None) -> Sheet:
     return Sheet(title, blocks, f"differ: {'; '.join(parts)}.")
 
 
-def _pair_row(pair: Pair) -> list[str]:
+def _pair_row(pair: ArrayPair) -> list[str]:
     d = pair.difference
     largest = f"{d.largest:.0f}" if d.integral else number(d.largest)
     return [
@@ -157,7 +157,7 @@ def _pair_row(pair: Pair) -> list[str]:
     ]
 
 
-def _place(place: Place | None) -> list[str]:
+def _place(place: ElementPair | None) -> list[str]:
     if place is None:
         return ["-", "-", "-"]
     return [shape_text(place.index), *(v if isinstance(v, str) else number(v) for v in (place.a, place.b))]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from qrun.comparing.causes import Reason
-from qrun.comparing.comparison import Compared, Comparison
+from qrun.comparing.comparison import ComparedTensor, Comparison
 from qrun.comparing.differences import Tolerance
-from qrun.comparing.tensors import Pair
+from qrun.comparing.tensors import TensorPair
 from qrun.ir.types import shape_text
 from qrun.report.text import number, plural
 
@@ -21,21 +21,21 @@ def limits(t: Tolerance) -> str:
     return ", ".join([*steps, *floats, *([f"{t.eps} eps"] if t.eps else [])])
 
 
-def limit(t: Tolerance, pair: Pair) -> str:
+def limit(t: Tolerance, pair: TensorPair) -> str:
     """What of the tolerance holds for a tensor; "" if nothing does."""
     if pair.difference.integral:
         return limits(Tolerance(t.lsb, 0, 0))
     return "" if pair.type.startswith(("bool", "string")) else applied(t, [pair])
 
 
-def applied(t: Tolerance, pairs: Iterable[Pair]) -> str:
+def applied(t: Tolerance, pairs: Iterable[TensorPair]) -> str:
     """The tolerance in words, without the steps and the noise that no one of these tensors is allowed."""
     found = list(pairs)
     steps = any(pair.difference.integral or pair.stepped for pair in found)
     return limits(replace(t, lsb=t.lsb if steps else 0, eps=t.eps if any(pair.noise for pair in found) else 0))
 
 
-def largest(pair: Pair) -> str:
+def largest(pair: TensorPair) -> str:
     """By how much the farthest of the elements beyond the tolerance differs."""
     return plural(int(pair.beyond), "step") if pair.difference.integral else number(pair.beyond)
 
@@ -57,13 +57,13 @@ def refusal(found: Comparison) -> list[tuple[str, str]]:
     return facts
 
 
-def refuses(tensors: Sequence[Compared]) -> str:
+def refuses(tensors: Sequence[ComparedTensor]) -> str:
     """What the second side does to tensors that it does not make: the verb."""
     crashed = [t.crashed for t in tensors]
     return "crashes on" if all(crashed) else "refuses or crashes on" if any(crashed) else "refuses"
 
 
-def first_facts(found: Comparison, t: Compared) -> list[tuple[str, str]]:
+def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     """Labels and values: the node, its output, how it differs, what it read, and why."""
     pair, guilt = t.pair, t.guilt
     group = f" and {plural(len(t.unit.group) - 1, 'other node')}" if len(t.unit.group) > 1 else ""
@@ -76,7 +76,7 @@ def first_facts(found: Comparison, t: Compared) -> list[tuple[str, str]]:
     return facts + (_reason(guilt.reason, guilt.pair) if guilt else _inherited(found, t))
 
 
-def _measures(found: Comparison, pair: Pair, exact: float | None) -> list[tuple[str, str]]:
+def _measures(found: Comparison, pair: TensorPair, exact: float | None) -> list[tuple[str, str]]:
     d, allowed = pair.difference, limit(found.tolerance, pair)
     if d.form is not None:
         return [("type", f"{found.names[0]} {d.form[0]}   {found.names[1]} {d.form[1]}")]
@@ -96,14 +96,14 @@ def _measures(found: Comparison, pair: Pair, exact: float | None) -> list[tuple[
     return [*facts, ("where", where)]
 
 
-def _inputs(found: Comparison, t: Compared) -> str:
+def _inputs(found: Comparison, t: ComparedTensor) -> str:
     if found.isolate or found.piecewise:
         return f"those of {found.names[0 if found.piecewise else 1]} on both sides"
     states = {True: "equal bit for bit", False: "not equal", None: f"not known of {found.names[1]}"}
     return states[t.inputs]
 
 
-def _inherited(found: Comparison, t: Compared) -> list[tuple[str, str]]:
+def _inherited(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     if not t.checked:
         return [("cause", "not known: not all tensors that it reads are there on both sides")]
     told = "inherited: fed the other side's values, it gives the same"
@@ -123,7 +123,7 @@ def _inherited(found: Comparison, t: Compared) -> list[tuple[str, str]]:
     ]
 
 
-def _reason(reason: Reason, pair: Pair) -> list[tuple[str, str]]:
+def _reason(reason: Reason, pair: TensorPair) -> list[tuple[str, str]]:
     facts = [("cause", f"{reason.cause}: {reason.text}")]
     if reason.explained:
         facts.append(("evidence", f"{reason.explained} of {plural(pair.difference.differing, 'differing element')} reproduced bit for bit"

@@ -118,7 +118,7 @@ def _wide(flat: Array) -> Counted:
 
 
 @frozen
-class Place:
+class QuantizedTensorNames:
     """A quantized tensor: the node that makes it or reads it first, and the names of its scale and zero point."""
 
     tensor: str
@@ -127,9 +127,9 @@ class Place:
     zero_point: str
 
 
-def places(model: Model) -> dict[str, Place]:
+def places(model: Model) -> dict[str, QuantizedTensorNames]:
     """The quantized tensors of a graph by name, in graph order."""
-    found: dict[str, Place] = {}
+    found: dict[str, QuantizedTensorNames] = {}
     for node in model.nodes:
         for place in _places(node):
             known = found.get(place.tensor)
@@ -138,13 +138,13 @@ def places(model: Model) -> dict[str, Place]:
     return found
 
 
-def _places(node: Node) -> Iterator[Place]:
+def _places(node: Node) -> Iterator[QuantizedTensorNames]:
     if node.op_type == "DynamicQuantizeLinear" and len(node.outputs) == 3:
-        yield Place(node.outputs[0], node, node.outputs[1], node.outputs[2])
+        yield QuantizedTensorNames(node.outputs[0], node, node.outputs[1], node.outputs[2])
     for q in quantizers(node):
         if q.tensor.tensor:
             scale, zero = (slot.tensor if slot else "" for slot in (q.scale, q.zero_point))
-            yield Place(q.tensor.tensor, node, scale, zero)
+            yield QuantizedTensorNames(q.tensor.tensor, node, scale, zero)
 
 
 @frozen
@@ -154,7 +154,7 @@ class _Seen:
     counted: Counted
 
 
-class Codes:
+class CodeCounter:
     """Counts a model's quantized tensors: those stored at once, the others when `see` is shown them."""
 
     def __init__(self, model: Model) -> None:
@@ -189,7 +189,7 @@ class Codes:
         """One record for each tensor that was counted, in graph order."""
         return [self._fields(place, self._seen[name]) for name, place in self.places.items() if name in self._seen]
 
-    def _fields(self, place: Place, seen: _Seen) -> dict[str, Any]:
+    def _fields(self, place: QuantizedTensorNames, seen: _Seen) -> dict[str, Any]:
         c = seen.counted
         stored = place.tensor in self._stored
         kind = "bias" if stored and seen.type == "int32" else "weight" if stored else "activation"

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from qrun.checking.check import Checked, Report
 from qrun.checking.rules import Finding
-from qrun.report.catalog import Entry, entry
+from qrun.report.catalog import CatalogEntry, entry
 from qrun.report.check import facts, fingerprints, headline
 from qrun.report.json import text
 
@@ -48,7 +48,7 @@ def sarif(report: Report) -> str:
     return text({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def _rule(found: Entry) -> dict[str, Any]:
+def _rule(found: CatalogEntry) -> dict[str, Any]:
     help_text = "\n\n".join(part for part in (found.text, f"Fix: {found.fix}." if found.fix else "") if part)
     more = {"helpUri": found.spec} if found.spec.startswith("https://") else {}
     return {

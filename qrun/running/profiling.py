@@ -66,7 +66,7 @@ class Profile:
 
 
 @frozen
-class Runner:
+class TimedRunner:
     """Something to measure. run: one run. prepare: how many runs make kernels and programs, before any warm-up.
 
     most:   no more timed runs than this, None for as many as the others.
@@ -123,11 +123,11 @@ def measure(
 
     Ctrl-C after the first timed run ends the measurement and returns what there is.
     """
-    return measure_in_turns([Runner(run, model, prepare)], runs, warmup, seconds, progress)[0]
+    return measure_in_turns([TimedRunner(run, model, prepare)], runs, warmup, seconds, progress)[0]
 
 
 def measure_in_turns(
-    runners: Sequence[Runner], runs: int | None, warmup: int, seconds: float, progress: Progress | None = None
+    runners: Sequence[TimedRunner], runs: int | None, warmup: int, seconds: float, progress: Progress | None = None
 ) -> list[Profile]:
     """As `measure`, for several: in each round every one of them runs, BURST times if there are others, and another one
     is first, so that what else the machine does meets them alike, and none while threads of the one before are awake.
@@ -157,7 +157,7 @@ def measure_in_turns(
 class _Samples:
     """The timings of one runner as they come in."""
 
-    def __init__(self, runner: Runner, warmup: int) -> None:
+    def __init__(self, runner: TimedRunner, warmup: int) -> None:
         self.runner = runner
         self.totals: list[int] = []
         self.events: list[Sequence[NodeEvent]] = []

@@ -21,7 +21,7 @@ from qrun.running.steps import NodeEvent, TensorInfo, reference
 if TYPE_CHECKING:
     from qrun.native import Chain
     from qrun.native.plan.program import Program
-    from qrun.native.plan.stamps import Ran, Stamp
+    from qrun.native.plan.stamps import Stamp, StampedResult
     from qrun.ops._native import NativeKernel
 
 KEPT = 4
@@ -43,7 +43,7 @@ class Compiled:
     events: tuple[NodeEvent, ...]
     arith: Arith
 
-    def run(self, feeds: Mapping[str, Array], budget: Budget) -> Ran:
+    def run(self, feeds: Mapping[str, Array], budget: Budget) -> StampedResult:
         """feeds: counted in the budget already. Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one."""
         known = {**defaults(self.plan), **feeds}
 
@@ -69,7 +69,7 @@ class Compiled:
         made = made if isinstance(made, tuple) else (made,)
         return [array for name, array in zip(node.outputs, made, strict=False) if name]
 
-    def timed(self, ran: Ran) -> Timed:
+    def timed(self, ran: StampedResult) -> Timed:
         """The events of a run."""
         return Timed(self, ran.stamps)
 

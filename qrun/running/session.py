@@ -21,7 +21,7 @@ from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels, cache_refused, make_engine, undecided
 from qrun.running.execution import RunResult, execute, run_program
 from qrun.running.plan import BACKENDS, Plan, plan
-from qrun.running.profiling import Profile, Progress, Runner, measure
+from qrun.running.profiling import Profile, Progress, TimedRunner, measure
 from qrun.running.programs import Programs, expected_failure
 from qrun.running.steps import NodeEvent, TensorInfo
 
@@ -221,11 +221,11 @@ class Session:
         runner = self.runner(feeds)
         return measure(runner.run, self.model, runs, warmup, seconds, progress, runner.prepare)
 
-    def runner(self, feeds: Mapping[str, Array]) -> Runner:
+    def runner(self, feeds: Mapping[str, Array]) -> TimedRunner:
         """Runs with these inputs, to be measured beside those of others."""
         prepare = 2 if self._engine is not None and self.model.nodes else 0
         settle = 0.002 if self.threads > 1 else 0.0
-        return Runner(lambda: self.execute(feeds, observe=False), self.model, prepare, settle=settle)
+        return TimedRunner(lambda: self.execute(feeds, observe=False), self.model, prepare, settle=settle)
 
     def _prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:
         """The plan for these outputs, and what runs it; plans of one model share their native kernels."""

@@ -76,9 +76,9 @@ def test_help_examples_parse() -> None:
     """Every example in the help is a call that the parser accepts."""
     import shlex
 
-    from qrun.cli._group import Group, group
+    from qrun.cli._group import CommandGroup, group
 
-    assert isinstance(group, Group)
+    assert isinstance(group, CommandGroup)
     for name in ("run", "profile"):
         command = group.get_command(None, name)  # type: ignore[arg-type]
         for example in command.examples:  # type: ignore[union-attr]

@@ -28,7 +28,7 @@ import _quantizer  # noqa: E402
 
 import qrun  # noqa: E402
 from qrun.comparing.accuracy import Accuracy, accuracy  # noqa: E402
-from qrun.comparing.accuracy_sums import Sums  # noqa: E402
+from qrun.comparing.accuracy_sums import ErrorSums  # noqa: E402
 from qrun.comparing.differences import Tolerance, cosine, sqnr  # noqa: E402
 from qrun.errors import CallError, MemoryLimitError  # noqa: E402
 from qrun.report.accuracy import accuracy_fields, print_accuracy, print_accuracy_markdown  # noqa: E402
@@ -310,15 +310,15 @@ def test_names_do_not_matter() -> None:
 
 
 def test_sums_leave_out_what_is_not_finite() -> None:
-    sums = Sums()
+    sums = ErrorSums()
     sums.add(
         np.array([1, np.nan, np.inf, 2, -np.inf], np.float32), np.array([1, np.nan, np.inf, 4, np.inf], np.float32)
     )
     found = sums.result()
     assert (found.count, found.odd, found.largest) == (5, 1, 2.0)
     assert found.ratio == np.inf
-    assert Sums().result().cosine == 1.0
-    assert np.isnan(Sums().result().sqnr)
+    assert ErrorSums().result().cosine == 1.0
+    assert np.isnan(ErrorSums().result().sqnr)
 
 
 # Models of all kinds

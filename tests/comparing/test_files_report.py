@@ -16,7 +16,7 @@ from qrun.comparing.differences import EXACT, Tolerance
 from qrun.comparing.record import Recorded
 from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison
-from qrun.comparing.recordentry import Entry, filled
+from qrun.comparing.recordentry import RecordEntry, filled
 from qrun.comparing.saved import Found, OutputPair, SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import Change, Lone, NodeChange, SavedProfiles
 from qrun.comparing.settings import Setting
@@ -71,7 +71,9 @@ def records(name: str = ODD) -> RecordComparison:
     f = np.float32([1, np.nan, 3])
     pairs = [(a, a), (a, b), (a, b.astype(np.int8)), (f, np.float32([1, 2, np.inf]))]
     changes = [
-        judged(*(filled(Entry.bare(name, x, node), x, node, None) for x in pair), Tolerance(), ((ODD, place == 1),))
+        judged(
+            *(filled(RecordEntry.bare(name, x, node), x, node, None) for x in pair), Tolerance(), ((ODD, place == 1),)
+        )
         for place, pair in enumerate(pairs)
     ]
     return RecordComparison(Path("rec"), ODD, "now 1.0", SETTINGS, Tolerance(), tuple(changes), (ODD,), ("new",))
@@ -196,7 +198,7 @@ def test_record_that_cannot_tell() -> None:
     """Of 100 floats 16 are recorded, so others may be beyond the tolerance: that is no success."""
     node = Node(3, "n", "", "Relu", 10, ("x",), ("y",))
     a = np.linspace(1, 2, 100, dtype=np.float32)
-    entries = [filled(Entry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-6))]
+    entries = [filled(RecordEntry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-6))]
     found = RecordComparison(Path("rec"), "a", "b", (), Tolerance(), (judged(*entries, Tolerance()),), (), ())
     assert not found.equal
     text = shown(found)

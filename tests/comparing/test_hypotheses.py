@@ -13,7 +13,7 @@ from helpers.support import MS, node_model
 import qrun
 from qrun.comparing.causes import CAUSES, UNKNOWN
 from qrun.comparing.causes.pairs import saturated_pairs
-from qrun.comparing.comparison import Compared
+from qrun.comparing.comparison import ComparedTensor
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import QrunSide, Unit
 from qrun.errors import UnsupportedError
@@ -57,7 +57,7 @@ class Bug:
     domain: str = ""
     id: str = ""
 
-    def compare(self, answer: Callable[[], Array | None]) -> Compared:
+    def compare(self, answer: Callable[[], Array | None]) -> ComparedTensor:
         opset = 17 if self.domain else self.opset
         proto, feeds = node_model(
             self.op, self.inputs, self.attributes, opset=opset, domain=self.domain, outputs=(self.kind,)
@@ -66,7 +66,7 @@ class Bug:
         return compare_runtimes(QrunSide(model), Planted(model, answer), feeds).tensors[0]
 
 
-def found(compared: Compared) -> str:
+def found(compared: ComparedTensor) -> str:
     return compared.guilt.reason.cause if compared.guilt else ""
 
 

@@ -24,7 +24,7 @@ from qrun.comparing.emulation import run_saturating
 from qrun.comparing.record import check_folder, record, walk
 from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison, compare_record
-from qrun.comparing.recordentry import Entry, digest, filled, places
+from qrun.comparing.recordentry import RecordEntry, digest, filled, places
 from qrun.comparing.recordread import read_record
 from qrun.errors import CallError
 from qrun.ir import Array, Model, Node
@@ -262,7 +262,7 @@ def test_bounds_hold_for_random_changes(model: Model) -> None:
         b = a.copy()
         some = rng.random(a.size) < 0.2
         b[some] = np.clip(b[some] + rng.integers(-5, 6, some.sum()), 0, 99)
-        found = judged(*(filled(Entry.bare("y", x, node), x, node, None) for x in (a, b)), EXACT)
+        found = judged(*(filled(RecordEntry.bare("y", x, node), x, node, None) for x in (a, b)), EXACT)
         moved = np.abs(a.astype(float) - b)
         assert found.elements <= np.count_nonzero(moved), f"seed {seed}"
         assert found.step <= moved.max(), f"seed {seed}"
@@ -290,7 +290,7 @@ def test_floats_within_the_tolerance(model: Model, tmp_path: Path) -> None:
 def test_only_a_record_of_all_elements_tells_that_they_are_close(size: int, verdict: str) -> None:
     node = Node(0, "n", "", "Relu", 14, ("x",), ("y",))
     a = np.linspace(1, 2, size, dtype=np.float32)
-    entries = [filled(Entry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-5))]
+    entries = [filled(RecordEntry.bare("y", x, node), x, node, None) for x in (a, a * np.float32(1 + 1e-5))]
     assert judged(*entries, Tolerance()).verdict == verdict
 
 
@@ -298,7 +298,7 @@ def test_a_record_knows_nothing_of_the_noise_of_sums() -> None:
     """A large element on both sides makes no small one right."""
     node = Node(0, "n", "", "MatMul", 13, ("x",), ("y",))
     a = np.array([1e-6, 40], np.float32)
-    entries = [filled(Entry.bare("y", x, node), x, node, None) for x in (a, a + np.array([40e-6, 0], np.float32))]
+    entries = [filled(RecordEntry.bare("y", x, node), x, node, None) for x in (a, a + np.array([40e-6, 0], np.float32))]
     assert judged(*entries, Tolerance(eps=NOISE)).verdict == "differs"
     assert judged(*entries, Tolerance(atol=1e-4)).verdict == "close"
 

@@ -17,7 +17,7 @@ import qrun
 from qrun.comparing.choices import AGAINST, sides
 from qrun.comparing.comparison import Comparison
 from qrun.comparing.differences import NOISE, Tolerance
-from qrun.comparing.groups import Group
+from qrun.comparing.groups import NodeGroup
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide, Unit, extract
 from qrun.comparing.ties import before_rounding
@@ -225,7 +225,7 @@ def test_a_group_tells_what_its_integer_operator_rounds() -> None:
     model = chain()
     unit = Unit(model.nodes[2], model.nodes[1:])
     codes = np.array([4, 5, 6, 7], u8)
-    exact = Group(model, unit, "y", {**model.constants, "q": codes}).before_rounding()
+    exact = NodeGroup(model, unit, "y", {**model.constants, "q": codes}).before_rounding()
     assert exact is None or np.allclose(exact, [4, 4.5, 5, 5.5])
 
 

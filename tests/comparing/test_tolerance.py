@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.comparing.choices import tolerance
-from qrun.comparing.codes import Codes
+from qrun.comparing.codes import TensorScales
 from qrun.comparing.differences import NOISE, Tolerance, difference, magnitude
 from qrun.ir import Model
 
@@ -89,7 +89,7 @@ def moved() -> Model:
 
 
 def test_which_tensors_have_steps() -> None:
-    codes, like = Codes(moved(), {}), np.zeros((2, 3), f32)
+    codes, like = TensorScales(moved(), {}), np.zeros((2, 3), f32)
     steps = {name: codes.step(name, like) for name in ("x", "d", "t", "r", "c", "m")}
     assert [name for name, step in steps.items() if step is not None] == ["d", "t", "c"]
     assert steps["t"] == 0.5

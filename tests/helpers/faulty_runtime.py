@@ -21,7 +21,7 @@ VERSION = reference.VERSION
 STARTED = "QRUN_TEST_STARTED"
 SERVER = (
     "import sys; sys.path[:] = sys.argv[1:]; import helpers.faulty_runtime; from qrun.child import serve; "
-    "serve.RUNTIMES['onnx-ref'] = 'helpers.faulty_runtime'; serve.main()"
+    "serve.RUNTIMES['onnx-ref'] = ('helpers.faulty_runtime', 'FaultySession'); serve.main()"
 )
 """What a child executes that has this runtime for onnx.reference."""
 
@@ -31,7 +31,7 @@ def crash() -> None:
     os.kill(os.getpid(), getattr(signal, "SIGSEGV", signal.SIGTERM))
 
 
-class Session(reference.Session):
+class FaultySession(reference.ReferenceSession):
     def __init__(self, data: bytes, **options: Any) -> None:
         self.names = {node.name for node in onnx.load_model_from_string(bytes(data)).graph.node}
         if "crash while loading" in self.names:

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qrun
 from qrun.native import Declined, Engine, Operand
 from qrun.native.kernels.copy import arrange, padded, shuffled, sliced, transposed, view
-from qrun.native.kernels.strided import Axis, coalesced, copies
+from qrun.native.kernels.strided import CopyAxis, coalesced, copies
 from qrun.native.plan.schedule import fused, shuffle_groups
 
 F = np.float32
@@ -181,12 +181,15 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="not known"):
         sliced(native, (1, 3, 4), u8, [0] * 3, [1] * 3, [1, 3, 4], "any").sections((4, 4))
     with pytest.raises(ValueError, match="begins before"):
-        list(copies(native, [Axis(3, -1, 1)], (1, 0), 1))
+        list(copies(native, [CopyAxis(3, -1, 1)], (1, 0), 1))
 
 
 def test_neighbouring_loops_become_one() -> None:
-    assert coalesced([Axis(2, 12, 12), Axis(3, 4, 4), Axis(4, 1, 1)]) == [Axis(24, 1, 1)]
-    assert coalesced([Axis(4, 1, 3), Axis(3, 4, 1), Axis(1, 99, 99)]) == [Axis(4, 1, 3), Axis(3, 4, 1)]
+    assert coalesced([CopyAxis(2, 12, 12), CopyAxis(3, 4, 4), CopyAxis(4, 1, 1)]) == [CopyAxis(24, 1, 1)]
+    assert coalesced([CopyAxis(4, 1, 3), CopyAxis(3, 4, 1), CopyAxis(1, 99, 99)]) == [
+        CopyAxis(4, 1, 3),
+        CopyAxis(3, 4, 1),
+    ]
 
 
 def shuffle_model(groups: int, shape: tuple[int, ...], middle: list[int], perm: list[int]) -> onnx.ModelProto:

@@ -19,7 +19,7 @@ import qrun
 from qrun.checking.rules import check
 from qrun.native import Declined, Engine
 from qrun.native.kernels import pair
-from qrun.native.kernels.pair import Pair
+from qrun.native.kernels.pair import PairLookup
 from qrun.native.proof import fits
 from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
 
@@ -35,14 +35,14 @@ def forced(
     kind: str,
     near: CodeSum | CodeProduct | None,
     patch: pytest.MonkeyPatch,
-) -> Pair | None:
+) -> PairLookup | None:
     """The operation in this form, or None if the form does not prove."""
     with patch.context() as context:
         if form in ("fma", "f64"):
             context.setattr(fits, "_ints", lambda *_: iter(()))
         if form == "f64":
             context.setattr(fits, "_chains", lambda *_: iter(()))
-        made = Pair(native, shapes, table, x_type=np.dtype(TYPES[kind]), near=None if form == "table" else near)
+        made = PairLookup(native, shapes, table, x_type=np.dtype(TYPES[kind]), near=None if form == "table" else near)
     return made if made.kernel.form == form else None
 
 
@@ -154,7 +154,7 @@ def test_broadcasts(isa: str, name: str) -> None:
     for first, second, threads in ((left, right, 1), (right, left, 3)):
         native = engine(isa, threads)
         a, b = codes(rng, first, "u8"), codes(rng, second, "u8")
-        operation = Pair(native, (first, second), table, x_type=a.dtype, near=near)
+        operation = PairLookup(native, (first, second), table, x_type=a.dtype, near=near)
         assert operation.order == order
         want = table[a, b]
         assert_equal(np.ascontiguousarray(native.run(operation, [a, b])), want)
@@ -172,18 +172,18 @@ def test_broadcasts(isa: str, name: str) -> None:
 def test_other_broadcasts_are_declined(shapes: Any) -> None:
     table, _ = pair_table("mul", "u8", SCALES["plain"], ZEROS[1])
     with pytest.raises(Declined, match="broadcast"):
-        Pair(engine(ISAS[0]), shapes, table, x_type=np.dtype(np.uint8))
+        PairLookup(engine(ISAS[0]), shapes, table, x_type=np.dtype(np.uint8))
 
 
 def test_what_is_refused() -> None:
     table, _ = pair_table("add", "u8", SCALES["plain"], ZEROS[1])
     native = engine(ISAS[0])
     with pytest.raises(Declined, match="8-bit"):
-        Pair(native, ((3,), (3,)), table, x_type=np.dtype(np.int32))
+        PairLookup(native, ((3,), (3,)), table, x_type=np.dtype(np.int32))
     with pytest.raises(ValueError, match="pairs"):
-        Pair(native, ((3,), (3,)), table[:5], x_type=np.dtype(np.uint8))
+        PairLookup(native, ((3,), (3,)), table[:5], x_type=np.dtype(np.uint8))
     with pytest.raises(ValueError, match="broadcast"):
-        Pair(native, ((3,), (4,)), table, x_type=np.dtype(np.uint8))
+        PairLookup(native, ((3,), (4,)), table, x_type=np.dtype(np.uint8))
 
 
 def test_estimates_that_mislead_end_in_the_table() -> None:
@@ -210,7 +210,7 @@ def test_aarch64(isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     table, near = pair_table("mul", "u8", SCALES["plain"], ZEROS[1])
     for first, second, _ in BROADCASTS.values():
         x, y = codes(rng, first, "u8"), codes(rng, second, "u8")
-        operation = Pair(native, (first, second), table, x_type=x.dtype, near=near)
+        operation = PairLookup(native, (first, second), table, x_type=x.dtype, near=near)
         found.append((native.run(operation, [x, y]), table[x, y], (first, second)))
     native.finish(tmp_path)
     for got, want, message in found:

@@ -12,7 +12,7 @@ from oracle.linear import requantize_all, thresholds
 from oracle.quantize import RANGES, real
 
 from qrun.ops import Context
-from qrun.ops._exact import Pair, nearest, scale_pair, two_product, two_sum
+from qrun.ops._exact import DoubleDouble, nearest, scale_pair, two_product, two_sum
 from qrun.ops._quantize import requantize
 
 f32 = np.float32
@@ -142,7 +142,7 @@ def test_nearest_around_ties() -> None:
     for k in (-7, -2, -1, 0, 1, 2, 100, 255):
         tie = two_product(np.full(4, k + 0.5), den)
         for nudge, sign in ((-1e-40, -1), (0.0, 0), (1e-40, 1)):
-            num = Pair(tie.hi, tie.lo + nudge)
+            num = DoubleDouble(tie.hi, tie.lo + nudge)
             up = sign * np.sign(den)
             even = k if k % 2 == 0 else k + 1
             want = np.where(up > 0, k + 1, np.where(up < 0, k, even))

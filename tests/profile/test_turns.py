@@ -11,7 +11,7 @@ from helpers.profile import model_of, residual
 
 import qrun
 from qrun.native import available
-from qrun.running.profiling import MAX_RUNS, PENDING, Runner, measure, measure_in_turns
+from qrun.running.profiling import MAX_RUNS, PENDING, TimedRunner, measure, measure_in_turns
 
 
 class Fake:
@@ -28,8 +28,8 @@ class Fake:
         return SimpleNamespace(duration_ns=self.done, events=[SimpleNamespace(duration_ns=self.done)])
 
 
-def runner(run: Fake, **more: Any) -> Runner:
-    return Runner(run, None, **more)  # type: ignore[arg-type]
+def runner(run: Fake, **more: Any) -> TimedRunner:
+    return TimedRunner(run, None, **more)  # type: ignore[arg-type]
 
 
 def test_preparation_and_warm_up_are_not_timed() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from qrun.checking.check import Checked, Report
 from qrun.checking.rules import Finding
-from qrun.checking.vectors import Compared, Vector
+from qrun.checking.vectors import ComparedOutput, Vector
 from qrun.comparing.differences import Tolerance
 from qrun.errors import CallError
 from qrun.report.checkformats import FORMATS, print_report, report_text, target
@@ -44,9 +44,9 @@ def report(*findings: Finding, path: str = "models/det.onnx", vectors: tuple[Vec
 
 
 def vectors() -> tuple[Vector, ...]:
-    passed = Vector("test_data_set_0", Path("models/test_data_set_0"), outputs=[Compared("y", "f", 4)])
+    passed = Vector("test_data_set_0", Path("models/test_data_set_0"), outputs=[ComparedOutput("y", "f", 4)])
     failed = Vector("test_data_set_1", Path("models/test_data_set_1"), "failed")
-    failed.outputs.append(Compared("y", "f", 4, 1, float("inf"), (0, 2), float("nan"), 1.0, None, "differs"))
+    failed.outputs.append(ComparedOutput("y", "f", 4, 1, float("inf"), (0, 2), float("nan"), 1.0, None, "differs"))
     skipped = Vector("test_data_set_2", Path("models/test_data_set_2"), "skipped", f"no kernel for {ODD}")
     return passed, failed, skipped
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import qrun
 from qrun.report import quantized
-from qrun.report.quantized import Codes, counted
+from qrun.report.quantized import CodeCounter, counted
 
 TYPES = [np.uint8, np.int8, np.uint16, np.int16, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2,
          ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn]  # fmt: skip
@@ -110,7 +110,7 @@ def test_values_that_are_no_number_are_not_codes() -> None:
 
 def run(model: object, feeds: dict[str, np.ndarray], **options: object) -> dict[str, dict]:
     session = qrun.Session(model.SerializeToString(), **options)  # type: ignore[attr-defined, arg-type]
-    codes = Codes(session.model)
+    codes = CodeCounter(session.model)
     for name, array in feeds.items():
         codes.see(name, array)
     session.watch(feeds, codes.see, codes.made)

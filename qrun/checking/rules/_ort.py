@@ -25,7 +25,7 @@ Types = frozenset[np.dtype[Any]]
 
 
 @frozen
-class Kernels:
+class OrtKernels:
     """The CPU kernels of one operator.
 
     functions: since_version to the opset from which it can also be run as an ONNX function, and needs no kernel.
@@ -79,7 +79,7 @@ def contrib(op_type: str) -> Schema | None:
 
 
 @cache
-def cpu_kernels(domain: str, op_type: str) -> Kernels | None:
+def cpu_kernels(domain: str, op_type: str) -> OrtKernels | None:
     """The kernels of an operator, or None if the CPU provider has none at all."""
     fields = _table().get((f"cpu {domain}".rstrip(), op_type))
     if fields is None:
@@ -94,7 +94,7 @@ def cpu_kernels(domain: str, op_type: str) -> Kernels | None:
         first, _, last = span.partition("-")
         types = {name: _types(number) for name, _, number in (v.partition("@") for v in variables)}
         rows.append((int(first), int(last or _OPEN), {name: t for name, t in types.items() if t}))
-    return Kernels(functions, tuple(rows))
+    return OrtKernels(functions, tuple(rows))
 
 
 @cache

@@ -29,7 +29,7 @@ _DYNAMIC = "DynamicQuantizeMatMul"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Operand:
+class QuantizedOperand:
     """A quantized tensor as one node reads it; what is not stored is None."""
 
     scope: Scope
@@ -60,7 +60,7 @@ class Weight:
     axis: int
     scale: Array | None
     zero: Array
-    x: Operand
+    x: QuantizedOperand
     b: Array | None
     float: bool
 
@@ -93,7 +93,7 @@ def weights(model: Model) -> Iterator[Weight]:
             yield found
 
 
-def dequantized(scope: Scope, name: str, unknown_zero: bool = False) -> Operand | None:
+def dequantized(scope: Scope, name: str, unknown_zero: bool = False) -> QuantizedOperand | None:
     """The integers behind a tensor that a DequantizeLinear makes.
 
     None if their zero point is given, but not stored, unless `unknown_zero` allows that.
@@ -105,7 +105,7 @@ def dequantized(scope: Scope, name: str, unknown_zero: bool = False) -> Operand 
     zero = home.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if len(node.inputs) > 2 and node.inputs[2] and zero is None and not unknown_zero:
         return None
-    return Operand(home, node.inputs[0], home.dtype(node.inputs[0]), home.value(node.inputs[1]), zero, node)
+    return QuantizedOperand(home, node.inputs[0], home.dtype(node.inputs[0]), home.value(node.inputs[1]), zero, node)
 
 
 def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
@@ -144,16 +144,16 @@ def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
                   zero.reshape(-1), x, stored, False)  # fmt: skip
 
 
-def _other(scope: Scope, node: Node, found: list[Quantizer]) -> Operand | None:
+def _other(scope: Scope, node: Node, found: list[Quantizer]) -> QuantizedOperand | None:
     """The first operand, in codes."""
     if node.op_type == _DYNAMIC:
-        return Operand(scope, node.inputs[0], np.dtype(np.uint8), None, None, node) if node.inputs else None
+        return QuantizedOperand(scope, node.inputs[0], np.dtype(np.uint8), None, None, node) if node.inputs else None
     x = next((q for q in found if q.form in ("tensor", "row")), None)
     if x is None:
         return None
     scale = scope.value(x.scale.tensor) if x.scale else None
     zero = scope.value(x.zero_point.tensor) if x.zero_point else np.zeros(1, np.int8)
-    return Operand(scope, x.tensor.tensor, scope.dtype(x.tensor.tensor), scale, zero, node)
+    return QuantizedOperand(scope, x.tensor.tensor, scope.dtype(x.tensor.tensor), scale, zero, node)
 
 
 def _sane(w: Weight) -> bool:

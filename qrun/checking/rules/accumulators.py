@@ -214,7 +214,7 @@ LIMIT = 2**31
 
 
 @frozen
-class Bound:
+class AccumulatorBound:
     """The sum furthest from 0 that some input reaches. row: its output channel; terms: products in a sum."""
 
     row: int
@@ -232,7 +232,7 @@ class Bound:
         return 31 - log2(max(1, self.sum if self.sum >= 0 else -self.sum - 1))
 
 
-def _bounds(model: Model, enough: int) -> Iterator[tuple[Weight, Bound, str]]:
+def _bounds(model: Model, enough: int) -> Iterator[tuple[Weight, AccumulatorBound, str]]:
     """Each weight whose sums may be larger than `enough`, its worst sum, and the bias in it, in words."""
     for w in weights(model):
         worst = None if w.float and w.dtype.itemsize > 1 else bound(w, enough)
@@ -240,7 +240,7 @@ def _bounds(model: Model, enough: int) -> Iterator[tuple[Weight, Bound, str]]:
             yield w, worst, f" with bias {worst.bias}" if worst.bias else ""
 
 
-def bound(w: Weight, enough: int) -> Bound | None:
+def bound(w: Weight, enough: int) -> AccumulatorBound | None:
     """The worst sum, or None if it is surely at most `enough`, or the other operand's type is not known."""
     x = w.x.dtype
     if x is None or x.kind not in "iu" or x.itemsize > 2:
@@ -260,8 +260,8 @@ def bound(w: Weight, enough: int) -> Bound | None:
     top, bottom = up * high - down * low + bias, up * low - down * high + bias
     best, worst = int(np.argmax(top)), int(np.argmin(bottom))
     if int(top[best]) >= -int(bottom[worst]) - 1:
-        return Bound(best, int(top[best]), int(bias[best]), terms)
-    return Bound(worst, int(bottom[worst]), int(bias[worst]), terms)
+        return AccumulatorBound(best, int(top[best]), int(bias[best]), terms)
+    return AccumulatorBound(worst, int(bottom[worst]), int(bias[worst]), terms)
 
 
 def _parts(rows: Array, zero: Array) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from qrun.checking.rules._forms import expected_bias, mistyped, shaped
 from qrun.checking.rules._parameters import Bias, Slot, bias, quantizers
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, nodes, parametrized
-from qrun.checking.rules._weights import Operand, dequantized
+from qrun.checking.rules._weights import QuantizedOperand, dequantized
 from qrun.checking.rules._words import digits, tolerance
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import shape_text, type_name
@@ -71,7 +71,7 @@ def bias_scale(model: Model) -> Iterator[Finding]:
             yield from _judge_scale(node, x, w, b)
 
 
-def _judge_scale(node: Node, x: Operand, w: Operand, b: Operand) -> Iterator[Finding]:
+def _judge_scale(node: Node, x: QuantizedOperand, w: QuantizedOperand, b: QuantizedOperand) -> Iterator[Finding]:
     stored = [p.scale for p in (x, w, b) if p.scale is not None and p.scale.ndim < 2 and p.scale.dtype.kind not in "Oc"]
     if len(stored) < 3 or not all(s.size for s in stored) or stored[0].size != 1:
         return

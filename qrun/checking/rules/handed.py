@@ -57,7 +57,7 @@ def other_scale(model: Model) -> Iterator[Finding]:
             y = DequantizeLinear(q, s, z)
         }
     """
-    found: dict[tuple[int, str, Difference], list[Handed]] = {}
+    found: dict[tuple[int, str, ParameterMismatch], list[Handed]] = {}
     for one in handed(model):
         off = difference(one)
         if off is not None:
@@ -70,7 +70,7 @@ def other_scale(model: Model) -> Iterator[Finding]:
             yield _finding(readers[0], off, len(readers) - 1, exchanged)
 
 
-def _finding(one: Handed, off: Difference, more: int, exchanged: bool) -> Finding:
+def _finding(one: Handed, off: ParameterMismatch, more: int, exchanged: bool) -> Finding:
     """exchanged: what the reader makes is read with the same difference, so its own two ends took each other's place."""
     made, read = one.made, one.read
     slot = read.q.tensor
@@ -110,7 +110,7 @@ class End:
     def label(self) -> str:
         return str(self.scope.at(self.node)["node"])
 
-    def names(self, off: Difference) -> str:
+    def names(self, off: ParameterMismatch) -> str:
         """The tensors that hold what differs: `` (x_scale s, x_zero_point z)``."""
         slots = [slot for slot, wanted in ((self.q.scale, off.in_scale), (self.q.zero_point, off.in_zero)) if wanted]
         return f" ({', '.join(f'{slot.name} {slot.tensor}' for slot in slots if slot)})" if any(slots) else ""
@@ -126,7 +126,7 @@ class Handed:
 
 
 @frozen
-class Difference:
+class ParameterMismatch:
     """What two ends say of one tensor, in words: ``scale 0.5``; and what it does to the values."""
 
     made: str
@@ -145,14 +145,14 @@ def handed(model: Model) -> Iterator[Handed]:
             yield Handed(made, read, made.tensor == q.tensor.tensor)
 
 
-def difference(one: Handed) -> Difference | None:
+def difference(one: Handed) -> ParameterMismatch | None:
     """How the stored parameters of both ends differ; None if they do not, or if that cannot be known."""
     scale, zero = _scales(one), _zero_points(one)
     parts = [part for part in (scale, zero) if part is not None]
     if not parts:
         return None
     made, read, effect = (" and ".join(texts) for texts in zip(*parts, strict=True))
-    return Difference(made, read, effect, scale is not None, zero is not None)
+    return ParameterMismatch(made, read, effect, scale is not None, zero is not None)
 
 
 def _scales(one: Handed) -> tuple[str, str, str] | None:

@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 import numpy as np
 
 from qrun.comparing.causes._cause import CAUSES, Cause, Hypothesis, cause
-from qrun.comparing.causes._suspect import TIE, Form, Suspect, same, spread
+from qrun.comparing.causes._suspect import TIE, AlternativeForm, Suspect, same, spread
 from qrun.comparing.differences import differing, distances
 from qrun.frozen import frozen
 from qrun.ir import Array
@@ -84,8 +84,8 @@ __all__ = [
     "REFUSED",
     "TIE",
     "UNKNOWN",
+    "AlternativeForm",
     "Cause",
-    "Form",
     "Hypothesis",
     "Reason",
     "Suspect",

@@ -21,55 +21,55 @@ _TINY = 2.0**-126
 
 
 @frozen
-class Bound:
+class ErrorBound:
     """A real value, and by how much what is computed may be off, both float64. Each operation rounds once to float32."""
 
     value: Array
     error: Array
 
     @classmethod
-    def of(cls, array: Any) -> Bound:
+    def of(cls, array: Any) -> ErrorBound:
         """What is known exactly."""
         value = np.asarray(array, np.float64)
         return cls(value, np.zeros(value.shape))
 
     @classmethod
-    def rounded(cls, value: Array, error: Array, units: float = 1) -> Bound:
+    def rounded(cls, value: Array, error: Array, units: float = 1) -> ErrorBound:
         return cls(np.asarray(value), np.asarray(error + units * UNIT * (np.abs(value) + error) + _TINY))
 
-    def __add__(self, other: Bound) -> Bound:
-        return Bound.rounded(self.value + other.value, self.error + other.error)
+    def __add__(self, other: ErrorBound) -> ErrorBound:
+        return ErrorBound.rounded(self.value + other.value, self.error + other.error)
 
-    def __sub__(self, other: Bound) -> Bound:
-        return Bound.rounded(self.value - other.value, self.error + other.error)
+    def __sub__(self, other: ErrorBound) -> ErrorBound:
+        return ErrorBound.rounded(self.value - other.value, self.error + other.error)
 
-    def __mul__(self, other: Bound) -> Bound:
+    def __mul__(self, other: ErrorBound) -> ErrorBound:
         error = np.abs(self.value) * other.error + (np.abs(other.value) + other.error) * self.error
-        return Bound.rounded(self.value * other.value, error)
+        return ErrorBound.rounded(self.value * other.value, error)
 
-    def __truediv__(self, other: Bound) -> Bound:
+    def __truediv__(self, other: ErrorBound) -> ErrorBound:
         value, least = self.value / other.value, np.abs(other.value) - other.error
         error = (self.error + np.abs(value) * other.error) / np.where(least > 0, least, np.nan)
-        return Bound.rounded(value, error)
+        return ErrorBound.rounded(value, error)
 
-    def through(self, function: Callable[[Any], Any], units: float = 2 * ULPS, off: float = 0.0) -> Bound:
+    def through(self, function: Callable[[Any], Any], units: float = 2 * ULPS, off: float = 0.0) -> ErrorBound:
         """A monotonic function of it. units: of rounding that it is off by, relative to its value; off: absolute."""
         value = np.asarray(function(self.value))
         ends = [np.abs(function(self.value + sign * self.error) - value) for sign in (-1, 1)]
-        return Bound.rounded(value, np.maximum(*ends) + off, units)
+        return ErrorBound.rounded(value, np.maximum(*ends) + off, units)
 
-    def total(self, axes: tuple[int, ...]) -> Bound:
+    def total(self, axes: tuple[int, ...]) -> ErrorBound:
         """The sum along axes, which stay; in any order."""
         count = math.prod(self.value.shape[axis] for axis in axes)
         size = np.sum(np.abs(self.value) + self.error, axis=axes, keepdims=True)
         error = np.sum(self.error, axis=axes, keepdims=True) + 2 * count * UNIT * size
-        return Bound.rounded(np.sum(self.value, axis=axes, keepdims=True), error)
+        return ErrorBound.rounded(np.sum(self.value, axis=axes, keepdims=True), error)
 
-    def mean(self, axes: tuple[int, ...]) -> Bound:
-        return self.total(axes) * Bound.of(1 / max(math.prod(self.value.shape[axis] for axis in axes), 1))
+    def mean(self, axes: tuple[int, ...]) -> ErrorBound:
+        return self.total(axes) * ErrorBound.of(1 / max(math.prod(self.value.shape[axis] for axis in axes), 1))
 
-    def shaped(self, shape: Sequence[int]) -> Bound:
-        return Bound(self.value.reshape(shape), self.error.reshape(shape))
+    def shaped(self, shape: Sequence[int]) -> ErrorBound:
+        return ErrorBound(self.value.reshape(shape), self.error.reshape(shape))
 
     def share(self, mine: Array, theirs: Array) -> float | None:
         """The largest part of the bounds of two computations that their results are apart by; None if one is beyond them,
@@ -85,30 +85,30 @@ class Bound:
             return float(np.max(np.divide(apart, limit, out=np.zeros_like(apart), where=limit > 0), initial=0.0))
 
 
-ONE = Bound.of(1.0)
-Args = Sequence[Bound | None]
-Rule = Callable[[Node, Args], Bound]
+ONE = ErrorBound.of(1.0)
+Args = Sequence[ErrorBound | None]
+Rule = Callable[[Node, Args], ErrorBound]
 
 
-def number(node: Node, name: str, default: float) -> Bound:
+def number(node: Node, name: str, default: float) -> ErrorBound:
     value = node.attributes.get(name, default)
     assert isinstance(value, int | float)
-    return Bound.of(np.float32(value))
+    return ErrorBound.of(np.float32(value))
 
 
-def given(args: Args, place: int) -> Bound:
+def given(args: Args, place: int) -> ErrorBound:
     found = args[place]
     assert found is not None
     return found
 
 
-def size(x: Bound) -> Bound:
-    return Bound(np.abs(x.value), x.error)
+def size(x: ErrorBound) -> ErrorBound:
+    return ErrorBound(np.abs(x.value), x.error)
 
 
-def root(x: Bound) -> Bound:
+def root(x: ErrorBound) -> ErrorBound:
     return x.through(lambda v: np.sqrt(np.maximum(v, 0)))
 
 
-def exp(x: Bound) -> Bound:
+def exp(x: ErrorBound) -> ErrorBound:
     return x.through(np.exp)

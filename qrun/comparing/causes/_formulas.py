@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.causes._bounds import OFF, ONE, ULPS, Args, Bound, Rule, exp, given, number, root, size
+from qrun.comparing.causes._bounds import OFF, ONE, ULPS, Args, ErrorBound, Rule, exp, given, number, root, size
 from qrun.comparing.causes._normalizations import (
     batch_norm,
     group_norm,
@@ -30,7 +30,7 @@ from qrun.ops import find
 from qrun.ops._erf import erf
 
 
-def bounded(node: Node, args: Args) -> Bound | None:
+def bounded(node: Node, args: Args) -> ErrorBound | None:
     """What a node makes of bounded values; None where no rule is known."""
     rule = _RULES.get(node.op_type) if not node.domain else None
     try:
@@ -47,75 +47,77 @@ def _shapes(node: Node) -> bool:
     return definition is not None and definition.form == "shape"
 
 
-def _moved(node: Node, args: Args) -> Bound | None:
+def _moved(node: Node, args: Args) -> ErrorBound | None:
     """Nodes that move elements move their bounds."""
     first = args[0]
     assert first is not None
     rest = [None if a is None else a.value.astype(np.int64) for a in args[1:]]
     made = [computed(node, [part, *rest]) for part in (first.value, first.error)]
-    return None if None in made or len(node.outputs) > 1 else Bound(made[0][0], made[1][0])  # type: ignore[index]
+    return None if None in made or len(node.outputs) > 1 else ErrorBound(made[0][0], made[1][0])  # type: ignore[index]
 
 
-def _choose(where: Array, one: Bound, other: Bound) -> Bound:
-    return Bound(np.where(where, one.value, other.value), np.where(where, one.error, other.error))
+def _choose(where: Array, one: ErrorBound, other: ErrorBound) -> ErrorBound:
+    return ErrorBound(np.where(where, one.value, other.value), np.where(where, one.error, other.error))
 
 
-def _sigmoid(x: Bound) -> Bound:
+def _sigmoid(x: ErrorBound) -> ErrorBound:
     return x.through(lambda v: 1 / (1 + np.exp(-v)), off=_off(x))
 
 
-def _tanh(x: Bound) -> Bound:
+def _tanh(x: ErrorBound) -> ErrorBound:
     return x.through(np.tanh, off=_off(x))
 
 
-def _erf(x: Bound) -> Bound:
+def _erf(x: ErrorBound) -> ErrorBound:
     return x.through(erf, off=_off(x))
 
 
-def _off(x: Bound) -> float:
+def _off(x: ErrorBound) -> float:
     """By how much onnxruntime's approximations are off, absolute; what they give for exact values is recomputed."""
     return OFF if x.error.any() else 0.0
 
 
-def _softplus(x: Bound) -> Bound:
-    folded = Bound(-np.abs(x.value), x.error)
-    return Bound(np.maximum(x.value, 0), x.error) + (ONE + exp(folded)).through(np.log)
+def _softplus(x: ErrorBound) -> ErrorBound:
+    folded = ErrorBound(-np.abs(x.value), x.error)
+    return ErrorBound(np.maximum(x.value, 0), x.error) + (ONE + exp(folded)).through(np.log)
 
 
-def _elu(node: Node, x: Bound, alpha: Bound) -> Bound:
-    return _choose(x.value > 0, x, alpha * (exp(_choose(x.value > 0, Bound.of(0.0 * x.value), x)) - ONE))
+def _elu(node: Node, x: ErrorBound, alpha: ErrorBound) -> ErrorBound:
+    return _choose(x.value > 0, x, alpha * (exp(_choose(x.value > 0, ErrorBound.of(0.0 * x.value), x)) - ONE))
 
 
-def _celu(node: Node, x: Bound, alpha: Bound) -> Bound:
-    low = _choose(x.value > 0, Bound.of(0.0 * x.value), x)
+def _celu(node: Node, x: ErrorBound, alpha: ErrorBound) -> ErrorBound:
+    low = _choose(x.value > 0, ErrorBound.of(0.0 * x.value), x)
     return _choose(x.value > 0, x, alpha * (exp(low / alpha) - ONE))
 
 
-def _hard(x: Bound, alpha: Bound, beta: Bound) -> Bound:
+def _hard(x: ErrorBound, alpha: ErrorBound, beta: ErrorBound) -> ErrorBound:
     made = alpha * x + beta
-    return Bound(np.clip(made.value, 0, 1), made.error)
+    return ErrorBound(np.clip(made.value, 0, 1), made.error)
 
 
-def _gelu(node: Node, x: Bound) -> Bound:
-    half = Bound.of(0.5)
+def _gelu(node: Node, x: ErrorBound) -> ErrorBound:
+    half = ErrorBound.of(0.5)
     if node.attributes.get("approximate", "none") == "tanh":
-        inner = Bound.of(math.sqrt(2 / math.pi)) * (x + Bound.of(0.044715) * x * x * x)
+        inner = ErrorBound.of(math.sqrt(2 / math.pi)) * (x + ErrorBound.of(0.044715) * x * x * x)
         return half * x * (ONE + _tanh(inner))
-    return half * x * (ONE + _erf(x * Bound.of(math.sqrt(0.5))))
+    return half * x * (ONE + _erf(x * ErrorBound.of(math.sqrt(0.5))))
 
 
-def _power(node: Node, args: Args) -> Bound:
+def _power(node: Node, args: Args) -> ErrorBound:
     base, exponent = given(args, 0), given(args, 1)
     if exponent.error.any():
         raise ValueError
     if base.error.any() and not (exponent.value == 2).all():
         return base.through(lambda v: np.power(v, exponent.value))
     return (
-        base * base if base.error.any() else Bound.rounded(np.power(base.value, exponent.value), np.zeros(()), 2 * ULPS)
+        base * base
+        if base.error.any()
+        else ErrorBound.rounded(np.power(base.value, exponent.value), np.zeros(()), 2 * ULPS)
     )
 
 
-def _one(function: Callable[[Bound], Bound]) -> Rule:
+def _one(function: Callable[[ErrorBound], ErrorBound]) -> Rule:
     return lambda node, args: function(given(args, 0))
 
 
@@ -126,42 +128,42 @@ def _function(function: Callable[[Any], Any]) -> Rule:
 
 def _wave(function: Callable[[Any], Any]) -> Rule:
     """A function whose slope is at most 1."""
-    return _one(lambda x: Bound.rounded(function(x.value), x.error, 2 * ULPS))
+    return _one(lambda x: ErrorBound.rounded(function(x.value), x.error, 2 * ULPS))
 
 
-def _two(function: Callable[[Bound, Bound], Bound]) -> Rule:
+def _two(function: Callable[[ErrorBound, ErrorBound], ErrorBound]) -> Rule:
     return lambda node, args: function(given(args, 0), given(args, 1))
 
 
-def _plain(x: Bound) -> Bound:
+def _plain(x: ErrorBound) -> ErrorBound:
     return x
 
 
-def _square(x: Bound) -> Bound:
+def _square(x: ErrorBound) -> ErrorBound:
     return x * x
 
 
-def _tan(x: Bound) -> Bound:
+def _tan(x: ErrorBound) -> ErrorBound:
     if x.error.any():
         raise ValueError
     return x.through(np.tan)
 
 
-def _log(x: Bound) -> Bound:
+def _log(x: ErrorBound) -> ErrorBound:
     return x.through(np.log)
 
 
-def _clip(node: Node, args: Args) -> Bound:
+def _clip(node: Node, args: Args) -> ErrorBound:
     value = whole(node, [None if a is None else a.value for a in args])
-    return Bound(value, given(args, 0).error)
+    return ErrorBound(value, given(args, 0).error)
 
 
-def _concat(node: Node, args: Args) -> Bound:
+def _concat(node: Node, args: Args) -> ErrorBound:
     values, errors = zip(*((a.value, a.error) for a in args if a is not None), strict=True)
-    return Bound(whole(node, values), whole(node, errors))
+    return ErrorBound(whole(node, values), whole(node, errors))
 
 
-def _summed(node: Node, args: Args) -> Bound:
+def _summed(node: Node, args: Args) -> ErrorBound:
     made = given(args, 0)
     for place in range(1, len(args)):
         made = made + given(args, place)
@@ -169,10 +171,10 @@ def _summed(node: Node, args: Args) -> Bound:
 
 
 _RULES: Mapping[str, Rule] = {
-    "Add": _two(Bound.__add__), "Sub": _two(Bound.__sub__), "Mul": _two(Bound.__mul__), "Div": _two(Bound.__truediv__),
-    "Sum": _summed, "Mean": lambda node, args: _summed(node, args) * Bound.of(1 / len(args)),
-    "Neg": _one(lambda x: Bound(-x.value, x.error)), "Abs": _one(size),
-    "Relu": _one(lambda x: Bound(np.maximum(x.value, 0), x.error)), "Sqrt": _one(root),
+    "Add": _two(ErrorBound.__add__), "Sub": _two(ErrorBound.__sub__), "Mul": _two(ErrorBound.__mul__), "Div": _two(ErrorBound.__truediv__),
+    "Sum": _summed, "Mean": lambda node, args: _summed(node, args) * ErrorBound.of(1 / len(args)),
+    "Neg": _one(lambda x: ErrorBound(-x.value, x.error)), "Abs": _one(size),
+    "Relu": _one(lambda x: ErrorBound(np.maximum(x.value, 0), x.error)), "Sqrt": _one(root),
     "Reciprocal": _one(lambda x: ONE / x), "Exp": _one(exp), "Log": _one(_log), "Sigmoid": _one(_sigmoid),
     "Tanh": _one(_tanh), "Erf": _one(_erf), "Softplus": _one(_softplus),
     "Sin": _wave(np.sin), "Cos": _wave(np.cos), "Atan": _function(np.arctan), "Asin": _function(np.arcsin),
@@ -187,7 +189,7 @@ _RULES: Mapping[str, Rule] = {
     "Selu": lambda node, args: number(node, "gamma", 1.05070102214813232421875)
     * _elu(node, given(args, 0), number(node, "alpha", 1.67326319217681884765625)),
     "HardSigmoid": lambda node, args: _hard(given(args, 0), number(node, "alpha", 0.2), number(node, "beta", 0.5)),
-    "HardSwish": lambda node, args: given(args, 0) * _hard(given(args, 0), Bound.of(np.float32(1 / 6)), Bound.of(0.5)),
+    "HardSwish": lambda node, args: given(args, 0) * _hard(given(args, 0), ErrorBound.of(np.float32(1 / 6)), ErrorBound.of(0.5)),
     "Softmax": lambda node, args: softmax(node, given(args, 0), False),
     "LogSoftmax": lambda node, args: softmax(node, given(args, 0), True),
     "BatchNormalization": batch_norm, "LayerNormalization": layer_norm, "InstanceNormalization": instance_norm,

@@ -8,33 +8,33 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from qrun.comparing.causes._bounds import ONE, UNIT, Args, Bound, Rule, exp, given, number, root, size
+from qrun.comparing.causes._bounds import ONE, UNIT, Args, ErrorBound, Rule, exp, given, number, root, size
 from qrun.comparing.causes._suspect import computed
 from qrun.ir import Array, Node
 
 
-def softmax(node: Node, x: Bound, log: bool) -> Bound:
+def softmax(node: Node, x: ErrorBound, log: bool) -> ErrorBound:
     axis = node.attributes.get("axis", 1 if node.version < 13 else -1)
     assert isinstance(axis, int)
     axis %= x.value.ndim
     axes = tuple(range(axis, x.value.ndim)) if node.version < 13 else (axis,)
-    less = x - Bound(x.value.max(axis=axes, keepdims=True), x.error.max(axis=axes, keepdims=True))
+    less = x - ErrorBound(x.value.max(axis=axes, keepdims=True), x.error.max(axis=axes, keepdims=True))
     powers = exp(less)
     total = powers.total(axes)
     return less - total.through(np.log) if log else powers * (ONE / total)
 
 
-def standard(x: Bound, axes: tuple[int, ...], epsilon: Bound) -> Bound:
+def standard(x: ErrorBound, axes: tuple[int, ...], epsilon: ErrorBound) -> ErrorBound:
     """(x - mean) / sqrt(mean of (x - mean)^2 + epsilon)."""
     centred = x - x.mean(axes)
     return centred / root((centred * centred).mean(axes) + epsilon)
 
 
-def channels(parameter: Bound, x: Bound) -> Bound:
+def channels(parameter: ErrorBound, x: ErrorBound) -> ErrorBound:
     return parameter.shaped((-1, *(1,) * (x.value.ndim - 2)))
 
 
-def batch_norm(node: Node, args: Args) -> Bound:
+def batch_norm(node: Node, args: Args) -> ErrorBound:
     """As written, and as x * factor + rest with what is known beforehand in two numbers."""
     x, *rest = (given(args, place) for place in range(5))
     scale, bias, mean, var = (channels(p, x) if x.value.ndim > 1 else p for p in rest)
@@ -43,10 +43,10 @@ def batch_norm(node: Node, args: Args) -> Bound:
     factor = scale / root(var + number(node, "epsilon", 1e-5))
     folded = x * factor + (bias - mean * factor)
     written = (x - mean) * factor + bias
-    return Bound(written.value, np.maximum(folded.error, written.error))
+    return ErrorBound(written.value, np.maximum(folded.error, written.error))
 
 
-def layer_norm(node: Node, args: Args, squares: bool = False) -> Bound:
+def layer_norm(node: Node, args: Args, squares: bool = False) -> ErrorBound:
     x, axis = given(args, 0), node.attributes.get("axis", -1)
     assert isinstance(axis, int)
     axes, epsilon = tuple(range(axis % x.value.ndim, x.value.ndim)), number(node, "epsilon", 1e-5)
@@ -55,13 +55,13 @@ def layer_norm(node: Node, args: Args, squares: bool = False) -> Bound:
     return made + given(args, 2) if len(args) > 2 and args[2] is not None else made
 
 
-def instance_norm(node: Node, args: Args) -> Bound:
+def instance_norm(node: Node, args: Args) -> ErrorBound:
     x = given(args, 0)
     made = standard(x, tuple(range(2, x.value.ndim)), number(node, "epsilon", 1e-5))
     return made * channels(given(args, 1), x) + channels(given(args, 2), x)
 
 
-def group_norm(node: Node, args: Args) -> Bound:
+def group_norm(node: Node, args: Args) -> ErrorBound:
     x, groups = given(args, 0), node.attributes["num_groups"]
     assert isinstance(groups, int)
     parts = x.shaped((x.value.shape[0], groups, -1))
@@ -69,35 +69,37 @@ def group_norm(node: Node, args: Args) -> Bound:
     return made * channels(given(args, 1), x) + channels(given(args, 2), x)
 
 
-def mean_variance(node: Node, args: Args) -> Bound:
+def mean_variance(node: Node, args: Args) -> ErrorBound:
     axes = node.attributes.get("axes", (0, 2, 3))
     assert isinstance(axes, tuple)
-    return standard(given(args, 0), tuple(int(a) for a in axes), Bound.of(0.0))
+    return standard(given(args, 0), tuple(int(a) for a in axes), ErrorBound.of(0.0))
 
 
-def lp_norm(node: Node, args: Args) -> Bound:
+def lp_norm(node: Node, args: Args) -> ErrorBound:
     x, axis = given(args, 0), node.attributes.get("axis", -1)
     assert isinstance(axis, int)
     axes = (axis % x.value.ndim,)
     return x / (size(x).total(axes) if node.attributes.get("p", 2) == 1 else root((x * x).total(axes)))
 
 
-def lrn(node: Node, args: Args) -> Bound:
+def lrn(node: Node, args: Args) -> ErrorBound:
     """x / (bias + alpha / size * sum of squares of neighbouring channels) ^ beta."""
     x, size = given(args, 0), node.attributes["size"]
     assert isinstance(size, int)
     sides = ((0, 0), ((size - 1) // 2, size // 2), *((0, 0),) * (x.value.ndim - 2))
-    padded = Bound(np.pad(x.value, sides), np.pad(x.error, sides))
+    padded = ErrorBound(np.pad(x.value, sides), np.pad(x.error, sides))
     windows = (sliding_window_view(part, size, axis=1) for part in (padded.value, padded.error))
-    near = Bound(*windows)
+    near = ErrorBound(*windows)
     total = (near * near).total((x.value.ndim,)).shaped(x.value.shape)
-    factor = number(node, "alpha", 1e-4) / Bound.of(size)
+    factor = number(node, "alpha", 1e-4) / ErrorBound.of(size)
     beta = float(number(node, "beta", 0.75).value)
     return x * (number(node, "bias", 1.0) + factor * total).through(lambda v: np.power(v, -beta))
 
 
-def reduced(before: Callable[[Bound], Bound], after: Callable[[Bound], Bound], mean: bool = False) -> Rule:
-    def rule(node: Node, args: Args) -> Bound:
+def reduced(
+    before: Callable[[ErrorBound], ErrorBound], after: Callable[[ErrorBound], ErrorBound], mean: bool = False
+) -> Rule:
+    def rule(node: Node, args: Args) -> ErrorBound:
         x = before(given(args, 0))
         axes = node.attributes.get("axes") if len(args) < 2 or args[1] is None else tuple(args[1].value.astype(int))
         if not axes and node.attributes.get("noop_with_empty_axes"):
@@ -115,16 +117,16 @@ def reduced(before: Callable[[Bound], Bound], after: Callable[[Bound], Bound], m
     return rule
 
 
-def sum_of_products(node: Node, args: Args) -> Bound:
+def sum_of_products(node: Node, args: Args) -> ErrorBound:
     """A sum in any order, linear in each input: larger magnitudes give what errors of the inputs can do."""
     forms = [None if a is None else (a.value, np.abs(a.value), np.abs(a.value) + a.error) for a in args]
     value, magnitude, most = (whole(node, [f[place] if f else None for f in forms]) for place in range(3))
     ones = whole(node, [None if a is None else np.ones_like(a.value) for a in args])
     terms = 2 + max(float(ones.max(initial=0)), _pooled(node, given(args, 0)))
-    return Bound.rounded(value, most - magnitude + 2 * terms * UNIT * most)
+    return ErrorBound.rounded(value, most - magnitude + 2 * terms * UNIT * most)
 
 
-def _pooled(node: Node, x: Bound) -> int:
+def _pooled(node: Node, x: ErrorBound) -> int:
     """How many elements a mean is taken of."""
     kernel = node.attributes.get("kernel_shape", ())
     shape = (
@@ -141,7 +143,7 @@ def whole(node: Node, args: Sequence[Array | None]) -> Array:
     return made[0]
 
 
-def largest(node: Node, args: Args) -> Bound:
+def largest(node: Node, args: Args) -> ErrorBound:
     """Of neighbours."""
     x = given(args, 0)
-    return Bound(whole(node, [x.value]), whole(node, [x.error]))
+    return ErrorBound(whole(node, [x.value]), whole(node, [x.error]))

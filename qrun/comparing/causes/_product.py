@@ -21,7 +21,7 @@ Where = tuple[Any, ...]
 
 
 @frozen
-class Part:
+class MatrixProduct:
     """One matrix product inside a node: codes left [P,K] times right [K,N]; the result goes to ``sums[where]`` as [N,P]
     if `turned`, else as [P,N]."""
 
@@ -31,7 +31,7 @@ class Part:
     turned: bool
 
 
-def parts(s: Suspect) -> Iterator[Part]:
+def parts(s: Suspect) -> Iterator[MatrixProduct]:
     """The products of a convolution or matrix product; K of a convolution runs over channels fastest, as in MLAS.
 
     Source: onnxruntime core/providers/cpu/quantization/qlinearconv.cc: images are turned to channels last, then im2col.
@@ -40,7 +40,7 @@ def parts(s: Suspect) -> Iterator[Part]:
         yield from _of_conv(s, s.args[0], s.args[3], last=True)
     elif s.is_op("ConvInteger"):
         for part in _of_conv(s, s.args[0], s.args[1], last=False):
-            yield Part(part.right.T, part.left.T, part.where, False)
+            yield MatrixProduct(part.right.T, part.left.T, part.where, False)
     else:
         yield from _of_matmul(*_operands(s))
 
@@ -55,16 +55,16 @@ def _operands(s: Suspect) -> tuple[Array | None, Array | None]:
     return a, b
 
 
-def _of_matmul(a: Array | None, b: Array | None) -> Iterator[Part]:
+def _of_matmul(a: Array | None, b: Array | None) -> Iterator[MatrixProduct]:
     if a is None or b is None or min(a.ndim, b.ndim) < 2:
         return
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     left, right = np.broadcast_to(a, (*lead, *a.shape[-2:])), np.broadcast_to(b, (*lead, *b.shape[-2:]))
     for where in np.ndindex(*lead):
-        yield Part(left[where], right[where], where, False)
+        yield MatrixProduct(left[where], right[where], where, False)
 
 
-def _of_conv(s: Suspect, x: Array | None, w: Array | None, *, last: bool) -> Iterator[Part]:
+def _of_conv(s: Suspect, x: Array | None, w: Array | None, *, last: bool) -> Iterator[MatrixProduct]:
     if x is None or w is None:
         return
     a: dict[str, Any] = dict(s.node.attributes)
@@ -84,7 +84,7 @@ def _of_conv(s: Suspect, x: Array | None, w: Array | None, *, last: bool) -> Ite
                 weights = np.moveaxis(weights, 1, -1)
             depth = math.prod(w.shape[1:])
             left = columns.reshape(depth, math.prod(win.out)).T
-            yield Part(left, weights.reshape(many, depth).T, (image, slice(g * many, (g + 1) * many)), True)
+            yield MatrixProduct(left, weights.reshape(many, depth).T, (image, slice(g * many, (g + 1) * many)), True)
 
 
 def resumed(s: Suspect, change: Array, arith: Arith) -> Array | None:

@@ -24,7 +24,7 @@ _FAILURES = (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError
 
 
 @frozen
-class Form:
+class AlternativeForm:
     """Another way to run a group of nodes: which cause it would be, in words, and how to run it."""
 
     cause: str
@@ -51,7 +51,7 @@ class Suspect:
     theirs: Array | None
     error: QrunError | None = None
     again: Callable[[], Array | None] | None = None
-    forms: Sequence[Form] = ()
+    forms: Sequence[AlternativeForm] = ()
     fused: Callable[[], Array | None] | None = None
 
     @property

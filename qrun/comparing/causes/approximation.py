@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qrun.comparing.causes._approximations import STEPS, Step, approximations, ways
-from qrun.comparing.causes._bounds import ULPS, Bound
+from qrun.comparing.causes._bounds import ULPS, ErrorBound
 from qrun.comparing.causes._cause import Hypothesis, cause
 from qrun.comparing.causes._formulas import bounded
 from qrun.comparing.causes._suspect import Suspect, computed, part
@@ -80,7 +80,7 @@ def float_steps(s: Suspect) -> Iterator[Hypothesis]:
     """
     if s.theirs is None or s.theirs.dtype != np.float32 or s.mine.dtype != np.float32 or s.theirs.shape != s.mine.shape:
         return
-    values = {name: Bound.of(array) for name, array in {**s.model.constants, **s.values}.items() if _real(array)}
+    values = {name: ErrorBound.of(array) for name, array in {**s.model.constants, **s.values}.items() if _real(array)}
     for node in s.unit.group:
         made = bounded(node, [values.get(name) if name else None for name in node.inputs])
         if made is None:

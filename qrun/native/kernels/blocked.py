@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.frozen import frozen
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.kernels.product import Part, Product
+from qrun.native.kernels.product import Product, RelocatableCall
 from qrun.native.machine.memory import Ints, aligned
 
 Array = np.ndarray[Any, Any]
@@ -81,7 +81,7 @@ class Blocked:
         arrays: Mapping[str, Array],
         words: Mapping[str, int],
         scratch: int,
-    ) -> Part:
+    ) -> RelocatableCall:
         """The kernel call; arrays, words: besides what all have. scratch: bytes that a calling thread brings."""
         product, (first, _, panels, _) = self.product, self.run
         layout, pick = product.layout, self.pick
@@ -96,4 +96,4 @@ class Blocked:
         arrays = {**arrays, "padding*": aligned(self.read, product.x_zero.dtype, int(product.x_zero))}
         section = product.section(spec, names, pick, arrays, {**known, **words}, scratch)
         read = self.read + (self.groups - 1) * layout.k
-        return Part(section, tuple(names), self.taps, read, product.results.size)
+        return RelocatableCall(section, tuple(names), self.taps, read, product.results.size)

@@ -9,7 +9,7 @@ import numpy as np
 from qrun.native.emit.clipped import ARGUMENTS, EIGHT, VECTOR, scratch_bytes
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.blocked import Blocked, Run
-from qrun.native.kernels.product import Part, Product, grouped
+from qrun.native.kernels.product import Product, RelocatableCall, grouped
 from qrun.native.machine.memory import aligned
 from qrun.native.proof.fold import Int8s, int8_taps
 
@@ -30,7 +30,7 @@ def clips(product: Product) -> bool:
     return isa.clips and zero <= SMALL and layout.k >= EIGHT
 
 
-def clipped(product: Product, groups: int, run: Run) -> Part:
+def clipped(product: Product, groups: int, run: Run) -> RelocatableCall:
     """The call for one run of panels."""
     _, vectors, panels, form = run
     layout, isa = product.layout, product.isa

@@ -10,8 +10,8 @@ import numpy as np
 
 from qrun.native.errors import Declined
 from qrun.native.kernels.point import NAMES, Function
-from qrun.native.kernels.rows import Grid
-from qrun.native.kernels.strided import Axis, copies
+from qrun.native.kernels.rows import RowGrid
+from qrun.native.kernels.strided import CopyAxis, copies
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
@@ -92,10 +92,10 @@ class Concat(Planned):
             return
         function = self.functions[place]
         if function is not None:
-            grid = Grid.of((self.rows, columns), columns, (x, y), (0, start))
+            grid = RowGrid.of((self.rows, columns), columns, (x, y), (0, start))
             yield from function.sections(self.engine, grid, (place, operands - 1), operands, start, columns)
             return
-        axes = [Axis(self.rows, x, y), Axis(columns, 1, 1)]
+        axes = [CopyAxis(self.rows, x, y), CopyAxis(columns, 1, 1)]
         for section in copies(self.engine, axes, (0, start), 1):
             extents = [0] * operands
             extents[place], extents[-1] = section.extents

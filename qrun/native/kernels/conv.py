@@ -12,7 +12,7 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.copied import KINDS, copied
 from qrun.native.kernels.depthwise import depthwise
 from qrun.native.kernels.layout import Layout, Window, unroll_for
-from qrun.native.kernels.product import Part, Product
+from qrun.native.kernels.product import Product, RelocatableCall
 from qrun.native.kernels.results import Results
 from qrun.native.kernels.tiled import TiledPart, tiled
 from qrun.native.machine.call import KernelCall
@@ -98,7 +98,7 @@ class Conv(Operation):
         zero, addend = self._parameters(taps, w_zero_point, bias)
         self.may_wrap = self.tiled = False
         self._kinds, self._tiles = kinds, "tiled" in kinds and engine.isa.tiles
-        self._parts: list[tuple[Part | TiledPart, int]] = []
+        self._parts: list[tuple[RelocatableCall | TiledPart, int]] = []
         if 0 not in self.y_shape:
             signed = self.x_type == np.int8
             shift = 0 if self._depthwise(taps) else engine.isa.shift(signed)
@@ -133,7 +133,7 @@ class Conv(Operation):
     def _depthwise(self, taps: Array) -> bool:
         return self.group > 1 and len(taps) == self.group and taps.shape[2] == 1
 
-    def _plan(self, folded: Folded, target: Target | None) -> list[tuple[Part | TiledPart, int]]:
+    def _plan(self, folded: Folded, target: Target | None) -> list[tuple[RelocatableCall | TiledPart, int]]:
         """Kernel calls, each with its k."""
         engine, channels = self.engine, self.image[3]
         results = Results.of(target, folded, engine.kernels, engine.isa)
@@ -162,8 +162,8 @@ class Conv(Operation):
         merged = folded.merged(self.group, count)
         return self._dense(product(merged, k), groups)
 
-    def _dense(self, product: Product, groups: int) -> list[tuple[Part | TiledPart, int]]:
-        parts: Sequence[Part | TiledPart] = ()
+    def _dense(self, product: Product, groups: int) -> list[tuple[RelocatableCall | TiledPart, int]]:
+        parts: Sequence[RelocatableCall | TiledPart] = ()
         if self._tiles and groups == 1:
             parts = tiled(product, self.window, self.lines)
             self.tiled = bool(parts)

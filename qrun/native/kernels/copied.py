@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from qrun.native.kernels.blocked import Run
 from qrun.native.kernels.clipped import ROWS, clipped, clips
-from qrun.native.kernels.product import Part, Product
+from qrun.native.kernels.product import Product, RelocatableCall
 from qrun.native.kernels.widened import block_rows, widened
 
 KINDS = frozenset({"tiled", "clipped", "widened"})
@@ -21,7 +21,7 @@ _BROADCAST, _PRODUCT, _LOOP = 1.25, 2, 7
 """Instructions for each row, for each of its vectors, and for the loop; the first and last fitted to what was measured."""
 
 
-def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[Part]:
+def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[RelocatableCall]:
     """Kernel calls for [rows, taps, groups * k] activations, as Product.dense; none where copies do not serve."""
     layout, isa = product.layout, product.isa
     each = len(product.folded.centred) // groups

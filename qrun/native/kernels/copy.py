@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.frozen import frozen
 from qrun.native.errors import Declined
-from qrun.native.kernels.strided import SIZES, Axis, copies, fills
+from qrun.native.kernels.strided import SIZES, CopyAxis, copies, fills
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
@@ -29,14 +29,14 @@ class Move:
 
 
 @frozen
-class Place:
+class OperandStrides:
     """Where an operand's elements lie: bytes of the first from the start, and from one to the next along each axis."""
 
     start: int
     steps: tuple[int, ...]
 
     @classmethod
-    def of(cls, operand: Operand, order: Order, stride: int) -> Place:
+    def of(cls, operand: Operand, order: Order, stride: int) -> OperandStrides:
         stored = operand.stored(order)
         steps = [operand.dtype.itemsize]
         for axis in range(len(stored) - 1, 0, -1):
@@ -92,15 +92,15 @@ class Copy(Planned):
         x, y = self.operands
         return Copy(self.engine, (x, y), (order, order), self._moves, *self._first, self._fills, self._value)
 
-    def axes(self, strides: Sequence[int]) -> list[Axis]:
+    def axes(self, strides: Sequence[int]) -> list[CopyAxis]:
         """The loops, in bytes, for rows of operands `strides` bytes apart."""
         x, y = self._places(strides)
-        return [Axis(m.count, m.x_step * x.steps[m.x_axis], m.y_step * y.steps[m.y_axis]) for m in self._moves]
+        return [CopyAxis(m.count, m.x_step * x.steps[m.x_axis], m.y_step * y.steps[m.y_axis]) for m in self._moves]
 
-    def _places(self, strides: Sequence[int]) -> tuple[Place, Place]:
+    def _places(self, strides: Sequence[int]) -> tuple[OperandStrides, OperandStrides]:
         if self.source_order == "any" and any(strides):
             raise ValueError("rows of a copy whose order is not known")
-        x, y = (Place.of(o, order, s) for o, order, s in zip(self.operands, self.orders, strides, strict=True))
+        x, y = (OperandStrides.of(o, order, s) for o, order, s in zip(self.operands, self.orders, strides, strict=True))
         return x, y
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -113,7 +113,7 @@ class Copy(Planned):
         sections = list(copies(self.engine, self.axes(strides), (starts[0], starts[1]), itemsize))
         for first, counts in self._fills:
             start = y.start + sum(f * s for f, s in zip(first, y.steps, strict=True))
-            box = [Axis(n, 0, s) for n, s in zip(counts, y.steps, strict=True)]
+            box = [CopyAxis(n, 0, s) for n, s in zip(counts, y.steps, strict=True)]
             sections += fills(self.engine, box, start, self._value)
         return tuple(sections)
 

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.native.emit.depthwise import ARGUMENTS, VECTORS, taps_per_turn
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.layout import Window
-from qrun.native.kernels.product import TABLE_ROWS, Part, Product, Work, contiguous, lanes_of
+from qrun.native.kernels.product import TABLE_ROWS, Product, RelocatableCall, Work, contiguous, lanes_of
 from qrun.native.machine.memory import Ints
 
 Array = np.ndarray[Any, Any]
@@ -24,7 +24,7 @@ _LONGER = 8
 """How many products of a dense kernel take as long as one of these, about."""
 
 
-def depthwise(product: Product, window: Window) -> list[Part]:
+def depthwise(product: Product, window: Window) -> list[RelocatableCall]:
     """Kernel calls for [rows, taps, N] activations and [N, taps, 1] weights; the layout's k is N."""
     lanes, n = product.isa.lanes, len(product.folded.centred)
     width = VECTORS * lanes
@@ -45,7 +45,7 @@ def _interleaves(product: Product) -> bool:
     return step < 4 or bool(w.min() >= -128 and w.max() <= 127)
 
 
-def _plain(product: Product, start: int) -> Part:
+def _plain(product: Product, start: int) -> RelocatableCall:
     """The channels from `start` on."""
     centred, lanes, results = product.folded.centred, product.isa.lanes, product.results
     count, form = len(centred) - start, results.form(slice(start, None))
@@ -57,7 +57,7 @@ def _plain(product: Product, start: int) -> Part:
     return _part(product, spec, pick, weights.swapaxes(0, 1), range(len(weights)))
 
 
-def _interleaved(product: Product, count: int, window: Window) -> Part:
+def _interleaved(product: Product, count: int, window: Window) -> RelocatableCall:
     """The first `count` channels.
 
     Where four taps make a turn, and a kernel is three pixels wide, two results side by side share the four pixels that
@@ -93,7 +93,7 @@ def _pick(start: int, end: int, width: int) -> Ints:
 
 def _part(
     product: Product, spec: KernelSpec, pick: Ints, weights: Array, taps: Sequence[int], later: Sequence[int] = ()
-) -> Part:
+) -> RelocatableCall:
     start, last = int(pick[0, 0]), int(pick[-1, 0])
     words = {"taps": len(taps), "panels": len(pick), "last_channel": last - start}
     work = Work(1, _LONGER * len(taps) * spec.rows * pick.size, 0)

@@ -11,7 +11,7 @@ from qrun.native.emit.elementwise import CLOSE, OPERANDS, OWN, SOURCES
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.strided import OUTER, outer_names
 from qrun.native.errors import Declined
-from qrun.native.kernels.copy import Place
+from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
 from qrun.native.machine.call import KernelCall, Recheck, struct
 from qrun.native.machine.engine import Engine
@@ -70,7 +70,7 @@ class Elementwise(Planned):
         shape = self.result.shape
         steps = []
         for operand, stride in zip(self.operands, strides, strict=True):
-            own = Place.of(operand, order, stride).steps[: len(operand.shape)]
+            own = OperandStrides.of(operand, order, stride).steps[: len(operand.shape)]
             wide = [0 if n == 1 else step for n, step in zip(operand.shape, own, strict=True)]
             steps.append([0] * (len(shape) - len(wide)) + wide)
         loops = merged(Loop(n, tuple(s[axis] for s in steps)) for axis, n in enumerate(shape))

@@ -11,7 +11,7 @@ from qrun.frozen import frozen
 from qrun.native.emit.pair import OWN
 from qrun.native.errors import Declined
 from qrun.native.kernels.point import NAMES
-from qrun.native.kernels.rows import SINGLE, Grid, Kernel, packed
+from qrun.native.kernels.rows import SINGLE, Kernel, RowGrid, packed
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
@@ -21,7 +21,7 @@ from qrun.shapes import broadcast_shapes
 Array = np.ndarray[Any, Any]
 
 
-class Pair(Planned):
+class PairLookup(Planned):
     """y = table[a, b], element by element, for 8-bit codes a and b of one type.
 
     shapes: of a and b, which broadcast; where they differ, rows (channels, or the last axis) are whole in both, and each
@@ -75,7 +75,9 @@ class Pair(Planned):
         if not size(result.shape):
             return ()
         columns = result.columns("channels" if self.order == "any" else self.order)
-        grid = Grid.of(result.shape, columns, strides) if self.order == "any" else self.overlay.grid(columns, strides)
+        grid = (
+            RowGrid.of(result.shape, columns, strides) if self.order == "any" else self.overlay.grid(columns, strides)
+        )
         kernel = self.kernel if grid.pieces(self.engine.isa) else self.scalar
         return (kernel.section(self.engine, grid, (0, 1, 2), 3, (0, columns)),)
 
@@ -119,7 +121,7 @@ class Overlay:
             return cls(order, images, rows, full[0] if full else everything, full[cut] if outer[cut:] else everything)
         raise Declined(f"operands {list(a)} and {list(b)} broadcast in a way that native kernels do not")
 
-    def grid(self, columns: int, strides: Sequence[int]) -> Grid:
+    def grid(self, columns: int, strides: Sequence[int]) -> RowGrid:
         steps = [stride or columns for stride in strides]
         rows = tuple(step if full else 0 for step, full in zip(steps, self.row_full, strict=True))
         images = tuple(
@@ -127,8 +129,8 @@ class Overlay:
             for step, full, own_rows in zip(steps, self.image_full, self.row_full, strict=True)
         )
         if self.rows == 1:
-            return Grid(1, self.images, columns, (0, 0, 0), images, (0, 0, 0))
-        return Grid(self.images, self.rows, columns, images, rows, (0, 0, 0))
+            return RowGrid(1, self.images, columns, (0, 0, 0), images, (0, 0, 0))
+        return RowGrid(self.images, self.rows, columns, images, rows, (0, 0, 0))
 
 
 def _same_channels(shape: tuple[int, ...], rank: int) -> bool:

@@ -12,7 +12,7 @@ from qrun.native.emit.bytes import PIECE, lane_order
 from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.point import OWN, SHUFFLED, VBMI
 from qrun.native.errors import Declined
-from qrun.native.kernels.rows import SINGLE, Grid, Kernel, packed
+from qrun.native.kernels.rows import SINGLE, Kernel, RowGrid, packed
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned
@@ -57,7 +57,7 @@ class Point(Planned):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
         columns = result.columns("channels" if self.order == "any" else self.order)
-        grid = Grid.of(result.shape, columns, strides, flat=self.order == "any")
+        grid = RowGrid.of(result.shape, columns, strides, flat=self.order == "any")
         return tuple(self.function.sections(self.engine, grid, (0, 1), 2, 0, columns))
 
 
@@ -83,7 +83,7 @@ class Function:
         return cls(isa, _clamp(table, x_type) or _whole(isa, table, x_type) or scalar, scalar)
 
     def sections(
-        self, engine: Engine, grid: Grid, places: Sequence[int], count: int, first: int, channels: int
+        self, engine: Engine, grid: RowGrid, places: Sequence[int], count: int, first: int, channels: int
     ) -> Iterator[KernelCall]:
         """The calls on a grid; first, channels: of the result that it concerns."""
         if not grid.bytes:

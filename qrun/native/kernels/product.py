@@ -28,7 +28,7 @@ _GAIN = 0.6
 
 
 @frozen
-class Part:
+class RelocatableCall:
     """A kernel call, and what it takes to point it at operands that lie differently.
 
     names: of the argument struct's words. taps, later: which of the layout's taps each tap of the kernel reads, and of
@@ -97,7 +97,7 @@ class Product:
     def signed(self) -> bool:
         return bool(self.x_zero.dtype == np.int8)
 
-    def dense(self, groups: int = 1) -> list[Part]:
+    def dense(self, groups: int = 1) -> list[RelocatableCall]:
         """Kernel calls for [rows, taps, groups * k] activations and [N, taps, k] weights, N/groups for each group."""
         weights, taps = int8_taps(self.folded.centred)
         unroll, steps = unroll_for(self.layout.k)
@@ -172,7 +172,7 @@ class Product:
         words: Mapping[str, int],
         work: Work,
         reads: tuple[Sequence[int], int, int],
-    ) -> Part:
+    ) -> RelocatableCall:
         """A kernel call for the channels `pick` [panels, lanes], -1 for none.
 
         names, arrays, words: of its argument struct, what is in it, but for what all kernels of products have.
@@ -191,7 +191,7 @@ class Product:
             **steps, **words,
         }  # fmt: skip
         section = self.section(spec, names, pick, arrays, known)
-        return Part(section, tuple(names), tuple(taps), read + beyond, self.results.size)
+        return RelocatableCall(section, tuple(names), tuple(taps), read + beyond, self.results.size)
 
     def section(
         self,

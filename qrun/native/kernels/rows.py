@@ -27,7 +27,7 @@ _TABLES = 128
 
 
 @frozen
-class Grid:
+class RowGrid:
     """What one kernel call walks.
 
     image_steps, row_steps: bytes from one image, or row, to the next, for each operand; 0 where it is the same one.
@@ -44,7 +44,7 @@ class Grid:
     @classmethod
     def of(
         cls, shape: Sequence[int], columns: int, strides: Sequence[int], starts: Sequence[int] = (), flat: bool = True
-    ) -> Grid:
+    ) -> RowGrid:
         """Rows of `columns` bytes, `strides` apart, for operands of one shape.
 
         flat: as a single row if there are no gaps.
@@ -60,7 +60,7 @@ class Grid:
     def bytes(self) -> int:
         return self.images * self.rows * self.columns
 
-    def part(self, first: int, columns: int) -> Grid:
+    def part(self, first: int, columns: int) -> RowGrid:
         """Some of the columns."""
         return replace(self, columns=columns, starts=tuple(start + first for start in self.starts))
 
@@ -91,7 +91,7 @@ class Kernel:
     arrays: Mapping[str, Array]
 
     def section(
-        self, engine: Engine, grid: Grid, places: Sequence[int], count: int, shown: tuple[int, int]
+        self, engine: Engine, grid: RowGrid, places: Sequence[int], count: int, shown: tuple[int, int]
     ) -> KernelCall:
         """The call on a grid that is not empty.
 
@@ -127,7 +127,7 @@ class Kernel:
         )
 
 
-def _tiles(grid: Grid, width: int, threads: int, tables: bool) -> tuple[int, int]:
+def _tiles(grid: RowGrid, width: int, threads: int, tables: bool) -> tuple[int, int]:
     """Columns and rows of a tile; tables: each column has one."""
     if grid.rows == 1 and grid.images == 1:
         return share(-(-grid.columns // width), width, threads) * width, 1

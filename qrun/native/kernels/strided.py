@@ -31,7 +31,7 @@ _WAYS = 8
 
 
 @frozen
-class Axis:
+class CopyAxis:
     """One loop of a copy: its length, and bytes from one element to the next in source and destination."""
 
     count: int
@@ -60,9 +60,9 @@ def merged(loops: Iterable[Loop]) -> list[Loop]:
     return found
 
 
-def coalesced(axes: Sequence[Axis]) -> list[Axis]:
+def coalesced(axes: Sequence[CopyAxis]) -> list[CopyAxis]:
     """The same loops of a copy, merged."""
-    return [Axis(loop.count, *loop.steps) for loop in merged(Loop(a.count, (a.x, a.y)) for a in axes)]
+    return [CopyAxis(loop.count, *loop.steps) for loop in merged(Loop(a.count, (a.x, a.y)) for a in axes)]
 
 
 def outer_words(
@@ -79,19 +79,19 @@ def outer_words(
     }  # fmt: skip
 
 
-def copies(engine: Engine, axes: Sequence[Axis], starts: tuple[int, int], itemsize: int) -> Iterator[KernelCall]:
+def copies(engine: Engine, axes: Sequence[CopyAxis], starts: tuple[int, int], itemsize: int) -> Iterator[KernelCall]:
     """Kernel calls that copy elements of `itemsize` bytes along `axes`, from byte starts[0] to byte starts[1]."""
     if any(axis.count == 0 for axis in axes):
         return
     yield from _copies(engine, coalesced(axes), starts, itemsize, None)
 
 
-def fills(engine: Engine, axes: Sequence[Axis], start: int, value: Array) -> Iterator[KernelCall]:
+def fills(engine: Engine, axes: Sequence[CopyAxis], start: int, value: Array) -> Iterator[KernelCall]:
     """Kernel calls that write one value along `axes`, whose x does not count, from byte `start` on."""
     itemsize = value.dtype.itemsize
     if any(axis.count == 0 for axis in axes):
         return
-    *outer, run = [replace(axis, x=0) for axis in coalesced(axes)] or [Axis(1, 0, itemsize)]
+    *outer, run = [replace(axis, x=0) for axis in coalesced(axes)] or [CopyAxis(1, 0, itemsize)]
     row = aligned(_FILL // itemsize, value.dtype)
     row[...] = value
     if run.y != itemsize:
@@ -101,7 +101,7 @@ def fills(engine: Engine, axes: Sequence[Axis], start: int, value: Array) -> Ite
     parts = [(whole, len(row), start), (1, rest, start + whole * row.nbytes)]
     for rows, count, first in parts:
         if rows and count:
-            own = [Axis(rows, 0, row.nbytes), Axis(count, itemsize, itemsize)]
+            own = [CopyAxis(rows, 0, row.nbytes), CopyAxis(count, itemsize, itemsize)]
             yield from _copies(engine, coalesced([*outer, *own]), (0, first), itemsize, row)
 
 
@@ -115,7 +115,7 @@ class _Call:
     kind: str
     block: tuple[int, int, int]
     form: str
-    outer: tuple[Axis, ...]
+    outer: tuple[CopyAxis, ...]
     words: Mapping[str, int]
     count: int
     each: int
@@ -123,7 +123,7 @@ class _Call:
 
 
 def _copies(
-    engine: Engine, axes: list[Axis], starts: tuple[int, int], itemsize: int, source: Array | None
+    engine: Engine, axes: list[CopyAxis], starts: tuple[int, int], itemsize: int, source: Array | None
 ) -> Iterator[KernelCall]:
     """axes: coalesced. source: what to read instead of the operand."""
     call = _chosen(engine, axes, itemsize)
@@ -138,8 +138,8 @@ def _copies(
         yield from _copies(engine, rest, (starts[0] + i * first.x, starts[1] + i * first.y), itemsize, source)
 
 
-def _chosen(engine: Engine, axes: list[Axis], itemsize: int) -> _Call:
-    last = axes[-1] if axes else Axis(1, itemsize, itemsize)
+def _chosen(engine: Engine, axes: list[CopyAxis], itemsize: int) -> _Call:
+    last = axes[-1] if axes else CopyAxis(1, itemsize, itemsize)
     if last.x == last.y == itemsize:
         run = last.count * itemsize
         blocks = _blocks(engine, axes[:-1], run) if run in SIZES else None
@@ -147,7 +147,7 @@ def _chosen(engine: Engine, axes: list[Axis], itemsize: int) -> _Call:
     return _blocks(engine, axes, itemsize) or _elements(axes, itemsize)
 
 
-def _runs(engine: Engine, axes: list[Axis], run: int) -> _Call:
+def _runs(engine: Engine, axes: list[CopyAxis], run: int) -> _Call:
     vector = _power(min(run, 4 * engine.isa.lanes))
     block = _UNROLL * vector
     unroll = _UNROLL if run >= block and -(-run // block) * block * 4 <= -(-run // vector) * vector * 5 else 1
@@ -156,22 +156,22 @@ def _runs(engine: Engine, axes: list[Axis], run: int) -> _Call:
     return _Call("runs", (0, unroll, vector), "copy", outer, words, rows.count, run)
 
 
-def _elements(axes: list[Axis], itemsize: int) -> _Call:
+def _elements(axes: list[CopyAxis], itemsize: int) -> _Call:
     outer, rows = _rows(axes[:-1])
     words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y, "columns": axes[-1].count,
              "x_column": axes[-1].x, "y_column": axes[-1].y}  # fmt: skip
     return _Call("elements", (0, 0, itemsize), "copy", outer, words, rows.count, axes[-1].count * itemsize)
 
 
-def _rows(axes: list[Axis]) -> tuple[tuple[Axis, ...], Axis]:
+def _rows(axes: list[CopyAxis]) -> tuple[tuple[CopyAxis, ...], CopyAxis]:
     """The axis to walk inside the outer ones: the innermost, or the longest if that is short."""
     if not axes:
-        return (), Axis(1, 0, 0)
+        return (), CopyAxis(1, 0, 0)
     rows = axes[-1] if axes[-1].count >= 8 else max(axes[::-1], key=lambda axis: axis.count)
     return tuple(axis for axis in axes if axis is not rows), rows
 
 
-def _blocks(engine: Engine, axes: list[Axis], itemsize: int) -> _Call | None:
+def _blocks(engine: Engine, axes: list[CopyAxis], itemsize: int) -> _Call | None:
     """A transposition: one axis is contiguous in the destination, another one in the source."""
     j = next((axis for axis in axes if axis.y == itemsize), None)
     i = next((axis for axis in axes if axis.x == itemsize and axis is not j), None)
@@ -196,13 +196,13 @@ def _blocks(engine: Engine, axes: list[Axis], itemsize: int) -> _Call | None:
     return _Call("blocks", (rows, columns, itemsize), "copy", outer, words, a.count, b.count * itemsize, multiple)
 
 
-def _dense(outer: tuple[Axis, ...], i: Axis, j: Axis, columns: int, itemsize: int) -> _Call:
+def _dense(outer: tuple[CopyAxis, ...], i: CopyAxis, j: CopyAxis, columns: int, itemsize: int) -> _Call:
     """A few rows interleaved: each block takes all of j, so that the kernel's second axis walks rows of the copy."""
     left, rows = _rows(list(outer))
     fits = [n for n in range(1, rows.count + 1) if rows.count % n == 0]
     least = next((n for n in fits if n * i.count * j.count * itemsize >= _UNIT), rows.count)
     if least < rows.count and len(left) < OUTER:
-        left = (*left, Axis(rows.count // least, rows.x * least, rows.y * least))
+        left = (*left, CopyAxis(rows.count // least, rows.x * least, rows.y * least))
         rows = replace(rows, count=least)
     words = {
         "a": i.count, "a_block": columns, "a_x": i.x, "a_y": i.y,
@@ -213,7 +213,7 @@ def _dense(outer: tuple[Axis, ...], i: Axis, j: Axis, columns: int, itemsize: in
 
 
 def _section(
-    engine: Engine, call: _Call, axes: list[Axis], starts: tuple[int, int], itemsize: int, source: Array | None
+    engine: Engine, call: _Call, axes: list[CopyAxis], starts: tuple[int, int], itemsize: int, source: Array | None
 ) -> KernelCall:
     names = {"runs": RUNS, "elements": ELEMENTS, "blocks": BLOCKS}[call.kind]
     chunk = call.count

@@ -20,7 +20,7 @@ from qrun.native.machine.operation import Operand, Operation, Order, Planned
 Array = np.ndarray[Any, Any]
 _INT32 = np.dtype(np.int32)
 _PLACES = {0: 0, BIAS: 1, 1: 2}
-"""Of a part's operands among those of Sums."""
+"""Of a part's operands among those of `MatmulSums`."""
 
 
 class Starts(Planned):
@@ -47,7 +47,7 @@ class Starts(Planned):
         )  # fmt: skip
 
 
-class Sums(Operation):
+class MatmulSums(Operation):
     """8-bit activations and what `Starts` made to the sums of a Matmul, of shape y_shape."""
 
     order: Order = "plain"
@@ -71,7 +71,7 @@ def _on_operands(part: StackPart, starts: int) -> KernelCall:
     return replace(section, arguments=arguments, pointers=pointers, extents=(x, starts, y))
 
 
-def staged(matmul: Matmul, a: Operand, zero: Operand, y_shape: Sequence[int]) -> tuple[Starts, Sums]:
+def staged(matmul: Matmul, a: Operand, zero: Operand, y_shape: Sequence[int]) -> tuple[Starts, MatmulSums]:
     """The two steps of a Matmul that adds no terms (`simple`), for a zero point of the activations."""
     starts = Starts(matmul.engine, zero, *matmul.starts())
-    return starts, Sums(matmul, a, starts.result, y_shape)
+    return starts, MatmulSums(matmul, a, starts.result, y_shape)

@@ -12,7 +12,7 @@ from qrun.native.emit.copied import ARGUMENTS, PIECE, STEP
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.blocked import Blocked, Run
-from qrun.native.kernels.product import Part, Product
+from qrun.native.kernels.product import Product, RelocatableCall
 from qrun.native.machine.memory import aligned
 
 Array = np.ndarray[Any, Any]
@@ -28,7 +28,7 @@ def block_rows(isa: Isa) -> Mapping[int, int]:
     return ROWS if isa.vectors > 2 else _ROWS_16
 
 
-def widened(product: Product, groups: int, run: Run) -> Part:
+def widened(product: Product, groups: int, run: Run) -> RelocatableCall:
     """The call for one run of panels; weights may be any within -255..255."""
     folded = product.folded.shifted(-product.isa.shift(product.signed))
     product = replace(product, folded=folded)

@@ -20,7 +20,7 @@ from qrun.native.machine.memory import aligned, forget
 from qrun.native.machine.operation import Operand
 from qrun.native.plan.placement import Item, Key, PythonStep, Storage
 from qrun.native.plan.schedule import Schedule
-from qrun.native.plan.stamps import Ran, Segment, Stamp
+from qrun.native.plan.stamps import Segment, Stamp, StampedResult
 
 Array = np.ndarray[Any, Any]
 Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
@@ -106,7 +106,7 @@ class Instance:
             self.structs[number, word] = start + offset
         return array
 
-    def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> Ran:
+    def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> StampedResult:
         schedule = self.schedule
         values, held, stamps = {**schedule.fixed}, {}, []
 
@@ -138,7 +138,7 @@ class Instance:
                 budget.release(array)
                 if pointed is not array:
                     budget.release(pointed)
-        return Ran({key: self._copy(key, values, budget) for key in schedule.wanted}, tuple(stamps))
+        return StampedResult({key: self._copy(key, values, budget) for key in schedule.wanted}, tuple(stamps))
 
     def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
         """A value as an array: a view of the arena, of another array, or that array."""
@@ -205,7 +205,7 @@ class Program(Schedule):
         self._free: list[Instance] = []
         self._lock = threading.Lock()
 
-    def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> Ran:
+    def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> StampedResult:
         """arrays: the values that come from outside, counted already. elsewhere: item number and its inputs to its outputs.
 
         Raises Unplanned if an array has not the type and shape of its operand, Undecided if a kernel could not decide.

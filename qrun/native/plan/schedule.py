@@ -14,7 +14,7 @@ import numpy as np
 from qrun.frozen import frozen
 from qrun.native.emit.runner import ENTRY, STRUCT
 from qrun.native.kernels.copy import Copy, arrange, shuffled
-from qrun.native.kernels.strided import Axis, coalesced
+from qrun.native.kernels.strided import CopyAxis, coalesced
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, must_reach, size
@@ -74,10 +74,10 @@ def shuffle_groups(first: Copy, middle: Copy, last: Copy) -> int:
     for groups in {axis.count for axis in axes if channels % axis.count == 0}:
         each = channels // groups
         shuffle = [
-            Axis(images, channels * pixels * step, channels * pixels * step),
-            Axis(each, pixels * step, groups * pixels * step),
-            Axis(groups, each * pixels * step, pixels * step),
-            Axis(pixels, step, step),
+            CopyAxis(images, channels * pixels * step, channels * pixels * step),
+            CopyAxis(each, pixels * step, groups * pixels * step),
+            CopyAxis(groups, each * pixels * step, pixels * step),
+            CopyAxis(pixels, step, step),
         ]
         if coalesced(shuffle) == axes:
             return groups

@@ -49,7 +49,7 @@ class Stamp:
 
 
 @frozen
-class Ran:
+class StampedResult:
     """Values asked for, and what the time was spent on."""
 
     values: Mapping[Any, np.ndarray[Any, Any]]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qrun.report.html.tags import Column, Markup, Row, table, tag
+from qrun.report.html.tags import HtmlColumn, Markup, Row, table, tag
 from qrun.report.html.timing import search, share
 from qrun.report.text import number, plural
 
 Fields = Mapping[str, Any]
-_PLACE = (Column("#", number=True, rising=True), Column("tensor", name=True))
+_PLACE = (HtmlColumn("#", number=True, rising=True), HtmlColumn("tensor", name=True))
 
 
 def comparison_section(found: Fields) -> Markup:
@@ -51,8 +51,8 @@ def headline(found: Fields) -> tuple[str, str, bool]:
 def _runtimes(found: Fields) -> list[Markup]:
     parts = [tag("p", f"The other side does not run the whole model: {found['refused']}")] if found["refused"] else []
     if found["outputs"]:
-        columns = [Column("output", name=True), Column("type", short=True), Column("elements", number=True),
-                   Column("differ", number=True), Column("max abs", number=True), Column("SQNR dB", number=True)]  # fmt: skip
+        columns = [HtmlColumn("output", name=True), HtmlColumn("type", short=True), HtmlColumn("elements", number=True),
+                   HtmlColumn("differ", number=True), HtmlColumn("max abs", number=True), HtmlColumn("SQNR dB", number=True)]  # fmt: skip
         rows = [Row([o["name"], o["type"], *_counts(o), _value(o["max_abs"]), _decibels(o)]) for o in found["outputs"]]
         parts += [tag("h3", "Outputs"), table("outputs", columns, rows, box="narrow")]
     if found["tensors"]:
@@ -63,10 +63,10 @@ def _runtimes(found: Fields) -> list[Markup]:
 
 def _pairs(rows: Sequence[Fields]) -> Markup:
     columns = [
-        *_PLACE, Column("operator", short=True), Column("type", short=True), Column("elements", number=True),
-        Column("differ", number=True), Column("largest", number=True, about="Of those that differ; integers: steps, else absolute"),
-        Column("max abs", number=True), Column("SQNR dB", number=True), Column("cause", short=True),
-        Column("what is known of it", wide=True),
+        *_PLACE, HtmlColumn("operator", short=True), HtmlColumn("type", short=True), HtmlColumn("elements", number=True),
+        HtmlColumn("differ", number=True), HtmlColumn("largest", number=True, about="Of those that differ; integers: steps, else absolute"),
+        HtmlColumn("max abs", number=True), HtmlColumn("SQNR dB", number=True), HtmlColumn("cause", short=True),
+        HtmlColumn("what is known of it", wide=True),
     ]  # fmt: skip
     made = [
         Row([_index(r), r["name"], r["op"], r["type"], *_counts(r), _value(r["largest"]),
@@ -79,8 +79,8 @@ def _pairs(rows: Sequence[Fields]) -> Markup:
 def _models(found: Fields) -> list[Markup]:
     parts = []
     if found["outputs"]:
-        columns = [Column("output", name=True), Column("SQNR dB", number=True), Column("cosine", number=True),
-                   Column("max abs", number=True), Column("same argmax", number=True)]  # fmt: skip
+        columns = [HtmlColumn("output", name=True), HtmlColumn("SQNR dB", number=True), HtmlColumn("cosine", number=True),
+                   HtmlColumn("max abs", number=True), HtmlColumn("same argmax", number=True)]  # fmt: skip
         rows = [Row([o["name"], _decibels(o), _cosine(o), _value(o["max_abs"]), _agreed(o)]) for o in found["outputs"]]
         parts += [tag("h3", "Outputs"), table("outputs", columns, rows, box="narrow")]
     if found["costs"]:
@@ -94,10 +94,10 @@ def _models(found: Fields) -> list[Markup]:
 
 def _costs(rows: Sequence[Fields]) -> Markup:
     columns = [
-        Column("#", number=True, rising=True), Column("node", name=True), Column("operator", short=True),
-        Column("share", number=True, about="Of the noise at the outputs"),
-        Column("output SQNR dB", number=True, about="At the outputs, with only this node quantized"),
-        Column("own SQNR dB", number=True, about="Of the tensor it makes"), Column("reason", short=True), Column("why", wide=True),
+        HtmlColumn("#", number=True, rising=True), HtmlColumn("node", name=True), HtmlColumn("operator", short=True),
+        HtmlColumn("share", number=True, about="Of the noise at the outputs"),
+        HtmlColumn("output SQNR dB", number=True, about="At the outputs, with only this node quantized"),
+        HtmlColumn("own SQNR dB", number=True, about="Of the tensor it makes"), HtmlColumn("reason", short=True), HtmlColumn("why", wide=True),
     ]  # fmt: skip
     largest = max((r["share"] or 0 for r in rows), default=0)
     made = [
@@ -109,9 +109,9 @@ def _costs(rows: Sequence[Fields]) -> Markup:
 
 
 def _noises(rows: Sequence[Fields]) -> Markup:
-    columns = [*_PLACE, Column("of the float model", name=True), Column("SQNR dB", number=True),
-               Column("cosine", number=True), Column("max abs", number=True),
-               Column("own SQNR dB", number=True, about="Of its own quantization alone")]  # fmt: skip
+    columns = [*_PLACE, HtmlColumn("of the float model", name=True), HtmlColumn("SQNR dB", number=True),
+               HtmlColumn("cosine", number=True), HtmlColumn("max abs", number=True),
+               HtmlColumn("own SQNR dB", number=True, about="Of its own quantization alone")]  # fmt: skip
     made = [
         Row([_index(r), r["name"], r["reference"], _decibels(r["cumulated"]),
              _cosine(r["cumulated"]), _value(r["cumulated"]["max_abs"]), _decibels(r["local"])])

@@ -7,7 +7,7 @@ from typing import Any
 
 from qrun.checking.rules import RULES
 from qrun.report.catalog import entry
-from qrun.report.html.tags import Column, Markup, Row, join, table, tag
+from qrun.report.html.tags import HtmlColumn, Markup, Row, join, table, tag
 from qrun.report.text import plural
 
 Fields = Mapping[str, Any]
@@ -70,8 +70,8 @@ def _block(found: Sequence[Fields], rows: Collection[int]) -> Markup:
 
 
 def _table(found: Sequence[Fields], keys: Sequence[str], rows: Collection[int]) -> Markup:
-    columns = [Column("node", name=True), Column("what", wide=True)]
-    columns += [Column(key, name=key in NAMES, wide=key not in NAMES) for key in keys]
+    columns = [HtmlColumn("node", name=True), HtmlColumn("what", wide=True)]
+    columns += [HtmlColumn(key, name=key in NAMES, wide=key not in NAMES) for key in keys]
     cells = (Row([_node(f, rows), f["message"], *(f[key] for key in keys)]) for f in found)
     return table(f"findings of {found[0]['rule']}", columns, cells)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qrun.ir.types import shape_text
-from qrun.report.html.tags import Column, Markup, Row, shape, table, tag
+from qrun.report.html.tags import HtmlColumn, Markup, Row, shape, table, tag
 from qrun.report.html.timing import search
 from qrun.report.text import number, plural
 
@@ -31,10 +31,10 @@ def quantization_section(tensors: Sequence[Fields], count: int) -> Markup:
         "largest value the scale is made for. Range is what the used codes stand for."
     )
     columns = [
-        Column("#", number=True, rising=True), Column("tensor", name=True), Column("codes", sorts=False),
-        Column("kind"), Column("type", short=True), Column("scale", number=True), Column("zero point", number=True),
-        Column("used codes", number=True), Column("range", number=True), Column("at low", number=True),
-        Column("at high", number=True),
+        HtmlColumn("#", number=True, rising=True), HtmlColumn("tensor", name=True), HtmlColumn("codes", sorts=False),
+        HtmlColumn("kind"), HtmlColumn("type", short=True), HtmlColumn("scale", number=True), HtmlColumn("zero point", number=True),
+        HtmlColumn("used codes", number=True), HtmlColumn("range", number=True), HtmlColumn("at low", number=True),
+        HtmlColumn("at high", number=True),
     ]  # fmt: skip
     rows = (Row(_cells(t)) for t in tensors)
     return tag(

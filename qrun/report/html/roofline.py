@@ -23,14 +23,14 @@ MARGIN = 0.12
 
 
 @frozen
-class Axis:
+class LogAxis:
     """A logarithmic axis; its ends are powers of ten, a decade or more apart."""
 
     low: float
     high: float
 
     @classmethod
-    def over(cls, values: Sequence[float]) -> Axis:
+    def over(cls, values: Sequence[float]) -> LogAxis:
         low, high = math.log10(min(values)) - MARGIN, math.log10(max(values)) + MARGIN
         wider = max(1.0 - (high - low), 0.0) / 2
         return cls(low - wider, high + wider)
@@ -78,7 +78,7 @@ def _plot(nodes: Sequence[Fields], machine: Fields | None, palette: Palette) -> 
     top = max((roof["gmacs"] for roof in roofs), default=0.0)
     across += [top / m["gbs"] for m in memory]
     up += [roof["gmacs"] for roof in roofs]
-    x, y = Axis.over(across), Axis.over(up)
+    x, y = LogAxis.over(across), LogAxis.over(up)
     parts = [*_grid(x, y), *(_slope(m, top, x, y) for m in memory), *(_flat(roof, memory, x, y) for roof in roofs)]
     parts += [_dot(n, x, y, palette) for n in sorted(nodes, key=lambda n: -(n["share"] or 0))]
     parts += [_named(roof, y) for roof in roofs]
@@ -86,7 +86,7 @@ def _plot(nodes: Sequence[Fields], machine: Fields | None, palette: Palette) -> 
     return tag("svg", parts, class_="plot", role="img", aria_label=name)
 
 
-def _dot(node: Fields, x: Axis, y: Axis, palette: Palette) -> Markup:
+def _dot(node: Fields, x: LogAxis, y: LogAxis, palette: Palette) -> Markup:
     intensity = node["macs"] / node["bytes"]
     title = f"{label(node)}: {node['gmacs']:.1f} GMAC/s, {intensity:.3g} MAC a byte"
     if node["roof"] is not None:
@@ -96,7 +96,7 @@ def _dot(node: Fields, x: Axis, y: Axis, palette: Palette) -> Markup:
                r=f"{radius:.1f}", class_=palette[kind(node)])  # fmt: skip
 
 
-def _grid(x: Axis, y: Axis) -> list[Markup]:
+def _grid(x: LogAxis, y: LogAxis) -> list[Markup]:
     parts = []
     for value in x.ticks:
         at = f"{x(value):.2f}%"
@@ -108,7 +108,7 @@ def _grid(x: Axis, y: Axis) -> list[Markup]:
     return parts
 
 
-def _slope(memory: Fields, top: float, x: Axis, y: Axis) -> Markup:
+def _slope(memory: Fields, top: float, x: LogAxis, y: LogAxis) -> Markup:
     """What reading from buffers of one size allows, up to the highest flat line."""
     speed = memory["gbs"]
     start = max(10**x.low, 10**y.low / speed)
@@ -117,13 +117,13 @@ def _slope(memory: Fields, top: float, x: Axis, y: Axis) -> Markup:
                x2=f"{x(top / speed):.2f}%", y2=f"{100 - y(top):.2f}%")  # fmt: skip
 
 
-def _flat(roof: Fields, memory: Sequence[Fields], x: Axis, y: Axis) -> Markup:
+def _flat(roof: Fields, memory: Sequence[Fields], x: LogAxis, y: LogAxis) -> Markup:
     """What the units allow, from where the nearest memory feeds them."""
     start = roof["gmacs"] / max(m["gbs"] for m in memory) if memory else 10**x.low
     at = f"{100 - y(roof['gmacs']):.2f}%"
     return shape("line", class_="roof", x1=f"{max(x(start), 0):.2f}%", y1=at, x2="100%", y2=at)
 
 
-def _named(roof: Fields, y: Axis) -> Markup:
+def _named(roof: Fields, y: LogAxis) -> Markup:
     name = f"{roof['name']} {roof['gmacs']:.0f} GMAC/s"
     return tag("text", name, x="100%", y=f"{100 - y(roof['gmacs']):.2f}%", dx="-6", dy="-6", text_anchor="end")

@@ -56,7 +56,7 @@ def _attributes(attributes: dict[str, str | bool | None]) -> str:
 
 
 @frozen
-class Column:
+class HtmlColumn:
     """A column of a table.
 
     number: aligned to the right and sorted by value, the largest first unless `rising`.
@@ -93,7 +93,7 @@ class Cell(Markup):
 
 
 def table(
-    label: str, columns: Sequence[Column], rows: Iterable[Row], *, sortable: bool = False, box: str = ""
+    label: str, columns: Sequence[HtmlColumn], rows: Iterable[Row], *, sortable: bool = False, box: str = ""
 ) -> Markup:
     """A table in a box of its own that scrolls where the page is too narrow, and is as `box` says.
 

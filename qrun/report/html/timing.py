@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from qrun.frozen import frozen
-from qrun.report.html.tags import Cell, Column, Markup, Row, join, table, tag, void
+from qrun.report.html.tags import Cell, HtmlColumn, Markup, Row, join, table, tag, void
 from qrun.report.text import duration, plural
 
 Fields = Mapping[str, Any]
@@ -56,7 +56,7 @@ def time_section(fields: Fields, palette: Palette) -> Markup:
         _strip(fields["nodes"], spent, whole, palette),
         tag("div", tag("span", "0 ms"), tag("span", duration(whole * 1e6)), class_="ends"),
         tag("h3", "By operator"),
-        _operators(fields["nodes"], whole, palette, Unit.of(spent)),
+        _operators(fields["nodes"], whole, palette, TimeUnit.of(spent)),
     ]
     return tag("section", parts, (tag("p", f"Note: {note}") for note in fields["notes"]))
 
@@ -82,7 +82,7 @@ def _strip(nodes: Sequence[Fields], spent: float, whole: float, palette: Palette
                           f"{duration(whole * 1e6)}")  # fmt: skip
 
 
-def _operators(nodes: Sequence[Fields], whole: float, palette: Palette, unit: Unit) -> Markup:
+def _operators(nodes: Sequence[Fields], whole: float, palette: Palette, unit: TimeUnit) -> Markup:
     total = whole or 1.0
     spent_by = {op: sum(n["median_ms"] or 0 for n in nodes if kind(n) == op) for op in palette.order}
     rows = []
@@ -101,8 +101,8 @@ def _operators(nodes: Sequence[Fields], whole: float, palette: Palette, unit: Un
                 ]
             )
         )
-    columns = [Column("operator", name=True), Column("nodes", number=True), Column(f"median {unit.name}", number=True),
-               Column("share", number=True), Column("GMAC/s", number=True)]  # fmt: skip
+    columns = [HtmlColumn("operator", name=True), HtmlColumn("nodes", number=True), HtmlColumn(f"median {unit.name}", number=True),
+               HtmlColumn("share", number=True), HtmlColumn("GMAC/s", number=True)]  # fmt: skip
     return table("operators", columns, rows, sortable=True, box="narrow")
 
 
@@ -115,7 +115,7 @@ def share(part: float | None, largest: float) -> Cell:
 
 
 @frozen
-class Unit:
+class TimeUnit:
     """In which the times of a table are, so that a fast model has digits too."""
 
     name: str
@@ -123,7 +123,7 @@ class Unit:
     digits: int
 
     @classmethod
-    def of(cls, total_ms: float) -> Unit:
+    def of(cls, total_ms: float) -> TimeUnit:
         return cls("ms", 1, 3) if total_ms >= 1 else cls("us", 1e3, 2)
 
     def __call__(self, milliseconds: float | None) -> str:
@@ -141,7 +141,7 @@ def nodes_section(fields: Fields) -> Markup:
         about = f"The slowest {len(nodes):,} of {count:,} nodes, in graph order; # is a node's place in the graph."
     return tag(
         "section", tag("h2", "Nodes", id="nodes"), tag("p", about, class_="about"),
-        search("node-table", "Filter by name or operator", "1 2"), tag("div", _node_table(nodes, Unit.of(fields["all_nodes"]["sum_ms"])), id="node-table"),
+        search("node-table", "Filter by name or operator", "1 2"), tag("div", _node_table(nodes, TimeUnit.of(fields["all_nodes"]["sum_ms"])), id="node-table"),
     )  # fmt: skip
 
 
@@ -151,15 +151,15 @@ def search(target: str, words: str, columns: str) -> Markup:
     return tag("p", box, tag("output"), class_="filter", data_table=target, data_columns=columns, hidden=True)
 
 
-def _node_table(nodes: Sequence[Fields], unit: Unit) -> Markup:
+def _node_table(nodes: Sequence[Fields], unit: TimeUnit) -> Markup:
     roofs = any(n["roof"] is not None for n in nodes)
     spread = any(n["p90_ms"] is not None for n in nodes)
     columns = [
-        Column("#", number=True, rising=True), Column("node", name=True), Column("operator", short=True),
-        Column(f"median {unit.name}", number=True), *([Column(f"p90 {unit.name}", number=True)] if spread else []),
-        Column("share", number=True), Column("GMAC/s", number=True),
-        *([Column("roof", number=True, about="Share of what the machine allows at this intensity")] if roofs else []),
-        Column("kernel", wide=True), Column("output", short=True),
+        HtmlColumn("#", number=True, rising=True), HtmlColumn("node", name=True), HtmlColumn("operator", short=True),
+        HtmlColumn(f"median {unit.name}", number=True), *([HtmlColumn(f"p90 {unit.name}", number=True)] if spread else []),
+        HtmlColumn("share", number=True), HtmlColumn("GMAC/s", number=True),
+        *([HtmlColumn("roof", number=True, about="Share of what the machine allows at this intensity")] if roofs else []),
+        HtmlColumn("kernel", wide=True), HtmlColumn("output", short=True),
     ]  # fmt: skip
     largest = max((n["share"] or 0 for n in nodes), default=0)
     seen: set[int] = set()
