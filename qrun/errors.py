@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -110,3 +111,14 @@ class OperatorError(RunError):
         facts = [(label, value) for label, value in (("expected", expected), ("got", got)) if value]
         super().__init__(code, name, message, facts=facts, why=why, fixes=[fix] if fix else [])
         self.param = param
+
+
+def absent(path: str) -> tuple[str, str]:
+    """Why nothing can be read at a path, "" if something is there; and what to do, "" if simply nothing has that name."""
+    try:
+        os.stat(path)
+    except (OSError, ValueError) as error:
+        fix = "" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "check the path"
+        fix = f"it is a link to {os.readlink(path)}: check where that leads" if os.path.islink(path) else fix
+        return getattr(error, "strerror", None) or str(error), fix
+    return "", ""

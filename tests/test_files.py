@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from qrun.errors import CallError
-from qrun.files import HIDDEN, check_file, check_folder, replacing, write_files
+from qrun.io.files import HIDDEN, check_file, check_folder, replacing, write_files
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="links, modes, pipes and signals of POSIX")
 
@@ -109,7 +109,7 @@ def test_a_folder_in_the_way_is_no_file_to_replace(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-from qrun.files import replacing, write_files
+from qrun.io.files import replacing, write_files
 def files():
     for place in range(3):
         yield f"output_{place}.pb", b"new"
@@ -307,7 +307,7 @@ def test_a_writer_ended_by_a_signal_in_the_middle_of_the_move(tmp_path: Path) ->
     """Killed while files are moved, it leaves no first file, and the next writer makes the folder whole."""
     write_files(str(tmp_path), files(b"old", 3))
     code = (
-        "import os, signal, sys\nfrom qrun.files import write_files\nreal, calls = os.rename, []\n"
+        "import os, signal, sys\nfrom qrun.io.files import write_files\nreal, calls = os.rename, []\n"
         "def rename(*args):\n    real(*args)\n    calls.append(args)\n"
         "    if len(calls) == 4: os.kill(os.getpid(), signal.SIGKILL)\n"
         "os.rename = rename\nwrite_files('.', [(f'output_{n}.pb', b'new') for n in range(3)])\n"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 
 
 @frozen

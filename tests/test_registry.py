@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from qrun.checking.rules import RULES
+from qrun.declare.registry import Registry, sources
 from qrun.ops import REGISTRY
 from qrun.ops._op import INTERNAL
-from qrun.registry import Registry, sources
 
 MODULES = {
     "fruit": 'from basket import KNOWN\nKNOWN.declared["apple"] = 1\nKNOWN.declared["pear"] = 2\n',
@@ -27,7 +27,7 @@ MODULES = {
 def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[str, int]]:
     folder = tmp_path / "basket"
     folder.mkdir()
-    (folder / "__init__.py").write_text('from qrun.registry import Registry\nKNOWN = Registry("basket")\n')
+    (folder / "__init__.py").write_text('from qrun.declare.registry import Registry\nKNOWN = Registry("basket")\n')
     for name, source in MODULES.items():
         (folder / f"{name}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)

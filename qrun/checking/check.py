@@ -14,8 +14,8 @@ from qrun.checking.refusals import as_finding
 from qrun.checking.rules import RULES, Finding, once
 from qrun.checking.vectors import Executor, Vector, not_replayed, replay, vector_folders
 from qrun.comparing.differences import Tolerance
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError
-from qrun.frozen import frozen
 from qrun.ir import Model
 from qrun.ir.load import load, no_model
 from qrun.running.session import RunResult

@@ -19,9 +19,8 @@ from qrun.checking.refusals import as_finding
 from qrun.checking.rules import Finding, at
 from qrun.comparing.differences import Tolerance, difference, distances, integral, plain
 from qrun.comparing.ties import NEAR, before_rounding, ties
-from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError
-from qrun.files import absent
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
+from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError, absent
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.tensorfile import read_tensor

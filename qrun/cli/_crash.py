@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from qrun.errors import CallError
-from qrun.files import replacing
+from qrun.io.files import replacing
 
 
 def write_report(argv: Sequence[str], error: BaseException) -> str:

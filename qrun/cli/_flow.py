@@ -84,7 +84,7 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
 
     Of onnxruntime it is one more run, with its profiler.
     """
-    from qrun.files import replacing
+    from qrun.io.files import replacing
     from qrun.report.trace import trace
 
     if options["backend"] == "ort" and not result.events:

@@ -226,7 +226,7 @@ def _flush() -> None:
 
 def _stdout_failed(error: OSError) -> int:
     """stdout took no more: a full disk, or a descriptor that is not open for writing."""
-    from qrun.files import REMEDIES
+    from qrun.io.files import REMEDIES
 
     _silence(sys.stdout)
     fixes = [REMEDIES[error.errno]] if error.errno in REMEDIES else []

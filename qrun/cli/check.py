@@ -193,7 +193,7 @@ def _check_targets(targets: Sequence[tuple[str, str]], models: Sequence[Path]) -
 
 
 def _write(file: str, text: str) -> None:
-    from qrun.files import replacing
+    from qrun.io.files import replacing
 
     with replacing(file) as stream:
         stream.write(text.encode("utf-8", "backslashreplace"))

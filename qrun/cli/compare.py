@@ -16,8 +16,7 @@ from qrun.cli._flow import start_other
 from qrun.cli._general import general_options
 from qrun.cli._options import Distance, Size, input_options, read_model
 from qrun.cli.profile import Top
-from qrun.errors import CallError
-from qrun.files import absent
+from qrun.errors import CallError, absent
 
 if TYPE_CHECKING:
     from qrun.comparing.differences import Tolerance

@@ -202,7 +202,7 @@ def _document(kind: str, fields: Mapping[str, Any]) -> Document:
 
 
 def _write(target: str, text: str, out: Out) -> None:
-    from qrun.files import replacing
+    from qrun.io.files import replacing
     from qrun.report.text import file_size
 
     data = text.encode("utf-8")

@@ -13,8 +13,8 @@ from qrun.comparing.matching import Matching, match
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking import Cost, Ranking, Suggestion
 from qrun.comparing.ranking_groups import groups
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.frozen import frozen
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, default_limit

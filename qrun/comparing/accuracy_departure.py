@@ -13,7 +13,7 @@ from qrun.comparing.matching_graph import Reals
 from qrun.comparing.matching_writer import is_dequantize
 from qrun.comparing.ranking import Ranking
 from qrun.comparing.ranking_groups import RoundingGroup
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Node
 

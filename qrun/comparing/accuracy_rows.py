@@ -14,8 +14,8 @@ from qrun.comparing.matching_graph import Reals, Source
 from qrun.comparing.meanings import Meaning, meaning
 from qrun.comparing.ranking_effects import mean_ratio
 from qrun.comparing.ranking_local import Local
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.ir.types import shape_text
 from qrun.running.session import Session

@@ -9,7 +9,7 @@ from typing import IO, Any
 import numpy as np
 
 from qrun.comparing.differences import Difference, Tolerance, difference, plain, sqnr
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.io.arrays import Npz, no_such_file, restored
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, describe

@@ -12,7 +12,7 @@ from qrun.comparing.matching_writer import is_dequantize, moves
 from qrun.comparing.meanings import meaning
 from qrun.comparing.sides import Values
 from qrun.comparing.tensors import PLAIN, Code
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model
 
 

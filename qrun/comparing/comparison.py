@@ -8,8 +8,8 @@ from qrun.comparing.causes import CRASHED, REFUSED, Reason
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.sides import Unit
 from qrun.comparing.tensors import TensorPair
+from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
-from qrun.frozen import frozen
 from qrun.ir import Model, Node
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.frozen import frozen
 from qrun.io.arrays import CHUNK, no_such_file
 from qrun.memory import Budget, default_limit
 

@@ -9,8 +9,8 @@ from qrun.comparing.causes import AlternativeForm
 from qrun.comparing.emulation import run_saturating
 from qrun.comparing.sides import Unit, Values, extract, run_alone
 from qrun.comparing.ties import before_rounding
+from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
-from qrun.frozen import frozen
 from qrun.ir import Array, Model
 from qrun.ops import Arith
 from qrun.passes import optimize

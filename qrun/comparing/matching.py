@@ -14,7 +14,7 @@ from itertools import permutations
 
 from qrun.comparing.matching_graph import Reals, region
 from qrun.comparing.matching_likeness import ALIKE, COMMUTATIVE, agreement, is_absorbed, kind, likeness
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 
 _FAR = 6
 """Operators that may be missing in a row."""

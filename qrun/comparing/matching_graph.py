@@ -9,8 +9,8 @@ import numpy as np
 
 from qrun.comparing.matching_operators import unfold
 from qrun.comparing.matching_writer import is_dequantize, is_quantize
+from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, OperatorError
-from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Context, find

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.comparing.causes import spread
 from qrun.comparing.matching_writer import moves
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ops import Quantizer, parameter_axis, quantizers
 

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.comparing.causes.sums import SUMS
 from qrun.comparing.differences import Tolerance, magnitude
 from qrun.comparing.matching_writer import moves
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 
 _SUMS = (

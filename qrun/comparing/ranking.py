@@ -12,7 +12,7 @@ from qrun.comparing.ranking_effects import Effects, comparable, mean_ratio
 from qrun.comparing.ranking_groups import Mixed, RoundingGroup
 from qrun.comparing.ranking_local import Local, Spread, Watch
 from qrun.comparing.ranking_reasons import Fit, explain
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.running.profiling import Progress
 

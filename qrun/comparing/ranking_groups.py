@@ -12,7 +12,7 @@ from qrun.comparing.matching import Matching
 from qrun.comparing.matching_graph import Path, Reals, Region, region
 from qrun.comparing.matching_likeness import is_absorbed
 from qrun.comparing.matching_writer import moves
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 
 _STAYS = ("MaxPool", "GlobalMaxPool", "Relu", "Concat")

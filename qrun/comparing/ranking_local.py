@@ -12,8 +12,8 @@ from qrun.comparing.accuracy_sums import ErrorSums, Noise
 from qrun.comparing.differences import differing
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_groups import Limits, RoundingGroup, limits, rounded, simulate
+from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
-from qrun.frozen import frozen
 from qrun.ir import Array
 
 _BINS, _PER_OCTAVE = 2048, 4

@@ -7,7 +7,7 @@ import math
 from qrun.comparing.accuracy_sums import decibels
 from qrun.comparing.ranking_groups import Limits
 from qrun.comparing.ranking_local import BULK, Local, Spread, Watch
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 
 _WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
 """How many times fewer codes are used than there are, than others use; how many times channels differ."""

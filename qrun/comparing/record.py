@@ -16,10 +16,10 @@ from typing import Any
 from qrun.comparing.documents import read_document
 from qrun.comparing.recordentry import RecordEntry, digest, filled
 from qrun.comparing.recordhost import host
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.files import HIDDEN, write_files
-from qrun.files import check_folder as check_writable
-from qrun.frozen import frozen
+from qrun.io.files import HIDDEN, write_files
+from qrun.io.files import check_folder as check_writable
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe
 

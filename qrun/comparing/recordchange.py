@@ -17,7 +17,7 @@ import numpy as np
 
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.recordentry import NEARLY, TIE, Histogram, Number, RecordEntry, places
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 
 Verdict = Literal["equal", "close", "unknown", "differs", "form"]
 _UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

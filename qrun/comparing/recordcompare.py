@@ -16,8 +16,8 @@ from qrun.comparing.recordhost import host
 from qrun.comparing.recordproof import RECORD_EXACT, proved
 from qrun.comparing.recordread import Record, read_record
 from qrun.comparing.settings import Setting, differing, text
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 
 

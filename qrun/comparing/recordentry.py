@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.comparing.differences import integral
 from qrun.comparing.ties import before_rounding
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.io.arrays import integer_range, storable
 from qrun.ir import Array, Node
 from qrun.ir.types import NUMBERS, PACKED_BITS, is_extension, type_name

@@ -9,8 +9,8 @@ from qrun.comparing.documents import Item, damaged, read_document
 from qrun.comparing.record import FILE, HOW
 from qrun.comparing.recordentry import Histogram, Number, RecordEntry, Ties, places
 from qrun.comparing.settings import text
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.frozen import frozen
 
 HASH = 64
 

@@ -15,8 +15,8 @@ import numpy as np
 from qrun.comparing.documents import Item, damaged, read_document
 from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
 from qrun.comparing.settings import Setting, settings
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.frozen import frozen
 from qrun.ir.types import shape_text
 
 KINDS = ("profile", "run", "check")

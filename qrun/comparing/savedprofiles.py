@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.comparing.documents import Item, damaged
 from qrun.comparing.settings import Setting, settings
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 
 LEAST = 10
 """Runs of a profile from which its quartiles can be told apart from another's."""

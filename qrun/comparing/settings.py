@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from qrun.comparing.documents import Item
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 
 
 @frozen

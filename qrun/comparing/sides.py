@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from qrun.comparing.differences import differing
+from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, QrunError
-from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ops import Arith
 from qrun.passes import optimize

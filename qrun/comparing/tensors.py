@@ -8,7 +8,7 @@ import numpy as np
 
 from qrun.comparing.causes import same
 from qrun.comparing.differences import Difference, Tolerance, difference, differing, distances, integral, plain, sqnr
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import describe
 

@@ -18,8 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from qrun.errors import CallError
-from qrun.files import absent
+from qrun.errors import CallError, absent
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, PACKED_BITS, is_extension, shape_text, type_name
 from qrun.memory import Budget, human

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.frozen import frozen
 from qrun.io.fitting import axes_fix, fits, type_fixes
 from qrun.io.sizes import FREE, Sizes
 from qrun.ir import Array, Model, TensorType

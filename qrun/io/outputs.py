@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from qrun.errors import CallError
-from qrun.files import cannot, check_file, check_folder, replacing, write_files
 from qrun.io.arrays import numbered, storable, write_npy
+from qrun.io.files import cannot, check_file, check_folder, replacing, write_files
 from qrun.ir import Array, Model
 
 MAX_KEY = 65535

@@ -15,8 +15,7 @@ import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
 
-from qrun.errors import CallError, ModelError, QrunError, UnsupportedError
-from qrun.files import absent
+from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent
 from qrun.ir import schema
 from qrun.ir.diagnose import not_a_model
 from qrun.ir.external import External

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text, type_name
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir.types import BY_ONNX_NAME
 
 OPSETS = range(7, 29)

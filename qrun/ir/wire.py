@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 
 _LARGE = 4096
 _WINDOW = 1 << 13

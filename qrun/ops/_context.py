@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.memory import Budget
 
 Arith = Literal["exact", "ort", "onnx-ref"]

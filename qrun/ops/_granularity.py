@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
-from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.schema import OPSETS
 from qrun.ir.types import shape_text

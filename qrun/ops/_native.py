@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError
-from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
+from qrun.declare.registry import Registry
 from qrun.errors import OperatorError
-from qrun.frozen import frozen
 from qrun.ir import Array, Attribute, Node
 from qrun.ir.schema import OWN, Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME
 from qrun.ops._context import Context
-from qrun.registry import Registry
 
 if TYPE_CHECKING:
     from qrun.ops._native import LoweringContext, NativeKernel

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Node
 from qrun.ir.schema import MS
 from qrun.ops._op import REGISTRY, Granularity, OpDef, Real, find

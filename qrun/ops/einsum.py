@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
-from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context

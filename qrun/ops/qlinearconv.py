@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context

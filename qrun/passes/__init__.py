@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.schema import OWN
 from qrun.ops import Arith, find

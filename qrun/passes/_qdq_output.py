@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Attribute, Node
 from qrun.ir.schema import MS, OWN
 from qrun.ir.types import NUMBERS, type_name

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.ir.schema import DOMAINS
 from qrun.ir.types import DTYPES, NUMBERS, type_name

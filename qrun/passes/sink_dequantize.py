@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.types import type_name
 from qrun.ops import Arith, find

@@ -21,7 +21,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import OWN
 from qrun.ir.types import DTYPES, NUMBERS

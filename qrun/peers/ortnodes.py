@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import onnx
 import onnx.inliner
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
 
 _MARK = re.compile(r"qrun\.(\d+);(?:\d+;)?")

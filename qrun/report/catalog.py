@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import cache
 
 from qrun.checking.rules import RULES
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.frozen import frozen
 from qrun.report.codes import CODES, nearest
 
 STOPS = frozenset(code for code in CODES if code.startswith(("QR0", "QR1")) or code == "QR505")

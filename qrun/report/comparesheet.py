@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from qrun.comparing.settings import Setting
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.report.grid import Column, Grid
 from qrun.report.markdown import cell, table
 from qrun.report.nodes import fold_prefix

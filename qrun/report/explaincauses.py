@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.report.screen import Screen
 
 INHERITED = "inherited"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.report.text import shorten, shorten_all, width_of, wrap
 
 if TYPE_CHECKING:

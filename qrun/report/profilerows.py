@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from qrun.comparing.savedprofiles import Change, change
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.report.nodes import kernel_text, node_of
 from qrun.running.extents import Extent, common_extents

@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.checking.rules._parameters import quantizers
 from qrun.checking.rules._scope import Scope
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import type_name
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import is_extension, type_name
 from qrun.report.text import number

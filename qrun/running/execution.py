@@ -8,8 +8,8 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, RunError
-from qrun.frozen import frozen
 from qrun.ir import Array, Model
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget

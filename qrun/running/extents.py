@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Model
 from qrun.running.steps import NodeEvent
 

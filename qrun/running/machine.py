@@ -25,8 +25,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
-from qrun.frozen import frozen
 
 if TYPE_CHECKING:
     from qrun.native.emit.isa import Isa

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError, OperatorError, UnsupportedError
-from qrun.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, Formal, schema
 from qrun.ops import OpDef, find, near_operators

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError
-from qrun.frozen import frozen
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Arith, Context

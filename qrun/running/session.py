@@ -9,8 +9,8 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError, UnsupportedError
-from qrun.frozen import frozen
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.load import load

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, OperatorError, QrunError, RunError
-from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget

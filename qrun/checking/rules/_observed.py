@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from qrun.checking.rules._rule import at
+from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
-from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ops import find
 from qrun.running.session import NodeEvent, RunResult, Session

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Node
 from qrun.ir.schema import DOMAINS, MS, Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME

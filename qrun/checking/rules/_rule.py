@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from qrun.frozen import frozen
-from qrun.registry import Registry
+from qrun.declare.frozen import frozen
+from qrun.declare.registry import Registry
 
 if TYPE_CHECKING:
     from qrun.ir import Array, Model, Node

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qrun.checking.rules._forms import mistyped
 from qrun.checking.rules._scope import Scope, Shape, ints, nodes, number
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.schema import MS
 

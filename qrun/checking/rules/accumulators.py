@@ -14,7 +14,7 @@ from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import number
 from qrun.checking.rules._weights import PRODUCTS, Weight, is_quantized, weights
 from qrun.checking.rules._words import listed, several
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model
 from qrun.ops import Context, find
 from qrun.ops._conv import conv_window

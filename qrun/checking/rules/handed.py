@@ -12,7 +12,7 @@ from qrun.checking.rules._parameters import Quantizer, Slot, operators
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope
 from qrun.checking.rules._words import digits, tolerance
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ops import find
 from qrun.shapes import broadcast_shapes

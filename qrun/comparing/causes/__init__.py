@@ -14,7 +14,7 @@ import numpy as np
 from qrun.comparing.causes._cause import CAUSES, Cause, Hypothesis, cause
 from qrun.comparing.causes._suspect import TIE, AlternativeForm, Suspect, same, spread
 from qrun.comparing.differences import differing, distances
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array
 
 for _module in iter_modules(__path__):

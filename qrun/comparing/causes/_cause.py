@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 
 from qrun.comparing.causes._suspect import Suspect
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.causes._suspect import Suspect
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ops import Arith, Context, find
 from qrun.ops._conv import conv_window

@@ -12,8 +12,8 @@ import numpy as np
 from qrun.comparing.differences import differing
 from qrun.comparing.sides import Unit, Values
 from qrun.comparing.ties import before_rounding
+from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
-from qrun.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ops import Arith, Context, OpDef, find
 from qrun.ops._quantize import limits

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
 
 _HWCAP, _HWCAP2 = 16, 26

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 
 
 @frozen

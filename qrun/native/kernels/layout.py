@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Ints, aligned
 

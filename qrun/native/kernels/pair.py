@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.emit.pair import OWN
 from qrun.native.errors import Declined
 from qrun.native.kernels.point import NAMES

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.emit.bytes import PIECE, lane_order
 from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.point import OWN, SHUFFLED, VBMI

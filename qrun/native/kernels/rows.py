@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.emit.bytes import PIECE
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.rows import masks, struct_names, widest

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
 from qrun.native.kernels.packing import Panels
 from qrun.native.machine.batch import Batch, BatchCall, Buffer

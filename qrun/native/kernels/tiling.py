@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.emit.amx import STEP, TILE
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.memory import Ints, aligned

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.machine.call import WORDS, invoke
 from qrun.native.machine.engine import Engine, address, wait_for
 from qrun.native.machine.memory import Ints, aligned, forget, unwritten

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Undecided
 from qrun.native.machine.memory import Ints, aligned, forget

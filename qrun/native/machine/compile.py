@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.emit.isa import ISAS, Isa, host_architecture
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined

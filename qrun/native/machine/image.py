@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 
 USABLE = sys.platform == "linux" and platform.machine() == "x86_64" and sys.maxsize > 2**32
 

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 
 ALIGNMENT = 64
 MANY = 512

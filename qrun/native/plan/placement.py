@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.machine.operation import Operand, Operation, Order, size
 from qrun.native.plan.arena import Need, arrange
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.emit.runner import ENTRY, STRUCT
 from qrun.native.kernels.copy import Copy, arrange, shuffled
 from qrun.native.kernels.strided import CopyAxis, coalesced

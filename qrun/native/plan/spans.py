@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.machine.operation import size
 from qrun.native.plan.placement import Storage
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.emit.bytes import DOUBLES
 from qrun.native.machine.memory import Ints
 from qrun.native.proof.thresholds import Bools, Floats

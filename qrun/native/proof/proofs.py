@@ -7,7 +7,7 @@ from importlib import resources
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.emit.bounds import BOUNDS, VECTORS
 from qrun.native.emit.isa import Isa, host_architecture
 from qrun.native.emit.spec import KernelSpec

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.native.machine.memory import Ints
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from shlex import quote
 
 from qrun.comparing.documents import Item
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.frozen import frozen
 from qrun.report.html.read import items, text
 from qrun.report.text import SHORT
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.memory import human
 from qrun.report.html.tags import Markup, shape, tag
 from qrun.report.html.timing import Palette, kind, label

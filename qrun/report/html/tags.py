@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.report.text import BRACKETS, safe
 
 

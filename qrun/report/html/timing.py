@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from qrun.frozen import frozen
+from qrun.declare.frozen import frozen
 from qrun.report.html.tags import Cell, HtmlColumn, Markup, Row, join, table, tag, void
 from qrun.report.text import duration, plural
 

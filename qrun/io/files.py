@@ -46,17 +46,6 @@ def failed(target: str, error: OSError | ValueError) -> CallError:
     return cannot(target, getattr(error, "strerror", None) or str(error), fix)
 
 
-def absent(path: str) -> tuple[str, str]:
-    """Why nothing can be read at a path, "" if something is there; and what to do, "" if simply nothing has that name."""
-    try:
-        os.stat(path)
-    except (OSError, ValueError) as error:
-        fix = "" if isinstance(error, _NOTHING) else "check the path"
-        fix = f"it is a link to {os.readlink(path)}: check where that leads" if os.path.islink(path) else fix
-        return getattr(error, "strerror", None) or str(error), fix
-    return "", ""
-
-
 def check_file(target: str) -> None:
     """Raise CallError if `replacing` cannot write there, as far as can be known before the work is done."""
     found = _status(target)
