@@ -82,7 +82,7 @@ def scaled(acc: Array, factors: tuple[Array, ...], bias: Array | None, dtype: np
             number = two_product(acc[at].astype(np.float64), np.broadcast_to(factor, acc.shape)[at])
             for f in third:
                 number = scale_pair(number, np.broadcast_to(f, acc.shape)[at])
-            result[at] = odd(_plus(number, np.broadcast_to(addend, acc.shape)[at])).astype(dtype)
+            result[at] = odd(plus(number, np.broadcast_to(addend, acc.shape)[at])).astype(dtype)
         return result
 
 
@@ -98,7 +98,7 @@ def _near_middle(values: Floats, dtype: np.dtype[Any]) -> Array:
     return np.asarray(near & (size < np.inf))
 
 
-def _plus(number: DoubleDouble, addend: Floats) -> DoubleDouble:
+def plus(number: DoubleDouble, addend: Floats) -> DoubleDouble:
     """number + addend as float64 and a remainder of which only the sign counts."""
     s, e = two_sum(number.hi, addend)
     u, v = two_sum(e, number.lo)

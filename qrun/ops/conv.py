@@ -7,9 +7,9 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._conv import conv_macs, conv_window
-from qrun.ops._float import narrow
 from qrun.ops._op import Real, op
 from qrun.ops._refuse import refuse
+from qrun.ops._sums import rounded_products
 from qrun.ops._window import SlidingWindow, padded, patches
 
 COLUMN_ELEMENTS = 1 << 19
@@ -33,7 +33,7 @@ def conv(
 
         Y[n,m,o] = sum over c, k of X[n,c,o*stride + k*dilation - pad] * W[m,c,k] + B[m]      padding counts as 0
 
-    Products and sums are in float64 and rounded once to X's type; float64 stays float64.
+    Each element is its real value rounded once to X's type; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
     Source: ONNX operators, Conv-22.
     """
@@ -71,7 +71,5 @@ def _convolve(x: Array, w: Array, bias: Array | None, win: SlidingWindow, y: Arr
         for first in range(0, win.out[0], rows):
             last = min(first + rows, win.out[0])
             columns = np.array(patches(source[n], win, first, last), np.float64, order="C")
-            acc = np.matmul(weights, columns.reshape(group, k, (last - first) * width))
-            if addend is not None:
-                acc += addend
-            y[n, :, :, first:last] = narrow(acc, y.dtype).reshape(group, m, last - first, *win.out[1:])
+            made = rounded_products(weights, columns.reshape(group, k, (last - first) * width), y.dtype, 1.0, addend)
+            y[n, :, :, first:last] = made.reshape(group, m, last - first, *win.out[1:])

@@ -10,9 +10,10 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
-from qrun.ops._float import is_integer, narrow, product, single, widen
+from qrun.ops._float import is_integer, product, single, widen
 from qrun.ops._op import Shape, op
 from qrun.ops._refuse import refuse
+from qrun.ops._sums import rounded_products
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
@@ -49,8 +50,8 @@ def gemm(
 ) -> Array:
     """Y = alpha * A' @ B' + beta * C, where A' [M,K] is A or its transpose, B' [K,N] likewise; C broadcasts to [M,N].
 
-    All of one type. Floating point is computed in float64 and rounded once; float64 stays float64. Integers wrap; a
-    product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times NaN is NaN.
+    All of one type. Each element of floating point is its real value rounded once; float64 is computed in float64.
+    Integers wrap; a product with an alpha or beta that is no integer is truncated. Nothing is skipped: beta = 0 times NaN is NaN.
     Raises OperatorError for shapes that do not fit.
     Source: ONNX operators, Gemm-13.
     """
@@ -86,14 +87,11 @@ def _gemm(
         )
     ctx.claim(shape, 8)
     alpha, beta = single(alpha), single(beta)
-    y = product(left, right)
     with np.errstate(all="ignore"):
         if is_integer(a.dtype):
-            total = _times(y, alpha)
+            total = _times(product(left, right), alpha)
             return total if c is None else np.asarray(total + _times(c, beta))
-        if alpha != 1:
-            y = y * alpha
-        return narrow(y if c is None else y + widen(c) * beta, a.dtype)
+        return rounded_products(left, right, a.dtype, alpha, None if c is None else widen(c) * beta)
 
 
 def _times(x: Array, factor: float) -> Array:

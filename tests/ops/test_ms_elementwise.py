@@ -12,7 +12,7 @@ import qrun
 from qrun.errors import OperatorError
 from qrun.ops import Context, find
 from qrun.ops._exact import DoubleDouble
-from qrun.ops._rounding import _plus, fma32
+from qrun.ops._rounding import fma32, plus
 
 ORT_KINDS = [k for k in KINDS if k not in ("overflow", "bad")]
 F32 = np.float32
@@ -237,7 +237,7 @@ def test_fused_multiply_add_and_sums_round_once() -> None:
     low, high = F32(1 + 2**-11), F32(1 + 2**-11 + 2**-23)
     assert [float(fma32(a, a, F32(c))) for c in (0, 2**-60, -(2**-60))] == [low, high, low]
     assert [float(fma32(-a, a, F32(c))) for c in (0, 2**-60, -(2**-60))] == [-low, -low, -high]
-    total = _plus(DoubleDouble(np.array([1.0]), np.array([-(2.0**-53) + 2.0**-106])), np.array([1.5 * 2**-52]))
+    total = plus(DoubleDouble(np.array([1.0]), np.array([-(2.0**-53) + 2.0**-106])), np.array([1.5 * 2**-52]))
     assert (total.hi[0], total.lo[0] > 0) == (1 + 2**-52, True)
 
 
