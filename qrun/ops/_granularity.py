@@ -12,11 +12,9 @@ from qrun.ir.schema import OPSETS
 from qrun.ir.types import shape_text
 from qrun.ops._op import Shape
 from qrun.ops._quantize import BLOCK
+from qrun.ops._quantized import PER_AXIS_SINCE
 from qrun.ops._refuse import refuse
 
-PER_AXIS_SINCE = (
-    "convert the model to opset 13: onnx.version_converter.convert_version(model, 13); or quantize with a single scale"
-)
 _PER_TENSOR = (10, 13)
 """The first version of ai.onnx, which has no axis, and the first that has one."""
 _PER_AXIS = "export one scale per channel of the quantized axis, or a single scale"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ from qrun.ops._op import REGISTRY, Granularity, OpDef, Real, find
 
 _UNRUN = {(MS, "QLinearReduceMean"): "data data_scale data_zero_point reduced_scale reduced_zero_point"}
 """Inputs of operators that have no kernel, but whose scales and zero points can be judged."""
+PER_AXIS_SINCE = (
+    "convert the model to opset 13: onnx.version_converter.convert_version(model, 13); or quantize with a single scale"
+)
+"""What to do about a scale per axis before that."""
 _GROUP = ("tensor", "scale", "zero_point")
 _SUFFIXES = ("_scale", "_zero_point")
 _OWN_ATTRIBUTES = {"channels_last", "opset"}
@@ -115,10 +120,30 @@ def _rows(names: Sequence[str], per: Mapping[str, Granularity]) -> tuple[tuple[i
 
 
 def quantized_operators(*forms: Granularity) -> tuple[tuple[str, str], ...]:
-    """Domain and type of the operators with scales or zero points (of these granularities), by name."""
-    known = sorted({*REGISTRY, *_UNRUN}, key=lambda key: (key[1], key[0]))
-    found = ((key, facts(*key)) for key in known)
-    return tuple(key for key, f in found if f and any(not forms or row[3] in forms for row in f.quantized))
+    """Domain and type of the operators with scales or zero points (of these granularities), by name; imports none of them."""
+    return tuple(key for key, own in _listed().items() if not forms or own.intersection(forms))
+
+
+@cache
+def _listed() -> Mapping[tuple[str, str], frozenset[str]]:
+    """What quantized.txt has: the granularities of each operator; `python scripts/make_quantized.py` writes it."""
+    found = {}
+    for line in Path(__file__).with_name("quantized.txt").read_text("ascii").splitlines():
+        name, *own = line.split()
+        domain, _, op_type = name.rpartition("::")
+        found[domain, op_type] = frozenset(own)
+    return found
+
+
+def quantized_index() -> str:
+    """What quantized.txt is to have: a line for each operator with scales or zero points, and their granularities."""
+    lines = []
+    for domain, op_type in sorted({*REGISTRY, *_UNRUN}, key=lambda key: (key[1], key[0])):
+        known = facts(domain, op_type)
+        if known and known.quantized:
+            own = sorted({row[3] for row in known.quantized})
+            lines.append(" ".join([f"{domain}::{op_type}" if domain else op_type, *own]) + "\n")
+    return "".join(lines)
 
 
 def expansion(domain: str, op_type: str, inputs: int) -> tuple[str, list[tuple[int, int | None]], int | None] | None:

@@ -9,8 +9,8 @@ from qrun.checking.rules import Finding
 from qrun.checking.vectors import Vector
 from qrun.report.catalog import entry
 from qrun.report.grid import Column, Grid
-from qrun.report.message import STYLES, print_finding
-from qrun.report.screen import Screen
+from qrun.report.message import print_finding
+from qrun.report.screen import STYLES, Screen
 from qrun.report.text import duration, plural, safe
 
 TABLE = 100

@@ -12,8 +12,7 @@ from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
 from qrun.report.explaincauses import causes, print_cause
 from qrun.report.grid import Column, Grid
-from qrun.report.message import STYLES
-from qrun.report.screen import Screen
+from qrun.report.screen import STYLES, Screen
 
 if TYPE_CHECKING:
     from qrun.report.ops import Supported
@@ -32,7 +31,7 @@ def page(topic: str | None, verbose: bool = False) -> Page:
     if topic is None:
         return Page(_print_topics, {"topics": list(TOPICS), "codes": _code_fields("QR")})
     word = topic.strip()
-    found = _topic(word) or _cause(word) or _rule(word, verbose) or _code(word) or _group(word) or _operator(word)
+    found = _topic(word) or _cause(word) or _code(word) or _rule(word, verbose) or _group(word) or _operator(word)
     if found is None:
         raise _unknown(word)
     return found

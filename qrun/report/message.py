@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qrun.errors import QrunError
-from qrun.report.screen import Screen
+from qrun.report.screen import STYLES, Screen
 from qrun.report.text import width_of
 
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding
-
-STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
 def print_message(

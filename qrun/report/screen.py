@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Piece = str | tuple[str, str]
+STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
+"""Of levels."""
 NARROW = 60
 """Columns below which lines around a table take too much room."""
 

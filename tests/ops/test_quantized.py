@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from qrun import ops
 from qrun.ir import Array, Attribute, Node
 from qrun.ir.schema import MS
 from qrun.ops import REGISTRY, OpDef, bias, facts, parameter_axis, quantized_operators, quantizers, real_operator
 from qrun.ops._op import Real
+from qrun.ops._quantized import quantized_index
 
 _CONV = (
     "x x_scale x_zero_point tensor, w w_scale w_zero_point channel, output y_scale y_zero_point tensor",
@@ -70,6 +74,13 @@ def test_no_other_operator_has_any() -> None:
     assert {*quantized_operators(), ("", "Conv")} == set(WANTED)
     per_channel = {key for key, (rows, _) in WANTED.items() if "channel" in rows}
     assert set(quantized_operators("channel")) == per_channel
+
+
+def test_the_index_is_what_the_declarations_say() -> None:
+    """If not: python scripts/make_quantized.py."""
+    kept = Path(ops.__file__).with_name("quantized.txt").read_text("ascii")
+    assert kept == quantized_index()
+    assert "com.microsoft::QGemm gemm tensor" in kept.splitlines()
 
 
 @pytest.mark.parametrize(("turned", "axis"), [(0, 1), (1, 0)])

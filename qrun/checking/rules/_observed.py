@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qrun.checking.rules._rule import at
 from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.ops import find
-from qrun.running.session import NodeEvent, RunResult, Session
+
+if TYPE_CHECKING:
+    from qrun.running.session import NodeEvent, RunResult
 
 
 @frozen
@@ -58,6 +60,8 @@ def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
 
 def tensors(model: Model, feeds: Mapping[str, Array], names: Sequence[str]) -> Mapping[str, Array]:
     """The values of these tensors of the main graph with these inputs; none if the model cannot be run."""
+    from qrun.running.session import Session
+
     inside = [name for name in dict.fromkeys(names) if name not in feeds]
     try:
         made = Session(model).run(feeds, inside) if inside else {}

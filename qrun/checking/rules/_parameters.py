@@ -15,7 +15,7 @@ def has_parameters(domain: str, op_type: str) -> bool:
 
 
 def operators(*forms: Form) -> Callable[[], tuple[str, ...]]:
-    """What lists the operators with scales or zero points (of these forms), as users write them; that imports them all."""
+    """What lists the operators with scales or zero points (of these forms), as users write them."""
 
     def listed() -> tuple[str, ...]:
         return tuple(f"{domain}::{op_type}" if domain else op_type for domain, op_type in quantized_operators(*forms))

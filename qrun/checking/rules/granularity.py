@@ -13,7 +13,7 @@ from qrun.checking.rules._scope import Scope, known, nodes, number
 from qrun.checking.rules._weights import channel_axis, dequantized
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._granularity import PER_AXIS_SINCE
+from qrun.ops._quantized import PER_AXIS_SINCE
 
 
 @rule(

@@ -13,7 +13,7 @@ from qrun.errors import OperatorError
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, OPSETS, schema
 from qrun.ops import find, near_operators
-from qrun.ops._granularity import PER_AXIS_SINCE
+from qrun.ops._quantized import PER_AXIS_SINCE
 from qrun.running.plan import unsupported_fixes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from qrun.checking.rules._rule import Finding, at, rule
 from qrun.checking.rules._scope import Scope
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import ONNX_NAMES, describe
-from qrun.running.session import RunResult
+
+if TYPE_CHECKING:
+    from qrun.running.session import RunResult
 
 
 @rule(
