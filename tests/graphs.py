@@ -368,12 +368,14 @@ def matmul(g: Graph, qdq: bool) -> None:
 
 
 def floats(g: Graph, qdq: bool) -> None:
-    """Float arithmetic between quantized tensors: functions, sums of tensors that broadcast, rows, moves."""
+    """Float arithmetic between quantized tensors: functions, sums of tensors that broadcast, rows, moves, choices, shapes
+    that are computed."""
     v = g.pick()
     if v is None or not v.shape:
         return
     rng, real, shape = g.rng, g.real(v), v.shape
-    for kind in rng.choice(["function", "binary", "constant", "rows", "transpose"], int(rng.integers(1, 6))):
+    kinds = ["function", "binary", "constant", "rows", "transpose", "choice", "halves", "computed"]
+    for kind in rng.choice(kinds, int(rng.integers(1, 6))):
         if kind == "function":
             op = str(
                 rng.choice(["Erf", "Tanh", "Sigmoid", "Abs", "Neg", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu"])
@@ -396,6 +398,24 @@ def floats(g: Graph, qdq: bool) -> None:
             scale = [g.constant(rng.normal(1, 0.2, shape[-1]).astype(F))] if op == "LayerNormalization" else []
             real = g.node(op, [real, *scale], **({"axes": [-1]} if op == "ReduceMean" else {"axis": -1}))
             shape = (*shape[:-1], 1) if op == "ReduceMean" else shape
+        elif kind == "choice":
+            test = str(rng.choice(["Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"]))
+            found = g.node(test, [real, g.constant(rng.normal(0, 1, shape[-1:]).astype(F))])
+            found = g.node("Not", [found]) if rng.random() < 0.5 else found
+            real = g.node("Where", [found, real, g.node("Neg", [real]) if rng.random() < 0.5 else g.constant(F(-0.0))])
+        elif kind == "halves":
+            axis = int(rng.integers(0, len(shape)))
+            if shape[axis] < 100:
+                real = g.node("Concat", [g.node("Neg", [real]), real, real][: int(rng.integers(1, 4))], axis=axis)
+                count = len(g.nodes[-1].input)
+                shape = tuple(n * count if i == axis else n for i, n in enumerate(shape))
+        elif kind == "computed":
+            lengths = g.node("Shape", [real])
+            first = g.node("Slice", [lengths, *(g.constant(np.array([n])) for n in (0, len(shape) - 1))])
+            rest = g.constant(np.array([1, shape[-1]]))
+            sizes = g.node("Concat", [first, rest], axis=0)
+            real = g.node("Reshape", [real, sizes], **({} if all(shape) else {"allowzero": 1}))
+            real = g.node("Squeeze", [real, g.constant(np.array([len(shape) - 1]))])
         else:
             perm = [int(p) for p in rng.permutation(len(shape))]
             real, shape = g.node("Transpose", [real], perm=perm), tuple(shape[p] for p in perm)

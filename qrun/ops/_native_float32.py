@@ -22,7 +22,7 @@ from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Lowering, OpDef
 
 FLOAT = np.dtype(np.float32)
-_CAST = tuple(np.dtype(t) for t in (np.float32, np.int32, np.uint8, np.int8))
+_CAST = tuple(np.dtype(t) for t in (np.float32, np.int64, np.int32, np.uint8, np.int8, np.bool_))
 
 
 def function(definition: OpDef, name: str, *attributes: str) -> Lowering:
@@ -66,23 +66,20 @@ def pointwise_kernel(
     return unary_kernel(site, definition)
 
 
-def binary(name: str) -> Lowering:
-    """The lowering of an operator on two tensors A and B that broadcast."""
-    return lambda site: binary_kernel(site, name)
+def elementwise(name: str, *inputs: str) -> Lowering:
+    """The lowering of an operator on tensors that broadcast, named as the operator names them; name: of
+    native/emit/elementwise.py."""
+    return lambda site: elementwise_kernel(site, name, inputs or ("A", "B"))
 
 
-def binary_kernel(site: LoweringContext, name: str) -> NativeKernel:
+def elementwise_kernel(site: LoweringContext, name: str, inputs: Sequence[str]) -> NativeKernel:
     from qrun.native import Operand
     from qrun.native.kernels.elementwise import Elementwise
 
-    a, b = site.inputs
-    assert a is not None
-    assert b is not None
-    broadcast(site.ctx, (a, b), ("A", "B"))
-    if a.dtype != FLOAT or b.dtype != FLOAT:
-        raise declined(f"no native {type_name(a.dtype)} arithmetic")
-    operands = [Operand(x.shape, x.dtype) for x in (a, b)]
-    return kernel_of(site, Elementwise(site.engine, name, operands), (0, 1), lambda y: True)
+    arrays = [x for x in site.inputs if x is not None]
+    broadcast(site.ctx, arrays, inputs)
+    operands = [Operand(x.shape, x.dtype) for x in arrays]
+    return kernel_of(site, Elementwise(site.engine, name, operands), range(len(arrays)), lambda y: True)
 
 
 def standardize_kernel(

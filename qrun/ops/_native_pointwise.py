@@ -164,8 +164,6 @@ def concat_kernel(
         raise declined(f"more than {_JOINED} inputs")
     types = [x.dtype for x in tensors]
     y_type = types[0] if tables[0] is None else tables[0].dtype
-    if any(dtype not in EIGHT for dtype in (*types, y_type)):
-        raise declined(f"no native kernel for {type_name(types[0])}")
     operation = Concat(site.engine, [x.shape for x in tensors], axis, tables, x_types=types, y_type=y_type)
     ends = np.cumsum([0, *(x.shape[axis] for x in tensors)]).tolist()
     parts = [(*(slice(None),) * axis, slice(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]

@@ -8,7 +8,7 @@ from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._elementwise import binary, observe_zeros, total
 from qrun.ops._float import is_integer, narrow
-from qrun.ops._native_float32 import binary as lowered
+from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import op
 
 
@@ -22,7 +22,7 @@ def add(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.add, A, B, ctx)
 
 
-add.native(lowered("add"))
+add.native(elementwise("add"))
 
 
 @op("Sub", since=7, form="broadcast")
@@ -35,7 +35,7 @@ def sub(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.subtract, A, B, ctx)
 
 
-sub.native(lowered("sub"))
+sub.native(elementwise("sub"))
 
 
 @op("Mul", since=7, form="broadcast")
@@ -48,7 +48,7 @@ def mul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.multiply, A, B, ctx)
 
 
-mul.native(lowered("mul"))
+mul.native(elementwise("mul"))
 
 
 @op("Div", since=7, form="broadcast")
@@ -67,7 +67,7 @@ def div(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(_truncated, A, B, ctx)
 
 
-div.native(lowered("div"))
+div.native(elementwise("div"))
 
 
 def _truncated(a: Array, b: Array) -> Array:

@@ -7,6 +7,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._elementwise import binary
+from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import op
 
 
@@ -19,6 +20,9 @@ def equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.equal, A, B, ctx, itemsize=1)
 
 
+equal.native(elementwise("equal"))
+
+
 @op("Greater", since=7)
 def greater(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A > B, with numpy's broadcasting; False where one is NaN.
@@ -26,6 +30,9 @@ def greater(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Greater-13.
     """
     return binary(np.greater, A, B, ctx, itemsize=1)
+
+
+greater.native(elementwise("greater"))
 
 
 @op("GreaterOrEqual", since=12)
@@ -37,6 +44,9 @@ def greater_or_equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array
     return binary(np.greater_equal, A, B, ctx, itemsize=1)
 
 
+greater_or_equal.native(elementwise("greater_or_equal"))
+
+
 @op("Less", since=7)
 def less(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A < B, with numpy's broadcasting; False where one is NaN.
@@ -46,6 +56,9 @@ def less(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.less, A, B, ctx, itemsize=1)
 
 
+less.native(elementwise("less"))
+
+
 @op("LessOrEqual", since=12)
 def less_or_equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A <= B, with numpy's broadcasting; False where one is NaN.
@@ -53,6 +66,9 @@ def less_or_equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, LessOrEqual-16.
     """
     return binary(np.less_equal, A, B, ctx, itemsize=1)
+
+
+less_or_equal.native(elementwise("less_or_equal"))
 
 
 @op("IsNaN", since=9)

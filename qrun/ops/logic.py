@@ -7,6 +7,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._elementwise import binary
+from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
 
@@ -20,6 +21,9 @@ def and_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.logical_and, A, B, ctx)
 
 
+and_.native(elementwise("and"))
+
+
 @op("Or", since=7)
 def or_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A or B of bool tensors, with numpy's broadcasting.
@@ -27,6 +31,9 @@ def or_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Or-7.
     """
     return binary(np.logical_or, A, B, ctx)
+
+
+or_.native(elementwise("or"))
 
 
 @op("Xor", since=7)
@@ -38,10 +45,16 @@ def xor(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.logical_xor, A, B, ctx)
 
 
+xor.native(elementwise("xor"))
+
+
 @op("Not", since=1)
 def not_(X: Array) -> Array:
     """The negation of a bool tensor. Source: ONNX operators, Not-1."""
     return np.asarray(np.logical_not(X))
+
+
+not_.native(elementwise("not", "X"))
 
 
 @op("BitwiseAnd", since=18)

@@ -8,6 +8,7 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._float import axis_in, broadcast
+from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import op
 from qrun.ops._refuse import refuse
 from qrun.ops._shape import claim, scalar
@@ -21,6 +22,9 @@ def where(condition: Array, X: Array, Y: Array, *, ctx: Context | None = None) -
     """
     broadcast(ctx or Context(), (condition, X, Y), ("condition", "X", "Y"), X.itemsize)
     return np.where(condition, X, Y)
+
+
+where.native(elementwise("where", "condition", "X", "Y"))
 
 
 @op("NonZero", since=9)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -15,8 +15,9 @@ import numpy as np
 from qrun.errors import CallError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.memory import Budget
-from qrun.ops import Arith, Context, Observation, find
+from qrun.ops import Arith, Context, Observation
 from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.running.derived import SMALL, TensorLike, derived_tensors
 from qrun.running.plan import Step
 
 if TYPE_CHECKING:
@@ -26,20 +27,10 @@ VARIANTS = 4
 """Kernels kept per node, for different shapes; the oldest goes."""
 
 
-class TensorLike(Protocol):
-    """Anything with the type and shape of a tensor."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-
 Key = tuple[tuple[tuple[int, ...], np.dtype[Any], bytes] | None, ...]
 How = Literal["", "constant", "value"]
-"""Whether an input of a node is the same in each run; ``value``: made by an operator that sees shapes only, so that
-kernels are kept for each of its values."""
+"""Whether an input of a node is the same in each run; ``value``: it follows from shapes, so that kernels are kept for
+each of its values."""
 Fixed = tuple[How, ...]
 Claim = tuple[tuple[int, ...], int, str]
 
@@ -83,6 +74,7 @@ class NativeKernels:
         self.engine = engine
         self.arith: Arith = arith
         self.literal = literal or {}
+        self.derived = derived_tensors(model)
         self._fixed: dict[int, Fixed] = {}
         self._bound: dict[int, dict[Key, KernelBinding]] = {}
         self._alike: WeakValueDictionary[Hashable, KernelBinding] = WeakValueDictionary()
@@ -94,13 +86,13 @@ class NativeKernels:
         return None if fixed is None else self._bound[step.node.index].get(_key(args, fixed))
 
     def bound(self, step: Step, infos: Mapping[str, TensorLike], shapes: Mapping[str, Array]) -> KernelBinding | None:
-        """What was bound for inputs of these types and shapes, if anything. shapes: what shape operators made."""
+        """What was bound for inputs of these types and shapes, if anything. shapes: values that follow from shapes."""
         fixed = self._fixed.get(step.node.index)
         if fixed is None:
             return None
         names = zip(step.node.inputs, fixed, strict=True)
         args = [
-            shapes[name] if f == "value" else infos[name] if name and f != "constant" else None for name, f in names
+            shapes.get(name) if f == "value" else infos[name] if name and f != "constant" else None for name, f in names
         ]
         return self._bound[step.node.index].get(_key(args, fixed))
 
@@ -111,7 +103,7 @@ class NativeKernels:
             found = self.known(step, args)
             if found is not None:
                 return found
-            fixed = tuple(self._how_fixed(name) for name in step.node.inputs)
+            fixed = tuple(self._how_fixed(name, array) for name, array in zip(step.node.inputs, args, strict=True))
             bound = self._shared(step, args, fixed, budget)
             kept = self._bound.setdefault(index, {})
             while len(kept) >= VARIANTS:
@@ -120,12 +112,10 @@ class NativeKernels:
             self._fixed[index] = fixed
             return bound
 
-    def _how_fixed(self, name: str) -> How:
-        if not name or self.model.constant(name) is not None:
+    def _how_fixed(self, name: str, array: Array | None) -> How:
+        if array is None or self.model.constant(name) is not None:
             return "constant"
-        made = self.model.producers.get(name)
-        definition = find(made.domain, made.op_type, made.version) if made else None
-        return "value" if definition is not None and definition.form == "shape" else ""
+        return "value" if name in self.derived and array.size <= SMALL else ""
 
     def _shared(self, step: Step, args: Sequence[Array | None], fixed: Fixed, budget: Budget) -> KernelBinding:
         """What another node has that differs in the names of the tensors only, or a new one."""

@@ -11,10 +11,11 @@ from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, over_limit
 from qrun.ops import Context, expansion
+from qrun.running.derived import SMALL
 from qrun.running.plan import Step
 
-SMALL, BYTES = 1024, 1 << 16
-"""Elements up to which a value may be a shape, and what computing one may take."""
+BYTES = 1 << 16
+"""Memory that computing a small value may take."""
 
 
 def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Array], live: int, allowed: int) -> None:

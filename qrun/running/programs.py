@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Arith, Context
+from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.plan import Plan, Step
 from qrun.running.steps import NodeEvent, TensorInfo, reference
@@ -141,7 +140,7 @@ class Programs:
         infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
         arrays = {**defaults(plan), **feeds}
         infos |= {name: TensorInfo(name, a.dtype, a.shape) for name, a in arrays.items()}
-        shapes = self._shapes(plan, infos)
+        shapes = derived_values(plan.model, plan.steps, self.natives.derived, infos, self.arith)
         bounds = [self.natives.bound(step, infos, shapes) for step in plan.steps]
         items: list[Task | Chain | PythonStep] = []
         outside = set(arrays)
@@ -170,15 +169,6 @@ class Programs:
         except Declined:
             return None
         return Compiled(plan, program, tuple(bounds), events, self.arith)
-
-    def _shapes(self, plan: Plan, infos: Mapping[str, TensorInfo]) -> dict[str, Array]:
-        """What operators make that see only their inputs' shapes, by tensor name."""
-        found = {}
-        for step in plan.steps:
-            if step.definition.form == "shape" and any(step.node.outputs[:1]):
-                stand_ins = [np.broadcast_to(np.zeros((), infos[n].dtype), infos[n].shape) for n in step.node.inputs]
-                found[step.node.outputs[0]] = reference(step, stand_ins, Context(self.arith, step.node.version))
-        return found
 
 
 def _chain(step: Step, kernel: NativeKernel) -> Chain:

@@ -99,7 +99,9 @@ def test_what_is_refused() -> None:
         Concat(engine(ISAS[0]), [(1, 1)] * 1025, 1, [None] * 1025, x_types=[np.dtype(np.uint8)] * 1025,
                y_type=np.dtype(np.uint8))  # fmt: skip
     with pytest.raises(Declined, match="8-bit"):
-        Concat(native, [(3,)], 0, [None], x_types=[np.dtype(F)], y_type=np.dtype(F))
+        Concat(native, [(3,)], 0, [np.zeros(256, np.uint8)], x_types=[np.dtype(F)], y_type=u8)
+    with pytest.raises(Declined, match="no native copies of complex128"):
+        Concat(native, [(3,)], 0, [None], x_types=[np.dtype(complex)], y_type=np.dtype(complex))
     with pytest.raises(ValueError, match="axis"):
         Concat(native, [(3,)], 1, [None], x_types=[u8], y_type=u8)
     with pytest.raises(ValueError, match="copied"):
@@ -133,6 +135,14 @@ def joined(axis: int, scales: tuple[float, ...], kinds: tuple[str, ...], constan
                       constants=parameters if constants is None else constants)  # fmt: skip
 
 
+def typed(dtype: np.dtype[Any], axis: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A concatenation of three tensors of any bits, one of them empty."""
+    rng = np.random.default_rng([axis, dtype.itemsize])
+    shapes = [(*(2, 3, 4, 5)[:axis], n, *(2, 3, 4, 5)[axis + 1 :]) for n in (7, 0, 70)]
+    inputs = [rng.integers(0, 2, shape).astype(dtype) * rng.normal(0, 9, shape).astype(dtype) for shape in shapes]
+    return node_model("Concat", inputs, {"axis": axis}, outputs=[dtype])
+
+
 MODELS = {
     **{f"axis {axis}": joined(axis, (0.02, 0.03, 0.015), ("u8", "u8", "s8")) for axis in range(4)},
     "negative": joined(-2, (0.02, 0.03), ("s8", "u8")), "saturated": joined(1, (0.02, 5.0), ("u8", "u8")),
@@ -140,6 +150,8 @@ MODELS = {
     "nan": joined(1, (np.nan, 0.02), ("u8", "s8")),
     "plain": node_model("Concat", [codes(np.random.default_rng(i), (2, i, 3, 3), "s8") for i in (5, 70)], {"axis": 1},
                         outputs=[np.int8]),
+    **{f"plain {np.dtype(dtype)} {axis}": typed(np.dtype(dtype), axis)
+       for dtype in (np.int64, F, np.float16, bool, np.float64) for axis in (0, 1, 3)},
     "plain last": node_model("Concat", [codes(np.random.default_rng(i), (2, i), "u8") for i in (5, 70)], {"axis": -1},
                              outputs=[np.uint8]),
 }  # fmt: skip
@@ -162,7 +174,10 @@ def test_what_the_lowering_leaves_to_the_reference() -> None:
     for (model, feeds), why in (
         (joined(1, (0.02, 0.03), ("u8", "u8"), [0, 1, 3, 4, 6]), "a parameter of inputs[3] is not constant"),
         (joined(1, (0.02, 0.03), ("u8", "u8"), [1, 3, 4, 6, 7]), "a parameter of inputs[0] is not constant"),
-        (node_model("Concat", [np.ones(3, F)] * 2, {"axis": 0}), "no native kernel for float"),
+        (
+            node_model("Concat", [np.ones(3, complex)] * 2, {"axis": 0}, outputs=[complex]),
+            "no native copies of complex128",
+        ),
     ):
         event = qrun.Session(model, backend="native", cache=OBJECTS, fuse=False).execute(feeds).events[0]
         assert event.backend == "reference"

@@ -19,7 +19,7 @@ from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native import Declined, Operand, Undecided
-from qrun.native.emit.elementwise import CLOSE, EXACT, SINGLE
+from qrun.native.emit.elementwise import CLOSE, EXACT, LOGICAL, SINGLE
 from qrun.native.kernels.elementwise import Elementwise
 
 F = np.float32
@@ -37,7 +37,7 @@ def planned(name: str, shape: tuple[int, ...], isa: str, threads: int = 1, refer
 
 
 def test_every_function_is_here() -> None:
-    others = {*BINARY, "clip", "square", "cube", "cast"}
+    others = {*BINARY, "clip", "square", "cube", "cast", "where"}
     assert {*SINGLE, *EXACT, *CLOSE} == {*UNARY, *others}
 
 
@@ -217,6 +217,102 @@ def test_operands_that_broadcast(isa: str, name: str) -> None:
                     assert_equal(np.ascontiguousarray(got).reshape(want.shape), want, f"{shapes} {order}")
 
 
+def whole(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array:
+    """Elements of all magnitudes, both ends of the type and small ones that are often equal."""
+    dtype = np.dtype(dtype)
+    if dtype == F:
+        return numbers(rng, math.prod(shape)).reshape(shape)
+    if dtype == np.bool_:
+        return rng.integers(0, 2, shape).astype(bool)
+    ends = np.iinfo(dtype)
+    wide = rng.integers(ends.min, ends.max, shape, dtype, endpoint=True)
+    small = rng.integers(0, 3, shape).astype(dtype)
+    limits = rng.choice(np.array([ends.min, ends.max], dtype), shape)
+    return np.asarray(np.choose(rng.integers(0, 3, shape), [wide, small, limits]), dtype)
+
+
+INTEGERS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+COMPARED = {
+    "equal": np.equal, "greater": np.greater, "greater_or_equal": np.greater_equal, "less": np.less,
+    "less_or_equal": np.less_equal,
+}  # fmt: skip
+JOINED = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+TYPED = [
+    *((name, dtype) for name in INTEGERS for dtype in (np.int32, np.int64)),
+    *((name, dtype) for name in COMPARED for dtype in (F, np.int64, np.int32, np.uint8, np.int8)),
+    *((name, np.bool_) for name in ("equal", *JOINED)),
+]
+
+
+def test_every_logical_function_is_tested() -> None:
+    assert {*LOGICAL} == {"not", *(name for name, _ in TYPED if name not in INTEGERS)}
+
+
+@pytest.mark.parametrize(("name", "dtype"), TYPED)
+@every_isa
+def test_integers_and_comparisons(isa: str, name: str, dtype: Any) -> None:
+    rng = np.random.default_rng(18)
+    for shapes in SHAPES:
+        x, y = (whole(rng, dtype, shape) for shape in shapes)
+        with np.errstate(all="ignore"):
+            want = np.asarray((INTEGERS | COMPARED | JOINED)[name](x, y))
+        for threads in (1, 2):
+            operation = Elementwise(engine(isa, threads), name, [Operand(v.shape, v.dtype) for v in (x, y)])
+            for order in ("plain", "channels") if operation.order == "any" else ("plain",):
+                got = run_placed(engine(isa), operation.lying(order), [x, y], (0, 0, 0), True)
+                assert_equal(np.ascontiguousarray(got).reshape(want.shape), want, f"{shapes} {order}")
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float16, np.uint16, F, np.int32, np.float64, np.int64])
+@every_isa
+def test_choices(isa: str, dtype: Any) -> None:
+    """Bit for bit, of whatever the bytes mean; a condition is true unless its byte is 0."""
+    rng = np.random.default_rng(19)
+    for shapes in SHAPES:
+        for a, b in ((0, 1), (1, 0)):
+            condition = rng.choice(np.array([0, 0, 1, 2, 255], np.uint8), shapes[a]).astype(np.uint8)
+            size = np.dtype(dtype).itemsize
+            x, y = (
+                np.frombuffer(rng.bytes(max(math.prod(s), 1) * size), f"u{size}")[: math.prod(s)].reshape(s)
+                for s in (shapes[b], shapes[a])
+            )
+            want = np.where(condition != 0, x, y)
+            operands = [Operand(condition.shape, np.dtype(bool)), *(Operand(v.shape, np.dtype(dtype)) for v in (x, y))]
+            operation = Elementwise(engine(isa), "where", operands)
+            arrays = [condition.view(bool), x, y]
+            got = run_placed(engine(isa), operation, arrays, (0,) * 4) if operation.order != "any" else None
+            for order in ("plain", "channels") if operation.order == "any" else ():
+                got = run_placed(engine(isa), operation.lying(order), arrays, (0,) * 4)
+                assert np.ascontiguousarray(got).view(want.dtype).tobytes() == want.tobytes(), (shapes, order)
+            assert got is not None
+            assert np.ascontiguousarray(got).tobytes() == want.tobytes(), shapes
+
+
+@every_isa
+def test_negations(isa: str) -> None:
+    for count in (1, 5, 16, 70):
+        x = np.arange(count, dtype=np.uint8) % 3
+        operation = Elementwise(engine(isa), "not", [Operand(x.shape, np.dtype(bool))])
+        assert_equal(run_placed(engine(isa), operation, [x.view(bool)], (0, 0)), x == 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_logical_nodes(threads: int) -> None:
+    rng = np.random.default_rng(20)
+    cases: list[tuple[str, list[Array]]] = [
+        *((op_type, [whole(rng, np.int64, (2, 3, 701)), whole(rng, np.int64, (3, 1))]) for op_type in
+          ("Add", "Sub", "Mul", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
+        *((op_type, [whole(rng, bool, (2, 3, 701)), whole(rng, bool, (3, 1))]) for op_type in ("And", "Or", "Xor")),
+        ("Not", [whole(rng, bool, (5,))]),
+        ("Where", [whole(rng, bool, (2, 3, 701)), whole(rng, F, (701,)), whole(rng, F, ())]),
+    ]  # fmt: skip
+    for op_type, inputs in cases:
+        output = bool if op_type not in ("Add", "Sub", "Mul", "Where") else inputs[-1].dtype
+        model, feeds = node_model(op_type, inputs, outputs=[np.dtype(output)], opset=16)
+        result = same_everywhere(model, feeds, threads=threads)
+        assert [event.backend for event in result.events] == ["native"], op_type
+
+
 @every_isa
 def test_rows_with_gaps(isa: str) -> None:
     rng = np.random.default_rng(14)
@@ -234,13 +330,12 @@ def test_operands_that_broadcast_along_too_many_axes() -> None:
         Elementwise(engine("generic"), "add", [Operand(shape, np.dtype(F)) for shape in shapes])
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int8, F])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.int8, np.bool_, F])
 @every_isa
 def test_casts(isa: str, dtype: Any) -> None:
     rng = np.random.default_rng(15)
-    whole = rng.integers(-(2**31), 2**31, 50)
     for count in (1, 5, 16, 50):
-        x = whole[:count].astype(dtype)
+        x = whole(rng, dtype, (count,))
         operation = Elementwise(engine(isa), "cast", [Operand(x.shape, x.dtype)])
         assert_equal(run_placed(engine(isa), operation, [x], (0, 0)), x.astype(F))
 
@@ -273,14 +368,16 @@ def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opse
     ("op_type", "inputs", "attributes", "why"),
     [
         ("Exp", [np.ones(3)], {}, "no native kernel for float64"),
-        ("Add", [np.ones(3, np.int64)] * 2, {}, "no native int64 arithmetic"),
+        ("Add", [np.ones(3)] * 2, {}, "no native kernel for float64"),
+        ("Div", [np.ones(3, np.int64)] * 2, {}, "no native kernel for int64"),
+        ("Where", [np.ones(3, bool), *[np.ones(3, np.complex128)] * 2], {}, "no native choice of complex128"),
         ("Gelu", [np.ones(3, F)], {"approximate": "tanh"}, "approximated by tanh"),
         ("Pow", [np.ones(3, F), np.array(3, F)], {}, "Y is not constant"),
         ("Cast", [np.ones(3, F)], {"to": 7}, "not to float32"),
     ],
 )
 def test_what_the_reference_runs(op_type: str, inputs: list[Any], attributes: dict[str, Any], why: str) -> None:
-    output = np.int64 if attributes.get("to") == 7 else inputs[0].dtype
+    output = np.int64 if attributes.get("to") == 7 else inputs[-1].dtype
     model, feeds = node_model(op_type, inputs, attributes, outputs=[output])
     result = qrun.Session(model, cache=OBJECTS).execute(feeds)
     assert (result.events[0].backend, result.events[0].why) == ("reference", why)

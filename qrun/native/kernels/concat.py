@@ -1,4 +1,4 @@
-"""Planned concatenations of 8-bit tensors, each mapped through a table of its own."""
+"""Planned concatenations: of tensors of any type, or of 8-bit tensors, each mapped through a table of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from qrun.native.errors import Declined
 from qrun.native.kernels.point import NAMES, Function
 from qrun.native.kernels.rows import RowGrid
-from qrun.native.kernels.strided import CopyAxis, copies
+from qrun.native.kernels.strided import SIZES, CopyAxis, copies
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
@@ -24,9 +24,9 @@ _MOST = 1024
 class Concat(Planned):
     """Tensors joined along `axis`, element x of each as table[x].
 
-    tables: one for each input, [256] and 8-bit, indexed by the bits of x as uint8; None where x is copied as it is,
-            which tables that change nothing are taken for.
-    x_types, y_type: of the inputs and the result, 8-bit.
+    tables: one for each input, [256] and 8-bit, indexed by the bits of an 8-bit x as uint8; None where x is copied as it
+            is, which tables that change nothing are taken for.
+    x_types, y_type: of the inputs and the result, of 1, 2, 4 or 8 bytes.
 
     Raises Declined for other types, and for very many tensors.
     """
@@ -47,8 +47,11 @@ class Concat(Planned):
         rank = len(places[0])
         if len(places) > _MOST:
             raise Declined(f"more than {_MOST} tensors")
-        if any(np.dtype(t) not in NAMES for t in (*x_types, y_type)):
+        mapped = [t for t, table in zip(x_types, tables, strict=True) if table is not None]
+        if any(np.dtype(t) not in NAMES for t in (*mapped, *([y_type] if mapped else []))):
             raise Declined("not 8-bit tensors")
+        if y_type.hasobject or y_type.itemsize not in SIZES:
+            raise Declined(f"no native copies of {y_type.name}")
         if not -rank <= axis < rank or any(len(p) != rank for p in places):
             raise ValueError(f"axis {axis} of {places}")
         axis %= rank
@@ -56,7 +59,8 @@ class Concat(Planned):
             raise ValueError("tables are not [256] of the result's type")
         if any(t is None and x != y_type for t, x in zip(tables, x_types, strict=True)):
             raise ValueError("what is copied has not the result's type")
-        self.order: Order = "rows" if axis == rank - 1 else "channels" if axis == 1 else "plain"
+        channels = axis == 1 and y_type in NAMES
+        self.order: Order = "rows" if axis == rank - 1 else "channels" if channels else "plain"
         joined = sum(p[axis] for p in places)
         shape = (*places[0][:axis], joined, *places[0][axis + 1 :])
         self.operands = (
@@ -65,7 +69,9 @@ class Concat(Planned):
         )
         inner = size(shape[axis + 1 :]) if self.order == "plain" else 1
         self.rows = size(shape) // max(joined * inner, 1)
-        self.columns = tuple(p[axis] * inner for p in places)
+        self.itemsize = y_type.itemsize
+        self.columns = tuple(p[axis] * inner * self.itemsize for p in places)
+        """Bytes of a row of each tensor."""
         self.parts = tuple(int(n) for n in np.cumsum([0, *self.columns[:-1]]))
         codes = np.arange(256, dtype=np.uint8)
         self.copied = tuple(
@@ -95,9 +101,10 @@ class Concat(Planned):
             grid = RowGrid.of((self.rows, columns), columns, (x, y), (0, start))
             yield from function.sections(self.engine, grid, (place, operands - 1), operands, start, columns)
             return
-        axes = [CopyAxis(self.rows, x, y), CopyAxis(columns, 1, 1)]
-        for section in copies(self.engine, axes, (0, start), 1):
+        n = self.itemsize
+        axes = [CopyAxis(self.rows, x, y), CopyAxis(columns // n, n, n)]
+        for section in copies(self.engine, axes, (0, start), n):
             extents = [0] * operands
             extents[place], extents[-1] = section.extents
             pointers = tuple((word, (place, operands - 1)[operand]) for word, operand in section.pointers)
-            yield replace(section, pointers=pointers, extents=tuple(extents), first=start, channels=columns)
+            yield replace(section, pointers=pointers, extents=tuple(extents), first=start // n, channels=columns // n)

@@ -1,4 +1,4 @@
-"""Planned elementwise functions that give float32."""
+"""Planned elementwise functions of float32, integers and bool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.elementwise import CLOSE, OPERANDS, OWN, SOURCES
+from qrun.native.emit.elementwise import CLOSE, KINDS, LOGICAL, OPERANDS, OWN, TYPES
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.strided import OUTER, outer_names
 from qrun.native.errors import Declined
@@ -20,20 +20,28 @@ from qrun.shapes import broadcast_shapes
 
 Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
-_KINDS = {_FLOAT: "v", np.dtype(np.int32): "i", np.dtype(np.uint8): "u", np.dtype(np.int8): "b"}
+_KINDS = {
+    np.dtype(dtype): kind
+    for dtype, kind in {
+        np.float32: "f", np.int8: "b", np.int32: "i", np.int64: "l", np.uint8: "u", np.bool_: "t",
+    }.items()
+}  # fmt: skip
+_BITS = {1: "b", 2: "h", 4: "i", 8: "l"}
+"""The kinds of elements that are only moved, by their bytes."""
 _CHUNK = 1 << 12
 """Elements of a row that a thread does at once."""
 
 
 class Elementwise(Planned):
-    """y = function(x...), float32, for one or two operands that broadcast to y's shape.
+    """y = function(x...) for one to three operands that broadcast to y's shape.
 
-    function:  one of emit/elementwise.py's; ``cast`` takes int32, uint8 or int8 as well.
+    function:  one of emit/elementwise.py's, whose TYPES says what it takes besides float32. The result is bool for those
+               of LOGICAL, float32 for ``cast``, else of the last operand's type.
     constants: its p and q, as float32.
     reference: makes float32 of float32, of two axes: what results are where float64 does not decide how they round.
                Functions that need it are within 2**-47 of it, relative to their size, before rounding.
 
-    Raises Declined for operands that broadcast along too many axes.
+    Raises Declined for operands that broadcast along too many axes, and for types that the function does not take.
     """
 
     def __init__(
@@ -48,9 +56,9 @@ class Elementwise(Planned):
         super().__init__()
         shape = broadcast_shapes(*(operand.shape for operand in operands))
         self.engine, self.function = engine, function
-        self.operands = (*operands, Operand(shape, _FLOAT))
-        if any(operand.dtype != _FLOAT and function != "cast" for operand in operands):
-            raise Declined("operands that are not float32")
+        self.kinds = _kinds(function, [operand.dtype for operand in operands])
+        made = np.dtype(np.bool_) if function in LOGICAL else _FLOAT if function == "cast" else operands[-1].dtype
+        self.operands = (*operands, Operand(shape, made))
         self._bits = np.zeros(2, _FLOAT)
         self._bits[: len(constants)] = constants
         self._recheck = Recheck(reference) if reference and function in CLOSE else None
@@ -83,18 +91,18 @@ class Elementwise(Planned):
         if not size(self.result.shape):
             return ()
         *outer, row = self._loops(self.order, strides)
-        sources = "".join(
-            _KINDS[operand.dtype] if step else "s" for operand, step in zip(self.operands[:-1], row.steps, strict=False)
-        )
-        kinds = [*(SOURCES[kind][1] for kind in sources), 4]
-        assert all(step in (0, own) for step, own in zip(row.steps, kinds, strict=True))
+        sources = "".join(kind if step else kind.upper() for kind, step in zip(self.kinds, row.steps[:-1], strict=True))
+        sizes = [*(KINDS[kind][1] for kind in self.kinds), self.result.dtype.itemsize]
+        assert all(step in (0, own) for step, own in zip(row.steps, sizes, strict=True))
         isa, threads = self.engine.isa, self.engine.threads
         rows = isa.lanes if row.count >= isa.lanes else 1
-        spec = KernelSpec("elementwise", isa.name, rows, 1, 1, self.function, "f32", False, operands=sources)
+        spec = KernelSpec(
+            "elementwise", isa.name, rows, 1, 1, self.function, self.result.dtype.name, False, operands=sources
+        )
         names = OPERANDS[len(sources)]
         chunk = min(_CHUNK, row.count) if threads > 1 else row.count
         words = {
-            **outer_words(names, outer, (-(-row.count // chunk), chunk), 4 * chunk, threads),
+            **outer_words(names, outer, (-(-row.count // chunk), chunk), max(sizes) * chunk, threads),
             **{f"{name}*": 0 for name in names},
             "columns": row.count, "last": row.count - rows,
             **dict(zip(("p!", "q!"), self._bits.view(np.int32).tolist(), strict=True)),
@@ -102,7 +110,7 @@ class Elementwise(Planned):
         }  # fmt: skip
         loops = (*outer, row)
         extents = tuple(
-            kinds[n] + sum((loop.count - 1) * loop.steps[n] for loop in loops) for n in range(len(self.operands))
+            sizes[n] + sum((loop.count - 1) * loop.steps[n] for loop in loops) for n in range(len(self.operands))
         )
         pointers = tuple((place, place) for place in range(len(names)))
         arguments = struct((*outer_names(names), *OWN), words, {})
@@ -110,6 +118,18 @@ class Elementwise(Planned):
             KernelCall(spec, self.engine.kernels.get(spec), arguments, pointers, extents, words["tiles"],
                     decides=self._recheck is None, recheck=self._recheck),
         )  # fmt: skip
+
+
+def _kinds(function: str, types: Sequence[np.dtype[Any]]) -> str:
+    """The operands' kinds. Raises Declined for types that the function does not take."""
+    if function == "where":
+        if types[0] != np.bool_ or types[1] != types[2] or types[1].hasobject or types[1].itemsize not in _BITS:
+            raise Declined(f"no native choice of {types[1].name}")
+        return "t" + 2 * _BITS[types[1].itemsize]
+    kinds = "".join(_KINDS.get(dtype, "?") for dtype in types)
+    if len(set(kinds)) > 1 or kinds[0] not in TYPES.get(function, "f"):
+        raise Declined(f"no native kernel for {types[0].name}")
+    return kinds
 
 
 def _lies_alike(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
