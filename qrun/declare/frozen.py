@@ -25,14 +25,15 @@ def frozen(cls: type[T]) -> type[T]:
 def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
     """The first object of a class: write the class's own ``__init__`` and the tuple of its values, then call it."""
     made = type(self)
-    known: dict[str, Any] = {"__set": object.__setattr__}
+    known: dict[str, Any] = {}
     parameters, steps, values = [], [], []
     for f in fields(made):
         default = f.default if f.default_factory is MISSING else f.default_factory
         known[f"_{f.name}"] = default
+        known[f"_set_{f.name}"] = getattr(made, f.name).__set__
         parameters.append(f.name if default is MISSING else f"{f.name}=_{f.name}")
         value = f.name if f.default_factory is MISSING else f"_{f.name}() if {f.name} is _{f.name} else {f.name}"
-        steps.append(f" __set(self, {f.name!r}, {value})")
+        steps.append(f" _set_{f.name}(self, {value})")
         values.append(f"self.{f.name},")
     if hasattr(made, "__post_init__"):
         steps.append(" self.__post_init__()")

@@ -151,6 +151,11 @@ class Model:
         return {value.name: value for value in (*self.inputs, *self.defaults)}
 
     @cached_property
+    def op_types(self) -> frozenset[str]:
+        """The operators of this graph's nodes, subgraphs not included."""
+        return frozenset(node.op_type for node in self.nodes)
+
+    @cached_property
     def producers(self) -> Mapping[str, Node]:
         """Tensor name to the node that makes it."""
         return {name: node for node in self.nodes for name in node.outputs if name}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -187,6 +187,10 @@ class OpDef:
                 found[name] = AttributeSpec(name, get_origin(kind) or kind, item, required)
         return found
 
+    @cached_property
+    def _required(self) -> tuple[str, ...]:
+        return tuple(s.name for s in self.attributes.values() if s.required)
+
     def param(self, place: int) -> str:
         """The specification's name of input number `place`."""
         if place < len(self.inputs) and not self.inputs[place].variadic:
@@ -196,8 +200,10 @@ class OpDef:
     def formals(self, version: int) -> tuple[Formal, ...]:
         """Allowed types of the inputs: from onnx.defs, or as declared."""
         known: Schema | None = schema(self.domain, self.op_type, version)
-        if known is not None:
-            return known.inputs
+        return self._declared if known is None else known.inputs
+
+    @cached_property
+    def _declared(self) -> tuple[Formal, ...]:
         found = []
         for p in self.inputs:
             variable, allowed = next(
@@ -210,7 +216,6 @@ class OpDef:
     def bind(self, node: Node) -> dict[str, Any]:
         """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""
         self._check_inputs(node)
-        kwargs: dict[str, Any] = {}
         known = schema(self.domain, self.op_type, node.version)
         if known is not None and len(node.outputs) > known.max_outputs:
             raise OperatorError(
@@ -220,6 +225,9 @@ class OpDef:
                 code="QR205",
                 name="input-count",
             )
+        if not node.attributes and not self._required:
+            return {}
+        kwargs: dict[str, Any] = {}
         names = [name for name in self.attributes if known is None or name in known.attributes]
         for name, value in node.attributes.items():
             spec = self.attributes.get(name)
@@ -235,7 +243,7 @@ class OpDef:
             if not spec.fits(value):
                 raise _bad_attribute(f"attribute {name!r} has the wrong type", spec.text, repr(value)[:60])
             kwargs[name if name in self.signature.parameters else name + "_"] = value
-        missing = [s.name for s in self.attributes.values() if s.required and s.name not in node.attributes]
+        missing = [name for name in self._required if name not in node.attributes]
         if missing:
             text = self.attributes[missing[0]].text
             raise _bad_attribute(f"attribute {missing[0]!r} is missing", f"{missing[0]}, {text}", "nothing")
@@ -295,11 +303,13 @@ def op(
         versions = (INTERNAL if domain == OWN else REGISTRY).declared.setdefault((domain, op_type), [])
         versions.append(definition)
         versions.sort(key=lambda d: d.since)
+        find.cache_clear()
         return definition
 
     return register
 
 
+@lru_cache(4096)
 def find(domain: str, op_type: str, version: int) -> OpDef | None:
     """The declaration that covers this operator version, or None."""
     best = None

@@ -15,7 +15,7 @@ from qrun.ir import Model, Node
 from qrun.ir.schema import OWN
 from qrun.ops import Arith, find
 from qrun.passes._draft import Rewritten
-from qrun.passes._sides import is_dequantize, is_quantize
+from qrun.passes._sides import has_quantized, is_dequantize, is_quantize
 from qrun.passes.fold_constants import fold_constants
 from qrun.passes.fuse_qdq import fuse_qdq
 from qrun.passes.merge_quantize import merge_quantize
@@ -67,7 +67,7 @@ def optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool = Tr
           from being made; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
     tables: whether to tabulate, which changes no result, but a table cannot say what saturated.
     """
-    current = replace(model, nodes=tuple(replace(node, index=i, name=node.label) for i, node in enumerate(model.nodes)))
+    current = begin = _placed(model)
     groups: list[tuple[int, ...]] = [(i,) for i in range(len(model.nodes))]
     reasons: dict[int, str] = {}
     for rewrite in _PASSES:
@@ -83,12 +83,21 @@ def optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool = Tr
     old = model.nodes
     refused = tuple(
         Refusal(old[group[0]].index, old[group[0]].label, reasons.get(group[0]) or _reason(current, node))
-        for node, group in zip(current.nodes, groups, strict=True)
+        for node, group in (zip(current.nodes, groups, strict=True) if has_quantized(current) else ())
         if len(group) == 1 and _is_float(current, node)
     )
+    if current is begin:
+        return Optimized(model, {node.index: (node.index,) for node in old}, refused)
     nodes = tuple(_named(model, current.nodes, groups))
     led = {node.index: tuple(old[i].index for i in group) for node, group in zip(nodes, groups, strict=True)}
     return Optimized(replace(current, nodes=nodes), led, refused)
+
+
+def _placed(model: Model) -> Model:
+    """The model with nodes whose indices are their places; their labels stay."""
+    if all(node.index == place for place, node in enumerate(model.nodes)):
+        return model
+    return replace(model, nodes=tuple(replace(node, index=i, name=node.label) for i, node in enumerate(model.nodes)))
 
 
 def has_tables(model: Model) -> bool:

@@ -27,7 +27,7 @@ class Refused(Exception):
 class Rewritten:
     """What a pass returns.
 
-    origins: for each node, the nodes of the model it was given, by index, that this one stands for.
+    origins: for each node, the nodes of the model it was given, by index, that this one stands for; none if it is that model.
     refused: why a node of that model stays as it is, by index.
     """
 
@@ -47,7 +47,7 @@ class Draft:
         self.model = model
         self.arith: Arith = arith
         self.constants = dict(model.constants)
-        self.kept = frozenset(keep) | {v.name for v in model.outputs} | frozenset(_captured(model.nodes))
+        self._keep = keep
         self.refused: dict[int, str] = {}
         self._types: dict[str, TensorType] = {}
         self._slots: dict[int, tuple[tuple[Node, tuple[int, ...]], ...]] = {}
@@ -56,6 +56,11 @@ class Draft:
         self._given = {v.name for v in model.inputs} | set(model.constants)
         self._zeros: dict[tuple[np.dtype, tuple[int, ...]], str] = {}
         self._computed: dict[str, Array | None] = {}
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """Names that must stay."""
+        return frozenset(self._keep) | {v.name for v in self.model.outputs} | frozenset(_captured(self.model.nodes))
 
     @cached_property
     def _used(self) -> set[str]:
@@ -158,7 +163,7 @@ class Draft:
         """The rewritten model, without the nodes that only replaced ones needed."""
         old = self.model.nodes
         if not self._slots:
-            return Rewritten(self.model, tuple((node.index,) for node in old), self.refused)
+            return unchanged(self.model, self.refused)
         needed = set(self.kept) | self._leaves()
         live = []
         for index in range(len(old) - 1, -1, -1):
@@ -193,6 +198,11 @@ class Draft:
             if not any(name in consumers or name in self.kept for name in node.outputs):
                 found.update(name for name in node.outputs if name)
         return found
+
+
+def unchanged(model: Model, refused: Mapping[int, str] | None = None) -> Rewritten:
+    """What a pass returns that found nothing to rewrite."""
+    return Rewritten(model, (), refused or {})
 
 
 def _captured(nodes: Iterable[Node]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Array, Node
+from qrun.ir import Array, Model, Node
 from qrun.ir.schema import DOMAINS
 from qrun.ir.types import DTYPES, NUMBERS, type_name
 from qrun.ops import find
@@ -51,6 +51,11 @@ def dequantized(draft: Draft, node: Node, place: int, dtypes: Sequence[np.dtype]
     if source is None or not is_dequantize(source):
         raise Refused(f"{what} is not dequantized")
     return dequantize_side(draft, source, what, dtypes)
+
+
+def has_quantized(model: Model) -> bool:
+    """Whether there may be a node for which `is_dequantize` or `is_quantize` holds."""
+    return not model.op_types.isdisjoint(("DequantizeLinear", "QuantizeLinear"))
 
 
 def is_dequantize(node: Node) -> bool:

@@ -28,12 +28,13 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
     draft = Draft(model, keep, arith)
     room = LIMIT
     left = LIMIT + sum(array.nbytes for array in model.constants.values())
+    known = {"", *model.constants}.difference(v.name for v in model.defaults)
     for node in model.nodes:
+        if not known.issuperset(node.inputs):
+            continue
         if (node.op_type == "DequantizeLinear" and not dequantize) or any(node.subgraphs):
             continue
         args = [draft.value(name) if name else None for name in node.inputs]
-        if any(a is None and name for a, name in zip(args, node.inputs, strict=True)):
-            continue
         given = sum({id(a): a.nbytes for a in args if a is not None}.values())
         made = evaluate(node, args, arith, min(room + given, left))
         if made is None:
@@ -46,6 +47,7 @@ def fold_constants(model: Model, keep: Iterable[str], arith: Arith, *, dequantiz
         room -= max(0, growth)
         left -= fresh if node.inputs else -fresh
         draft.constants.update((name, _frozen(array)) for name, array in named.items())
+        known.update(named)
         draft.put(node.index)
     return draft.finish()
 

@@ -39,10 +39,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from qrun.ir import Model, Node
 from qrun.ops import Arith
-from qrun.passes._draft import Draft, Refused, Rewritten
+from qrun.passes._draft import Draft, Refused, Rewritten, unchanged
 from qrun.passes._qdq_others import average_pool, binary, concat, global_average_pool, softmax
 from qrun.passes._qdq_output import IntegerOperator, put
 from qrun.passes._qdq_products import conv, gemm, matmul
+from qrun.passes._sides import has_quantized
 
 _FORMS: Mapping[str, Callable[[Draft, Node], IntegerOperator]] = {
     "Conv": conv,
@@ -59,6 +60,8 @@ _FORMS: Mapping[str, Callable[[Draft, Node], IntegerOperator]] = {
 
 def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
     """The model with integer operators for the groups that have one."""
+    if not has_quantized(model):
+        return unchanged(model)
     draft = Draft(model, keep, arith)
     for node in model.nodes:
         form = _FORMS.get(node.op_type) if not node.domain else None

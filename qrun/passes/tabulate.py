@@ -26,7 +26,7 @@ from qrun.ir import Array, Model, Node
 from qrun.ir.schema import OWN
 from qrun.ir.types import DTYPES, NUMBERS
 from qrun.ops import Arith, OpDef, find
-from qrun.passes._draft import Draft, Refused, Rewritten
+from qrun.passes._draft import Draft, Refused, Rewritten, unchanged
 from qrun.passes._evaluate import evaluate
 from qrun.passes._sides import EIGHT, dtype_of, is_dequantize
 
@@ -55,6 +55,9 @@ class _Chain:
 
 def tabulate(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
     """The model with tables for its elementwise functions of 8-bit tensors."""
+    types = {v.dtype for v in model.types.values()} | {array.dtype for array in model.constants.values()}
+    if types.isdisjoint(EIGHT):
+        return unchanged(model)
     return _Tables(Draft(model, keep, arith)).run()
 
 

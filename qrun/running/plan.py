@@ -21,8 +21,9 @@ BACKENDS = ("native", "reference")
 class Step:
     """One node ready to run.
 
-    kwargs: the node's attributes as the kernel takes them.
-    frees:  names of the values that no later step reads.
+    kwargs:   the node's attributes as the kernel takes them.
+    frees:    names of the values that no later step reads.
+    accepted: element types of inputs that the operator takes, as far as they were looked at; shared by its steps.
     """
 
     node: Node
@@ -56,6 +57,7 @@ def plan(model: Model, keep: Iterable[str] = ()) -> Plan:
             raise _unknown_tensor(model, name, known)
     _refuse_unsupported(model)
     last = _last_use(model, kept)
+    accepted: dict[tuple[str, str, int], set[tuple[np.dtype[Any] | None, ...]]] = {}
     steps = []
     for node in model.nodes:
         definition = find(node.domain, node.op_type, node.version)
@@ -64,7 +66,8 @@ def plan(model: Model, keep: Iterable[str] = ()) -> Plan:
             kwargs = definition.bind(node)
         except OperatorError as error:
             raise located(error, model, node, definition) from None
-        steps.append(Step(node, definition, kwargs, definition.formals(node.version), last.get(node.index, ())))
+        seen = accepted.setdefault((node.domain, node.op_type, node.version), set())
+        steps.append(Step(node, definition, kwargs, definition.formals(node.version), last.get(node.index, ()), seen))
     return Plan(model, tuple(steps), kept)
 
 

@@ -240,15 +240,16 @@ class Session:
             return found
 
     def _prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:
-        first = plan(self.model, keep)
-        if not self.fuse:
-            return self._with_kernels(first, {}, {})
         other = self._plans.get((keep, not observe))
         if other is not None and not has_tables(other.plan.model):
             return other
+        first = plan(self.model, keep)
+        if not self.fuse:
+            return self._with_kernels(first, {}, {})
         done = optimize(self.model, frozenset(first.keep), self.arith, tables=not observe)
         reasons = {refusal.index: refusal.reason for refusal in done.refused}
-        return self._with_kernels(plan(done.model, keep), done.groups, reasons)
+        best = first if done.model is self.model else plan(done.model, keep)
+        return self._with_kernels(best, done.groups, reasons)
 
     def _with_kernels(self, plan: Plan, groups: Mapping[int, tuple[int, ...]], reasons: Mapping[int, str]) -> Prepared:
         if self._engine is None:
