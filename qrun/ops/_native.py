@@ -123,6 +123,37 @@ def kernel_of(
     return NativeKernel(run, complete, sections, (Stage(operation, tuple(operands)),))
 
 
+def staged_kernel(
+    site: LoweringContext,
+    stages: Sequence[Stage],
+    shown: Sequence[Operation],
+    complete: Callable[[Any], bool],
+    plain: Callable[[Inputs], bool] | None = None,
+) -> NativeKernel:
+    """The kernel that runs stages one after the other. shown: the operations whose kernel calls a profile names."""
+    from qrun.native.machine.operation import must_reach
+
+    engine = site.engine
+    for stage in stages:
+        result = stage.operation.result
+        nbytes = int(np.prod(result.shape, dtype=np.int64)) * result.dtype.itemsize
+        site.afford(nbytes + 4096)
+        must_reach(stage.operation.tight, nbytes)
+    sections = tuple(
+        NativeSection(s.spec.key(), s.spec.form, s.first, s.channels, s.why) for o in shown for s in o.tight
+    )
+    count = 1 + max(stage.output for stage in stages if isinstance(stage.output, int))
+
+    def run(inputs: Inputs) -> Any:
+        made: dict[int | str, Array] = {}
+        for stage in stages:
+            arrays = [inputs[value] if isinstance(value, int) else made[value] for value in stage.inputs]
+            made[stage.output] = engine.run(stage.operation, [array for array in arrays if array is not None])
+        return made[0] if count == 1 else tuple(made[place] for place in range(count))
+
+    return NativeKernel(run, complete, sections, tuple(stages), plain)
+
+
 def declined(reason: str) -> Exception:
     from qrun.native import Declined
 

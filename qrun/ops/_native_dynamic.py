@@ -12,7 +12,16 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._matmul import matmul_shape
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, Stage, completeness, declined
+from qrun.ops._native import (
+    Inputs,
+    LoweringContext,
+    NativeKernel,
+    NativeSection,
+    Stage,
+    completeness,
+    declined,
+    staged_kernel,
+)
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
@@ -73,6 +82,7 @@ class DynamicProduct:
             raise declined(f"no native {type_name(a.dtype if b.dtype in _EIGHT else b.dtype)} products")
         self.lead = broadcast_shapes(self.left.shape[:-2], self.right.shape[:-2])
         self.k, self.n = self.left.shape[-1], self.right.shape[-1]
+        self.rows = int(np.prod(self.lead, dtype=np.int64)) * self.left.shape[-2]
         self.a_zero = None if places[2] is None else value(site, places[2], lambda z: self.per_row(row(z)))
         self.b_zero = value(site, places[3], lambda z: self.per_column(column(z), np.int32))
 
@@ -155,8 +165,64 @@ def sections_of(matmul: Matmul) -> tuple[NativeSection, ...]:
     return tuple(NativeSection(s.spec.key(), form, s.first, s.channels) for s in matmul.sections)
 
 
+def stacked_kernel(
+    product: DynamicProduct, target: Target | None, complete: Callable[[Array], bool], matrices: int = 1
+) -> NativeKernel | None:
+    """The kernel of a product whose right operand comes with the run, both zero points of one element; None for others.
+
+    matrices: of which each has its own scales. Its results are those of `target`, or the sums.
+    """
+    from qrun.native import Operand, requantization
+    from qrun.native.kernels.results import Results
+    from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
+
+    site, (left, right, *places) = product.site, product.places
+    if (
+        site.fixed[right]
+        or any(product.turned)
+        or product.addends is not None
+        or not product.k * product.n * product.rows
+    ):
+        return None
+    zeros = [_zero_point(site, place) for place in places]
+    if zeros[0] is None or zeros[1] is None:
+        return None
+    results = Results(None, None)
+    if target is not None:
+        results = requantization(site.engine, target, product.n * matrices, *product.bounds())
+    a, b = Operand(product.a.shape, product.a.dtype), Operand(product.b.shape, product.b.dtype)
+    site.afford(product.rows * 8 + product.n * matrices * 8192)
+    stack = Stack(site.engine, a, b, results, matrices)
+    inputs = [[place] if place is not None and isinstance(zero, Operand) else []
+              for place, zero in zip(places, zeros, strict=True)]  # fmt: skip
+    stages = [Stage(Pack(stack, zeros[0]), (right, *inputs[0]), "packed")]
+    terms = zeros[1] != stack.shift
+    if terms:
+        stages.append(Stage(RowTerms(stack, *zeros), (left, *inputs[0], *inputs[1]), "rows"))
+    y_shape = product.shaped(np.broadcast_to(np.int32(0), stack.y_shape)).shape
+    made = StackProduct(stack, terms, y_shape)
+    stages.append(Stage(made, (left, "packed", *["rows"] * terms)))
+    return staged_kernel(site, stages, (made,), complete)
+
+
+def _zero_point(site: LoweringContext, place: int | None) -> Any:
+    """A zero point as the engine takes it: a number, or an operand of one element; None if it has more."""
+    from qrun.native import Operand
+
+    given = None if place is None else site.inputs[place]
+    if given is None:
+        return 0
+    if given.size != 1:
+        return None
+    assert place is not None
+    return int(given.reshape(())) if site.fixed[place] else Operand(given.shape, given.dtype)
+
+
 def sums_kernel(product: DynamicProduct) -> NativeKernel:
     """The kernel of int32 sums."""
+    made = stacked_kernel(product, None, lambda y: not product.wraps)
+    if made is not None:
+        return made
     matmul = product.matmul()
     wraps = product.wraps
     assert product.a_zero is not None
@@ -190,6 +256,9 @@ def quantized_kernel(product: DynamicProduct, target: Target, addend: Array | No
     """The kernel of a requantized product; target.w_scale has 1, N or matrices * N values, the addend is int32 [N]."""
     from qrun.native import requantization
 
+    found = stacked_kernel(product, target, completeness(product.wraps, target), matrices)
+    if found is not None:
+        return found
     results = requantization(product.site.engine, target, product.n * matrices, *product.bounds())
     matmul = product.matmul(results=results, groups=matrices)
     assert product.a_zero is not None

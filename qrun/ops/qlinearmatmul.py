@@ -8,6 +8,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
+from qrun.ir.schema import OWN
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context
 from qrun.ops._exact import DoubleDouble, scale_pair, two_product
@@ -21,7 +22,7 @@ from qrun.ops._matmul import (
     row_param,
 )
 from qrun.ops._narrow import FLOAT8, narrow
-from qrun.ops._native import LoweringContext, NativeKernel, gemm_kernel, native_target
+from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kernel, native_target
 from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
@@ -29,6 +30,8 @@ from qrun.ops._refuse import refuse
 from qrun.shapes import broadcast_shapes
 
 _NAME = "QLinearMatMul"
+_CENTRED = 255
+"""The most that a code can differ from a zero point."""
 
 
 @op("QLinearMatMul", since=10, cost=matmul_macs, computes=Real("MatMul", {"a": "row", "b": "column"}))
@@ -69,6 +72,49 @@ def qlinear_matmul(
         acc = integer_matmul(a, b, c.a_zero, c.b_zero, ctx)
         y = requantize(acc, (c.a_scale, c.b_scale), c.y_scale, c.y_zero, ctx)
     return np.asarray(matmul_shape(y, a, b))
+
+
+@op(
+    "QLinearMatMul",
+    since=1,
+    domain=OWN,
+    cost=matmul_macs,
+    types={
+        "T1": ("int8 uint8", "a a_zero_point"),
+        "T2": ("int8 uint8", "b b_zero_point"),
+        "T3": ("int8 uint8", "y_zero_point"),
+        "T4": ("float", "a_scale b_scale y_scale"),
+    },
+)
+def wide_matmul(
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    *,
+    ctx: Context | None = None,
+) -> Array:
+    """What a MatMul of dequantized tensors becomes whose K is known at run time only: QLinearMatMul without its int32.
+
+    As that of ai.onnx, for 8-bit codes, where K is so small that no sum can leave int32; for a longer K the real value,
+    rounded once in every arithmetic.
+    """
+    ctx = ctx or Context()
+    c = _check(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, ctx)
+    if _fits_int32(a):
+        y = requantize(integer_matmul(a, b, c.a_zero, c.b_zero, ctx), (c.a_scale, c.b_scale), c.y_scale, c.y_zero, ctx)
+    else:
+        y = _real_quotient(_real_matmul(a, c.a_zero, b, c.b_zero, ctx), c.a_scale, c.b_scale, c.y_scale, c.y_zero, ctx)
+    return np.asarray(matmul_shape(y, a, b))
+
+
+def _fits_int32(a: Array) -> bool:
+    """Whether no sum of products of two codes less their zero points leaves int32, a's rows long."""
+    return bool(a.shape[-1] * _CENTRED**2 < 2**31)
 
 
 @frozen
@@ -147,6 +193,14 @@ def _lower(site: LoweringContext) -> NativeKernel:
         lambda zero: column_param(zero, "b_zero_point", b, _NAME),
     )
     return quantized_kernel(product, target, None, matrices)
+
+
+@wide_matmul.native
+def _lower_wide(site: LoweringContext) -> NativeKernel:
+    a = site.inputs[0]
+    if a is not None and a.ndim and not _fits_int32(a):
+        raise declined("its sums may not fit int32")
+    return _lower(site)
 
 
 def _refuse_zero_point(zero: Array, name: str) -> None:

@@ -1,4 +1,8 @@
-"""Conv, MatMul and Gemm of dequantized tensors as QLinearConv, QLinearMatMul and QGemm."""
+"""Conv, MatMul and Gemm of dequantized tensors as QLinearConv, QLinearMatMul and QGemm.
+
+A MatMul of two activations whose K the file does not tell becomes the QLinearMatMul of qrun's own domain, which decides
+when it runs whether sums fit int32.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
+from qrun.ir.schema import OWN
 from qrun.passes._draft import Draft, Refused
 from qrun.passes._qdq_output import IntegerOperator, read_output
 from qrun.passes._sides import QuantizedTensor, dequantize_side, dequantized, is_dequantize, param, per_tensor
@@ -72,11 +77,13 @@ def matmul(draft: Draft, node: Node) -> IntegerOperator:
             raise Refused("B has one scale per column, but is not a matrix")
     if weights is not None and weights.ndim == 2:
         _check_sums(a, b, weights.T, _Bias())
+        known = True
     else:
-        _check_depth(draft, node, a, b)
+        known = _check_depth(draft, node, a, b)
     y = out.side
     inputs = (a.tensor, a.scale, a.zero, b.tensor, b.scale, b.zero, y.scale, y.zero)
-    return IntegerOperator("QLinearMatMul", inputs, out, (a.node.index, b.node.index), {}, "", 10)
+    domain, version = ("", 10) if known else (OWN, 1)
+    return IntegerOperator("QLinearMatMul", inputs, out, (a.node.index, b.node.index), {}, domain, version)
 
 
 def _weights(draft: Draft, side: QuantizedTensor, what: str, channel_axis: int) -> Array:
@@ -144,15 +151,14 @@ def _check_sums(x: QuantizedTensor, w: QuantizedTensor, rows: Array, bias: _Bias
         raise Refused("its sums may not fit int32")
 
 
-def _check_depth(draft: Draft, node: Node, a: QuantizedTensor, b: QuantizedTensor) -> None:
-    """Refused unless K is known, and so small that every sum fits int32."""
+def _check_depth(draft: Draft, node: Node, a: QuantizedTensor, b: QuantizedTensor) -> bool:
+    """Whether K is known; Refused if it is so large that a sum might not fit int32."""
     left, right = (draft.shapes.get(n) or draft.shapes.get(s.tensor) for n, s in zip(node.inputs, (a, b), strict=True))
     depths = [left[-1] if left else None, right[max(-2, -len(right))] if right else None]
     known = [n for n in depths if n is not None]
-    if not known:
-        raise Refused("K is not known, so its sums may not fit int32")
-    if min(known) * _CENTRED**2 > _MOST:
+    if known and min(known) * _CENTRED**2 > _MOST:
         raise Refused("its sums may not fit int32")
+    return bool(known)
 
 
 def _range(dtype: np.dtype) -> tuple[int, int]:

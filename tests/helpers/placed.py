@@ -11,7 +11,7 @@ import qrun
 from helpers.native import OBJECTS, Array, Guarded
 from helpers.support import assert_equal
 from qrun.checking.rules import check
-from qrun.native import Engine, Operation
+from qrun.native import Engine, Operation, PythonStep
 
 UNTOUCHED = 0xA5
 
@@ -87,3 +87,10 @@ def same_everywhere(
         for name, array in want.outputs.items():
             assert_equal(got[name], array, name)
     return watched
+
+
+def elsewhere(session: qrun.Session) -> list[Any]:
+    """The steps of the session's programs that Python runs."""
+    compiled = [made for p in session._plans.values() if p.programs for made in p.programs._made.values() if made]
+    assert compiled, "no program was made"
+    return [item for c in compiled for item in c.program.items if isinstance(item, PythonStep) and item.outputs]

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.native import ISAS, OBJECTS, engine, every_isa
-from helpers.placed import run_placed
+from helpers.placed import elsewhere, run_placed
 from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
-from qrun.native import Operand, PythonStep, Undecided
+from qrun.native import Operand, Undecided
 from qrun.native.kernels.ranges import Parameters, Quantized, Range
 from qrun.native.kernels.sums import Starts
 from qrun.ops._dynamic import range_parameters
@@ -38,13 +38,6 @@ def chain(
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     graph = helper.make_graph(nodes, "g", [x], outputs, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-
-
-def elsewhere(session: qrun.Session) -> list[Any]:
-    """The steps of the session's programs that Python runs."""
-    compiled = [made for p in session._plans.values() if p.programs for made in p.programs._made.values() if made]
-    assert compiled, "no program was made"
-    return [item for c in compiled for item in c.program.items if isinstance(item, PythonStep) and item.outputs]
 
 
 def same(model: ModelProto, shape: tuple[int, ...], names: list[str] | None = None, **options: Any) -> qrun.Session:

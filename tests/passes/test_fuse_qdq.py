@@ -130,6 +130,23 @@ def test_matmul(seed: int) -> None:
     check(g, "QLinearMatMul", f"seed {seed}", exactly)
 
 
+@pytest.mark.parametrize("k", [1, 7, 33025, 33026, 40000])
+@pytest.mark.parametrize("kinds", [(U8, U8), (S8, U8)])
+def test_matmul_whose_depth_the_run_tells(k: int, kinds: tuple[Any, Any]) -> None:
+    """Sums that leave int32 where codes are extreme, from K = 33026 on."""
+    rng = np.random.default_rng(k)
+    g = Graph()
+    ends = [(0, np.iinfo(kind).max, np.iinfo(kind).min) for kind in kinds]
+    a, b = (
+        g.dq(g.feed(np.full(shape, end[1], kind), [None, None]), F(0.5), kind(end[2]))
+        for shape, kind, end in zip(((2, k), (k, 3)), kinds, ends, strict=True)
+    )
+    for array in g.feeds.values():
+        array[tuple(rng.integers(0, n) for n in array.shape)] = 3
+    g.output(g.q(g.node("MatMul", a, b), F(k * 100.3), U8(7)))
+    check(g, "QLinearMatMul", f"K = {k}", False)
+
+
 @seeds(20)
 @pytest.mark.parametrize("op_type", ["Add", "Mul"])
 def test_binary(seed: int, op_type: str) -> None:

@@ -26,7 +26,8 @@ ARGUMENTS = (
     "x*", "padding*", "offsets*", "weights*", "bias*", "constants*", "y*",
     "x_image", "y_image", "y_row", "last_row", "blocks", "taps", "depth",
     "panels", "chunks", "chunk", "tiles", "mask", "zero_point!",
-    "group_panels", "x_group", "y_group", "chunk_step", "panel_step",
+    "group_panels", "x_group", "y_group", "weights_group", "bias_group", "constants_group",
+    "chunk_step", "panel_step", "rows*", "rows_group",
 )  # fmt: skip
 """One 8-byte word each.
 
@@ -38,8 +39,10 @@ depth        k-steps of 4 * unroll bytes per tap
 chunks, chunk     parts of the rows a panel's work is cut into, and blocks in each
 tiles        images * panels * chunks
 mask         lanes of a group's very last vector that exist
-group_panels panels of a group; x_group, y_group: bytes from one group's channels to the next one's
+group_panels panels of a group; x_group, y_group: bytes from one group's channels to the next one's; so with weights_group,
+             bias_group and constants_group
 chunk_step, panel_step  tile // step, modulo their number, is the tile's chunk or panel
+rows         int32, added to all sums of a row; rows_group: bytes from one group's to the next one's (operands ``rows``)
 """
 
 _FLIP = -0x7F7F7F80
@@ -77,31 +80,39 @@ class DenseEmitter(KernelEmitter):
         first, end = chunk.part(a.chunk, a.blocks)
         channels = spec.vectors * self.isa.lanes
         x = a.x + image * a.x_image + group * a.x_group
-        matrix = a.weights + panel * self.panel_weights
-        bias = a.bias + panel * (4 * channels)
-        constants = a.constants + panel * self.epilogue.panel_bytes()
+        matrix = a.weights + group * a.weights_group + place * self.panel_weights
+        bias = a.bias + group * a.bias_group + place * (4 * channels)
+        constants = a.constants + group * a.constants_group + place * self.epilogue.panel_bytes()
         y = a.y + image * a.y_image + group * a.y_group
         y = y + place * (channels * (4 if spec.out == "i32" else 1))
         self.epilogue.set_panel((place + 1).test("eq", a.group_panels))
         with w.repeat("block", "block_end", "%more_blocks", end, [Carry("%m", first, "%m1", 1)]) as (m,):
             offsets = a.offsets + m * (a.taps * (4 * spec.rows))
-            start = [(bias + j * self.bytes).load(self.kind, 16) for j in range(spec.vectors)]
+            row = (m * spec.rows).least(a.last_row)
+            start = self._starts(bias, a.rows + group * a.rows_group + row * 4)
             fetch = []
             if spec.prefetch:
                 turns = a.taps * a.depth
                 done = (m - first) * turns * (64 * spec.prefetch)
                 fetch = [matrix + self.panel_weights + done]
             sums = self._taps(x, offsets, matrix, start, fetch)
-            row = (m * spec.rows).least(a.last_row)
             self.epilogue.store_block(sums, constants, y + row * a.y_row, a.y_row)
 
+    def _starts(self, bias: Value, rows: Value) -> dict[tuple[int, int], Value]:
+        """What the sums of a block start from. rows: where the value is that is added to all of the first row."""
+        columns = [(bias + j * self.bytes).load(self.kind, 16) for j in range(self.spec.vectors)]
+        if self.spec.operands != "rows":
+            return {(i, j): columns[j] for i, j in self.cells}
+        added = [(rows + 4 * i).load("i32", 4).splat(self.isa.lanes) for i in range(self.spec.rows)]
+        return {(i, j): columns[j] + added[i] for i, j in self.cells}
+
     def _taps(
-        self, x: Value, offsets: Value, matrix: Value, start: list[Value], fetch: list[Value]
+        self, x: Value, offsets: Value, matrix: Value, start: dict[tuple[int, int], Value], fetch: list[Value]
     ) -> list[list[Value]]:
-        """A block's sums, from those that each row starts with. fetch: what to ask the memory for, if anything."""
+        """A block's sums, from what they start with. fetch: what to ask the memory for, if anything."""
         w, a, spec, zero = self.w, self.a, self.spec, self.w.value("i64", 0)
         carried = [Carry("%t", zero, "%t1", 1), Carry("%o", offsets, "%o1", 4 * spec.rows), Carry("%b", matrix, "%b1")]
-        carried += [Carry(f"%tap_{i}_{j}", start[j], f"%next_{i}_{j}") for i, j in self.cells]
+        carried += [Carry(f"%tap_{i}_{j}", start[i, j], f"%next_{i}_{j}") for i, j in self.cells]
         carried += [Carry("%f", place, "%f1") for place in fetch]
         with w.repeat("tap", "finish", "%more_taps", a.taps, carried) as (_, place, matrix, *held):
             rows = [row_at(x, place + 4 * i, a.padding) for i in range(spec.rows)]

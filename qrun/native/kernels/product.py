@@ -11,7 +11,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.dense import ARGUMENTS
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import MAGIC_BITS, KernelSpec
+from qrun.native.emit.spec import BYTES, MAGIC_BITS, KernelSpec
 from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.results import Results
 from qrun.native.machine.call import KernelCall, struct
@@ -117,6 +117,8 @@ class Product:
             words = {
                 "taps": len(taps), "depth": steps // unroll, "panels": len(pick), "group_panels": panels,
                 "x_group": self.layout.k, "y_group": each * self.results.size,
+                "weights_group": packed.nbytes // groups, "bias_group": 4 * width * panels,
+                "constants_group": BYTES[form] * width * panels,
             }  # fmt: skip
             reads = taps, 4 * steps, (groups - 1) * self.layout.k
             work = Work(len(pick), macs, chunk)
@@ -140,20 +142,7 @@ class Product:
 
     def panels(self, channels: int, groups: int) -> list[tuple[int, int, int, str]]:
         """Runs of a group's panels that share a kernel: (first channel, vectors, panels, form)."""
-        runs: list[tuple[int, int, int, str]] = []
-        left, first = -(-channels // self.isa.lanes), 0
-        while left:
-            vectors = min(self.isa.vectors, left)
-            end = first + vectors * self.isa.lanes
-            own = [np.arange(g * channels + first, g * channels + min(end, channels)) for g in range(groups)]
-            form = self.results.form(np.concatenate(own))
-            if runs and runs[-1][1::2] == (vectors, form):
-                start, _, panels, _ = runs.pop()
-                runs.append((start, vectors, panels + 1, form))
-            else:
-                runs.append((first, vectors, 1, form))
-            first, left = end, left - vectors
-        return runs
+        return panel_runs(self.isa, self.results, channels, groups)
 
     def bias(self, form: str, pick: Ints) -> np.ndarray[Any, Any]:
         """What the sums of these channels start from, 0 where there is none (-1)."""
@@ -228,6 +217,24 @@ class Product:
             self.results.why(spec.form, pick[pick >= 0]),
             scratch,
         )
+
+
+def panel_runs(isa: Isa, results: Results, channels: int, groups: int) -> list[tuple[int, int, int, str]]:
+    """Runs of panels that share a kernel, of so many channels in each group: first channel, vectors, panels, form."""
+    runs: list[tuple[int, int, int, str]] = []
+    left, first = -(-channels // isa.lanes), 0
+    while left:
+        vectors = min(isa.vectors, left)
+        end = first + vectors * isa.lanes
+        own = [np.arange(g * channels + first, g * channels + min(end, channels)) for g in range(groups)]
+        form = results.form(np.concatenate(own))
+        if runs and runs[-1][1::2] == (vectors, form):
+            start, _, panels, _ = runs.pop()
+            runs.append((start, vectors, panels + 1, form))
+        else:
+            runs.append((first, vectors, 1, form))
+        first, left = end, left - vectors
+    return runs
 
 
 def lanes_of(first: int, count: int, channels: int, start: int = 0) -> Ints:

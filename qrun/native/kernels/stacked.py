@@ -1,0 +1,288 @@
+"""Planned products of two operands that are both known at run time only: stacks of matrices, packed in each run.
+
+Which matrices meet, how the right ones are packed and where is decided here, for known shapes; `pack`, `row_terms` and
+`dense` kernels do it. How the zero points come into the sums stands in emit/stack.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.native.emit.dense import ARGUMENTS
+from qrun.native.emit.spec import BYTES, MAGIC_BITS, KernelSpec
+from qrun.native.emit.stack import PACK, ROW_TERMS
+from qrun.native.errors import Declined
+from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
+from qrun.native.kernels.product import TABLE_ROWS, lanes_of, panel_runs
+from qrun.native.kernels.results import Results
+from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.engine import Engine, address
+from qrun.native.machine.memory import aligned
+from qrun.native.machine.operation import Operand, Order, Planned, share, size
+from qrun.native.proof.fold import wrapped
+from qrun.shapes import broadcast_shapes
+
+Array = np.ndarray[Any, Any]
+Zero = Operand | int
+"""A zero point: an 8-bit operand of one element, or its value."""
+_EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
+_TYPES = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
+_RESULTS: dict[str, np.dtype[Any]] = {"u8": np.dtype(np.uint8), "s8": np.dtype(np.int8), "i32": np.dtype(np.int32)}
+_INT32 = np.dtype(np.int32)
+_FLIP = 0x80808080
+_CALLS = 1 << 10
+
+
+@frozen
+class PanelRun:
+    """Columns that share a kernel: the first one, vectors of a panel, panels, form; and in the bytes of what is packed,
+    where their weights and their start values begin, each matrix after the other."""
+
+    first: int
+    vectors: int
+    panels: int
+    form: str
+    weights: int
+    starts: int
+
+
+@frozen
+class Meeting:
+    """`count` products in a row: the left, the right and the resulting matrix of the first, and steps of the first two."""
+
+    count: int
+    left: int
+    right: int
+    result: int
+    left_step: int
+    right_step: int
+
+
+class Stack:
+    """The products a [..., M, K] x b [..., K, N] of 8-bit codes, whose leading axes broadcast, K at least 1.
+
+    results: what becomes of the sums: of one channel per column, or one per column of every right matrix.
+
+    Raises Declined for more than a thousand different pairings.
+    """
+
+    def __init__(self, engine: Engine, a: Operand, b: Operand, results: Results, matrices: int = 1) -> None:
+        if a.dtype not in _EIGHT or b.dtype not in _EIGHT:
+            raise Declined("not 8-bit operands")
+        self.engine, self.a, self.b, self.results = engine, a, b, results
+        left = a.shape if len(a.shape) > 1 else (1, *a.shape)
+        right = b.shape if len(b.shape) > 1 else (*b.shape, 1)
+        self.lead = broadcast_shapes(left[:-2], right[:-2])
+        (self.m, self.k), self.n = left[-2:], right[-1]
+        self.y_shape = (*self.lead, self.m, self.n)
+        if not self.k or not size(self.y_shape):
+            raise Declined("an empty product")
+        self.rows = size(left[:-1])
+        self.count, self.matrices = size(right[:-2]), matrices
+        self.unroll, self.quads = unroll_for(self.k)
+        self.meetings = tuple(self._meet(left[:-2], right[:-2]))
+        if len(self.meetings) > _CALLS:
+            raise Declined(f"more than {_CALLS} pairings of matrices")
+        self.panels, self.packed = self._panels()
+        self.shift = 128 if b.dtype == np.uint8 else 0
+
+    def _meet(self, left: Sequence[int], right: Sequence[int]) -> Iterator[Meeting]:
+        """Which matrices meet; products with one right matrix for all are one product of more rows."""
+        if self.count == 1:
+            self.m *= size(self.lead)
+            yield Meeting(1, 0, 0, 0, 0, 0)
+            return
+        lefts, rights = (np.broadcast_to(np.arange(size(s)).reshape(s), self.lead).reshape(-1) for s in (left, right))
+        steps = np.stack([np.diff(lefts), np.diff(rights)], axis=1).tolist()
+        first = 0
+        while first < len(lefts):
+            end = first + 1
+            while end < len(lefts) and steps[end - 1] == steps[first]:
+                end += 1
+            step = steps[first] if end - first > 1 else (0, 0)
+            yield Meeting(end - first, int(lefts[first]), int(rights[first]), first, *step)
+            first = end
+
+    def _panels(self) -> tuple[tuple[PanelRun, ...], int]:
+        """The panels, and how many bytes all packed matrices take."""
+        runs = panel_runs(self.engine.isa, self.results, self.n, self.matrices)
+        lanes, at = self.engine.isa.lanes, 0
+        weights: list[int] = []
+        starts: list[int] = []
+        for places, each in ((weights, 4 * self.quads), (starts, 4)):
+            for _, vectors, panels, _ in runs:
+                places.append(at)
+                at += -(-self.count * panels * vectors * lanes * each // 64) * 64
+        return tuple(PanelRun(*run, w, s) for run, w, s in zip(runs, weights, starts, strict=True)), at
+
+    @property
+    def result(self) -> Operand:
+        return Operand(self.y_shape, _RESULTS[self.results.out])
+
+
+def _zero(zero: Zero, name: str) -> tuple[str, int, tuple[Operand, ...]]:
+    """`name` if the zero point is an operand; its value if not; the operand."""
+    return ("", zero, ()) if isinstance(zero, int) else (name, 0, (zero,))
+
+
+class Pack(Planned):
+    """b, and perhaps the zero point of a, to what a StackProduct reads. addend: int32 [N], added to all sums."""
+
+    order: Order = "plain"
+
+    def __init__(self, stack: Stack, zero: Zero, addend: Array | None = None) -> None:
+        super().__init__()
+        self.stack, self.zero, self.addend = stack, zero, addend
+        self.operands = (stack.b, *_zero(zero, "")[2], Operand((stack.packed,), np.dtype(np.uint8)))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        return tuple(self._call(panels) for panels in self.stack.panels)
+
+    def _first(self, panels: PanelRun) -> Array:
+        """What the start values of these panels begin with."""
+        width = panels.panels * panels.vectors * self.stack.engine.isa.lanes
+        made = np.zeros(width, np.int64)
+        if self.addend is not None:
+            own = self.addend[panels.first : panels.first + width]
+            made[: len(own)] = own
+        held = aligned(width, np.int32)
+        held[...] = wrapped(made + (MAGIC_BITS if panels.form == "y32" else 0))
+        return held
+
+    def _call(self, panels: PanelRun) -> KernelCall:
+        stack, isa = self.stack, self.stack.engine.isa
+        named, value, given = _zero(self.zero, "zero")
+        signed = stack.a.dtype == np.int8
+        spec = KernelSpec("pack", isa.name, 4, panels.vectors, 1, "pack", "i8", bool(signed), operands=named)
+        tiles = stack.count * panels.panels
+        words = {
+            **dict.fromkeys(PACK, 0), "b*": panels.first, "weights*": panels.weights, "starts*": panels.starts,
+            "matrix": stack.k * stack.n, "line": stack.n, "depth": stack.k, "quads": stack.quads, "panels": panels.panels,
+            "tiles": tiles, "factor!": value + isa.shift(bool(signed)), "flip!": _FLIP if stack.shift else 0,
+        }  # fmt: skip
+        first = self._first(panels)
+        over = panels.first + panels.panels * panels.vectors * isa.lanes - stack.n
+        result = 1 + len(given)
+        pointers = [("b*", 0), ("weights*", result), ("starts*", result), *[("zero*", 1)] * len(given)]
+        return KernelCall(
+            spec, stack.engine.kernels.get(spec), struct(PACK, words, {"first*": first}),
+            tuple((PACK.index(name), place) for name, place in pointers),
+            (size(stack.b.shape) + max(over, 0), *[1] * len(given), stack.packed), tiles, keep=(first,),
+        )  # fmt: skip
+
+
+class RowTerms(Planned):
+    """What the rows of a add to the sums, for zero points of which some are known: int32 [rows of a]."""
+
+    order: Order = "plain"
+
+    def __init__(self, stack: Stack, a_zero: Zero, b_zero: Zero) -> None:
+        super().__init__()
+        self.stack, self.zeros = stack, (a_zero, b_zero)
+        given = tuple(operand for zero in self.zeros for operand in _zero(zero, "")[2])
+        self.operands = (stack.a, *given, Operand((stack.rows,), _INT32))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        stack, engine = self.stack, self.stack.engine
+        (a, a_value, a_given), (b, b_value, b_given) = (_zero(z, n) for z, n in zip(self.zeros, "ab", strict=True))
+        spec = KernelSpec("row_terms", engine.isa.name, 1, 1, 1, _TYPES[stack.b.dtype], "i32",
+                          bool(stack.a.dtype == np.int8), operands=a + b)  # fmt: skip
+        chunk = share(stack.rows, stack.k, engine.threads)
+        words = {
+            **dict.fromkeys(ROW_TERMS, 0), "rows": stack.rows, "depth": stack.k, "chunk": chunk,
+            "tiles": -(-stack.rows // chunk), "a_value!": a_value, "b_value!": b_value, "shift!": stack.shift,
+        }  # fmt: skip
+        names = ["a*", *["a_zero*"] * len(a_given), *["b_zero*"] * len(b_given), "y*"]
+        return (
+            KernelCall(
+                spec, engine.kernels.get(spec), struct(ROW_TERMS, words, {}),
+                tuple((ROW_TERMS.index(name), place) for place, name in enumerate(names)),
+                (stack.rows * stack.k, *[1] * (len(names) - 2), 4 * stack.rows), words["tiles"],
+            ),
+        )  # fmt: skip
+
+
+class StackProduct(Planned):
+    """a, what Pack made of b, and perhaps RowTerms to the stack's results."""
+
+    order: Order = "plain"
+
+    def __init__(self, stack: Stack, terms: bool, y_shape: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.stack, self.terms = stack, terms
+        y = stack.result if y_shape is None else Operand(tuple(y_shape), stack.result.dtype)
+        packed, rows = Operand((stack.packed,), np.dtype(np.uint8)), Operand((stack.rows,), _INT32)
+        self.operands = (stack.a, packed, *[rows] * terms, y)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        return tuple(call for panels in self.stack.panels for call in self._calls(panels))
+
+    def _calls(self, panels: PanelRun) -> Iterator[KernelCall]:
+        """One for each run of products, of this run of panels."""
+        stack, isa, kernels = self.stack, self.stack.engine.isa, self.stack.engine.kernels
+        rows = min(TABLE_ROWS if panels.form == "table" else isa.rows[panels.vectors], stack.m)
+        out, signed = stack.results.out, bool(stack.a.dtype == np.int8)
+        spec = KernelSpec("dense", isa.name, rows, panels.vectors, stack.unroll, panels.form, out, signed,
+                          operands="rows" if self.terms else "")  # fmt: skip
+        kernel = kernels.get(spec)
+        itemsize, width = stack.results.size, panels.vectors * isa.lanes
+        channels = min(panels.panels * width, stack.n - panels.first)
+        offsets = Layout(1, np.arange(stack.m)[:, None] * stack.k, stack.k, 0, 0, stack.n * itemsize, stack.k)
+        table = offsets.table(rows, [0])
+        constants = self._constants(panels, width)
+        known = {
+            **dict.fromkeys(ARGUMENTS, 0), "y_row": stack.n * itemsize, "last_row": stack.m - rows, "taps": 1,
+            "blocks": -(-stack.m // rows), "depth": stack.quads // stack.unroll, "group_panels": panels.panels,
+            "mask": (1 << (channels - 1) % isa.lanes + 1) - 1, "zero_point!": stack.results.zero_point,
+            "y_group": stack.m * stack.n * itemsize,
+        }  # fmt: skip
+        for meeting in stack.meetings:
+            words = {**known, **self._words(panels, meeting, width, rows)}
+            arguments = struct(ARGUMENTS, words, {"offsets*": table})
+            arguments[ARGUMENTS.index("constants*")] += address(constants)
+            places = {"x*": 0, "weights*": 1, "bias*": 1, "y*": len(self.operands) - 1}
+            places |= {"rows*": 2} if self.terms else {}
+            pointers = tuple((ARGUMENTS.index(name), place) for name, place in places.items())
+            yield KernelCall(
+                spec, kernel, arguments, pointers, self._extents(meeting, panels, channels), words["tiles"],
+                panels.first, channels, (table, constants),
+                stack.results.why(panels.form, lanes_of(panels.first, channels, stack.n)),
+            )  # fmt: skip
+
+    def _constants(self, panels: PanelRun, width: int) -> Array:
+        """Of the panels' channels, of each right matrix if they differ."""
+        stack = self.stack
+        pick = [lanes_of(panels.first, panels.panels * width, stack.n, g * stack.n) for g in range(stack.matrices)]
+        return stack.results.constants(panels.form, np.concatenate(pick).reshape(-1, width))
+
+    def _words(self, panels: PanelRun, meeting: Meeting, width: int, rows: int) -> Mapping[str, int]:
+        """Where the operands of these products lie, and how they are cut into tiles."""
+        stack, engine = self.stack, self.stack.engine
+        itemsize, walks = stack.results.size, meeting.count * panels.panels
+        blocks = -(-stack.m // rows)
+        matrix, starts = panels.panels * 4 * stack.quads * width, panels.panels * 4 * width
+        constants = panels.panels * BYTES[panels.form] * width if stack.matrices > 1 else 0
+        chunk = chunk_blocks(blocks, walks, stack.quads * 4 * rows * width, engine.threads, engine.isa.lanes)
+        chunks = -(-blocks // chunk)
+        return {
+            "x*": meeting.left * stack.m * stack.k, "x_group": meeting.left_step * stack.m * stack.k,
+            "y*": meeting.result * stack.m * stack.n * itemsize + panels.first * itemsize,
+            "weights*": panels.weights + meeting.right * matrix, "weights_group": meeting.right_step * matrix,
+            "bias*": panels.starts + meeting.right * starts, "bias_group": meeting.right_step * starts,
+            "constants*": meeting.right * constants, "constants_group": meeting.right_step * constants,
+            "rows*": 4 * meeting.left * stack.m, "rows_group": 4 * meeting.left_step * stack.m,
+            "panels": walks, "chunks": chunks, "chunk": chunk, "tiles": walks * chunks, "chunk_step": 1, "panel_step": chunks,
+        }  # fmt: skip
+
+    def _extents(self, meeting: Meeting, panels: PanelRun, channels: int) -> tuple[int, ...]:
+        stack = self.stack
+        last = meeting.left + (meeting.count - 1) * max(meeting.left_step, 0)
+        # Rows are read in whole quads, the last one beyond its end.
+        read = (last + 1) * stack.m * stack.k - stack.k + 4 * stack.quads
+        end = (meeting.result + meeting.count) * stack.m * stack.n - stack.n + panels.first + channels
+        rows = [4 * stack.rows] if self.terms else []
+        return (read, stack.packed, *rows, end * stack.results.size)

@@ -1,0 +1,156 @@
+"""Products of two operands that come with the run: kernels against exact numbers, nodes and programs against the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import ISAS, OBJECTS, Array, codes, engine, every_isa, thin
+from helpers.placed import elsewhere, run_placed
+from helpers.support import assert_equal
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.native import Operand, Target, requantization
+from qrun.native.kernels.results import Results
+from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
+
+F = np.float32
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+PROTO = {"u8": TensorProto.UINT8, "s8": TensorProto.INT8}
+SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((1, 1), (1, 1)), ((5, 7), (7, 9)), ((2, 6, 33), (2, 33, 17)), ((2, 3, 10, 64), (2, 1, 64, 70)), ((1, 17), (4, 17, 100)),
+    ((2, 3, 4, 5), (3, 5, 6)), ((3, 1, 4, 5), (1, 6, 5, 16)), ((2, 1, 2, 3, 8), (1, 2, 1, 8, 20)), ((8,), (8, 3)),
+    ((4, 8), (8,)), ((8,), (8,)), ((3, 8), (2, 8, 130)), ((12, 40, 52), (12, 52, 64)), ((3, 30, 4), (4, 24)), ((7, 6), (1, 1, 6, 2)),
+]  # fmt: skip
+
+
+def operand(array: Array) -> Operand:
+    return Operand(array.shape, array.dtype)
+
+
+def run(native: Any, a: Array, b: Array, zeros: tuple[Any, Any], results: Results, addend: Any, at_end: bool) -> Array:
+    """Zero points: arrays that come with the run, or numbers."""
+    given = [operand(zero) if isinstance(zero, np.ndarray) else zero for zero in zeros]
+    more = [[zero] if isinstance(zero, np.ndarray) else [] for zero in zeros]
+    stack = Stack(native, operand(a), operand(b), results)
+    packed = run_placed(native, Pack(stack, given[0], addend), [b, *more[0]], (0,) * (2 + len(more[0])), at_end)
+    rows = run_placed(
+        native, RowTerms(stack, *given), [a, *more[0], *more[1]], (0,) * (2 + len(more[0] + more[1])), at_end
+    )
+    return run_placed(native, StackProduct(stack, True), [a, packed, rows], (0,) * 4, at_end)
+
+
+@thin(*range(2 * len(SHAPES)), best=1, other=3, name="which", products=True)
+def test_sums_and_codes_are_exact(isa: str, which: int) -> None:
+    rng = np.random.default_rng(which)
+    (left, right), at_end = SHAPES[which // 2], bool(which % 2)
+    for number in range(4):
+        kinds = ("u8", "s8")[number % 2], ("u8", "s8")[number // 2]
+        a, b = codes(rng, left, kinds[0]), codes(rng, right, kinds[1])
+        zeros = [codes(rng, (1,) * (number % 2), kind) for kind in kinds]
+        known = tuple(int(zero.reshape(())) if rng.random() < 0.5 else zero for zero in zeros)
+        native = engine(isa, 1 + 2 * (number == 3))
+        n = b.shape[-1] if b.ndim > 1 else 1
+        addend = rng.integers(-(2**31), 2**31, n).astype(np.int32) if number % 3 == 1 else None
+        matrices = (x.astype(np.int64) - int(z.reshape(())) for x, z in zip((a, b), zeros, strict=True))
+        sums = np.matmul(*matrices)
+        shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2] if a.ndim > 1 else 1, n)
+        sums = sums.reshape(shape)
+        wide = sums if addend is None else sums + addend
+        assert_equal(run(native, a, b, known, Results(None, None), addend, at_end), wide.astype(np.int32))
+        reach = 255 * 255 * a.shape[-1]
+        target = Target(F(1), np.ones(1, F), F(reach / 300), "u8", 101, "exact")
+        results = requantization(native, target, n, -reach, reach)
+        want = np.clip(np.rint(sums / np.float64(F(reach / 300))) + 101, 0, 255).astype(np.uint8)
+        assert_equal(run(native, a, b, known, results, None, at_end), want)
+
+
+def node(op: str, kinds: tuple[str, str], zeros: tuple[Any, Any], fed: str) -> ModelProto:
+    """One product; the zero points whose letters are in `fed` are inputs."""
+    values = [helper.make_tensor_value_info(name, PROTO[kind], None) for name, kind in zip("ab", kinds, strict=True)]
+    tensors = []
+    for name, kind, zero in zip("ab", kinds, zeros, strict=True):
+        if name in fed:
+            values.append(helper.make_tensor_value_info(f"{name}z", PROTO[kind], None))
+        else:
+            tensors.append(numpy_helper.from_array(zero, f"{name}z"))
+    names = ["a", "b", "az", "bz"]
+    if op == "QLinearMatMul":
+        names = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
+        tensors += [numpy_helper.from_array(np.array(v, F), n) for n, v in (("as", 0.02), ("bs", 0.03), ("ys", 3.3))]
+        tensors.append(numpy_helper.from_array(np.array(100, np.uint8), "yz"))
+    out = helper.make_tensor_value_info("y", TensorProto.INT32 if op == "MatMulInteger" else TensorProto.UINT8, None)
+    graph = helper.make_graph([helper.make_node(op, names, ["y"])], "g", values, [out], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("fed", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("op", ["MatMulInteger", "QLinearMatMul"])
+def test_nodes_whose_shapes_change_from_run_to_run(op: str, fed: str, threads: int) -> None:
+    rng = np.random.default_rng(7)
+    for kinds in (("u8", "u8"), ("s8", "u8"), ("u8", "s8"), ("s8", "s8")):
+        zeros = codes(rng, (), kinds[0]), codes(rng, (), kinds[1])
+        model = node(op, kinds, zeros, fed)
+        session, reference = (
+            qrun.Session(model, cache=OBJECTS, threads=threads),
+            qrun.Session(model, backend="reference"),
+        )
+        for left, right in (*SHAPES, *SHAPES[::-1]):
+            for _ in range(2):
+                feeds = {"a": codes(rng, left, kinds[0]), "b": codes(rng, right, kinds[1])}
+                feeds |= {
+                    f"{name}z": codes(rng, (), kind) for name, kind in zip("ab", kinds, strict=True) if name in fed
+                }
+                assert_equal(session.run(feeds)["y"], reference.run(feeds)["y"], f"{kinds} {left} {right}")
+        assert elsewhere(session) == []
+
+
+def test_products_without_elements() -> None:
+    model = node("MatMulInteger", ("u8", "s8"), (np.uint8(3), np.int8(2)), "")
+    session, reference = qrun.Session(model, cache=OBJECTS), qrun.Session(model, backend="reference")
+    for left, right in (((2, 0), (0, 3)), ((0, 4), (4, 3)), ((2, 4), (4, 0)), ((0, 2, 4), (1, 4, 3))):
+        feeds = {"a": np.ones(left, np.uint8), "b": np.ones(right, np.int8)}
+        for _ in range(3):
+            assert_equal(session.run(feeds)["y"], reference.run(feeds)["y"], f"{left} {right}")
+
+
+@every_isa
+def test_attention(isa: str) -> None:
+    """QDQ with dynamic axes: products, softmax and transposes; no step needs Python, whatever the length of a run."""
+    rng = np.random.default_rng(8)
+    nodes, tensors = (
+        [],
+        [numpy_helper.from_array(np.array(s, F), f"s{i}") for i, s in enumerate((0.03, 0.05, 1 / 255, 0.02))],
+    )
+    tensors += [numpy_helper.from_array(np.array(z, np.uint8), f"z{z}") for z in (0, 119, 128, 131)]
+
+    def made(op: str, inputs: list[str], **attributes: Any) -> str:
+        nodes.append(helper.make_node(op, inputs, [f"t{len(nodes)}"], **attributes))
+        return f"t{len(nodes) - 1}"
+
+    def coded(x: str, scale: str, zero: str) -> str:
+        return made("DequantizeLinear", [made("QuantizeLinear", [x, scale, zero]), scale, zero])
+
+    q, k, v = (coded(name, "s0", zero) for name, zero in zip("qkv", ("z119", "z128", "z131"), strict=True))
+    scores = coded(made("MatMul", [q, made("Transpose", [k], perm=[0, 1, 3, 2])]), "s1", "z119")
+    shares = coded(made("Softmax", [scores], axis=-1), "s2", "z0")
+    last = coded(made("MatMul", [shares, v]), "s3", "z131")
+    values = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["B", "H", "S" if n == "q" else "T", 24]) for n in "qkv"
+    ]
+    graph = helper.make_graph(
+        nodes, "g", values, [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)], tensors
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session, reference = (
+        qrun.Session(model, cache=OBJECTS, isa=isa, threads=2),
+        qrun.Session(model, backend="reference", fuse=True),
+    )
+    for b, h, s, t in ((1, 2, 5, 5), (2, 3, 17, 17), (1, 1, 1, 40), (2, 2, 33, 7)):
+        for _ in range(2):
+            feeds = {n: rng.normal(0, 1.5, (b, h, s if n == "q" else t, 24)).astype(F) for n in "qkv"}
+            assert_equal(session.run(feeds)[last], reference.run(feeds)[last], f"{b, h, s, t}")
+    assert elsewhere(session) == []
