@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     )
     from qrun.ir import Model, Node, TensorType
     from qrun.ir.load import load
-    from qrun.running.session import NodeEvent, Profile, RunResult, Session
+    from qrun.running.profiling import Profile
+    from qrun.running.session import NodeEvent, RunResult, Session
 
 __version__ = "0.1.0"
 
@@ -78,7 +79,7 @@ _HOME = {
                      "UnsupportedError"), "qrun.errors"),
     "Model": "qrun.ir", "Node": "qrun.ir", "TensorType": "qrun.ir", "load": "qrun.ir.load",
     "Finding": "qrun.checking.rules", "check": "qrun.checking.rules",
-    "NodeEvent": "qrun.running.session", "Profile": "qrun.running.session", "RunResult": "qrun.running.session", "Session": "qrun.running.session",
+    "NodeEvent": "qrun.running.session", "Profile": "qrun.running.profiling", "RunResult": "qrun.running.session", "Session": "qrun.running.session",
 }  # fmt: skip
 
 

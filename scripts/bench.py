@@ -161,7 +161,7 @@ def time_cases(bench: Bench, options: argparse.Namespace, results: list[dict[str
 def instruction_set() -> tuple[str, str]:
     """qrun's best instruction set here, and the name of its dot product; empty if there is none."""
     try:
-        from qrun.native import available
+        from qrun.native.emit.isa import available
         from qrun.native.emit.peak import INSTRUCTIONS
 
         isas = available()

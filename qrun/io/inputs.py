@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from qrun.errors import CallError
-from qrun.io import arrays, inline
+from qrun.io import arrays
 from qrun.io.feeds import check_feeds, unknown_input
 from qrun.io.inputerrors import IMAGES, how_to_write, image, no_file, twice, unknown_key, what_inside
-from qrun.io.randoms import random_feeds
 from qrun.io.sizes import fixed_sizes
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import describe
@@ -80,6 +79,8 @@ class _Reader:
             self.path(spec)
 
     def named(self, name: str, rest: str) -> None:
+        from qrun.io import inline
+
         value = inline.parse(rest)
         if value is not inline.NOTHING:
             array = inline.to_array(self.model, self.known[name], value, rest)
@@ -208,6 +209,8 @@ def read_inputs(
     feeds.arrays = checked
     missing = [v for v in model.inputs if v.name not in checked]
     if missing:
+        from qrun.io.randoms import random_feeds
+
         made, unset = random_feeds(model, missing, checked, sizes, seed, reader.budget)
         feeds.arrays = {v.name: made[v.name] if v.name in made else checked[v.name] for v in model.inputs} | checked
         for name in made:

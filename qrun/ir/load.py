@@ -17,7 +17,6 @@ from google.protobuf.message import DecodeError
 
 from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent
 from qrun.ir import schema
-from qrun.ir.diagnose import not_a_model
 from qrun.ir.external import External
 from qrun.ir.graph import GraphContext, build_graph, refuse_bytes
 from qrun.ir.model import Model
@@ -134,6 +133,8 @@ def parse(data: bytes, label: str) -> onnx.ModelProto:
     """The ModelProto in `data`; a ModelError that says what the bytes are instead."""
     proto = _parsed(data)
     if proto is None:
+        from qrun.ir.diagnose import not_a_model
+
         raise not_a_model(data, label)
     return proto
 

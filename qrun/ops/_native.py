@@ -20,7 +20,10 @@ from qrun.ops._context import Context
 from qrun.ops._window import SlidingWindow
 
 if TYPE_CHECKING:
-    from qrun.native import Conv, Engine, Operation, Target
+    from qrun.native.kernels.conv import Conv
+    from qrun.native.machine.engine import Engine
+    from qrun.native.machine.operation import Operation
+    from qrun.native.proof.epilogue import Target
 
 ENDS_SHARE = 20
 """Up to one in so many results at the ends of their type, a native kernel reports no saturation."""
@@ -155,7 +158,7 @@ def staged_kernel(
 
 
 def declined(reason: str) -> Exception:
-    from qrun.native import Declined
+    from qrun.native.errors import Declined
 
     return Declined(reason)
 
@@ -201,7 +204,7 @@ def _conv(
     dtype: np.dtype[Any],
     **geometry: Any,
 ) -> Conv:
-    from qrun.native import Conv
+    from qrun.native.kernels.conv import Conv
 
     x_zero = np.zeros((), dtype) if zeros[0] is None else zeros[0]
     return Conv(site.engine, shape, w, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target, **geometry)
@@ -218,7 +221,7 @@ def gemm_kernel(
     transpose: bool = False,
 ) -> NativeKernel:
     """The kernel of a checked product of a [...,K] and the constant matrix b [K,N]; site.inputs[0] is a, or a.T."""
-    from qrun.native import Gemm
+    from qrun.native.kernels.conv import Gemm
 
     if b.ndim != 2:
         raise declined("the constant operand is not a matrix")
@@ -237,9 +240,14 @@ def gemm_kernel(
     )
 
 
+def quiet(site: LoweringContext) -> Context:
+    """A context for checks of parameters that may be others in the next run: it observes nothing."""
+    return replace(site.ctx, observing=False)
+
+
 def native_target(site: LoweringContext, x_scale: Array, w_scale: Array, y_scale: Array, y_zero: Array) -> Target:
     """The requantization of checked parameters: all scalars, but w_scale may have one value per channel."""
-    from qrun.native import Target
+    from qrun.native.proof.epilogue import Target
 
     out = _OUT.get(y_zero.dtype)
     if out is None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import type_name
-from qrun.ops._context import Context
 from qrun.ops._matmul import matmul_shape
 from qrun.ops._native import (
     Inputs,
@@ -25,7 +23,8 @@ from qrun.ops._native import (
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
-    from qrun.native import Matmul, Target
+    from qrun.native.kernels.dynamic import Matmul
+    from qrun.native.proof.epilogue import Target
 
 Value = Callable[[Inputs], Any]
 """A parameter as a function of the node's inputs."""
@@ -35,11 +34,6 @@ _REACH = 2.0**-51
 """More than twice the error, by magnitude of the terms, of a sum of a product in float64."""
 _SPAN = 255
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
-
-
-def quiet(site: LoweringContext) -> Context:
-    """A context for checks of parameters that may be others in the next run: it observes nothing."""
-    return replace(site.ctx, observing=False)
 
 
 def value(site: LoweringContext, place: int, make: Callable[[Array | None], Any]) -> Value:
@@ -131,7 +125,8 @@ class DynamicProduct:
         return low < -_WRAPS or high >= _WRAPS
 
     def matmul(self, **finish: Any) -> Matmul:
-        from qrun.native import Matmul, Operand
+        from qrun.native.kernels.dynamic import Matmul
+        from qrun.native.machine.operation import Operand
 
         site = self.site
         constant = site.fixed[self.places[1]] and self.right.ndim == 2
@@ -172,9 +167,10 @@ def stacked_kernel(
 
     matrices: of which each has its own scales. Its results are those of `target`, or the sums.
     """
-    from qrun.native import Operand, requantization
+    from qrun.native.kernels.finish import requantization
     from qrun.native.kernels.results import Results
     from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
+    from qrun.native.machine.operation import Operand
 
     site, (left, right, *places) = product.site, product.places
     if (
@@ -207,7 +203,7 @@ def stacked_kernel(
 
 def _zero_point(site: LoweringContext, place: int | None) -> Any:
     """A zero point as the engine takes it: a number, or an operand of one element; None if it has more."""
-    from qrun.native import Operand
+    from qrun.native.machine.operation import Operand
 
     given = None if place is None else site.inputs[place]
     if given is None:
@@ -236,8 +232,8 @@ def sums_kernel(product: DynamicProduct) -> NativeKernel:
 
 def sums_stages(product: DynamicProduct, matmul: Matmul) -> tuple[Stage, ...]:
     """The product with constant weights as stages, where the zero point of A is one input and B's adds no terms."""
-    from qrun.native import Operand
     from qrun.native.kernels.sums import staged
+    from qrun.native.machine.operation import Operand
 
     site, (left, _, zero, right) = product.site, product.places
     given = site.inputs[zero] if zero is not None else None
@@ -254,7 +250,7 @@ def sums_stages(product: DynamicProduct, matmul: Matmul) -> tuple[Stage, ...]:
 
 def quantized_kernel(product: DynamicProduct, target: Target, addend: Array | None, matrices: int) -> NativeKernel:
     """The kernel of a requantized product; target.w_scale has 1, N or matrices * N values, the addend is int32 [N]."""
-    from qrun.native import requantization
+    from qrun.native.kernels.finish import requantization
 
     found = stacked_kernel(product, target, completeness(product.wraps, target), matrices)
     if found is not None:

@@ -42,8 +42,8 @@ def function_kernel(
     site: LoweringContext, definition: OpDef, name: str, constants: Callable[[], Sequence[float]] = tuple
 ) -> NativeKernel:
     """The kernel of a function of the first input; the other inputs are parameters."""
-    from qrun.native import Operand
     from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
     assert x is not None
@@ -73,8 +73,8 @@ def elementwise(name: str, *inputs: str) -> Lowering:
 
 
 def elementwise_kernel(site: LoweringContext, name: str, inputs: Sequence[str]) -> NativeKernel:
-    from qrun.native import Operand
     from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.machine.operation import Operand
 
     arrays = [x for x in site.inputs if x is not None]
     broadcast(site.ctx, arrays, inputs)

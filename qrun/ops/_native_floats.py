@@ -16,7 +16,8 @@ from qrun.ops._native_dynamic import DynamicProduct, Value, sections_of
 from qrun.ops._quantize import note_scale
 
 if TYPE_CHECKING:
-    from qrun.native import DynamicQuantizer, Engine
+    from qrun.native.kernels.ranges import DynamicQuantizer
+    from qrun.native.machine.engine import Engine
 
 _MOST = 2**31
 _REACH = 2.0**-51
@@ -97,7 +98,8 @@ def float_kernel(floats: FloatProduct, a_scale: Value, plain: Callable[[Inputs],
 
 def dynamic_kernel(floats: FloatProduct, plain: Callable[[Inputs], bool]) -> NativeKernel:
     """The kernel of a float32 product whose left operand is quantized in each run."""
-    from qrun.native import Buffer, BufferPool, DynamicQuantizer
+    from qrun.native.kernels.ranges import DynamicQuantizer
+    from qrun.native.machine.batch import Buffer, BufferPool
 
     product = floats.product
     site, size, count = product.site, product.left.size, floats.matmul.a_bytes
@@ -127,7 +129,8 @@ def dynamic_kernel(floats: FloatProduct, plain: Callable[[Inputs], bool]) -> Nat
 
 def quantizer_kernel(site: LoweringContext, x: Array) -> NativeKernel:
     """The kernel that quantizes x to codes, with their scale and zero point."""
-    from qrun.native import Buffer, DynamicQuantizer
+    from qrun.native.kernels.ranges import DynamicQuantizer
+    from qrun.native.machine.batch import Buffer
 
     site.afford(x.size)
     quantizer = DynamicQuantizer(site.engine, x.size) if x.size else None

@@ -14,8 +14,7 @@ from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, decli
 from qrun.ops._op import OpDef
 
 if TYPE_CHECKING:
-    from qrun.native import Operation
-    from qrun.native.machine.operation import Order
+    from qrun.native.machine.operation import Operation, Order
 
 _SIZES = (1, 2, 4, 8)
 _AXES = 5

@@ -10,8 +10,8 @@ from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._dynamic import dynamic_parameters
 from qrun.ops._matmul import check_matmul, claim_product, matmul_macs
-from qrun.ops._native import LoweringContext, NativeKernel
-from qrun.ops._native_dynamic import DynamicProduct, copied, quiet, value
+from qrun.ops._native import LoweringContext, NativeKernel, quiet
+from qrun.ops._native_dynamic import DynamicProduct, copied, value
 from qrun.ops._native_floats import FloatProduct, dynamic_kernel, plain_scales
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import store

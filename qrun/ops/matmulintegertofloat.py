@@ -10,8 +10,8 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._matmul import claim_product, matmul_macs
-from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_dynamic import DynamicProduct, copied, quiet, value
+from qrun.ops._native import LoweringContext, NativeKernel, declined, quiet
+from qrun.ops._native_dynamic import DynamicProduct, copied, value
 from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import same_type, scalar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -13,13 +13,14 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._matmul import claim_product, column_param, integer_matmul
-from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kernel, native_target
-from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel, quiet, value
-from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
+from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kernel, native_target, quiet
 from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
 from qrun.ops._refuse import refuse
 from qrun.ops._rounding import scaled
+
+if TYPE_CHECKING:
+    from qrun.ops._native_dynamic import DynamicProduct
 
 _NAME = "QGemm"
 _SCALES = (1, 4, 7)
@@ -162,10 +163,15 @@ def _lower(site: LoweringContext) -> NativeKernel:
     bias = _row(C, c.b.shape[1])
     if all(site.fixed[1:]):
         return gemm_kernel(site, c.a, c.b, (c.a_zero, c.b_zero), bias, target, transpose=bool(transposed[0]))
+    from qrun.ops._native_dynamic import quantized_kernel
+
     return quantized_kernel(_product(site, c, bias), target, bias, 1)
 
 
 def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
+    from qrun.ops._native_dynamic import value
+    from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
+
     addend = value(site, 6, lambda given: _row(given, c.b.shape[1]))
     product = _product(site, c, addend(site.inputs) if site.fixed[6] else _ANY)
     right = value(site, 4, lambda scale: product.per_column(column_param(scale, "b_scale", c.b, _NAME), np.float32))
@@ -180,6 +186,8 @@ def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
 
 
 def _product(site: LoweringContext, c: _Checked, addends: Array | None) -> DynamicProduct:
+    from qrun.ops._native_dynamic import DynamicProduct
+
     turned = (bool(site.attributes["transA"]), bool(site.attributes["transB"]))
     return DynamicProduct(
         site,

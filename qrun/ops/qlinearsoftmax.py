@@ -79,7 +79,7 @@ def qlinear_softmax(
 @qlinear_softmax.native
 def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     """In float64; inputs with a result near a tie go to the reference."""
-    from qrun.native import Undecided
+    from qrun.native.errors import Undecided
     from qrun.native.kernels.softmax import Softmax
 
     site.require_constants(1)

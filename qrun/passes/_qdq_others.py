@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from qrun.ir import Node
 from qrun.passes._draft import Draft, Refused
-from qrun.passes._pools import windows_reach_input
 from qrun.passes._qdq_output import IntegerOperator, one_type, read_output
+from qrun.passes._shapes import windows_reach_input
 from qrun.passes._sides import per_tensor
 
 _OVER_ONE_AXIS = 13

@@ -1,4 +1,4 @@
-"""Ranks and lengths of axes, as far as the file states them or the operators on the way keep them."""
+"""Ranks and lengths of axes, as far as the file states them or the operators on the way keep them; windows of pools."""
 
 from __future__ import annotations
 
@@ -107,3 +107,21 @@ _RULES: Mapping[str, Callable[[Node, Sequence[Dims | None]], Dims | None]] = {
     "Concat": _concat,
     "QLinearConcat": lambda n, i: _concat(n, i[2::3]),
 }
+
+
+def windows_reach_input(node: Node) -> bool:
+    """Whether every window of a pool covers an element of the input, whatever its size."""
+    kernel, pads, dilations = (_ints(node, name) for name in ("kernel_shape", "pads", "dilations"))
+    dilated = any(d != 1 for d in dilations)
+    if node.attributes.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
+        return not dilated
+    if not any(pads):
+        return True
+    half = len(kernel)
+    sums = [begin + end for begin, end in zip(pads[:half], pads[half:], strict=False)]
+    return not dilated and len(sums) == half and all(s < k for s, k in zip(sums, kernel, strict=True))
+
+
+def _ints(node: Node, name: str) -> tuple[int, ...]:
+    values = node.attributes.get(name, ())
+    return values if isinstance(values, tuple) else ()

@@ -35,27 +35,30 @@ pools, alpha and beta of Gemm. Every other operator between DequantizeLinear and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from qrun.ir import Model, Node
 from qrun.ops import Arith
 from qrun.passes._draft import Draft, Refused, Rewritten, unchanged
-from qrun.passes._qdq_others import average_pool, binary, concat, global_average_pool, softmax
-from qrun.passes._qdq_output import IntegerOperator, put
-from qrun.passes._qdq_products import conv, gemm, matmul
 from qrun.passes._sides import has_quantized
 
-_FORMS: Mapping[str, Callable[[Draft, Node], IntegerOperator]] = {
-    "Conv": conv,
-    "MatMul": matmul,
-    "Gemm": gemm,
-    "Add": binary,
-    "Mul": binary,
-    "Concat": concat,
-    "AveragePool": average_pool,
-    "GlobalAveragePool": global_average_pool,
-    "Softmax": softmax,
+if TYPE_CHECKING:
+    from qrun.passes._qdq_output import IntegerOperator
+
+_FORMS = {
+    "Conv": "_qdq_products.conv",
+    "MatMul": "_qdq_products.matmul",
+    "Gemm": "_qdq_products.gemm",
+    "Add": "_qdq_others.binary",
+    "Mul": "_qdq_others.binary",
+    "Concat": "_qdq_others.concat",
+    "AveragePool": "_qdq_others.average_pool",
+    "GlobalAveragePool": "_qdq_others.global_average_pool",
+    "Softmax": "_qdq_others.softmax",
 }
+"""For each float operator the function that makes an integer one of it; its module is imported for the first such node."""
 
 
 def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
@@ -64,10 +67,17 @@ def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
         return unchanged(model)
     draft = Draft(model, keep, arith)
     for node in model.nodes:
-        form = _FORMS.get(node.op_type) if not node.domain else None
-        if form is not None:
+        if not node.domain and node.op_type in _FORMS:
+            from qrun.passes._qdq_output import put
+
             try:
-                put(draft, node, form(draft, node))
+                put(draft, node, _form(node.op_type)(draft, node))
             except Refused as reason:
                 draft.refused[node.index] = str(reason)
     return draft.finish()
+
+
+def _form(op_type: str) -> Callable[[Draft, Node], IntegerOperator]:
+    module, _, name = _FORMS[op_type].partition(".")
+    form: Callable[[Draft, Node], IntegerOperator] = getattr(import_module(f"qrun.passes.{module}"), name)
+    return form

@@ -28,7 +28,7 @@ from qrun.ir.types import type_name
 from qrun.ops import Arith, find
 from qrun.passes._draft import Draft, Refused, Rewritten, unchanged
 from qrun.passes._evaluate import accepting_version
-from qrun.passes._pools import windows_reach_input
+from qrun.passes._shapes import windows_reach_input
 from qrun.passes._sides import EIGHT, QuantizedTensor, dequantize_side, is_dequantize, levels
 
 _NEAREST = ("Resize", "Upsample")

@@ -17,9 +17,8 @@ from qrun.report.header import model_fields
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.nodes import op_names
 from qrun.report.screen import Screen
-from qrun.report.stats import SHOWN, listed, stats
+from qrun.report.stats import SHOWN, listed, print_values, stats
 from qrun.report.text import file_size, number, plural
-from qrun.report.values import print_values
 
 
 def print_overview(screen: Screen, facts: ModelFacts) -> None:

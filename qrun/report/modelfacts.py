@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from qrun.checking.rules._parameters import Quantizer, quantizers
 from qrun.checking.rules._scope import Scope, constant_value, nodes, scopes
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import DOMAINS
 from qrun.ir.types import type_name
-from qrun.ops import find
+from qrun.ops import Quantizer, find, quantizers
 from qrun.ops._op import no_cost
 from qrun.running.plan import plan
 

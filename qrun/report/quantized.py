@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from qrun.checking.rules._parameters import quantizers
 from qrun.checking.rules._scope import Scope
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import type_name
+from qrun.ops import quantizers
 
 BINS = 20
 BLOCK = 1 << 20

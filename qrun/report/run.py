@@ -24,9 +24,8 @@ from qrun.report.nodes import (
     output_text,
 )
 from qrun.report.screen import Out, Screen
-from qrun.report.stats import Stats, listed, stats
+from qrun.report.stats import Stats, listed, print_values, stats
 from qrun.report.text import duration, number, percent, plural
-from qrun.report.values import print_values
 from qrun.running.session import NodeEvent, RunResult
 
 if TYPE_CHECKING:

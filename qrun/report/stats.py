@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import is_extension, type_name
-from qrun.report.text import number
+from qrun.report.screen import Screen
+from qrun.report.text import number, shorten_all, width_of
 
 SHOWN = 32
 ENDS = 3
@@ -114,3 +116,15 @@ def listed(array: Array, limit: int) -> list[Any] | None:
     else:
         nested = np.stack([array.real, array.imag], -1).tolist()
     return nested if isinstance(nested, list) else [nested] if array.ndim else nested
+
+
+def print_values(screen: Screen, arrays: Mapping[str, Array]) -> None:
+    """A paragraph for each array, ``logits  [-2.947, -3.368, … 0.8421, 15.37]``: its name, shortened to a third of the width, and its values."""
+    names = [screen.clean(name) for name in arrays]
+    if screen.width is not None:
+        names = shorten_all(names, screen.width // 3, screen.ellipsis)
+    width = max(map(width_of, names), default=0)
+    for name, array in zip(names, arrays.values(), strict=True):
+        first = f"  {name}{' ' * (width - width_of(name))}  "
+        values = ", ".join(values_shown(array)).replace("…,", "…")
+        screen.wrapped(first, " " * (width_of(first) + 1), f"[{values}]")

@@ -21,7 +21,7 @@ from qrun.running.derived import SMALL, TensorLike, derived_tensors
 from qrun.running.plan import Step
 
 if TYPE_CHECKING:
-    from qrun.native import Engine
+    from qrun.native.machine.engine import Engine
 
 VARIANTS = 4
 """Kernels kept per node, for different shapes; the oldest goes."""
@@ -135,7 +135,7 @@ class NativeKernels:
         return found
 
     def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> KernelBinding:
-        from qrun.native import Declined
+        from qrun.native.errors import Declined
 
         definition = step.definition
         if definition.lowering is None:
@@ -170,7 +170,7 @@ def _attributes(step: Step) -> Mapping[str, Any]:
 
 def undecided(error: Exception) -> bool:
     """Whether this is a native kernel's word that it cannot decide a result, which the reference kernel can."""
-    from qrun.native import Undecided
+    from qrun.native.errors import Undecided
 
     return isinstance(error, Undecided)
 
@@ -178,7 +178,10 @@ def undecided(error: Exception) -> bool:
 def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) -> Engine:
     """The native engine. Raises UnsupportedError where it cannot run, CallError for an unknown instruction set."""
     try:
-        from qrun.native import Declined, Engine, available, default_directory
+        from qrun.native.emit.isa import available
+        from qrun.native.errors import Declined
+        from qrun.native.machine.cache import default_directory
+        from qrun.native.machine.engine import Engine
 
         usable = available()
     except (ImportError, OSError) as error:

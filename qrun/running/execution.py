@@ -15,7 +15,6 @@ from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
 from qrun.ops import Arith
 from qrun.running.dispatch import NativeKernels
-from qrun.running.foresight import foresee
 from qrun.running.plan import Plan
 from qrun.running.programs import Compiled
 from qrun.running.steps import Clock, NodeEvent, Run, run_step
@@ -70,6 +69,8 @@ def execute(
     clock = Clock()
 
     def look(allowed: int) -> None:
+        from qrun.running.foresight import foresee
+
         with clock.aside():
             foresee(plan.model, plan.steps[len(events) :], values, budget.live, allowed)
 

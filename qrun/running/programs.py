@@ -18,7 +18,7 @@ from qrun.running.plan import Plan, Step
 from qrun.running.steps import NodeEvent, TensorInfo, reference
 
 if TYPE_CHECKING:
-    from qrun.native import Chain
+    from qrun.native.plan.placement import Chain
     from qrun.native.plan.program import Program
     from qrun.native.plan.stamps import Stamp, StampedResult
     from qrun.ops._native import NativeKernel
@@ -135,7 +135,10 @@ class Programs:
             return self._made.get(key)
 
     def _compile(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
-        from qrun.native import Chain, Declined, Operand, Program, PythonStep, Task
+        from qrun.native.errors import Declined
+        from qrun.native.machine.operation import Operand
+        from qrun.native.plan.placement import Chain, PythonStep, Task
+        from qrun.native.plan.program import Program
 
         infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
         arrays = {**defaults(plan), **feeds}
@@ -173,7 +176,7 @@ class Programs:
 
 def _chain(step: Step, kernel: NativeKernel) -> Chain:
     """The kernel's stages on the node's values; those between them, and outputs without a name, have keys of their own."""
-    from qrun.native import Chain, Task
+    from qrun.native.plan.placement import Chain, Task
 
     node = step.node
 
@@ -189,7 +192,7 @@ def _chain(step: Step, kernel: NativeKernel) -> Chain:
 
 def expected_failure(error: Exception) -> bool:
     """Whether running step by step may succeed where the program failed with this error."""
-    from qrun.native import Undecided, Unplanned
+    from qrun.native.errors import Undecided, Unplanned
 
     return isinstance(error, (Unplanned, Undecided, MemoryLimitError))
 

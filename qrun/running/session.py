@@ -21,16 +21,16 @@ from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels, cache_refused, make_engine, undecided
 from qrun.running.execution import RunResult, execute, run_program
 from qrun.running.plan import BACKENDS, Plan, plan
-from qrun.running.profiling import Profile, Progress, TimedRunner, measure
 from qrun.running.programs import Programs, expected_failure
 from qrun.running.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
 
-    from qrun.native import Engine
+    from qrun.native.machine.engine import Engine
+    from qrun.running.profiling import Profile, Progress, TimedRunner
 
-__all__ = ["NodeEvent", "Profile", "RunResult", "Session", "TensorInfo"]
+__all__ = ["NodeEvent", "RunResult", "Session", "TensorInfo"]
 
 PATIENCE_NS = 2 * 10**9
 """The longest first run that `measured` repeats."""
@@ -216,6 +216,8 @@ class Session:
         The native backend makes its kernels in the first run and its program in the second: these are not timed, and not
         counted as warm-up.
         """
+        from qrun.running.profiling import measure
+
         if runs is not None and runs < 1:
             raise _bad_argument("runs", "at least 1, or None", runs)
         runner = self.runner(feeds)
@@ -223,6 +225,8 @@ class Session:
 
     def runner(self, feeds: Mapping[str, Array]) -> TimedRunner:
         """Runs with these inputs, to be measured beside those of others."""
+        from qrun.running.profiling import TimedRunner
+
         prepare = 2 if self._engine is not None and self.model.nodes else 0
         settle = 0.002 if self.threads > 1 else 0.0
         return TimedRunner(lambda: self.execute(feeds, observe=False), self.model, prepare, settle=settle)

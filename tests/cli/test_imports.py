@@ -57,7 +57,7 @@ def test_a_run_imports_what_its_model_needs(tmp_path: Path) -> None:
     """The second run, for which all kernels are in the cache."""
     imported(tmp_path, MODEL, "--inputs", "models/digits/x.npy")
     names = imported(tmp_path, MODEL, "--inputs", "models/digits/x.npy")
-    assert len(own(names)) <= 220, own(names)
+    assert len(own(names)) <= 185, own(names)
     assert [name for name in UNUSED if name in names] == []
     assert "qrun.ops.qlinearconv" in names
     assert "qrun.ops.resize" not in names

@@ -18,7 +18,7 @@ import pytest
 from helpers.cli import Ended, call, deep_model, npy, save
 from helpers.profile import residual
 
-from qrun.native import available
+from qrun.native.emit.isa import available
 from qrun.running.cpus import usable_cpus
 
 SCHEMA = json.loads(resources("qrun").joinpath("schemas/profile-1.0.json").read_text())

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qrun.native import Engine
 from qrun.native.emit.isa import ISAS, Isa
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels, compile_object, kernel_text
+from qrun.native.machine.engine import Engine
 
 Array = np.ndarray[Any, Any]
 

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from helpers.intrinsics import INSTRUCTIONS, PREFIX, STATE
-from qrun.native import Engine, available, default_directory
-from qrun.native.emit.isa import ISAS, Isa, host_architecture, host_features, permitted
+from qrun.native.emit.isa import ISAS, Isa, available, host_architecture, host_features, permitted
+from qrun.native.machine.cache import default_directory
 from qrun.native.machine.compile import Kernels
+from qrun.native.machine.engine import Engine
 
 BASE = "avx2"
 _CALL = re.compile(r"@llvm\.(x86\.[\w.]+|masked\.\w+\.v64i8\.p0)\((\)?)")

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from helpers.emulation import emulated_sets, emulation
-from qrun.native import Engine, available
+from qrun.native.emit.isa import available
+from qrun.native.machine.engine import Engine
 
 Array = np.ndarray[Any, Any]
 Test = Callable[..., None]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from helpers.native import LIMITS, Array, codes
-from qrun.native import Target
+from qrun.native.proof.epilogue import Target
 from qrun.native.proof.thresholds import INT32, exact_steps
 from qrun.ops._context import Context
 from qrun.ops.qlinearconv import qlinear_conv

@@ -11,7 +11,9 @@ import qrun
 from helpers.native import OBJECTS, Array, Guarded
 from helpers.support import assert_equal
 from qrun.checking.rules import check
-from qrun.native import Engine, Operation, PythonStep
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operation
+from qrun.native.plan.placement import PythonStep
 
 UNTOUCHED = 0xA5
 

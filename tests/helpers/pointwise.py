@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from helpers.native import TYPES, Array, Guarded, engine
-from qrun.native import Engine, Operation
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operation
 from qrun.native.proof.fits import CodeProduct, CodeSum
 from qrun.ops._context import Context
 from qrun.ops.qlinearadd import qlinear_add

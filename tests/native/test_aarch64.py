@@ -15,16 +15,18 @@ from helpers.float32 import UNARY, P, Q, function
 from helpers.native import ISAS, Array, codes, engine, exact_result
 from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, reference, target_of
 
-from qrun.native import Conv, Engine, Operand, Operation, Target
 from qrun.native.emit.depthwise import taps_per_turn
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.copy import sliced, transposed
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
 from qrun.native.kernels.results import Results
 from qrun.native.machine.compile import _llvm, _target, compile_object, kernel_text
-from qrun.native.proof.epilogue import prove
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand, Operation
+from qrun.native.proof.epilogue import Target, prove
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.layernorm import layer_normalization
 from qrun.ops.reduce import reduce_mean

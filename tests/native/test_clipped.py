@@ -9,8 +9,8 @@ import pytest
 from helpers.native import ISAS, TYPES, Array, codes, engine
 from helpers.native_cases import reference, target_of
 
-from qrun.native import Conv
 from qrun.native.kernels import clipped, copied
+from qrun.native.kernels.conv import Conv
 
 ISA = "avx2"
 Random = np.random.Generator

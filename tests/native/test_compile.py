@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 from qrun.errors import CallError
-from qrun.native import Conv, Declined, Engine, Target, available
-from qrun.native.emit.isa import ISAS, choose
+from qrun.native.emit.isa import ISAS, available, choose
 from qrun.native.emit.spec import KernelSpec
+from qrun.native.errors import Declined
+from qrun.native.kernels.conv import Conv
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.compile import Kernels
+from qrun.native.machine.engine import Engine
+from qrun.native.proof.epilogue import Target
 
 F = np.float32
 W = np.ones((4, 4, 1), np.int8)

@@ -17,8 +17,9 @@ from onnx import helper
 
 import qrun
 from qrun.checking.rules import check
-from qrun.native import Declined, Engine
+from qrun.native.errors import Declined
 from qrun.native.kernels.concat import Concat
+from qrun.native.machine.engine import Engine
 
 F = np.float32
 

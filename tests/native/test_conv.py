@@ -9,9 +9,11 @@ import pytest
 from helpers.native import THOROUGH, codes, engine, every_isa, thin
 from helpers.native_cases import conv_case, reference, target_of
 
-from qrun.native import Conv, Declined, Gemm, Target
 from qrun.native.emit.depthwise import taps_per_turn
+from qrun.native.errors import Declined
+from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.engine import stage
+from qrun.native.proof.epilogue import Target
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
 from qrun.ops.qlinearmatmul import qlinear_matmul

@@ -13,9 +13,11 @@ from helpers.support import assert_equal, node_model
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
-from qrun.native import Declined, Engine, Operand
+from qrun.native.errors import Declined
 from qrun.native.kernels.copy import arrange, padded, shuffled, sliced, transposed, view
 from qrun.native.kernels.strided import CopyAxis, coalesced, copies
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand
 from qrun.native.plan.schedule import fused, shuffle_groups
 
 F = np.float32
@@ -233,7 +235,7 @@ def test_shuffles_are_found_in_programs(
 
 
 def test_a_shuffle_whose_parts_are_used_is_left_alone() -> None:
-    from qrun.native import Task
+    from qrun.native.plan.placement import Task
 
     native, u8 = engine(ISAS[0]), np.dtype(np.uint8)
     shape, middle = (1, 8, 4), (1, 2, 4, 4)

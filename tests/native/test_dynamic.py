@@ -15,8 +15,12 @@ import qrun.native.kernels.finish
 import qrun.native.kernels.packing
 import qrun.native.kernels.ranges
 import qrun.native.machine.batch
-from qrun.native import Buffer, DynamicQuantizer, Matmul, Operand, Target, requantization
-from qrun.native.kernels.finish import Finish
+from qrun.native.kernels.dynamic import Matmul
+from qrun.native.kernels.finish import Finish, requantization
+from qrun.native.kernels.ranges import DynamicQuantizer
+from qrun.native.machine.batch import Buffer
+from qrun.native.machine.operation import Operand
+from qrun.native.proof.epilogue import Target
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

@@ -18,9 +18,11 @@ from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
 
 import qrun
-from qrun.native import Declined, Operand, Undecided
 from qrun.native.emit.elementwise import CLOSE, EXACT, LOGICAL, SINGLE
+from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels.elementwise import Elementwise
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand
 
 F = np.float32
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
@@ -92,7 +94,7 @@ def test_results_are_the_correctly_rounded_real_values(name: str) -> None:
     rng = np.random.default_rng(11)
     x = np.concatenate([rng.normal(0, 1.5, 120), rng.uniform(-6, 6, 40), np.exp(rng.uniform(-30, 0, 40))]).astype(F)
     x = x[np.abs(x) < 7]
-    got = qrun.native.Engine.run(engine("generic"), planned(name, x.shape, "generic"), [x])
+    got = Engine.run(engine("generic"), planned(name, x.shape, "generic"), [x])
     want = np.array([nearest32(exact(name, v)) for v in x], F)
     assert_equal(got, want, name)
 

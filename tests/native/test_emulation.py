@@ -9,10 +9,12 @@ from helpers.emulation import Emulated, emulated_sets, emulation, translated
 from helpers.intrinsics import INSTRUCTIONS
 from helpers.native import EMULATED
 
-from qrun.native import Declined, Engine, available, default_directory
+from qrun.native.emit.isa import available
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.machine.cache import ObjectCache
+from qrun.native.errors import Declined
+from qrun.native.machine.cache import ObjectCache, default_directory
 from qrun.native.machine.compile import Kernels
+from qrun.native.machine.engine import Engine
 
 needs_emulation = pytest.mark.skipif(not EMULATED, reason="this CPU has every instruction set, or not AVX2")
 

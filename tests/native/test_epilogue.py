@@ -9,9 +9,9 @@ import pytest
 from helpers.native import LIMITS, THOROUGH, Array, engine, every_isa, exact_result, thin
 from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, critical
 
-from qrun.native import Gemm, Target
+from qrun.native.kernels.conv import Gemm
 from qrun.native.kernels.results import Results
-from qrun.native.proof.epilogue import prove
+from qrun.native.proof.epilogue import Target, prove
 from qrun.native.proof.thresholds import apply_steps, exact_steps
 
 F = np.float32

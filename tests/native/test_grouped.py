@@ -11,11 +11,13 @@ import pytest
 from helpers.native import ISAS, LIMITS, OBJECTS, SETS, TYPES, Array, Guarded, codes, emulating, engine
 from helpers.native_cases import reference, target_of
 
-from qrun.native import Conv, Engine, kernels, machine
+from qrun.native import kernels, machine
 from qrun.native.emit.isa import ISAS as ALL
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels import blocked, clipped, copied, widened
+from qrun.native.kernels.conv import Conv
 from qrun.native.machine.compile import compile_object, kernel_text
+from qrun.native.machine.engine import Engine
 
 KINDS = ["widened", *["clipped"] * ("avx2" in ISAS)]
 

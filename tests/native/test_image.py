@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from helpers.native import every_isa
 
-from qrun.native import Conv, Declined, Engine, Target, available
-from qrun.native.emit.isa import ISAS, Isa, _of_cpuinfo, _of_llvm
+from qrun.native.emit.isa import ISAS, Isa, _of_cpuinfo, _of_llvm, available
+from qrun.native.errors import Declined
+from qrun.native.kernels.conv import Conv
 from qrun.native.machine import image
 from qrun.native.machine.compile import _llvm, compile_object
+from qrun.native.machine.engine import Engine
 from qrun.native.machine.image import Image, image_of
+from qrun.native.proof.epilogue import Target
 
 pytestmark = pytest.mark.skipif(not image.USABLE, reason="images are for Linux on x86-64")
 
@@ -113,7 +116,8 @@ def test_where_images_may_not_run_llvm_loads_objects(tmp_path: Path, monkeypatch
 
 def test_kept_kernels_do_not_load_llvm(tmp_path: Path) -> None:
     code = (
-        "import sys, numpy as np; from qrun.native import Conv, Declined, Engine, Target; "
+        "import sys, numpy as np; from qrun.native.kernels.conv import Conv; "
+        "from qrun.native.machine.engine import Engine; from qrun.native.proof.epilogue import Target; "
         f"e = Engine.create(cache={str(tmp_path / 'c')!r}); x = np.ones((1, 4, 3), np.uint8); "
         "t = Target(np.float32(1), np.ones(1, np.float32), np.float32(1), 'u8', 0); "
         "y = Conv(e, x.shape, np.ones((4, 4, 1), np.int8), x_zero_point=np.uint8(0), target=t).run(x); "

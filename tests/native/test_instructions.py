@@ -17,9 +17,8 @@ from helpers.emulation import translated, usable
 from helpers.intrinsics import BYTES, FLOATS, INSTRUCTIONS, INTS, MASK, ROW, WORDS
 from helpers.native import Array, Guarded, codes
 
-from qrun.native import available
 from qrun.native.emit.flow import Flow
-from qrun.native.emit.isa import ISAS, Isa
+from qrun.native.emit.isa import ISAS, Isa, available
 from qrun.native.emit.values import constants
 from qrun.native.machine.compile import compile_object, load_object
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from qrun.native import Declined, available
 from qrun.native.emit import isa
-from qrun.native.emit.isa import ISAS, choose, host_features
+from qrun.native.emit.isa import ISAS, available, choose, host_features
+from qrun.native.errors import Declined
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, name: str, features: set[str], permission: bool = True) -> list[str]:

@@ -20,8 +20,10 @@ import qrun.native.kernels.tiling
 import qrun.native.kernels.widened
 import qrun.native.machine.call
 import qrun.native.machine.engine
-from qrun.native import Conv, Engine, Target, kernels, machine
-from qrun.native.machine.engine import stage
+from qrun.native import kernels, machine
+from qrun.native.kernels.conv import Conv
+from qrun.native.machine.engine import Engine, stage
+from qrun.native.proof.epilogue import Target
 
 F = np.float32
 GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [

@@ -13,7 +13,7 @@ from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
 
 import qrun
-from qrun.native import Undecided
+from qrun.native.errors import Undecided
 from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
 from qrun.ops.layernorm import layer_normalization
 from qrun.ops.reduce import reduce_mean

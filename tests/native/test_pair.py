@@ -17,9 +17,10 @@ from helpers.support import MS, assert_equal, node_model
 
 import qrun
 from qrun.checking.rules import check
-from qrun.native import Declined, Engine
+from qrun.native.errors import Declined
 from qrun.native.kernels import pair
 from qrun.native.kernels.pair import PairLookup
+from qrun.native.machine.engine import Engine
 from qrun.native.proof import fits
 from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
 

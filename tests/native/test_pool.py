@@ -14,7 +14,7 @@ from helpers.placed import run_placed, same_everywhere
 from helpers.support import MS, assert_equal, node_model
 
 import qrun
-from qrun.native import Declined
+from qrun.native.errors import Declined
 from qrun.native.kernels.pool import MaxPool, MeanPool, SumPool, Taps
 from qrun.native.proof.means import Means, _Class
 

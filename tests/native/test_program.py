@@ -13,8 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.errors import QrunError
-from qrun.native import Conv, Engine, Program, Target, Task
+from qrun.native.kernels.conv import Conv
+from qrun.native.machine.engine import Engine
 from qrun.native.plan.arena import Need, arrange
+from qrun.native.plan.placement import Task
+from qrun.native.plan.program import Program
+from qrun.native.proof.epilogue import Target
 from qrun.running.programs import Compiled
 
 F = np.float32

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from helpers.native import ISAS, LIMITS, Array, codes, engine, every_isa, exact_result
 
-from qrun.native import Engine, Gemm, Target
 from qrun.native.emit.isa import Isa
+from qrun.native.kernels.conv import Gemm
 from qrun.native.kernels.results import Results
 from qrun.native.machine.compile import Kernels
-from qrun.native.proof.epilogue import Guess, Proven, prove
+from qrun.native.machine.engine import Engine
+from qrun.native.proof.epilogue import Guess, Proven, Target, prove
 from qrun.native.proof.proofs import Bounds, proven
 from qrun.native.proof.search import Search, numpy_bounds
 from qrun.native.proof.thresholds import exact_steps

@@ -15,8 +15,9 @@ from helpers.support import MS, assert_equal, node_model
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
-from qrun.native import Declined, Operand
+from qrun.native.errors import Declined
 from qrun.native.kernels.quantize import Dequantize, Quantize, _fma, reciprocal
+from qrun.native.machine.operation import Operand
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -367,7 +368,9 @@ def test_first_layers(isa: str, shape: tuple[int, ...]) -> None:
 
 
 def test_a_program_quantizes_straight_into_the_border() -> None:
-    from qrun.native import Conv, Program, Task
+    from qrun.native.kernels.conv import Conv
+    from qrun.native.plan.placement import Task
+    from qrun.native.plan.program import Program
 
     native, u8 = engine(ISAS[0]), np.dtype(np.uint8)
     shape = (1, 3, 20, 24)

@@ -12,8 +12,9 @@ from helpers.native import OBJECTS, Guarded, every_isa
 from helpers.support import MS, assert_equal, node_model
 
 import qrun
-from qrun.native import Declined, Engine, Undecided
+from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels.softmax import Softmax
+from qrun.native.machine.engine import Engine
 from qrun.ops import Context
 from qrun.ops import qlinearsoftmax as softmax
 from qrun.ops._native import LoweringContext, NativeKernel

@@ -12,9 +12,11 @@ from helpers.support import assert_equal
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
-from qrun.native import Operand, Target, requantization
+from qrun.native.kernels.finish import requantization
 from qrun.native.kernels.results import Results
 from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
+from qrun.native.machine.operation import Operand
+from qrun.native.proof.epilogue import Target
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

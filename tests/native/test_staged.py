@@ -12,9 +12,10 @@ from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
-from qrun.native import Operand, Undecided
+from qrun.native.errors import Undecided
 from qrun.native.kernels.ranges import Parameters, Quantized, Range
 from qrun.native.kernels.sums import Starts
+from qrun.native.machine.operation import Operand
 from qrun.ops._dynamic import range_parameters
 
 F = np.float32

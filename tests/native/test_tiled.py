@@ -13,10 +13,14 @@ from helpers.placed import run_placed
 from onnx import helper, numpy_helper
 
 import qrun
-from qrun.native import Conv, Engine, Gemm, Matmul, Operand, Target
 from qrun.native.kernels import tiled, tiling
+from qrun.native.kernels.conv import Conv, Gemm
+from qrun.native.kernels.dynamic import Matmul
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.tiling import Mode, TileGrid
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand
+from qrun.native.proof.epilogue import Target
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.matmulinteger import matmul_integer
 

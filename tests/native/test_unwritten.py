@@ -13,8 +13,10 @@ from helpers.poison import POISON, poisoned
 from onnx import TensorProto, helper, numpy_helper
 
 from qrun import Session
-from qrun.native import Operand, Program, Task
 from qrun.native.kernels.copy import Copy, Move
+from qrun.native.machine.operation import Operand
+from qrun.native.plan.placement import Task
+from qrun.native.plan.program import Program
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 

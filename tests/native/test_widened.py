@@ -10,12 +10,13 @@ import pytest
 from helpers.native import LIMITS, SETS, TYPES, codes, emulating, engine
 from helpers.native_cases import reference, target_of
 
-from qrun.native import Conv, Target
 from qrun.native.emit.isa import ISAS as ALL
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels import copied, widened
+from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.widened import ROWS
 from qrun.native.machine.compile import compile_object, kernel_text
+from qrun.native.proof.epilogue import Target
 from qrun.ops.convinteger import conv_integer
 
 MINE = [isa.name for isa in ALL if isa.widens]

@@ -11,8 +11,7 @@ import pytest
 from helpers.profile import chain, event
 
 import qrun
-from qrun.native import available
-from qrun.native.emit.isa import ISAS, host_architecture
+from qrun.native.emit.isa import ISAS, available, host_architecture
 from qrun.native.emit.peak import INSTRUCTIONS, peak_text
 from qrun.native.machine.compile import compile_object
 from qrun.native.machine.peak import Peak

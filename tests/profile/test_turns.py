@@ -10,7 +10,7 @@ import pytest
 from helpers.profile import model_of, residual
 
 import qrun
-from qrun.native import available
+from qrun.native.emit.isa import available
 from qrun.running.profiling import MAX_RUNS, PENDING, TimedRunner, measure, measure_in_turns
 
 

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qrun import Session
-from qrun.native import available
+from qrun.native.emit.isa import available
 from qrun.ops._native import NativeSection
 from qrun.report.nodes import kernel_fields, kernel_text
 from qrun.running.steps import NodeEvent

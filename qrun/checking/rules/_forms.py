@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
-from qrun.checking.rules._parameters import Bias, Form, Quantizer, Slot, bias, quantizers
 from qrun.checking.rules._scope import Scope, Shape, differ, kept, known, number, parametrized
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import Formal
 from qrun.ir.types import shape_text
-from qrun.ops import find
+from qrun.ops import Bias, Quantizer, Slot, bias, find, quantizers
+from qrun.ops import Granularity as Form
 
 UNITS = {"channel": "output channel", "row": "row", "column": "column", "gemm": "column"}
 

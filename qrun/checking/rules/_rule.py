@@ -12,6 +12,7 @@ from qrun.declare.registry import Registry
 
 if TYPE_CHECKING:
     from qrun.ir import Array, Model, Node
+    from qrun.ops import Granularity
     from qrun.running.session import RunResult
 
 Level = Literal["error", "warning", "note"]
@@ -103,6 +104,17 @@ class Rule:
             yield replace(
                 finding, rule=self.id, name=self.name, level=self.level, fix=model.filled(finding.fix or self.fix)
             )
+
+
+def operators(*forms: Granularity) -> Callable[[], tuple[str, ...]]:
+    """What lists the operators with scales or zero points (of these granularities), as users write them."""
+
+    def listed() -> tuple[str, ...]:
+        from qrun.ops import quantized_operators
+
+        return tuple(f"{domain}::{op_type}" if domain else op_type for domain, op_type in quantized_operators(*forms))
+
+    return listed
 
 
 RULES: Registry[str, Rule] = Registry("qrun.checking.rules")

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
-from qrun.checking.rules._parameters import Slot, has_parameters, quantizers
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import DTYPES
+from qrun.ops import Slot, facts, quantizers
 
 Shape = tuple[int | str | None, ...]
 _HOPS = 8
@@ -202,6 +202,11 @@ def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> I
         return ((scope, node) for scope in scopes(model) for node in scope.model.nodes)
     found = kept(model, _by_operator)
     return (place[1:] for place in merge(*(found.get(op, ()) for op in dict.fromkeys(operators)), key=itemgetter(0)))
+
+
+def has_parameters(domain: str, op_type: str) -> bool:
+    """Whether the operator has scales, zero points or a bias that belongs to a weight."""
+    return (domain, op_type) == ("", "Conv") or facts(domain, op_type) is not None
 
 
 def parametrized(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:

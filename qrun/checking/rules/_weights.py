@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from qrun.checking.rules._parameters import Quantizer, Slot, bias, quantizers
 from qrun.checking.rules._scope import Scope, number, parametrized
 from qrun.ir import Array, Model, Node
+from qrun.ops import Quantizer, Slot, bias, quantizers
 
 PRODUCTS = (
     "QLinearConv",

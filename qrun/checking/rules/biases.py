@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from qrun.checking.rules._forms import expected_bias, mistyped, shaped
-from qrun.checking.rules._parameters import Bias, Slot, bias, quantizers
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, nodes, parametrized
 from qrun.checking.rules._weights import QuantizedOperand, dequantized
 from qrun.checking.rules._words import digits, tolerance
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import shape_text, type_name
+from qrun.ops import Bias, Slot, bias, quantizers
 
 FUSED = {"Conv": "QLinearConv", "Gemm": "QGemm"}
 ORT_CONV_ABSOLUTE, ORT_CONV_RELATIVE = 1e-6, 1e-2

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from qrun.checking.rules._observed import tensors
-from qrun.checking.rules._parameters import MS
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, Shape, nodes, scopes
 from qrun.ir import Array, Model, Node
+from qrun.ir.schema import MS
 from qrun.ir.types import shape_text
 
 _DYNAMIC = (("", "DynamicQuantizeLinear"), (MS, "DynamicQuantizeMatMul"))

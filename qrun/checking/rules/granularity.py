@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from qrun.checking.rules._forms import UNITS, expected_shape, older, quantized, reason, same_form, shaped
-from qrun.checking.rules._parameters import MS, Form, Quantizer, Slot, operators
-from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._rule import Finding, operators, rule
 from qrun.checking.rules._scope import Scope, known, nodes, number
 from qrun.checking.rules._weights import channel_axis, dequantized
 from qrun.ir import Model, Node
+from qrun.ir.schema import MS
 from qrun.ir.types import shape_text, type_name
+from qrun.ops import Granularity as Form
+from qrun.ops import Quantizer, Slot
 from qrun.ops._quantized import PER_AXIS_SINCE
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from qrun.checking.rules._forms import expected_shape, quantized, sound
-from qrun.checking.rules._parameters import Quantizer, Slot, operators
-from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._rule import Finding, operators, rule
 from qrun.checking.rules._scope import Scope
 from qrun.checking.rules._words import digits, tolerance
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
-from qrun.ops import find
+from qrun.ops import Quantizer, Slot, find
 from qrun.shapes import broadcast_shapes
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from qrun.checking.rules._forms import expected_shape
 from qrun.checking.rules._ort import NEWEST_IR, NEWEST_OPSET, Types, cpu_kernels, known_schema, runtime
-from qrun.checking.rules._parameters import quantizers
 from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, ints, known, made_type, nodes
 from qrun.checking.rules._window import CONVS, auto_pad
@@ -18,6 +17,7 @@ from qrun.checking.rules._words import several
 from qrun.ir import Model, Node
 from qrun.ir.schema import DOMAINS, MS, Schema
 from qrun.ir.types import shape_text, type_name
+from qrun.ops import quantizers
 
 PUBLISHED_IR = 14
 

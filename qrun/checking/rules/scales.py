@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.checking.rules._forms import quantized, spread
-from qrun.checking.rules._parameters import Quantizer, Slot, operators
-from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._rule import Finding, operators, rule
 from qrun.checking.rules._scope import Scope
 from qrun.checking.rules._words import first_of
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import type_name
+from qrun.ops import Quantizer, Slot
 
 
 @rule(

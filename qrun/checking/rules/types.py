@@ -9,12 +9,12 @@ import numpy as np
 
 from qrun.checking.rules._forms import formals, given_types, judged_elsewhere, mistyped, quantized
 from qrun.checking.rules._ort import known_schema
-from qrun.checking.rules._parameters import Slot, operators, quantizers
-from qrun.checking.rules._rule import Finding, rule
+from qrun.checking.rules._rule import Finding, operators, rule
 from qrun.checking.rules._scope import Scope, made_type, nodes, number, scopes
 from qrun.ir import Model, Node
 from qrun.ir.schema import OPSETS, Formal, schema
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, type_name
+from qrun.ops import Slot, quantizers
 
 _BROUGHT_BY_IR = {
     4: "bfloat16",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.checking.rules._observed import param_input, reaching, seen
-from qrun.checking.rules._parameters import quantizers
 from qrun.checking.rules._rule import Finding, at, rule
 from qrun.checking.rules._scope import Scope
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import ONNX_NAMES, describe
+from qrun.ops import quantizers
 
 if TYPE_CHECKING:
     from qrun.running.session import RunResult

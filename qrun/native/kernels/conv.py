@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.native.errors import Declined
-from qrun.native.kernels.copied import KINDS, copied
-from qrun.native.kernels.depthwise import depthwise
 from qrun.native.kernels.layout import Layout, Window, unroll_for
 from qrun.native.kernels.product import Product, RelocatableCall
 from qrun.native.kernels.results import Results
-from qrun.native.kernels.tiled import TiledPart, tiled
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation, Order, size
@@ -22,10 +19,15 @@ from qrun.native.proof.epilogue import Target
 from qrun.native.proof.fold import Folded, fold
 from qrun.native.proof.thresholds import INT32
 
+if TYPE_CHECKING:
+    from qrun.native.kernels.tiled import TiledPart
+
 Array = np.ndarray[Any, Any]
 
 _TYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype(np.uint8), "s8": np.dtype(np.int8), "i32": np.dtype(np.int32)}
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
+KINDS = frozenset({"tiled", "clipped", "widened"})
+"""The kernels of dense products besides the plain one; their planners are imported when they may serve."""
 _FEW_CHANNELS = 16
 _TILED_GROUPS, _TILED_INPUTS = 8, 32
 """Up to so many groups, of at least so many inputs each, run on tiles, group by group."""
@@ -144,12 +146,16 @@ class Conv(Operation):
             return Product(engine.kernels, engine.isa, layout, part, results, zero, engine.threads)
 
         if self._depthwise(folded.centred):
+            from qrun.native.kernels.depthwise import depthwise
+
             return [(part, channels) for part in depthwise(product(folded, channels), self.window)]
         if self.lines:
             merged = folded.lines(self.window.kernel)
             k = merged.centred.shape[2]
             return self._dense(product(merged, k), 1)
         if self._tiles and 1 < self.group <= _TILED_GROUPS:
+            from qrun.native.kernels.tiled import tiled
+
             n, _, k = folded.centred.shape
             each = n // self.group
             cuts = [slice(g * each, (g + 1) * each) for g in range(self.group)]
@@ -165,9 +171,13 @@ class Conv(Operation):
     def _dense(self, product: Product, groups: int) -> list[tuple[RelocatableCall | TiledPart, int]]:
         parts: Sequence[RelocatableCall | TiledPart] = ()
         if self._tiles and groups == 1:
+            from qrun.native.kernels.tiled import tiled
+
             parts = tiled(product, self.window, self.lines)
             self.tiled = bool(parts)
-        if not parts:
+        if not parts and product.isa.widens:
+            from qrun.native.kernels.copied import copied
+
             parts = copied(product, groups, self._kinds)
         return [(part, product.layout.k) for part in parts or product.dense(groups)]
 

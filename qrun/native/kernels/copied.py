@@ -9,8 +9,6 @@ from qrun.native.kernels.clipped import ROWS, clipped, clips
 from qrun.native.kernels.product import Product, RelocatableCall
 from qrun.native.kernels.widened import block_rows, widened
 
-KINDS = frozenset({"tiled", "clipped", "widened"})
-"""The kernels of dense products besides the plain one."""
 _LEAST_ROWS = 16
 """Rows below which it matters more that 16-bit weights are twice as many bytes."""
 _FEW = 2
@@ -26,7 +24,7 @@ def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[Relocat
     layout, isa = product.layout, product.isa
     each = len(product.folded.centred) // groups
     plain = product.panels(each, groups)
-    if not isa.widens or not layout.k or any(form == "table" for *_, form in plain):
+    if not layout.k or any(form == "table" for *_, form in plain):
         return []
     if groups > 1 and (each <= _VECTORS * isa.lanes or layout.k <= _QUAD):
         return []
