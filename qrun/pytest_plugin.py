@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,7 @@ from qrun.checking.check import Report, Settings, check_models, find_models
 from qrun.comparing.differences import Tolerance
 from qrun.errors import QrunError
 from qrun.report.catalog import select
-from qrun.report.check import print_full
-from qrun.report.screen import Screen
+from qrun.report.formats import Asked, report_text
 
 Check = Callable[..., Report]
 
@@ -52,15 +50,8 @@ def check_path(
         pytest.fail(str(error), pytrace=False)
     report = Report(tuple(checked), backend, arith, settings.tolerance, fail_on)
     if report.failed:
-        pytest.fail(text(report), pytrace=False)
+        pytest.fail(report_text("full", report, Asked()), pytrace=False)
     return report
-
-
-def text(report: Report) -> str:
-    """The full report as plain text."""
-    stream = StringIO()
-    print_full(Screen(stream, terminal=False, width=None, color=False), report, False)
-    return stream.getvalue()
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,13 @@ from qrun.cli._base import Call, argument, define, format_options, option
 from qrun.cli._flow import start_other
 from qrun.cli._general import general_options
 from qrun.cli._options import Distance, Size, own_backends
+from qrun.report.formats import suffixes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qrun.checking.check import MakeRunner, Report, Settings
     from qrun.report.screen import Out
-
-FORMATS = ("full", "concise", "json", "github", "gitlab", "junit", "sarif", "markdown")
 
 
 @define(
@@ -119,9 +119,9 @@ FORMATS = ("full", "concise", "json", "github", "gitlab", "junit", "sarif", "mar
     metavar="[FORMAT=]FILE",
     multiple=True,
     group="Output",
-    help="Also write a report: .sarif, .xml (JUnit), .json, .md, .txt, or FORMAT=FILE. Repeatable.",
+    help=f"Also write a report: {', '.join(filter(None, suffixes().values()))}, or FORMAT=FILE. Repeatable.",
 )
-@format_options(*FORMATS)
+@format_options(*suffixes())
 @general_options(config=True)
 @own_backends
 @click.pass_context
@@ -130,7 +130,8 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     start_other(options["backend"])
     from qrun.checking.check import find_models
     from qrun.checking.runners import runner_maker
-    from qrun.report.checkformats import print_report, report_text, target
+    from qrun.io.files import replacing
+    from qrun.report.formats import Asked, print_report, report_text, target
 
     models = find_models(paths)
     settings = _settings(options, ctx.meta.get("qrun.per-file", {}))
@@ -138,13 +139,13 @@ def command(ctx: click.Context, /, out: Out, paths: tuple[str, ...], **options: 
     _check_targets(targets, models)
     make = runner_maker(options["backend"], options["arith"], options["max_memory"])
     report = _checked(models, settings, make, options, out)
-    argv = ctx.ensure_object(Call).argv
-    notes = out.verbose > 0
-    print_report(out.result, options["format"], report, argv, notes, out.quiet)
+    asked = Asked(ctx.ensure_object(Call).argv, out.verbose > 0)
+    print_report(out.result, options["format"], report, replace(asked, quiet=out.quiet))
     for format, file in targets:
-        _write(file, report_text(format, report, argv, notes))
+        with replacing(file) as stream:
+            stream.write(report_text(format, report, asked).encode("utf-8", "backslashreplace"))
     if options["format"] == "github":
-        _append_summary(report, out, notes)
+        _append_summary(report_text("markdown", report, asked), out)
     return int(report.failed)
 
 
@@ -192,19 +193,12 @@ def _check_targets(targets: Sequence[tuple[str, str]], models: Sequence[Path]) -
         read[file] = "another report of this call"
 
 
-def _write(file: str, text: str) -> None:
-    from qrun.io.files import replacing
-
-    with replacing(file) as stream:
-        stream.write(text.encode("utf-8", "backslashreplace"))
-
-
-def _append_summary(report: Report, out: Out, notes: bool) -> None:
-    from qrun.report.github import append_summary
-
+def _append_summary(text: str, out: Out) -> None:
+    """Add the Markdown report to the summary of a job of GitHub Actions."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
         try:
-            append_summary(report, path, notes)
+            with open(path, "a", encoding="utf-8") as stream:
+                stream.write(text + "\n")
         except (OSError, ValueError) as error:
             out.note(f"the job summary {path} cannot be written: {getattr(error, 'strerror', None) or error}")

@@ -1,42 +1,14 @@
-"""Markdown for job summaries and pull request comments: tables of any command, and the report of ``qrun check``."""
+"""Markdown: tables of any command, and text in which no sign means anything."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-from qrun.checking.check import Report
-from qrun.report.check import place, summary, title, unexplained, visible
 from qrun.report.grid import Column, Grid
-from qrun.report.text import plural, safe
+from qrun.report.text import safe
 
-MOST = 200
-"""Findings in the table; GitHub takes 1 MiB for each step."""
 LONG = 300
-
-
-def markdown(report: Report, notes: bool = False) -> str:
-    """A heading that sums up, a table of the worst findings, and the models."""
-    ordered = sorted(visible(report, notes), key=lambda pair: ("error", "warning", "note").index(pair[1].level))
-    lines = [f"### qrun check: {summary(report)}", ""]
-    if ordered:
-        lines += ["| | model | rule | where | what | fix |", "| --- | --- | --- | --- | --- | --- |"]
-    for model, finding in ordered[:MOST]:
-        cells = [
-            finding.level,
-            code(model.name),
-            title(finding),
-            code(place(finding)),
-            cell(finding.message),
-            cell(finding.fix),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    if len(ordered) > MOST:
-        lines += ["", f"{plural(len(ordered) - MOST, 'finding')} more: the log and the other reports have all of them."]
-    skipped = unexplained(report)
-    if skipped:
-        lines += ["", *(f"- {code(m.name)}: {cell(v.name)} skipped: {cell(v.reason)}" for m, v in skipped[:MOST])]
-    return "\n".join(lines).rstrip() + "\n"
 
 
 def table(grid: Grid) -> list[str]:

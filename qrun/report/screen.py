@@ -68,13 +68,13 @@ class Screen:
     def shorten(self, text: str, width: int) -> str:
         return shorten(text, width, self.ellipsis)
 
-    def write(self, text: str) -> None:
-        """A text as it is, such as JSON, and the end of its line."""
-        self.stream.write(text + "\n")
+    def write(self, text: str, unencodable: str = "backslashreplace") -> None:
+        """A text as it is, such as JSON, and the end of its line. unencodable: as in ``str.encode``."""
+        self.stream.write(text.encode(self.encoding, unencodable).decode(self.encoding) + "\n")
 
     def commands(self, text: str) -> None:
         """Lines that are commands to the runner of a CI job, and are meant to be."""
-        self._bare.write(text + "\n")
+        self._bare.write(text.encode(self.encoding, "backslashreplace").decode(self.encoding) + "\n")
 
     def line(self, *pieces: Piece) -> None:
         """One line; a piece is a text or a (text, style) pair. Never wrapped: the caller knows where to break."""

@@ -538,11 +538,12 @@ def test_reports_that_cannot_be_written(folder: Path, target: str) -> None:
 
 def test_github(folder: Path) -> None:
     bad_scale(folder)
+    (folder / "s.md").write_text("before\n")
     ended = call("check", "bad.onnx", "--format", "github", env={"GITHUB_STEP_SUMMARY": str(folder / "s.md")})
     assert ended.code == 1
     assert ended.out.startswith("error QR301")
     assert "\n::error title=qrun QR301 scale-shape,file=bad.onnx,line=1," in ended.out
-    assert (folder / "s.md").read_text().startswith("### qrun check: 1 model: 1 error")
+    assert (folder / "s.md").read_text().startswith("before\n### qrun check: 1 model: 1 error")
     lost = call("check", "bad.onnx", "--format", "github", env={"GITHUB_STEP_SUMMARY": str(folder / "no" / "s.md")})
     assert lost.code == 1
     assert "job summary" in lost.err

@@ -16,6 +16,8 @@ import pytest
 from helpers.cli import Ended, call, make_model, process, save, value
 from onnx import TensorProto, helper, numpy_helper
 
+from qrun.report.formats import suffixes
+
 START, ANYWHERE = "::error title=owned::", "##[stop-commands]owned"
 FILE = f"a {ANYWHERE} ##vso[task.complete]\u202eb.onnx"
 NODES = (
@@ -67,7 +69,7 @@ def signs(text: str) -> set[str]:
 
 
 CALLS = [
-    *(["check", FILE, "zero.onnx", "-v", "--format", f] for f in ("full", "concise", "json", "gitlab", "junit", "sarif", "markdown")),
+    *(["check", FILE, "zero.onnx", "-v", "--format", f] for f in suffixes() if f != "github"),
     ["check", FILE, "--select", START],
     ["check", f"{START}.onnx"],
     *(["run", FILE, "--random", *more] for more in ([], ["-v"], ["--json"], ["-t", "*"], ["-t", START])),

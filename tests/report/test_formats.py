@@ -19,10 +19,9 @@ from qrun.checking.rules import Finding
 from qrun.checking.vectors import ComparedOutput, Vector
 from qrun.comparing.differences import Tolerance
 from qrun.errors import CallError
-from qrun.report.checkformats import FORMATS, print_report, report_text, target
-from qrun.report.github import MOST, append_summary, workflow_commands
-from qrun.report.markdown import MOST as MOST_ROWS
-from qrun.report.markdown import markdown
+from qrun.report.formats import FORMATS, Asked, print_report, report_text, suffixes, target
+from qrun.report.formats.github import MOST, workflow_commands
+from qrun.report.formats.markdown import MOST as MOST_ROWS
 from qrun.report.screen import Screen
 
 ODD = "a|b`c`[d](e)<f>&@g:h,i%j\x00\x1b[31m\nk\u202e\ud800\\_*"
@@ -61,14 +60,14 @@ def everything() -> Report:
 
 
 def text(format: str, made: Report, notes: bool = False) -> str:
-    return report_text(format, made, ["check", "m.onnx"], notes)
+    return report_text(format, made, Asked(["check", "m.onnx"], notes))
 
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
 def test_every_format_goes_to_any_stream(format: str, encoding: str) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
-    print_report(Screen(stream, terminal=False, width=80, color=False), format, everything(), [], True)
+    print_report(Screen(stream, terminal=False, width=80, color=False), format, everything(), Asked(notes=True))
     shown = stream.buffer.getvalue()  # type: ignore[attr-defined]
     assert shown.endswith(b"\n")
     assert b"\x00" not in shown
@@ -176,21 +175,18 @@ def test_annotations_are_capped() -> None:
     assert workflow_commands(report(*[finding("note")] * 30)) == ""
 
 
-def test_summary_is_appended_and_cut(tmp_path: Path) -> None:
-    path = tmp_path / "summary.md"
-    path.write_text("before\n")
-    append_summary(report(*[finding()] * (MOST_ROWS + 5)), str(path))
-    shown = path.read_text()
-    assert shown.startswith("before\n### qrun check: 2 models: 205 errors")
+# Markdown
+
+
+def test_markdown_is_cut() -> None:
+    shown = text("markdown", report(*[finding()] * (MOST_ROWS + 5)))
+    assert shown.startswith("### qrun check: 2 models: 205 errors")
     assert shown.count("| error |") == MOST_ROWS
     assert "5 findings more" in shown
 
 
-# Markdown
-
-
 def test_markdown_names_stay_names() -> None:
-    shown = markdown(report(finding(message=ODD, node=ODD, fix=ODD)))
+    shown = text("markdown", report(finding(message=ODD, node=ODD, fix=ODD)))
     (row,) = [line for line in shown.splitlines() if line.startswith("| error |")]
     cells = re.split(r"(?<!\\)\|", row)
     assert len(cells) == 8
@@ -202,7 +198,7 @@ def test_markdown_names_stay_names() -> None:
 
 
 def test_worst_findings_come_first() -> None:
-    shown = markdown(report(*[finding("warning")] * 3, finding()))
+    shown = text("markdown", report(*[finding("warning")] * 3, finding()))
     assert [line.split(" ")[1] for line in shown.splitlines() if line.startswith(("| e", "| w"))] == [
         "error", "warning", "warning", "warning",
     ]  # fmt: skip
@@ -362,6 +358,15 @@ def test_sarif_by_the_published_schema(path: str) -> None:
 
 
 # -o
+
+
+def test_formats_are_found_without_importing_them() -> None:
+    declared = {made.name: made.suffix for made in FORMATS.values()}
+    assert dict(suffixes()) == declared
+    assert next(iter(suffixes())) == "full"
+    assert len(declared) >= 8
+    written = [suffix for suffix in declared.values() if suffix]
+    assert len(written) == len(set(written))
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,15 @@ from qrun.checking.check import Checked, Report
 from qrun.checking.rules import Finding
 from qrun.report.catalog import CatalogEntry, entry
 from qrun.report.check import facts, fingerprints, headline
+from qrun.report.formats._format import Asked, check_format
 from qrun.report.json import text
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 REGION = {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 1}
 
 
-def sarif(report: Report) -> str:
+@check_format("sarif", suffix=".sarif")
+def sarif(report: Report, asked: Asked) -> str:
     from qrun import __version__
 
     ids = dict.fromkeys(id for model in report.models for id in model.rules)

@@ -1,4 +1,4 @@
-"""``qrun check`` as workflow commands of GitHub Actions: annotations, and the job's summary.
+"""``qrun check`` as workflow commands of GitHub Actions: annotations below the report.
 
 A step shows 10 annotations of a level and drops the others, so the last one tells how many there are.
 """
@@ -8,11 +8,20 @@ from __future__ import annotations
 from qrun.checking.check import Checked, Report
 from qrun.checking.rules import Finding
 from qrun.report.check import facts, place, title, visible
-from qrun.report.markdown import markdown
+from qrun.report.formats._format import FORMATS, Asked, check_format
+from qrun.report.screen import Screen
 from qrun.report.text import no_command, plural, safe
 
 MOST = 9
 COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
+
+
+@check_format("github")
+def github(screen: Screen, report: Report, asked: Asked) -> None:
+    FORMATS["full"].make(screen, report, asked)
+    lines = workflow_commands(report, asked.notes)
+    if lines:
+        screen.commands(lines)
 
 
 def workflow_commands(report: Report, notes: bool = False) -> str:
@@ -25,12 +34,6 @@ def workflow_commands(report: Report, notes: bool = False) -> str:
             more = f"{plural(len(found) - MOST, level)} more; the log and the job summary have them"
             lines.append(f"::{command} title=qrun check::{_data(more)}")
     return "\n".join(lines)
-
-
-def append_summary(report: Report, path: str, notes: bool = False) -> None:
-    """Add the Markdown report to the file that $GITHUB_STEP_SUMMARY names. Raises OSError."""
-    with open(path, "a", encoding="utf-8") as stream:
-        stream.write(markdown(report, notes) + "\n")
 
 
 def _annotation(command: str, model: Checked, finding: Finding) -> str:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from qrun.checking.check import LEVELS, Checked, Report
 from qrun.checking.vectors import ComparedOutput, Vector
 from qrun.report.check import fingerprints
+from qrun.report.formats._format import Asked, check_format
 from qrun.report.json import document
 from qrun.report.run import finding_fields
 
 
-def check_json(report: Report, argv: Sequence[str] = ()) -> str:
-    """The document's text."""
-    return document("check", argv, check_fields(report))
-
-
-def check_fields(report: Report) -> dict[str, Any]:
+@check_format("json", suffix=".json")
+def check_json(report: Report, asked: Asked) -> str:
     prints = iter(fingerprints(report))
     states = [vector.status for vector in report.vectors]
-    return {
+    fields = {
         "exit_code": int(report.failed),
         "backend": report.backend,
         "arith": report.arith,
@@ -37,6 +33,7 @@ def check_fields(report: Report) -> dict[str, Any]:
         },
         "models": [_model_fields(model, prints) for model in report.models],
     }
+    return document("check", asked.argv, fields) + "\n"
 
 
 def _model_fields(model: Checked, prints: Any) -> dict[str, Any]:

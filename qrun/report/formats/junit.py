@@ -15,12 +15,14 @@ from qrun.checking.rules import Finding
 from qrun.checking.vectors import Vector
 from qrun.report.catalog import entry
 from qrun.report.check import facts, headline
+from qrun.report.formats._format import Asked, check_format
 from qrun.report.text import BRACKETS, safe
 
 _COLONS = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
 
 
-def junit(report: Report) -> str:
+@check_format("junit", suffix=".xml", unencodable="xmlcharrefreplace")
+def junit(report: Report, asked: Asked) -> str:
     suites = [_suite(report, model) for model in report.models]
     root = Tree.Element("testsuites", {"name": "qrun check", **_sums(suites)})
     root.extend(suites)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from qrun.checking.check import Report
 from qrun.report.check import fingerprints, headline
+from qrun.report.formats._format import Asked, check_format
 from qrun.report.json import text
 from qrun.report.text import safe
 
 SEVERITY = {"error": "major", "warning": "minor", "note": "info"}
 
 
-def gitlab(report: Report) -> str:
+@check_format("gitlab")
+def gitlab(report: Report, asked: Asked) -> str:
     issues = [
         {
             "description": headline(finding) + (f"; fix: {safe(finding.fix)}" if finding.fix else ""),

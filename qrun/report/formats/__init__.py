@@ -1,0 +1,70 @@
+"""The formats of ``qrun check``: a module here declares each, and is imported when it is asked for."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qrun.declare.registry import sources
+from qrun.errors import CallError
+from qrun.report.formats._format import FORMATS, Asked, check_format
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from qrun.checking.check import Report
+    from qrun.report.screen import Screen
+
+
+@cache
+def suffixes() -> Mapping[str, str]:
+    """The suffix of every format, ``full`` first; "" for one without. Sources are read, and no format is imported."""
+    found = re.findall(r'^@check_format\("(\w+)"(?:.*suffix="(\S+)")?', "\n".join(sources(__name__).values()), re.M)
+    named = dict(found or [(made.name, made.suffix) for made in FORMATS.values()])
+    return {name: named[name] for name in sorted(named, key=lambda name: (name != "full", name))}
+
+
+def target(spec: str) -> tuple[str, str]:
+    """Format and file of ``FILE`` or ``FORMAT=FILE``. CallError if there is no such format."""
+    known = suffixes()
+    name, sign, file = spec.partition("=")
+    if sign and name in known and file:
+        return name, file
+    end = ".sarif" if spec.endswith(".sarif.json") else Path(spec).suffix.lower()
+    if end in known.values() and end:
+        return next(format for format, suffix in known.items() if suffix == end), spec
+    fix = f"-o sarif={spec} names the format"
+    if sign and file:
+        near = get_close_matches(name, known, 1, 0.6)
+        fix = f"did you mean -o {near[0]}={file}?" if near else f"-o sarif={file}, or another format before ="
+    expected = f"a file with the suffix {' '.join(filter(None, known.values()))}, or FORMAT=FILE"
+    facts = [("expected", expected), ("formats", ", ".join(known))]
+    raise CallError("QR005", "bad-option", f"-o {spec}: the format is not known", facts=facts, fixes=[fix])
+
+
+def print_report(screen: Screen, format: str, report: Report, asked: Asked) -> None:
+    """The report in one format on a stream."""
+    found = FORMATS[format]
+    if found.draws:
+        found.make(screen, report, asked)
+    else:
+        screen.write(found.make(report, asked).rstrip("\n"), found.unencodable)
+
+
+def report_text(format: str, report: Report, asked: Asked) -> str:
+    """The report as the text of a file."""
+    found = FORMATS[format]
+    if not found.draws:
+        return str(found.make(report, asked))
+    from qrun.report.screen import Screen
+
+    stream = StringIO()
+    found.make(Screen(stream, terminal=False, width=None, color=False), report, asked)
+    return stream.getvalue()
+
+
+__all__ = ["FORMATS", "Asked", "check_format", "print_report", "report_text", "suffixes", "target"]
