@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
-from helpers.native import OBJECTS, Guarded, every_isa
+from helpers.native import EMULATED, OBJECTS, Guarded, every_isa
 from helpers.support import MS, assert_equal, node_model
 
 import qrun
+from qrun.native.emit.bytes import VBMI
 from qrun.native.errors import Declined, Undecided
+from qrun.native.kernels import point
 from qrun.native.kernels.softmax import Softmax
 from qrun.native.machine.engine import Engine
 from qrun.ops import Context
@@ -115,6 +117,20 @@ def test_only_doubtful_results_go_to_the_reference(rows: int, length: int, threa
         assert_equal(got, reference(inputs, axis=-1, opset=13))
 
 
+@pytest.mark.parametrize("length", [64, 200, 1000])
+def test_what_float32_leaves_in_doubt_float64_decides(length: int) -> None:
+    """Quotients a hundred-millionth of a step beside a tie, of a code that occurs."""
+    rng = np.random.default_rng(6)
+    for _ in range(40):
+        codes = rng.integers(100, 140, (1, length)).astype(np.uint8)
+        shares = np.exp(-0.1 * (float(codes.max()) - codes[0]))
+        shares /= shares.sum()
+        y_scale = float(shares[7] / (rng.integers(1, 9) + 0.5 + 1e-8 * rng.choice([-1, 1])))
+        planned = Softmax(ENGINES[1], codes.shape, length, 0.1, y_scale, np.uint8(0), 0)
+        want = np.minimum(np.rint(shares / y_scale), 255).astype(np.uint8)
+        assert_equal(ENGINES[1].run(planned, [codes])[0], want)
+
+
 @pytest.mark.parametrize("length", [4, 300])
 def test_distances_that_do_not_occur_are_in_no_doubt(length: int) -> None:
     codes = np.resize(np.array([9, 7, 9, 2], np.uint8), (1, length))
@@ -145,8 +161,11 @@ def test_a_doubtful_result_within_a_program(threads: int, calls: list[int]) -> N
 
 
 @pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("features", ["all", "none"])
 @every_isa
-def test_instruction_sets_and_sizes(isa: str, at_end: bool) -> None:
+def test_instruction_sets_and_sizes(isa: str, features: str, at_end: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if features == "none" or isa in EMULATED:
+        monkeypatch.setattr(point, "_host", lambda: frozenset({VBMI} if features == "all" else ()))
     engine, guard = Engine.create(isa, OBJECTS), Guarded()
     rng = np.random.default_rng(3)
     for length in (1, 2, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 1000):
@@ -154,6 +173,8 @@ def test_instruction_sets_and_sizes(isa: str, at_end: bool) -> None:
             inputs = case(rng, (3, length), dtype, 0.05, 0.7 / length)
             equal = int(reference([np.zeros(length, dtype), *inputs[1:]], axis=0, opset=13)[0])
             planned = Softmax(engine, (3, length), length, float(inputs[1]), float(inputs[3]), inputs[4], equal)
+            planes = engine.isa.lanes == 16 and features == "all" and length >= 64 and VBMI in point._host()
+            assert planned.tight[0].spec.form == ("planes" if planes else "table" if length >= 128 else "each")
             x, y = (guard.take(3 * length, at_end).view(dtype).reshape(3, length) for _ in range(2))
             x[...] = inputs[0]
             engine.execute(planned.tight, [x, y])

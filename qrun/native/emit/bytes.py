@@ -16,10 +16,12 @@ import numpy as np
 
 from qrun.native.emit.flow import unpacking
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.values import Value
+from qrun.native.emit.values import ZERO, Value
 from qrun.native.emit.writer import Writer
 
 PIECE = 16
+VBMI = "avx512vbmi"
+"""The feature that `permuted` needs."""
 DOUBLES = 4096.0
 """What `doubles` adds: at this size, 2**12, the lowest bit of a float64's sixth byte stands for 1."""
 _DOUBLES_TOP = 0x40B0
@@ -66,6 +68,21 @@ def in_order(packed: Value) -> Value:
 def flipped(codes: Value) -> Value:
     """int8 codes as uint8, 128 higher, or the other way round."""
     return codes ^ -128
+
+
+def permuted(table: Sequence[Value], x: Value) -> Value:
+    """table[x] for 64 uint8 codes; table: its 256 bytes in four vectors.
+
+    Each instruction takes entry x modulo 128 of two registers; codes of the upper ones have the sign bit set.
+    """
+    name = "llvm.x86.avx512.vpermi2var.qi.512"
+    low, high = (x.w.call(x.kind, name, table[i], x, table[i + 1]) for i in (0, 2))
+    return x.test("slt", ZERO).select(high, low)
+
+
+def byte_sums(x: Value) -> Value:
+    """The sum of each 8 of 64 uint8 codes, <8 x i64>."""
+    return x.w.call("<8 x i64>", "llvm.x86.avx512.psad.bw.512", x, x.w.zero(x.kind))
 
 
 class Bytes:

@@ -20,10 +20,12 @@ class KernelEmitter:
     """What all kernels begin with: arguments, loaded in the entry block. They write the rest in `tile`, or `text`.
 
     names: of the arguments. own_memory: whether a third parameter is memory of the calling thread.
+    feature: of the CPU, which this kernel needs besides those of its instruction set; "" for none.
     """
 
     names: tuple[str, ...]
     own_memory = False
+    feature = ""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
@@ -44,7 +46,9 @@ class KernelEmitter:
     def finished(self) -> str:
         """What is written so far, as the kernel."""
         more = ", ptr noalias %scratch" if self.own_memory else ""
-        return self.w.function(f"define i64 @kernel(ptr noalias %args, ptr noalias %next{more})")
+        features = ",".join(f for f in (self.isa.features, f"+{self.feature}") if f)
+        also = f' "target-features"="{features}"' if self.feature else ""
+        return self.w.function(f"define i64 @kernel(ptr noalias %args, ptr noalias %next{more}){also}")
 
 
 _EMITTERS: dict[str, type[KernelEmitter]] = {}

@@ -12,12 +12,12 @@ tables   the same in a table for each column
 
 from __future__ import annotations
 
-from qrun.native.emit.bytes import flipped
+from qrun.native.emit.bytes import VBMI, flipped, permuted
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
 from qrun.native.emit.rows import RowsEmitter
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.emit.values import ZERO, Value
+from qrun.native.emit.values import Value
 
 ENTRIES = 256
 """Bytes of a table."""
@@ -27,7 +27,6 @@ OWN = {
     "permute": ("table*",), "shuffle": ("table*",), "lookup": ("table*",), "table": ("table*",), "tables": ("table*",),
 }  # fmt: skip
 """Words of each form."""
-VBMI = "avx512vbmi"
 SHUFFLED = 64
 """Bytes in which the shuffle form's table repeats each piece."""
 _SHUFFLES = {64: "avx512.pshuf.b.512", 32: "avx2.pshuf.b", 16: "ssse3.pshuf.b.128"}
@@ -42,6 +41,7 @@ class PointEmitter(RowsEmitter):
         super().__init__(spec, isa, OWN[spec.form])
         a, form = self.a, spec.form
         self.constants: list[Value] = []
+        self.feature = VBMI if form == "permute" else ""
         if form == "clamp":
             self.constants = [limit.trunc("i8").splat(self.width) for limit in (a.low, a.high)]
         elif form in ("affine", "affines"):
@@ -51,17 +51,11 @@ class PointEmitter(RowsEmitter):
             count, step = {"permute": (4, 64), "shuffle": (16, SHUFFLED), "lookup": (16, 16)}[form]
             self.constants = [(a.table + i * step).load(self.kind, 16) for i in range(count)]
 
-    def text(self) -> str:
-        if self.spec.form == "permute":
-            features = ",".join(f for f in (self.isa.features, f"+{VBMI}") if f)
-            return super().text().replace("%next) {", f'%next) "target-features"="{features}" {{')
-        return super().text()
-
     def value(self, operands: list[Value], column: Value, start: Value) -> Value:
         (x,) = operands
         if self.spec.form in ("affine", "affines"):
             return self._affine(x, start)
-        make = {"clamp": self._clamp, "permute": self._permute, "shuffle": self._shuffle, "lookup": self._lookup}
+        make = {"clamp": self._clamp, "permute": self._permuted, "shuffle": self._shuffle, "lookup": self._lookup}
         return make[self.spec.form](x)
 
     def _clamp(self, x: Value) -> Value:
@@ -87,11 +81,8 @@ class PointEmitter(RowsEmitter):
             table = table + column * ENTRIES + ENTRIES * offset
         return (table + operands[0].zext("i64")).load("i8")
 
-    def _permute(self, x: Value) -> Value:
-        """Each instruction takes entry x modulo 128 of two registers; codes of the upper ones have the sign bit set."""
-        t, name = self.constants, "llvm.x86.avx512.vpermi2var.qi.512"
-        low, high = (self.w.call(self.kind, name, t[i], x, t[i + 1]) for i in (0, 2))
-        return x.test("slt", ZERO).select(high, low)
+    def _permuted(self, x: Value) -> Value:
+        return permuted(self.constants, x)
 
     def _shuffle(self, x: Value) -> Value:
         """Shuffles give 0 for negative indices, and use only the low four bits of the others."""

@@ -1,7 +1,10 @@
 """Generated softmax of rows of 8-bit codes, in float64 wherever that decides the rounding.
 
-each   an element's own quotient
-table  the quotients of all 256 distances from a row's greatest code first; rows in doubt go the way of ``each``
+each    an element's own quotient
+table   the quotients of all 256 distances from a row's greatest code first, in float32; where that leaves a result in
+        doubt, in float64; rows still in doubt go the way of ``each``
+planes  the same with 64 codes looked up at once (AVX512-VBMI). A row's sum is one of integers: weights are multiples of
+        2**-31, and the four bytes of each are looked up and summed for themselves
 """
 
 from __future__ import annotations
@@ -9,13 +12,15 @@ from __future__ import annotations
 from functools import reduce
 from operator import add
 
+from qrun.native.emit.bytes import VBMI, byte_sums, permuted
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import KernelSpec
-from qrun.native.emit.values import MAGIC64, Operand, Value
+from qrun.native.emit.spec import MAGIC_BITS, KernelSpec
+from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, Value, constants
 
 NAMES = (
     "x*", "y*", "rows", "chunk", "length", "last", "tiles", "weights*", "levels*", "certain*", "equal", "high", "zero",
+    "singles*", "reach!", "planes*",
 )  # fmt: skip
 """One 8-byte word each.
 
@@ -25,9 +30,12 @@ weights, levels   float64 [256]: by 255 - distance, the exponential, and that ov
 certain           float64: quotients nearer to an integer than this are rounded right
 equal             the result where all codes of a row are equal
 high, zero        the greatest result before the zero point is added, and the zero point
+singles, reach    levels as float32, and the relative error of a quotient in float32, of ``table`` and ``planes``
+planes            bytes [4, 256]: of the weights as multiples of 2**-31, the lowest byte first
 """
+WEIGHT = 2.0**31
 _MOST = 1024.0
-"""Quotients are cut to this: it is more than any result, and little enough to be rounded by MAGIC64."""
+"""Quotients are cut to this: it is more than any result, and little enough to be rounded by MAGIC32 and MAGIC64."""
 _PARTS = 4
 """Partial sums of a row."""
 
@@ -41,7 +49,9 @@ class SoftmaxEmitter(KernelEmitter):
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
         self.certain = self.a.certain.load("double", 8)
-        self.table = self.w.let("ptr", "alloca [256 x i8], align 64") if spec.form == "table" else None
+        self.planes = spec.form == "planes"
+        self.feature = VBMI if self.planes else ""
+        self.table = self.w.let("ptr", "alloca [256 x i8], align 64") if spec.form != "each" else None
 
     def tile(self, tile: Value) -> None:
         a = self.a
@@ -58,15 +68,25 @@ class SoftmaxEmitter(KernelEmitter):
             (y + at.index).store(equal)
         with w.when(~same):
             shift = 255 - most
-            inverse = "1.0" / self._total(x, shift)
             if self.table is None:
-                self._each(x, y, shift, inverse)
+                self._each(x, y, shift, "1.0" / self._total(x, shift))
                 return
-            doubtful = self._fill(self.table, inverse)
+            total = self._plane_total(x, shift) if self.planes else self._total(x, shift)
+            doubtful = self._fill_single(self.table, "1.0" / total)
             with w.when(doubtful):
-                self._each(x, y, shift, inverse)
+                self._precise(x, y, shift, self.table)
             with w.when(~doubtful):
-                self._look_up(x, y, self.table + shift)
+                self._look_up(x, y, self.table, shift)
+
+    def _precise(self, x: Value, y: Value, shift: Value, table: Value) -> None:
+        """A row whose results float32 leaves in doubt."""
+        w = self.w
+        inverse = "1.0" / self._total(x, shift)
+        doubtful = self._fill(table, inverse)
+        with w.when(doubtful):
+            self._each(x, y, shift, inverse)
+        with w.when(~doubtful):
+            self._look_up(x, y, table, shift)
 
     def _code(self, pointer: Value, index: Operand) -> Value:
         return (pointer + index).load("i8").extended("i64", self.spec.signed)
@@ -105,14 +125,44 @@ class SoftmaxEmitter(KernelEmitter):
             rest.next(plus(rest.carried[0], rest.index))
         return rest.carried[0]
 
-    def _rounded(self, levels: Value, inverse: Value) -> tuple[Value, Value]:
-        """The codes of quotients, i8, and how far each quotient is from an integer."""
+    def _plane_total(self, x: Value, shift: Value) -> Value:
+        """The sum of a row's weights, each rounded to a multiple of 1 / WEIGHT."""
+        w, a, n = self.w, self.a, self.spec.rows
+        tables = [
+            [(a.planes + 256 * plane + i).load(f"<{n} x i8>", 16) for i in range(0, 256, 64)] for plane in range(4)
+        ]
+        moved, lanes = shift.trunc("i8").splat(n), w.value(f"<{n} x i8>", constants("i8", range(n)))
+        with w.loop(0, a.length, n, [w.zero("<8 x i64>")] * 4) as turn:
+            place = turn.index.least(a.last)
+            index = (x + place).load(lanes.kind) + moved
+            fresh = lanes.test("uge", (turn.index - place).trunc("i8").splat(n))
+            found = (fresh.select(permuted(table, index), ZERO) for table in tables)
+            turn.next(*(total + byte_sums(plane) for total, plane in zip(turn.carried, found, strict=True)))
+        parts = [total.reduced("add") << 8 * plane for plane, total in enumerate(turn.carried)]
+        return reduce(add, parts).uitofp("double") * (1 / WEIGHT)
+
+    def _rounded(self, levels: Value, inverse: Value) -> tuple[Value, Value, Value]:
+        """The codes of quotients, i8, the quotients, cut to _MOST, and how far each is from an integer."""
+        magic, bits = (MAGIC32, "i32") if levels.element == "float" else (MAGIC64, "i64")
         quotient = (levels * inverse).where("olt", _MOST)
-        raised = quotient + MAGIC64
-        error = abs(quotient - (raised - MAGIC64))
-        bits = raised.bitcast("i64").trunc("i32")
+        raised = quotient + magic
+        error = abs(quotient - (raised - magic))
+        whole = raised.bitcast(bits)
+        whole = whole - MAGIC_BITS if bits == "i32" else whole.trunc("i32")
         high, zero = (number.trunc("i32").splat(levels.lanes) for number in (self.a.high, self.a.zero))
-        return (bits.where("slt", high) + zero).trunc("i8"), error
+        return (whole.where("slt", high) + zero).trunc("i8"), quotient, error
+
+    def _fill_single(self, table: Value, inverse: Value) -> Value:
+        """As `_fill`, in float32."""
+        w, n = self.w, self.isa.lanes
+        factor = inverse.single().splat(n)
+        reach = self.a.reach.bitcast("float").splat(n)
+        with w.loop(0, 256, n, [w.zero(factor.kind)]) as turn:
+            levels = (self.a.singles + turn.index * 4).load(factor.kind, 4)
+            codes, quotient, error = self._rounded(levels, factor)
+            (table + turn.index).store(codes)
+            turn.next(quotient.fma(reach, error).where("ogt", turn.carried[0]))
+        return turn.carried[0].reduced("fmax").test("oge", 0.5)
 
     def _fill(self, table: Value, inverse: Value) -> Value:
         """Put the codes of all 256 distances into the table. Returns an i1: whether one of them may be wrong."""
@@ -120,13 +170,22 @@ class SoftmaxEmitter(KernelEmitter):
         factor = inverse.splat(n)
         with w.loop(0, 256, n, [w.zero(factor.kind)]) as turn:
             levels = (self.a.levels + turn.index * 8).load(factor.kind, 8)
-            codes, error = self._rounded(levels, factor)
+            codes, _, error = self._rounded(levels, factor)
             (table + turn.index).store(codes)
             turn.next(error.where("ogt", turn.carried[0]))
         return turn.carried[0].reduced("fmax").test("oge", self.certain)
 
-    def _look_up(self, x: Value, y: Value, table: Value) -> None:
-        w, a = self.w, self.a
+    def _look_up(self, x: Value, y: Value, table: Value, shift: Value) -> None:
+        """Each code's result; the table's index is 255 - distance."""
+        w, a, n = self.w, self.a, self.spec.rows
+        if self.planes:
+            pieces = [(table + i).load(f"<{n} x i8>", 16) for i in range(0, 256, 64)]
+            moved = shift.trunc("i8").splat(n)
+            with w.loop(0, a.length, n) as turn:
+                place = turn.index.least(a.last)
+                (y + place).store(permuted(pieces, (x + place).load(moved.kind) + moved))
+            return
+        table = table + shift
 
         def copy(index: Value) -> None:
             code = (table + self._code(x, index)).load("i8")
@@ -146,7 +205,7 @@ class SoftmaxEmitter(KernelEmitter):
         factor = inverse.splat(1)
         with w.loop(0, self.a.length, 1) as turn:
             level = (levels + self._code(x, turn.index) * 8).load(factor.kind, 8)
-            code, error = self._rounded(level, factor)
+            code, _, error = self._rounded(level, factor)
             (y + turn.index).store(code)
             with w.when(error.extract(0).test("oge", self.certain)):
                 w.undecided()

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.bytes import PIECE, lane_order
+from qrun.native.emit.bytes import PIECE, VBMI, lane_order
 from qrun.native.emit.isa import Isa, host_architecture, host_features
-from qrun.native.emit.point import OWN, SHUFFLED, VBMI
+from qrun.native.emit.point import OWN, SHUFFLED
 from qrun.native.errors import Declined
 from qrun.native.kernels.rows import SINGLE, Kernel, RowGrid, packed
 from qrun.native.machine.call import KernelCall

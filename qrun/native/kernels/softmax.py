@@ -7,13 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.softmax import NAMES
+from qrun.native.emit.softmax import NAMES, WEIGHT
 from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels.point import table_forms
+from qrun.native.kernels.rows import packed
 from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
 
+Array = np.ndarray[Any, Any]
 _LONG = 128
+"""Codes of a row from which on a table of all distances pays."""
+_PLANES = 4096
+"""The longest row whose sum of integers is near enough to that of its weights for most results."""
 _EPS = float(np.finfo(np.float64).eps)
 _REACH = 1024.0
 """Greater quotients give the greatest code, whatever the zero point."""
@@ -55,7 +61,10 @@ class Softmax(Planned):
         if not rows:
             return ()
         isa, signed = self.engine.isa, operand.dtype == np.int8
-        block, form = 4 * isa.lanes, "table" if length >= _LONG else "each"
+        block = 4 * isa.lanes
+        form = "table" if length >= _LONG else "each"
+        if block <= length <= _PLANES and "permute" in table_forms(isa):
+            form = "planes"
         spec = KernelSpec(
             "softmax", isa.name, block if length >= block else 0, 1, 1, form, "s8" if signed else "u8", bool(signed)
         )
@@ -64,12 +73,25 @@ class Softmax(Planned):
             "x*": 0, "y*": 0, "rows": rows, "chunk": chunk, "length": length, "last": length - block,
             "tiles": -(-rows // chunk), "equal": self.equal, "zero": self.zero_point,
             "high": int(np.iinfo(operand.dtype).max) - self.zero_point,
+            "reach!": int(np.float32(4 * 2.0**-24 + length / WEIGHT).view(np.int32)),
         }  # fmt: skip
-        arrays = dict(zip(("weights*", "levels*", "certain*"), self.constants, strict=True))
+        arrays = dict(zip(("weights*", "levels*", "certain*"), self.constants, strict=True)) | self._singles()
         pointers = tuple((NAMES.index(name), place) for place, name in enumerate(("x*", "y*")))
         return (
             KernelCall(
                 spec, self.engine.kernels.get(spec), struct(NAMES, words, arrays), pointers, (rows * length,) * 2,
-                words["tiles"], channels=1, keep=self.constants, decides=False,
+                words["tiles"], channels=1, keep=tuple(arrays.values()), decides=False,
             ),
         )  # fmt: skip
+
+    def _singles(self) -> dict[str, Array]:
+        """What the forms need that begin in float32.
+
+        A quotient there has three roundings, of level, inverse and product, and the error of the sum: each of `length`
+        weights is off by at most 1 / (2 * WEIGHT), and the greatest of them is 1.
+        """
+        weights, levels, _ = self.constants
+        whole = np.rint(weights * WEIGHT).astype("<u4")
+        with np.errstate(over="ignore"):
+            singles = levels.astype(np.float32)
+        return {"singles*": packed(singles), "planes*": packed(whole.view(np.uint8).reshape(256, 4).T)}
