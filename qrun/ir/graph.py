@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from sys import intern
 from typing import Any
 
@@ -13,32 +12,18 @@ from onnx import AttributeProto
 
 from qrun.errors import ModelError, UnsupportedError
 from qrun.ir import schema
-from qrun.ir.external import External
+from qrun.ir.context import GraphContext, invalid, label
 from qrun.ir.model import Array, Attribute, Model, Node, TensorType
+from qrun.ir.order import Names, execution_order
 from qrun.ir.tensors import to_array
 from qrun.ir.types import DTYPES, describe
 
 
-@dataclass(frozen=True)
-class GraphContext:
-    """What a graph sees from outside: opsets, external files, and the names of the graphs around it.
-
-    names: of the nearest graph around it, each by itself, so that nodes share the text; outer: what that one sees.
-    """
-
-    opsets: Mapping[str, int]
-    external: External
-    label: str
-    names: Mapping[str, str] = field(default_factory=dict)
-    outer: GraphContext | None = None
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.names or (self.outer is not None and name in self.outer)
-
-
 def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
     """The keyword arguments of Model that one graph determines."""
-    _refuse_undecodable(graph, scope)
+    reads = [scope.shared(proto.input) for proto in graph.node]
+    makes = [scope.shared(proto.output) for proto in graph.node]
+    _refuse_undecodable(graph, scope, reads, makes)
     if len(graph.sparse_initializer):
         raise UnsupportedError(
             "QR203",
@@ -50,7 +35,7 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
     constants: dict[str, Array] = {}
     for tensor in graph.initializer:
         if tensor.name in constants:
-            raise _invalid(scope, f"initializer {tensor.name!r} is defined twice", tensor.name)
+            raise invalid(scope, f"initializer {tensor.name!r} is defined twice", tensor.name)
         constants[tensor.name] = to_array(tensor, scope.external)
     inputs = [value_type(v) for v in graph.input]
     _refuse_duplicates(scope, "graph input", [v.name for v in inputs])
@@ -58,15 +43,14 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
         if value.name in constants:
             _refuse_other_type(scope, value, constants[value.name])
     given = {v.name for v in inputs} | set(constants)
-    order = _execution_order(graph.node, given, scope)
-    names = {name: name for name in given}
-    names.update((name, name) for proto in graph.node for name in proto.output if name)
-    inner = GraphContext(scope.opsets, scope.external, scope.label, names, scope)
-    nodes = tuple(_node(graph.node[place], index, inner) for index, place in enumerate(order))
+    order = execution_order(graph.node, reads, makes, given, scope)
+    names = given.union(set(chain.from_iterable(makes)) - {""})
+    inner = GraphContext(scope.opsets, scope.external, scope.label, names, scope, scope.texts)
+    nodes = tuple([_node(graph.node[p], index, reads[p], makes[p], inner) for index, p in enumerate(order)])
     outputs = tuple(value_type(v) for v in graph.output)
     for value in outputs:
         if value.name not in inner:
-            raise _invalid(scope, f"graph output {value.name!r} is made by no node", value.name)
+            raise invalid(scope, f"graph output {value.name!r} is made by no node", value.name)
     types = {v.name: v for v in [*map(value_type, graph.value_info), *inputs, *outputs]}
     return {
         "nodes": nodes,
@@ -75,17 +59,29 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
         "outputs": outputs,
         "constants": constants,
         "types": types,
-        "was_sorted": order == sorted(order),
+        "was_sorted": isinstance(order, range),
     }
 
 
-def _refuse_undecodable(graph: onnx.GraphProto, scope: GraphContext) -> None:
+def _refuse_undecodable(graph: onnx.GraphProto, scope: GraphContext, reads: Names, makes: Names) -> None:
     """Names that are not UTF-8 reach Python as bytes, whatever protobuf's types say."""
+    if bytes in set(map(type, _names(graph, reads, makes))):
+        refuse_bytes(scope.label, *_names(graph, reads, makes))
+
+
+def _names(graph: onnx.GraphProto, reads: Names, makes: Names) -> Iterator[str]:
+    """All names of a graph, and all that its nodes have."""
     values: list[onnx.ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
-    refuse_bytes(scope.label, graph.name, *(v.name for v in values), *(t.name for t in graph.initializer))
-    refuse_bytes(scope.label, *(d.dim_param for v in values for d in v.type.tensor_type.shape.dim))
+    yield graph.name
+    yield from (v.name for v in values)
+    yield from (t.name for t in graph.initializer)
+    yield from (d.dim_param for v in values for d in v.type.tensor_type.shape.dim)
     for n in graph.node:
-        refuse_bytes(scope.label, n.name, n.op_type, n.domain, *n.input, *n.output, *(a.name for a in n.attribute))
+        yield from (n.name, n.op_type, n.domain)
+        if n.attribute:
+            yield from (a.name for a in n.attribute)
+    yield from chain.from_iterable(reads)
+    yield from chain.from_iterable(makes)
 
 
 def refuse_bytes(label: str, *names: object) -> None:
@@ -120,11 +116,6 @@ def value_type(info: onnx.ValueInfoProto) -> TensorType:
     return TensorType(info.name, DTYPES.get(tensor.elem_type), shape)
 
 
-def _invalid(scope: GraphContext, message: str, tensor: str, node: str = "", **more: Any) -> ModelError:
-    where = [scope.label, *([f"node {node}"] if node else []), f"tensor {tensor}"]
-    return ModelError("QR102", "invalid-graph", message, where=where, **more)
-
-
 def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Array) -> None:
     """An initializer of a graph input must be a value of that input."""
     shape = value.shape if value.shape is not None else stored.shape
@@ -132,7 +123,7 @@ def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Array) ->
         not isinstance(want, int) or want == got for want, got in zip(shape, stored.shape, strict=True)
     )
     if (value.dtype is not None and value.dtype != stored.dtype) or not fits:
-        raise _invalid(
+        raise invalid(
             scope,
             f"the initializer of graph input {value.name!r} does not fit it",
             value.name,
@@ -144,113 +135,55 @@ def _refuse_duplicates(scope: GraphContext, what: str, names: list[str]) -> None
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise _invalid(scope, f"{what} {name!r} is defined twice", name)
+            raise invalid(scope, f"{what} {name!r} is defined twice", name)
         seen.add(name)
-
-
-def _label(proto: onnx.NodeProto, place: int) -> str:
-    return f"{proto.name or f'{proto.op_type}_{place}'} ({proto.op_type})"
-
-
-def _reads(proto: onnx.NodeProto) -> set[str]:
-    """Names a node needs: its inputs and what its subgraphs take from outside."""
-    found = {name for name in proto.input if name}
-    for attribute in proto.attribute:
-        for graph in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
-            inside = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-            inside |= {name for inner in graph.node for name in inner.output}
-            used = {name for inner in graph.node for name in _reads(inner)} | {v.name for v in graph.output}
-            found |= used - inside
-    return found
-
-
-def _execution_order(nodes: Any, given: set[str], scope: GraphContext) -> list[int]:
-    """Places of the nodes such that every tensor is made before it is read, as near to file order as possible."""
-    maker: dict[str, int] = {}
-    for place, proto in enumerate(nodes):
-        for name in proto.output:
-            if not name:
-                continue
-            if name in maker or (name in given and name not in scope):
-                raise _invalid(scope, f"tensor {name!r} is made twice", name, _label(proto, place))
-            maker[name] = place
-    waiting: list[int] = []
-    followers: dict[int, list[int]] = {}
-    for place, proto in enumerate(nodes):
-        before = set()
-        for name in _reads(proto):
-            if name in maker:
-                before.add(maker[name])
-            elif name not in given and name not in scope:
-                raise _invalid(
-                    scope,
-                    f"tensor {name!r} is read but never made",
-                    name,
-                    _label(proto, place),
-                    facts=[("expected", "a graph input, an initializer or a node's output of that name")],
-                )
-        waiting.append(len(before))
-        for other in before:
-            followers.setdefault(other, []).append(place)
-    ready = [place for place, count in enumerate(waiting) if not count]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        place = heapq.heappop(ready)
-        order.append(place)
-        for other in followers.get(place, ()):
-            waiting[other] -= 1
-            if not waiting[other]:
-                heapq.heappush(ready, other)
-    if len(order) < len(waiting):
-        place = next(p for p, count in enumerate(waiting) if count)
-        name = next((n for n in nodes[place].input if n), "")
-        raise _invalid(scope, "the nodes depend on each other in a circle", name, _label(nodes[place], place))
-    return order
 
 
 _NONE: Mapping[str, Attribute] = {}
 
 
-def _node(proto: onnx.NodeProto, index: int, scope: GraphContext) -> Node:
-    domain = "" if proto.domain == "ai.onnx" else proto.domain
-    label = _label(proto, index)
+def _node(
+    proto: onnx.NodeProto, index: int, reads: tuple[str, ...], makes: tuple[str, ...], scope: GraphContext
+) -> Node:
+    domain, op_type = proto.domain, intern(proto.op_type)
+    domain = "" if domain == "ai.onnx" else intern(domain)
     if domain not in scope.opsets:
-        known = any(schema.schema("", proto.op_type, opset) for opset in reversed(schema.OPSETS))
-        imported = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in sorted(scope.opsets.items())) or "nothing"
-        raise ModelError(
-            "QR105",
-            "unknown-domain",
-            f"node uses domain {domain or 'ai.onnx'!r}, which is not imported",
-            where=[scope.label, f"node {label}"],
-            facts=[
-                ("expected", f"an opset_import entry of {domain or 'ai.onnx'}"),
-                ("imported", imported),
-                ("known here", "ai.onnx 7-28, com.microsoft 1"),
-            ],
-            why="every node's domain needs an opset_import entry (ONNX IR).",
-            fixes=[
-                *([f"if this is {proto.op_type} of ai.onnx, clear node.domain"] if known else []),
-                f"import {domain} with the version that the node was written for; qrun does not run other domains",
-            ]
-            if domain
-            else ["add opset_import { domain: '' version: 21 } to the model"],
-        )
-    attributes: dict[str, Attribute] = {}
-    for attribute in proto.attribute:
-        if attribute.name in attributes:
-            raise _invalid(scope, f"attribute {attribute.name!r} is given twice", label, label)
-        attributes[attribute.name] = _attribute(attribute, label, scope)
-    return Node(
-        index=index,
-        name=proto.name,
-        domain=domain,
-        op_type=intern(proto.op_type),
-        version=schema.version(domain, proto.op_type, scope.opsets[domain]),
-        inputs=tuple([scope.names.get(name, name) for name in proto.input]),
-        outputs=tuple([scope.names.get(name, name) for name in proto.output]),
-        attributes=attributes or _NONE,
+        raise _unknown_domain(domain, op_type, label(proto, index), scope)
+    version = schema.version(domain, op_type, scope.opsets[domain])
+    attributes = _attributes(proto, label(proto, index), scope) if proto.attribute else _NONE
+    return Node(index, proto.name, domain, op_type, version, reads, makes, attributes)
+
+
+def _unknown_domain(domain: str, op_type: str, node: str, scope: GraphContext) -> ModelError:
+    known = any(schema.schema("", op_type, opset) for opset in reversed(schema.OPSETS))
+    imported = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in sorted(scope.opsets.items())) or "nothing"
+    return ModelError(
+        "QR105",
+        "unknown-domain",
+        f"node uses domain {domain or 'ai.onnx'!r}, which is not imported",
+        where=[scope.label, f"node {node}"],
+        facts=[
+            ("expected", f"an opset_import entry of {domain or 'ai.onnx'}"),
+            ("imported", imported),
+            ("known here", "ai.onnx 7-28, com.microsoft 1"),
+        ],
+        why="every node's domain needs an opset_import entry (ONNX IR).",
+        fixes=[
+            *([f"if this is {op_type} of ai.onnx, clear node.domain"] if known else []),
+            f"import {domain} with the version that the node was written for; qrun does not run other domains",
+        ]
+        if domain
+        else ["add opset_import { domain: '' version: 21 } to the model"],
     )
+
+
+def _attributes(proto: onnx.NodeProto, node: str, scope: GraphContext) -> dict[str, Attribute]:
+    found: dict[str, Attribute] = {}
+    for attribute in proto.attribute:
+        if attribute.name in found:
+            raise invalid(scope, f"attribute {attribute.name!r} is given twice", node, node)
+        found[attribute.name] = _attribute(attribute, node, scope)
+    return found
 
 
 def _text(data: bytes) -> str | bytes:
@@ -270,8 +203,8 @@ _SCALARS: dict[int, Callable[[AttributeProto], Attribute]] = {
 }
 
 
-def _attribute(proto: AttributeProto, label: str, scope: GraphContext) -> Attribute:
-    where = f"attribute {proto.name} of {label}"
+def _attribute(proto: AttributeProto, node: str, scope: GraphContext) -> Attribute:
+    where = f"attribute {proto.name} of {node}"
     if proto.type in _SCALARS:
         return _SCALARS[proto.type](proto)
     if proto.type == AttributeProto.TENSOR:
@@ -284,12 +217,12 @@ def _attribute(proto: AttributeProto, label: str, scope: GraphContext) -> Attrib
         return tuple(subgraph(g, scope) for g in proto.graphs)
     kind = AttributeProto.AttributeType.Name(proto.type) if proto.type in AttributeProto.AttributeType.values() else ""
     if proto.type == AttributeProto.UNDEFINED or not kind:
-        raise _invalid(scope, f"{where} has no type", label, label)
+        raise invalid(scope, f"{where} has no type", node, node)
     raise UnsupportedError(
         "QR203",
         "unsupported-type",
         f"{where} is a {kind.lower()}, which qrun does not read",
-        where=[scope.label, f"node {label}"],
+        where=[scope.label, f"node {node}"],
     )
 
 

@@ -17,8 +17,9 @@ from google.protobuf.message import DecodeError
 
 from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent
 from qrun.ir import schema
+from qrun.ir.context import GraphContext
 from qrun.ir.external import External
-from qrun.ir.graph import GraphContext, build_graph, refuse_bytes
+from qrun.ir.graph import build_graph, refuse_bytes
 from qrun.ir.model import Model
 from qrun.ir.wire import lift
 

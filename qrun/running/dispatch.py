@@ -103,12 +103,13 @@ class NativeKernels:
             found = self.known(step, args)
             if found is not None:
                 return found
-            fixed = tuple(self._how_fixed(name, array) for name, array in zip(step.node.inputs, args, strict=True))
-            bound = self._shared(step, args, fixed, budget)
+            fixed = tuple(map(self._how_fixed, step.node.inputs, args))
+            key = _key(args, fixed)
+            bound = self._shared(step, args, fixed, key, budget)
             kept = self._bound.setdefault(index, {})
             while len(kept) >= VARIANTS:
                 del kept[next(iter(kept))]
-            kept[_key(args, fixed)] = bound
+            kept[key] = bound
             self._fixed[index] = fixed
             return bound
 
@@ -117,21 +118,22 @@ class NativeKernels:
             return "constant"
         return "value" if name in self.derived and array.size <= SMALL else ""
 
-    def _shared(self, step: Step, args: Sequence[Array | None], fixed: Fixed, budget: Budget) -> KernelBinding:
+    def _shared(
+        self, step: Step, args: Sequence[Array | None], fixed: Fixed, key: Key, budget: Budget
+    ) -> KernelBinding:
         """What another node has that differs in the names of the tensors only, or a new one."""
         node = step.node
-        parts = zip(node.inputs, fixed, _key(args, fixed), strict=True)
-        given = tuple(name if how == "constant" else part for name, how, part in parts)
-        attributes = tuple((name, type(value), value) for name, value in node.attributes.items())
-        key = (node.domain, node.op_type, node.version, attributes, given, tuple(map(bool, node.outputs)))
+        given = [name if how == "constant" else part for name, how, part in zip(node.inputs, fixed, key, strict=True)]
+        attributes = [(name, type(value), value) for name, value in node.attributes.items()]
+        alike = (step.definition, node.version, tuple(attributes), tuple(given), tuple(map(bool, node.outputs)))
         try:
-            found = self._alike.get(key)
+            found = self._alike.get(alike)
         except TypeError:  # an attribute that is an array
             return self._make(step, args, tuple(map(bool, fixed)), budget)
         if found is None:
             found = self._make(step, args, tuple(map(bool, fixed)), budget)
             if found.kernel is not None:
-                self._alike[key] = found
+                self._alike[alike] = found
         return found
 
     def _make(self, step: Step, args: Sequence[Array | None], fixed: tuple[bool, ...], budget: Budget) -> KernelBinding:
@@ -156,8 +158,10 @@ class NativeKernels:
 
 def _key(args: Sequence[TensorLike | None], fixed: Fixed) -> Key:
     return tuple(
-        None if f == "constant" or a is None else (a.shape, a.dtype, np.asarray(a).tobytes() if f else b"")
-        for a, f in zip(args, fixed, strict=True)
+        [
+            None if f == "constant" or a is None else (a.shape, a.dtype, np.asarray(a).tobytes() if f else b"")
+            for a, f in zip(args, fixed, strict=True)
+        ]
     )
 
 

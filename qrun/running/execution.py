@@ -71,7 +71,7 @@ def execute(
     def look(allowed: int) -> None:
         from qrun.running.foresight import foresee
 
-        with clock.aside():
+        with clock.aside:
             foresee(plan.model, plan.steps[len(events) :], values, budget.live, allowed)
 
     budget.look_ahead(look)
@@ -80,7 +80,7 @@ def execute(
     for step in plan.steps:
         events.append(run_step(step, model, values, run))
         if see is not None:
-            with clock.aside():
+            with clock.aside:
                 for name in filter(None, step.node.outputs):
                     see(name, values[name])
         for name in step.frees:

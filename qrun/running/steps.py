@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from time import perf_counter_ns
 from typing import Any
 
@@ -67,26 +67,36 @@ class NodeEvent:
 
 
 class Clock:
-    """perf_counter_ns, less the time spent in `aside` blocks."""
+    """perf_counter_ns, less the time spent in ``with clock.aside:`` blocks."""
 
     def __init__(self) -> None:
         self.aside_ns = 0
+        self.aside = _Aside(self)
 
     def now(self) -> int:
         return perf_counter_ns() - self.aside_ns
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        start = perf_counter_ns()
-        try:
-            yield
-        finally:
-            self.aside_ns += perf_counter_ns() - start
+
+class _Aside:
+    """Blocks for which a clock stands still; those inside another one do nothing."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._depth, self._start = clock, 0, 0
+
+    def __enter__(self) -> None:
+        if not self._depth:
+            self._start = perf_counter_ns()
+        self._depth += 1
+
+    def __exit__(self, *failed: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._clock.aside_ns += perf_counter_ns() - self._start
 
 
 @frozen
 class Run:
-    """What the steps of one run share."""
+    """What the steps of one run share. infos: of the tensors that were read or made so far."""
 
     arith: Arith
     budget: Budget
@@ -94,13 +104,20 @@ class Run:
     natives: NativeKernels | None
     clock: Clock
     groups: Mapping[int, tuple[int, ...]]
+    infos: dict[str, TensorInfo] = field(default_factory=dict)
+
+    def info(self, name: str, array: Array) -> TensorInfo:
+        found = self.infos.get(name)
+        if found is None:
+            found = self.infos[name] = TensorInfo(name, array.dtype, array.shape)
+        return found
 
 
 def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> NodeEvent:
     """Run a step on `values` and put what it makes there. Raises RunError with the node's place in the model."""
     node = step.node
     args = [values[name] if name else None for name in node.inputs]
-    wanted = tuple(bool(name) for name in node.outputs)
+    wanted = tuple(map(bool, node.outputs))
     ctx = Context(run.arith, node.version, len(node.outputs), wanted, run.observe, run.budget)
     try:
         _check_types(step, args)
@@ -109,7 +126,7 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
         result = _compute(step, args, bound, ctx)
         duration = run.clock.now() - start
         if bound is not None and bound.kernel is not None and run.observe:
-            with run.clock.aside():
+            with run.clock.aside:
                 _observe(step, args, bound, result, ctx)
     except OperatorError as error:
         raise located(error, model, node, step.definition) from None
@@ -121,7 +138,7 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
         error.add_note(f"on node {node.index} {node.label} ({node.op}-{node.version})")
         raise
     made = result if isinstance(result, tuple) else (result,)
-    if len(made) < sum(1 for name in node.outputs if name):
+    if len(made) < sum(wanted):
         raise _failed(ValueError(f"{len(node.outputs)} outputs asked for, {len(made)} made"), model, step, args)
     for name, array in zip(node.outputs, made, strict=False):
         if name:
@@ -130,10 +147,8 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
                 run.budget.hold_made(array, name)
             except MemoryLimitError as error:
                 raise placed(error, model, node) from None
-    inputs = tuple(
-        TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.inputs, args, strict=True) if a is not None
-    )
-    outputs = tuple(TensorInfo(name, a.dtype, a.shape) for name, a in zip(node.outputs, made, strict=False) if name)
+    inputs = tuple([run.info(name, a) for name, a in zip(node.inputs, args, strict=True) if a is not None])
+    outputs = tuple([run.info(name, a) for name, a in zip(node.outputs, made, strict=False) if name])
     kernel = bound.kernel if bound else None
     return NodeEvent(
         node.index,
@@ -164,7 +179,7 @@ def _bind(step: Step, args: Sequence[Array | None], run: Run) -> KernelBinding |
         return None
     bound = run.natives.known(step, args)
     if bound is None:
-        with run.clock.aside():
+        with run.clock.aside:
             bound = run.natives.bind(step, args, run.budget)
     return bound
 
@@ -210,7 +225,7 @@ def _type_code(param: str) -> dict[str, str]:
 
 def _check_types(step: Step, args: Sequence[Array | None]) -> None:
     """The inputs' element types against the operator's constraints; remembered for types seen before."""
-    key = tuple(None if a is None else a.dtype for a in args)
+    key = tuple([None if a is None else a.dtype for a in args])
     if key in step.accepted:
         return
     bound: dict[str, tuple[np.dtype[Any], str]] = {}

@@ -16,7 +16,8 @@ from qrun.native.kernels.packing import Packing, as_int8, offsets
 from qrun.native.kernels.results import Results
 from qrun.native.kernels.stack import Products, Shape, StackPart, first_values, order
 from qrun.native.machine.batch import Buffer, BufferPool, buffer
-from qrun.native.machine.engine import Engine, address
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import address
 from qrun.native.machine.operation import Operand, size
 
 Array = np.ndarray[Any, Any]

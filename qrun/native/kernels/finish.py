@@ -12,8 +12,8 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.results import Results
 from qrun.native.machine.batch import Batch, BatchCall, Buffer
 from qrun.native.machine.call import struct
-from qrun.native.machine.engine import Engine, address
-from qrun.native.machine.memory import Ints, aligned
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints, address, aligned
 from qrun.native.machine.operation import share
 from qrun.native.proof.epilogue import Target
 from qrun.native.proof.fold import Folded

@@ -12,8 +12,8 @@ from qrun.native.emit.pack import COLUMNS, ROWS
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.batch import Batch, BatchCall, Buffer
 from qrun.native.machine.call import struct
-from qrun.native.machine.engine import Engine, address
-from qrun.native.machine.memory import Ints, aligned, forget
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints, address, aligned, forget
 
 Array = np.ndarray[Any, Any]
 _FLIP = 0x80808080

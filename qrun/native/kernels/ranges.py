@@ -11,8 +11,8 @@ from qrun.native.emit.ranges import CODES, LEAST, PARAMETERS, RANGE
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.batch import Batch, BatchCall, Buffer, BufferPool
 from qrun.native.machine.call import KernelCall, struct
-from qrun.native.machine.engine import Engine, address
-from qrun.native.machine.memory import aligned
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import address, aligned
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
 
 Array = np.ndarray[Any, Any]

@@ -13,8 +13,8 @@ from qrun.native.errors import Declined
 from qrun.native.kernels.packing import Panels
 from qrun.native.machine.batch import Batch, BatchCall, Buffer
 from qrun.native.machine.call import KernelCall
-from qrun.native.machine.engine import Engine, address
-from qrun.native.machine.memory import Ints
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints, address
 from qrun.native.machine.operation import size
 from qrun.shapes import broadcast_shapes
 

@@ -20,8 +20,8 @@ from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.product import TABLE_ROWS, lanes_of, panel_runs
 from qrun.native.kernels.results import Results
 from qrun.native.machine.call import KernelCall, struct
-from qrun.native.machine.engine import Engine, address
-from qrun.native.machine.memory import aligned
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import address, aligned
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
 from qrun.native.proof.fold import wrapped
 from qrun.shapes import broadcast_shapes

@@ -9,8 +9,8 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.machine.call import WORDS, invoke
-from qrun.native.machine.engine import Engine, address, wait_for
-from qrun.native.machine.memory import Ints, aligned, forget, unwritten
+from qrun.native.machine.engine import Engine, wait_for
+from qrun.native.machine.memory import Ints, address, aligned, forget, unwritten
 
 _LINES = -(-WORDS // 8) * 8
 _WORTH = 12

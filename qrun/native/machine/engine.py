@@ -14,7 +14,7 @@ from qrun.native.emit.runner import DOUBT
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels, Runner
-from qrun.native.machine.memory import aligned, keep_freed_memory
+from qrun.native.machine.memory import address, aligned, keep_freed_memory
 from qrun.native.machine.operation import Operation, size
 
 Array = np.ndarray[Any, Any]
@@ -65,12 +65,13 @@ class Engine:
                 got, want = f"{array.dtype}{list(array.shape)}", f"{operand.dtype}{list(operand.shape)}"
                 raise ValueError(f"the operand is {got}, planned {want}")
         result, order = operation.result, operation.result_order
-        made = aligned(result.stored(order), result.dtype, result.fill if any(result.border) else None)
+        bordered = any(result.border)
+        made = aligned(result.stored(order), result.dtype, result.fill if bordered else None)
         sections = operation.tight
         if sections:
             buffers = [stage(array, operation, sections, place) for place, array in enumerate(arrays)]
             self.execute(sections, [*buffers, made])
-        made = made[result.interior(order)] if any(result.border) else made
+        made = made[result.interior(order)] if bordered else made
         return np.moveaxis(made, -1, 1) if order == "channels" and made.ndim > 2 else made
 
     def execute(self, sections: Sequence[KernelCall], operands: Sequence[Array]) -> None:
@@ -99,7 +100,7 @@ class Engine:
 def stage(array: Array, operation: Operation, sections: Sequence[KernelCall], place: int) -> Array:
     """The operand number `place` as kernels read it: the array's own memory if that serves, else a copy."""
     operand, order = operation.operands[place], operation.source_order
-    needed = max((s.extents[place] for s in sections), default=0)
+    needed = max([s.extents[place] for s in sections], default=0)
     inner = np.moveaxis(array, 1, -1) if order == "channels" and array.ndim > 2 else array
     if not any(operand.border) and inner.flags.c_contiguous and inner.nbytes >= needed:
         return inner
@@ -123,8 +124,3 @@ def wait_for(helpers: Sequence[Future[None]]) -> None:
     for helper in helpers:
         if not helper.cancel():
             helper.result()
-
-
-def address(array: Array) -> int:
-    """Where the array's first element is."""
-    return int(array.__array_interface__["data"][0])

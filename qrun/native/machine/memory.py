@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes import addressof, c_char
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,16 +24,23 @@ def keep_freed_memory() -> None:
 
 def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> np.ndarray[Any, Any]:
     """An array on a 64-byte boundary, uninitialised unless `fill` is given."""
-    shape = (shape,) if isinstance(shape, int) else shape
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    array = np.asarray(raw[start : start + size].view(dtype).reshape(shape))
+    shape, dtype = (shape,) if isinstance(shape, int) else shape, np.dtype(dtype)
+    raw = np.empty(prod(shape) * dtype.itemsize + 64, np.uint8)
+    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, raw, -address(raw) % 64)
     if fill is None:
         forget(array)
     else:
         array[...] = fill
     return array
+
+
+def address(array: np.ndarray[Any, Any]) -> int:
+    """Where the array's first element is."""
+    flags = array.flags
+    if flags.writeable and flags.c_contiguous and array.nbytes and array.dtype.isbuiltin == 1:  # it has a buffer
+        buffer: Any = array
+        return addressof(c_char.from_buffer(buffer))
+    return int(array.__array_interface__["data"][0])
 
 
 def unwritten(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:

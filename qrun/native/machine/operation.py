@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -116,7 +117,7 @@ class Operation(ABC):
     def result(self) -> Operand:
         return self.operands[-1]
 
-    @property
+    @cached_property
     def tight(self) -> tuple[KernelCall, ...]:
         """The kernel calls for operands without gaps."""
         return self.sections((0,) * len(self.operands))

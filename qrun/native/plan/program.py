@@ -15,8 +15,8 @@ from qrun.native.emit.runner import DOUBT, ENTRY, STATE, STRUCT
 from qrun.native.errors import Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.compile import address_of
-from qrun.native.machine.engine import Engine, address
-from qrun.native.machine.memory import aligned, forget
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import address, aligned, forget
 from qrun.native.machine.operation import Operand
 from qrun.native.plan.placement import Item, Key, PythonStep, Storage
 from qrun.native.plan.schedule import Schedule
