@@ -11,6 +11,8 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._float import is_integer, product, single, widen
+from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native_products import matmul_kernel
 from qrun.ops._op import Shape, op
 from qrun.ops._refuse import refuse
 from qrun.ops._sums import rounded_products
@@ -61,6 +63,17 @@ def gemm(
 def _gemm(
     a: Array, b: Array, c: Array | None, alpha: float, beta: float, trans_a: int, trans_b: int, ctx: Context
 ) -> Array:
+    left, right = _checked(a, b, c, trans_a, trans_b, ctx)
+    alpha, beta = single(alpha), single(beta)
+    with np.errstate(all="ignore"):
+        if is_integer(a.dtype):
+            total = _times(product(left, right), alpha)
+            return total if c is None else np.asarray(total + _times(c, beta))
+        return rounded_products(left, right, a.dtype, alpha, None if c is None else widen(c) * beta)
+
+
+def _checked(a: Array, b: Array, c: Array | None, trans_a: int, trans_b: int, ctx: Context) -> tuple[Array, Array]:
+    """Refuse shapes that do not fit, and claim the result; A' and B'."""
     for name, matrix in (("A", a), ("B", b)):
         if matrix.ndim != 2:
             raise refuse(f"{name} is not a matrix", name, "rank 2", matrix, code="QR208", name="shape-mismatch")
@@ -86,12 +99,21 @@ def _gemm(
             name="shape-mismatch",
         )
     ctx.claim(shape, 8)
-    alpha, beta = single(alpha), single(beta)
-    with np.errstate(all="ignore"):
-        if is_integer(a.dtype):
-            total = _times(product(left, right), alpha)
-            return total if c is None else np.asarray(total + _times(c, beta))
-        return rounded_products(left, right, a.dtype, alpha, None if c is None else widen(c) * beta)
+    return left, right
+
+
+def _lower(site: LoweringContext) -> NativeKernel:
+    a, b, c = site.inputs
+    assert a is not None
+    assert b is not None
+    given = site.attributes
+    turned = bool(given["transA"]), bool(given["transB"])
+    _checked(a, b, c, *turned, site.ctx)
+    return matmul_kernel(site, a, b, c, alpha=single(given["alpha"]), beta=single(given["beta"]), turned=turned)
+
+
+gemm_7.native(_lower)
+gemm.native(_lower)
 
 
 def _times(x: Array, factor: float) -> Array:

@@ -90,6 +90,7 @@ class Isa:
     dot:      the leaf that adds four 8-bit products to an int32 lane: vnni512, vnni256, madd512, madd256, generic,
               usdot, sdot or smull.
     rows:     rows of a register block, by its number of vectors; its largest key is the widest panel.
+    real_rows: the same of float64 sums, of which a vector has half as many.
     fma:      float32 multiply-add with one rounding in hardware.
     cpu, features: given to LLVM, so that the code depends on the instruction set and not on the machine.
     needs:    LLVM's names of the features the CPU must have.
@@ -100,6 +101,7 @@ class Isa:
     lanes: int
     dot: str
     rows: Mapping[int, int]
+    real_rows: Mapping[int, int]
     fma: bool
     cpu: str
     features: str
@@ -136,23 +138,38 @@ _TILES = frozenset({"amx-tile", "amx-int8"})
 _DOT = frozenset({"lse", "dotprod"})
 _DOT_ROWS = {4: 5, 3: 6, 2: 8, 1: 10}
 _NEON_ROWS = {4: 3, 3: 4, 2: 6, 1: 8}
+_REAL_ROWS = {4: 6, 3: 8, 2: 12, 1: 14}
+_AVX2_REAL_ROWS = {2: 6, 1: 8}
+_NEON_REAL_ROWS = {4: 5, 3: 6, 2: 10, 1: 12}
 _NO_EXTRAS = "-aes,-crc,-perfmon,-sha2"
 _ARM = "aarch64"
 
 _VNNI = Isa(
-    "avx512vnni", 16, "vnni512", {4: 5, 3: 7, 2: 9, 1: 12}, True, "x86-64-v4", "+avx512vnni", _V4 | {"avx512vnni"}
-)
+    "avx512vnni", 16, "vnni512", {4: 5, 3: 7, 2: 9, 1: 12}, _REAL_ROWS, True, "x86-64-v4", "+avx512vnni",
+    _V4 | {"avx512vnni"},
+)  # fmt: skip
 
 ISAS = (
     replace(_VNNI, name="amx", features="+avx512vnni,+amx-tile,+amx-int8", needs=_VNNI.needs | _TILES),
     _VNNI,
-    Isa("avxvnni", 8, "vnni256", {2: 6, 1: 8}, True, "x86-64-v3", "+avxvnni", _V3 | {"avxvnni"}),
-    Isa("avx512bw", 16, "madd512", {4: 4, 3: 5, 2: 7, 1: 7}, True, "x86-64-v4", "", _V4),
-    Isa("avx2", 8, "madd256", {2: 4, 1: 6}, True, "x86-64-v3", "", _V3),
-    Isa("generic", 4, "generic", {2: 3, 1: 4}, False, "x86-64", "", frozenset()),
-    Isa("neon-i8mm", 4, "usdot", _DOT_ROWS, True, "generic", "+lse,+dotprod,+i8mm", _DOT | {"i8mm"}, _ARM),
-    Isa("neon-dotprod", 4, "sdot", _DOT_ROWS, True, "generic", "+lse,+dotprod", _DOT, _ARM),
-    Isa("neon", 4, "smull", _NEON_ROWS, True, "cortex-a72", _NO_EXTRAS, frozenset(), _ARM),
+    Isa("avxvnni", 8, "vnni256", {2: 6, 1: 8}, _AVX2_REAL_ROWS, True, "x86-64-v3", "+avxvnni", _V3 | {"avxvnni"}),
+    Isa("avx512bw", 16, "madd512", {4: 4, 3: 5, 2: 7, 1: 7}, _REAL_ROWS, True, "x86-64-v4", "", _V4),
+    Isa("avx2", 8, "madd256", {2: 4, 1: 6}, _AVX2_REAL_ROWS, True, "x86-64-v3", "", _V3),
+    Isa("generic", 4, "generic", {2: 3, 1: 4}, {2: 4, 1: 6}, False, "x86-64", "", frozenset()),
+    Isa(
+        "neon-i8mm",
+        4,
+        "usdot",
+        _DOT_ROWS,
+        _NEON_REAL_ROWS,
+        True,
+        "generic",
+        "+lse,+dotprod,+i8mm",
+        _DOT | {"i8mm"},
+        _ARM,
+    ),
+    Isa("neon-dotprod", 4, "sdot", _DOT_ROWS, _NEON_REAL_ROWS, True, "generic", "+lse,+dotprod", _DOT, _ARM),
+    Isa("neon", 4, "smull", _NEON_ROWS, _NEON_REAL_ROWS, True, "cortex-a72", _NO_EXTRAS, frozenset(), _ARM),
 )
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 

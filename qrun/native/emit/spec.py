@@ -15,7 +15,7 @@ class KernelSpec:
              16 bits); widened (products of 16 bits);
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); elementwise (functions of float32); standardize (layer
-             normalization); shares (softmax of float32); mean; scale (sums to results), pack_rows and pack_columns (weights of a
+             normalization); shares (softmax of float32); mean; float_product (products of float32 matrices); scale (sums to results), pack_rows and pack_columns (weights of a
              run), range and codes (quantization of a run).
     isa:     name of the instruction set.
     rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
@@ -28,7 +28,7 @@ class KernelSpec:
     out:     u8, s8 or i32; bytes (copies).
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense).
-    operands: the kind of each operand (elementwise).
+    operands: the kind of each operand (elementwise), or where they are (float_product).
     """
 
     kind: str

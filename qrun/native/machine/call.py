@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,17 +19,20 @@ Array = np.ndarray[Any, Any]
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)
 
 
-class Recheck:
-    """`function` of float32 [rows, x], to float32 [rows, y], at an address. It must live as long as kernels that call it.
+class Rechecker(ABC):
+    """What makes, at an address, results that a kernel does not decide. It must live as long as kernels that call it.
 
     A kernel that comes back without a result puts a mark into its struct (runner.DOUBT); then `failure` tells why.
     """
 
-    def __init__(self, function: Callable[[Array], Array]) -> None:
-        self.function = function
+    def __init__(self) -> None:
         self._failed: BaseException | None = None
         self._call = _CALL(self._recheck)
         self.address = int(ctypes.cast(self._call, ctypes.c_void_p).value or 0)
+
+    @abstractmethod
+    def make(self, entries: Ints, x: int, y: int) -> None:
+        """Make the results of the list [count, 2]; x, y: what the kernel says of all of them."""
 
     def failure(self) -> BaseException:
         """What is to be raised: an interrupt, if there was one, else Undecided."""
@@ -37,22 +41,31 @@ class Recheck:
             return KeyboardInterrupt()
         return Undecided() if isinstance(failed, Exception) else failed
 
-    def _recheck(self, places: int, done: int, count: int, x: int, y: int) -> int:
-        """places: addresses of `count` rows of x elements, and of their results, by turns. done: gets 1 at the end.
+    def _recheck(self, entries: int, done: int, count: int, x: int, y: int) -> int:
+        """done: gets 1 at the end.
 
         Nothing may be raised into machine code; an interrupt that comes before the first line leaves no trace but
         that the end is not reached.
         """
         try:
-            sources, targets = (
-                np.ctypeslib.as_array((ctypes.c_int64 * (2 * count)).from_address(places)).reshape(-1, 2).T
-            )
-            source, target = _Rows(sources, x), _Rows(targets, y)
-            target.all[target.index] = self.function(source.all[source.index])
+            self.make(np.ctypeslib.as_array((ctypes.c_int64 * (2 * count)).from_address(entries)).reshape(-1, 2), x, y)
             ctypes.c_int64.from_address(done).value = 1
         except BaseException as error:
             self._failed = error
         return 0
+
+
+class Recheck(Rechecker):
+    """`function` of float32 [rows, x], to float32 [rows, y]."""
+
+    def __init__(self, function: Callable[[Array], Array]) -> None:
+        super().__init__()
+        self.function = function
+
+    def make(self, entries: Ints, x: int, y: int) -> None:
+        """entries: addresses of rows of x elements, and of their results."""
+        source, target = _Rows(entries[:, 0], x), _Rows(entries[:, 1], y)
+        target.all[target.index] = self.function(source.all[source.index])
 
 
 class _Rows:
@@ -101,7 +114,7 @@ class KernelCall:
     why: str = ""
     scratch: int = 0
     decides: bool = True
-    recheck: Recheck | None = None
+    recheck: Rechecker | None = None
 
     def undecided(self) -> BaseException:
         """What is to be raised if the kernel said that it could not decide a result."""

@@ -1,0 +1,209 @@
+"""Float64 sums of products rounded to float32 as the real sums are: proved, or else added again without error.
+
+A sum is proved if both ends of its reach round alike. The others are added again, product by product, with what each
+addition lost (numbers.py, two_sum); if the remainder tells which way to go, the sum is rounded to odd, and so once. What
+is still not known goes into a list, for `recheck` to make.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import or_
+
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.kernel import KernelEmitter
+from qrun.native.emit.numbers import RecheckEmitter, product_error, two_sum
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.values import ZERO, Value, constants
+
+REACH, ALPHA, BETA, FLAW = range(0, 32, 8)
+"""Places in `numbers`: what a sum may be off, relative to both lengths; the factors of the sum and of the addend; what the
+sum of all that was lost may be off, relative to that of its sizes."""
+_ADDEND = 2.0**-50
+"""What an addend and its addition may be off, several times over."""
+_NAN = 0x7FC00000
+_LOW, _TIE = (1 << 29) - 1, 1 << 28
+"""The bits of a float64 number that float32 has not, and what they are in the middle between two float32 numbers."""
+_LEAST = 2.0**-125
+"""Below it float32 may have fewer bits."""
+
+
+class RoundingEmitter(KernelEmitter):
+    """Ends strips of sums. form: ``sum``, ``bias`` (plus an addend per column), ``scaled`` (alpha * sum + beta * addend).
+
+    batch, first, left: the product, the tile's first row, and the columns from this panel's first one to the last.
+    a, b, addend, y: where the product's operands start; column: bytes from there to the panel's first float32.
+    lengths, panel_lengths: where those of the tile's rows, times the reach, and of the panel's columns are.
+    """
+
+    own_memory = True
+    batch: Value
+    first: Value
+    left: Value
+    column: Value
+    row_starts: tuple[Value, Value, Value, Value]
+    lengths: Value
+    panel_lengths: Value
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        w = self.w
+        self.lanes = isa.lanes // 2
+        self.kind, self.narrow = f"<{self.lanes} x double>", f"<{self.lanes} x float>"
+        self.width = spec.vectors * self.lanes
+        self.odd_rows, self.odd_panel = (w.let("ptr", "alloca i64, align 8") for _ in range(2))
+        args = w.let("i64", "ptrtoint ptr %args to i64")
+        self.doubts = RecheckEmitter(w, self.a.recheck, args, 0)
+
+    def row_part(self, row: Value, tap: Value) -> Value:
+        """Where a tap of a row of the product starts."""
+        raise NotImplementedError
+
+    def number(self, place: int) -> Value:
+        return (self.a.numbers + place).load("double", 8).splat(self.lanes)
+
+    def mask(self, vector: Value | int) -> Value:
+        """Which columns of a panel's vector there are."""
+        left = (self.left - vector * self.lanes).least(self.lanes).trunc("i32").splat(self.lanes)
+        return left.like(constants("i32", range(self.lanes))).test("slt", left)
+
+    def whole_or_cut(self) -> Iterator[bool]:
+        """The body for panels whose columns all exist, with True, and for the last one."""
+        self.w.blocks += 1
+        n = self.w.blocks
+        return self.w.either(self.left.test("sge", self.width), f"whole{n}", f"cut{n}", f"joined{n}")
+
+    def store_sums(self, slot: Value, sums: Sequence[Value]) -> None:
+        for place, value in enumerate(sums):
+            (slot + 8 * self.lanes * place).store(value, 8)
+
+    def round_strip(self, row: Value, slot: Value, sums: Sequence[Value]) -> None:
+        """Round sums [rows][vectors] of the tile's rows from this one on, and store them; then settle what is in doubt."""
+        w, differ = self.w, []
+        for whole in self.whole_or_cut():
+            masks = [None if whole else self.mask(j) for j in range(self.spec.vectors)]
+            differ.append((self._stored(row, sums, masks), w.here))
+        some = w.phi(*differ).test("ne", ZERO).any()
+        odd = (self.odd_rows.load("i64", 8) | self.odd_panel.load("i64", 8)).test("ne", 0)
+        with w.when(some | odd):
+            self.store_sums(slot, sums)
+            vectors = (self.left + (self.lanes - 1)) // self.lanes
+            with w.loop(0, self.spec.rows, 1) as i, w.loop(0, vectors.least(self.spec.vectors), 1) as j:
+                value = (slot + (i.index * self.spec.vectors + j.index) * (8 * self.lanes)).load(self.kind, 8)
+                self._settle(row + i.index, j.index, value)
+
+    def _stored(self, row: Value, sums: Sequence[Value], masks: Sequence[Value | None]) -> Value:
+        """Store what is right unless the ends differ; the bits in which they do."""
+        vectors, apart = len(masks), []
+        columns = [self._column_length(j) for j in range(vectors)]
+        shared = [self._addend(row, j, mask) for j, mask in enumerate(masks)] if self.spec.form == "bias" else None
+        for i in range(self.spec.rows):
+            length = self._row_length(row + i)
+            y = self._result(row + i)
+            for j, mask in enumerate(masks):
+                addend = self._addend(row + i, j, mask) if shared is None else shared[j]
+                _, low, high = self._ends(sums[i * vectors + j], length, columns[j], addend)
+                bits = low.bitcast("i32") ^ high.bitcast("i32")
+                apart.append(bits if mask is None else mask.select(bits, ZERO))
+                target = y + 4 * self.lanes * j
+                if mask is None:
+                    target.store(high, 4)
+                else:
+                    target.masked_store(high, mask)
+        return reduce(or_, apart)
+
+    def _ends(self, total: Value, length: Value, column: Value, addend: Value | None) -> tuple[Value, Value, Value]:
+        """The value that this sum stands for, and the ends of its reach as float32."""
+        if addend is None:
+            return total, (-length).fma(column, total).single(), length.fma(column, total).single()
+        if self.spec.form == "scaled":
+            total = total * self.number(ALPHA) + 0.0
+        total = total + addend
+        reach = length.fma(column, abs(addend) * _ADDEND)
+        return total, (total - reach).single(), (total + reach).single()
+
+    def _result(self, row: Value) -> Value:
+        return self.row_starts[3] + (self.first + row) * self.a.y_row + self.column
+
+    def _row_length(self, row: Value) -> Value:
+        return (self.lengths + row * 8).load("double", 8).splat(self.lanes)
+
+    def _column_length(self, vector: Value | int) -> Value:
+        return (self.panel_lengths + vector * (8 * self.lanes)).load(self.kind, 8)
+
+    def _addend(self, row: Value, vector: Value | int, mask: Value | None) -> Value | None:
+        """What is added to these columns of a row, float64; None for nothing."""
+        if self.spec.form == "sum":
+            return None
+        start = self.row_starts[2] + (self.first + row) * self.a.addend_row + self.column + vector * (4 * self.lanes)
+        made = self.numbers_at(start, mask)
+        return made * self.number(BETA) if self.spec.form == "scaled" else made
+
+    def numbers_at(self, source: Value, mask: Value | None) -> Value:
+        """float32 numbers as float64."""
+        loaded = source.load(self.narrow, 4) if mask is None else source.masked_load(self.narrow, mask, 4)
+        return loaded.double()
+
+    def _settle(self, row: Value, vector: Value, total: Value) -> None:
+        """Make those columns of a vector whose sums are in doubt."""
+        w, mask = self.w, self.mask(vector)
+        addend = self._addend(row, vector, mask)
+        value, low, high = self._ends(total, self._row_length(row), self._column_length(vector), addend)
+        finite = abs(value).test("olt", math.inf)
+        special = finite.test("eq", ZERO) & mask
+        doubtful = low.bitcast("i32").test("ne", high.bitcast("i32")) & mask & finite
+        y = self._result(row) + vector * (4 * self.lanes)
+        with w.when(special.any()):
+            nan = value.single().like(w.value(f"<{self.lanes} x i32>", _NAN).bitcast("float"))
+            y.masked_store(value.test("uno", value).select(nan, value.single()), special)
+        with w.when(doubtful.any()):
+            made, known = self._decided(*self._added(row, vector, mask, addend))
+            y.masked_store(made.single(), doubtful & known)
+            unknown = (doubtful & known.test("eq", ZERO)).bits().zext("i64")
+            number = self.batch * self.a.rows + self.first + row
+            column = self.column.lshr(2) + vector * self.lanes
+            with w.loop(0, self.lanes, 1) as lane, w.when((unknown.lshr(lane.index) & 1).test("ne", 0)):
+                self.doubts.add(number, column + lane.index)
+
+    def _added(self, row: Value, vector: Value, mask: Value, addend: Value | None) -> tuple[Value, Value, Value]:
+        """The sum, what its additions lost, and the sizes of that."""
+        w, a, scaled = self.w, self.a, self.spec.form == "scaled"
+        zeros = [w.zero(self.kind)] * 3
+        with w.loop(0, a.taps, 1, zeros) as tap:
+            x = self.row_part(self.first + row, tap.index)
+            b = self.row_starts[1] + tap.index * a.depth * a.b_row + self.column + vector * (4 * self.lanes)
+            with w.loop(0, a.depth, 1, tap.carried) as k:
+                left = (x + k.index * 4).load("float", 4).double().splat(self.lanes)
+                left = left * self.number(ALPHA) if scaled else left
+                right = self.numbers_at(b + k.index * a.b_row, mask)
+                product = left * right
+                more = product_error(left, right, product) if scaled else None
+                total, lost, sizes = k.carried
+                k.next(*_with(total, lost, sizes, product, more))
+            tap.next(*k.carried)
+        total, lost, sizes = tap.carried
+        return _with(total, lost, sizes, addend, None) if addend is not None else (total, lost, sizes)
+
+    def _decided(self, total: Value, lost: Value, sizes: Value) -> tuple[Value, Value]:
+        """The sum to be rounded to float32, and whether it is known how."""
+        top, rest = two_sum(total, lost)
+        off = sizes * self.number(FLAW)
+        exact = sizes.test("oeq", ZERO)
+        sure = abs(rest).test("ogt", off)
+        whole = top.bitcast("i64")
+        inward = rest.test("ogt", ZERO) ^ top.test("ogt", ZERO)
+        moves = (whole & 1).test("eq", ZERO) & sure
+        odd = (whole + moves.select(inward.select(whole.like(-1), whole.like(1)), ZERO)).bitcast("double")
+        near = (whole & _LOW).test("eq", _TIE) | abs(top).test("olt", _LEAST)
+        far = near.test("eq", ZERO)
+        small = off.test("olt", abs(top) * 2.0**-55)
+        return odd, exact | (small & (sure | far))
+
+
+def _with(total: Value, lost: Value, sizes: Value, term: Value, more: Value | None) -> tuple[Value, Value, Value]:
+    """A sum, what it lost and the sizes of that, with another term; more: what the term itself lost."""
+    total, error = two_sum(total, term)
+    lost, sizes = lost + error, sizes + abs(error)
+    return (total, lost, sizes) if more is None else (total, lost + more, sizes + abs(more))

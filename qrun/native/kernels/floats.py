@@ -1,0 +1,294 @@
+"""Planned products of float32 matrices, each element the real sum rounded once."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.native.emit.floats import DEPTH, NAMES, PITCH, UNROLL
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.errors import Declined
+from qrun.native.machine.call import KernelCall, Rechecker, struct
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints
+from qrun.native.machine.operation import Operand, Order, Planned, size
+
+Array = np.ndarray[Any, Any]
+Exact = Callable[[Array, Array, Array], Array]
+"""Rows of left operands and columns of right ones, [count, K], and what is added, float64 [count], to the results."""
+_FLOAT = np.dtype(np.float32)
+_UNIT = 2.0**-53
+_ROW_BLOCK = 128
+_SUMS = 1 << 18
+"""Rows of a tile, and bytes of sums that wait between two blocks of k."""
+_TILES_PER_THREAD = 8
+_LEAST_WORK = 1 << 18
+"""Products of a tile that are worth the taking."""
+_DIRECT = 8
+"""Up to so many rows the right matrix is converted as it is read."""
+
+
+@frozen
+class LeftRows:
+    """Where rows of a product's left operand are: k is a tap of the row and an element there.
+
+    row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
+    zeros; None if each row has one tap.
+    """
+
+    rows: int
+    depth: int
+    row: int
+    taps: int = 1
+    offsets: Array | None = None
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Taps, and elements of each, of a block of k."""
+        if self.depth < DEPTH:
+            return min(DEPTH // self.depth, self.taps), self.depth
+        blocks = -(-self.depth // DEPTH)
+        return 1, -(-self.depth // (blocks * UNROLL)) * UNROLL
+
+    @property
+    def blocks(self) -> int:
+        taps, depth = self.steps
+        return -(-self.taps // taps) * -(-self.depth // depth)
+
+
+@frozen
+class FloatStack:
+    """Products of one shape. starts: int64 [number, 4], bytes from where a, b, addend and y start to each one's own;
+    b_row, addend_row, y_row: bytes from one row to the next."""
+
+    starts: Ints
+    left: LeftRows
+    columns: int
+    b_row: int
+    addend_row: int
+    y_row: int
+
+    @property
+    def macs(self) -> int:
+        return len(self.starts) * self.left.rows * self.columns * self.left.taps * self.left.depth
+
+
+@frozen
+class FloatTerms:
+    """What becomes of sums: alpha * sum + beta * addend. form: of rounding.py."""
+
+    form: str
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    def numbers(self, left: LeftRows) -> Array:
+        """Of rounding.py. A sum has as many roundings as the longest chain of additions; six more pay for the factor, the
+        addend, for rounding the ends, and for the lengths."""
+        taps, depth = left.steps
+        chain = min(taps * depth, left.taps * left.depth) + left.blocks + 6
+        lost = 4 * left.taps * left.depth + 16
+        return np.array([chain * _UNIT * abs(self.alpha) * (1 + 2.0**-20), self.alpha, self.beta, lost * _UNIT])
+
+
+class ElementRecheck(Rechecker):
+    """Elements of products, exactly."""
+
+    def __init__(self, stack: FloatStack, exact: Exact) -> None:
+        super().__init__()
+        self.stack, self.exact = stack, exact
+
+    def make(self, entries: Ints, x: int, y: int) -> None:
+        """entries: rows of all products, and columns; x: address of the argument struct."""
+        stack, left = self.stack, self.stack.left
+        words = np.ctypeslib.as_array((ctypes.c_int64 * len(NAMES)).from_address(x))
+        a, b, addend, result = (int(words[NAMES.index(name)]) for name in ("a*", "b*", "addend*", "y*"))
+        (number, row), column = divmod(entries[:, 0], left.rows), entries[:, 1]
+        starts = stack.starts[number]
+        k = np.arange(left.taps * left.depth)
+        if left.offsets is None:
+            places = starts[:, :1] + (row * left.row)[:, None] + 4 * k
+        else:
+            taps = left.offsets[row].astype(np.int64)
+            places = (starts[:, :1] + taps)[:, :, None] + 4 * np.arange(left.depth)
+            places = np.where(taps[:, :, None] < 0, -1, places).reshape(len(row), -1)
+        rows = _floats(a, places)
+        columns = _floats(b, starts[:, 1:2] + 4 * column[:, None] + stack.b_row * k)
+        added = (
+            _floats(addend, starts[:, 2] + row * stack.addend_row + 4 * column)
+            if addend
+            else np.zeros(len(row), _FLOAT)
+        )
+        made = self.exact(rows, columns, added)
+        for place, value in zip((starts[:, 3] + row * stack.y_row + 4 * column).tolist(), made.tolist(), strict=True):
+            ctypes.c_float.from_address(result + place).value = value
+
+
+def _floats(address: int, places: Array) -> Array:
+    """float32 numbers so many bytes from an address; 0 where that is negative."""
+    whole = int(places.max(initial=0)) // 4 + 1
+    memory = np.ctypeslib.as_array((ctypes.c_float * whole).from_address(address))
+    return np.where(places < 0, np.float32(0), memory[np.maximum(places, 0) // 4])
+
+
+def block(isa: Isa, rows: int, columns: int) -> tuple[int, int]:
+    """Rows by vectors of a strip: what loads and empty columns cost together is least."""
+    need = -(-columns // (isa.lanes // 2))
+    if rows <= _DIRECT:
+        most = max(r * v for v, r in isa.real_rows.items())
+        vectors = min(need, max(1, most // (rows + 1)))
+        return rows, -(-need // -(-need // vectors))
+
+    def cost(vectors: int) -> float:
+        high = isa.real_rows[vectors]
+        return -(-need // vectors) * vectors * (1 + 0.3 * (high + vectors) / (high * vectors))
+
+    vectors = min(isa.real_rows, key=cost)
+    return min(isa.real_rows[vectors], rows), vectors
+
+
+@frozen
+class Cut:
+    """How products are cut into tiles: rows and panels of each."""
+
+    rows: int
+    panels: int
+
+    @classmethod
+    def of(cls, stack: FloatStack, rows: int, width: int, threads: int) -> Cut:
+        """As many rows as stay near, and as many panels as their sums; less where that leaves threads without work."""
+        left, panels = stack.left, -(-stack.columns // width)
+        high = even(left.rows, _ROW_BLOCK, rows)
+        wide = panels if left.blocks == 1 else max(1, _SUMS // (8 * high * width))
+        if threads > 1:
+            k = left.taps * left.depth
+            work = max(stack.macs // (threads * _TILES_PER_THREAD), _LEAST_WORK)
+            wide = min(wide, max(1, work // (high * width * k)))
+            high = (
+                even(left.rows, max(rows, work // (wide * width * k)), rows) if high * wide * width * k > work else high
+            )
+        return cls(high, even(panels, wide, 1))
+
+
+def even(count: int, most: int, step: int) -> int:
+    """About `most` or less, a multiple of `step`, so that parts of a number are alike."""
+    parts = -(-count // max(most, step))
+    return -(-count // (parts * step)) * step
+
+
+def product_call(
+    engine: Engine,
+    stack: FloatStack,
+    terms: FloatTerms,
+    recheck: ElementRecheck,
+    arrays: dict[str, Array],
+    pointers: Sequence[str],
+    extents: Sequence[int],
+) -> KernelCall:
+    """The call for products that are not empty. arrays: constant operands by name; pointers: names of the others, in
+    order; extents: bytes of each that are touched."""
+    left, lanes = stack.left, engine.isa.lanes // 2
+    rows, vectors = block(engine.isa, left.rows, stack.columns)
+    width, direct = vectors * lanes, left.rows <= _DIRECT
+    cut = Cut.of(stack, rows, width, engine.threads)
+    panels, taps, depth = -(-stack.columns // width), *left.steps
+    strips = -(-cut.rows // rows)
+    slot = 8 * rows * width if left.blocks > 1 else 0
+    right_at = cut.rows * PITCH
+    squares_at = right_at + (0 if direct else 8 * width * (DEPTH + UNROLL))
+    lengths_at = squares_at + 64 * (-(-cut.rows * lanes * 8 // 64))
+    sums_at = lengths_at + 64 * -(-8 * (cut.rows + cut.panels * width) // 64)
+    scratch = sums_at + max(slot * strips * cut.panels, 8 * rows * width)
+    how = f"{'rows' if left.offsets is None else 'taps'}-{'direct' if direct else 'packed'}"
+    spec = KernelSpec("float_product", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, operands=how)
+    row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
+    words = {
+        **dict.fromkeys(NAMES, 0), "a_row": left.row, "b_row": stack.b_row, "addend_row": stack.addend_row,
+        "y_row": stack.y_row, "rows": left.rows, "columns": stack.columns, "taps": left.taps, "depth": left.depth,
+        "tap_step": taps, "depth_step": depth, "row_block": cut.rows, "row_blocks": row_blocks, "panels": panels,
+        "panel_block": cut.panels, "panel_blocks": panel_blocks, "slot": slot, "right_at": right_at,
+        "squares_at": squares_at, "lengths_at": lengths_at, "sums_at": sums_at,
+        "tiles": len(stack.starts) * row_blocks * panel_blocks, "recheck*": recheck.address,
+    }  # fmt: skip
+    held = {**arrays, "batches*": stack.starts, "numbers*": terms.numbers(left)}
+    if left.offsets is not None:
+        held |= {"offsets*": left.offsets, "padding*": np.zeros(left.depth, _FLOAT)}
+    return KernelCall(
+        spec, engine.kernels.get(spec), struct(NAMES, words, held),
+        tuple((NAMES.index(name), place) for place, name in enumerate(pointers)), tuple(extents), words["tiles"],
+        channels=stack.columns, keep=tuple(held.values()), scratch=scratch, decides=False, recheck=recheck,
+    )  # fmt: skip
+
+
+class FloatMatmul(Planned):
+    """alpha * a @ b + beta * addend of float32, shapes as numpy.matmul, each element rounded once.
+
+    a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none; its
+    last axis is that of the result, and it has one row or as many. constant: the addend itself if it is constant.
+    exact: makes elements that the kernel does not decide.
+    """
+
+    order: Order = "plain"
+
+    def __init__(
+        self,
+        engine: Engine,
+        a: Sequence[int],
+        b: Sequence[int],
+        exact: Exact,
+        *,
+        weights: Array | None = None,
+        addend: Sequence[int] | None = None,
+        constant: Array | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+    ) -> None:
+        super().__init__()
+        left, right = tuple(a) if len(a) > 1 else (1, *a), tuple(b) if len(b) > 1 else (*b, 1)
+        lead, k = np.broadcast_shapes(left[:-2], right[:-2]), left[-1]
+        if not k:
+            raise Declined("sums of nothing")
+        self.engine, self.exact = engine, exact
+        y = (*lead, *(left[-2:-1] if len(a) > 1 else ()), *(right[-1:] if len(b) > 1 else ()))
+        self.arrays: dict[str, Array] = {}
+        shapes = {"a*": tuple(a), "b*": tuple(b), "addend*": None if addend is None else tuple(addend), "y*": y}
+        for name, array in (("b*", weights), ("addend*", constant)):
+            if array is not None:
+                self.arrays[name], shapes[name] = np.ascontiguousarray(array), None
+        self.names = [name for name, shape in shapes.items() if shape is not None]
+        self.operands = tuple(Operand(shape, _FLOAT) for shape in shapes.values() if shape is not None)
+        row = addend if constant is None else constant.shape
+        many = row is not None and size(row) != right[-1]
+        plain = row is None and alpha == 1
+        self.terms = FloatTerms(
+            "sum" if plain else "bias" if row and not many and alpha == beta == 1 else "scaled", alpha, beta
+        )
+        if row is None and not plain:
+            self.arrays["addend*"], self.terms = np.zeros(right[-1], _FLOAT), FloatTerms("scaled", alpha, 0.0)
+        self.stack = self._stack(lead, left, right, 4 * right[-1] if many else 0)
+
+    def _stack(self, lead: Sequence[int], left: Sequence[int], right: Sequence[int], addend_row: int) -> FloatStack:
+        m, k, n = left[-2], left[-1], right[-1]
+        if size(right[:-2]) == 1 and size(left[:-2]) == size(lead):
+            m, lead, left, right = m * size(lead), (), left[-2:], right[-2:]
+        starts = np.zeros((size(lead), 4), np.int64)
+        for place, (shape, nbytes) in enumerate(((left, 4 * m * k), (right, 4 * k * n))):
+            numbers = np.arange(size(shape[:-2])).reshape(shape[:-2])
+            starts[:, place] = np.broadcast_to(numbers, lead).reshape(-1) * nbytes
+        starts[:, 3] = np.arange(len(starts)) * (4 * m * n)
+        return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n)
+
+    @cached_property
+    def recheck(self) -> ElementRecheck:
+        return ElementRecheck(self.stack, self.exact)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        if not size(self.result.shape):
+            return ()
+        extents = [4 * size(operand.shape) for operand in self.operands]
+        return (product_call(self.engine, self.stack, self.terms, self.recheck, self.arrays, self.names, extents),)

@@ -1,0 +1,87 @@
+"""Native lowerings of products of float32 matrices. What float64 does not decide is made by the reference's exact sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.ops._float import widen
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, kernel_of
+from qrun.ops._sums import exact_products
+
+_FLOAT = np.dtype(np.float32)
+
+
+def matmul_kernel(
+    site: LoweringContext,
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    turned: tuple[bool, bool] = (False, False),
+) -> NativeKernel:
+    """The kernel of alpha * a @ b + beta * c, checked, of the node's first three inputs; turned: which of a and b are
+    transposed before."""
+    from qrun.native.kernels.floats import FloatMatmul
+
+    if a.dtype != _FLOAT:
+        raise declined(f"no native {type_name(a.dtype)} products")
+    if not (np.isfinite(alpha) and np.isfinite(beta)):
+        raise declined("a factor is not finite")
+    left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
+    operands, weights, constant = [0], None, None
+    if site.fixed[1]:
+        weights = right
+        site.afford(b.nbytes if turned[1] or not b.flags.c_contiguous else 0)
+    else:
+        operands.append(1)
+    if c is not None and site.fixed[2]:
+        constant = _spread(c, left.shape[0], right.shape[1])
+    elif c is not None:
+        if c.ndim == 0 or c.shape[-1] != right.shape[1]:
+            raise declined("C is not constant and has one value per row")
+        operands.append(2)
+    operation = FloatMatmul(
+        site.engine, left.shape, right.shape, exact_sums(alpha, beta),
+        weights=weights, addend=None if c is None or constant is not None else c.shape, constant=constant,
+        alpha=alpha, beta=beta,
+    )  # fmt: skip
+    kernel = kernel_of(site, operation, operands, lambda y: True)
+    turns = [place for place in (0, 1) if turned[place] and place in operands]
+    return _turned(site, kernel, operands, turns) if turns else kernel
+
+
+def exact_sums(alpha: float = 1.0, beta: float = 1.0) -> Callable[[Array, Array, Array], Array]:
+    """What makes sums of products that the kernel does not decide."""
+    return lambda rows, columns, addend: exact_products(rows, columns, _FLOAT, alpha, widen(addend) * beta)
+
+
+def _spread(c: Array, rows: int, columns: int) -> Array:
+    """C with as many columns as the result, and one row or as many."""
+    shape = (rows, columns) if c.ndim == 2 and c.shape[0] != 1 else (columns,)
+    return np.broadcast_to(c.reshape(c.shape[-1:]) if len(shape) == 1 and c.ndim else c, shape)
+
+
+def _turned(site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Sequence[int]) -> NativeKernel:
+    """The kernel of matrices that are transposed first."""
+    from qrun.native.kernels.copy import transposed
+
+    stages, names = [], dict[int, int | str](enumerate(range(3)))
+    for place in turns:
+        x = site.inputs[place]
+        assert x is not None
+        names[place] = f"turned {place}"
+        stages.append(Stage(transposed(site.engine, x.shape, x.dtype, (1, 0)), (place,), names[place]))
+    stages.append(replace(kernel.stages[0], inputs=tuple(names[place] for place in operands)))
+
+    def run(inputs: Inputs) -> Array:
+        arrays = [x.T if x is not None and place in turns else x for place, x in enumerate(inputs)]
+        return np.asarray(kernel.run(arrays))
+
+    return replace(kernel, run=run, stages=tuple(stages))

@@ -1,0 +1,61 @@
+"""Operands of sums of products that float64 adds exactly, nearly, or not at all; and the sums as fractions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from helpers.native import Array, nearest32
+
+F = np.float32
+KINDS = ("normal", "cancelling", "ties", "tiny", "huge", "subnormal", "wide", "signs")
+SPECIAL = (*KINDS, "special")
+
+
+def operands(kind: str, rng: np.random.Generator, m: int, k: int, n: int) -> tuple[Array, Array]:
+    """Matrices [m,k] and [k,n]."""
+    a, b = rng.standard_normal((m, k)).astype(F), rng.standard_normal((k, n)).astype(F)
+    if kind == "cancelling":
+        half = k // 2
+        a[:, half : 2 * half], b[half : 2 * half] = a[:, :half], -b[:half]
+        a[:, -1] *= F(2.0**-30)
+        b[0] *= 1 + F(2.0**-20)
+    elif kind == "ties":
+        a, b = (rng.integers(-2048, 2049, x.shape).astype(F) for x in (a, b))
+        a[0] += F(2.0**-12)
+    elif kind == "tiny":
+        a, b = a * F(2.0**-70), b * F(2.0**-72)
+    elif kind == "huge":
+        a, b = a * F(2.0**66), b * F(2.0**60)
+    elif kind == "subnormal":
+        a, b = (rng.integers(-9, 10, x.shape).astype(F) * F(2.0**-149) for x in (a, b))
+        b = b * F(2.0**127) * F(2.0**13)
+    elif kind == "wide":
+        a, b = (x * np.exp2(rng.integers(-60, 60, x.shape)).astype(F) for x in (a, b))
+    elif kind == "signs":
+        a, b = (np.where(rng.random(x.shape) < 0.6, rng.choice(np.array([0, -0.0], F), x.shape), x) for x in (a, b))
+    elif kind == "special":
+        odd = np.array([np.inf, -np.inf, np.nan, 0, -0.0, 3e38, 1e-45], F)
+        a, b = (np.where(rng.random(x.shape) < 0.5 / k, rng.choice(odd, x.shape), x) for x in (a, b))
+    return a, b
+
+
+def exact(a: Array, b: Array, alpha: Any = 1, addend: Any = 0) -> Array:
+    """alpha * a @ b + addend of finite numbers, each element rounded once; 0 is +0."""
+    made = np.empty((len(a), b.shape[1]), F)
+    for i, row in enumerate(a.tolist()):
+        for j, column in enumerate(b.T.tolist()):
+            total = sum((Fraction(x) * Fraction(y) for x, y in zip(row, column, strict=True)), Fraction(0))
+            more = Fraction(float(np.broadcast_to(addend, made.shape)[i, j]))
+            value = total * Fraction(float(alpha)) + more
+            made[i, j] = np.copysign(nearest32(value), -1 if value < 0 else 1)
+    return made
+
+
+def assert_bits(got: Array, want: Array, message: str = "") -> None:
+    """Of float32, the signs of zeros too; NaN has one form."""
+    assert (got.dtype, got.shape) == (want.dtype, want.shape), message
+    same = got.view(np.uint32) == want.view(np.uint32)
+    assert same.all(), f"{message}: {np.argwhere(~same)[:3].tolist()} {got[~same][:3]}, want {want[~same][:3]}"
