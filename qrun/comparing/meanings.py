@@ -10,7 +10,7 @@ import numpy as np
 from qrun.comparing.causes import spread
 from qrun.comparing.matching_writer import moves
 from qrun.declare.frozen import frozen
-from qrun.ir import Array, Model, Node
+from qrun.ir import Array, Model, Node, kept
 from qrun.ops import Quantizer, parameter_axis, quantizers
 
 _KEEPS = ("MaxPool", "GlobalMaxPool")
@@ -66,14 +66,19 @@ def meaning(model: Model, name: str) -> Meaning | None:
     return _maker(model, name) or _reader(model, name)
 
 
-def _store(model: Model, what: str) -> dict[str, Meaning | None]:
-    """What was found by tensor, kept with the model: long chains of nodes that move codes are walked once."""
-    found: dict[str, Meaning | None] = vars(model).setdefault(f"_meanings_{what}", {})
-    return found
+@kept
+def _known_makers(model: Model) -> dict[str, Meaning | None]:
+    """What was found by tensor: long chains of nodes that move codes are walked once."""
+    return {}
+
+
+@kept
+def _known_readers(model: Model) -> dict[str, Meaning | None]:
+    return {}
 
 
 def _maker(model: Model, name: str) -> Meaning | None:
-    known, passed = _store(model, "made"), []
+    known, passed = _known_makers(model), []
     while name not in known:
         node = model.producers.get(name)
         made = _made(node, name) if node is not None and node.inputs else None
@@ -89,7 +94,7 @@ def _maker(model: Model, name: str) -> Meaning | None:
 
 
 def _reader(model: Model, name: str) -> Meaning | None:
-    known, pending = _store(model, "read"), [name]
+    known, pending = _known_readers(model), [name]
     while pending:
         at = pending[-1]
         readers = model.consumers.get(at, ())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from qrun.ir.types import shape_text, type_name
 Array = np.ndarray[Any, np.dtype[Any]]
 Attribute: TypeAlias = "int | float | str | bytes | tuple[Any, ...] | Array | Model"
 
+T = TypeVar("T")
 _MODEL = re.compile(r"\bMODEL\b")
 
 
@@ -180,3 +181,16 @@ class Model:
             if isinstance(value, np.ndarray):
                 return value
         return None
+
+
+def kept(find: Callable[[Model], T]) -> Callable[[Model], T]:
+    """Let a function of a model run once a model; what it returns is kept with the model."""
+
+    @wraps(find)
+    def found(model: Model) -> T:
+        store: dict[Callable[[Model], T], T] = vars(model).setdefault("_kept", {})
+        if find not in store:
+            store[find] = find(model)
+        return store[find]
+
+    return found

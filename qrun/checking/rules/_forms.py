@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
-from qrun.checking.rules._scope import Scope, Shape, differ, kept, known, number, parametrized
-from qrun.ir import Array, Model, Node
+from qrun.checking.rules._scope import Scope, Shape, differ, known, number, parametrized
+from qrun.ir import Array, Model, Node, kept
 from qrun.ir.schema import Formal
 from qrun.ir.types import shape_text
 from qrun.ops import Bias, Quantizer, Slot, bias, find, quantizers
@@ -255,12 +255,9 @@ def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:
             yield q
 
 
+@kept
 def quantized(model: Model) -> Sequence[tuple[Scope, Node, Quantizer]]:
     """Every scale with its zero point in the model, at each node that has it, unless a type is wrong."""
-    return kept(model, _all_quantized)
-
-
-def _all_quantized(model: Model) -> Sequence[tuple[Scope, Node, Quantizer]]:
     return [(scope, node, q) for scope, node in parametrized(model) for q in sound(scope, node)]
 
 

@@ -91,7 +91,8 @@ class Rule:
                 heading = line
             elif heading:
                 found.setdefault(heading, []).append(line)
-        return {heading: inspect.cleandoc("\n".join(["", *lines])).strip() for heading, lines in found.items()}
+        texts = {heading: inspect.cleandoc("\n".join(["", *lines])).strip() for heading, lines in found.items()}
+        return {h: f"{MODEL}\n{text}" if text.startswith("main ") else text for h, text in texts.items()}
 
     def find(
         self, model: Model, result: RunResult | None, feeds: Mapping[str, Array] | None = None
@@ -119,32 +120,46 @@ def operators(*forms: Granularity) -> Callable[[], tuple[str, ...]]:
 
 RULES: Registry[str, Rule] = Registry("qrun.checking.rules")
 HEADINGS = ("Why is this bad?", "Bad", "Good")
+MODEL = '<ir_version: 8, opset_import: ["" : 13]>'
+"""How the model of an example begins, unless it says otherwise."""
+PAGES = {
+    "IR": "https://onnx.ai/onnx/repo-docs/IR.html",
+    "operators": "https://onnx.ai/onnx/operators/index.html",
+    "ort-quantization": "https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html",
+}
 
 
 def rule(
     id: str,
-    name: str,
-    *,
     level: Level,
-    since: str,
+    *,
     spec: str,
+    since: str = "0.1",
     fix: str = "",
     applies: Operators = (),
     stops: bool = False,
     replaces: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Declare a rule over ``(model)``, ``(model, result)`` or ``(model, feeds)``.
+    """Declare a rule over ``(model)``, ``(model, result)`` or ``(model, feeds)``; its name is the function's.
 
-    The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``, the last two holding models in ONNX text form.
+    The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``, the last two holding models in ONNX text form,
+    of opset 13 if they do not begin with another. spec: the specification: an address, one of PAGES, or an operator of
+    ai.onnx. since: the version of qrun that has it first.
     """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Rule:
         if id in RULES.declared:
             raise ValueError(f"rule {id} is declared twice")
         names = inspect.signature(function).parameters
-        RULES.declared[id] = made = Rule(
-            id, name, level, since, spec, function, "result" in names, "feeds" in names, fix, applies, stops, replaces
+        page, sign, part = spec.partition("#")
+        known = (
+            spec
+            if "://" in spec
+            else PAGES.get(page, f"https://onnx.ai/onnx/operators/onnx__{page}.html") + sign + part
         )
+        name, runs, fed = function.__name__.replace("_", "-"), "result" in names, "feeds" in names
+        made = Rule(id, name, level, since, known, function, runs, fed, fix, applies, stops, replaces)
+        RULES.declared[id] = made
         return made
 
     return register

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
-from qrun.ir import Array, Model, Node
+from qrun.ir import Array, Model, Node, kept
 from qrun.ir.types import DTYPES
 from qrun.ops import Slot, facts, quantizers
 
 Shape = tuple[int | str | None, ...]
 _HOPS = 8
-_KEPT = "_found_by_rules"
-_T = TypeVar("_T")
 _QUANTIZE = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -167,30 +165,18 @@ def _by_schema(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
     return next(iter(out.types)) if len(out.types) == 1 else None
 
 
+@kept
 def scopes(model: Model) -> tuple[Scope, ...]:
-    """The model's graph and every graph inside it, kept with the model so that all rules share what is found out."""
-    return kept(model, _all_scopes)
+    """The model's graph and every graph inside it."""
 
+    def within(here: Scope) -> Iterator[Scope]:
+        yield here
+        for node in here.model.nodes:
+            index = node.index if here.index is None else here.index
+            for graph in node.subgraphs:
+                yield from within(Scope(graph, here, (*here.path, node.label), index, node))
 
-def kept(model: Model, find: Callable[[Model], _T]) -> _T:
-    """What `find` makes of the model, kept with the model."""
-    store: dict[Any, Any] = vars(model).setdefault(_KEPT, {})
-    if find not in store:
-        store[find] = find(model)
-    found: _T = store[find]
-    return found
-
-
-def _all_scopes(model: Model) -> tuple[Scope, ...]:
-    return tuple(_scopes(Scope(model)))
-
-
-def _scopes(here: Scope) -> Iterator[Scope]:
-    yield here
-    for node in here.model.nodes:
-        index = node.index if here.index is None else here.index
-        for graph in node.subgraphs:
-            yield from _scopes(Scope(graph, here, (*here.path, node.label), index, node))
+    return tuple(within(Scope(model)))
 
 
 def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> Iterator[tuple[Scope, Node]]:
@@ -200,7 +186,7 @@ def nodes(model: Model, operators: Iterable[tuple[str, str]] | None = None) -> I
     """
     if operators is None:
         return ((scope, node) for scope in scopes(model) for node in scope.model.nodes)
-    found = kept(model, _by_operator)
+    found = _by_operator(model)
     return (place[1:] for place in merge(*(found.get(op, ()) for op in dict.fromkeys(operators)), key=itemgetter(0)))
 
 
@@ -211,10 +197,11 @@ def has_parameters(domain: str, op_type: str) -> bool:
 
 def parametrized(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:
     """The nodes whose inputs may be scales, zero points or a quantized bias, and those of `more` operators of ai.onnx."""
-    found = kept(model, _by_operator)
+    found = _by_operator(model)
     return nodes(model, [op for op in found if has_parameters(*op) or (not op[0] and op[1] in more)])
 
 
+@kept
 def _by_operator(model: Model) -> Mapping[tuple[str, str], Sequence[tuple[int, Scope, Node]]]:
     """All nodes by domain and type, each with a number that tells their order."""
     found: dict[tuple[str, str], list[tuple[int, Scope, Node]]] = {}

@@ -24,10 +24,8 @@ from qrun.shapes import broadcast_shapes
 
 @rule(
     "QR406",
-    "accumulator-bound",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__MatMulInteger.html",
+    "warning",
+    spec="MatMulInteger",
     fix="split the sum, use fewer bits for the weights, or enlarge the scale of the weights so that the bias shrinks",
     applies=PRODUCTS,
 )
@@ -42,7 +40,6 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
         is the bias: a channel with a tiny weight scale has a bias near the end of int32.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,1,1] x) => (uint8[1,1,1,1] y)
         <float s = {0.5}, uint8 z = {0}, int8[1,1,1,1] w = {64}, int8 wz = {0}, int32[1] b = {2147480000}>
         {
@@ -50,7 +47,6 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,1,1] x) => (uint8[1,1,1,1] y)
         <float s = {0.5}, uint8 z = {0}, int8[1,1,1,1] w = {64}, int8 wz = {0}, int32[1] b = {1000}>
         {
@@ -72,10 +68,8 @@ def accumulator_bound(model: Model) -> Iterator[Finding]:
 
 @rule(
     "QR407",
-    "accumulator-headroom",
-    level="note",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__MatMulInteger.html",
+    "note",
+    spec="MatMulInteger",
     fix="nothing, unless the weights or the input type will change; then split the sum or shrink the bias",
     applies=PRODUCTS,
 )
@@ -87,7 +81,6 @@ def accumulator_headroom(model: Model) -> Iterator[Finding]:
         shifts the sum left first, overflows here.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,1,1] x) => (uint8[1,1,1,1] y)
         <float s = {0.5}, uint8 z = {0}, int8[1,1,1,1] w = {64}, int8 wz = {0}, int32[1] b = {1500000000}>
         {
@@ -95,7 +88,6 @@ def accumulator_headroom(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,1,1] x) => (uint8[1,1,1,1] y)
         <float s = {0.5}, uint8 z = {0}, int8[1,1,1,1] w = {64}, int8 wz = {0}, int32[1] b = {1000}>
         {
@@ -116,15 +108,22 @@ def accumulator_headroom(model: Model) -> Iterator[Finding]:
 
 @rule(
     "QR409",
-    "pair-saturation",
-    level="warning",
-    since="0.1",
-    spec="https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html",
+    "warning",
+    spec="ort-quantization",
     fix="quantize with reduce_range=True (7-bit weights) or with int8 activations; in onnxruntime, "
     "session.x64quantprecision=1",
-    applies=("QLinearConv", "QLinearMatMul", "MatMulInteger", "com.microsoft::QGemm",
-             "com.microsoft::MatMulIntegerToFloat", "com.microsoft::DynamicQuantizeMatMul", "Conv", "MatMul", "Gemm"),
-)  # fmt: skip
+    applies=(
+        "QLinearConv",
+        "QLinearMatMul",
+        "MatMulInteger",
+        "com.microsoft::QGemm",
+        "com.microsoft::MatMulIntegerToFloat",
+        "com.microsoft::DynamicQuantizeMatMul",
+        "Conv",
+        "MatMul",
+        "Gemm",
+    ),
+)
 def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
     """uint8 inputs with int8 weights whose products saturate on x86 CPUs without VNNI.
 
@@ -139,7 +138,6 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
         VNNI, as most CI has today, cannot show it. In QDQ form it happens where onnxruntime fuses the node.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,2] x) => (uint8[1,1] y)
         <float s = {0.5}, uint8 z = {128}, int8[2,1] w = {127, 100}, int8 wz = {0}>
         {
@@ -147,7 +145,6 @@ def pair_saturation(model: Model, feeds: Mapping[str, Array] | None = None) -> I
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,2] x) => (uint8[1,1] y)
         <float s = {0.5}, uint8 z = {128}, int8[2,1] w = {64, 50}, int8 wz = {0}>
         {

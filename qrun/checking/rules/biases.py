@@ -23,10 +23,8 @@ ORT_CONV_ABSOLUTE, ORT_CONV_RELATIVE = 1e-6, 1e-2
 
 @rule(
     "QR304",
-    "bias-scale",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    "warning",
+    spec="QLinearConv",
     fix="requantize the bias: int32, scale x_scale * w_scale, zero point 0",
     applies=("Conv", "Gemm"),
 )
@@ -41,7 +39,6 @@ def bias_scale(model: Model) -> Iterator[Finding]:
         is a Gemm, fuses it and adds another bias than the model says.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (float[1,1,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[1,1,1,1] w = {3}, float ws = {0.5}, int8 wz = {0},
          int32[1] b = {10}, float bs = {0.5}>
@@ -53,7 +50,6 @@ def bias_scale(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (float[1,1,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[1,1,1,1] w = {3}, float ws = {0.5}, int8 wz = {0},
          int32[1] b = {10}, float bs = {0.25}>
@@ -116,14 +112,18 @@ def _judge_scale(node: Node, x: QuantizedOperand, w: QuantizedOperand, b: Quanti
 
 @rule(
     "QR305",
-    "bias-shape",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    "error",
+    spec="QLinearConv",
     fix="export one bias value per output channel",
-    applies=("QLinearConv", "com.microsoft::QLinearConv", "com.microsoft::QGemm", "com.microsoft::MatMulIntegerToFloat",
-             "com.microsoft::DynamicQuantizeMatMul", "Conv"),
-)  # fmt: skip
+    applies=(
+        "QLinearConv",
+        "com.microsoft::QLinearConv",
+        "com.microsoft::QGemm",
+        "com.microsoft::MatMulIntegerToFloat",
+        "com.microsoft::DynamicQuantizeMatMul",
+        "Conv",
+    ),
+)
 def bias_shape(model: Model) -> Iterator[Finding]:
     """A bias does not have one value per output channel, or a quantized one is not int32.
 
@@ -135,7 +135,6 @@ def bias_shape(model: Model) -> Iterator[Finding]:
         onnx.reference broadcasts a bias of one element over all channels.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, int8 wz = {0},
          float ys = {0.5}, uint8 yz = {128}, int32[3] b = {10, 20, 30}>
@@ -144,7 +143,6 @@ def bias_shape(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, int8 wz = {0},
          float ys = {0.5}, uint8 yz = {128}, int32[2] b = {10, 20}>
@@ -190,10 +188,8 @@ _LIMITS = np.iinfo(np.int32)
 
 @rule(
     "QR312",
-    "bias-clipped",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    "warning",
+    spec="QLinearConv",
     fix="enlarge the scale of these weights until bias / (x_scale * w_scale) fits int32, and quantize them again",
     applies=("QLinearConv", "com.microsoft::QGemm", "Conv", "Gemm"),
 )
@@ -205,7 +201,6 @@ def bias_clipped(model: Model) -> Iterator[Finding]:
         that their scale is tiny. The channel's output is then wrong by any amount, and no runtime says so.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float[2] ws = {0.5, 0.000001},
          int8[2] wz = {0, 0}, float ys = {0.5}, int32[2] b = {10, 2147483647}>
@@ -214,7 +209,6 @@ def bias_clipped(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float[2] ws = {0.5, 0.01}, int8[2] wz = {0, 0},
          float ys = {0.5}, int32[2] b = {10, 214748}>
@@ -245,10 +239,8 @@ TOLERANCE = 1e-5
 
 @rule(
     "QR313",
-    "shared-bias",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    "warning",
+    spec="QLinearConv",
     fix="store one bias per node, each divided by its own x_scale * w_scale",
     applies=("QLinearConv", "com.microsoft::QGemm", "Conv", "Gemm"),
 )
@@ -261,7 +253,6 @@ def shared_bias(model: Model) -> Iterator[Finding]:
         float bias shared by two layers, and quantize it once, write such models.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y, uint8[1,2,2,2] v)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, float vs = {0.25}, int8 wz = {0},
          int32[2] b = {10, 20}>
@@ -271,7 +262,6 @@ def shared_bias(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y, uint8[1,2,2,2] v)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, float vs = {0.25}, int8 wz = {0},
          int32[2] b = {10, 20}, int32[2] bv = {20, 40}>

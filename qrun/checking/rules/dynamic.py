@@ -18,10 +18,8 @@ _DYNAMIC = (("", "DynamicQuantizeLinear"), (MS, "DynamicQuantizeMatMul"))
 
 @rule(
     "QR408",
-    "dynamic-constant",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html",
+    "warning",
+    spec="DynamicQuantizeLinear",
     fix="store the quantized tensor with its scale and zero point",
     applies=("DynamicQuantizeLinear", "com.microsoft::DynamicQuantizeMatMul"),
 )
@@ -37,7 +35,6 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
         and onnxruntime each put another one in its place.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (uint8[3] y, float s, uint8 z)
         <float[3] w = {0.5, -1.0, 2.0}>
         {
@@ -45,7 +42,6 @@ def dynamic_constant(model: Model, feeds: Mapping[str, Array] | None = None) -> 
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[3] x) => (uint8[3] y, float s, uint8 z)
         {
             y, s, z = DynamicQuantizeLinear(x)
@@ -102,10 +98,8 @@ def _flat(scope: Scope, node: Node, value: Array) -> Finding:
 
 @rule(
     "QR410",
-    "batch-dependent",
-    level="note",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html",
+    "note",
+    spec="DynamicQuantizeLinear",
     fix="run one row at a time where rows must not influence each other, or quantize statically",
     applies=("DynamicQuantizeLinear", "com.microsoft::DynamicQuantizeMatMul"),
 )
@@ -120,14 +114,12 @@ def batch_dependent(model: Model) -> Iterator[Finding]:
         the batch size are no bug of the server.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[N,4] x) => (uint8[N,4] y, float s, uint8 z)
         {
             y, s, z = DynamicQuantizeLinear(x)
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[1,4] x) => (uint8[1,4] y, float s, uint8 z)
         {
             y, s, z = DynamicQuantizeLinear(x)

@@ -9,11 +9,11 @@ from math import prod
 
 from qrun.checking.rules._forms import misfit
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, ints, kept, known, names_read, nodes, scopes
+from qrun.checking.rules._scope import Scope, ints, known, names_read, nodes, scopes
 from qrun.checking.rules._weights import dequantized, is_quantized, leads_to_quantize
 from qrun.checking.rules._words import listed
 from qrun.errors import QrunError
-from qrun.ir import Array, Model, Node
+from qrun.ir import Array, Model, Node, kept
 from qrun.passes import optimize
 
 FORMS = ("Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
@@ -29,10 +29,8 @@ _UNQUANTIZED = ("its result goes to ", "its result is not quantized")
 
 @rule(
     "QR601",
-    "group-in-float",
-    level="warning",
-    since="0.1",
-    spec="https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html",
+    "warning",
+    spec="ort-quantization",
     fix="put DequantizeLinear before every input, and QuantizeLinear, read by nobody else, behind the result",
     applies=FORMS,
 )
@@ -48,7 +46,6 @@ def group_in_float(model: Model) -> Iterator[Finding]:
         onnxruntime 1.31.1 has the same, except that it quantizes stored float weights itself.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,4] a, float[1,4] b) => (uint8[1,4] y)
         <float s = {0.5}, uint8 z = {128}>
         {
@@ -58,7 +55,6 @@ def group_in_float(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,4] a, uint8[1,4] b) => (uint8[1,4] y)
         <float s = {0.5}, uint8 z = {128}>
         {
@@ -101,10 +97,8 @@ def _is_group(scope: Scope, node: Node, reason: str) -> bool:
 
 @rule(
     "QR602",
-    "no-integer-form",
-    level="note",
-    since="0.1",
-    spec="https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html",
+    "note",
+    spec="ort-quantization",
     fix="leave it out of quantization, unless the target is known to have it in integers",
 )
 def no_integer_form(model: Model) -> Iterator[Finding]:
@@ -114,7 +108,6 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
         It is not: the result is right. But the two nodes around it cost time and a rounding each, and buy nothing.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,4] a) => (uint8[1,4] y)
         <float s = {0.5}, uint8 z = {128}>
         {
@@ -124,7 +117,6 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,4] a) => (float[1,4] y)
         <float s = {0.5}, uint8 z = {128}>
         {
@@ -150,10 +142,8 @@ def no_integer_form(model: Model) -> Iterator[Finding]:
 
 @rule(
     "QR603",
-    "sixteen-bit",
-    level="warning",
-    since="0.1",
-    spec="https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html",
+    "warning",
+    spec="ort-quantization",
     fix="use 8-bit activations for CPUs; 16 bits are for accelerators that have them",
     applies=FORMS,
 )
@@ -216,10 +206,8 @@ def _sixteen_bit(scope: Scope, node: Node) -> set[str]:
 
 @rule(
     "QR604",
-    "shared-dequantize",
-    level="note",
-    since="0.1",
-    spec="https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html",
+    "note",
+    spec="ort-quantization",
     fix="give every reader a DequantizeLinear of its own (DedicatedQDQPair=True in onnxruntime's quantizer)",
     applies=("DequantizeLinear",),
 )
@@ -231,7 +219,6 @@ def shared_dequantize(model: Model) -> Iterator[Finding]:
         nodes whose inner tensors have one reader find none here and run the readers in float.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,4] a, uint8[1,4] b) => (uint8[1,4] y, uint8[1,4] v)
         <float s = {0.5}, uint8 z = {128}>
         {
@@ -244,7 +231,6 @@ def shared_dequantize(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,4] a, uint8[1,4] b) => (uint8[1,4] y, uint8[1,4] v)
         <float s = {0.5}, uint8 z = {128}>
         {
@@ -278,10 +264,8 @@ _POOLS = ("AveragePool", "GlobalAveragePool")
 
 @rule(
     "QR605",
-    "fused-differs",
-    level="note",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    "note",
+    spec="QuantizeLinear",
     fix="nothing; when outputs are compared between runtimes, allow a difference of 1 here",
     applies=_POOLS,
 )
@@ -297,7 +281,6 @@ def fused_differs(model: Model) -> Iterator[Finding]:
         before it rounds. So runtimes, and optimization levels of one runtime, differ by 1 in many elements.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y)
         <float s = {0.3}, uint8 z = {127}>
         {
@@ -307,7 +290,6 @@ def fused_differs(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3,3] x) => (uint8[1,1,1,1] y)
         <float s = {0.3}, uint8 z = {127}>
         {
@@ -355,15 +337,12 @@ def _result_scale(scope: Scope, node: Node) -> float | None:
     return float(scale.reshape(-1)[0]) if scale is not None and scale.size == 1 and scale.dtype.kind in "fV" else None
 
 
+@kept
 def refused(model: Model) -> _Refused:
     """Nodes that read or make quantized tensors, but stay in float, each with its graph and the reason.
 
     The graph of a subgraph holds those constants of the graphs around it that it reads as its own.
     """
-    return kept(model, _all_refused)
-
-
-def _all_refused(model: Model) -> _Refused:
     return tuple(entry for scope in scopes(model) for entry in _refused(scope))
 
 

@@ -20,10 +20,8 @@ from qrun.ops._quantized import PER_AXIS_SINCE
 
 @rule(
     "QR301",
-    "scale-shape",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    "error",
+    spec="QLinearConv",
     fix="export one scale per channel of the quantized axis, or a single scale",
     applies=operators(),
 )
@@ -39,7 +37,6 @@ def scale_shape(model: Model) -> Iterator[Finding]:
         runtimes fail while running, or broadcast the scales to something that nobody meant.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float[3] ws = {0.5, 0.5, 0.5}, int8 wz = {0},
          float ys = {0.5}, uint8 yz = {128}>
@@ -48,7 +45,6 @@ def scale_shape(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float[2] ws = {0.5, 0.25}, int8[2] wz = {0, 0},
          float ys = {0.5}, uint8 yz = {128}>
@@ -85,10 +81,8 @@ def _scale_fix(node: Node, form: Form) -> str:
 
 @rule(
     "QR302",
-    "zero-point-shape",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html",
+    "error",
+    spec="DequantizeLinear",
     fix="export the zero point in the shape of its scale",
     applies=operators(),
 )
@@ -103,7 +97,6 @@ def zero_point_shape(model: Model) -> Iterator[Finding]:
         onnxruntime refuses it while running. The model works in one place and fails in another.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (int8[4,2] x) => (float[4,2] y)
         <float[4] scale = {0.5, 0.25, 0.5, 0.25}, int8 zero = {0}>
         {
@@ -111,7 +104,6 @@ def zero_point_shape(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (int8[4,2] x) => (float[4,2] y)
         <float[4] scale = {0.5, 0.25, 0.5, 0.25}, int8[4] zero = {0, 0, 0, 0}>
         {
@@ -161,10 +153,8 @@ def _zero_point_fix(scope: Scope, zero: Slot, scale: tuple[int, ...]) -> str:
 
 @rule(
     "QR307",
-    "mixed-granularity",
-    level="note",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    "note",
+    spec="QLinearConv",
     fix="store the zero point in the shape of its scale",
     applies=operators("channel", "row", "column", "gemm"),
 )
@@ -176,7 +166,6 @@ def mixed_granularity(model: Model) -> Iterator[Finding]:
         onnxruntime take the mixture for these operators, other runtimes may not.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
         <float s = {0.5}, uint8 z = {128}, int8[2,1,1,1] w = {1, 2}, float[2] ws = {0.5, 0.25}, int8 wz = {0}>
         {
@@ -184,7 +173,6 @@ def mixed_granularity(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
         <float s = {0.5}, uint8 z = {128}, int8[2,1,1,1] w = {1, 2}, float[2] ws = {0.5, 0.25}, int8[2] wz = {0, 0}>
         {
@@ -212,9 +200,7 @@ def mixed_granularity(model: Model) -> Iterator[Finding]:
 
 @rule(
     "QR308",
-    "axis-assumed",
-    level="warning",
-    since="0.1",
+    "warning",
     spec="https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.DequantizeLinear",
     fix="write the axis attribute",
     applies=("com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"),
@@ -261,10 +247,8 @@ _BLOCKED = ("QuantizeLinear", "DequantizeLinear")
 
 @rule(
     "QR310",
-    "block-size",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    "error",
+    spec="QuantizeLinear",
     fix="write block_size and axis so that the scale has one value per block, or drop block_size",
     applies=_BLOCKED,
 )
@@ -319,10 +303,8 @@ def _judge_block(scope: Scope, node: Node, block: int) -> Iterator[Finding]:
 
 @rule(
     "QR317",
-    "weight-axis",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html",
+    "warning",
+    spec="DequantizeLinear",
     fix="quantize per output channel: axis=0 for Conv, the last axis for MatMul, by transB for Gemm",
     applies=("Conv", "MatMul", "Gemm"),
 )
@@ -335,7 +317,6 @@ def weight_axis(model: Model) -> Iterator[Finding]:
         it is meant, no integer operator can have such scales, because they differ inside one sum.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,2,2,2] x) => (float[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,2,1,1] w = {1, 2, 3, 4}, float[2] ws = {0.5, 0.25},
          int8[2] wz = {0, 0}>
@@ -346,7 +327,6 @@ def weight_axis(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,2,2,2] x) => (float[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,2,1,1] w = {1, 2, 3, 4}, float[2] ws = {0.5, 0.25},
          int8[2] wz = {0, 0}>

@@ -10,14 +10,7 @@ from qrun.checking.rules._words import listed, several
 from qrun.ir import Model, Node
 
 
-@rule(
-    "QR108",
-    "unsorted-nodes",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html",
-    fix="write the nodes in execution order; qrun inspect MODEL --nodes prints one",
-)
+@rule("QR108", "error", spec="IR", fix="write the nodes in execution order; qrun inspect MODEL --nodes prints one")
 def unsorted_nodes(model: Model) -> Iterator[Finding]:
     """The nodes of a graph are not in an order in which every tensor is made before it is read.
 
@@ -26,7 +19,6 @@ def unsorted_nodes(model: Model) -> Iterator[Finding]:
         order; qrun and onnxruntime sort them.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         {
             y = Relu(t)
@@ -34,7 +26,6 @@ def unsorted_nodes(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         {
             t = Sigmoid(x)
@@ -54,14 +45,7 @@ def unsorted_nodes(model: Model) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "QR109",
-    "unused-initializer",
-    level="note",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html",
-    fix="remove the initializer from the file",
-)
+@rule("QR109", "note", spec="IR", fix="remove the initializer from the file")
 def unused_initializer(model: Model) -> Iterator[Finding]:
     """A graph stores tensors that no node reads and that are no output.
 
@@ -70,7 +54,6 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
         ones.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         <float[2] w = {1.0, 2.0}>
         {
@@ -78,7 +61,6 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         <float[2] w = {1.0, 2.0}>
         {
@@ -100,14 +82,7 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "QR111",
-    "duplicate-node-name",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html#names-within-a-graph",
-    fix="give each node its own name, or none",
-)
+@rule("QR111", "error", spec="IR#names-within-a-graph", fix="give each node its own name, or none")
 def duplicate_node_name(model: Model) -> Iterator[Finding]:
     """Two nodes of a graph have the same name. One finding for each name.
 
@@ -116,7 +91,6 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
         name"), onnx.checker does not look. Lists such as nodes_to_exclude of a quantizer hit both nodes.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         {
             [a] t = Relu(x)
@@ -124,7 +98,6 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         {
             [a] t = Relu(x)
@@ -151,10 +124,8 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
 
 @rule(
     "QR114",
-    "shadowed-name",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html#names-within-a-graph",
+    "error",
+    spec="IR#names-within-a-graph",
     fix="rename the tensor inside the subgraph",
     applies=("If", "Loop", "Scan"),
 )
@@ -166,7 +137,6 @@ def shadowed_name(model: Model) -> Iterator[Finding]:
         because it is not in single static assignment form.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (bool c, float[2] x) => (float[2] y)
         {
             t = Sigmoid(x)
@@ -178,7 +148,6 @@ def shadowed_name(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (bool c, float[2] x) => (float[2] y)
         {
             t = Sigmoid(x)
@@ -220,14 +189,7 @@ def _outside(scope: Scope, name: str) -> str:
     return ""
 
 
-@rule(
-    "QR116",
-    "unused-input",
-    level="note",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html",
-    fix="remove it from graph.input, if callers need not feed it",
-)
+@rule("QR116", "note", spec="IR", fix="remove it from graph.input, if callers need not feed it")
 def unused_input(model: Model) -> Iterator[Finding]:
     """A graph input is read by no node.
 
@@ -235,14 +197,12 @@ def unused_input(model: Model) -> Iterator[Finding]:
         Callers must feed a value that changes nothing. Often a conversion has folded away the nodes that read it.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x, float[2] z) => (float[2] y)
         {
             y = Relu(x)
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x, float[2] z) => (float[2] y)
         {
             y = Add(x, z)
@@ -259,14 +219,7 @@ def unused_input(model: Model) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "QR117",
-    "dead-node",
-    level="note",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html",
-    fix="remove the nodes, or name their outputs in graph.output",
-)
+@rule("QR117", "note", spec="IR", fix="remove the nodes, or name their outputs in graph.output")
 def dead_node(model: Model) -> Iterator[Finding]:
     """Nodes make tensors that no node reads and that are no output. One finding for each graph.
 
@@ -275,7 +228,6 @@ def dead_node(model: Model) -> Iterator[Finding]:
         its reader was replaced, or that an output was lost.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         {
             y = Relu(x)
@@ -283,7 +235,6 @@ def dead_node(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         {
             t = Sigmoid(x)

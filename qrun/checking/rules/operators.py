@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from qrun.checking.rules._forms import older
 from qrun.checking.rules._ort import contrib, is_unknown, known_schema, runtime
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, kept, nodes
+from qrun.checking.rules._scope import Scope, nodes
 from qrun.checking.rules._words import several
 from qrun.errors import OperatorError
-from qrun.ir import Model, Node
+from qrun.ir import Model, Node, kept
 from qrun.ir.schema import DOMAINS, MS, OPSETS, schema
 from qrun.ops import find, near_operators
 from qrun.ops._quantized import PER_AXIS_SINCE
@@ -19,10 +19,8 @@ from qrun.running.plan import unsupported_fixes
 
 @rule(
     "QR201",
-    "unsupported-op",
-    level="note",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/index.html",
+    "note",
+    spec="operators",
     fix="--backend ort runs the model with ONNX Runtime; qrun ops lists what runs here",
     stops=True,
 )
@@ -42,7 +40,6 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         {
             y = Relu(x)
@@ -67,14 +64,7 @@ def unsupported_op(model: Model) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "QR204",
-    "bad-attribute",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/index.html",
-    fix="qrun explain OPERATOR prints the attributes",
-)
+@rule("QR204", "error", spec="operators", fix="qrun explain OPERATOR prints the attributes")
 def bad_attribute(model: Model) -> Iterator[Finding]:
     """A node has an attribute that its operator does not define at this opset, of the wrong type, or lacks one.
 
@@ -91,7 +81,6 @@ def bad_attribute(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[2,2] x) => (float[2,2] y)
         <float scale = {0.5}, uint8 zero = {128}>
         {
@@ -101,14 +90,7 @@ def bad_attribute(model: Model) -> Iterator[Finding]:
     yield from refusals(model, "QR204")
 
 
-@rule(
-    "QR205",
-    "input-count",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/index.html",
-    fix="qrun explain OPERATOR prints the inputs",
-)
+@rule("QR205", "error", spec="operators", fix="qrun explain OPERATOR prints the inputs")
 def input_count(model: Model) -> Iterator[Finding]:
     """A node has too many inputs, or leaves out one that is not optional.
 
@@ -118,7 +100,6 @@ def input_count(model: Model) -> Iterator[Finding]:
         Runtimes refuse the model; onnx.reference takes a missing zero point as 0.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)
         <float s = {0.5}, uint8[1,1,1,1] w = {1}, uint8 wz = {0}>
         {
@@ -126,7 +107,6 @@ def input_count(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)
         <float s = {0.5}, uint8[1,1,1,1] w = {1}, uint8 z = {0}>
         {
@@ -137,12 +117,7 @@ def input_count(model: Model) -> Iterator[Finding]:
 
 
 @rule(
-    "QR211",
-    "unknown-operator",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/index.html",
-    fix="correct the name or the domain, or import an opset that has the operator",
+    "QR211", "error", spec="operators", fix="correct the name or the domain, or import an opset that has the operator"
 )
 def unknown_operator(model: Model) -> Iterator[Finding]:
     """A node names an operator that its domain does not have at this opset. One finding for each operator.
@@ -153,14 +128,12 @@ def unknown_operator(model: Model) -> Iterator[Finding]:
         No runtime can run the node. onnx.checker accepts any operator of com.microsoft.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         {
             y = Reluu(x)
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         {
             y = Relu(x)
@@ -205,14 +178,7 @@ def _why_unknown(node: Node) -> tuple[str, str]:
     return why, f"did you mean {near[0]}?" if near else ""
 
 
-@rule(
-    "QR212",
-    "output-count",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html#nodes",
-    fix="name the outputs that the operator has, or remove the node",
-)
+@rule("QR212", "error", spec="IR#nodes", fix="name the outputs that the operator has, or remove the node")
 def output_count(model: Model) -> Iterator[Finding]:
     """A node names no output, leaves out one that is not optional, or names more than its operator has.
 
@@ -267,7 +233,7 @@ def _wrong_outputs(node: Node) -> tuple[str, str] | None:
 
 def refusals(model: Model, code: str) -> Iterator[Finding]:
     """A finding for every node that its operator's declaration (or onnx.defs) refuses with `code`."""
-    for scope, node, error in kept(model, _refused):
+    for scope, node, error in _refused(model):
         if error.code == code:
             facts = dict(error.facts)
             yield Finding(
@@ -293,6 +259,7 @@ def _cause(node: Node, error: OperatorError) -> str:
     )
 
 
+@kept
 def _refused(model: Model) -> list[tuple[Scope, Node, OperatorError]]:
     return [(scope, node, error) for scope, node in nodes(model) if (error := _refusal(node)) is not None]
 

@@ -24,9 +24,7 @@ PUBLISHED_IR = 14
 
 @rule(
     "QR119",
-    "newer-than-runtime",
-    level="warning",
-    since="0.1",
+    "warning",
     spec="https://onnxruntime.ai/docs/reference/compatibility.html",
     fix="onnx.version_converter.convert_version to an older opset, or write the model for it",
 )
@@ -71,9 +69,7 @@ _HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 
 @rule(
     "QR217",
-    "no-cpu-kernel",
-    level="warning",
-    since="0.1",
+    "warning",
     spec="https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md",
     fix="choose types that it has kernels for, such as uint8 activations, or put a Cast around the node",
 )
@@ -89,7 +85,6 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
         where a float32 kernel exists, because onnxruntime inserts the casts.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[2,2] x) => (int8[2,2] y)
         <float s = {0.5}, uint8 z = {128}, int8[2,2] w = {1, 2, 3, 4}, int8 zero = {0}>
         {
@@ -97,7 +92,6 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[2,2] x) => (uint8[2,2] y)
         <float s = {0.5}, uint8 z = {128}, int8[2,2] w = {1, 2, 3, 4}, int8 zero = {0}>
         {
@@ -181,15 +175,26 @@ Judge = Callable[[Scope, Node], tuple[int, str, str] | None]
 
 @rule(
     "QR218",
-    "refused-by-ort",
-    level="warning",
-    since="0.1",
+    "warning",
     spec="https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md",
-    applies=("QLinearMatMul", "MatMulInteger", "ConvInteger", "QLinearConv", "Conv", "MaxPool", "AveragePool", "LpPool",
-             "QuantizeLinear", "com.microsoft::QLinearAdd", "com.microsoft::QLinearMul",
-             "com.microsoft::QLinearAveragePool", "com.microsoft::QLinearSigmoid", "com.microsoft::QLinearLeakyRelu"),
+    applies=(
+        "QLinearMatMul",
+        "MatMulInteger",
+        "ConvInteger",
+        "QLinearConv",
+        "Conv",
+        "MaxPool",
+        "AveragePool",
+        "LpPool",
+        "QuantizeLinear",
+        "com.microsoft::QLinearAdd",
+        "com.microsoft::QLinearMul",
+        "com.microsoft::QLinearAveragePool",
+        "com.microsoft::QLinearSigmoid",
+        "com.microsoft::QLinearLeakyRelu",
+    ),
     fix="write the form that onnxruntime takes",
-)  # fmt: skip
+)
 def refused_by_ort(model: Model) -> Iterator[Finding]:
     """The specification allows the form of a node, but onnxruntime 1.31.1 refuses it on the CPU, or crashes.
 
@@ -202,7 +207,6 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
         QLinearLeakyRelu end the whole process.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3] x) => (int32[1,2,2] y)
         <uint8[2,1,2] w = {1, 2, 3, 4}, uint8 xz = {128}, uint8[2] wz = {0, 1}>
         {
@@ -210,7 +214,6 @@ def refused_by_ort(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3] x) => (int32[1,2,2] y)
         <uint8[2,1,2] w = {1, 2, 3, 4}, uint8 xz = {128}, uint8 wz = {1}>
         {

@@ -19,10 +19,8 @@ from qrun.ops import Quantizer, Slot
 
 @rule(
     "QR306",
-    "scale-value",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    "error",
+    spec="QuantizeLinear",
     fix="quantize again; a tensor that is always 0 can have any positive scale, such as 1",
     applies=operators(),
 )
@@ -40,7 +38,6 @@ def scale_value(model: Model) -> Iterator[Finding]:
         that are all zero, and float16 underflow.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (uint8[2] y)
         <float scale = {0.0}, uint8 zero = {0}>
         {
@@ -48,7 +45,6 @@ def scale_value(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (uint8[2] y)
         <float scale = {0.5}, uint8 zero = {0}>
         {
@@ -119,10 +115,8 @@ _SMALLEST = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-14}
 
 @rule(
     "QR309",
-    "subnormal-scale",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    "warning",
+    spec="QuantizeLinear",
     fix="calibrate again, or store the scale as float32; a tensor that is always 0 can have the scale 1",
     applies=operators(),
 )
@@ -134,7 +128,6 @@ def subnormal_scale(model: Model) -> Iterator[Finding]:
         it means that the tensor was as good as 0 in calibration; in float16 the scale lost digits when it was stored.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (uint8[2] y)
         <float scale = {0.000000000000000000000000000000000000001}, uint8 zero = {0}>
         {
@@ -142,7 +135,6 @@ def subnormal_scale(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (uint8[2] y)
         <float scale = {0.001}, uint8 zero = {0}>
         {
@@ -169,10 +161,8 @@ def subnormal_scale(model: Model) -> Iterator[Finding]:
 
 @rule(
     "QR311",
-    "float-zero-point",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html",
+    "warning",
+    spec="DequantizeLinear",
     fix="set the zero point to 0; it is there to give the type",
     applies=("QuantizeLinear", "DequantizeLinear", "QLinearMatMul"),
 )

@@ -15,10 +15,8 @@ from qrun.ir.types import shape_text
 
 @rule(
     "QR206",
-    "kernel-too-large",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__MaxPool.html",
+    "error",
+    spec="MaxPool",
     fix="check pads, dilations, the layout and the size of the input",
     applies=tuple(op for op in OPERATORS if op != "ConvTranspose"),
     stops=True,
@@ -32,7 +30,6 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
         NHWC order, or a network that is too deep for this image size.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,1,3] x) => (uint8[1,2,0,2] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int8 wz = {0}>
         {
@@ -40,7 +37,6 @@ def kernel_too_large(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3,3] x) => (uint8[1,2,2,2] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int8 wz = {0}>
         {
@@ -82,10 +78,8 @@ def _too_large(window: Windowed) -> tuple[int, int, int] | None:
 
 @rule(
     "QR207",
-    "group-mismatch",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    "error",
+    spec="QLinearConv",
     fix="check group, and the layout of x and w: channels are axis 1 of both",
     applies=CONV_NAMES,
     stops=True,
@@ -101,7 +95,6 @@ def group_mismatch(model: Model) -> Iterator[Finding]:
         input in NHWC order, or a depthwise convolution whose group was lost.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,3,3,3] x) => (uint8[1,2,2,2] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int8 wz = {0}>
         {
@@ -109,7 +102,6 @@ def group_mismatch(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3,3] x) => (uint8[1,2,2,2] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int8 wz = {0}>
         {
@@ -173,9 +165,7 @@ _PLACES = {**PRODUCTS, **BROADCASTS, **CONVS}
 
 @rule(
     "QR208",
-    "shape-mismatch",
-    level="error",
-    since="0.1",
+    "error",
     spec="https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md",
     fix="check the layout of the tensors; qrun inspect MODEL --nodes shows the shapes",
     applies=tuple(f"{d}::{n}" if d else n for d, n in _PLACES),
@@ -192,7 +182,6 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
         of com.microsoft; onnxruntime may find out only while running.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[2,3] x) => (uint8[2,2] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,2] w = {1, 2, 3, 4}, int8 wz = {0}>
         {
@@ -200,7 +189,6 @@ def shape_mismatch(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[2,2] x) => (uint8[2,2] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,2] w = {1, 2, 3, 4}, int8 wz = {0}>
         {
@@ -256,15 +244,7 @@ def _broadcast(a: Shape, b: Shape) -> bool:
     return all(not differ(m, n) or 1 in (m, n) for m, n in zip(reversed(a), reversed(b), strict=False))
 
 
-@rule(
-    "QR214",
-    "kernel-shape",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
-    fix="remove kernel_shape: w gives it",
-    applies=CONV_NAMES,
-)
+@rule("QR214", "error", spec="QLinearConv", fix="remove kernel_shape: w gives it", applies=CONV_NAMES)
 def kernel_shape(model: Model) -> Iterator[Finding]:
     """The attribute kernel_shape of a convolution differs from the spatial axes of its weight.
 
@@ -273,7 +253,6 @@ def kernel_shape(model: Model) -> Iterator[Finding]:
         onnxruntime fails while running.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3,3] x) => (uint8[1,2,h,v] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int8 wz = {0}>
         {
@@ -281,7 +260,6 @@ def kernel_shape(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3,3] x) => (uint8[1,2,2,2] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int8 wz = {0}>
         {
@@ -305,15 +283,7 @@ def kernel_shape(model: Model) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "QR215",
-    "pads-and-auto-pad",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__Conv.html",
-    fix="remove pads, or set auto_pad to NOTSET",
-    applies=OPERATORS,
-)
+@rule("QR215", "error", spec="Conv", fix="remove pads, or set auto_pad to NOTSET", applies=OPERATORS)
 def pads_and_auto_pad(model: Model) -> Iterator[Finding]:
     """A convolution or pool has pads, and an auto_pad that is not NOTSET.
 
@@ -322,7 +292,6 @@ def pads_and_auto_pad(model: Model) -> Iterator[Finding]:
         pads are 0, and ignores the pads of such a pool; onnx.checker accepts both.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3,3] x) => (uint8[1,2,3,3] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int8 wz = {0}>
         {
@@ -330,7 +299,6 @@ def pads_and_auto_pad(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3,3] x) => (uint8[1,2,3,3] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int8 wz = {0}>
         {
@@ -356,10 +324,8 @@ _LEAST = {"pads": 0, "strides": 1, "dilations": 1, "kernel_shape": 1}
 
 @rule(
     "QR216",
-    "window-attribute",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__Conv.html",
+    "error",
+    spec="Conv",
     fix="use Slice to crop; pads, strides and dilations only enlarge or thin out",
     applies=OPERATORS,
 )
@@ -374,7 +340,6 @@ def window_attribute(model: Model) -> Iterator[Finding]:
         full_check, and never in com.microsoft operators.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3,3] x) => (uint8[1,2,2,2] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int8 wz = {0}>
         {
@@ -382,7 +347,6 @@ def window_attribute(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,3,3] x) => (uint8[1,2,2,2] y)
         <float s = {0.5}, uint8 z = {0}, int8[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int8 wz = {0}>
         {

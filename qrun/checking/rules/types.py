@@ -33,9 +33,7 @@ _IR_OF_TYPE: Mapping[np.dtype[Any], int] = {
 
 @rule(
     "QR113",
-    "type-newer-than-ir",
-    level="warning",
-    since="0.1",
+    "warning",
     spec="https://github.com/onnx/onnx/blob/main/onnx/onnx.proto",
     fix="set model.ir_version to the version that brought the type",
 )
@@ -83,14 +81,7 @@ def type_newer_than_ir(model: Model) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "QR203",
-    "type-not-allowed",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/index.html",
-    fix="cast the tensor, or import the opset that allows this type",
-)
+@rule("QR203", "error", spec="operators", fix="cast the tensor, or import the opset that allows this type")
 def type_not_allowed(model: Model) -> Iterator[Finding]:
     """An input has an element type that its operator does not take at this opset.
 
@@ -186,10 +177,8 @@ def _later_opset(node: Node, place: int, dtype: np.dtype[Any]) -> str:
 
 @rule(
     "QR213",
-    "output-type",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    "error",
+    spec="IR",
     fix="correct the type in graph.output or graph.value_info, or run onnx.shape_inference.infer_shapes again",
 )
 def output_type(model: Model) -> Iterator[Finding]:
@@ -246,10 +235,8 @@ def _allowed(node: Node, place: int, made: np.dtype[Any]) -> bool:
 
 @rule(
     "QR303",
-    "zero-point-type",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    "error",
+    spec="QLinearConv",
     fix="store the zero point with the element type of its tensor",
     applies=operators(),
 )
@@ -264,7 +251,6 @@ def zero_point_type(model: Model) -> Iterator[Finding]:
         for QLinearConv; onnxruntime says only that a type parameter of the operator is bound to different types.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)
         <float xs = {0.5}, int8 xz = {0}, int8[1,1,1,1] w = {1}, float ws = {0.5}, int8 wz = {0},
          float ys = {0.5}, uint8 yz = {128}>
@@ -273,7 +259,6 @@ def zero_point_type(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,1,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[1,1,1,1] w = {1}, float ws = {0.5}, int8 wz = {0},
          float ys = {0.5}, uint8 yz = {128}>

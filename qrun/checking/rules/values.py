@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 @rule(
     "QR401",
-    "nan-quantized",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    "warning",
+    spec="QuantizeLinear",
     fix="remove NaN from the input file; --fail-on warning turns this into exit 1",
 )
 def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
@@ -35,7 +33,6 @@ def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
         runtimes may write 0 or anything else, and the mistake looks like a value afterwards.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (uint8[2] y)
         <float[2] x = {1.0, nan}, float scale = {0.5}, uint8 zero = {0}>
         {
@@ -43,7 +40,6 @@ def nan_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (uint8[2] y)
         <float[2] x = {1.0, 2.0}, float scale = {0.5}, uint8 zero = {0}>
         {
@@ -65,10 +61,8 @@ SHARE = 0.05
 
 @rule(
     "QR402",
-    "saturated",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    "warning",
+    spec="QuantizeLinear",
     fix="calibrate with data like this input, or check its preprocessing (range, mean, layout)",
 )
 def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
@@ -85,7 +79,6 @@ def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
         calibration on other data, an input in 0..255 where 0..1 was meant, and a scale that is too small.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (uint8[4] y)
         <float[4] x = {1.0, 2.0, 3000.0, 4000.0}, float scale = {0.5}, uint8 zero = {0}>
         {
@@ -93,7 +86,6 @@ def saturated(model: Model, result: RunResult) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (uint8[4] y)
         <float[4] x = {1.0, 2.0, 3000.0, 4000.0}, float scale = {20.0}, uint8 zero = {0}>
         {
@@ -152,10 +144,8 @@ def _range(model: Model, node: Node) -> str:
 
 @rule(
     "QR403",
-    "accumulator-wrap",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__MatMulInteger.html",
+    "warning",
+    spec="MatMulInteger",
     fix="split the sum, or shrink the bias; 8-bit products need more than 33 000 terms to get here",
     replaces=("QR406",),
 )
@@ -169,7 +159,6 @@ def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
         the real value. Runtimes that accumulate in 64 bits or in float differ.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (uint8[1,1,1,1] y)
         <uint8[1,1,1,1] x = {255}, float s = {0.00000001}, uint8 z = {0}, uint8[1,1,1,1] stored = {255},
          int32[1] top = {2147480000}, uint8 one = {128}, float ys = {1.0}>
@@ -179,7 +168,6 @@ def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (uint8[1,1,1,1] y)
         <uint8[1,1,1,1] x = {255}, float s = {0.00000001}, uint8 z = {0}, uint8[1,1,1,1] w = {255},
          int32[1] b = {1000}, uint8 one = {128}, float ys = {1.0}>
@@ -197,14 +185,7 @@ def accumulator_wrap(model: Model, result: RunResult) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "QR404",
-    "non-finite-output",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html",
-    fix="qrun run MODEL -t '*' lists where NaN or infinity first appears",
-)
+@rule("QR404", "warning", spec="IR", fix="qrun run MODEL -t '*' lists where NaN or infinity first appears")
 def non_finite_output(model: Model, result: RunResult) -> Iterator[Finding]:
     """A float output of the graph holds NaN or infinity.
 
@@ -213,7 +194,6 @@ def non_finite_output(model: Model, result: RunResult) -> Iterator[Finding]:
         float16, or NaN in the inputs.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (float[2] y)
         <float[2] x = {1.0, inf}>
         {
@@ -221,7 +201,6 @@ def non_finite_output(model: Model, result: RunResult) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (float[2] y)
         <float[2] x = {1.0, 2.0}>
         {
@@ -260,10 +239,8 @@ def _floats(array: Array) -> Array | None:
 
 @rule(
     "QR405",
-    "bad-scale",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    "warning",
+    spec="QuantizeLinear",
     fix="keep the computed scale away from 0, for example with Max(scale, 1e-8)",
 )
 def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
@@ -273,7 +250,6 @@ def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
         Dividing by it gives infinities and NaN, whose codes no specification defines. QR306 reports stored scales.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (float[2] y)
         <int8[2] x = {1, 2}, float minus = {-0.5}>
         {
@@ -282,7 +258,6 @@ def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (float[2] y)
         <int8[2] x = {1, 2}, float half = {0.5}>
         {
@@ -309,10 +284,8 @@ def bad_scale(model: Model, result: RunResult) -> Iterator[Finding]:
 
 @rule(
     "QR411",
-    "infinite-quantized",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    "warning",
+    spec="QuantizeLinear",
     fix="remove infinity from the input, or clip it to the range that is meant; --fail-on warning turns this into exit 1",
     applies=("QuantizeLinear",),
 )
@@ -325,7 +298,6 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
         infinite; the cause is mostly a division by 0 or an overflow before the node.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (uint8[2] y)
         <float[2] x = {1.0, inf}, float scale = {0.5}, uint8 zero = {0}>
         {
@@ -333,7 +305,6 @@ def infinite_quantized(model: Model, result: RunResult) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main () => (uint8[2] y)
         <float[2] x = {1.0, 2.0}, float scale = {0.5}, uint8 zero = {0}>
         {

@@ -18,10 +18,8 @@ OPSETS_SINCE = 3
 
 @rule(
     "QR110",
-    "ir-version",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    "error",
+    spec="IR",
     fix="set model.ir_version to what the opset came with: onnx.helper.find_min_ir_version_for(model.opset_import)",
 )
 def ir_version(model: Model) -> Iterator[Finding]:
@@ -39,7 +37,6 @@ def ir_version(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (float[2] y)
         {
             y = Relu(x)
@@ -62,14 +59,7 @@ RELAXED_IR = 4
 """The IR version that allows initializers which are no graph inputs."""
 
 
-@rule(
-    "QR112",
-    "initializer-not-input",
-    level="error",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html",
-    fix="set model.ir_version to 4 or more",
-)
+@rule("QR112", "error", spec="IR", fix="set model.ir_version to 4 or more")
 def initializer_not_input(model: Model) -> Iterator[Finding]:
     """The IR version is below 4, but an initializer is not listed among the graph inputs.
 
@@ -109,10 +99,8 @@ def initializer_not_input(model: Model) -> Iterator[Finding]:
 
 @rule(
     "QR115",
-    "overridable-initializer",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/repo-docs/IR.html",
+    "warning",
+    spec="IR",
     fix="remove the initializers from graph.input: onnxruntime has tools/python/remove_initializer_from_input.py",
 )
 def overridable_initializer(model: Model) -> Iterator[Finding]:
@@ -125,7 +113,6 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
         not be treated as constant value/weight") and does not fuse quantized groups whose scales it does not know.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x, float scale = {0.5}) => (uint8[2] y)
         <uint8 zero = {128}>
         {
@@ -133,7 +120,6 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (float[2] x) => (uint8[2] y)
         <float scale = {0.5}, uint8 zero = {128}>
         {
@@ -155,9 +141,7 @@ def overridable_initializer(model: Model) -> Iterator[Finding]:
 
 @rule(
     "QR118",
-    "opset-version",
-    level="error",
-    since="0.1",
+    "error",
     spec="https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md",
     fix="import com.microsoft with version 1",
 )

@@ -21,10 +21,8 @@ _ROOM = 4
 
 @rule(
     "QR314",
-    "codes-unused",
-    level="warning",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html",
+    "warning",
+    spec="QuantizeLinear",
     fix="quantize the weights again with scale = max(abs(w)) / 127, one per output channel",
     applies=PRODUCTS,
 )
@@ -39,7 +37,6 @@ def codes_unused(model: Model) -> Iterator[Finding]:
         causes are a range taken from another tensor, an outlier that was clipped later, or a scale copied from x.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,4] x) => (uint8[1,8] y)
         <float s = {0.5}, uint8 z = {128}, int8 wz = {0}, int8[4,8] w = {
             1, -2, 3, -4, 5, -6, 7, -8, 8, -7, 6, -5, 4, -3, 2, -1,
@@ -49,7 +46,6 @@ def codes_unused(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,4] x) => (uint8[1,8] y)
         <float s = {0.5}, uint8 z = {128}, int8 wz = {0}, float ws = {0.05}, int8[4,8] w = {
             10, -20, 30, -40, 50, -60, 70, -80, 80, -70, 60, -50, 40, -30, 20, -10,
@@ -89,10 +85,8 @@ def _judge_codes(w: Weight) -> Iterator[Finding]:
 
 @rule(
     "QR315",
-    "zero-channel",
-    level="note",
-    since="0.1",
-    spec="https://onnx.ai/onnx/operators/onnx__QLinearConv.html",
+    "note",
+    spec="QLinearConv",
     fix="if the float weights are not 0, quantize them with one scale per channel; if they are, remove the channel",
     applies=PRODUCTS,
 )
@@ -104,7 +98,6 @@ def zero_channel(model: Model) -> Iterator[Finding]:
         wasted, or its weights were too small for a scale that it shares with other channels.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,2,2,2] x) => (uint8[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,2,1,1] w = {1, 2, 0, 0}, float ws = {0.5}, int8 wz = {0}>
         {
@@ -112,7 +105,6 @@ def zero_channel(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,2,2,2] x) => (uint8[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,2,1,1] w = {1, 2, 0, 3}, float ws = {0.5}, int8 wz = {0}>
         {
@@ -138,9 +130,7 @@ def zero_channel(model: Model) -> Iterator[Finding]:
 
 @rule(
     "QR316",
-    "asymmetric-weights",
-    level="warning",
-    since="0.1",
+    "warning",
     spec="https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-quantized-types.html",
     fix="quantize the weights symmetrically: scale = max(abs(w)) / 127, zero point 0",
     applies=PRODUCTS,
@@ -155,7 +145,6 @@ def asymmetric_weights(model: Model) -> Iterator[Finding]:
         for another, and kernels that have one must add up the input for every output to correct for it.
 
     Bad
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {1, 2}, float ws = {0.5}, int8 wz = {-7}>
         {
@@ -163,7 +152,6 @@ def asymmetric_weights(model: Model) -> Iterator[Finding]:
         }
 
     Good
-        <ir_version: 8, opset_import: ["" : 13]>
         main (uint8[1,1,2,2] x) => (uint8[1,2,2,2] y)
         <float xs = {0.5}, uint8 xz = {128}, int8[2,1,1,1] w = {8, 9}, float ws = {0.5}, int8 wz = {0}>
         {
