@@ -175,7 +175,24 @@ def conv_kernel(
     channels_last: bool = False,
 ) -> NativeKernel:
     """The kernel of a checked convolution; site.inputs[0] is x, perhaps with other axes."""
-    from qrun.native.kernels.conv import ChannelsLast, merged_groups
+    from qrun.native.kernels.conv import ChannelsLast
+
+    conv = planned_conv(site, x, w, zeros, bias, win, target)
+    return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), completeness(conv.may_wrap, target))
+
+
+def planned_conv(
+    site: LoweringContext,
+    x: Array,
+    w: Array,
+    zeros: tuple[Array | None, Array | None],
+    bias: Array | None,
+    win: SlidingWindow,
+    target: Target | None,
+    **options: Any,
+) -> Conv:
+    """A checked convolution as the engine plans it."""
+    from qrun.native.kernels.conv import merged_groups
 
     group, channels = int(site.attributes["group"]), w.shape[0]
     depthwise = w.shape[0] == group and w.shape[1] == 1
@@ -187,11 +204,11 @@ def conv_kernel(
     rows, taps = int(np.prod(win.out, dtype=np.int64)), int(np.prod(win.kernel, dtype=np.int64))
     sections = 1 if depthwise else group // spread
     site.afford(rows * taps * (32 + 4 * sections) + w.size * 16 * spread + channels * 8192)
-    conv = _conv(site, x.shape, w, zeros, bias, target, x.dtype,
-                 group=group, strides=win.strides, dilations=win.dilations, pads=(*win.begin, *win.end))  # fmt: skip
+    conv = _conv(site, x.shape, w, zeros, bias, target, x.dtype, group=group, strides=win.strides,
+                 dilations=win.dilations, pads=(*win.begin, *win.end), **options)  # fmt: skip
     if conv.y_shape != (x.shape[0], channels, *win.out):
         raise declined("its output shape is an unusual one")
-    return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), completeness(conv.may_wrap, target))
+    return conv
 
 
 def _conv(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from qrun.ops._native import (
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
+    from qrun.native.kernels.conv import Conv, Gemm
     from qrun.native.kernels.dynamic import Matmul
     from qrun.native.proof.epilogue import Target
 
@@ -216,7 +217,7 @@ def _zero_point(site: LoweringContext, place: int | None) -> Any:
 
 def sums_kernel(product: DynamicProduct) -> NativeKernel:
     """The kernel of int32 sums."""
-    made = stacked_kernel(product, None, lambda y: not product.wraps)
+    made = stacked_kernel(product, None, lambda y: not product.wraps) or weighted_kernel(product)
     if made is not None:
         return made
     matmul = product.matmul()
@@ -227,25 +228,57 @@ def sums_kernel(product: DynamicProduct) -> NativeKernel:
     def run(inputs: Inputs) -> Array:
         return product.shaped(matmul.run(*product.operands(inputs), a_zero(inputs), b_zero(inputs)))
 
-    return NativeKernel(run, lambda y: not wraps, sections_of(matmul), sums_stages(product, matmul))
+    return NativeKernel(run, lambda y: not wraps, sections_of(matmul))
 
 
-def sums_stages(product: DynamicProduct, matmul: Matmul) -> tuple[Stage, ...]:
-    """The product with constant weights as stages, where the zero point of A is one input and B's adds no terms."""
-    from qrun.native.kernels.sums import staged
+def weighted_kernel(product: DynamicProduct) -> NativeKernel | None:
+    """The kernel of the sums of a product with constant weights, A's zero point one element; None for others."""
+    from qrun.native.kernels.conv import Gemm
+    from qrun.native.kernels.sums import KINDS
+
+    site, (_, right, place, zero_place) = product.site, product.places
+    given = site.inputs[place] if place is not None else None
+    constant = site.fixed[right] and site.fixed[zero_place] and product.right.ndim == 2
+    if (
+        given is None
+        or given.size != 1
+        or not constant
+        or any(product.turned)
+        or not product.k * product.n * product.rows
+    ):
+        return None
+    assert place is not None
+    zero = site.inputs[zero_place]
+    weights = product.right
+    site.afford(product.rows * 36 + weights.size * 16 + product.n * 8192)
+    w_zero = None if zero is None else zero.reshape(-1)
+    a = product.a
+    gemm = Gemm(site.engine, a.shape, weights, x_zero_point=np.zeros((), a.dtype), w_zero_point=w_zero, kinds=KINDS)
+    y_shape = product.shaped(np.broadcast_to(np.int32(0), (*product.lead, product.left.shape[-2], product.n))).shape
+    return dynamic_sums_kernel(site, gemm, weights.T, w_zero, place, y_shape)
+
+
+def dynamic_sums_kernel(
+    site: LoweringContext,
+    planned: Conv | Gemm,
+    weights: Array,
+    w_zero: Array | None,
+    place: int,
+    y_shape: Sequence[int] | None = None,
+) -> NativeKernel:
+    """The kernel of a product that is planned for a zero point of 0; the zero point is input number `place`.
+
+    weights: [N, ...], their zero point of one element or [N].
+    """
+    from qrun.native.kernels.sums import dynamic_sums, reach
     from qrun.native.machine.operation import Operand
 
-    site, (left, _, zero, right) = product.site, product.places
-    given = site.inputs[zero] if zero is not None else None
-    if given is None or given.size != 1 or not site.fixed[right] or any(product.turned):
-        return ()
-    if not matmul.simple(product.b_zero(site.inputs)):
-        return ()
-    a, point = Operand(product.a.shape, product.a.dtype), Operand(given.shape, given.dtype)
-    y_shape = product.shaped(np.broadcast_to(np.int32(0), matmul.y_shape)).shape
-    starts, sums = staged(matmul, a, point, y_shape)
-    assert zero is not None
-    return Stage(starts, (zero,), "starts"), Stage(sums, (left, "starts"))
+    given = site.inputs[place]
+    assert given is not None
+    prepare, sums = dynamic_sums(planned, weights, w_zero, Operand(given.shape, given.dtype), y_shape)
+    wraps = reach(weights, w_zero) >= _WRAPS
+    stages = Stage(prepare, (place,), "prepared"), Stage(sums, (0, "prepared"))
+    return staged_kernel(site, stages, (sums,), lambda y: not wraps)
 
 
 def quantized_kernel(product: DynamicProduct, target: Target, addend: Array | None, matrices: int) -> NativeKernel:

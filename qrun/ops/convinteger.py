@@ -10,7 +10,8 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
-from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel, planned_conv
+from qrun.ops._native_dynamic import dynamic_sums_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._window import SlidingWindow
 
@@ -67,9 +68,15 @@ def _check(
 
 @conv_integer.native
 def _lower(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.sums import KINDS
+
     x, w, x_zero_point, w_zero_point = cast(list[Any], site.inputs)
     a = site.attributes
     geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])
     xz, wz, win = _check(x, w, x_zero_point, w_zero_point, geometry, site.ctx)
-    site.require_constants()
-    return conv_kernel(site, x, w, (xz, wz), None, win, None)
+    site.require_constant(1)
+    site.require_constant(3)
+    if site.fixed[2]:
+        return conv_kernel(site, x, w, (xz, wz), None, win, None)
+    conv = planned_conv(site, x, w, (None, wz), None, win, None, kinds=KINDS, stores=False)
+    return dynamic_sums_kernel(site, conv, w, wz, 2)

@@ -1,4 +1,4 @@
-"""Nodes that are several steps of a program: dynamic quantization, and products whose zero point it makes."""
+"""Nodes that are several steps of a program: dynamic quantization, products and convolutions whose zero point it makes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.native import ISAS, OBJECTS, engine, every_isa
+from helpers.native import ISAS, OBJECTS, codes, engine, every_isa, thin
 from helpers.placed import elsewhere, run_placed
 from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.native.errors import Undecided
+from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.ranges import Parameters, Quantized, Range
-from qrun.native.kernels.sums import Starts
+from qrun.native.kernels.sums import KINDS, dynamic_sums
 from qrun.native.machine.operation import Operand
 from qrun.ops._dynamic import range_parameters
 
@@ -82,10 +83,11 @@ def test_columns_of_every_number(isa: str) -> None:
             assert elsewhere(same(chain(w, zero if zero is None else np.asarray(zero)), (1, 20, 21), isa=isa)) == []
 
 
-def test_zero_points_that_add_terms_run_as_before() -> None:
+def test_weights_that_leave_int8_less_their_zero_point() -> None:
     w = np.random.default_rng(23).integers(0, 256, (16, 24)).astype(np.uint8)
-    (item,) = elsewhere(same(chain(w, np.array(3, np.uint8)), (1, 4, 16)))
-    assert item.outputs == ("sums",)
+    zeros = np.random.default_rng(24).integers(0, 256, 24).astype(np.uint8)
+    for zero in (np.array(3, np.uint8), zeros):
+        assert elsewhere(same(chain(w, zero), (1, 4, 16))) == []
 
 
 def test_vectors_scalars_and_outputs_that_nobody_wants() -> None:
@@ -161,15 +163,58 @@ def test_memory(isa: str, at_end: bool) -> None:
         assert parameters[2] == zero
         want = np.clip(np.rint(x / scale) + F(zero), 0, 255).astype(np.uint8)
         assert_equal(got, want, f"{count}")
-    for kind in (np.uint8, np.int8):
-        first, sums = rng.integers(-(2**31), 2**31, (2, 3 * native.isa.lanes)).astype(np.int32)
-        for zero in (0, 1, 127, 255, 128):
-            code = np.array([zero], np.uint8).view(kind)
-            made = run_placed(
-                native, Starts(native, Operand(code.shape, code.dtype), first, sums), [code], (0, 0), at_end
-            )
-            with np.errstate(all="ignore"):
-                assert_equal(made, first - code.astype(np.int32) * sums)
+
+
+CONVS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 3, 12, 11), (9, 3, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((2, 8, 5, 6), (20, 8, 1, 1), {}),
+    ((1, 64, 8, 7), (64, 1, 3, 3), {"group": 64, "pads": (1, 1, 1, 1)}),
+    ((1, 80, 5, 6), (80, 1, 3, 3), {"group": 80, "pads": (1, 0, 1, 2)}),
+    ((1, 10, 7, 7), (10, 1, 5, 5), {"group": 10, "pads": (2, 2, 2, 2)}),
+    ((1, 16, 5, 5), (32, 4, 3, 3), {"group": 4, "pads": (1, 1, 1, 1)}),
+    ((1, 5, 30), (7, 5, 3), {"pads": (1, 1), "dilations": (2,)}),
+    ((1, 130, 4, 4), (70, 130, 3, 3), {"pads": (1, 1, 1, 1)}),
+]
+
+
+def convolved(x: Any, w: Any, options: dict[str, Any]) -> Any:
+    """Sums of int64 numbers, padding 0, from the definition."""
+    axes, group = x.ndim - 2, options.get("group", 1)
+    pads, strides = options.get("pads", (0,) * 2 * axes), options.get("strides", (1,) * axes)
+    dilations = options.get("dilations", (1,) * axes)
+    x = np.pad(x, [(0, 0), (0, 0), *((pads[i], pads[axes + i]) for i in range(axes))])
+    out = [(x.shape[2 + i] - (w.shape[2 + i] - 1) * dilations[i] - 1) // strides[i] + 1 for i in range(axes)]
+    y = np.zeros((x.shape[0], w.shape[0], *out), np.int64)
+    each, inputs = w.shape[0] // group, w.shape[1]
+    for tap in np.ndindex(*w.shape[2:]):
+        first = [t * d for t, d in zip(tap, dilations, strict=True)]
+        window = tuple(slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(first, out, strides, strict=True))
+        for g in range(group):
+            part = x[(slice(None), slice(g * inputs, (g + 1) * inputs), *window)]
+            weights = w[(slice(g * each, (g + 1) * each), slice(None), *tap)]
+            y[:, g * each : (g + 1) * each] += np.moveaxis(np.tensordot(weights, part, ((1,), (1,))), 0, 1)
+    return y
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@thin(*range(len(CONVS)), best=1, other=2, name="which", products=True)
+def test_convolutions_whose_zero_point_comes_with_the_run(isa: str, which: int, at_end: bool) -> None:
+    rng = np.random.default_rng(which)
+    native = engine(isa, 1 + which % 2)
+    for number in range(4):
+        shape, kernel, options = CONVS[which]
+        x, w = codes(rng, shape, ("u8", "s8")[number % 2]), codes(rng, kernel, ("u8", "s8")[number // 2])
+        w_zero = codes(rng, (kernel[0],) if number == 3 else (1,), ("u8", "s8")[number // 2])
+        zero = np.zeros((), x.dtype)
+        conv = Conv(native, shape, w, x_zero_point=zero, w_zero_point=w_zero, kinds=KINDS, stores=False, **options)
+        prepare, sums = dynamic_sums(conv, w, w_zero, Operand((), x.dtype))
+        centred = w.astype(np.int64) - w_zero.reshape(-1, *(1,) * (w.ndim - 1))
+        for code in codes(rng, (2,), ("u8", "s8")[number % 2]):
+            prepared = run_placed(native, prepare, [np.array(code)], (0, 0), at_end)
+            want = convolved(x.astype(np.int64) - int(code), centred, options).astype(np.int32)
+            assert_equal(run_placed(native, sums, [x, prepared], (0, 0, 0), at_end), want)
+            gap = 4 * kernel[0] + 64
+            assert_equal(run_placed(native, sums, [x, prepared], (0, 0, gap), at_end), want)
 
 
 def test_a_range_that_is_not_finite_is_not_decided() -> None:

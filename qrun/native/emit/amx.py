@@ -21,7 +21,7 @@ from __future__ import annotations
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter, row_at
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import WIDE, KernelSpec
 from qrun.native.emit.values import Value, constants
 
 ARGUMENTS = (
@@ -78,7 +78,8 @@ class _Holding(Requantizer):
         self.loaded = {(number, place): load(held, number, place, element) for number, place in places}
 
     def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
-        return self.loaded[field, place]
+        found = self.loaded.get((field, place))
+        return super()._constant(held, field, place, element) if found is None else found
 
 
 @emitter("amx", "amx_copy")
@@ -183,7 +184,7 @@ class AmxEmitter(KernelEmitter):
         self.fetch = weights + self.panel_weights
         self.bias = a.bias + panel * (4 * channels)
         self.constants = a.constants + panel * self.epilogue.panel_bytes()
-        self.y_panel = self.y + panel * (channels * (4 if spec.out == "i32" else 1))
+        self.y_panel = self.y + panel * (channels * (4 if spec.out in WIDE else 1))
         self.epilogue.set_panel((panel + 1).test("eq", a.panels))
         self.epilogue.hold(self.constants)
         with w.loop(self.first, self.end + 1, 1) as turn:

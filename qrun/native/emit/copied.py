@@ -9,7 +9,7 @@ from qrun.native.emit.dot import int16s, int32s, pairs
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter, row_at
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import WIDE, KernelSpec
 from qrun.native.emit.values import Operand, Value
 
 ARGUMENTS = (
@@ -88,7 +88,7 @@ class CopiedEmitter(KernelEmitter):
         channels = spec.vectors * self.isa.lanes
         bias = a.bias + number * (4 * channels)
         values = a.constants + number * self.epilogue.panel_bytes()
-        y = y + (panel * channels).least(a.last_channel) * (4 if spec.out == "i32" else 1)
+        y = y + (panel * channels).least(a.last_channel) * (4 if spec.out in WIDE else 1)
         self.epilogue.set_panel((panel + 1).test("eq", a.panels))
         with w.loop(first, end, 1, [start for start, _ in self.steps]) as turn:
             row = (turn.index * spec.rows).least(a.last_row)

@@ -19,7 +19,7 @@ from qrun.native.emit.flow import Carry
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter, row_at
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import WIDE, KernelSpec
 from qrun.native.emit.values import Value
 
 ARGUMENTS = (
@@ -84,7 +84,7 @@ class DenseEmitter(KernelEmitter):
         bias = a.bias + group * a.bias_group + place * (4 * channels)
         constants = a.constants + group * a.constants_group + place * self.epilogue.panel_bytes()
         y = a.y + image * a.y_image + group * a.y_group
-        y = y + place * (channels * (4 if spec.out == "i32" else 1))
+        y = y + place * (channels * (4 if spec.out in WIDE else 1))
         self.epilogue.set_panel((place + 1).test("eq", a.group_panels))
         with w.repeat("block", "block_end", "%more_blocks", end, [Carry("%m", first, "%m1", 1)]) as (m,):
             offsets = a.offsets + m * (a.taps * (4 * spec.rows))

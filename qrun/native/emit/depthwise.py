@@ -9,7 +9,7 @@ from qrun.native.emit.flow import Carry, unpacking
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import WIDE, KernelSpec
 from qrun.native.emit.values import Value
 
 ARGUMENTS = (
@@ -54,7 +54,7 @@ class DepthwiseEmitter(KernelEmitter):
     def tile(self, tile: Value) -> None:
         """A run of an image's blocks, each with all panels of channels."""
         w, a, spec = self.w, self.a, self.spec
-        lanes, size = spec.vectors * self.isa.lanes, 4 if spec.out == "i32" else 1
+        lanes, size = spec.vectors * self.isa.lanes, 4 if spec.out in WIDE else 1
         image, chunk = divmod(tile, a.chunks)
         first, end = chunk.part(a.chunk, a.blocks)
         x = a.x + image * a.x_image

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
 from qrun.native.emit.numbers import RecheckEmitter, at_most, erf, exp, gelu, rounds_apart, sigmoid, tanh
+from qrun.native.emit.requantize import clipped, rectified
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.strided import StridedEmitter, outer_names
 from qrun.native.emit.values import ZERO, Operand, Value, every
@@ -39,9 +40,9 @@ SINGLE: dict[str, Write] = {
     "div": lambda k, v: v[0] / v[1],
     "square": lambda k, v: v[0] * v[0],
     "reciprocal": lambda k, v: every("float", "1.0", k.spec.rows) / v[0],
-    "relu": lambda k, v: v[0].where("ugt", ZERO),
+    "relu": lambda k, v: rectified(v[0]),
     "leaky_relu": lambda k, v: k.leaky(v[0], k.constant("p") * v[0]),
-    "clip": lambda k, v: k.clipped(v[0], k.constant("p"), k.constant("q")),
+    "clip": lambda k, v: clipped(v[0], k.constant("p"), k.constant("q")),
     "abs": lambda k, v: abs(v[0]),
     "neg": lambda k, v: -v[0],
     "sqrt": lambda k, v: v[0].sqrt(),
@@ -175,11 +176,6 @@ class ElementwiseEmitter(StridedEmitter):
     @staticmethod
     def leaky(x: Value, below: Value) -> Value:
         return x.test("olt", ZERO).select(below, x)
-
-    @staticmethod
-    def clipped(x: Value, low: Value, high: Value) -> Value:
-        raised = x.test("olt", low).select(low, x)
-        return raised.test("ogt", high).select(high, raised)
 
     def constant(self, name: str) -> Value:
         return self.a[name].bitcast("float").splat(self.spec.rows)

@@ -1,5 +1,7 @@
 """From int32 accumulators to results: one generated sequence for every form of emit/spec.py, and the stores.
 
+The float32 operations that follow a sum in a graph (TAIL) are made one by one, as the graph has them.
+
 Saturation is exact because every form delivers the rounded value itself, far from the ends of int32.
 """
 
@@ -7,8 +9,8 @@ from __future__ import annotations
 
 from qrun.native.emit.bytes import in_order, packed_bytes, packed_words
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import BYTES, LIMITS, MAGIC_BITS, TABLE
-from qrun.native.emit.values import MAGIC32, MAGIC64, Value, constants, every
+from qrun.native.emit.spec import LIMITS, MAGIC_BITS, TABLE, TAIL, WIDE, constant_bytes
+from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants, every
 from qrun.native.emit.writer import Writer
 
 _NEON = "llvm.aarch64.neon."
@@ -17,7 +19,7 @@ _NEON = "llvm.aarch64.neon."
 class Requantizer:
     """Writes the epilogue of one kernel.
 
-    form, out: how (emit/spec.py), and "u8", "s8" or "i32".
+    form, out: how (emit/spec.py), and "u8", "s8", "i32" or "f32".
     vectors:   vectors per row; the last one may be cut by `mask` (lane bits).
     by_lanes:  vector j of 4 holds channels 4j..4j+3 of every 16; no vector is cut.
     full, lanes_on: an i1, whether the panel's last vector is whole; which of its lanes exist.
@@ -41,12 +43,15 @@ class Requantizer:
         self.full = bits.test("eq", -1)
 
     def panel_bytes(self) -> int:
-        return BYTES[self.form] * self.vectors * self.isa.lanes
+        return constant_bytes(self.form) * self.vectors * self.isa.lanes
 
     def row(self, acc: list[Value], held: Value) -> list[Value]:
         """One row of accumulators to int32 results: before saturation, or for a table after it. held: the constants."""
         if self.form == "i32":
             return acc
+        if self.form.startswith(TAIL):
+            held = held.hidden()
+            return [self._tail(value.sitofp("float"), place, held) for place, value in enumerate(acc)]
         step = {"y32": self._y32, "x32": self._x32, "f64": self._f64, "ort": self._ort, "table": self._table}[self.form]
         held = held.hidden() if self.form in ("y32", "x32", "ort") else held
         return [step(value, place, held) for place, value in enumerate(acc)]
@@ -54,6 +59,21 @@ class Requantizer:
     def _constant(self, held: Value, field: int, place: int, element: str = "float") -> Value:
         n, size = self.isa.lanes, 8 if element == "double" else 4
         return (held + (field * self.vectors + place) * n * size).load(f"<{n} x {element}>", min(64, n * 4))
+
+    def _tail(self, value: Value, place: int, held: Value) -> Value:
+        """The steps of the form, one after the other."""
+        field = 0
+        for step in self.form[len(TAIL) :]:
+            if step == "m":
+                value = value * self._constant(held, field, place)
+            elif step == "a":
+                value = value + self._constant(held, field, place)
+            elif step == "r":
+                value = rectified(value)
+            else:
+                value = clipped(value, *(self._constant(held, field + end, place) for end in (0, 1)))
+            field += constant_bytes(TAIL + step) // 4
+        return value
 
     def _from_magic(self, value: Value) -> Value:
         return value.bitcast("i32") + self.shift
@@ -96,8 +116,8 @@ class Requantizer:
 
     def finish(self, row: list[Value]) -> list[Value]:
         """int32 results to what is stored: one value per vector, or a single one for the whole row."""
-        if self.out == "i32":
-            return row
+        if self.out in WIDE:
+            return self._unmixed(row) if self.by_lanes else row
         if self.by_lanes:
             return [self._packed(row)]
         if self.form != "table" and self.isa.lanes == 16:
@@ -111,7 +131,7 @@ class Requantizer:
 
         Ends in the label store_end; the last panel's cut vector is stored through the mask.
         """
-        if self.isa.dot == "madd256" and self.vectors <= 2 and self.out != "i32" and self.form != "table":
+        if self.isa.dot == "madd256" and self.vectors <= 2 and self.out not in WIDE and self.form != "table":
             done = self._packed32([self.row(acc, held) for acc in block])
         else:
             done = [self.finish(self.row(acc, held)) for acc in block]
@@ -120,6 +140,13 @@ class Requantizer:
             for i, row in enumerate(done):
                 target = target + step if i else target
                 self.store(row, target, whole)
+
+    def _unmixed(self, four: list[Value]) -> list[Value]:
+        """Channels in order, of four vectors of which each has four of every sixteen."""
+        n = self.isa.lanes
+        low, high = (a.shuffled(range(2 * n), b) for a, b in (four[:2], four[2:]))
+        places = [channel % 16 // 4 * n + channel // 16 * 4 + channel % 4 for channel in range(4 * n)]
+        return [low.shuffled(places[first : first + n], high) for first in range(0, 4 * n, n)]
 
     def _narrow(self, value: Value) -> Value:
         if self.form != "table":
@@ -168,10 +195,10 @@ class Requantizer:
     def store(self, row: list[Value], pointer: Value, whole: bool) -> None:
         """Store one finished row; with `whole` false the last vector is cut by the mask."""
         n = self.isa.lanes
-        if self.by_lanes:
+        if self.by_lanes and self.out not in WIDE:
             pointer.store(row[0])
             return
-        if n == 16 and self.out != "i32" and self.form != "table":
+        if n == 16 and self.out not in WIDE and self.form != "table":
             self._store64(row[0], pointer, whole)
             return
         if len(row) < self.vectors:
@@ -180,8 +207,19 @@ class Requantizer:
                 return
             row = [row[0].shuffled(range(i, i + n)) for i in range(0, 16, n)]
         for place, value in enumerate(row):
-            target = pointer + place * n * (4 if self.out == "i32" else 1)
-            if whole or place < self.vectors - 1:
+            target = pointer + place * n * (4 if self.out in WIDE else 1)
+            if whole or place < self.vectors - 1 or self.by_lanes:
                 target.store(value)
             else:
                 target.masked_store(value, self.lanes_on)
+
+
+def rectified(x: Value) -> Value:
+    """The greater of x and 0; NaN stays NaN, and -0 becomes 0."""
+    return x.where("ugt", ZERO)
+
+
+def clipped(x: Value, low: Value, high: Value) -> Value:
+    """x between two limits, the upper one where they cross; NaN stays NaN."""
+    raised = x.test("olt", low).select(low, x)
+    return raised.test("ogt", high).select(high, raised)

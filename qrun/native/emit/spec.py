@@ -25,7 +25,7 @@ class KernelSpec:
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
              taps per turn (pools).
     form:    how results are made of accumulators (emit/spec.py); the function (elementwise).
-    out:     u8, s8 or i32; bytes (copies).
+    out:     u8, s8, i32 or f32; bytes (copies).
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense).
     operands: the kind of each operand (elementwise), or where they are (float_product).
@@ -54,3 +54,14 @@ TABLE = 256
 LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
 BYTES = {"y32": 12, "x32": 8, "f64": 8, "ort": 4, "table": 4 * TABLE + 8, "i32": 0}
 """Bytes of constants per channel."""
+WIDE = ("i32", "f32")
+"""Results of four bytes."""
+TAIL = "tail-"
+_FIELDS = {"m": 1, "a": 1, "r": 0, "c": 2}
+"""Steps of a form that begins with TAIL, and float32 constants of each: times m, plus a, the greater of that and 0, cut to
+lie within the two of c; each rounded to float32, the first one's operand the sum as float32."""
+
+
+def constant_bytes(form: str) -> int:
+    """Bytes of a form's constants per channel."""
+    return 4 * sum(map(_FIELDS.__getitem__, form[len(TAIL) :])) if form.startswith(TAIL) else BYTES[form]

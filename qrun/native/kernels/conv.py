@@ -48,6 +48,7 @@ class Conv(Operation):
     x_bytes, y_bytes: least sizes of buffers without gaps; kernels may read `x_bytes`, a little beyond the last image.
 
     kinds: the kernels of dense products that may be used where they are better than plain ones (KINDS).
+    stores: whether padding may be stored around the image.
 
     Raises Declined with the reason if this engine does not do it.
     """
@@ -69,6 +70,7 @@ class Conv(Operation):
         dilations: Sequence[int] = (),
         pads: Sequence[int] = (),
         kinds: frozenset[str] = KINDS,
+        stores: bool = True,
     ) -> None:
         if len(x_shape) < 3 or w.ndim != len(x_shape) or w.dtype not in _EIGHT or x_zero_point.dtype not in _EIGHT:
             raise Declined("not 8-bit activations [N, C, spatial...] with 8-bit weights of the same rank")
@@ -90,7 +92,7 @@ class Conv(Operation):
         self.y_shape = (images, outputs, *out)
         self.image = (images, *self.window.image, channels)
         lines = group == 1 and channels % 4 != 0 and channels < _FEW_CHANNELS
-        self.lines = bool(lines and self.window.kernel[1] > 1 and self.window.dilations[1] == 1)
+        self.lines = bool(stores and lines and self.window.kernel[1] > 1 and self.window.dilations[1] == 1)
         border = self.window.pads if self.lines else (0, 0, 0, 0)
         self.operands = (
             Operand(self.x_shape, self.x_type, border, self.x_zero, self.lines),

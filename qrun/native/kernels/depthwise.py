@@ -40,7 +40,7 @@ def depthwise(product: Product, window: Window) -> list[RelocatableCall]:
 def _interleaves(product: Product) -> bool:
     """Whether the weights fit the instruction that adds the products of a turn, and its kernel has the results' form."""
     w, step = product.folded.centred, taps_per_turn(product.isa)
-    if step == 1 or product.results.form(slice(None)) in ("i32", "table"):
+    if step == 1 or product.results.form(slice(None)) == "table":
         return False
     return step < 4 or bool(w.min() >= -128 and w.max() <= 127)
 

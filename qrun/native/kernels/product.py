@@ -11,7 +11,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.dense import ARGUMENTS
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import BYTES, MAGIC_BITS, KernelSpec
+from qrun.native.emit.spec import MAGIC_BITS, KernelSpec, constant_bytes
 from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.results import Results
 from qrun.native.machine.call import KernelCall, struct
@@ -118,7 +118,7 @@ class Product:
                 "taps": len(taps), "depth": steps // unroll, "panels": len(pick), "group_panels": panels,
                 "x_group": self.layout.k, "y_group": each * self.results.size,
                 "weights_group": packed.nbytes // groups, "bias_group": 4 * width * panels,
-                "constants_group": BYTES[form] * width * panels,
+                "constants_group": constant_bytes(form) * width * panels,
             }  # fmt: skip
             reads = taps, 4 * steps, (groups - 1) * self.layout.k
             work = Work(len(pick), macs, chunk)
@@ -216,6 +216,7 @@ class Product:
             tuple(arrays.values()),
             self.results.why(spec.form, pick[pick >= 0]),
             scratch,
+            pick=pick,
         )
 
 

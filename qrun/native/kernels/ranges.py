@@ -121,7 +121,19 @@ class _Step(Planned):
         )  # fmt: skip
 
 
-class Range(_Step):
+class _Elements(_Step):
+    """One that goes over all elements, in whatever order they lie."""
+
+    order: Order = "any"
+    gaps = False
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        if any(strides):
+            raise ValueError("elements without gaps")
+        return super()._plan(strides)
+
+
+class Range(_Elements):
     """float32 x, not empty, to float32 [tiles, 4]: what a tile's range is (emit/ranges.py)."""
 
     names, places = RANGE, ("x*", "found*")
@@ -129,7 +141,9 @@ class Range(_Step):
     def __init__(self, engine: Engine, shape: Sequence[int]) -> None:
         words = tiles(engine, size(shape))
         spec = KernelSpec("range", engine.isa.name, 1, 4, 1, "range", "f32", False)
-        super().__init__(engine, (Operand(tuple(shape), _FLOAT), Operand((words["tiles"], 4), _FLOAT)), spec, words)
+        super().__init__(
+            engine, (Operand(tuple(shape), _FLOAT, tight=True), Operand((words["tiles"], 4), _FLOAT)), spec, words
+        )
 
 
 class Parameters(_Step):
@@ -143,13 +157,13 @@ class Parameters(_Step):
         super().__init__(engine, (ranges, RESULTS[form]), spec, {"ranges": ranges.shape[0], "tiles": 1})
 
 
-class Quantized(_Step):
+class Quantized(_Elements):
     """float32 x, not empty, and its parameters to uint8 codes."""
 
     names, places = CODES, ("x*", "parameters*", "y*")
 
     def __init__(self, engine: Engine, shape: Sequence[int]) -> None:
-        x = Operand(tuple(shape), _FLOAT)
+        x = Operand(tuple(shape), _FLOAT, tight=True)
         spec = KernelSpec("codes", engine.isa.name, 1, 4, 1, "codes", "u8", False)
         operands = x, RESULTS["parameters"], Operand(x.shape, np.dtype(np.uint8))
         super().__init__(engine, operands, spec, tiles(engine, size(shape)))

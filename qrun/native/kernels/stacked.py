@@ -13,7 +13,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.dense import ARGUMENTS
-from qrun.native.emit.spec import BYTES, MAGIC_BITS, KernelSpec
+from qrun.native.emit.spec import MAGIC_BITS, KernelSpec, constant_bytes
 from qrun.native.emit.stack import PACK, ROW_TERMS
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
@@ -265,7 +265,7 @@ class StackProduct(Planned):
         itemsize, walks = stack.results.size, meeting.count * panels.panels
         blocks = -(-stack.m // rows)
         matrix, starts = panels.panels * 4 * stack.quads * width, panels.panels * 4 * width
-        constants = panels.panels * BYTES[panels.form] * width if stack.matrices > 1 else 0
+        constants = panels.panels * constant_bytes(panels.form) * width if stack.matrices > 1 else 0
         chunk = chunk_blocks(blocks, walks, stack.quads * 4 * rows * width, engine.threads, engine.isa.lanes)
         chunks = -(-blocks // chunk)
         return {

@@ -1,4 +1,5 @@
-"""Planned sums of a product with constant weights, for a zero point of the activations that comes with each run."""
+"""Planned sums of a product with constant weights, for a zero point of the activations that comes with each run, and the
+float32 operations that follow them."""
 
 from __future__ import annotations
 
@@ -8,70 +9,185 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.scale import STARTS
-from qrun.native.emit.spec import KernelSpec
-from qrun.native.kernels.dynamic import Matmul
-from qrun.native.kernels.stack import BIAS, StackPart
+from qrun.declare.frozen import frozen
+from qrun.native.emit.prepare import PREPARE, SOURCES
+from qrun.native.emit.spec import TAIL, KernelSpec, constant_bytes
+from qrun.native.errors import Declined
+from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.call import KernelCall, struct
-from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import aligned
+from qrun.native.machine.memory import address, aligned
 from qrun.native.machine.operation import Operand, Operation, Order, Planned
+from qrun.native.proof.fold import wrapped
 
 Array = np.ndarray[Any, Any]
-_INT32 = np.dtype(np.int32)
-_PLACES = {0: 0, BIAS: 1, 1: 2}
-"""Of a part's operands among those of `MatmulSums`."""
+KINDS = frozenset({"tiled", "widened"})
+"""The kernels of products that do not depend on the zero point of the activations."""
+_BYTE, _FLOAT = np.dtype(np.uint8), np.dtype(np.float32)
+_LINE = 64
 
 
-class Starts(Planned):
-    """first - zero * sums, int32 as both, for an 8-bit zero point: one element, of any shape."""
+@frozen
+class Tail:
+    """float32 operations on a sum: steps as a form has them (emit/spec.py), the operands of m and a, and the bits of the
+    limits of c."""
 
-    order: Order = "plain"
+    steps: str = ""
+    operands: tuple[Operand, ...] = ()
+    limits: tuple[int, int] = (0, 0)
 
-    def __init__(self, engine: Engine, zero: Operand, first: Array, sums: Array) -> None:
-        super().__init__()
-        self.engine, self.operands = engine, (zero, Operand(first.shape, _INT32))
-        self.constants = tuple(aligned(values.shape, np.int32) for values in (first, sums))
-        for held, values in zip(self.constants, (first, sums), strict=True):
-            held[...] = values
+    @property
+    def form(self) -> str:
+        return TAIL + self.steps if self.steps else "i32"
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        zero, result = self.operands
-        signed = zero.dtype == np.int8
-        spec = KernelSpec("starts", self.engine.isa.name, 1, 1, 1, "starts", "i32", bool(signed))
-        words = {"zero*": 0, "y*": 0, "count": result.shape[0], "tiles": 1}
-        arrays = dict(zip(("first*", "sums*"), self.constants, strict=True))
-        return (
-            KernelCall(spec, self.engine.kernels.get(spec), struct(STARTS, words, arrays), ((0, 0), (1, 1)),
-                    (1, 4 * result.shape[0]), 1, keep=self.constants),
+
+@frozen
+class _Place:
+    """Where the start values of a kernel call, and its constants, lie in what is prepared."""
+
+    starts: int
+    constants: int
+
+
+class SumsPlan:
+    """A Conv or Gemm without a target, planned for a zero point of 0, its kernel calls, and where each of them finds what
+    depends on the run.
+
+    totals: int64 [N], the sum of each channel's weights less their zero point.
+    """
+
+    def __init__(self, product: Conv | Gemm, totals: Array, zero: Operand, tail: Tail | None = None) -> None:
+        self.product, self.totals, self.zero, self.tail = product, totals, zero, tail or Tail()
+        self.conv = product.conv if isinstance(product, Gemm) else product
+        if self.conv.lines or self.conv.x_zero:
+            raise ValueError("a product that is planned for one zero point")
+        self.parts = [part for part, _ in self.conv._parts]
+        self.places, at = [], 0
+        for part in self.parts:
+            lanes = _lanes(part.section).size
+            constants = at + _whole(4 * lanes)
+            self.places.append(_Place(at, constants))
+            at = constants + _whole(constant_bytes(self.tail.form) * lanes)
+        fills = (self._held(part, "padding*").nbytes for part in self.parts)
+        self.padding, self.fill = at, _whole(max(fills, default=0))
+        self.prepared = Operand((at + self.fill,), _BYTE)
+
+    def _held(self, part: Any, name: str) -> Array:
+        """The array that a word of the call's struct points to."""
+        start = int(part.section.arguments[part.names.index(name)])
+        return next(array for array in part.section.keep if address(array) == start)
+
+    def prepare(self, number: int) -> KernelCall:
+        """The kernel call that prepares those of this part: zero point and sources in, what is prepared out."""
+        part, place, tail = self.parts[number], self.places[number], self.tail
+        section, kernels, isa = part.section, self.conv.engine.kernels, self.conv.engine.isa
+        pick, vectors = _lanes(section), section.spec.vectors
+        channels = np.maximum(pick, 0)
+        arrays = {"first*": self._held(part, "bias*")}
+        for name, values in (("sums*", np.where(pick < 0, 0, wrapped(self.totals[channels]))), ("places*", channels)):
+            arrays[name] = aligned(values.shape, np.int32)
+            arrays[name][...] = values
+        kinds = "".join("s" if operand.shape == () or set(operand.shape) == {1} else "v" for operand in tail.operands)
+        spec = KernelSpec(
+            "prepare", isa.name, 1, vectors, 1, tail.form, "f32", self.zero.dtype == np.int8, operands=kinds
+        )
+        words = {
+            **dict.fromkeys(PREPARE, 0), "starts*": place.starts, "constants*": place.constants, "padding*": self.padding,
+            "fill": 0 if number else self.fill, "tiles": pick.size // (vectors * isa.lanes),
+            "low!": tail.limits[0], "high!": tail.limits[1],
+        }  # fmt: skip
+        names = ["zero*", *SOURCES[: len(tail.operands)]]
+        result = len(names)
+        pointers = [*enumerate(names), *((result, name) for name in ("starts*", "constants*", "padding*"))]
+        sizes = (int(np.prod(operand.shape, dtype=np.int64)) * 4 for operand in tail.operands)
+        return KernelCall(
+            spec, kernels.get(spec), struct(PREPARE, words, arrays),
+            tuple((PREPARE.index(name), operand) for operand, name in pointers),
+            (1, *sizes, self.prepared.shape[0]), words["tiles"], keep=tuple(arrays.values()),
+        )  # fmt: skip
+
+    def calls(self, x: int, y: int) -> tuple[KernelCall, ...]:
+        """The product's kernel calls on activations, what is prepared, and results, rows so many bytes apart."""
+        return tuple(
+            self._call(section, part.names, place)
+            for section, part, place in zip(self.product.sections((x, y)), self.parts, self.places, strict=False)
+        )
+
+    def _call(self, section: KernelCall, names: Sequence[str], place: _Place) -> KernelCall:
+        arguments, spec = section.arguments.copy(), section.spec
+        own = {"bias*": place.starts, "constants*": place.constants, "padding*": self.padding}
+        for name, start in own.items():
+            arguments[names.index(name)] = start
+        pointers = [(word, 2 * operand) for word, operand in section.pointers]
+        pointers += [(names.index(name), 1) for name in own]
+        if self.tail.steps:
+            spec = replace(spec, form=self.tail.form, out="f32")
+        return replace(
+            section, spec=spec, kernel=self.conv.engine.kernels.get(spec), arguments=arguments, pointers=tuple(pointers),
+            extents=(section.extents[0], self.prepared.shape[0], section.extents[1]),
         )  # fmt: skip
 
 
-class MatmulSums(Operation):
-    """8-bit activations and what `Starts` made to the sums of a Matmul, of shape y_shape."""
+def _lanes(section: KernelCall) -> Array:
+    assert section.pick is not None
+    return section.pick
+
+
+def _whole(nbytes: int) -> int:
+    """Up to whole lines of the cache."""
+    return -(-nbytes // _LINE) * _LINE
+
+
+class Prepare(Planned):
+    """The zero point and the sources of a tail to what DynamicSums reads."""
 
     order: Order = "plain"
-    gaps = False
 
-    def __init__(self, matmul: Matmul, a: Operand, starts: Operand, y_shape: Sequence[int]) -> None:
-        self.operands = a, starts, Operand(tuple(y_shape), _INT32)
-        self._sections = tuple(_on_operands(part, 4 * starts.shape[0]) for part in matmul.parts)
+    def __init__(self, plan: SumsPlan) -> None:
+        super().__init__()
+        self.plan = plan
+        self.operands = (plan.zero, *plan.tail.operands, plan.prepared)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        return tuple(self.plan.prepare(number) for number in range(len(self.plan.parts)))
+
+
+class DynamicSums(Operation):
+    """8-bit activations and what Prepare made to int32 sums, or to the float32 numbers of a tail."""
+
+    def __init__(self, plan: SumsPlan, y_shape: Sequence[int] | None = None) -> None:
+        self.plan, product = plan, plan.product
+        x, y = product.operands
+        dtype = _FLOAT if plan.tail.steps else y.dtype
+        self.operands = x, plan.prepared, Operand(y.shape if y_shape is None else tuple(y_shape), dtype)
+        self.order: Order = product.order
+        self._made: dict[tuple[int, int], tuple[KernelCall, ...]] = {}
 
     def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
-        return self._sections
+        x, _, y = strides
+        if (x, y) not in self._made:
+            self._made[x, y] = self.plan.calls(x, y)
+        return self._made[x, y]
 
 
-def _on_operands(part: StackPart, starts: int) -> KernelCall:
-    """The call on activations, start values of so many bytes, and sums."""
-    section, arguments = part.section, part.section.arguments.copy()
-    x, y = section.extents[:2]
-    for word, operand in section.pointers:
-        arguments[word] += 4 * part.lane if operand == BIAS else 0
-    pointers = tuple((word, _PLACES[operand]) for word, operand in section.pointers)
-    return replace(section, arguments=arguments, pointers=pointers, extents=(x, starts, y))
+def dynamic_sums(
+    product: Conv | Gemm, weights: Array, w_zero: Array | None, zero: Operand, y_shape: Sequence[int] | None = None
+) -> tuple[Prepare, DynamicSums]:
+    """The two steps of a product planned for a zero point of 0: weights [N, ...], their zero point of one element or [N].
+
+    Raises Declined if it has no kernels: an empty product.
+    """
+    wide = weights.reshape(len(weights), -1).astype(np.int64)
+    if w_zero is not None:
+        wide -= w_zero.reshape(-1, 1)
+    plan = SumsPlan(product, wide.sum(axis=1), zero)
+    if not plan.parts:
+        raise Declined("an empty product")
+    return Prepare(plan), DynamicSums(plan, y_shape)
 
 
-def staged(matmul: Matmul, a: Operand, zero: Operand, y_shape: Sequence[int]) -> tuple[Starts, MatmulSums]:
-    """The two steps of a Matmul that adds no terms (`simple`), for a zero point of the activations."""
-    starts = Starts(matmul.engine, zero, *matmul.starts())
-    return starts, MatmulSums(matmul, a, starts.result, y_shape)
+def reach(weights: Array, w_zero: Array | None) -> int:
+    """The most that a sum can be, whatever codes and zero point are; weights [N, ...]."""
+    wide = weights.reshape(len(weights), -1).astype(np.int64)
+    if w_zero is not None:
+        wide -= w_zero.reshape(-1, 1)
+    return 255 * int(np.abs(wide).sum(axis=1).max(initial=0))

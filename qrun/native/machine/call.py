@@ -100,6 +100,7 @@ class KernelCall:
     scratch:   bytes of memory that a calling thread brings.
     decides:   whether the kernel decides every result.
     recheck:    what makes, while it runs, results that it does not decide; None if nothing does.
+    pick:       of a product: the channel of each lane of its panels, -1 for none.
     """
 
     spec: KernelSpec
@@ -115,6 +116,7 @@ class KernelCall:
     scratch: int = 0
     decides: bool = True
     recheck: Rechecker | None = None
+    pick: Ints | None = None
 
     def undecided(self) -> BaseException:
         """What is to be raised if the kernel said that it could not decide a result."""
