@@ -6,7 +6,7 @@ A command module defines ``command`` with `define` and the option decorators of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from qrun.errors import CallError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from qrun.report.screen import Out
 
 
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
@@ -148,7 +150,14 @@ def places(kind: str) -> Complete:
 
 
 def option(*names: str, group: str, **kwargs: Any) -> Callable[[Function], Function]:
-    """``click.option`` under a heading of the help; the Tab key completes what its metavar says."""
+    """``click.option`` under a heading of the help, which shows its default; the Tab key completes what its metavar says.
+
+    type: of click, or the words to choose from.
+    """
+    if kwargs.get("default") is not None:
+        kwargs.setdefault("show_default", True)
+    if isinstance(kwargs.get("type"), (list, tuple)):
+        kwargs["type"] = click.Choice(kwargs["type"])
     if kwargs.get("metavar") in PLACES:
         kwargs.setdefault("shell_complete", places(PLACES[kwargs["metavar"]]))
     return click.option(*names, cls=Option, group=group, **kwargs)
@@ -176,7 +185,7 @@ model_argument = argument("model", about="An .onnx file, or - for stdin.")
 def format_options(*formats: str) -> Callable[[Function], Function]:
     """``--format`` with these choices, the first being the default, and ``--json``. Parameter: ``format``."""
     return stacked(
-        option("--format", type=click.Choice(formats), default=formats[0], show_default=True, group="Output",
+        option("--format", type=formats, default=formats[0], group="Output",
                callback=_format, help="What to print."),
         option("--json", flag_value="json", sets="format", is_eager=True, expose_value=False, group="Output",
                callback=_json, help="Same as --format json."),
@@ -197,6 +206,14 @@ def _format(ctx: click.Context, param: click.Parameter, value: str) -> str:
             f"--json and --format {value} are two formats", f"--json --format {value}", ["--json", f"--format {value}"]
         )
     return "json"
+
+
+def print_json(out: Out, fields: Mapping[str, Any], code: int) -> None:
+    """Write the JSON document of this call, which ends with this exit code."""
+    from qrun.report.json import document
+
+    call = click.get_current_context().ensure_object(Call)
+    out.result.write(document(call.command, call.argv, {**fields, "exit_code": code}))
 
 
 def given(ctx: click.Context, name: str) -> bool:

@@ -20,7 +20,7 @@ def general_options(*, config: bool = False) -> Callable[[Function], Function]:
     options = [
         option("-q", "--quiet", is_flag=True, group="General", help="Print the result only."),
         option("-v", "--verbose", count=True, group="General", help="More detail; -vv adds tracebacks."),
-        option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
+        option("--color", type=["auto", "always", "never"], default="auto",
                group="General", help="NO_COLOR and FORCE_COLOR are honoured too."),
     ]  # fmt: skip
     if config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -39,7 +40,7 @@ input_options = stacked(
            help="An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "
                 "Repeatable."),
     option("--random", is_flag=True, group="Inputs", help="Fill inputs that were not given with random data."),
-    option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="INTEGER", default=0, show_default=True, group="Inputs",
+    option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="INTEGER", default=0, group="Inputs",
            help="Seed for random inputs."),
     option("--shape", metavar="SPEC", multiple=True, group="Inputs",
            help="Fix dynamic sizes: image:1x3x224x224 for one input, or N=4 for a named dimension. Repeatable."),
@@ -67,19 +68,41 @@ def own_backends(function: Function) -> Function:
     return checked
 
 
+Options = Callable[[Function], Function]
+
+
+def arith_option(group: str) -> Options:
+    return option("--arith", type=["exact", "ort", "onnx-ref"], default="exact", group=group,
+                  help="Requantization: the correctly rounded value, or as another runtime rounds.")  # fmt: skip
+
+
+def memory_option(group: str, help: str = "Stop before a tensor would take more, e.g. 8GiB.") -> Options:
+    return option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,
+                  show_default="80% of free", group=group, help=help)  # fmt: skip
+
+
+def tolerance_options(group: str, what: str, rtol: Mapping[str, Any], atol: Mapping[str, Any]) -> Options:
+    """``--lsb``, ``--rtol`` and ``--atol``. what: may differ; rtol, atol: how the defaults of these are given, or shown."""
+    about = f"tolerance of floating-point {what}."
+    return stacked(
+        option("--lsb", type=click.IntRange(0), metavar="N", default=0, group=group,
+               help=f"Steps by which integer {what} may differ."),
+        option("--rtol", type=Distance(0), metavar="X", group=group, help=f"Relative {about}", **rtol),
+        option("--atol", type=Distance(0), metavar="X", group=group, help=f"Absolute {about}", **atol),
+    )  # fmt: skip
+
+
 run_options = stacked(
-    option("-b", "--backend", type=click.Choice(["native", "reference", "ort", "onnx-ref"]), group="Run",
+    option("-b", "--backend", type=["native", "reference", "ort", "onnx-ref"], group="Run",
            show_default="native, where it can run", help="Which runtime executes the model."),
-    option("--arith", type=click.Choice(["exact", "ort", "onnx-ref"]), default="exact", show_default=True, group="Run",
-           help="Requantization: the correctly rounded value, or as another runtime rounds."),
+    arith_option("Run"),
     option("--fuse/--no-fuse", default=None, group="Run", show_default="fuse; --backend reference: as written",
            help="Run DequantizeLinear-operator-QuantizeLinear groups as integer operators, or the graph as written."),
     option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run",
            show_default="the CPUs there are; 1 of BLAS", help="Threads of the backend (of BLAS, for qrun's numpy kernels)."),
     option("--no-cache", is_flag=True, group="Run",
            help="Keep no compiled kernels (--backend native). QRUN_CACHE_DIR names another folder for them."),
-    option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,
-           show_default="80% of free", group="Run", help="Stop before a tensor would take more, e.g. 8GiB."),
+    memory_option("Run"),
     own_backends,
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ import click
 from qrun.cli._base import Call, argument, define, format_options, option
 from qrun.cli._flow import start_other
 from qrun.cli._general import general_options
-from qrun.cli._options import Distance, Size, own_backends
+from qrun.cli._options import arith_option, memory_option, own_backends, tolerance_options
 from qrun.report.formats import suffixes
 
 if TYPE_CHECKING:
@@ -45,9 +45,8 @@ if TYPE_CHECKING:
 @option("--ignore", metavar="CODES", multiple=True, group="Rules", help="Not these rules. Repeatable.")
 @option(
     "--fail-on",
-    type=click.Choice(["error", "warning", "note", "never"]),
+    type=["error", "warning", "note", "never"],
     default="error",
-    show_default=True,
     group="Rules",
     help="Exit 1 when a finding is this or worse.",
 )
@@ -59,60 +58,17 @@ if TYPE_CHECKING:
     show_default="test_data_set_* beside each model",
     help="Recorded inputs and outputs to replay; 'none' to replay nothing. Repeatable.",
 )
-@option(
-    "--lsb",
-    type=click.IntRange(0),
-    metavar="N",
-    default=0,
-    show_default=True,
-    group="Vectors",
-    help="Steps by which integer outputs may differ.",
-)
-@option(
-    "--rtol",
-    type=Distance(0),
-    metavar="X",
-    default=1e-3,
-    show_default=True,
-    group="Vectors",
-    help="Relative tolerance of floating-point outputs.",
-)
-@option(
-    "--atol",
-    type=Distance(0),
-    metavar="X",
-    default=1e-7,
-    show_default=True,
-    group="Vectors",
-    help="Absolute tolerance of floating-point outputs.",
-)
+@tolerance_options("Vectors", "outputs", {"default": 1e-3}, {"default": 1e-7})
 @option(
     "-b",
     "--backend",
-    type=click.Choice(["native", "reference", "ort", "onnx-ref"]),
+    type=["native", "reference", "ort", "onnx-ref"],
     default="reference",
-    show_default=True,
     group="Vectors",
     help="Which runtime replays the vectors.",
 )
-@option(
-    "--arith",
-    type=click.Choice(["exact", "ort", "onnx-ref"]),
-    default="exact",
-    show_default=True,
-    group="Vectors",
-    help="Requantization: the correctly rounded value, or as another runtime rounds.",
-)
-@option(
-    "--max-memory",
-    type=Size(),
-    metavar="SIZE",
-    envvar="QRUN_MAX_MEMORY",
-    show_envvar=True,
-    show_default="80% of free",
-    group="Vectors",
-    help="Do not run vectors that would take more, e.g. 8GiB: QR505.",
-)
+@arith_option("Vectors")
+@memory_option("Vectors", "Do not run vectors that would take more, e.g. 8GiB: QR505.")
 @option(
     "-o",
     "--output",

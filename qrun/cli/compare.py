@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from qrun.cli._base import Call, argument, define, format_options, option, stacked
+from qrun.cli._base import argument, define, format_options, option, print_json
 from qrun.cli._flow import start_other
 from qrun.cli._general import general_options
-from qrun.cli._options import Distance, Size, input_options, read_model
+from qrun.cli._options import Distance, input_options, memory_option, read_model, tolerance_options
 from qrun.cli.profile import Top
 from qrun.errors import CallError, absent
 
@@ -48,16 +46,6 @@ class Shown:
         return 0 if (self.equal if self.passed is None else self.passed) else 1
 
 
-tolerance_options = stacked(
-    option("--lsb", type=click.IntRange(0), metavar="N", default=0, show_default=True, group="Tolerance",
-           help="Steps by which integer tensors may differ."),
-    option("--rtol", type=Distance(0), metavar="X", group="Tolerance", show_default="0.001; 0 between qrun's backends",
-           help="Relative tolerance of floating-point tensors."),
-    option("--atol", type=Distance(0), metavar="X", group="Tolerance", show_default="1e-07; 0 between qrun's backends",
-           help="Absolute tolerance of floating-point tensors."),
-)  # fmt: skip
-
-
 @define(
     "compare",
     examples=[
@@ -74,26 +62,25 @@ tolerance_options = stacked(
 @argument("a", about="A model, or - for stdin; or a result saved with --json or -o.")
 @argument("b", about="What to compare it with: a second model or result, or a recorded directory.", required=False)
 @input_options
-@option("--against", type=click.Choice(AGAINST), group="Run", show_default="ort",
+@option("--against", type=AGAINST, group="Run", show_default="ort",
         help="Second side for the same model: another runtime (ort: node by node, ort-optimized: as its users run it), "
              "qrun's other backend, or QDQ groups fused or literal.")  # fmt: skip
-@option("--arith", type=click.Choice(["ort", "onnx-ref"]), group="Run",
+@option("--arith", type=["ort", "onnx-ref"], group="Run",
         help="Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.")  # fmt: skip
 @option("--isolate", is_flag=True, group="Run",
         help="Feed every node the second side's values, so that errors do not add up.")  # fmt: skip
 @option("--record", metavar="DIR", group="Run", show_default="of qrun, or of --against",
         help="Save hashes and statistics of all tensors, to compare other machines and versions with.")  # fmt: skip
-@option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,
-        show_default="80% of free", group="Run", help="Stop before a tensor would take more, e.g. 8GiB.")  # fmt: skip
-@tolerance_options
+@memory_option("Run")
+@tolerance_options("Tolerance", "tensors", {"show_default": "0.001; 0 between qrun's backends"},
+                   {"show_default": "1e-07; 0 between qrun's backends"})  # fmt: skip
 @option("--min-sqnr", type=Distance(0), metavar="DB", group="Tolerance",
         help="Two models: decibels of signal to noise that each output must reach, in place of --rtol and --atol.")  # fmt: skip
-@option("--top", type=Top(), metavar="N", default=10, show_default=True, group="Output",
+@option("--top", type=Top(), metavar="N", default=10, group="Output",
         help="Differing tensors to list, or 'all'.")  # fmt: skip
 @format_options("text", "json", "markdown")
 @general_options(config=True)
-@click.pass_context
-def command(ctx: click.Context, /, out: Out, **options: Any) -> int:
+def command(out: Out, **options: Any) -> int:
     """Find the first tensor where two runtimes, models or runs differ."""
     kind = _kind(options)
     if kind != "models" and options["min_sqnr"] is not None:
@@ -103,13 +90,7 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:
     code = shown.exit_code
     top = None if options["top"] == "all" else options["top"]
     if options["format"] == "json":
-        from qrun.report.json import document
-
-        out.result.write(
-            document(
-                "compare", ctx.ensure_object(Call).argv, {**shown.fields(), "equal": shown.equal, "exit_code": code}
-            )
-        )
+        print_json(out, {**shown.fields(), "equal": shown.equal}, code)
     else:
         (shown.markdown if options["format"] == "markdown" else shown.text)(out, top)
     return code

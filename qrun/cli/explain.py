@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qrun.cli._base import Call, argument, define, format_options
+from qrun.cli._base import argument, define, format_options, print_json
 from qrun.cli._general import general_options
 
 if TYPE_CHECKING:
@@ -27,15 +27,12 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @argument("topic", about="A code, a rule, a cause, an operator or a topic.", required=False, shell_complete=_complete)
 @format_options("text", "json")
 @general_options()
-@click.pass_context
-def command(ctx: click.Context, out: Out, topic: str | None, format: str) -> None:
+def command(out: Out, topic: str | None, format: str) -> None:
     """Explain a rule, an operator or a topic, offline."""
     from qrun.report.explain import page
 
     found = page(topic, verbose=out.verbose > 0)
     if format == "json":
-        from qrun.report.json import document
-
-        out.result.write(document("explain", ctx.ensure_object(Call).argv, {**found.fields, "exit_code": 0}))
+        print_json(out, found.fields, 0)
     else:
         found.show(out.result)

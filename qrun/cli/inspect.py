@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
-from qrun.cli._base import Call, define, format_options, model_argument, option
+from qrun.cli._base import define, format_options, model_argument, option, print_json
 from qrun.cli._general import general_options
 from qrun.cli._options import read_model
 
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
 )
 @format_options("text", "json")
 @general_options()
-@click.pass_context
-def command(ctx: click.Context, out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:  # fmt: skip
+def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:  # fmt: skip
     """Show inputs, outputs, operators and quantization of a model."""
     from qrun.ir.infer import with_inferred
     from qrun.ir.load import load
@@ -48,10 +45,7 @@ def command(ctx: click.Context, out: Out, model: str, nodes: bool, tensor: tuple
     facts = ModelFacts(with_inferred(loaded, source, expansion))
     tensors = match_stored(facts, tensor) if tensor else None
     if format == "json":
-        from qrun.report.json import document
-
-        body = {**inspect_fields(facts, nodes, tensors), "exit_code": 0}
-        out.result.write(document("inspect", ctx.ensure_object(Call).argv, body))
+        print_json(out, inspect_fields(facts, nodes, tensors), 0)
         return
     if not nodes and tensors is None:
         print_overview(out.result, facts)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
-from qrun.cli._base import Call, argument, define, format_options
+from qrun.cli._base import argument, define, format_options, print_json
 from qrun.cli._general import general_options
 
 if TYPE_CHECKING:
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
 @argument("name", about="Only operators with this in their name.", required=False, shell_complete=None)
 @format_options("text", "json")
 @general_options()
-@click.pass_context
-def command(ctx: click.Context, out: Out, name: str | None, format: str) -> int:
+def command(out: Out, name: str | None, format: str) -> int:
     """List supported operators, versions and types."""
     from qrun.report.ops import matching, ops_fields, print_ops, supported, why_missing
 
@@ -32,10 +29,7 @@ def command(ctx: click.Context, out: Out, name: str | None, format: str) -> int:
     if not shown:
         out.messages.wrapped("", "  ", why_missing(name or ""))
     if format == "json":
-        from qrun.report.json import document
-
-        fields = {**ops_fields(shown, len(known)), "exit_code": code}
-        out.result.write(document("ops", ctx.ensure_object(Call).argv, fields))
+        print_json(out, ops_fields(shown, len(known)), code)
     else:
         print_ops(out.result, shown, len(known))
     return code

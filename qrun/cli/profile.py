@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qrun.cli._base import Call, define, format_options, model_argument, option
+from qrun.cli._base import define, format_options, model_argument, option, print_json
 from qrun.cli._flow import OWN, Ready, cache_of, prepare, start_other, write_trace
 from qrun.cli._general import general_options
 from qrun.cli._options import input_options, run_options, runs_option, trace_option
@@ -53,42 +53,20 @@ class Top(click.ParamType):  # type: ignore[type-arg]
 @run_options
 @option(
     "--against",
-    type=click.Choice(["ort"]),
+    type=["ort"],
     group="Run",
     help="Measure onnxruntime too, in turn with qrun, on as many threads, and show both.",
 )
 @runs_option
+@option("--warmup", type=click.IntRange(0, 10**6), metavar="N", default=1, group="Timing", help="Untimed runs before.")
+@option("--by", type=["node", "op"], default="node", group="Output", help="One row per node or per operator type.")
 @option(
-    "--warmup",
-    type=click.IntRange(0, 10**6),
-    metavar="N",
-    default=1,
-    show_default=True,
-    group="Timing",
-    help="Untimed runs before.",
-)
-@option(
-    "--by",
-    type=click.Choice(["node", "op"]),
-    default="node",
-    show_default=True,
-    group="Output",
-    help="One row per node or per operator type.",
-)
-@option(
-    "--top",
-    type=Top(),
-    metavar="N",
-    default=10,
-    show_default=True,
-    group="Output",
-    help="Rows to print, or 'all' (then in graph order).",
+    "--top", type=Top(), metavar="N", default=10, group="Output", help="Rows to print, or 'all' (then in graph order)."
 )
 @trace_option
 @format_options("text", "json", "markdown", "csv")
 @general_options(config=True)
-@click.pass_context
-def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: skip
+def command(out: Out, **options: Any) -> int:
     """Measure time per node over many runs."""
     _check(options)
     if options["against"]:
@@ -102,7 +80,7 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: ski
             out.note(f"{options['trace']} has the last run of qrun, none of {options['against']}; "
                      f"--backend {options['against']} --trace FILE writes that")  # fmt: skip
     code = INTERRUPTED if report.profile.interrupted else 0
-    _print(ctx, out, report, options["format"], code)
+    _print(out, report, options["format"], code)
     return code
 
 
@@ -196,14 +174,11 @@ def _other(options: Mapping[str, Any]) -> str:
     return runtime_label(options["against"])
 
 
-def _print(ctx: click.Context, out: Out, report: ProfileReport, format: str, code: int) -> None:
+def _print(out: Out, report: ProfileReport, format: str, code: int) -> None:
     from qrun.report.profile import print_csv, print_markdown, print_profile, profile_fields
 
     if format == "json":
-        from qrun.report.json import document
-
-        fields = {**profile_fields(report), "exit_code": code}
-        out.result.write(document("profile", ctx.ensure_object(Call).argv, fields))
+        print_json(out, profile_fields(report), code)
         return
     printers = {"markdown": print_markdown, "csv": print_csv, "text": print_profile}
     printers[format](out, report)

@@ -38,19 +38,10 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
 @run_options
 @runs_option
 @option(
-    "--against",
-    type=click.Choice(AGAINST),
-    group="Run",
-    help="Also compare every tensor with another runtime, as qrun compare does.",
+    "--against", type=AGAINST, group="Run", help="Also compare every tensor with another runtime, as qrun compare does."
 )
 @option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    default=DEFAULT,
-    show_default=True,
-    group="Output",
-    help="Where to write the page; - for stdout.",
+    "-o", "--output", metavar="FILE", default=DEFAULT, group="Output", help="Where to write the page; - for stdout."
 )
 @general_options(config=True)
 @click.pass_context

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from qrun.cli._base import Call, define, format_options, model_argument, option
+from qrun.cli._base import define, format_options, model_argument, option, print_json
 from qrun.cli._flow import Ready, prepare, write_trace
 from qrun.cli._general import general_options
 from qrun.cli._options import input_options, run_options, trace_option
@@ -34,9 +32,8 @@ if TYPE_CHECKING:
 @run_options
 @option(
     "--fail-on",
-    type=click.Choice(["error", "warning", "never"]),
+    type=["error", "warning", "never"],
     default="never",
-    show_default=True,
     group="Run",
     help="Exit 1 when a spec check finds this or worse.",
 )
@@ -58,8 +55,7 @@ if TYPE_CHECKING:
 @trace_option
 @format_options("text", "json")
 @general_options(config=True)
-@click.pass_context
-def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: skip
+def command(out: Out, **options: Any) -> int:
     """Run a model: outputs, time per node, spec checks."""
     from qrun.running.session import Session
 
@@ -84,9 +80,7 @@ def command(ctx: click.Context, /, out: Out, **options: Any) -> int:  # fmt: ski
     report = RunReport(ready.model, feeds.arrays, feeds.sources, feeds.symbols, result, findings,
                        ready.session.backend, options["arith"], ready.label)  # fmt: skip
     if as_json:
-        from qrun.report.json import document
-
-        out.result.write(document("run", ctx.ensure_object(Call).argv, {**run_fields(report), "exit_code": code}))
+        print_json(out, run_fields(report), code)
     elif options["output"] != "-":
         print_run(out, report)
     if failing and (as_json or out.quiet or options["output"] == "-"):
