@@ -109,11 +109,15 @@ def value_type(info: onnx.ValueInfoProto) -> TensorType:
     tensor = info.type.tensor_type
     shape: tuple[int | str | None, ...] | None = None
     if tensor.HasField("shape"):
-        shape = tuple(
-            (d.dim_value if d.dim_value >= 0 else None) if d.HasField("dim_value") else (d.dim_param or None)
-            for d in tensor.shape.dim
-        )
+        shape = tuple([_length(d) for d in tensor.shape.dim])
     return TensorType(info.name, DTYPES.get(tensor.elem_type), shape)
+
+
+def _length(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if dim.HasField("dim_value"):
+        number = dim.dim_value
+        return number if number >= 0 else None
+    return dim.dim_param or None
 
 
 def _refuse_other_type(scope: GraphContext, value: TensorType, stored: Array) -> None:

@@ -52,9 +52,10 @@ def infer(source: str | Path | bytes, expand: Expand) -> Mapping[str, TensorType
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
         named = {name for node in proto.graph.node for name in node.output}
-        nodes = [plain for node in proto.graph.node for plain in _plain(node, expand)]
-        del proto.graph.node[:]
-        proto.graph.node.extend(nodes)
+        if any(expand(node.domain, node.op_type, len(node.input)) for node in proto.graph.node):
+            nodes = [plain for node in proto.graph.node for plain in _plain(node, expand)]
+            del proto.graph.node[:]
+            proto.graph.node.extend(nodes)
         graph = onnx.shape_inference.infer_shapes(proto, strict_mode=False).graph
         return {v.name: _without_made_up(value_type(v)) for v in (*graph.value_info, *graph.output) if v.name in named}
     except Exception:
@@ -143,6 +144,10 @@ def _standard(node: onnx.NodeProto, expand: Expand) -> Iterator[onnx.NodeProto]:
 
 def _without_made_up(value: TensorType) -> TensorType:
     """Sizes that ONNX could only give a name of its own are unknown."""
-    if value.shape is None:
+    if not any(_is_made_up(size) for size in value.shape or ()):
         return value
-    return replace(value, shape=tuple(None if str(d).startswith("unk__") else d for d in value.shape))
+    return replace(value, shape=tuple(None if _is_made_up(size) else size for size in value.shape or ()))
+
+
+def _is_made_up(size: int | str | None) -> bool:
+    return isinstance(size, str) and size.startswith("unk__")

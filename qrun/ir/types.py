@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import ml_dtypes
 import numpy as np
 
@@ -49,6 +51,7 @@ def is_extension(dtype: np.dtype) -> bool:
     return dtype.isbuiltin == 2
 
 
+@lru_cache(256)
 def type_name(dtype: np.dtype | None) -> str:
     """The name people know: ``float32``, ``uint8``, ``int4``, ``float8e4m3fn``."""
     if dtype is None:

@@ -45,7 +45,7 @@ class Grid:
 
     def widths(self) -> list[int]:
         return [
-            max([width_of(column.header), *(width_of(line) for row in self.rows for line in row[place].split("\n"))])
+            max([width_of(column.header), *[_width(row[place]) for row in self.rows]])
             for place, column in enumerate(self.columns)
         ]
 
@@ -102,6 +102,10 @@ class Grid:
         return Grid(columns, list(zip(*cells, strict=True)), self.styles)
 
 
+def _width(cell: str) -> int:
+    return max(map(width_of, cell.split("\n"))) if "\n" in cell else width_of(cell)
+
+
 def _longest(cell: str) -> int:
     return max(map(width_of, cell.split()), default=0)
 
@@ -113,18 +117,13 @@ def plain_lines(grid: Grid, indent: str = "  ", gap: str = "  ") -> list[list[tu
     for number, row in enumerate([[c.header for c in grid.columns], *grid.rows], -1):
         cells = [cell.split("\n") for cell in row]
         for line in range(max(map(len, cells))):
-            pieces = [(indent, "")]
+            pieces, before = [], indent
             for at, (parts, width, column) in enumerate(zip(cells, widths, grid.columns, strict=True)):
                 cell = parts[line] if line < len(parts) else ""
                 space = " " * (width - width_of(cell))
                 style = "dim" if number < 0 else grid.styles.get((number, at), column.style)
-                last = at == len(widths) - 1
-                if column.right:
-                    pieces += [(space, ""), (cell, style)]
-                else:
-                    pieces += [(cell, style), ("" if last else space, "")]
-                if not last:
-                    pieces.append((gap, ""))
+                pieces += [(before + space if column.right else before, ""), (cell, style)]
+                before = gap if column.right else space + gap
             lines.append(pieces)
     return lines
 

@@ -78,10 +78,11 @@ class Screen:
 
     def line(self, *pieces: Piece) -> None:
         """One line; a piece is a text or a (text, style) pair. Never wrapped: the caller knows where to break."""
-        parts = [(self.clean(p), "") if isinstance(p, str) else (self.clean(p[0]), p[1]) for p in pieces]
         if not self.color:
-            self.stream.write("".join(text for text, _ in parts).rstrip() + "\n")
+            plain = "".join([p if isinstance(p, str) else p[0] for p in pieces])
+            self.stream.write(self.clean(plain).rstrip() + "\n")
             return
+        parts = [(self.clean(p), "") if isinstance(p, str) else (self.clean(p[0]), p[1]) for p in pieces]
         from rich.text import Text
 
         text = Text.assemble(*parts)

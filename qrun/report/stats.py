@@ -100,6 +100,8 @@ def element(value: Any) -> str:
         return f"{complex(value):.4g}"
     if isinstance(value, (int, np.integer)):
         return str(int(value))
+    if isinstance(value, np.floating):
+        return number(float(value))
     kind = type_name(np.asarray(value).dtype)
     return str(int(value)) if "int" in kind else number(float(value))
 

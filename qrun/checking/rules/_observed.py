@@ -45,6 +45,8 @@ class Seen:
 def seen(model: Model, result: RunResult, *kinds: str) -> Iterator[Seen]:
     """Observations of these kinds, one for each node and parameter, in graph order."""
     for event in result.events:
+        if not event.observations:
+            continue
         parts: dict[str, list[Any]] = {}
         for o in event.observations:
             if o.kind in kinds:

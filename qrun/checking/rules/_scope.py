@@ -98,6 +98,10 @@ class Scope:
         """Tensors that the file states to have another element type than their node makes, which QR213 and QR303 report."""
         return self._typed[1]
 
+    def made(self, name: str) -> np.dtype[Any] | None:
+        """The element type that the node gives which makes a tensor of this graph; None if it gives none, or is disputed."""
+        return None if name in self._typed[2] else self.dtypes.get(name)
+
     @cached_property
     def mistyped(self) -> dict[Hashable, Sequence[int]]:
         """Places of inputs with wrong types, for what was asked so far: operator and types of the inputs."""
@@ -115,11 +119,11 @@ class Scope:
         return {name: frozenset(types) for name, types in found.items()}
 
     @cached_property
-    def _typed(self) -> tuple[Mapping[str, np.dtype[Any]], frozenset[str]]:
-        """Types and disputed tensors, in one pass in execution order."""
+    def _typed(self) -> tuple[Mapping[str, np.dtype[Any]], frozenset[str], frozenset[str]]:
+        """Types, disputed tensors, and those whose type their nodes do not give, in one pass in execution order."""
         found = {v.name: v.dtype for v in self.model.types.values() if v.dtype is not None}
         found |= {name: array.dtype for name, array in self.model.constants.items()}
-        disputed = set()
+        disputed, not_given = set(), set()
 
         def dtype(name: str) -> np.dtype[Any] | None:
             return found.get(name) or (self.outer.dtype(name) if self.outer and name else None)
@@ -127,10 +131,12 @@ class Scope:
         for node in self.model.nodes:
             for place, name in enumerate(node.outputs):
                 made = made_type(node, place, dtype) if name else None
-                if made is not None and found.setdefault(name, made) != made:
+                if made is None:
+                    not_given.add(name)
+                elif found.setdefault(name, made) != made:
                     disputed.add(name)
                     del found[name]
-        return found, frozenset(disputed)
+        return found, frozenset(disputed), frozenset(not_given)
 
 
 _Types = Callable[[str], np.dtype[Any] | None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from qrun.checking.rules._rule import Finding, rule
@@ -105,21 +106,21 @@ def duplicate_node_name(model: Model) -> Iterator[Finding]:
         }
     """
     for scope in scopes(model):
-        named: dict[str, list[Node]] = {}
-        for node in scope.model.nodes:
-            if node.name:
-                named.setdefault(node.name, []).append(node)
+        counts = Counter(node.name for node in scope.model.nodes if node.name)
+        named: dict[str, list[Node]] = {name: [] for name, count in counts.items() if count > 1}
+        for node in scope.model.nodes if named else ():
+            if node.name in named:
+                named[node.name].append(node)
         for name, same in named.items():
-            if len(same) > 1:
-                first, second = same[:2]
-                yield Finding(
-                    f"{len(same)} nodes have the name {name!r}",
-                    **scope.at(second),
-                    expected="one node of each name in a graph",
-                    got=f"{first.op} #{first.index} and {second.op} #{second.index}"
-                    + (f", and {len(same) - 2} more" if len(same) > 2 else ""),
-                    why="ONNX IR: names are unique within a namespace, and the nodes of a graph are one.",
-                )
+            first, second = same[:2]
+            yield Finding(
+                f"{len(same)} nodes have the name {name!r}",
+                **scope.at(second),
+                expected="one node of each name in a graph",
+                got=f"{first.op} #{first.index} and {second.op} #{second.index}"
+                + (f", and {len(same) - 2} more" if len(same) > 2 else ""),
+                why="ONNX IR: names are unique within a namespace, and the nodes of a graph are one.",
+            )
 
 
 @rule(

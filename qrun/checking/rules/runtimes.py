@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from qrun.checking.rules._forms import expected_shape
 from qrun.checking.rules._ort import NEWEST_IR, NEWEST_OPSET, Types, cpu_kernels, known_schema, runtime
 from qrun.checking.rules._rule import Finding, rule
-from qrun.checking.rules._scope import Scope, ints, known, made_type, nodes
+from qrun.checking.rules._scope import Scope, ints, known, nodes
 from qrun.checking.rules._window import CONVS, auto_pad
 from qrun.checking.rules._words import several
 from qrun.ir import Model, Node
@@ -19,6 +20,7 @@ from qrun.ir.schema import DOMAINS, MS, Schema
 from qrun.ir.types import shape_text, type_name
 from qrun.ops import quantizers
 
+Dtypes = tuple[np.dtype[Any] | None, ...]
 PUBLISHED_IR = 14
 
 
@@ -102,10 +104,19 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
     if opset > NEWEST_OPSET or model.opsets.get(MS, 1) != 1:
         return
     missing: dict[tuple[str, int, Bound], list[tuple[Scope, Node]]] = {}
+    served: set[Hashable] = set()
     for scope, node in nodes(model):
+        given = tuple(map(scope.dtype, node.inputs)), tuple(map(scope.made, node.outputs))
+        typed = node.domain, node.op_type, node.version, given
+        if typed in served:
+            continue
         known = known_schema(node) if node.domain in DOMAINS else None
-        bound = _variables(scope, node, known) if known is not None else None
-        if bound is not None and not _has_kernel(node.domain, node.op_type, node.version, opset, bound):
+        bound = _variables(scope, node, known, *given) if known is not None else None
+        if bound is None:
+            continue
+        if _has_kernel(node.domain, node.op_type, node.version, opset, bound):
+            served.add(typed)
+        else:
             missing.setdefault((node.op, node.version, bound), []).append((scope, node))
     for (op, version, bound), places in missing.items():
         scope, node = places[0]
@@ -120,19 +131,21 @@ def no_cpu_kernel(model: Model) -> Iterator[Finding]:
         )
 
 
-def _variables(scope: Scope, node: Node, known: Schema) -> Bound | None:
-    """The types of a node's variables as far as they are known.
+def _variables(scope: Scope, node: Node, known: Schema, inputs: Dtypes, outputs: Dtypes) -> Bound | None:
+    """The types of a node's variables as far as they are known. inputs, outputs: the types of its tensors.
 
     None if they contradict the schema, what the file states, or a zero point with which a node reads a tensor: other
     rules report that.
     """
     found: dict[str, np.dtype[Any]] = {}
-    places = [(known.inputs, place, name, scope.dtype(name)) for place, name in enumerate(node.inputs) if name]
-    places += [(known.outputs, p, n, made_type(node, p, scope.dtype)) for p, n in enumerate(node.outputs) if n]
+    if not scope.disputed.isdisjoint(node.outputs):
+        return None
+    places = [(known.inputs, *place) for place in zip(count(), node.inputs, inputs, strict=False)]
+    places += [(known.outputs, *place) for place in zip(count(), node.outputs, outputs, strict=False)]
     for formals, place, name, dtype in places:
         if not formals or dtype is None:
             continue
-        if name in scope.disputed or not scope.read_as.get(name, frozenset()) <= {dtype}:
+        if not scope.read_as.get(name, frozenset()) <= {dtype}:
             return None
         formal = formals[min(place, len(formals) - 1)]
         if formal.types is None or not formal.homogeneous or formal.variable.startswith("tensor("):

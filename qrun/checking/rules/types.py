@@ -208,6 +208,8 @@ def output_type(model: Model) -> Iterator[Finding]:
         }
     """
     for scope, node in nodes(model):
+        if scope.disputed.isdisjoint(node.outputs):
+            continue
         by_zero_point = any(q.is_output and q.zero_point for q in quantizers(node))
         for place, name in enumerate(node.outputs):
             value = scope.model.types.get(name) if name else None
