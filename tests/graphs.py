@@ -90,13 +90,18 @@ def empty(seed: int) -> bool:
     return seed % 5 > 2
 
 
+def real(seed: int) -> bool:
+    """Whether the graph of this seed may have products of floats."""
+    return seed % 4 == 2
+
+
 def random_graph(seed: int) -> onnx.ModelProto:
     """3 to 12 quantized operators after the quantization of a float input."""
     from helpers import graphs_empty
 
     rng = np.random.default_rng(seed)
     graph = Graph(rng)
-    kinds = (*KINDS, *graphs_empty.KINDS) if empty(seed) else KINDS
+    kinds = (*KINDS, *(graphs_empty.KINDS if empty(seed) else ()), *((products,) * 8 if real(seed) else ()))
     shape = (
         int(rng.choice([1, 1, 2])),
         int(rng.choice([1, 3, 4, 7, 16, 24])),
@@ -420,6 +425,55 @@ def floats(g: Graph, qdq: bool) -> None:
             perm = [int(p) for p in rng.permutation(len(shape))]
             real, shape = g.node("Transpose", [real], perm=perm), tuple(shape[p] for p in perm)
     g.quantize(real, shape, *g.parameters(0.02))
+
+
+def products(g: Graph, qdq: bool) -> None:
+    """Products of floats between quantized tensors: with constants, with themselves, and convolutions."""
+    v = g.pick(4 if g.rng.random() < 0.5 else 0)
+    if v is None or not v.shape:
+        return
+    rng, name, shape = g.rng, g.real(v), v.shape
+
+    def numbers(*sizes: int, terms: int = 1) -> str:
+        kind = rng.choice(["normal", "whole", "zeros"], p=[0.7, 0.15, 0.15])
+        made = rng.normal(0, 1, sizes) if kind == "normal" else rng.integers(-3, 4, sizes)
+        return g.constant((made * (rng.random(sizes) < 0.3 if kind == "zeros" else 1) / max(terms, 1) ** 0.5).astype(F))
+
+    for _ in range(int(rng.integers(1, 4))):
+        kind, k, m = (
+            str(rng.choice(["matmul", "self", "gemm", "conv", "relu"])),
+            shape[-1],
+            int(rng.choice([1, 5, 24, 70])),
+        )
+        if kind == "matmul" and 0 < k < 600:
+            lead = shape[:1] if len(shape) == 3 and rng.random() < 0.5 else ()
+            name, shape = g.node("MatMul", [name, numbers(*lead, k, m, terms=k)]), (*shape[:-1], m)
+        elif kind == "self" and len(shape) > 1 and 0 < k < 200 and shape[-2] < 200:
+            turned = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
+            other = g.node("Transpose", [name], perm=turned)
+            name, shape = g.node("MatMul", [name, other]), (*shape[:-1], shape[-2])
+            name = g.node("Div", [name, g.constant(F(k))])
+        elif kind == "gemm" and len(shape) == 2 and min(shape) > 0 and max(shape) < 600:
+            turned = rng.integers(0, 2, 2)
+            rows, k = shape[::-1] if turned[0] else shape
+            size = [(m,), (rows, m), (1, m), (rows, 1), ()][int(rng.integers(0, 5))]
+            c = [numbers(*size)] if rng.random() < 0.7 else []
+            factors = {"alpha": 0.3, "beta": -1.5} if rng.random() < 0.4 else {}
+            inputs = [name, numbers(*((m, k) if turned[1] else (k, m)), terms=k), *c]
+            name = g.node("Gemm", inputs, transA=int(turned[0]), transB=int(turned[1]), **factors)
+            shape = (rows, m)
+        elif kind == "conv" and len(shape) == 4 and all(shape) and min(shape[2:]) > 1:
+            group = int(rng.choice([n for n in (1, 1, 2, shape[1]) if shape[1] % n == 0]))
+            outputs = group * int(rng.choice([1, 1, 3] if group > 1 else [2, 9, 33]))
+            kernel, step = [int(n) for n in rng.integers(1, 3, 2)], [int(n) for n in rng.integers(1, 3, 2)]
+            inputs = [name, numbers(outputs, shape[1] // group, *kernel, terms=shape[1] // group * 4)]
+            inputs += [numbers(outputs)] if rng.random() < 0.6 else []
+            name = g.node("Conv", inputs, group=group, strides=step, pads=[1, 0, 0, 1])
+            sizes = zip(shape[2:], kernel, step, strict=True)
+            shape = (shape[0], outputs, *((n + 1 - k) // s + 1 for n, k, s in sizes))
+        elif kind == "relu":
+            name = g.node("Relu", [name])
+    g.quantize(name, shape, *g.parameters(0.02))
 
 
 def dynamic(g: Graph, qdq: bool) -> None:

@@ -1,7 +1,8 @@
-"""Native lowerings of products of float32 matrices. What float64 does not decide is made by the reference's exact sums."""
+"""Native lowerings of products and convolutions of float32. What float64 does not decide is made by the reference's exact sums."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from qrun.ir.types import type_name
 from qrun.ops._float import widen
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, kernel_of
 from qrun.ops._sums import exact_products
+from qrun.ops._window import SlidingWindow
 
 _FLOAT = np.dtype(np.float32)
 
@@ -28,7 +30,7 @@ def matmul_kernel(
 ) -> NativeKernel:
     """The kernel of alpha * a @ b + beta * c, checked, of the node's first three inputs; turned: which of a and b are
     transposed before."""
-    from qrun.native.kernels.floats import FloatMatmul
+    from qrun.native.kernels.float_matmul import FloatMatmul
 
     if a.dtype != _FLOAT:
         raise declined(f"no native {type_name(a.dtype)} products")
@@ -85,3 +87,23 @@ def _turned(site: LoweringContext, kernel: NativeKernel, operands: Sequence[int]
         return np.asarray(kernel.run(arrays))
 
     return replace(kernel, run=run, stages=tuple(stages))
+
+
+def float_conv_kernel(
+    site: LoweringContext, x: Array, w: Array, bias: Array | None, win: SlidingWindow
+) -> NativeKernel:
+    """The kernel of a checked convolution."""
+    from qrun.native.kernels.float_conv import FloatConv
+
+    if x.dtype != _FLOAT:
+        raise declined(f"no native {type_name(x.dtype)} convolutions")
+    site.require_constants()
+    rows, taps = math.prod(win.out), math.prod(win.kernel)
+    site.afford(rows * taps * 16 + w.nbytes)
+    operation = FloatConv(
+        site.engine, x.shape, w, exact_sums(), bias=bias, group=int(site.attributes["group"]), strides=win.strides,
+        dilations=win.dilations, pads=(*win.begin, *win.end),
+    )  # fmt: skip
+    if operation.result.shape != (x.shape[0], w.shape[0], *win.out):
+        raise declined("its output shape is an unusual one")
+    return kernel_of(site, operation, (0,), lambda y: True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._conv import conv_macs, conv_window
+from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native_products import float_conv_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._refuse import refuse
 from qrun.ops._sums import rounded_products
@@ -38,18 +43,8 @@ def conv(
     Source: ONNX operators, Conv-22.
     """
     ctx = ctx or Context()
-    win = conv_window(X, W, group, kernel_shape, strides, dilations, pads, auto_pad, names=("X", "W"))
+    win = _checked(X, W, B, (group, kernel_shape, strides, dilations, pads, auto_pad), ctx)
     channels = W.shape[0]
-    if B is not None and B.shape != (channels,):
-        raise refuse(
-            "the bias has the wrong shape",
-            "B",
-            f"[{channels}] (one per output channel)",
-            B,
-            code="QR305",
-            name="bias-shape",
-        )
-    ctx.claim((X.shape[0], channels, *win.out), X.itemsize)
     y = np.empty((X.shape[0], group, channels // group, *win.out), X.dtype)
     with np.errstate(all="ignore"):
         if y.size:
@@ -73,3 +68,31 @@ def _convolve(x: Array, w: Array, bias: Array | None, win: SlidingWindow, y: Arr
             columns = np.array(patches(source[n], win, first, last), np.float64, order="C")
             made = rounded_products(weights, columns.reshape(group, k, (last - first) * width), y.dtype, 1.0, addend)
             y[n, :, :, first:last] = made.reshape(group, m, last - first, *win.out[1:])
+
+
+def _checked(x: Array, w: Array, bias: Array | None, geometry: Sequence[Any], ctx: Context) -> SlidingWindow:
+    """Refuse what the page forbids, and claim the result; geometry: what conv_window takes."""
+    group, kernel, strides, dilations, pads, auto_pad = geometry
+    win = conv_window(x, w, group, kernel, strides, dilations, pads, auto_pad, ("X", "W"))
+    channels = w.shape[0]
+    if bias is not None and bias.shape != (channels,):
+        raise refuse(
+            "the bias has the wrong shape",
+            "B",
+            f"[{channels}] (one per output channel)",
+            bias,
+            code="QR305",
+            name="bias-shape",
+        )
+    ctx.claim((x.shape[0], channels, *win.out), x.itemsize)
+    return win
+
+
+@conv.native
+def _lower(site: LoweringContext) -> NativeKernel:
+    x, w, bias = site.inputs
+    assert x is not None
+    assert w is not None
+    a = site.attributes
+    geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])
+    return float_conv_kernel(site, x, w, bias, _checked(x, w, bias, geometry, site.ctx))

@@ -13,7 +13,7 @@ from helpers.support import node_model
 
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels import floats
-from qrun.native.kernels.floats import FloatMatmul
+from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.ops._native_products import exact_sums
 from qrun.ops._sums import rounded_products
 

@@ -51,6 +51,8 @@ class FloatProductEmitter(RoundingEmitter):
     reads of the right matrix."""
 
     names = NAMES
+    lengths: Value
+    panel_lengths: Value
     tap: Value
     tap_count: Value
     start: Value
@@ -108,6 +110,17 @@ class FloatProductEmitter(RoundingEmitter):
         if not self.tapped:
             return start + row * a.a_row
         return row_at(start, a.offsets + row * a.a_row + tap * 4, a.padding)
+
+    def strip_lengths(self, row: Value) -> list[tuple[Value, Value]]:
+        columns = [(self.panel_lengths + 8 * self.lanes * j).load(self.kind, 8) for j in range(self.spec.vectors)]
+        lengths = [self._row_length(row + i) for i in range(self.spec.rows)]
+        return [(length, column) for length in lengths for column in columns]
+
+    def lengths_at(self, row: Value, vector: Value, slot: Value) -> tuple[Value, Value]:
+        return self._row_length(row), (self.panel_lengths + vector * (8 * self.lanes)).load(self.kind, 8)
+
+    def _row_length(self, row: Value) -> Value:
+        return (self.lengths + row * 8).load("double", 8).splat(self.lanes)
 
     def _convert_rows(self) -> None:
         """The tile's rows to float64. After the last block their lengths are known."""
@@ -202,7 +215,7 @@ class FloatProductEmitter(RoundingEmitter):
             if last:
                 self.round_strip(row, slot, sums)
             else:
-                self.store_sums(slot, sums)
+                self.keep(slot, sums)
 
     def _sums(self, row: Value) -> list[Value]:
         w, rows, vectors = self.w, self.spec.rows, self.spec.vectors

@@ -34,8 +34,7 @@ class RoundingEmitter(KernelEmitter):
     """Ends strips of sums. form: ``sum``, ``bias`` (plus an addend per column), ``scaled`` (alpha * sum + beta * addend).
 
     batch, first, left: the product, the tile's first row, and the columns from this panel's first one to the last.
-    a, b, addend, y: where the product's operands start; column: bytes from there to the panel's first float32.
-    lengths, panel_lengths: where those of the tile's rows, times the reach, and of the panel's columns are.
+    row_starts: where the product's a, b, addend and y start; column: bytes from there to the panel's first float32.
     """
 
     own_memory = True
@@ -44,8 +43,6 @@ class RoundingEmitter(KernelEmitter):
     left: Value
     column: Value
     row_starts: tuple[Value, Value, Value, Value]
-    lengths: Value
-    panel_lengths: Value
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -75,7 +72,21 @@ class RoundingEmitter(KernelEmitter):
         n = self.w.blocks
         return self.w.either(self.left.test("sge", self.width), f"whole{n}", f"cut{n}", f"joined{n}")
 
-    def store_sums(self, slot: Value, sums: Sequence[Value]) -> None:
+    def strip_lengths(self, row: Value) -> list[tuple[Value, Value]]:
+        """Two factors of the reach of each of a strip's sums, [rows][vectors]."""
+        raise NotImplementedError
+
+    def lengths_at(self, row: Value, vector: Value, slot: Value) -> tuple[Value, Value]:
+        """The same of one vector, where a strip is kept."""
+        raise NotImplementedError
+
+    def factors(self, part: Value, start: Value, k: Value, vector: Value, mask: Value) -> tuple[Value, Value]:
+        """What is multiplied for these columns, float64: element k of a row's part, and of the right operand's from there."""
+        left = (part + k * 4).load("float", 4).double().splat(self.lanes)
+        return left, self.numbers_at(start + k * self.a.b_row, mask)
+
+    def keep(self, slot: Value, sums: Sequence[Value]) -> None:
+        """Keep a strip's sums."""
         for place, value in enumerate(sums):
             (slot + 8 * self.lanes * place).store(value, 8)
 
@@ -88,23 +99,23 @@ class RoundingEmitter(KernelEmitter):
         some = w.phi(*differ).test("ne", ZERO).any()
         odd = (self.odd_rows.load("i64", 8) | self.odd_panel.load("i64", 8)).test("ne", 0)
         with w.when(some | odd):
-            self.store_sums(slot, sums)
+            self.keep(slot, sums)
             vectors = (self.left + (self.lanes - 1)) // self.lanes
             with w.loop(0, self.spec.rows, 1) as i, w.loop(0, vectors.least(self.spec.vectors), 1) as j:
-                value = (slot + (i.index * self.spec.vectors + j.index) * (8 * self.lanes)).load(self.kind, 8)
-                self._settle(row + i.index, j.index, value)
+                held = slot + (i.index * self.spec.vectors + j.index) * (8 * self.lanes)
+                lengths = self.lengths_at(row + i.index, j.index, held)
+                self._settle(row + i.index, j.index, held.load(self.kind, 8), lengths)
 
     def _stored(self, row: Value, sums: Sequence[Value], masks: Sequence[Value | None]) -> Value:
         """Store what is right unless the ends differ; the bits in which they do."""
-        vectors, apart = len(masks), []
-        columns = [self._column_length(j) for j in range(vectors)]
+        vectors, apart, lengths = len(masks), [], self.strip_lengths(row)
         shared = [self._addend(row, j, mask) for j, mask in enumerate(masks)] if self.spec.form == "bias" else None
         for i in range(self.spec.rows):
-            length = self._row_length(row + i)
             y = self._result(row + i)
             for j, mask in enumerate(masks):
                 addend = self._addend(row + i, j, mask) if shared is None else shared[j]
-                _, low, high = self._ends(sums[i * vectors + j], length, columns[j], addend)
+                place = i * vectors + j
+                _, low, high = self._ends(sums[place], *lengths[place], addend)
                 bits = low.bitcast("i32") ^ high.bitcast("i32")
                 apart.append(bits if mask is None else mask.select(bits, ZERO))
                 target = y + 4 * self.lanes * j
@@ -127,12 +138,6 @@ class RoundingEmitter(KernelEmitter):
     def _result(self, row: Value) -> Value:
         return self.row_starts[3] + (self.first + row) * self.a.y_row + self.column
 
-    def _row_length(self, row: Value) -> Value:
-        return (self.lengths + row * 8).load("double", 8).splat(self.lanes)
-
-    def _column_length(self, vector: Value | int) -> Value:
-        return (self.panel_lengths + vector * (8 * self.lanes)).load(self.kind, 8)
-
     def _addend(self, row: Value, vector: Value | int, mask: Value | None) -> Value | None:
         """What is added to these columns of a row, float64; None for nothing."""
         if self.spec.form == "sum":
@@ -146,11 +151,11 @@ class RoundingEmitter(KernelEmitter):
         loaded = source.load(self.narrow, 4) if mask is None else source.masked_load(self.narrow, mask, 4)
         return loaded.double()
 
-    def _settle(self, row: Value, vector: Value, total: Value) -> None:
+    def _settle(self, row: Value, vector: Value, total: Value, lengths: tuple[Value, Value]) -> None:
         """Make those columns of a vector whose sums are in doubt."""
         w, mask = self.w, self.mask(vector)
         addend = self._addend(row, vector, mask)
-        value, low, high = self._ends(total, self._row_length(row), self._column_length(vector), addend)
+        value, low, high = self._ends(total, *lengths, addend)
         finite = abs(value).test("olt", math.inf)
         special = finite.test("eq", ZERO) & mask
         doubtful = low.bitcast("i32").test("ne", high.bitcast("i32")) & mask & finite
@@ -175,9 +180,8 @@ class RoundingEmitter(KernelEmitter):
             x = self.row_part(self.first + row, tap.index)
             b = self.row_starts[1] + tap.index * a.depth * a.b_row + self.column + vector * (4 * self.lanes)
             with w.loop(0, a.depth, 1, tap.carried) as k:
-                left = (x + k.index * 4).load("float", 4).double().splat(self.lanes)
+                left, right = self.factors(x, b, k.index, vector, mask)
                 left = left * self.number(ALPHA) if scaled else left
-                right = self.numbers_at(b + k.index * a.b_row, mask)
                 product = left * right
                 more = product_error(left, right, product) if scaled else None
                 total, lost, sizes = k.carried

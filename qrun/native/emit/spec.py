@@ -15,8 +15,9 @@ class KernelSpec:
              16 bits); widened (products of 16 bits);
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); elementwise (functions of float32); standardize (layer
-             normalization); shares (softmax of float32); mean; float_product (products of float32 matrices); scale (sums to results), pack_rows and pack_columns (weights of a
-             run), range and codes (quantization of a run).
+             normalization); shares (softmax of float32); mean; float_product (products of float32 matrices),
+             float_depthwise; scale (sums to results), pack_rows and pack_columns (weights of a run), range and codes
+             (quantization of a run).
     isa:     name of the instruction set.
     rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;

@@ -1,10 +1,9 @@
-"""Planned products of float32 matrices, each element the real sum rounded once."""
+"""What planned products of float32 share: where operands are, how work is cut, what makes what kernels leave open."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.floats import DEPTH, NAMES, PITCH, UNROLL
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.errors import Declined
 from qrun.native.machine.call import KernelCall, Rechecker, struct
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints
-from qrun.native.machine.operation import Operand, Order, Planned, size
 
 Array = np.ndarray[Any, Any]
 Exact = Callable[[Array, Array, Array], Array]
@@ -39,7 +36,7 @@ class LeftRows:
     """Where rows of a product's left operand are: k is a tap of the row and an element there.
 
     row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
-    zeros; None if each row has one tap.
+    zeros; None if each row has one tap. column: bytes from what one column is made of to what the next one is.
     """
 
     rows: int
@@ -47,6 +44,7 @@ class LeftRows:
     row: int
     taps: int = 1
     offsets: Array | None = None
+    column: int = 0
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -55,6 +53,14 @@ class LeftRows:
             return min(DEPTH // self.depth, self.taps), self.depth
         blocks = -(-self.depth // DEPTH)
         return 1, -(-self.depth // (blocks * UNROLL)) * UNROLL
+
+    @property
+    def chain(self) -> int:
+        """How many additions may follow each other in a sum."""
+        if self.column:
+            return self.taps
+        taps, depth = self.steps
+        return min(taps * depth, self.taps * self.depth) + self.blocks
 
     @property
     def blocks(self) -> int:
@@ -88,12 +94,11 @@ class FloatTerms:
     beta: float = 1.0
 
     def numbers(self, left: LeftRows) -> Array:
-        """Of rounding.py. A sum has as many roundings as the longest chain of additions; six more pay for the factor, the
+        """Of rounding.py. A sum has as many roundings as additions may follow each other; six more pay for the factor, the
         addend, for rounding the ends, and for the lengths."""
-        taps, depth = left.steps
-        chain = min(taps * depth, left.taps * left.depth) + left.blocks + 6
         lost = 4 * left.taps * left.depth + 16
-        return np.array([chain * _UNIT * abs(self.alpha) * (1 + 2.0**-20), self.alpha, self.beta, lost * _UNIT])
+        reach = (left.chain + 6) * _UNIT * abs(self.alpha) * (1 + 2.0**-20)
+        return np.array([reach, self.alpha, self.beta, lost * _UNIT])
 
 
 class ElementRecheck(Rechecker):
@@ -115,7 +120,7 @@ class ElementRecheck(Rechecker):
             places = starts[:, :1] + (row * left.row)[:, None] + 4 * k
         else:
             taps = left.offsets[row].astype(np.int64)
-            places = (starts[:, :1] + taps)[:, :, None] + 4 * np.arange(left.depth)
+            places = (starts[:, :1] + taps + left.column * column[:, None])[:, :, None] + 4 * np.arange(left.depth)
             places = np.where(taps[:, :, None] < 0, -1, places).reshape(len(row), -1)
         rows = _floats(a, places)
         columns = _floats(b, starts[:, 1:2] + 4 * column[:, None] + stack.b_row * k)
@@ -175,6 +180,11 @@ class Cut:
         return cls(high, even(panels, wide, 1))
 
 
+def aligned_up(nbytes: int) -> int:
+    """To the next line of 64 bytes."""
+    return -(-nbytes // 64) * 64
+
+
 def even(count: int, most: int, step: int) -> int:
     """About `most` or less, a multiple of `step`, so that parts of a number are alike."""
     parts = -(-count // max(most, step))
@@ -186,7 +196,7 @@ def product_call(
     stack: FloatStack,
     terms: FloatTerms,
     recheck: ElementRecheck,
-    arrays: dict[str, Array],
+    arrays: Mapping[str, Array],
     pointers: Sequence[str],
     extents: Sequence[int],
 ) -> KernelCall:
@@ -197,98 +207,49 @@ def product_call(
     width, direct = vectors * lanes, left.rows <= _DIRECT
     cut = Cut.of(stack, rows, width, engine.threads)
     panels, taps, depth = -(-stack.columns // width), *left.steps
-    strips = -(-cut.rows // rows)
     slot = 8 * rows * width if left.blocks > 1 else 0
     right_at = cut.rows * PITCH
     squares_at = right_at + (0 if direct else 8 * width * (DEPTH + UNROLL))
-    lengths_at = squares_at + 64 * (-(-cut.rows * lanes * 8 // 64))
-    sums_at = lengths_at + 64 * -(-8 * (cut.rows + cut.panels * width) // 64)
-    scratch = sums_at + max(slot * strips * cut.panels, 8 * rows * width)
+    lengths_at = aligned_up(squares_at + cut.rows * lanes * 8)
+    sums_at = aligned_up(lengths_at + 8 * (cut.rows + cut.panels * width))
+    scratch = sums_at + max(slot * -(-cut.rows // rows) * cut.panels, 8 * rows * width)
     how = f"{'rows' if left.offsets is None else 'taps'}-{'direct' if direct else 'packed'}"
     spec = KernelSpec("float_product", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, operands=how)
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
     words = {
-        **dict.fromkeys(NAMES, 0), "a_row": left.row, "b_row": stack.b_row, "addend_row": stack.addend_row,
-        "y_row": stack.y_row, "rows": left.rows, "columns": stack.columns, "taps": left.taps, "depth": left.depth,
         "tap_step": taps, "depth_step": depth, "row_block": cut.rows, "row_blocks": row_blocks, "panels": panels,
         "panel_block": cut.panels, "panel_blocks": panel_blocks, "slot": slot, "right_at": right_at,
         "squares_at": squares_at, "lengths_at": lengths_at, "sums_at": sums_at,
-        "tiles": len(stack.starts) * row_blocks * panel_blocks, "recheck*": recheck.address,
+        "tiles": len(stack.starts) * row_blocks * panel_blocks,
+    }  # fmt: skip
+    return stack_call(engine, spec, stack, terms, recheck, words, arrays, pointers, extents, scratch)
+
+
+def stack_call(
+    engine: Engine,
+    spec: KernelSpec,
+    stack: FloatStack,
+    terms: FloatTerms,
+    recheck: ElementRecheck,
+    words: Mapping[str, int],
+    arrays: Mapping[str, Array],
+    pointers: Sequence[str],
+    extents: Sequence[int],
+    scratch: int,
+) -> KernelCall:
+    """The call of a kernel of this specification; words: those of the struct that tell how it works. Else as above."""
+    left = stack.left
+    filled = {
+        **dict.fromkeys(NAMES, 0), "a_row": left.row, "b_row": stack.b_row, "addend_row": stack.addend_row,
+        "y_row": stack.y_row, "rows": left.rows, "columns": stack.columns, "taps": left.taps, "depth": left.depth,
+        "recheck*": recheck.address, **words,
     }  # fmt: skip
     held = {**arrays, "batches*": stack.starts, "numbers*": terms.numbers(left)}
     if left.offsets is not None:
-        held |= {"offsets*": left.offsets, "padding*": np.zeros(left.depth, _FLOAT)}
+        wide = stack.columns if left.column else left.depth
+        held |= {"offsets*": left.offsets, "padding*": np.zeros(wide, _FLOAT)}
     return KernelCall(
-        spec, engine.kernels.get(spec), struct(NAMES, words, held),
+        spec, engine.kernels.get(spec), struct(NAMES, filled, held),
         tuple((NAMES.index(name), place) for place, name in enumerate(pointers)), tuple(extents), words["tiles"],
         channels=stack.columns, keep=tuple(held.values()), scratch=scratch, decides=False, recheck=recheck,
     )  # fmt: skip
-
-
-class FloatMatmul(Planned):
-    """alpha * a @ b + beta * addend of float32, shapes as numpy.matmul, each element rounded once.
-
-    a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none; its
-    last axis is that of the result, and it has one row or as many. constant: the addend itself if it is constant.
-    exact: makes elements that the kernel does not decide.
-    """
-
-    order: Order = "plain"
-
-    def __init__(
-        self,
-        engine: Engine,
-        a: Sequence[int],
-        b: Sequence[int],
-        exact: Exact,
-        *,
-        weights: Array | None = None,
-        addend: Sequence[int] | None = None,
-        constant: Array | None = None,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-    ) -> None:
-        super().__init__()
-        left, right = tuple(a) if len(a) > 1 else (1, *a), tuple(b) if len(b) > 1 else (*b, 1)
-        lead, k = np.broadcast_shapes(left[:-2], right[:-2]), left[-1]
-        if not k:
-            raise Declined("sums of nothing")
-        self.engine, self.exact = engine, exact
-        y = (*lead, *(left[-2:-1] if len(a) > 1 else ()), *(right[-1:] if len(b) > 1 else ()))
-        self.arrays: dict[str, Array] = {}
-        shapes = {"a*": tuple(a), "b*": tuple(b), "addend*": None if addend is None else tuple(addend), "y*": y}
-        for name, array in (("b*", weights), ("addend*", constant)):
-            if array is not None:
-                self.arrays[name], shapes[name] = np.ascontiguousarray(array), None
-        self.names = [name for name, shape in shapes.items() if shape is not None]
-        self.operands = tuple(Operand(shape, _FLOAT) for shape in shapes.values() if shape is not None)
-        row = addend if constant is None else constant.shape
-        many = row is not None and size(row) != right[-1]
-        plain = row is None and alpha == 1
-        self.terms = FloatTerms(
-            "sum" if plain else "bias" if row and not many and alpha == beta == 1 else "scaled", alpha, beta
-        )
-        if row is None and not plain:
-            self.arrays["addend*"], self.terms = np.zeros(right[-1], _FLOAT), FloatTerms("scaled", alpha, 0.0)
-        self.stack = self._stack(lead, left, right, 4 * right[-1] if many else 0)
-
-    def _stack(self, lead: Sequence[int], left: Sequence[int], right: Sequence[int], addend_row: int) -> FloatStack:
-        m, k, n = left[-2], left[-1], right[-1]
-        if size(right[:-2]) == 1 and size(left[:-2]) == size(lead):
-            m, lead, left, right = m * size(lead), (), left[-2:], right[-2:]
-        starts = np.zeros((size(lead), 4), np.int64)
-        for place, (shape, nbytes) in enumerate(((left, 4 * m * k), (right, 4 * k * n))):
-            numbers = np.arange(size(shape[:-2])).reshape(shape[:-2])
-            starts[:, place] = np.broadcast_to(numbers, lead).reshape(-1) * nbytes
-        starts[:, 3] = np.arange(len(starts)) * (4 * m * n)
-        return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n)
-
-    @cached_property
-    def recheck(self) -> ElementRecheck:
-        return ElementRecheck(self.stack, self.exact)
-
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        if not size(self.result.shape):
-            return ()
-        extents = [4 * size(operand.shape) for operand in self.operands]
-        return (product_call(self.engine, self.stack, self.terms, self.recheck, self.arrays, self.names, extents),)

@@ -1,0 +1,87 @@
+"""Planned products of float32 matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from qrun.native.errors import Declined
+from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, LeftRows, product_call
+from qrun.native.machine.call import KernelCall
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand, Order, Planned, size
+
+Array = np.ndarray[Any, Any]
+_FLOAT = np.dtype(np.float32)
+
+
+class FloatMatmul(Planned):
+    """alpha * a @ b + beta * addend of float32, shapes as numpy.matmul, each element rounded once.
+
+    a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none; its
+    last axis is that of the result, and it has one row or as many. constant: the addend itself if it is constant.
+    exact: makes elements that the kernel does not decide.
+    """
+
+    order: Order = "plain"
+
+    def __init__(
+        self,
+        engine: Engine,
+        a: Sequence[int],
+        b: Sequence[int],
+        exact: Exact,
+        *,
+        weights: Array | None = None,
+        addend: Sequence[int] | None = None,
+        constant: Array | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+    ) -> None:
+        super().__init__()
+        left, right = tuple(a) if len(a) > 1 else (1, *a), tuple(b) if len(b) > 1 else (*b, 1)
+        lead, k = np.broadcast_shapes(left[:-2], right[:-2]), left[-1]
+        if not k:
+            raise Declined("sums of nothing")
+        self.engine, self.exact = engine, exact
+        y = (*lead, *(left[-2:-1] if len(a) > 1 else ()), *(right[-1:] if len(b) > 1 else ()))
+        self.arrays: dict[str, Array] = {}
+        shapes = {"a*": tuple(a), "b*": tuple(b), "addend*": None if addend is None else tuple(addend), "y*": y}
+        for name, array in (("b*", weights), ("addend*", constant)):
+            if array is not None:
+                self.arrays[name], shapes[name] = np.ascontiguousarray(array), None
+        self.names = [name for name, shape in shapes.items() if shape is not None]
+        self.operands = tuple(Operand(shape, _FLOAT) for shape in shapes.values() if shape is not None)
+        row = addend if constant is None else constant.shape
+        many = row is not None and size(row) != right[-1]
+        plain = row is None and alpha == 1
+        self.terms = FloatTerms(
+            "sum" if plain else "bias" if row and not many and alpha == beta == 1 else "scaled", alpha, beta
+        )
+        if row is None and not plain:
+            self.arrays["addend*"], self.terms = np.zeros(right[-1], _FLOAT), FloatTerms("scaled", alpha, 0.0)
+        self.stack = self._stack(lead, left, right, 4 * right[-1] if many else 0)
+
+    def _stack(self, lead: Sequence[int], left: Sequence[int], right: Sequence[int], addend_row: int) -> FloatStack:
+        m, k, n = left[-2], left[-1], right[-1]
+        if size(right[:-2]) == 1 and size(left[:-2]) == size(lead):
+            m, lead, left, right = m * size(lead), (), left[-2:], right[-2:]
+        starts = np.zeros((size(lead), 4), np.int64)
+        for place, (shape, nbytes) in enumerate(((left, 4 * m * k), (right, 4 * k * n))):
+            numbers = np.arange(size(shape[:-2])).reshape(shape[:-2])
+            starts[:, place] = np.broadcast_to(numbers, lead).reshape(-1) * nbytes
+        starts[:, 3] = np.arange(len(starts)) * (4 * m * n)
+        return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n)
+
+    @cached_property
+    def recheck(self) -> ElementRecheck:
+        return ElementRecheck(self.stack, self.exact)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        if not size(self.result.shape):
+            return ()
+        extents = [4 * size(operand.shape) for operand in self.operands]
+        return (product_call(self.engine, self.stack, self.terms, self.recheck, self.arrays, self.names, extents),)

@@ -1,0 +1,125 @@
+"""Native convolutions of float32 equal the reference's, bit for bit: the real sum rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import Array, engine, every_isa, thin
+from helpers.placed import run_placed, same_everywhere
+from helpers.sums import SPECIAL, assert_bits, operands
+from helpers.support import node_model
+
+from qrun.native.errors import Declined
+from qrun.native.kernels import floats
+from qrun.native.kernels.float_conv import FloatConv
+from qrun.ops._native_products import exact_sums
+from qrun.ops.conv import conv
+
+F = np.float32
+CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
+    ((1, 3, 9, 11), (5, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((2, 3, 12, 10), (17, 3, 5, 4), {"pads": (2, 0, 1, 3), "strides": (2, 3)}),
+    ((2, 20, 7, 6), (33, 20, 1, 1), {}),
+    ((1, 20, 7, 6), (33, 20, 1, 1), {"strides": (2, 2)}),
+    ((2, 16, 6, 7), (12, 16, 3, 3), {"pads": (1, 1, 1, 1), "dilations": (2, 1)}),
+    ((1, 150, 5, 5), (9, 150, 2, 2), {}),
+    ((2, 12, 6, 5), (8, 3, 3, 3), {"group": 4, "pads": (1, 0, 0, 1)}),
+    ((1, 6, 6, 5), (12, 1, 3, 3), {"group": 6}),
+    ((2, 21, 8, 7), (21, 1, 3, 3), {"group": 21, "pads": (1, 1, 1, 1)}),
+    ((1, 40, 9, 8), (40, 1, 5, 5), {"group": 40, "pads": (2, 2, 2, 2), "strides": (2, 2)}),
+    ((1, 5, 3, 3), (5, 1, 3, 3), {"group": 5}),
+    ((1, 64, 1, 1), (70, 64, 1, 1), {}),
+    ((3, 9, 30), (4, 9, 5), {"pads": (4, 0), "dilations": (2,)}),
+    ((3, 9, 30), (9, 1, 13), {"group": 9, "pads": (6, 6)}),
+    ((1, 2, 14, 14), (3, 2, 12, 12), {}),
+)
+
+
+def made(isa: str, x: Array, w: Array, bias: Array | None, threads: int = 1, **geometry: Any) -> FloatConv:
+    return FloatConv(engine(isa, threads), x.shape, w, exact_sums(), bias=bias, **geometry)
+
+
+def wanted(x: Array, w: Array, bias: Array | None, geometry: dict[str, Any]) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(conv(x, w, bias, **{"group": 1, **geometry}))
+
+
+def case(kind: str, rng: np.random.Generator, number: int) -> tuple[Array, Array, Array, dict[str, Any]]:
+    x_shape, w_shape, geometry = CASES[number]
+    x, w = (np.ravel(v) for v in operands(kind, rng, int(np.prod(x_shape)), 1, int(np.prod(w_shape))))
+    bias = rng.choice(np.array([0, -0.0, 1.5, -0.37], F), w_shape[0])
+    return x.reshape(x_shape), w.reshape(w_shape), bias, geometry
+
+
+@thin(*range(len(CASES)), name="number")
+@pytest.mark.parametrize("at_end", [True, False])
+def test_geometries(isa: str, number: int, at_end: bool) -> None:
+    rng = np.random.default_rng(number)
+    x, w, bias, geometry = case("normal", rng, number)
+    for given in (bias, None):
+        want = wanted(x, w, given, geometry)
+        for threads in (1, 2):
+            operation = made(isa, x, w, given, threads, **geometry)
+            gaps = 4 * (x.shape[1] + 3), 4 * (w.shape[0] + 5)
+            for strides in ((0, 0), (0, gaps[1]) if operation.operands[0].tight else gaps):
+                padded = np.pad(x, _border(operation, x.ndim))
+                got = run_placed(engine(isa, threads), operation, [padded], strides, at_end)
+                assert_bits(got, want, f"{threads} {strides}")
+            assert_bits(engine(isa, threads).run(operation, [x]), want, f"{threads}")
+
+
+def _border(operation: FloatConv, rank: int) -> list[tuple[int, int]]:
+    top, left, bottom, right = operation.operands[0].border
+    sides = [(top, bottom), (left, right)]
+    return [(0, 0), (0, 0), *sides[4 - rank :]]
+
+
+@every_isa
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_kinds_of_numbers(isa: str, kind: str) -> None:
+    rng = np.random.default_rng(1)
+    for number in (0, 4, 6, 8, 9, 11):
+        x, w, bias, geometry = case(kind, rng, number)
+        for given in (bias, None):
+            got = engine(isa).run(made(isa, x, w, given, **geometry), [x])
+            assert_bits(got, wanted(x, w, given, geometry), f"{kind} {CASES[number]}")
+
+
+@every_isa
+def test_nothing_is_decided_by_the_ends_alone(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If all sums are in doubt, they are settled; and if that decides nothing either, all are added exactly."""
+    rng = np.random.default_rng(2)
+    numbers = floats.FloatTerms.numbers
+    for lost in (None, 2.0):
+
+        def wide(self: Any, left: Any, lost: float | None = lost) -> Array:
+            found = numbers(self, left)
+            found[0], found[3] = 2.0**-20, found[3] if lost is None else lost
+            return found
+
+        for number in (0, 1, 4, 6, 8, 10, 12):
+            x, w, bias, geometry = case("normal", rng, number)
+            monkeypatch.setattr(floats.FloatTerms, "numbers", wide)
+            got = engine(isa).run(made(isa, x, w, bias, **geometry), [x])
+            monkeypatch.undo()
+            assert_bits(got, wanted(x, w, bias, geometry), f"{lost} {CASES[number]}")
+
+
+def test_what_is_declined() -> None:
+    for x, w in (((1, 2, 3, 3, 3), (1, 2, 1, 1, 1)), ((1, 0, 3), (2, 0, 1))):
+        with pytest.raises(Declined):
+            made("", np.zeros(x, F), np.zeros(w, F), None)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_nodes(number: int) -> None:
+    rng = np.random.default_rng(3)
+    for kind in ("normal", "special"):
+        x, w, bias, geometry = case(kind, rng, number)
+        for inputs in ([x, w, bias], [x, w]):
+            model, feeds = node_model("Conv", inputs, geometry, constants=(1, 2))
+            assert same_everywhere(model, feeds).events[0].backend == "native"
+    model, feeds = node_model("Conv", [x, w], geometry)
+    assert same_everywhere(model, feeds).events[0].why == "W is not constant"
