@@ -41,8 +41,7 @@ class Ready:
 
 def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     """Model, feeds and backend from the options; notes go to stderr."""
-    from qrun.io.inputs import files_read, read_inputs
-    from qrun.io.outputs import check_target, check_trace, match_tensors
+    from qrun.io.inputs import read_inputs
     from qrun.ir.load import load
 
     _import_backend(options["backend"])
@@ -50,13 +49,8 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     start = perf_counter_ns()
     model = load(source, source="stdin" if options["model"] == "-" else "")
     loaded = perf_counter_ns()
-    extra = match_tensors(model, options.get("tensor", ()))
+    extra = _asked(model, options)
     names = [*(v.name for v in model.outputs), *extra]
-    read = files_read(model, options["inputs"])
-    if options.get("output"):
-        check_target(options["output"], names, read, stdout_taken=options["format"] == "json")
-    if options["trace"]:
-        check_trace(options["trace"], {**read, options.get("output") or "": "the file of --output"})
     begin = perf_counter_ns()
     session, label = _session(model, source, names, options)
     planned = perf_counter_ns() if options["backend"] in OWN else begin + session.load_ns
@@ -77,6 +71,23 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
         out.note(note)
     data = source if isinstance(source, bytes) else None
     return Ready(model, feeds, extra, session, label, loaded - start, planned - begin, data)
+
+
+def _asked(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The tensors that --tensor names. Raises CallError if --output or --trace cannot be written, before anything is run."""
+    if not (options.get("tensor") or options.get("output") or options["trace"]):
+        return ()
+    from qrun.io.inputs import files_read
+    from qrun.io.outputs import check_target, check_trace, match_tensors
+
+    extra = match_tensors(model, options.get("tensor", ()))
+    read = files_read(model, options["inputs"])
+    if options.get("output"):
+        names = [*(v.name for v in model.outputs), *extra]
+        check_target(options["output"], names, read, stdout_taken=options["format"] == "json")
+    if options["trace"]:
+        check_trace(options["trace"], {**read, options.get("output") or "": "the file of --output"})
+    return extra
 
 
 def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:

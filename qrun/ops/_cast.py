@@ -12,11 +12,10 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import type_name
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow as round_float
 from qrun.ops._narrow import is_narrow
 from qrun.ops._narrow import narrow as round_narrow
-from qrun.ops._refuse import refuse
 
 ROUND_MODES = ("up", "down", "nearest")
 _LOW_BIT = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))

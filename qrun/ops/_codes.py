@@ -9,12 +9,10 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
-from qrun.ops._exact import DoubleDouble
+from qrun.ops._context import Context, refuse
 from qrun.ops._op import Shape
 from qrun.ops._quantize import limits, note_scale, same_type, scalar, store
-from qrun.ops._refuse import refuse
-from qrun.ops._rounding import decide
+from qrun.ops._rounding import DoubleDouble, decide
 from qrun.shapes import broadcast_shapes
 
 CHUNK = 1 << 16

@@ -1,12 +1,19 @@
-"""What a kernel may know besides its inputs: arithmetic, outputs asked for, memory, and a place for observations."""
+"""What a kernel may know besides its inputs: arithmetic, outputs asked for, memory, and a place for observations.
+
+Also the error with which it refuses one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.errors import OperatorError
+from qrun.ir.types import shape_text
 from qrun.memory import Budget
 
 Arith = Literal["exact", "ort", "onnx-ref"]
@@ -60,3 +67,9 @@ class Context:
     ) -> None:
         if count and self.observing:
             self.observations.append(Observation(kind, param, count, total, tuple(int(i) for i in first), detail))
+
+
+def refuse(message: str, param: str = "", expected: str = "", got: Any = "", **more: str) -> OperatorError:
+    """The error of a kernel that refuses `param`; `got` may be an array, whose shape is then shown."""
+    text = shape_text(got.shape) if isinstance(got, np.ndarray) else str(got)
+    return OperatorError(message, param=param, expected=expected, got=text, **more)

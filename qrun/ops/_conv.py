@@ -11,11 +11,10 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
-from qrun.ops._gemm import Weights, add_bias, centred, magnitude, wrap32
+from qrun.ops._context import Context, refuse
+from qrun.ops._matmul import Weights, add_bias, centred, magnitude, wrap32
 from qrun.ops._op import Shape
 from qrun.ops._quantize import per_channel, same_type, scalar
-from qrun.ops._refuse import refuse
 from qrun.ops._window import SlidingWindow, check_rank, padded, patches, window
 
 COLUMN_ELEMENTS = 1 << 21

@@ -6,8 +6,7 @@ import numpy as np
 
 from qrun.errors import OperatorError
 from qrun.ir import Array
-from qrun.ops._context import Arith
-from qrun.ops._refuse import refuse
+from qrun.ops._context import Arith, refuse
 
 _F32 = np.float32
 _NO_ZERO_POINT = "DynamicQuantizeLinear-11 derives the zero point from min x; it would be NaN."

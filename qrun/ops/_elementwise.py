@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import broadcast
 from qrun.ops._op import Shape
-from qrun.ops._refuse import refuse
 
 
 def binary(

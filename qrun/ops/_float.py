@@ -10,9 +10,8 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._op import Shape
-from qrun.ops._refuse import refuse
 from qrun.shapes import broadcast_shapes
 
 State = tuple[Array, ...]

@@ -10,10 +10,10 @@ from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ir.schema import OPSETS
 from qrun.ir.types import shape_text
+from qrun.ops._context import refuse
 from qrun.ops._op import Shape
 from qrun.ops._quantize import BLOCK
 from qrun.ops._quantized import PER_AXIS_SINCE
-from qrun.ops._refuse import refuse
 
 _PER_TENSOR = (10, 13)
 """The first version of ai.onnx, which has no axis, and the first that has one."""

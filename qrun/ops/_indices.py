@@ -9,8 +9,8 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
+from qrun.ops._context import refuse
 from qrun.ops._float import axis_in
-from qrun.ops._refuse import refuse
 
 
 def check_indices(indices: Array, data: Array, axis: int) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Arith, Context
 from qrun.ops._dynamic import dynamic_parameters, range_parameters
-from qrun.ops._exact import two_product
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, Stage
 from qrun.ops._native_dynamic import DynamicProduct, Value, sections_of
 from qrun.ops._quantize import note_scale
+from qrun.ops._rounding import two_product
 
 if TYPE_CHECKING:
     from qrun.native.kernels.ranges import DynamicQuantizer

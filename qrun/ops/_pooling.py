@@ -6,9 +6,8 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._exact import two_product
-from qrun.ops._refuse import refuse
-from qrun.ops._rounding import decide
+from qrun.ops._context import refuse
+from qrun.ops._rounding import decide, two_product
 from qrun.ops._window import SlidingWindow
 
 Spans = list[tuple[Array, Array]]

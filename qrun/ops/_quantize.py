@@ -10,9 +10,8 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._context import Context
-from qrun.ops._exact import DoubleDouble, Floats, nearest, scale_pair, two_product
-from qrun.ops._refuse import refuse
+from qrun.ops._context import Context, refuse
+from qrun.ops._rounding import DoubleDouble, Floats, nearest, scale_pair, two_product
 
 BLOCK = 1 << 16
 _iinfo: Callable[[Any], Any] = ml_dtypes.iinfo

@@ -12,9 +12,8 @@ from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ir.types import type_name
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import bounds, narrow
-from qrun.ops._refuse import refuse
 from qrun.ops._shape import claim
 
 TRANSFORMS = (

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._exact import DoubleDouble, Floats, two_product
 from qrun.ops._float import narrow, product, widen
-from qrun.ops._rounding import odd, plus
+from qrun.ops._rounding import DoubleDouble, Floats, odd, plus, two_product
 
 _UNIT = 2.0**-53
 _MARGIN = 1 + 2.0**-20

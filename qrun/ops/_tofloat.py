@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._matmul import check_matmul, column_param, integer_matmul, matmul_shape
 from qrun.ops._quantize import note_scale, same_type
-from qrun.ops._refuse import refuse
 from qrun.ops._rounding import scaled
 
 

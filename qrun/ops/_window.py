@@ -13,8 +13,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
-from qrun.ops._refuse import refuse
+from qrun.ops._context import Context, refuse
 from qrun.shapes import MOST_AXES
 
 INT32_MAX = 2**31 - 1

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from qrun.ir import Array
+from qrun.ops._context import refuse
 from qrun.ops._erf import erfc
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import function, function_kernel, pointwise, pointwise_kernel
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 
 FLOAT_MAX = 3.4028234663852886e38
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import axis_in
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import concat_kernel
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 from qrun.ops._shape import claim
 
 

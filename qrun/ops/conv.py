@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._conv import conv_macs, conv_window
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_products import float_conv_kernel
 from qrun.ops._op import Real, op
-from qrun.ops._refuse import refuse
 from qrun.ops._sums import rounded_products
 from qrun.ops._window import SlidingWindow, padded, patches
 

@@ -11,10 +11,9 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow
 from qrun.ops._op import Shape, op
-from qrun.ops._refuse import refuse
 from qrun.ops._window import INT32_MAX, check_rank, window
 
 COLUMN_ELEMENTS = 1 << 20

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 
 
 @op("DepthToSpace", since=1, form="moves")

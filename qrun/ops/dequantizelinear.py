@@ -11,14 +11,13 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._granularity import Grain, grain
 from qrun.ops._narrow import is_narrow
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_quantize import dequantize_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import BLOCK, note_scale, same_type
-from qrun.ops._refuse import refuse
 
 _OP = "DequantizeLinear"
 _NAMES = ("x_scale", "x_zero_point")

@@ -12,10 +12,9 @@ from qrun.declare.frozen import frozen
 from qrun.errors import OperatorError
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import is_integer, narrow, product, widen
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 from qrun.ops._shape import claim
 
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")

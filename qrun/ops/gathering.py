@@ -8,10 +8,9 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._indices import element_places, slice_places
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 from qrun.ops._shape import claim
 
 

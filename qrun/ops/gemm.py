@@ -9,12 +9,11 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import is_integer, product, single, widen
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_products import matmul_kernel
 from qrun.ops._op import Shape, op
-from qrun.ops._refuse import refuse
 from qrun.ops._sums import rounded_products
 
 

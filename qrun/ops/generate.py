@@ -10,10 +10,9 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import axis_in, is_integer, narrow, widen
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 from qrun.ops._shape import claim, scalar
 
 

@@ -11,12 +11,11 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, standardize_kernel
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 
 _STASH: dict[int, Any] = {1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16}
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._elementwise import binary
 from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 
 
 @op("And", since=7)

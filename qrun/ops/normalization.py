@@ -9,10 +9,9 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import State, narrow, single, widen
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 
 
 @op("BatchNormalization", since=7, form="pointwise")

@@ -9,12 +9,11 @@ from functools import reduce
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import State, is_integer, narrow, slide, widen
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pool import largest_kernel
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 from qrun.ops._window import SlidingWindow, padded, window
 
 _LAST = ("x", "[N,spatial...,C]")

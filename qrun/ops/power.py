@@ -9,13 +9,12 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._cast import convert
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._elementwise import binary, observe_zeros
 from qrun.ops._float import is_integer, narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import function_kernel
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 
 
 @op("Pow", since=7, form="broadcast")

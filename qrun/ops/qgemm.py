@@ -11,12 +11,11 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._matmul import claim_product, column_param, integer_matmul
 from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kernel, native_target, quiet
 from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
-from qrun.ops._refuse import refuse
 from qrun.ops._rounding import scaled
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, requantized, scale_param, unary, zero_param
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pointwise import completeness, concat_kernel, note
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import scalar
-from qrun.ops._refuse import refuse
 
 _NAME = "QLinearConcat"
 _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))

@@ -10,12 +10,11 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
 from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel, native_target
 from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
-from qrun.ops._refuse import refuse
 from qrun.ops._window import SlidingWindow
 
 Ints = Sequence[int]

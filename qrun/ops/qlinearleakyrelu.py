@@ -7,11 +7,10 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, all_codes, scale_param, single, unary, zero_param
 from qrun.ops._context import Context
-from qrun.ops._exact import two_product
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Real, op
-from qrun.ops._rounding import decide
+from qrun.ops._rounding import decide, two_product
 
 _NAME = "QLinearLeakyRelu"
 

@@ -10,8 +10,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.schema import OWN
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._context import Context
-from qrun.ops._exact import DoubleDouble, scale_pair, two_product
+from qrun.ops._context import Context, refuse
 from qrun.ops._matmul import (
     check_matmul,
     claim_product,
@@ -26,7 +25,7 @@ from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kerne
 from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
-from qrun.ops._refuse import refuse
+from qrun.ops._rounding import DoubleDouble, scale_pair, two_product
 from qrun.shapes import broadcast_shapes
 
 _NAME = "QLinearMatMul"

@@ -9,11 +9,10 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, binary, common_shape, scale_param, single, zero_param
 from qrun.ops._context import Context
-from qrun.ops._exact import two_product
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import binary_kernel
 from qrun.ops._op import Real, op
-from qrun.ops._rounding import decide
+from qrun.ops._rounding import decide, two_product
 
 if TYPE_CHECKING:
     from qrun.native.proof.fits import CodeProduct

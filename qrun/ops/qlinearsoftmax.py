@@ -10,13 +10,11 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, scale_param, single, zero_param
-from qrun.ops._context import Context
-from qrun.ops._exact import DoubleDouble
+from qrun.ops._context import Context, refuse
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, few_ends, kernel_of
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import store
-from qrun.ops._refuse import refuse
-from qrun.ops._rounding import REACH, decide
+from qrun.ops._rounding import REACH, DoubleDouble, decide
 from qrun.ops._transcendental import exp_sum_exceeds
 
 _NAME = "QLinearSoftmax"

@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.schema import OPSETS, schema
 from qrun.ir.types import DTYPES, type_name
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._granularity import Grain, grain
 from qrun.ops._narrow import FLOAT8, is_narrow, narrow
 from qrun.ops._native import LoweringContext, NativeKernel, declined
@@ -19,7 +19,6 @@ from qrun.ops._native_quantize import quantize_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import BLOCK, note_scale, same_type
 from qrun.ops._quotients import DOUBLE, SINGLE, Counts, divide, round_codes
-from qrun.ops._refuse import refuse
 
 _OP = "QuantizeLinear"
 _NAMES = ("y_scale", "y_zero_point")

@@ -8,11 +8,11 @@ from functools import partial
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text
+from qrun.ops._context import refuse
 from qrun.ops._float import axes_in
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_movement import transpose_kernel, view_kernel
 from qrun.ops._op import Shape, op
-from qrun.ops._refuse import refuse
 from qrun.ops._shape import checked, ints
 
 

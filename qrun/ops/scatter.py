@@ -9,11 +9,10 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow, widen
 from qrun.ops._indices import element_places, slice_places
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 
 _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from qrun.ir import Array
+from qrun.ops._context import refuse
 from qrun.ops._float import axes_in
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_movement import slice_kernel
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 from qrun.ops._shape import ints, same_length
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from qrun.errors import OperatorError
 from qrun.ir import Array
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import axis_in
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 from qrun.ops._shape import ints
 
 

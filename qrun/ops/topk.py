@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._context import Context
+from qrun.ops._context import Context, refuse
 from qrun.ops._float import axis_in, is_integer, widen
 from qrun.ops._op import op
-from qrun.ops._refuse import refuse
 from qrun.ops._shape import scalar
 
 

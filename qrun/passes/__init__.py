@@ -7,31 +7,67 @@ May be imported by `running` and everything above it. Knows operators by their d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import field, replace
+from importlib import import_module
+from typing import Any
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Model, Node
 from qrun.ir.schema import OWN
 from qrun.ops import Arith, find
-from qrun.passes._draft import Rewritten
+from qrun.passes._draft import Rewritten, unchanged
 from qrun.passes._sides import has_quantized, is_dequantize, is_quantize
-from qrun.passes.fold_constants import fold_constants
-from qrun.passes.fuse_qdq import fuse_qdq
-from qrun.passes.merge_quantize import merge_quantize
-from qrun.passes.sink_dequantize import sink_dequantize
-from qrun.passes.tabulate import tabulate
 
-__all__ = [
-    *("Optimized", "Refusal", "has_tables", "optimize"),
-    *("fold_constants", "fuse_qdq", "merge_quantize", "sink_dequantize", "tabulate"),
-]
+__all__ = ["Optimized", "Refusal", "has_tables", "optimize"]
 
-_Pass = Callable[[Model, Iterable[str], Arith], Rewritten]
-_integers = partial(fold_constants, dequantize=False)
-_PASSES: tuple[_Pass, ...] = (
-    _integers, merge_quantize, sink_dequantize, _integers, tabulate, fuse_qdq, tabulate, fold_constants,
-)  # fmt: skip
+
+@frozen
+class _Pass:
+    """A rewrite: the function of a module, both of this name.
+
+    wanted:  whether it may find anything in a model; if not, it is not even imported.
+    options: what else the function is given.
+    """
+
+    name: str
+    wanted: Callable[[Model], bool]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
+        if not self.wanted(model):
+            return unchanged(model)
+        rewrite = getattr(import_module(f"qrun.passes.{self.name}"), self.name)
+        made: Rewritten = rewrite(model, keep, arith, **self.options)
+        return made
+
+
+def _has_constant_nodes(model: Model) -> bool:
+    known = {"", *model.constants}.difference(value.name for value in model.defaults)
+    return any(known.issuperset(node.inputs) for node in model.nodes)
+
+
+def _quantizes_twice(model: Model) -> bool:
+    read = [node.inputs[:1] for node in model.nodes if node.op_type == "QuantizeLinear"]
+    return len(set(read)) < len(read)
+
+
+def _moves_dequantized(model: Model) -> bool:
+    """Whether a node reads what a DequantizeLinear made, or may be one that does nothing."""
+    if "DequantizeLinear" not in model.op_types:
+        return "Identity" in model.op_types
+    made = {name for node in model.nodes if node.op_type == "DequantizeLinear" for name in node.outputs}
+    return any(node.op_type in ("Identity", "Dropout") or not made.isdisjoint(node.inputs) for node in model.nodes)
+
+
+def _has_float_nodes(model: Model) -> bool:
+    return has_quantized(model) and any(_is_float(model, node) for node in model.nodes)
+
+
+_INTEGERS = _Pass("fold_constants", _has_constant_nodes, {"dequantize": False})
+_FLOATS = _Pass("fold_constants", _has_constant_nodes)
+_MERGE, _SINK = _Pass("merge_quantize", _quantizes_twice), _Pass("sink_dequantize", _moves_dequantized)
+_TABULATE, _FUSE = _Pass("tabulate", lambda model: True), _Pass("fuse_qdq", _has_float_nodes)
+_PASSES = (_INTEGERS, _MERGE, _SINK, _INTEGERS, _TABULATE, _FUSE, _TABULATE, _FLOATS)
 """Weights are folded to float last, when it is known who still reads them so; the second tables join the first."""
 
 
@@ -71,7 +107,7 @@ def optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool = Tr
     groups: list[tuple[int, ...]] = [(i,) for i in range(len(model.nodes))]
     reasons: dict[int, str] = {}
     for rewrite in _PASSES:
-        if rewrite is tabulate and not tables:
+        if rewrite is _TABULATE and not tables:
             continue
         done = rewrite(current, keep, arith)
         for index, reason in done.refused.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +14,9 @@ from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.schema import OPSETS, version
 from qrun.ops import Arith
 from qrun.passes._evaluate import evaluate
-from qrun.passes._shapes import Dims, known_shapes
+
+if TYPE_CHECKING:
+    from qrun.passes._shapes import Dims
 
 _SMALL = 1 << 20
 _DEPTH = 8
@@ -99,6 +102,8 @@ class Draft:
     @cached_property
     def shapes(self) -> Mapping[str, Dims]:
         """What is known about shapes before any run."""
+        from qrun.passes._shapes import known_shapes
+
         return known_shapes(self.model)
 
     def producer(self, name: str) -> Node | None:

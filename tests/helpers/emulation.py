@@ -19,7 +19,7 @@ import pytest
 from helpers.intrinsics import INSTRUCTIONS, PREFIX, STATE
 from qrun.native.emit.isa import ISAS, Isa, available, host_architecture, host_features, permitted
 from qrun.native.machine.cache import default_directory
-from qrun.native.machine.compile import Kernels
+from qrun.native.machine.compile import Emitted, Kernels
 from qrun.native.machine.engine import Engine
 
 BASE = "avx2"
@@ -78,8 +78,12 @@ def translated(text: str, has: frozenset[str]) -> str:
 class Emulated(Kernels):
     """Kernels of an instruction set that this CPU lacks. Their code is kept under what it was compiled for."""
 
-    def _load(self, name: str, isa: Isa, text: Callable[[], str]) -> Any:
-        return super()._load(f"emulated {name}", emulating(isa), lambda: translated(text(), isa.needs & usable()))
+    def _load(self, name: str, isa: Isa, emit: Callable[[], Emitted]) -> tuple[Any, tuple[str, ...]]:
+        def made() -> Emitted:
+            text, names = emit()
+            return translated(text, isa.needs & usable()), names
+
+        return super()._load(f"emulated {name}", emulating(isa), made)
 
 
 @contextmanager

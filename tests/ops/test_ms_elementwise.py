@@ -11,8 +11,7 @@ from oracle.ms_cases import KINDS, broadcast_pair, codes, dtype_of, scales, zero
 import qrun
 from qrun.errors import OperatorError
 from qrun.ops import Context, find
-from qrun.ops._exact import DoubleDouble
-from qrun.ops._rounding import fma32, plus
+from qrun.ops._rounding import DoubleDouble, fma32, plus
 
 ORT_KINDS = [k for k in KINDS if k not in ("overflow", "bad")]
 F32 = np.float32

@@ -12,8 +12,8 @@ from oracle.linear import requantize_all, thresholds
 from oracle.quantize import RANGES, real
 
 from qrun.ops import Context
-from qrun.ops._exact import DoubleDouble, nearest, scale_pair, two_product, two_sum
 from qrun.ops._quantize import requantize
+from qrun.ops._rounding import DoubleDouble, nearest, scale_pair, two_product, two_sum
 
 f32 = np.float32
 MULTIPLIERS = [

@@ -12,7 +12,7 @@ from onnx import helper
 
 import qrun
 from qrun.errors import QrunError
-from qrun.passes import fold_constants
+from qrun.passes.fold_constants import fold_constants
 
 F, U8, S8, I64 = np.float32, np.uint8, np.int8, np.int64
 

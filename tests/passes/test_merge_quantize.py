@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.passes import Graph, assert_same, codes, ops
 
-from qrun.passes import merge_quantize
+from qrun.passes.merge_quantize import merge_quantize
 
 F, U8 = np.float32, np.uint8
 

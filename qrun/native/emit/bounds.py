@@ -6,6 +6,7 @@ import math
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.sizes import BOUND_VECTORS
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import MAGIC64, ZERO, Value
 
@@ -14,8 +15,6 @@ BOUNDS = ("inverse*", "low*", "high*", "halves*", "weights*", "split", "steps", 
 
 halves, weights  float64 [steps]: want - 1/2, ascending, and its inverse; split: how many are negative
 """
-VECTORS = 4
-"""Vectors of channels at once."""
 
 
 @emitter("bounds")
@@ -30,7 +29,7 @@ class BoundsEmitter(KernelEmitter):
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
-        self.lanes = spec.rows // VECTORS
+        self.lanes = spec.rows // BOUND_VECTORS
         self.kind = f"<{self.lanes} x double>"
         self.magic, self.one, self.infinity = (
             self.w.value("double", value).splat(self.lanes) for value in (MAGIC64, "1.0", math.inf)
@@ -38,14 +37,14 @@ class BoundsEmitter(KernelEmitter):
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        first = tile * (8 * VECTORS * self.lanes)
-        places = [8 * self.lanes * v for v in range(VECTORS)]
+        first = tile * (8 * BOUND_VECTORS * self.lanes)
+        places = [8 * self.lanes * v for v in range(BOUND_VECTORS)]
         inverses = [(a.inverse + first + place).load(self.kind, 8) for place in places]
-        with w.loop(0, a.split, 1, [w.zero(self.kind)] * VECTORS + [self.infinity] * VECTORS) as turn:
+        with w.loop(0, a.split, 1, [w.zero(self.kind)] * BOUND_VECTORS + [self.infinity] * BOUND_VECTORS) as turn:
             turn.next(*self._step(turn.index, inverses, turn.carried, True))
         with w.loop(a.split, a.steps, 1, turn.carried) as rest:
             rest.next(*self._step(rest.index, inverses, rest.carried, False))
-        for start, values in ((a.low, rest.carried[:VECTORS]), (a.high, rest.carried[VECTORS:])):
+        for start, values in ((a.low, rest.carried[:BOUND_VECTORS]), (a.high, rest.carried[BOUND_VECTORS:])):
             for place, value in zip(places, values, strict=True):
                 (start + first + place).store(value, 8)
 
@@ -60,7 +59,7 @@ class BoundsEmitter(KernelEmitter):
             below = at - weight
             low, high = (at, below) if negative else (below, at)
             lows.append(low.where("ogt", state[vector]))
-            highs.append(high.where("olt", state[VECTORS + vector]))
+            highs.append(high.where("olt", state[BOUND_VECTORS + vector]))
         return lows + highs
 
     def _ceil(self, value: Value) -> Value:

@@ -12,18 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from qrun.native.emit.flow import unpacking
 from qrun.native.emit.isa import Isa
+from qrun.native.emit.sizes import PIECE
 from qrun.native.emit.values import ZERO, Value
 from qrun.native.emit.writer import Writer
 
-PIECE = 16
-VBMI = "avx512vbmi"
-"""The feature that `permuted` needs."""
-DOUBLES = 4096.0
-"""What `doubles` adds: at this size, 2**12, the lowest bit of a float64's sixth byte stands for 1."""
 _DOUBLES_TOP = 0x40B0
 """The upper two bytes of 4096.0."""
 _NEON = "llvm.aarch64.neon."
@@ -32,11 +26,6 @@ _U8 = {16: "avx512.packuswb.512", 8: "avx2.packuswb", 4: "sse2.packuswb.128"}
 _S8 = {16: "avx512.packsswb.512", 8: "avx2.packsswb", 4: "sse2.packsswb.128"}
 _MADD = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd", 4: "sse2.pmadd.wd"}
 _MADD_ADD = {"vnni512": "llvm.x86.avx512.vpdpwssd.512", "vnni256": "llvm.x86.avx512.vpdpwssd.256"}
-
-
-def lane_order(pieces: int) -> list[int]:
-    """The byte that each lane of the four vectors holds, one vector after the other."""
-    return [int(i) for i in np.arange(PIECE * pieces).reshape(pieces, 4, 4).transpose(1, 0, 2).reshape(-1)]
 
 
 def packed_words(isa: Isa, a: Value, b: Value) -> Value:

@@ -9,6 +9,7 @@ from qrun.native.emit.flow import Carry, unpacking
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.requantize import Requantizer
+from qrun.native.emit.sizes import taps_per_turn
 from qrun.native.emit.spec import WIDE, KernelSpec
 from qrun.native.emit.values import Value
 
@@ -22,8 +23,6 @@ starts: panels overlap rather than run over, unless there are fewer channels tha
 
 Sums = dict[tuple[int, int], Value]
 """By pixel and vector."""
-VECTORS = 4
-"""Vectors of channels in a panel of the interleaved kernel."""
 
 
 @emitter("depthwise")
@@ -151,8 +150,3 @@ class InterleavedEmitter(DepthwiseEmitter):
     def _unpack(self, a: Value, b: Value, half: int) -> Value:
         """punpckl or punpckh: elements of the low or high halves of each 16 bytes, by turns."""
         return a.shuffled(unpacking(a.lanes, 16 * a.lanes // self.bytes, half), b)
-
-
-def taps_per_turn(isa: Isa) -> int:
-    """How many products the instruction set adds at once, in depthwise kernels that interleave taps; 1 for none."""
-    return {"vnni512": 4, "vnni256": 4, "madd512": 2, "madd256": 2}.get(isa.dot, 1)

@@ -12,10 +12,11 @@ tables   the same in a table for each column
 
 from __future__ import annotations
 
-from qrun.native.emit.bytes import VBMI, flipped, permuted
+from qrun.native.emit.bytes import flipped, permuted
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
 from qrun.native.emit.rows import RowsEmitter
+from qrun.native.emit.sizes import SHUFFLED, VBMI
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import Value
 
@@ -27,8 +28,6 @@ OWN = {
     "permute": ("table*",), "shuffle": ("table*",), "lookup": ("table*",), "table": ("table*",), "tables": ("table*",),
 }  # fmt: skip
 """Words of each form."""
-SHUFFLED = 64
-"""Bytes in which the shuffle form's table repeats each piece."""
 _SHUFFLES = {64: "avx512.pshuf.b.512", 32: "avx2.pshuf.b", 16: "ssse3.pshuf.b.128"}
 _NEON = "llvm.aarch64.neon."
 

@@ -28,7 +28,6 @@ constants    8 bytes per pixel: two float32 a and b, a float64, or an int64: whe
 scale        a float64 by which sums are multiplied before the division (q64)
 shift        added to a sum of unsigned codes
 """
-NARROW = 16
 BLOCK = 240
 """Taps that are added in 16 bits, 240 * 255 < 2**16; a multiple of every unroll."""
 

@@ -6,6 +6,7 @@ from qrun.native.emit.bytes import Bytes, in_order
 from qrun.native.emit.flow import interleaved, sixteens, store_first
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.sizes import PIECE
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import MAGIC32, Value
 
@@ -24,7 +25,6 @@ columns, last     of a row (pixels of a line), and where the last block of one s
 constants         float32 numbers, one of each field, or for each column one: then `fields` is the bytes of a field
 zero              zero point
 """
-NARROW = 16
 
 
 class _Floats(KernelEmitter):
@@ -139,10 +139,10 @@ class QuantizeImageEmitter(QuantizeEmitter):
             y.store(codes[0])
             return
         pieces = interleaved(codes)
-        if spec.rows > NARROW:
+        if spec.rows > PIECE:
             pieces = sixteens(pieces)
         for number, piece in enumerate(pieces):
-            (y + NARROW * number).store(piece)
+            (y + PIECE * number).store(piece)
 
 
 @emitter("dequantize")

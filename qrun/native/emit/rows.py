@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.native.emit.bytes import PIECE, Bytes
+from qrun.native.emit.bytes import Bytes
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter
+from qrun.native.emit.sizes import PIECE, masks
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import Value
 
@@ -25,16 +26,6 @@ def struct_names(operands: Sequence[str], own: Sequence[str]) -> tuple[str, ...]
     """
     steps = [f"{name}_{step}" for name in operands for step in ("image", "row")]
     return (*(f"{name}*" for name in operands), *steps, *_GRID, *own)
-
-
-def widest(isa: Isa) -> int:
-    """Pieces in the vectors of an instruction set."""
-    return 4 * isa.lanes // PIECE
-
-
-def masks(pieces: int) -> bool:
-    """Whether rows may be shorter than a vector of so many pieces."""
-    return pieces == 4
 
 
 class RowsEmitter(KernelEmitter):

@@ -32,16 +32,7 @@ generation again after it has entered, and so does not take a later run for the 
 
 from __future__ import annotations
 
-ENTRY = 64
-"""Bytes of a call in the plan: kernel, argument struct, tiles, barrier mark, first call since the last barrier."""
-DOUBT, NEXT, DONE, STRUCT = 248, 256, 320, 384
-"""In bytes from an argument struct's start: the word where a kernel says that it could not decide a result, the counter
-of taken tiles, that of finished ones, the struct's end. The counters have cache lines of 64 bytes to themselves: all
-threads write them, while they read the arguments."""
-OPEN, INSIDE, RANGE, GONE, STATE = 0, 64, 128, 192, 256
-"""The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, how
-many helpers have left. Each has its own cache line: helpers that wait read the first one over and over."""
-
+from qrun.native.emit.sizes import DONE, ENTRY, GONE, INSIDE, NEXT, OPEN, RANGE
 
 _WAIT = {"x86_64": ("llvm.x86.sse2.pause()", ""), "aarch64": ("llvm.aarch64.hint(i32)", "i32 1")}
 """PAUSE and YIELD: this thread waits for another one."""

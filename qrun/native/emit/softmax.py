@@ -12,9 +12,10 @@ from __future__ import annotations
 from functools import reduce
 from operator import add
 
-from qrun.native.emit.bytes import VBMI, byte_sums, permuted
+from qrun.native.emit.bytes import byte_sums, permuted
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.sizes import VBMI
 from qrun.native.emit.spec import MAGIC_BITS, KernelSpec
 from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, Value, constants
 

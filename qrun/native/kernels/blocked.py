@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,6 @@ class Blocked:
     def part(
         self,
         spec: KernelSpec,
-        names: Sequence[str],
         arrays: Mapping[str, Array],
         words: Mapping[str, int],
         scratch: int,
@@ -94,6 +93,6 @@ class Blocked:
             "groups": self.groups, "x_group": layout.k, "y_group": self.channels * product.results.size,
         }  # fmt: skip
         arrays = {**arrays, "padding*": aligned(self.read, product.x_zero.dtype, int(product.x_zero))}
-        section = product.section(spec, names, pick, arrays, {**known, **words}, scratch)
+        section = product.section(spec, pick, arrays, {**known, **words}, scratch)
         read = self.read + (self.groups - 1) * layout.k
-        return RelocatableCall(section, tuple(names), self.taps, read, product.results.size)
+        return RelocatableCall(section, self.taps, read, product.results.size)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.clipped import ARGUMENTS, EIGHT, VECTOR, scratch_bytes
+from qrun.native.emit.clipped import EIGHT, VECTOR, scratch_bytes
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.blocked import Blocked, Run
 from qrun.native.kernels.product import Product, RelocatableCall, grouped
@@ -58,7 +58,7 @@ def clipped(product: Product, groups: int, run: Run) -> RelocatableCall:
         "first*": _repeated(most, rows),
     }
     words = {"limit": limit, "stride": row if row % VECTOR == 0 else VECTOR}
-    return plan.part(spec, ARGUMENTS, arrays, words, scratch_bytes(spec, plan.block, plan.cut()[0], limit))
+    return plan.part(spec, arrays, words, scratch_bytes(spec, plan.block, plan.cut()[0], limit))
 
 
 def lane_bounds(weights: Int8s, depth: int) -> tuple[Int8s, Int8s]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qrun.native.errors import Declined
-from qrun.native.kernels.point import NAMES, Function
-from qrun.native.kernels.rows import RowGrid
+from qrun.native.kernels.point import Function
+from qrun.native.kernels.rows import TYPES, RowGrid
 from qrun.native.kernels.strided import SIZES, CopyAxis, copies
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
@@ -48,7 +48,7 @@ class Concat(Planned):
         if len(places) > _MOST:
             raise Declined(f"more than {_MOST} tensors")
         mapped = [t for t, table in zip(x_types, tables, strict=True) if table is not None]
-        if any(np.dtype(t) not in NAMES for t in (*mapped, *([y_type] if mapped else []))):
+        if any(np.dtype(t) not in TYPES for t in (*mapped, *([y_type] if mapped else []))):
             raise Declined("not 8-bit tensors")
         if y_type.hasobject or y_type.itemsize not in SIZES:
             raise Declined(f"no native copies of {y_type.name}")
@@ -59,7 +59,7 @@ class Concat(Planned):
             raise ValueError("tables are not [256] of the result's type")
         if any(t is None and x != y_type for t, x in zip(tables, x_types, strict=True)):
             raise ValueError("what is copied has not the result's type")
-        channels = axis == 1 and y_type in NAMES
+        channels = axis == 1 and y_type in TYPES
         self.order: Order = "rows" if axis == rank - 1 else "channels" if channels else "plain"
         joined = sum(p[axis] for p in places)
         shape = (*places[0][:axis], joined, *places[0][axis + 1 :])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.depthwise import ARGUMENTS, VECTORS, taps_per_turn
+from qrun.native.emit.sizes import INTERLEAVED, taps_per_turn
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.product import TABLE_ROWS, Product, RelocatableCall, Work, contiguous, lanes_of
@@ -27,7 +27,7 @@ _LONGER = 8
 def depthwise(product: Product, window: Window) -> list[RelocatableCall]:
     """Kernel calls for [rows, taps, N] activations and [N, taps, 1] weights; the layout's k is N."""
     lanes, n = product.isa.lanes, len(product.folded.centred)
-    width = VECTORS * lanes
+    width = INTERLEAVED * lanes
     if n < width or not _interleaves(product):
         return [_plain(product, 0)]
     rest = n % width
@@ -71,7 +71,7 @@ def _interleaved(product: Product, count: int, window: Window) -> RelocatableCal
         later = [0, 0, 0, 1] * (len(taps) // _THREE)
         taps = [tap for first in taps[::_THREE] for tap in (first, first + 1, first + 2, first + 2)]
     taps = taps + taps[:1] * (-len(taps) % step)
-    pick = _pick(0, count, VECTORS * lanes)
+    pick = _pick(0, count, INTERLEAVED * lanes)
     pick = pick.reshape(-1, lanes // 4, 4, 4).swapaxes(1, 2).reshape(pick.shape)
     weights = np.zeros((len(places), len(taps), *pick.shape), np.int8 if step == 4 else np.int16)
     for pixel, place in enumerate(places):
@@ -79,7 +79,7 @@ def _interleaved(product: Product, count: int, window: Window) -> RelocatableCal
     turns = weights.reshape(len(places), -1, step, *pick.shape).transpose(3, 1, 0, 4, 2)
     rows = min(_ROWS if lanes == 16 else _ROWS // 2, product.layout.rows)
     form, out = product.results.form(slice(count)), product.results.out
-    spec = KernelSpec("interleaved", product.isa.name, rows, VECTORS, len(places), form, out, product.signed)
+    spec = KernelSpec("interleaved", product.isa.name, rows, INTERLEAVED, len(places), form, out, product.signed)
     if product.signed:
         product = replace(product, folded=product.folded.shifted())
     return _part(product, spec, pick, np.ascontiguousarray(turns).view(np.int32), taps, later)
@@ -98,5 +98,5 @@ def _part(
     words = {"taps": len(taps), "panels": len(pick), "last_channel": last - start}
     work = Work(1, _LONGER * len(taps) * spec.rows * pick.size, 0)
     reads = taps, last - start + pick.shape[1], 0
-    part = product.part(spec, ARGUMENTS, pick, {"weights*": contiguous(weights)}, words, work, reads)
+    part = product.part(spec, pick, {"weights*": contiguous(weights)}, words, work, reads)
     return replace(part, later=tuple(later), start=start)

@@ -139,8 +139,8 @@ class Matmul:
             gemm = self._ones if ones else self.gemm
             first = 0, 0
             made = []
-            for section, (part, *_) in zip(gemm.sections((stride, 0)), gemm.conv._parts, strict=True):
-                made.append(StackPart.of(section, part.names, first, self.packs and not ones))
+            for section in gemm.sections((stride, 0)):
+                made.append(StackPart.of(section, first, self.packs and not ones))
                 first = first[0] + made[-1].panels.nbytes, first[1] + made[-1].columns.size
             found = self._parts[stride, ones] = tuple(made)
         return found

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from qrun.native.emit.elementwise import CLOSE, KINDS, LOGICAL, OPERANDS, OWN, TYPES
+from qrun.native.emit.sizes import OUTER
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.emit.strided import OUTER, outer_names
+from qrun.native.emit.strided import outer_names
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words

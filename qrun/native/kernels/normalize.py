@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.normalize import MEAN, NAMES, SHARES, STANDARDIZE
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.rows import packed
-from qrun.native.machine.call import KernelCall, Recheck, struct
+from qrun.native.machine.call import KernelCall, Recheck
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
 
@@ -28,7 +27,6 @@ class _Rows(Planned):
 
     order: Order = "plain"
     kind: str
-    names: tuple[str, ...]
 
     def __init__(
         self,
@@ -60,9 +58,10 @@ class _Rows(Planned):
         words = {"x*": 0, "y*": 0, "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length,
                  "recheck*": self.recheck.address}  # fmt: skip
         arrays = {"numbers*": self.numbers, **self.arrays}
+        kernel = self.engine.kernels.get(spec)
         return (
             KernelCall(
-                spec, self.engine.kernels.get(spec), struct(self.names, words, arrays), ((0, 0), (1, 1)),
+                spec, kernel, kernel.struct(words, arrays), ((kernel.word("x*"), 0), (kernel.word("y*"), 1)),
                 tuple(4 * size(operand.shape) for operand in self.operands), words["tiles"], keep=tuple(arrays.values()), scratch=8 * self.length,
                 decides=False, recheck=self.recheck,
             ),
@@ -72,7 +71,7 @@ class _Rows(Planned):
 class LayerNorm(_Rows):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias (None for none) float32 [length]."""
 
-    kind, names = "standardize", STANDARDIZE
+    kind = "standardize"
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class LayerNorm(_Rows):
 class SoftmaxF32(_Rows):
     """exp(x) / sum exp(x)."""
 
-    kind, names = "shares", SHARES
+    kind = "shares"
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         return np.array([(2 * self.additions + 80) * _UNIT]), {}
@@ -105,7 +104,7 @@ class SoftmaxF32(_Rows):
 class Mean(_Rows):
     """sum x / length, of shape y_shape."""
 
-    kind, names = "mean", MEAN
+    kind = "mean"
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         return np.array([(2 * self.additions + 16) * _UNIT]), {}
@@ -144,11 +143,12 @@ class Lrn(Planned):
             "last": channels - block, "before": self.before, "after": self.after, "taps": taps, "tiles": -(-rows // chunk),
         }  # fmt: skip
         arrays = {"factor*": self.factor, "bias*": self.bias}
-        pointers = tuple((NAMES.index(name), place) for place, name in enumerate(("x*", "y*")))
+        kernel = self.engine.kernels.get(spec)
+        pointers = tuple((kernel.word(name), place) for place, name in enumerate(("x*", "y*")))
         extents = tuple((rows - 1) * step + 4 * channels for step in steps)
         return (
             KernelCall(
-                spec, self.engine.kernels.get(spec), struct(NAMES, words, arrays), pointers, extents, words["tiles"],
+                spec, kernel, kernel.struct(words, arrays), pointers, extents, words["tiles"],
                 channels=channels, keep=(self.factor, self.bias), scratch=8 * (channels + taps - 1),
             ),
         )  # fmt: skip

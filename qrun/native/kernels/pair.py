@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.pair import OWN
 from qrun.native.errors import Declined
-from qrun.native.kernels.point import NAMES
-from qrun.native.kernels.rows import SINGLE, Kernel, RowGrid, packed
+from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid, packed
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
@@ -43,7 +41,7 @@ class PairLookup(Planned):
     ) -> None:
         super().__init__()
         self.engine = engine
-        if np.dtype(x_type) not in NAMES or table.dtype not in NAMES:
+        if np.dtype(x_type) not in TYPES or table.dtype not in TYPES:
             raise Declined("not a table from 8-bit codes to 8-bit codes")
         if table.shape != (256, 256):
             raise ValueError(f"a table {list(table.shape)} of pairs")
@@ -67,8 +65,7 @@ class PairLookup(Planned):
         if found is None:
             return None
         form, words = found
-        named = {name: words[name.rstrip("!")] for name in OWN[form]}
-        return _kernel(form, named, {}, NAMES[table.dtype], signed)
+        return _kernel(form, words, {}, TYPES[table.dtype], signed)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result
@@ -139,4 +136,4 @@ def _same_channels(shape: tuple[int, ...], rank: int) -> bool:
 
 
 def _kernel(form: str, words: Any, arrays: dict[str, Array], out: str = "u8", signed: bool = False) -> Kernel:
-    return Kernel("pair", form, out, signed, ("x0", "x1", "y"), OWN[form], words, arrays)
+    return Kernel("pair", form, out, signed, ("x0", "x1", "y"), words, arrays)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.bytes import PIECE, VBMI, lane_order
 from qrun.native.emit.isa import Isa, host_architecture, host_features
-from qrun.native.emit.point import OWN, SHUFFLED
+from qrun.native.emit.sizes import PIECE, SHUFFLED, VBMI, lane_order
 from qrun.native.errors import Declined
-from qrun.native.kernels.rows import SINGLE, Kernel, RowGrid, packed
+from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid, packed
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned
@@ -21,7 +20,6 @@ from qrun.native.proof.thresholds import Bools
 
 Array = np.ndarray[Any, Any]
 
-NAMES = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 _RUNS = 8
 
 
@@ -40,7 +38,7 @@ class Point(Planned):
         super().__init__()
         self.engine = engine
         shape = tuple(int(n) for n in shape)
-        if np.dtype(x_type) not in NAMES or table.dtype not in NAMES:
+        if np.dtype(x_type) not in TYPES or table.dtype not in TYPES:
             raise Declined("not a table from 8-bit codes to 8-bit codes")
         axis = axis if table.ndim > 1 else None
         if axis is not None and not -len(shape) <= axis < len(shape):
@@ -119,7 +117,7 @@ class Lines:
         different = np.frombuffer(b"".join(distinct), tables.dtype).reshape(-1, 256)
         values = different[:, np.arange(256) ^ (128 if signed else 0)].astype(np.int64)
         good, a, b, add = fit_lines(values, (int(info.min), int(info.max)), fma)
-        return cls(good[place], a[place], b[place], add, NAMES[tables.dtype], bool(signed))
+        return cls(good[place], a[place], b[place], add, TYPES[tables.dtype], bool(signed))
 
     def runs(self) -> list[tuple[int, int, bool]]:
         """Neighbouring columns that have lines, or have not: first, end, whether."""
@@ -190,4 +188,4 @@ def _from(scalar: Kernel, column: int) -> Kernel:
 
 
 def _kernel(form: str, words: Any, arrays: dict[str, Array], out: str = "u8", signed: bool = False) -> Kernel:
-    return Kernel("point", form, out, signed, ("x", "y"), OWN[form], words, arrays)
+    return Kernel("point", form, out, signed, ("x", "y"), words, arrays)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.pool import MEAN, NARROW, POOL, SUM
+from qrun.native.emit.sizes import PIECE
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
-from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints, aligned
 from qrun.native.machine.operation import TILE_BYTES, Operand, Order, Planned, size
@@ -102,8 +102,8 @@ class _Pool(Planned):
         self.columns = self.channels * self.result.dtype.itemsize
 
     @abstractmethod
-    def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
-        """Form, names of the argument struct's words, and words and arrays of their own; for this many taps."""
+    def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        """Form, and words and arrays of their own; for this many taps."""
 
     @property
     def signed(self) -> bool:
@@ -121,7 +121,7 @@ class _Pool(Planned):
         width, vectors = self._panel()
         panel = width * max(vectors, 1)
         panels, last = -(-self.columns // panel), max(self.columns - panel, 0)
-        form, names, own, arrays = self._special(offsets.shape[1])
+        form, own, arrays = self._special(offsets.shape[1])
         table = aligned(offsets.shape, np.int32)
         table[...] = offsets
         pixels = self.taps.pixels
@@ -143,17 +143,17 @@ class _Pool(Planned):
         )
         name = self.engine.isa.name
         spec = KernelSpec(self.kind, name, width, vectors, unroll, form, _OUT[self.result.dtype], self.signed)
+        kernel = self.engine.kernels.get(spec)
         section = KernelCall(
-            spec, self.engine.kernels.get(spec), struct(names, words, arrays),
-            ((names.index("x*"), 0), (names.index("y*"), 1)), extents, words["tiles"],
+            spec, kernel, kernel.struct(words, arrays), ((kernel.word("x*"), 0), (kernel.word("y*"), 1)), extents, words["tiles"],
             channels=self.channels, keep=tuple(arrays.values()), why=self.why,
         )  # fmt: skip
         return (section,)
 
     def _panel(self) -> tuple[int, int]:
         """Bytes of a vector, and vectors of a panel; (16, 0) for fewer than 16 bytes."""
-        if self.columns < NARROW:
-            return NARROW, 0
+        if self.columns < PIECE:
+            return PIECE, 0
         widest = 4 * self.engine.isa.lanes
         fits = [
             (width, vectors)
@@ -190,8 +190,8 @@ class MaxPool(_Pool):
     def _padding(self) -> float:
         return -np.inf if self.result.dtype == np.float32 else int(np.iinfo(self.result.dtype).min)
 
-    def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
-        return "max", POOL, {}, {}
+    def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
+        return "max", {}, {}
 
 
 class SumPool(_Pool):
@@ -218,7 +218,7 @@ class SumPool(_Pool):
     def _padding(self) -> float:
         return self.x_zero
 
-    def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
+    def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
         form, constants, zero = self.means.form, self.means.constants, self.means.zero
         shift = -taps * (self.x_zero + 128 * self.signed)
         arrays = {"constants*": constants}
@@ -227,7 +227,6 @@ class SumPool(_Pool):
         scale = int(np.float64(self.means.scale).view(np.int64))
         return (
             form,
-            SUM,
             {"shift!": shift, "zero!": 0 if form == "table" else zero, "scale": scale, "table*": 0},
             arrays,
         )
@@ -266,10 +265,10 @@ class MeanPool(_Pool):
     def _padding(self) -> float:
         return self.x_zero
 
-    def _special(self, taps: int) -> tuple[str, tuple[str, ...], Mapping[str, int], Mapping[str, Array]]:
+    def _special(self, taps: int) -> tuple[str, Mapping[str, int], Mapping[str, Array]]:
         x_scale, y_scale, zero = (int(np.float32(v).view(np.int32)) for v in (*self.scales, np.float32(self.y_zero)))
         words = {"x_zero!": self.x_zero + 128 * self.signed, "scale!": x_scale, "divide!": y_scale, "zero!": zero}
-        return "ort", MEAN, words, {"constants*": self.divisors}
+        return "ort", words, {"constants*": self.divisors}
 
 
 def _unrolled(offsets: Ints, repeat: bool) -> tuple[int, Ints]:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.dense import ARGUMENTS
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import MAGIC_BITS, KernelSpec, constant_bytes
 from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.results import Results
-from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels
 from qrun.native.machine.memory import Ints, aligned
 from qrun.native.proof.fold import Folded, Int8s, int8_taps, wrapped
@@ -31,13 +30,12 @@ _GAIN = 0.6
 class RelocatableCall:
     """A kernel call, and what it takes to point it at operands that lie differently.
 
-    names: of the argument struct's words. taps, later: which of the layout's taps each tap of the kernel reads, and of
+    taps, later: which of the layout's taps each tap of the kernel reads, and of
            which row of those that share it.
     start, read: bytes from each offset to where it is read, and bytes read. itemsize: of results.
     """
 
     section: KernelCall
-    names: tuple[str, ...]
     taps: tuple[int, ...]
     read: int
     itemsize: int
@@ -56,7 +54,7 @@ class RelocatableCall:
         }  # fmt: skip
         arguments = section.arguments.copy()
         for name, value in words.items():
-            arguments[self.names.index(name)] = value
+            arguments[section.kernel.word(name)] = value
         written = layout.y_bytes((section.first + section.channels) * self.itemsize)
         return replace(
             section, arguments=arguments, extents=(layout.x_bytes(self.start + self.read), written),
@@ -122,7 +120,7 @@ class Product:
             }  # fmt: skip
             reads = taps, 4 * steps, (groups - 1) * self.layout.k
             work = Work(len(pick), macs, chunk)
-            parts.append(self.part(spec, ARGUMENTS, pick, {"weights*": packed}, words, work, reads))
+            parts.append(self.part(spec, pick, {"weights*": packed}, words, work, reads))
         return parts
 
     def _near_chunk(self, weights: int, panels: int, blocks: int) -> int:
@@ -155,7 +153,6 @@ class Product:
     def part(
         self,
         spec: KernelSpec,
-        names: Sequence[str],
         pick: Ints,
         arrays: Mapping[str, np.ndarray[Any, Any]],
         words: Mapping[str, int],
@@ -164,7 +161,7 @@ class Product:
     ) -> RelocatableCall:
         """A kernel call for the channels `pick` [panels, lanes], -1 for none.
 
-        names, arrays, words: of its argument struct, what is in it, but for what all kernels of products have.
+        arrays, words: what is in its argument struct, but for what all kernels of products have.
         reads: taps, bytes read at each, and how far beyond that the last group's channels lie.
         """
         layout, (taps, read, beyond) = self.layout, reads
@@ -179,13 +176,12 @@ class Product:
             "last_row": layout.rows - spec.rows, "blocks": blocks, "chunks": chunks, "chunk": chunk, "tiles": tiles,
             **steps, **words,
         }  # fmt: skip
-        section = self.section(spec, names, pick, arrays, known)
-        return RelocatableCall(section, tuple(names), tuple(taps), read + beyond, self.results.size)
+        section = self.section(spec, pick, arrays, known)
+        return RelocatableCall(section, tuple(taps), read + beyond, self.results.size)
 
     def section(
         self,
         spec: KernelSpec,
-        names: Sequence[str],
         pick: Ints,
         arrays: Mapping[str, np.ndarray[Any, Any]],
         words: Mapping[str, int],
@@ -193,7 +189,7 @@ class Product:
     ) -> KernelCall:
         """A call for the channels `pick` [panels, lanes], without operands; scratch: bytes that a calling thread brings.
 
-        names: of its argument struct's words; arrays, words: in it, but for what all products have; 0 for the others.
+        arrays, words: what is in its argument struct, but for what all products have; 0 for the others.
         """
         arrays = {
             **arrays, "bias*": self.bias(spec.form, pick), "constants*": self.results.constants(spec.form, pick),
@@ -202,13 +198,14 @@ class Product:
         if not (there[:-lanes].all() and there[-lanes:].any()):
             raise ValueError("a panel whose last vector is not the only one that is cut")
         mask = (1 << int(there[-lanes:].sum())) - 1
-        words = {**dict.fromkeys(names, 0), "mask": mask, "zero_point!": self.results.zero_point, **words}
+        kernel = self.kernels.get(spec)
+        words = {**dict.fromkeys(kernel.names, 0), "mask": mask, "zero_point!": self.results.zero_point, **words}
         first = int(pick[0, 0])
         return KernelCall(
             spec,
-            self.kernels.get(spec),
-            struct(names, words, arrays),
-            ((names.index("x*"), 0), (names.index("y*"), 1)),
+            kernel,
+            kernel.struct(words, arrays),
+            ((kernel.word("x*"), 0), (kernel.word("y*"), 1)),
             (0, 0),
             words["tiles"],
             first,

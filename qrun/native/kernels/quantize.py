@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.quantize import IMAGE, NARROW, ROWS
+from qrun.native.emit.sizes import PIECE
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
-from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import aligned
 from qrun.native.machine.operation import TILE_BYTES, Operand, Operation, Order, Planned, size
@@ -89,12 +89,12 @@ class _Elementwise(Planned):
             (grid.rows - 1) * grid.steps[0] + read * x.dtype.itemsize,
             (grid.rows - 1) * grid.steps[1] + grid.columns * y.dtype.itemsize,
         )
-        codes, names = x if kind == "dequantize" else y, ROWS
+        codes = x if kind == "dequantize" else y
         signed = codes.dtype == np.int8
         spec = KernelSpec(kind, self.engine.isa.name, *block, 1, form, _CODES[codes.dtype], bool(signed))
-        pointers = ((names.index("x*"), 0), (names.index("y*"), 1))
         kernel = self.engine.kernels.get(spec)
-        arguments = struct(names, words, arrays)
+        pointers = ((kernel.word("x*"), 0), (kernel.word("y*"), 1))
+        arguments = kernel.struct(words, arrays)
         return KernelCall(
             spec, kernel, arguments, pointers, extents, words["tiles"], channels=grid.columns if self.axis is not None
             else 1, keep=(constants,), why=self.why,
@@ -137,7 +137,7 @@ class Quantize(_Elementwise):
             self.constants = np.asarray(fields, np.float32)
         else:
             self.form, columns = "div-axis", self.operands[0].shape[axis]
-            self.constants = aligned((4, max(columns, NARROW)), np.float32, 1)
+            self.constants = aligned((4, max(columns, PIECE)), np.float32, 1)
             self.constants[:, :columns] = [*fields, zero]
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -153,7 +153,7 @@ class Quantize(_Elementwise):
         """For images of one to four planes: channels-last, perhaps with a border."""
         shape = operand.shape
         fits = order == "channels" and len(shape) in (3, 4) and shape == self.result.shape
-        if not fits or self.axis is not None or shape[1] not in (1, 2, 3, 4) or shape[-1] < NARROW:
+        if not fits or self.axis is not None or shape[1] not in (1, 2, 3, 4) or shape[-1] < PIECE:
             return None
         return QuantizeImage(self, operand)
 
@@ -196,14 +196,15 @@ class QuantizeImage(Planned):
             "y_image": y_image, "y_line": y_line, "lines": lines, "chunk": chunk, "chunks": chunks, "columns": width,
             "last": width - block, "tiles": images * chunks, "fields": 0, "zero!": int(self.plain.zero_point),
         }  # fmt: skip
-        constants, names = self.plain.constants, IMAGE
+        constants = self.plain.constants
         out = _EIGHT[y.dtype]
         spec = KernelSpec("quantize_image", engine.isa.name, block, planes, 1, self.plain.form, out, out == "s8")
         written = start + (images - 1) * y_image + (lines - 1) * y_line + width * planes
+        kernel = engine.kernels.get(spec)
         return (
             KernelCall(
-                spec, engine.kernels.get(spec), struct(names, words, {"constants*": constants}),
-                ((names.index("x*"), 0), (names.index("y*"), 1)), (images * planes * plane, written),
+                spec, kernel, kernel.struct(words, {"constants*": constants}),
+                ((kernel.word("x*"), 0), (kernel.word("y*"), 1)), (images * planes * plane, written),
                 words["tiles"], channels=planes, keep=(constants,), why=self.plain.why,
             ),
         )  # fmt: skip
@@ -269,6 +270,6 @@ def _fma(a: Array, b: np.float32, c: Array) -> Array:
 
 def _block(columns: int, widest: int) -> tuple[int, int]:
     """Elements at a time, and 1, or 0 where 16 are more than there are."""
-    if columns < NARROW:
-        return NARROW, 0
+    if columns < PIECE:
+        return PIECE, 0
     return next(n for n in (64, 32, 16) if n <= min(columns, widest)), 1

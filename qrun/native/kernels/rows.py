@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.bytes import PIECE
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.rows import masks, struct_names, widest
+from qrun.native.emit.sizes import PIECE, masks, widest
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import aligned
 from qrun.native.machine.operation import share, size
 
 Array = np.ndarray[Any, Any]
 
+TYPES = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
+"""What specifications call the types of codes."""
 SINGLE = ("table", "tables")
 """The forms that look up one element after the other: in one table, and in a table for each column."""
 _TABLES = 128
@@ -79,14 +80,13 @@ class RowGrid:
 
 @frozen
 class Kernel:
-    """A kernel of this module with its constants: own, words by name; arrays, those that words point to."""
+    """A kernel of this module with its constants: words by name; arrays, those that words point to."""
 
     kind: str
     form: str
     out: str
     signed: bool
     operands: tuple[str, ...]
-    own: tuple[str, ...]
     words: Mapping[str, int]
     arrays: Mapping[str, Array]
 
@@ -100,7 +100,7 @@ class Kernel:
         """
         pieces = 0 if self.form in SINGLE else grid.pieces(engine.isa)
         spec = KernelSpec(self.kind, engine.isa.name, 1, pieces, 1, self.form, self.out, self.signed)
-        names = struct_names(self.operands, self.own)
+        kernel = engine.kernels.get(spec)
         width = PIECE * pieces or 1
         whole = grid.columns >= width
         part, chunk = _tiles(grid, width, engine.threads, self.form == SINGLE[1])
@@ -117,8 +117,8 @@ class Kernel:
             extents[place] = extent
         return KernelCall(
             spec,
-            engine.kernels.get(spec),
-            struct(names, words, self.arrays),
+            kernel,
+            kernel.struct(words, self.arrays),
             tuple(enumerate(places)),
             tuple(extents),
             int(words["tiles"]),

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.softmax import NAMES, WEIGHT
+from qrun.native.emit.softmax import WEIGHT
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.point import table_forms
 from qrun.native.kernels.rows import packed
-from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
 
@@ -76,10 +76,11 @@ class Softmax(Planned):
             "reach!": int(np.float32(4 * 2.0**-24 + length / WEIGHT).view(np.int32)),
         }  # fmt: skip
         arrays = dict(zip(("weights*", "levels*", "certain*"), self.constants, strict=True)) | self._singles()
-        pointers = tuple((NAMES.index(name), place) for place, name in enumerate(("x*", "y*")))
+        kernel = self.engine.kernels.get(spec)
+        pointers = tuple((kernel.word(name), place) for place, name in enumerate(("x*", "y*")))
         return (
             KernelCall(
-                spec, self.engine.kernels.get(spec), struct(NAMES, words, arrays), pointers, (rows * length,) * 2,
+                spec, kernel, kernel.struct(words, arrays), pointers, (rows * length,) * 2,
                 words["tiles"], channels=1, keep=tuple(arrays.values()), decides=False,
             ),
         )  # fmt: skip

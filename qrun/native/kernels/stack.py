@@ -64,7 +64,7 @@ class StackPart:
     lane: int
 
     @classmethod
-    def of(cls, section: KernelCall, names: Sequence[str], first: tuple[int, int], packs: bool) -> StackPart:
+    def of(cls, section: KernelCall, first: tuple[int, int], packs: bool) -> StackPart:
         """first: the byte of all packed weights where its own begin, if it `packs`, and its first lane.
 
         Raises Declined if packed weights lie otherwise.
@@ -72,12 +72,13 @@ class StackPart:
         arguments, pointers = section.arguments.copy(), section.pointers
         if packs and section.spec.kind != "dense":
             raise Declined(f"no {section.spec.kind} kernels for weights that are not constant")
-        weights, bias = (names.index(name) for name in ("weights*", "bias*"))
+        weights, bias = (section.kernel.word(name) for name in ("weights*", "bias*"))
         packed, start = (_held(section, arguments[word]) for word in (weights, bias))
         panels = Panels(section.first, 0, 0, 0, first[0])
         if packs:
             panels = Panels(section.first, packed.shape[0], packed.shape[2], packed.shape[3], first[0])
-        last = int(arguments[names.index("last_channel")]) if "last_channel" in names else start.size
+        panelled = "last_channel" in section.kernel.names
+        last = int(arguments[section.kernel.word("last_channel")]) if panelled else start.size
         lanes = np.minimum(np.arange(len(start)) * start.shape[1], last)[:, None] + np.arange(start.shape[1])
         columns = np.where(lanes < section.channels, section.first + lanes, -1).reshape(-1)
         for word, operand in ((bias, BIAS), (weights, WEIGHTS))[: 1 + packs]:

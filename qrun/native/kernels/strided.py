@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.native.emit.sizes import OUTER
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.emit.strided import BLOCKS, ELEMENTS, OUTER, RUNS
 from qrun.native.errors import Declined
-from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import aligned
 from qrun.native.machine.operation import TILE_BYTES, share
@@ -215,7 +215,6 @@ def _dense(outer: tuple[CopyAxis, ...], i: CopyAxis, j: CopyAxis, columns: int, 
 def _section(
     engine: Engine, call: _Call, axes: list[CopyAxis], starts: tuple[int, int], itemsize: int, source: Array | None
 ) -> KernelCall:
-    names = {"runs": RUNS, "elements": ELEMENTS, "blocks": BLOCKS}[call.kind]
     chunk = call.count
     if engine.threads > 1 or (call.kind == "blocks" and call.count * call.each > 4 * _UNIT):
         work = TILE_BYTES if engine.threads > 1 else _UNIT
@@ -234,9 +233,10 @@ def _section(
     rows, vectors, unroll = call.block
     spec = KernelSpec(call.kind, engine.isa.name, rows, vectors, unroll, call.form, "bytes", False)
     arrays = {} if source is None else {"x*": source}
-    x = () if source is not None else ((names.index("x*"), 0),)
+    kernel = engine.kernels.get(spec)
+    x = () if source is not None else ((kernel.word("x*"), 0),)
     return KernelCall(
-        spec, engine.kernels.get(spec), struct(names, words, arrays), (*x, (names.index("y*"), 1)),
+        spec, kernel, kernel.struct(words, arrays), (*x, (kernel.word("y*"), 1)),
         (0 if source is not None else extents[0], extents[1]), words["tiles"], keep=tuple(arrays.values()),
     )  # fmt: skip
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.prepare import PREPARE, SOURCES
+from qrun.native.emit.prepare import SOURCES
 from qrun.native.emit.spec import TAIL, KernelSpec, constant_bytes
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv, Gemm
-from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.memory import address, aligned
 from qrun.native.machine.operation import Operand, Operation, Order, Planned
 from qrun.native.proof.fold import wrapped
@@ -73,7 +73,7 @@ class SumsPlan:
 
     def _held(self, part: Any, name: str) -> Array:
         """The array that a word of the call's struct points to."""
-        start = int(part.section.arguments[part.names.index(name)])
+        start = int(part.section.arguments[part.section.kernel.word(name)])
         return next(array for array in part.section.keep if address(array) == start)
 
     def prepare(self, number: int) -> KernelCall:
@@ -90,8 +90,9 @@ class SumsPlan:
         spec = KernelSpec(
             "prepare", isa.name, 1, vectors, 1, tail.form, "f32", self.zero.dtype == np.int8, operands=kinds
         )
+        kernel = kernels.get(spec)
         words = {
-            **dict.fromkeys(PREPARE, 0), "starts*": place.starts, "constants*": place.constants, "padding*": self.padding,
+            **dict.fromkeys(kernel.names, 0), "starts*": place.starts, "constants*": place.constants, "padding*": self.padding,
             "fill": 0 if number else self.fill, "tiles": pick.size // (vectors * isa.lanes),
             "low!": tail.limits[0], "high!": tail.limits[1],
         }  # fmt: skip
@@ -100,25 +101,25 @@ class SumsPlan:
         pointers = [*enumerate(names), *((result, name) for name in ("starts*", "constants*", "padding*"))]
         sizes = (int(np.prod(operand.shape, dtype=np.int64)) * 4 for operand in tail.operands)
         return KernelCall(
-            spec, kernels.get(spec), struct(PREPARE, words, arrays),
-            tuple((PREPARE.index(name), operand) for operand, name in pointers),
+            spec, kernel, kernel.struct(words, arrays),
+            tuple((kernel.word(name), operand) for operand, name in pointers),
             (1, *sizes, self.prepared.shape[0]), words["tiles"], keep=tuple(arrays.values()),
         )  # fmt: skip
 
     def calls(self, x: int, y: int) -> tuple[KernelCall, ...]:
         """The product's kernel calls on activations, what is prepared, and results, rows so many bytes apart."""
         return tuple(
-            self._call(section, part.names, place)
-            for section, part, place in zip(self.product.sections((x, y)), self.parts, self.places, strict=False)
+            self._call(section, place)
+            for section, place in zip(self.product.sections((x, y)), self.places, strict=False)
         )
 
-    def _call(self, section: KernelCall, names: Sequence[str], place: _Place) -> KernelCall:
+    def _call(self, section: KernelCall, place: _Place) -> KernelCall:
         arguments, spec = section.arguments.copy(), section.spec
         own = {"bias*": place.starts, "constants*": place.constants, "padding*": self.padding}
         for name, start in own.items():
-            arguments[names.index(name)] = start
+            arguments[section.kernel.word(name)] = start
         pointers = [(word, 2 * operand) for word, operand in section.pointers]
-        pointers += [(names.index(name), 1) for name in own]
+        pointers += [(section.kernel.word(name), 1) for name in own]
         if self.tail.steps:
             spec = replace(spec, form=self.tail.form, out="f32")
         return replace(

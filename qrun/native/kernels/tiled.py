@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.amx import ARGUMENTS, STEP, TILE, groups, scratch_bytes
+from qrun.native.emit.amx import STEP, TILE, groups, scratch_bytes
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.layout import Layout, Window
 from qrun.native.kernels.product import FAR_WEIGHTS, Product, lanes_of
@@ -53,7 +53,6 @@ class TiledPart:
     tiles: Tiles
     itemsize: int
     x_start: int = 0
-    names: tuple[str, ...] = ARGUMENTS
 
     def of_group(self, group: int, inputs: int, outputs: int) -> TiledPart:
         """The same for the channels of a group, of which each has so many."""
@@ -62,7 +61,7 @@ class TiledPart:
 
     def placed(self, layout: Layout) -> KernelCall:
         """The call on activations and results that lie as `layout` says; constants are shared."""
-        section, names, made = self.section, self.names, self.tiles.tables(layout.pixel)
+        section, made = self.section, self.tiles.tables(layout.pixel)
         words = {
             "x*": self.x_start, "y*": section.first * self.itemsize,
             "x_image": layout.x_image, "y_image": layout.y_image, "y_row": layout.y_row, "line": made.line,
@@ -70,9 +69,9 @@ class TiledPart:
         arrays = {"places*": made.places, "targets*": made.targets, "gather*": made.gather}
         arguments = section.arguments.copy()
         for name, value in words.items():
-            arguments[names.index(name)] = value
+            arguments[section.kernel.word(name)] = value
         for name, array in arrays.items():
-            arguments[names.index(name)] = array.ctypes.data
+            arguments[section.kernel.word(name)] = array.ctypes.data
         read = self.x_start + (layout.images - 1) * layout.x_image + made.read if made.read else 0
         written = layout.y_bytes((section.first + section.channels) * self.itemsize)
         keep = (*section.keep, *arrays.values())
@@ -142,7 +141,7 @@ def _part(
         "padding*": aligned(max(made.piece, 1), product.x_zero.dtype, int(product.x_zero)),
     }
     scratch = -(-scratch_bytes(spec, made.copy) // STEP) * STEP
-    section = product.section(spec, ARGUMENTS, pick, arrays, known, scratch)
+    section = product.section(spec, pick, arrays, known, scratch)
     return TiledPart(section, tiles, results.size)
 
 

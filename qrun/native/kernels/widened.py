@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.copied import ARGUMENTS, PIECE, STEP
+from qrun.native.emit.copied import PIECE, STEP
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.blocked import Blocked, Run
@@ -38,7 +38,7 @@ def widened(product: Product, groups: int, run: Run) -> RelocatableCall:
     plan = Blocked(product, groups, run, rows, tuple(range(taps)), depth, max(depth, PIECE), block, _NEAR)
     spec = KernelSpec("widened", product.isa.name, rows, run[1], 1, run[3], product.results.out, product.signed)
     arrays = {"weights*": _packed(folded.centred, plan)}
-    return plan.part(spec, ARGUMENTS, arrays, {}, plan.cut()[0] * block + _SIZE * PIECE)
+    return plan.part(spec, arrays, {}, plan.cut()[0] * block + _SIZE * PIECE)
 
 
 def _packed(weights: Array, plan: Blocked) -> Array:

@@ -22,7 +22,7 @@ _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int6
 class Rechecker(ABC):
     """What makes, at an address, results that a kernel does not decide. It must live as long as kernels that call it.
 
-    A kernel that comes back without a result puts a mark into its struct (runner.DOUBT); then `failure` tells why.
+    A kernel that comes back without a result puts a mark into its struct (emit/sizes.py DOUBT); then `failure` tells why.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class KernelCall:
     """A kernel call, complete but for the addresses of the operation's operands.
 
     arguments: int64 struct; its last word, COUNTER bytes from the start, is the tile counter of a run. A kernel that
-               cannot decide a result puts 1 into the word before it (runner.DOUBT).
+               cannot decide a result puts 1 into the word before it (emit/sizes.py DOUBT).
     pointers:  (word, operand): the operand's address is to be added to that word, which holds an offset.
     extents:   for each operand, how many bytes from its start the kernel may touch (0 if it does not use it).
     tiles:     how often threads can share the work.
@@ -153,7 +153,13 @@ def scratch(nbytes: int) -> int:
 
 
 def struct(names: Sequence[str], words: Mapping[str, int], arrays: Mapping[str, np.ndarray[Any, Any]]) -> Ints:
-    """An argument struct: a word for each name, the address of an array where the name is one's."""
+    """An argument struct: a word for each name, the address of an array where the name is one's.
+
+    Names of words that are read as int32 end with a mark (!), which `words` may leave out.
+    """
     filled = np.zeros(WORDS, np.int64)
-    filled[: len(names)] = [arrays[n].__array_interface__["data"][0] if n in arrays else words[n] for n in names]
+    filled[: len(names)] = [
+        arrays[n].__array_interface__["data"][0] if n in arrays else words[n if n in words else n.rstrip("!")]
+        for n in names
+    ]
     return filled

@@ -7,7 +7,7 @@ import ctypes
 import platform
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -15,16 +15,43 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qrun.declare.frozen import frozen
 from qrun.native.emit.isa import ISAS, Isa, host_architecture
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.machine import image
 from qrun.native.machine.cache import ObjectCache, digest
+from qrun.native.machine.call import struct
+from qrun.native.machine.memory import Ints
 
-_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
+_KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
 _FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
+
+
+Emitted = tuple[str, tuple[str, ...]]
+"""LLVM IR, and the names of the argument struct's words."""
+
+
+class CompiledKernel(_KERNEL):  # type: ignore[misc]
+    """A kernel as a ctypes function (argument struct, tile counter, memory of the thread) -> tiles done, without the GIL.
+
+    names: of its struct's int64 words, as its emitter explains them; those that end with * are addresses. They are kept
+           with the code, so that who fills the struct of a kernel from the cache imports no emitter.
+    """
+
+    _flags_, _restype_, _argtypes_ = _KERNEL._flags_, _KERNEL._restype_, _KERNEL._argtypes_
+    names: tuple[str, ...]
+
+    def struct(self, words: Mapping[str, int], arrays: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Ints:
+        """A struct with these words, and addresses of arrays, by name; KeyError if one is missing."""
+        return struct(self.names, words, arrays or {})
+
+    def word(self, name: str) -> int:
+        """The number of a word."""
+        return self.names.index(name)
 
 
 @frozen
@@ -50,16 +77,13 @@ class Kernels:
     cache: ObjectCache = field(default_factory=lambda: ObjectCache(None))
     compiled: int = 0
     loaded: int = 0
-    _ready: dict[KernelSpec, Any] = field(default_factory=dict)
+    _ready: dict[KernelSpec, CompiledKernel] = field(default_factory=dict)
     _runner: Runner | None = None
     _engines: list[Any] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def get(self, spec: KernelSpec) -> Any:
-        """The kernel as a ctypes function (argument struct, tile counter, memory of the thread) -> tiles done.
-
-        It runs without the GIL. Most kernels take no memory of the calling thread, and do not look at the third argument.
-        """
+    def get(self, spec: KernelSpec) -> CompiledKernel:
+        """The kernel. Most take no memory of the calling thread, and do not look at the third argument."""
         with self._lock:
             kernel = self._ready.get(spec)
             if kernel is None:
@@ -70,49 +94,69 @@ class Kernels:
         """The functions that walk a program."""
         with self._lock:
             if self._runner is None:
-                engine = self._load("runner", isa, lambda: _runner_text(isa))
+                engine, _ = self._load("runner", isa, lambda: (_runner_text(isa), ()))
                 lead, follow = (engine.get_function_address(name) for name in ("lead", "follow"))
                 self._runner = Runner(_LEAD(lead), _FOLLOW(follow))
             return self._runner
 
-    def _make(self, spec: KernelSpec) -> Any:
+    def _make(self, spec: KernelSpec) -> CompiledKernel:
         isa = next(isa for isa in ISAS if isa.name == spec.isa)
-        engine = self._load(spec.key(), isa, lambda: kernel_text(spec))
-        return _KERNEL(engine.get_function_address("kernel"))
+        engine, names = self._load(spec.key(), isa, lambda: emitted(spec))
+        kernel = CompiledKernel(engine.get_function_address("kernel"))
+        kernel.names = names
+        return kernel
 
-    def _load(self, name: str, isa: Isa, text: Callable[[], str]) -> Any:
+    def _load(self, name: str, isa: Isa, emit: Callable[[], Emitted]) -> tuple[Any, tuple[str, ...]]:
+        """What holds the code, and the names that came with it."""
         key = f"{_version()} {isa.cpu} {isa.features} {name}"
-        code = self._load_image(key, isa, text) if image.USABLE else None
+        code, names = self._load_image(key, isa, emit) if image.USABLE else (None, ())
         if code is None:
-            body = self._kept(key, ".o", lambda: compile_object(text(), isa))
+            names, body = self._kept(key, ".o", emit, lambda text: compile_object(text, isa))
             code = load_object(body, isa)
         self._engines.append(code)
-        return code
+        return code, names
 
-    def _load_image(self, key: str, isa: Isa, text: Callable[[], str]) -> image.Image | None:
+    def _load_image(
+        self, key: str, isa: Isa, emit: Callable[[], Emitted]
+    ) -> tuple[image.Image | None, tuple[str, ...]]:
         """An image, which takes no LLVM if it comes from the cache; None if the kernel cannot be one."""
-        body = self._kept(key, ".image", lambda: image.image_of(compile_object(text(), isa, flat=True)) or b"")
-        with contextlib.suppress(OSError):
-            return image.Image(body) if body else None
-        return None
 
-    def _kept(self, key: str, suffix: str, make: Callable[[], bytes]) -> bytes:
-        body = self.cache.load(key, suffix)
-        if body is None:
-            body = make()
-            self.cache.save(key, body, suffix)
+        def made(text: str) -> bytes:
+            return image.image_of(compile_object(text, isa, flat=True)) or b""
+
+        names, body = self._kept(key, ".image", emit, made)
+        with contextlib.suppress(OSError):
+            return image.Image(body) if body else None, names
+        return None, ()
+
+    def _kept(
+        self, key: str, suffix: str, emit: Callable[[], Emitted], make: Callable[[str], bytes]
+    ) -> tuple[tuple[str, ...], bytes]:
+        """Names and code; an entry of the cache is a line of names before the code."""
+        entry = self.cache.load(key, suffix)
+        if entry is None:
+            text, names = emit()
+            entry = " ".join(names).encode() + b"\n" + make(text)
+            self.cache.save(key, entry, suffix)
             self.compiled += 1
         else:
             self.loaded += 1
-        return body
+        head, _, body = entry.partition(b"\n")
+        return tuple(head.decode().split()), body
+
+
+def emitted(spec: KernelSpec) -> Emitted:
+    """What the emitter of this kind writes."""
+    from qrun.native.emit.kernel import emitters
+
+    isa = next(isa for isa in ISAS if isa.name == spec.isa)
+    emitter = emitters()[spec.kind](spec, isa)
+    return emitter.text(), tuple(emitter.names)
 
 
 def kernel_text(spec: KernelSpec) -> str:
     """The LLVM IR of a kernel."""
-    from qrun.native.emit.kernel import emitters
-
-    isa = next(isa for isa in ISAS if isa.name == spec.isa)
-    return emitters()[spec.kind](spec, isa).text()
+    return emitted(spec)[0]
 
 
 def _runner_text(isa: Isa) -> str:

@@ -8,11 +8,11 @@ from importlib import resources
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.bounds import BOUNDS, VECTORS
 from qrun.native.emit.isa import Isa, host_architecture
+from qrun.native.emit.sizes import BOUND_VECTORS
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.machine.cache import digest
-from qrun.native.machine.call import invoke, struct
+from qrun.native.machine.call import invoke
 from qrun.native.machine.compile import Kernels
 from qrun.native.machine.memory import Ints
 from qrun.native.proof.epilogue import Guess, Proven, Target, prove
@@ -32,15 +32,15 @@ class Bounds:
         return cls(kernels, isa) if isa.architecture == host_architecture() else None
 
     def __call__(self, inverse: Floats, halves: Floats, weights: Floats) -> Floats:
-        rows = VECTORS * max(self.isa.lanes // 2, 2)
+        rows = BOUND_VECTORS * max(self.isa.lanes // 2, 2)
         tiles = -(-len(inverse) // rows)
         room = np.empty((3, tiles * rows))
         room[0, : len(inverse)] = inverse
         room[0, len(inverse) :] = 1
         arrays = {"inverse*": room[0], "low*": room[1], "high*": room[2], "halves*": halves, "weights*": weights}
         words = {"split": int(np.count_nonzero(halves < 0)), "steps": len(halves), "tiles": tiles}
-        kernel = self.kernels.get(KernelSpec("bounds", self.isa.name, rows, VECTORS, 1, "i32", "i32", False))
-        arguments = struct(BOUNDS, words, arrays)
+        kernel = self.kernels.get(KernelSpec("bounds", self.isa.name, rows, BOUND_VECTORS, 1, "i32", "i32", False))
+        arguments = kernel.struct(words, arrays)
         invoke(kernel, arguments.ctypes.data, 0)
         return room[1:, : len(inverse)]
 
