@@ -6,11 +6,60 @@ import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+NAMES = {
+    "QR000": "usage",
+    "QR001": "missing-input",
+    "QR002": "unknown-input",
+    "QR003": "input-mismatch",
+    "QR004": "no-such-file",
+    "QR005": "bad-option",
+    "QR006": "unknown-tensor",
+    "QR007": "input-file",
+    "QR008": "cannot-write",
+    "QR009": "config",
+    "QR010": "memory-limit",
+    "QR011": "backend-failed",
+    "QR012": "backend-missing",
+    "QR013": "backend-refused",
+    "QR014": "native-unavailable",
+    "QR015": "backend-crashed",
+    "QR101": "not-a-model",
+    "QR102": "invalid-graph",
+    "QR103": "bad-tensor",
+    "QR104": "external-data",
+    "QR105": "unknown-domain",
+    "QR106": "opset",
+    "QR107": "function",
+    "QR201": "unsupported-op",
+    "QR202": "node-refused",
+    "QR203": "type-not-allowed",
+    "QR204": "bad-attribute",
+    "QR205": "input-count",
+    "QR206": "kernel-too-large",
+    "QR207": "group-mismatch",
+    "QR208": "shape-mismatch",
+    "QR209": "index-range",
+    "QR210": "node-failed",
+    "QR214": "kernel-shape",
+    "QR215": "pads-and-auto-pad",
+    "QR216": "window-attribute",
+    "QR301": "scale-shape",
+    "QR302": "zero-point-shape",
+    "QR303": "zero-point-type",
+    "QR305": "bias-shape",
+    "QR501": "output-differs",
+    "QR502": "vector-form",
+    "QR503": "missing-file",
+    "QR504": "extra-file",
+    "QR505": "not-replayed",
+}
+"""The name of each code that is no rule's, or that errors share with a rule: its own name then."""
+
 
 class QrunError(Exception):
     """Base of all errors qrun raises on purpose.
 
-    code, name:  stable identifier and readable name, e.g. ``QR003`` and ``input-mismatch``.
+    code, name:  stable identifier and readable name, e.g. ``QR003`` and ``input-mismatch``, the code's in NAMES.
     message:     one sentence with the user's own words in it.
     where:       places from outer to inner: file, node, tensor.
     facts:       (label, value) pairs, at most about four.
@@ -23,9 +72,9 @@ class QrunError(Exception):
     def __init__(
         self,
         code: str,
-        name: str,
         message: str,
         *,
+        name: str = "",
         where: Sequence[str] = (),
         facts: Sequence[tuple[str, str]] = (),
         why: str = "",
@@ -33,7 +82,7 @@ class QrunError(Exception):
     ) -> None:
         super().__init__(message)
         self.code = code
-        self.name = name
+        self.name = name or NAMES.get(code, code)
         self.message = message
         self.where = tuple(where)
         self.facts = tuple(facts)
@@ -106,10 +155,9 @@ class OperatorError(RunError):
         why: str = "",
         fix: str = "",
         code: str = "QR202",
-        name: str = "node-refused",
     ) -> None:
         facts = [(label, value) for label, value in (("expected", expected), ("got", got)) if value]
-        super().__init__(code, name, message, facts=facts, why=why, fixes=[fix] if fix else [])
+        super().__init__(code, message, facts=facts, why=why, fixes=[fix] if fix else [])
         self.param = param
 
 

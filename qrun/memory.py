@@ -209,7 +209,6 @@ def over_limit(
         enough = f"--max-memory {_rounded_up(max(needed, least))} if this is meant, or smaller inputs"
     return MemoryLimitError(
         "QR010",
-        "memory-limit",
         "this run needs more memory than allowed",
         where=[what],
         facts=[

@@ -212,7 +212,7 @@ def test_every_error_ends_with_something_to_type() -> None:
     model, feeds = conv_model(grop=2)
     with pytest.raises(qrun.OperatorError, match=r"did you mean group\?"):
         qrun.Session(model).run(feeds)
-    assert qrun.RunError("QR210", "node-failed", "it failed").fixes == ("qrun explain QR210",)
+    assert qrun.RunError("QR210", "it failed").fixes == ("qrun explain QR210",)
 
 
 def test_an_output_has_the_declared_type() -> None:

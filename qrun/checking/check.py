@@ -107,7 +107,7 @@ def find_models(paths: Sequence[str]) -> list[Path]:
         if not os.path.exists(path):
             raise no_model(given)
         if not below:
-            raise CallError("QR004", "no-such-file", f"there is no .onnx file in {given!r} or below", where=[given],
+            raise CallError("QR004", f"there is no .onnx file in {given!r} or below", where=[given],
                             fixes=["name a folder that holds models, or the files themselves"])  # fmt: skip
         found |= dict.fromkeys(below)
     return list(found)

@@ -32,11 +32,11 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None) -> Mak
 
 def _check_peer(backend: str, arith: str) -> None:
     if arith != "exact":
-        raise CallError("QR005", "bad-option", "--arith is for qrun's own backends; another runtime has its own arithmetic",
+        raise CallError("QR005", "--arith is for qrun's own backends; another runtime has its own arithmetic",
                         facts=[("got", f"--arith {arith} --backend {backend}")], fixes=["leave one of them out"])  # fmt: skip
     if backend == "ort":
         from importlib.util import find_spec
 
         if find_spec("onnxruntime") is None:
-            raise UnsupportedError("QR012", "backend-missing", "--backend ort needs onnxruntime, which is not installed",
+            raise UnsupportedError("QR012", "--backend ort needs onnxruntime, which is not installed",
                                    fixes=["pip install 'onnx-qrun[ort]'"])  # fmt: skip

@@ -108,7 +108,7 @@ def vector_folders(model: Path, data: Sequence[Path] | None) -> list[Path]:
         why, _ = absent(str(folder))
         sets = [] if why else [folder] if any(folder.glob("*put_*.pb")) else _sets(folder)
         if not sets:
-            raise CallError("QR004", "no-such-file", f"{str(folder)!r} holds no vectors{why and f': {why}'}", where=[str(folder)],
+            raise CallError("QR004", f"{str(folder)!r} holds no vectors{why and f': {why}'}", where=[str(folder)],
                             facts=[("expected", "input_0.pb, output_0.pb ..., or folders test_data_set_* with them")],
                             fixes=["--data none checks without vectors"])  # fmt: skip
         found += sets

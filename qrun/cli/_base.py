@@ -223,4 +223,4 @@ def given(ctx: click.Context, name: str) -> bool:
 
 def contradiction(message: str, got: str, either: Sequence[str]) -> CallError:
     """Two options that do not go together."""
-    return CallError("QR005", "bad-option", message, facts=[("got", got)], fixes=[f"leave out {' or '.join(either)}"])
+    return CallError("QR005", message, facts=[("got", got)], fixes=[f"leave out {' or '.join(either)}"])

@@ -69,7 +69,6 @@ def _table(path: Path, required: bool) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError) as error:
         raise CallError(
             "QR009",
-            "config",
             f"cannot read {str(path)!r} as a TOML file",
             where=[str(path)],
             facts=[("got", str(getattr(error, "strerror", None) or error))],
@@ -159,7 +158,7 @@ def _usable(ctx: click.Context, option: Option, key: str, raw: Any, path: Path) 
 
 
 def _bad_value(key: str, what: str, facts: list[tuple[str, str]], path: Path) -> CallError:
-    return CallError("QR009", "config", f"{key} has {what}", where=[str(path), f"[tool.qrun] {key}"], facts=facts,
+    return CallError("QR009", f"{key} has {what}", where=[str(path), f"[tool.qrun] {key}"], facts=facts,
                      fixes=["--config none ignores the file"])  # fmt: skip
 
 
@@ -169,7 +168,6 @@ def _unknown(key: str, what: str, known: list[str], path: Path) -> CallError:
     why = "files to read or write are named on the command line only." if name in FORBIDDEN else ""
     return CallError(
         "QR009",
-        "config",
         f"[tool.qrun] has {key!r}, which is not {what} that can stand there",
         where=[str(path), f"[tool.qrun] {key}"],
         facts=[("known", ", ".join(known))],

@@ -147,7 +147,7 @@ def _session(
     from qrun.peers import Peer
 
     if options["arith"] != "exact":
-        raise CallError("QR005", "bad-option", "--arith is for qrun's own backends; another runtime has its own arithmetic",
+        raise CallError("QR005", "--arith is for qrun's own backends; another runtime has its own arithmetic",
                         facts=[("got", f"--arith {options['arith']} --backend {options['backend']}")],
                         fixes=["leave one of them out"])  # fmt: skip
     data = source if isinstance(source, bytes) else None

@@ -84,7 +84,7 @@ def _run(call: Call) -> int:
         finish()
         with _as_stderr_allows():
             _say("interrupted")
-        _print_json(call, QrunError("interrupted", "interrupted", "interrupted"), INTERRUPTED)
+        _print_json(call, QrunError("interrupted", "interrupted"), INTERRUPTED)
         return INTERRUPTED
     except BrokenPipeError:
         raise
@@ -144,7 +144,7 @@ def usage_error(call: Call, error: click.ClickException) -> CallError:
     command = context.command_path if context else f"qrun {call.command}"
     message, _, meant = " ".join(error.format_message().split()).partition("Did you mean ")
     fixes = [f"did you mean {meant.rstrip(')')}"] if meant else []
-    return CallError("QR000", "usage", message.rstrip(" ("), fixes=[*fixes, f"{command} -h"])
+    return CallError("QR000", message.rstrip(" ("), fixes=[*fixes, f"{command} -h"])
 
 
 def error_fields(error: QrunError) -> dict[str, object]:
@@ -169,7 +169,6 @@ def _print_json(call: Call, error: QrunError, code: int) -> None:
 def _out_of_memory(error: MemoryError | OSError) -> RunError:
     return RunError(
         "QR010",
-        "memory-limit",
         "the machine has no memory left for this run",
         facts=[("got", str(error) or "MemoryError")],
         fixes=["--shape with smaller sizes, or --max-memory SIZE to stop earlier"],
@@ -194,7 +193,7 @@ def _bug(call: Call, error: Exception) -> int:
         print_message(Screen.of(sys.stderr, call.color), "error", "", "internal", message, where=where, fixes=fixes)
         if call.verbose > 1:
             _traceback(error)
-    _print_json(call, QrunError("internal", "internal", message, where=where, fixes=fixes), BUG)
+    _print_json(call, QrunError("internal", message, where=where, fixes=fixes), BUG)
     return BUG
 
 
@@ -236,7 +235,7 @@ def _stdout_failed(error: OSError) -> int:
     _silence(sys.stdout)
     fixes = [REMEDIES[error.errno]] if error.errno in REMEDIES else []
     message = f"cannot write to stdout: {error.strerror or error}"
-    return _fail(Call(), CallError("QR008", "cannot-write", message, fixes=fixes))
+    return _fail(Call(), CallError("QR008", message, fixes=fixes))
 
 
 def _silence(stream: TextIO) -> None:

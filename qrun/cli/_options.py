@@ -122,9 +122,9 @@ def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:
     if model != "-":
         return os.fspath(model)
     if "-" in inputs or any(spec.endswith("=-") for spec in inputs):
-        raise CallError("QR005", "bad-option", "only one - may read stdin", facts=[("got", "MODEL - and -i -")],
+        raise CallError("QR005", "only one - may read stdin", facts=[("got", "MODEL - and -i -")],
                         fixes=["write one of them to a file first"])  # fmt: skip
     if sys.stdin is None or sys.stdin.isatty():
-        raise CallError("QR005", "bad-option", "- reads the model from stdin, but stdin is a terminal",
+        raise CallError("QR005", "- reads the model from stdin, but stdin is a terminal",
                         fixes=["qrun - < model.onnx"])  # fmt: skip
     return sys.stdin.buffer.read()

@@ -119,7 +119,7 @@ def _kind(options: Mapping[str, Any]) -> str:
         return "recorded"
     if not second and not os.path.exists(b):
         why, fix = absent(b)
-        raise CallError("QR004", "no-such-file", f"cannot read {b!r} as a model, file or record: {why}", where=[b],
+        raise CallError("QR004", f"cannot read {b!r} as a model, file or record: {why}", where=[b],
                         fixes=[fix or f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} makes a record"])  # fmt: skip
     _refuse(options, ("against", "arith", "isolate"))
     return "models"
@@ -137,7 +137,7 @@ def _refuse(options: Mapping[str, Any], names: tuple[str, ...]) -> None:
 
 
 def _unfit(message: str, expected: str, got: str, fix: str = "qrun compare -h") -> CallError:
-    return CallError("QR005", "bad-option", message, facts=[("expected", expected), ("got", got)], fixes=[fix])
+    return CallError("QR005", message, facts=[("expected", expected), ("got", got)], fixes=[fix])
 
 
 def _model(options: Mapping[str, Any]) -> tuple[Model, bytes | None]:

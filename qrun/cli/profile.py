@@ -102,10 +102,9 @@ def measured(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileRepor
 def _check(options: Mapping[str, Any]) -> None:
     if options["against"] and options["backend"] not in OWN:
         raise CallError(
-            "QR005", "bad-option", f"--against compares qrun with {options['against']}, not another runtime",
+            "QR005", f"--against compares qrun with {options['against']}, not another runtime",
             facts=[("got", f"--backend {options['backend']} --against {options['against']}")],
-            fixes=["leave one of them out"],
-        )  # fmt: skip
+            fixes=["leave one of them out"])  # fmt: skip
 
 
 def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profile, Profile | None]:

@@ -59,7 +59,7 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     elif len(saved) == len(sources):
         documents = _read(sources, options)
     else:
-        raise CallError("QR005", "bad-option", "a page is made of one model, or of saved results",
+        raise CallError("QR005", "a page is made of one model, or of saved results",
                         facts=[("got", ", ".join(sources))], fixes=["make one page for each model"])  # fmt: skip
     argv = ["qrun", *ctx.ensure_object(Call).argv]
     _write(options["output"], page(page_fields(documents, argv, date)), out)
@@ -74,7 +74,7 @@ def _date() -> str:
     try:
         made = datetime.fromtimestamp(int(given), UTC) if given else datetime.now(UTC)
     except (ValueError, OverflowError, OSError):
-        raise CallError("QR005", "bad-option", "SOURCE_DATE_EPOCH is not a time", facts=[("expected", "seconds since 1970"),
+        raise CallError("QR005", "SOURCE_DATE_EPOCH is not a time", facts=[("expected", "seconds since 1970"),
                         ("got", given[:40])], fixes=["unset SOURCE_DATE_EPOCH"]) from None  # fmt: skip
     return made.date().isoformat()
 
@@ -199,7 +199,7 @@ def _write(target: str, text: str, out: Out) -> None:
     data = text.encode("utf-8")
     if target == "-":
         if sys.stdout is None:
-            raise CallError("QR008", "cannot-write", "cannot write to stdout: it is closed", fixes=["-o FILE"])
+            raise CallError("QR008", "cannot write to stdout: it is closed", fixes=["-o FILE"])
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

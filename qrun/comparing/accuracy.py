@@ -151,24 +151,24 @@ def accuracy(
 
 def _check(reference: Model, quantized: Model, feeds: Sequence[Mapping[str, Array]]) -> None:
     if not feeds:
-        raise CallError("QR001", "missing-input", "no inputs were given", fixes=["-i FILE, or --random"])
+        raise CallError("QR001", "no inputs were given", fixes=["-i FILE, or --random"])
     mine, theirs = ({v.name: v for v in m.inputs} for m in (reference, quantized))
     where = [reference.label, quantized.label]
     if mine.keys() != theirs.keys():
-        raise CallError("QR003", "input-mismatch", "the two models have inputs of different names", where=where,
+        raise CallError("QR003", "the two models have inputs of different names", where=where,
                         facts=[("first", ", ".join(mine) or "none"), ("second", ", ".join(theirs) or "none")],
                         fixes=["compare a model with one that was made of it, or rename the inputs"])  # fmt: skip
     for name, one in mine.items():
         other = theirs[name]
         if one.dtype != other.dtype or not _fit(one.shape, other.shape):
-            raise CallError("QR003", "input-mismatch", f"input {name!r} differs between the two models", where=where,
+            raise CallError("QR003", f"input {name!r} differs between the two models", where=where,
                             facts=[("first", str(one)), ("second", str(other))],
                             fixes=["compare models with inputs of one type and shape"])  # fmt: skip
     if len(reference.outputs) != len(quantized.outputs):
-        raise CallError("QR003", "output-mismatch", "the two models have different numbers of outputs", where=where,
+        raise CallError("QR003", "the two models have different numbers of outputs", where=where,
                         facts=[("first", ", ".join(v.name for v in reference.outputs)),
                                ("second", ", ".join(v.name for v in quantized.outputs))],
-                        fixes=["compare a model with one that was made of it"])  # fmt: skip
+                        fixes=["compare a model with one that was made of it"], name="output-mismatch")  # fmt: skip
 
 
 def _fed(model: Model, feeds: Sequence[Mapping[str, Array]]) -> tuple[TensorType, ...]:

@@ -123,9 +123,9 @@ class Rows:
 
     def _end(self, at: int, got: Array, want: Array, theirs: Mapping[str, Array], mine: Mapping[str, Array]) -> None:
         if got.shape != want.shape:
-            raise CallError("QR003", "output-mismatch", f"output {self.ends[at][0]!r} has another shape in the second model",
+            raise CallError("QR003", f"output {self.ends[at][0]!r} has another shape in the second model",
                             where=[self.a.model.label, self.b.model.label],
-                            facts=[("first", shape_text(want.shape)), ("second", shape_text(got.shape))])  # fmt: skip
+                            facts=[("first", shape_text(want.shape)), ("second", shape_text(got.shape))], name="output-mismatch")  # fmt: skip
         whole = integral(got.dtype)
         got, want, step = self._comparable(at, got, want, theirs, mine)
         self.counted[at] |= whole or step is not None

@@ -96,7 +96,7 @@ def kind(value: Any) -> str:
 
 
 def damaged(source: str, expected: str, got: str, fix: str = "write the file again") -> CallError:
-    return CallError("QR007", "input-file", f"{source} is not as qrun writes it", where=[source],
+    return CallError("QR007", f"{source} is not as qrun writes it", where=[source],
                      facts=[("expected", expected), ("got", got)], fixes=[fix])  # fmt: skip
 
 

@@ -179,6 +179,6 @@ def _json(value: Any) -> str:
 
 
 def _cannot(folder: Path, reason: str) -> CallError:
-    return CallError("QR008", "cannot-write", f"cannot write a record to {str(folder)!r}: {reason}", where=[str(folder)],
+    return CallError("QR008", f"cannot write a record to {str(folder)!r}: {reason}", where=[str(folder)],
                      facts=[("expected", "a new or empty directory, or an older record")],
                      fixes=["--record NEW_DIR"])  # fmt: skip

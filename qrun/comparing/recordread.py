@@ -35,7 +35,7 @@ def read_record(folder: Path) -> Record:
     """The record in a directory. Raises CallError if there is none, or it is damaged."""
     if not folder.is_dir() or not (folder / FILE).exists():
         got = "a directory without it" if folder.is_dir() else "a file" if folder.exists() else "nothing of that name"
-        raise CallError("QR004", "no-such-file", f"{str(folder)!r} is no record", where=[str(folder)],
+        raise CallError("QR004", f"{str(folder)!r} is no record", where=[str(folder)],
                         facts=[("expected", f"a directory with {FILE}"), ("got", got)], fixes=[HOW])  # fmt: skip
     _, item = read_document(folder / FILE, ("record",), HOW)
     model, where = item["model"], item["environment"]

@@ -114,7 +114,7 @@ def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
     """
     (kind, first), (other, second) = (read_document(path, KINDS, HOW) for path in (a, b))
     if kind != other:
-        raise CallError("QR005", "bad-option", f"a saved {kind} and a saved {other} cannot be compared",
+        raise CallError("QR005", f"a saved {kind} and a saved {other} cannot be compared",
                         where=[str(a), str(b)], facts=[("expected", "two profiles, two runs or two checks"),
                                                        ("got", f"{a}: {kind}, {b}: {other}")],
                         fixes=[f"qrun {kind} MODEL --json > OTHER.json makes a {kind} to compare {a} with"])  # fmt: skip

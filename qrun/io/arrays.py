@@ -36,13 +36,7 @@ FLOAT8_E5M2 = ("<f1", "|f1")
 def bad_file(source: str, got: str, expected: str = "", *, fix: str = "", why: str = "") -> CallError:
     facts = [(label, value) for label, value in (("expected", expected), ("got", got)) if value]
     return CallError(
-        "QR007",
-        "input-file",
-        f"cannot read an array from {source}",
-        where=[source],
-        facts=facts,
-        why=why,
-        fixes=[fix] if fix else [],
+        "QR007", f"cannot read an array from {source}", where=[source], facts=facts, why=why, fixes=[fix] if fix else []
     )
 
 
@@ -59,7 +53,7 @@ def no_such_file(path: Path | str, error: OSError | ValueError) -> CallError:
     near = get_close_matches(path.name, [name for name in beside if name != path.name], 1, 0.6)
     _, fix = absent(str(path))
     fixes = [fix or (f"did you mean {path.parent / near[0]}?" if near else "check the path")]
-    return CallError("QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes)
+    return CallError("QR004", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=fixes)
 
 
 def read_npy(path: Path, budget: Budget) -> Array:

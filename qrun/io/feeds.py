@@ -69,7 +69,6 @@ def unknown_input(model: Model, name: str, source: str) -> CallError:
     )
     return CallError(
         "QR002",
-        "unknown-input",
         f"the model has no input {name!r}",
         where=[model.label],
         facts=[("inputs", ", ".join(names[:12]) or "none")],
@@ -85,7 +84,6 @@ def missing_input(
     plural = f" and {len(missing) - 1} more were" if len(missing) > 1 else " was"
     return CallError(
         "QR001",
-        "missing-input",
         f"input {missing[0].name!r}{plural} not given",
         where=[model.label, f"input {missing[0].name}, {missing[0]}"],
         facts=[("given", given or "none"), ("missing", names)],
@@ -133,7 +131,6 @@ def _input_mismatch(model: Model, value: TensorType, array: Array, source: str, 
         fixes += type_fixes(array, value.dtype)
     return CallError(
         "QR003",
-        "input-mismatch",
         f"{source} does not fit input {value.name!r}",
         where=[model.label, f"input {value.name}"],
         facts=[("expected", problem.expected), ("got", describe(array))],

@@ -37,7 +37,7 @@ _NOTHING = (FileNotFoundError, NotADirectoryError)
 
 def cannot(target: str, reason: str, fix: str = "check the path") -> CallError:
     """The error of a file or folder that cannot be written."""
-    return CallError("QR008", "cannot-write", f"cannot write {target!r}: {reason}", where=[target], fixes=[fix])
+    return CallError("QR008", f"cannot write {target!r}: {reason}", where=[target], fixes=[fix])
 
 
 def failed(target: str, error: OSError | ValueError) -> CallError:

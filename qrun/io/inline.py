@@ -43,12 +43,10 @@ def _not_json(text: str, error: json.JSONDecodeError) -> CallError:
     ends = error.pos >= len(text.rstrip())
     return CallError(
         "QR005",
-        "bad-option",
         f"{cut(text)} is {'incomplete JSON' if ends else 'not JSON'}, and no file has that name",
         facts=[("expected", "a list such as [[1,2],[3,4]]"),
                ("got", "the end of the text inside the list" if ends else f"{cut(text[error.pos :], 20)!r}: {error.msg}")],
-        fixes=["close every bracket, and quote the list for the shell"] if ends else [],
-    )  # fmt: skip
+        fixes=["close every bracket, and quote the list for the shell"] if ends else [])  # fmt: skip
 
 
 def _too_deep() -> Any:
@@ -84,7 +82,6 @@ def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:
     except _Unfit as error:
         raise CallError(
             "QR003",
-            "input-mismatch",
             f"{cut(text)} does not fit input {value.name!r}",
             where=[model.label, f"input {value.name}"],
             facts=[("expected", str(value)), ("got", error.got)],

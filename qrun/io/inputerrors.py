@@ -16,7 +16,6 @@ IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 def twice(model: Model, name: str, first: str, second: str) -> CallError:
     return CallError(
         "QR005",
-        "bad-option",
         f"input {name!r} is given twice",
         where=[model.label, f"input {name}"],
         facts=[("first", first), ("second", second)],
@@ -27,7 +26,7 @@ def twice(model: Model, name: str, first: str, second: str) -> CallError:
 def no_file(model: Model, name: str, spec: str) -> CallError:
     """Of ``-i name=`` and ``-i ''``, which would read the current folder."""
     first = name or next((value.name for value in model.inputs), "")
-    return CallError("QR005", "bad-option", f"-i {spec or repr(spec)} names no file", where=[model.label],
+    return CallError("QR005", f"-i {spec or repr(spec)} names no file", where=[model.label],
                      facts=[("expected", "a file, a folder, -, or [1,2]"), ("got", "nothing")],
                      fixes=[f"-i {first}=FILE" if first else "leave out -i: the model has no inputs"])  # fmt: skip
 
@@ -74,7 +73,6 @@ def image(spec: str, value: TensorType | None) -> CallError:
     scale = " / 255" if "float" in dtype else ""
     return CallError(
         "QR007",
-        "input-file",
         f"{spec} is an image, and qrun does not guess its layout, size, mean and scale",
         where=[spec],
         facts=[

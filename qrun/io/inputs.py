@@ -155,11 +155,11 @@ class _Reader:
 
     def take_stdin(self) -> IO[bytes]:
         if self.stdin is None:
-            raise CallError("QR005", "bad-option", "only one - may read stdin", facts=[("got", "a second -")],
+            raise CallError("QR005", "only one - may read stdin", facts=[("got", "a second -")],
                             fixes=["write one of them to a file first"])  # fmt: skip
         stream, self.stdin = self.stdin, None
         if stream.isatty():
-            raise CallError("QR005", "bad-option", "- reads stdin, but stdin is a terminal",
+            raise CallError("QR005", "- reads stdin, but stdin is a terminal",
                             fixes=["qrun MODEL -i - < x.npy"])  # fmt: skip
         return stream
 
@@ -170,13 +170,11 @@ class _Reader:
             taken = ", ".join(f"{n} ({s})" for n, s in self.feeds.sources.items())
             raise CallError(
                 "QR002",
-                "unknown-input",
                 f"no input is left for {source}",
                 where=[self.model.label],
                 facts=[("inputs", ", ".join(v.name for v in self.model.inputs) or "none"),
                        ("given", taken or f"{len(self.nameless)} arrays, of which {source} is one too many")],
-                fixes=["-i NAME=FILE says which input a file is for"],
-            )  # fmt: skip
+                fixes=["-i NAME=FILE says which input a file is for"])  # fmt: skip
         for name, (array, source) in zip(free, self.nameless, strict=False):
             self.give(name, array, source)
 

@@ -114,10 +114,9 @@ def check_keys(names: Iterable[str]) -> None:
             got = "it is no UTF-8 text"
         if got:
             raise CallError(
-                "QR008", "cannot-write", f"a .npz file cannot hold the tensor name {name[:60]!r}",
+                "QR008", f"a .npz file cannot hold the tensor name {name[:60]!r}",
                 facts=[("expected", f"UTF-8 text of at most {MAX_KEY - 4} bytes, without NUL"), ("got", got)],
-                fixes=["-o DIR/ writes numbered files that hold any name"],
-            )  # fmt: skip
+                fixes=["-o DIR/ writes numbered files that hold any name"])  # fmt: skip
 
 
 def write_npz(stream: IO[bytes], arrays: Mapping[str, Array]) -> None:
@@ -140,7 +139,6 @@ def _save_folder(folder: Path, inputs: Mapping[str, Array], outputs: Mapping[str
         if count > len(arrays):
             raise CallError(
                 "QR008",
-                "cannot-write",
                 f"{folder} holds more {kind}s than this run has",
                 where=[str(folder)],
                 facts=[("expected", f"at most {len(arrays)} files {kind}_*.pb"), ("got", str(count))],
@@ -159,7 +157,7 @@ def _vectors(kinds: Mapping[str, Mapping[str, Array]]) -> Iterator[tuple[str, by
 
 
 def _bad(message: str, target: str, fix: str) -> CallError:
-    return CallError("QR005", "bad-option", message, facts=[("got", f"-o {target}")], fixes=[fix])
+    return CallError("QR005", message, facts=[("got", f"-o {target}")], fixes=[fix])
 
 
 def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
@@ -182,7 +180,6 @@ def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
             near = get_close_matches(pattern.strip("*?"), names, 3, 0.5)
             raise CallError(
                 "QR006",
-                "unknown-tensor",
                 f"no tensor matches {pattern!r}",
                 where=[model.label],
                 facts=[("tensors", f"{len(made)}, such as {', '.join(made[:3])}" if made else "none")],

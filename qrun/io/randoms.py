@@ -92,7 +92,6 @@ def _random(model: Model, value: TensorType, shape: tuple[int, ...], rng: np.ran
 def _not_random(model: Model, value: TensorType, what: Any) -> CallError:
     return CallError(
         "QR001",
-        "missing-input",
         f"input {value.name!r} has {what}: qrun cannot make random data for it",
         where=[model.label, f"input {value.name}, {value}"],
         fixes=[f"-i {value.name}=FILE", f"--shape {value.name}:1x3x224x224 if only the sizes are missing"],

@@ -72,7 +72,6 @@ def _bind_shape(model: Model, value: TensorType, shape: tuple[int, ...], symbols
 def _bad_shape(model: Model, spec: str, expected: str, got: str) -> CallError:
     return CallError(
         "QR003",
-        "input-mismatch",
         f"--shape {spec} does not fit the model",
         where=[model.label],
         facts=[("expected", expected), ("got", got)],
@@ -83,7 +82,6 @@ def _bad_shape(model: Model, spec: str, expected: str, got: str) -> CallError:
 def _no_size(model: Model, spec: str, got: str, like: str) -> CallError:
     return CallError(
         "QR005",
-        "bad-option",
         f"--shape {spec} has no size that a tensor can have",
         where=[model.label],
         facts=[("expected", "whole numbers from 0 to 2**40"), ("got", got or "nothing")],
@@ -95,7 +93,6 @@ def _unknown_shape(model: Model, spec: str, known: list[str], values: list[str])
     meant = [_meant(part, known, values) for part in spec.split(",")]
     return CallError(
         "QR005",
-        "bad-option",
         f"--shape {spec} names neither an input with sizes nor a dimension with a size",
         where=[model.label],
         facts=[

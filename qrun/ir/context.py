@@ -39,7 +39,7 @@ class GraphContext:
 
 def invalid(scope: GraphContext, message: str, tensor: str, node: str = "", **more: Any) -> ModelError:
     where = [scope.label, *([f"node {node}"] if node else []), f"tensor {tensor}"]
-    return ModelError("QR102", "invalid-graph", message, where=where, **more)
+    return ModelError("QR102", message, where=where, **more)
 
 
 def label(proto: onnx.NodeProto, place: int) -> str:

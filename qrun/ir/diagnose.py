@@ -69,7 +69,7 @@ _KINDS = (
 
 
 def _error(label: str, what: str, facts: list[tuple[str, str]], fix: str) -> ModelError:
-    return ModelError("QR101", "not-a-model", f"{label} {what}", where=[label], facts=facts, fixes=[fix])
+    return ModelError("QR101", f"{label} {what}", where=[label], facts=facts, fixes=[fix])
 
 
 @dataclass

@@ -50,7 +50,6 @@ class External:
             start, end, size = short.args
             raise ModelError(
                 "QR104",
-                "external-data",
                 f"{location} is shorter than the model says",
                 where=[f"tensor {tensor}"],
                 facts=[("expected", f"bytes {start} to {end}"), ("got", f"{location}, {size} bytes")],
@@ -147,7 +146,6 @@ class _File:
 def _external(tensor: str, location: str, got: str, *, why: str = "", fix: str = "") -> ModelError:
     return ModelError(
         "QR104",
-        "external-data",
         f"the data of tensor {tensor!r} cannot be read",
         where=[f"tensor {tensor}"],
         facts=[("expected", f"{repr(location)[1:-1]} in the folder of the model"), ("got", got)],

@@ -27,10 +27,10 @@ def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:
     if len(graph.sparse_initializer):
         raise UnsupportedError(
             "QR203",
-            "unsupported-type",
             "the model has sparse initializers, which qrun does not read",
             where=[scope.label, f"tensor {graph.sparse_initializer[0].values.name}"],
             fixes=["store them as dense tensors"],
+            name="unsupported-type",
         )
     constants: dict[str, Array] = {}
     for tensor in graph.initializer:
@@ -93,7 +93,6 @@ def refuse_bytes(label: str, *names: object) -> None:
 def undecodable(label: str, name: bytes) -> ModelError:
     return ModelError(
         "QR102",
-        "invalid-graph",
         "a name is not UTF-8 text",
         where=[label],
         facts=[("got", repr(name[:60]))],
@@ -163,7 +162,6 @@ def _unknown_domain(domain: str, op_type: str, node: str, scope: GraphContext) -
     imported = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in sorted(scope.opsets.items())) or "nothing"
     return ModelError(
         "QR105",
-        "unknown-domain",
         f"node uses domain {domain or 'ai.onnx'!r}, which is not imported",
         where=[scope.label, f"node {node}"],
         facts=[
@@ -224,9 +222,9 @@ def _attribute(proto: AttributeProto, node: str, scope: GraphContext) -> Attribu
         raise invalid(scope, f"{where} has no type", node, node)
     raise UnsupportedError(
         "QR203",
-        "unsupported-type",
         f"{where} is a {kind.lower()}, which qrun does not read",
         where=[scope.label, f"node {node}"],
+        name="unsupported-type",
     )
 
 

@@ -67,10 +67,9 @@ def read_file(path: Path) -> bytes:
         raise no_model(str(path), getattr(error, "strerror", None) or str(error)) from None
     if len(data) > LARGEST:
         raise ModelError(
-            "QR101", "not-a-model", f"{str(path)!r} is too long for a model", where=[str(path)],
+            "QR101", f"{str(path)!r} is too long for a model", where=[str(path)],
             facts=[("expected", f"at most {LARGEST:,} bytes, the limit of a protobuf message"), ("got", "more")],
-            fixes=["keep the weights in a file beside it (external data)"],
-        )  # fmt: skip
+            fixes=["keep the weights in a file beside it (external data)"])  # fmt: skip
     return data
 
 
@@ -87,7 +86,7 @@ def no_model(given: str, reason: str = "") -> CallError:
         fixes = [fix]
     else:
         fixes = _nearby(path)
-    return CallError("QR004", "no-such-file", f"cannot read {given!r}: {reason}", where=[given],
+    return CallError("QR004", f"cannot read {given!r}: {reason}", where=[given],
                      fixes=fixes)  # fmt: skip
 
 
@@ -188,7 +187,6 @@ def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
         if found.get(domain, entry.version) != entry.version:
             raise ModelError(
                 "QR106",
-                "opset",
                 f"{label} imports domain {domain or 'ai.onnx'!r} twice",
                 where=[label],
                 facts=[("got", f"versions {found[domain]} and {entry.version}")],
@@ -198,7 +196,6 @@ def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
     if "" in found and found[""] not in schema.OPSETS:
         raise UnsupportedError(
             "QR106",
-            "opset",
             f"{label} uses ai.onnx opset {found['']}",
             where=[label],
             facts=[("expected", f"opset {schema.OPSETS[0]} to {schema.OPSETS[-1]}"), ("got", str(found[""]))],
@@ -221,7 +218,6 @@ def _inlined(proto: onnx.ModelProto, opsets: dict[str, int], label: str) -> onnx
     except Exception as error:
         raise ModelError(
             "QR107",
-            "function",
             "a model-local function cannot be inlined",
             where=[label],
             facts=[("got", str(error).splitlines()[0][:200] if str(error) else type(error).__name__)],
@@ -250,7 +246,6 @@ def _refuse_explosion(proto: onnx.ModelProto, label: str) -> None:
     except CycleError as error:
         raise ModelError(
             "QR107",
-            "function",
             "model-local functions call each other in a circle",
             where=[label],
             facts=[("functions", ", ".join(name for _, name, _ in error.args[1][:12]))],
@@ -263,7 +258,6 @@ def _refuse_explosion(proto: onnx.ModelProto, label: str) -> None:
     if nodes > MAX_INLINED:
         raise ModelError(
             "QR107",
-            "function",
             "model-local functions contain too many nodes",
             where=[label],
             facts=[("expected", f"at most {MAX_INLINED} once every call is replaced by its body"), ("got", "more")],

@@ -22,7 +22,7 @@ def read_tensor(path: Path) -> tuple[str, Array]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise CallError(
-            "QR004", "no-such-file", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=["check the path"]
+            "QR004", f"cannot read {str(path)!r}: {reason}", where=[str(path)], fixes=["check the path"]
         ) from None
     proto = onnx.TensorProto()
     try:
@@ -35,9 +35,8 @@ def read_tensor(path: Path) -> tuple[str, Array]:
         return proto.name, to_array(proto, External(path.parent), str(path))
     except ModelError as error:
         raise CallError(
-            "QR007", "input-file", f"{path}: {error.message}",
-            where=[str(path), *error.where], facts=error.facts, why=error.why, fixes=error.fixes,
-        ) from None  # fmt: skip
+            "QR007", f"{path}: {error.message}",
+            where=[str(path), *error.where], facts=error.facts, why=error.why, fixes=error.fixes) from None  # fmt: skip
 
 
 def tensor_bytes(array: Array, name: str) -> bytes:
@@ -54,7 +53,6 @@ def tensor_bytes(array: Array, name: str) -> bytes:
     except (ValueError, TypeError, KeyError, DecodeError) as error:
         raise CallError(
             "QR008",
-            "cannot-write",
             f"{name} is {array.dtype}, which cannot be stored as a TensorProto",
             facts=[("got", f"{NUMBERS.get(array.dtype, '?')}: {error}"[:200])],
             fixes=["-o out.npz"],
@@ -64,7 +62,6 @@ def tensor_bytes(array: Array, name: str) -> bytes:
 def _not_a_tensor(path: Path, got: str) -> CallError:
     return CallError(
         "QR007",
-        "input-file",
         f"cannot read a tensor from {path}",
         where=[str(path)],
         facts=[("expected", "a TensorProto"), ("got", got)],

@@ -25,7 +25,6 @@ _FIELDS: dict[int, str] = {
 def bad_tensor(tensor: str, expected: str, got: str) -> ModelError:
     return ModelError(
         "QR103",
-        "bad-tensor",
         f"tensor {tensor!r} contradicts itself",
         where=[f"tensor {tensor}"],
         facts=[("expected", expected), ("got", got)],

@@ -56,7 +56,6 @@ def common_shape(op_type: str, **operands: Array) -> Shape:
             ", ".join(f"{name} {shape_text(a.shape)}" for name, a in operands.items()),
             why=f"{op_type} broadcasts its operands.",
             code="QR208",
-            name="shape-mismatch",
         ) from None
 
 

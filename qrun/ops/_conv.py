@@ -53,7 +53,6 @@ def conv_window(
             f"{wn} {shape_text(w.shape)}",
             fix=f"check group and the layout of {xn}: channels are axis 1",
             code="QR207",
-            name="group-mismatch",
         )
     if kernel_shape and tuple(kernel_shape) != w.shape[2:]:
         raise refuse(
@@ -63,7 +62,6 @@ def conv_window(
             shape_text(tuple(kernel_shape)),
             fix=f"remove kernel_shape; {wn} gives it",
             code="QR214",
-            name="kernel-shape",
         )
     return window(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
 

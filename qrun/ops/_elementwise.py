@@ -39,14 +39,7 @@ def observe_zeros(divisor: Array, name: str, ctx: Context) -> None:
 def common_shape(op_type: str, data_0: Sequence[Array], ctx: Context, itemsize: int = 0) -> Shape:
     """The shape to which the inputs of Sum, Mean, Min and Max broadcast; before version 8 they have one shape."""
     if not data_0 or any(x is None for x in data_0):
-        raise refuse(
-            f"an input of {op_type} is missing",
-            "data_0",
-            "one tensor or more",
-            "none",
-            code="QR205",
-            name="input-count",
-        )
+        raise refuse(f"an input of {op_type} is missing", "data_0", "one tensor or more", "none", code="QR205")
     for place, array in enumerate(data_0):
         if ctx.version < 8 and array.shape != data_0[0].shape:
             raise refuse(
@@ -55,7 +48,6 @@ def common_shape(op_type: str, data_0: Sequence[Array], ctx: Context, itemsize: 
                 f"one shape: {op_type} broadcasts since opset 8",
                 array,
                 code="QR208",
-                name="shape-mismatch",
             )
     return broadcast(ctx, data_0, [f"data_0[{place}]" for place in range(len(data_0))], itemsize)
 

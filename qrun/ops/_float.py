@@ -75,7 +75,6 @@ def broadcast(ctx: Context, arrays: Sequence[Array], names: Sequence[str], items
                 array,
                 why="axes are matched from the last; each pair must be equal, or one of them 1.",
                 code="QR208",
-                name="shape-mismatch",
             ) from None
     ctx.claim(shape, itemsize or max((a.itemsize for a in arrays), default=1))
     return shape
@@ -90,7 +89,6 @@ def axis_in(axis: int, rank: int, name: str = "axis") -> int:
             f"-{rank} to {rank - 1}, for a tensor of rank {rank}" if rank else "a tensor of rank 1 or more",
             str(axis) if rank else "a scalar",
             code="QR204",
-            name="bad-attribute",
         )
     return axis % rank
 
@@ -99,14 +97,7 @@ def axes_in(axes: Sequence[int], rank: int, name: str = "axes") -> tuple[int, ..
     """The axes counted from the front, each at most once."""
     found = tuple(axis_in(a, rank, name) for a in axes)
     if len(set(found)) != len(found):
-        raise refuse(
-            "an axis is named twice",
-            name,
-            "each axis once",
-            shape_text(tuple(axes)),
-            code="QR204",
-            name="bad-attribute",
-        )
+        raise refuse("an axis is named twice", name, "each axis once", shape_text(tuple(axes)), code="QR204")
     return found
 
 

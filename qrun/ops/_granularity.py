@@ -122,7 +122,6 @@ def grain(
             zero,
             why=f"{op}: scale and zero point have the same shape.",
             code="QR302",
-            name="zero-point-shape",
         )
     return found
 
@@ -155,7 +154,6 @@ def _axis(x: Array, axis: int, op: str) -> int:
             why=f"{op}: axis is 1 unless given." if axis == 1 else "",
             fix="write axis=0" if x.ndim == 1 else "",
             code="QR204",
-            name="bad-attribute",
         )
     return axis % x.ndim
 
@@ -183,16 +181,7 @@ def _blocked(x: Array, scale: Array, axis: int, block_size: int, op: str, name: 
 
 
 def _bad_scale(name: str, expected: str, scale: Array, why: str, fix: str = _PER_AXIS) -> OperatorError:
-    return refuse(
-        f"{name} has shape {shape_text(scale.shape)}",
-        name,
-        expected,
-        scale,
-        why=why,
-        fix=fix,
-        code="QR301",
-        name="scale-shape",
-    )
+    return refuse(f"{name} has shape {shape_text(scale.shape)}", name, expected, scale, why=why, fix=fix, code="QR301")
 
 
 def _bad_block(expected: str, got: int, op: str) -> OperatorError:
@@ -203,5 +192,4 @@ def _bad_block(expected: str, got: int, op: str) -> OperatorError:
         str(got),
         why=f"{op}: the scale's shape and block_size must agree.",
         code="QR204",
-        name="bad-attribute",
     )

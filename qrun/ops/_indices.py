@@ -31,7 +31,6 @@ def check_indices(indices: Array, data: Array, axis: int) -> None:
         else "no index: the axis is empty",
         str(int(indices[where])),
         code="QR209",
-        name="index-range",
     )
 
 
@@ -51,7 +50,6 @@ def element_places(data: Array, indices: Array, axis: int) -> Array:
             f"rank {data.ndim}, and except along axis {along} at most {shape_text(data.shape)}",
             indices,
             code="QR208",
-            name="shape-mismatch",
         )
     check_indices(indices, data, along)
     whole = indices.astype(np.int64)

@@ -122,7 +122,6 @@ def check_matmul(a: Array, b: Array, names: tuple[str, str] = ("A", "B")) -> Non
             f"[...,K,N] for {names[0]} [...,M,K], leading axes that broadcast",
             f"{names[0]} {shape_text(a.shape)}, {names[1]} {shape_text(b.shape)}",
             code="QR208",
-            name="shape-mismatch",
         )
 
 
@@ -165,7 +164,6 @@ def _param(array: Array | None, name: str, matrix: Array, axis: int, op_type: st
         why=why,
         fix=f"export one {thing} per {kind}, or a single {thing}",
         code="QR302" if zero else "QR301",
-        name="zero-point-shape" if zero else "scale-shape",
     )
 
 

@@ -223,7 +223,6 @@ class OpDef:
                 expected=f"at most {known.max_outputs}",
                 got=str(len(node.outputs)),
                 code="QR205",
-                name="input-count",
             )
         if not node.attributes and not self._required:
             return {}
@@ -257,7 +256,6 @@ class OpDef:
                 expected=f"at most {len(self.inputs)}: {', '.join(p.name for p in self.inputs)}",
                 got=str(len(node.inputs)),
                 code="QR205",
-                name="input-count",
             )
         for place, p in enumerate(self.inputs):
             given = place < len(node.inputs) and bool(node.inputs[place])
@@ -267,12 +265,11 @@ class OpDef:
                     expected=f"input {place}, {p.name}; it is not optional in {node.op}-{node.version}",
                     got="nothing",
                     code="QR205",
-                    name="input-count",
                 )
 
 
 def _bad_attribute(message: str, expected: str, got: str, *, why: str = "", fix: str = "") -> OperatorError:
-    return OperatorError(message, expected=expected, got=got, why=why, fix=fix, code="QR204", name="bad-attribute")
+    return OperatorError(message, expected=expected, got=got, why=why, fix=fix, code="QR204")
 
 
 REGISTRY: Registry[tuple[str, str], list[OpDef]] = Registry("qrun.ops")

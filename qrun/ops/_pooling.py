@@ -24,7 +24,6 @@ def channel_layout(x: Array, channels_last: bool, op_type: str) -> tuple[int, ..
             shape_text(x.shape),
             why=f"{op_type} pools over the spatial axes.",
             code="QR208",
-            name="shape-mismatch",
         )
     return tuple(range(1, x.ndim - 1)) if channels_last else tuple(range(2, x.ndim))
 

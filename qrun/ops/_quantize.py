@@ -42,7 +42,6 @@ def scalar(array: Array | None, name: str, op_type: str) -> Array | None:
             why=f"{op_type}: {name} is per tensor.",
             fix=f"export a single {_kind(name)}",
             code="QR302" if "zero_point" in name else "QR301",
-            name="zero-point-shape" if "zero_point" in name else "scale-shape",
         )
     return array.reshape(())
 
@@ -60,7 +59,6 @@ def per_channel(array: Array | None, name: str, channels: int, op_type: str) -> 
             why=f"{op_type}: a 1-D {name} has as many elements as output channels.",
             fix=f"export one {_kind(name)} per output channel, or a single {_kind(name)}",
             code="QR302" if "zero_point" in name else "QR301",
-            name="zero-point-shape" if "zero_point" in name else "scale-shape",
         )
     return array.reshape(()) if array.size == 1 and channels != 1 else array.reshape(-1)
 
@@ -79,7 +77,6 @@ def same_type(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor:
             type_name(zero_point.dtype),
             why="a zero point has the type of its tensor.",
             code="QR303",
-            name="zero-point-type",
         )
 
 

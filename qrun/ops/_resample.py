@@ -217,4 +217,4 @@ def _extrapolated(y: Array, outside: Sequence[tuple[int, Array]], value: float, 
 
 
 def misfit(param: str, message: str, expected: str, got: Any) -> OperatorError:
-    return refuse(message, param, expected, got, code="QR208", name="shape-mismatch")
+    return refuse(message, param, expected, got, code="QR208")

@@ -25,7 +25,6 @@ def ints(array: Array, name: str, *, scalar: bool = False) -> tuple[int, ...]:
             "a 1-D int64 tensor",
             f"{type_name(array.dtype)} {shape_text(array.shape)}",
             code="QR208",
-            name="shape-mismatch",
         )
     if array.size > 2 * MAX_RANK:
         raise refuse(f"{name} has {array.size} numbers", name, f"at most {2 * MAX_RANK}", array)
@@ -35,7 +34,7 @@ def ints(array: Array, name: str, *, scalar: bool = False) -> tuple[int, ...]:
 def scalar(array: Array, name: str) -> Any:
     """The one element of a scalar or a tensor [1], as a Python number."""
     if array.size != 1 or array.ndim > 1:
-        raise refuse(f"{name} is not a scalar", name, "a scalar", array, code="QR208", name="shape-mismatch")
+        raise refuse(f"{name} is not a scalar", name, "a scalar", array, code="QR208")
     return array.reshape(-1).tolist()[0]
 
 
@@ -48,7 +47,6 @@ def same_length(values: Sequence[Any], wanted: int, name: str, why: str) -> None
             shape_text(tuple(values)),
             why=why,
             code="QR208",
-            name="shape-mismatch",
         )
 
 

@@ -65,7 +65,6 @@ def check_product(
             bias,
             why=f"{op_type}: bias is 1-D, as long as B's last dimension.",
             code="QR305",
-            name="bias-shape",
         )
     return bz, bs
 

@@ -52,12 +52,7 @@ def _axes(values: Sequence[int] | None, rank: int, name: str, default: int, leas
         return (default,) * rank
     if len(values) != rank or any(v < least or v > INT32_MAX for v in values):
         raise refuse(
-            f"{name} does not fit",
-            name,
-            f"{rank} numbers of at least {least}",
-            shape_text(tuple(values)),
-            code="QR216",
-            name="window-attribute",
+            f"{name} does not fit", name, f"{rank} numbers of at least {least}", shape_text(tuple(values)), code="QR216"
         )
     return tuple(values)
 
@@ -88,7 +83,6 @@ def window(
             f"{rank} positive numbers",
             shape_text(tuple(kernel)),
             code="QR216",
-            name="window-attribute",
         )
     step = _axes(strides, rank, "strides", 1, 1)
     dilation = _axes(dilations, rank, "dilations", 1, 1)
@@ -106,7 +100,6 @@ def window(
                 f"{e} (dilated)",
                 fix="check pads, dilations and the input's size",
                 code="QR206",
-                name="kernel-too-large",
             )
         count = (-(-room // s) if ceil_mode else room // s) + 1
         if ceil_mode and (count - 1) * s >= n + b:
@@ -123,12 +116,7 @@ def _padding(
     rank = len(size)
     if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise refuse(
-            f"auto_pad is {auto_pad!r}",
-            "auto_pad",
-            "NOTSET, SAME_UPPER, SAME_LOWER or VALID",
-            auto_pad,
-            code="QR216",
-            name="window-attribute",
+            f"auto_pad is {auto_pad!r}", "auto_pad", "NOTSET, SAME_UPPER, SAME_LOWER or VALID", auto_pad, code="QR216"
         )
     if pads and auto_pad != "NOTSET":
         raise refuse(
@@ -139,7 +127,6 @@ def _padding(
             why="the two cannot be used simultaneously.",
             fix="remove auto_pad, or remove pads",
             code="QR215",
-            name="pads-and-auto-pad",
         )
     if auto_pad in ("NOTSET", "VALID"):
         both = _axes(pads, 2 * rank, "pads", 0, 0)

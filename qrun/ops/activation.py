@@ -72,7 +72,7 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
     """
     for name, limit in (("min", min), ("max", max)):
         if limit is not None and (limit.size != 1 or limit.ndim > 1):
-            raise refuse(f"{name} is not a scalar", name, "a scalar", limit, code="QR208", name="shape-mismatch")
+            raise refuse(f"{name} is not a scalar", name, "a scalar", limit, code="QR208")
     if is_integer(input.dtype) and min is None and max is None:
         return input
     lowest, highest = bounds(input.dtype)
@@ -177,14 +177,7 @@ def gelu(X: Array, *, approximate: str = "none") -> Array:
         return unary(lambda x: 0.5 * x * erfc(x * -math.sqrt(0.5)), X)
     if approximate == "tanh":
         return unary(lambda x: x / (1.0 + np.exp(-math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))), X)
-    raise refuse(
-        "the approximation does not exist",
-        "approximate",
-        "none, tanh",
-        approximate,
-        code="QR204",
-        name="bad-attribute",
-    )
+    raise refuse("the approximation does not exist", "approximate", "none, tanh", approximate, code="QR204")
 
 
 @gelu.native

@@ -42,7 +42,6 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
             ", ".join(f"{number} {type_name(t)}" for number, t in DTYPES.items() if t in allowed),
             f"{to} {type_name(dtype)}" if dtype else to,
             code="QR203",
-            name="type-not-allowed",
         )
     return convert(input, dtype, bool(saturate), _mode(round_mode), ctx)
 
@@ -68,11 +67,6 @@ def cast_like(
 def _mode(round_mode: str) -> str:
     if round_mode not in ROUND_MODES:
         raise refuse(
-            f"round_mode {round_mode!r} does not exist",
-            "round_mode",
-            ", ".join(ROUND_MODES),
-            round_mode,
-            code="QR204",
-            name="bad-attribute",
+            f"round_mode {round_mode!r} does not exist", "round_mode", ", ".join(ROUND_MODES), round_mode, code="QR204"
         )
     return round_mode

@@ -29,9 +29,7 @@ def concat(*inputs: Array, axis: int, ctx: Context | None = None) -> Array:
 def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
     """The axis as a number from 0 on."""
     if not inputs or any(x is None for x in inputs):
-        raise refuse(
-            "an input is missing", "inputs", "one or more tensors", "nothing", code="QR205", name="input-count"
-        )
+        raise refuse("an input is missing", "inputs", "one or more tensors", "nothing", code="QR205")
     first = inputs[0]
     place = axis_in(axis, first.ndim)
     for number, x in enumerate(inputs[1:], 2):
@@ -49,7 +47,6 @@ def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:
                 f"{type_name(x.dtype)} {shape_text(x.shape)}",
                 why=f"Concat: all dimensions except axis {axis} are equal.",
                 code="QR208",
-                name="shape-mismatch",
             )
     length = sum(x.shape[place] for x in inputs)
     claim(ctx, (*first.shape[:place], length, *first.shape[place + 1 :]), first.dtype, "inputs")

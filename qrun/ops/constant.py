@@ -48,7 +48,6 @@ def constant(
             "exactly one of " + ", ".join(name for name, _, _ in choices),
             ", ".join(name for name, _, _ in given) or "none",
             code="QR204",
-            name="bad-attribute",
         )
     _, chosen, dtype = given[0]
     with np.errstate(all="ignore"):
@@ -64,9 +63,7 @@ def constant_of_shape(input: Array, *, value: Array | None = None, ctx: Context 
     ctx = ctx or Context()
     fill = np.zeros(1, np.float32) if value is None else value
     if fill.size != 1:
-        raise refuse(
-            f"value has {fill.size} elements", "value", "one element", fill, code="QR204", name="bad-attribute"
-        )
+        raise refuse(f"value has {fill.size} elements", "value", "one element", fill, code="QR204")
     dims = ints(input, "input")
     if any(n < 0 for n in dims):
         raise refuse("a dimension is negative", "input", "dimensions of 0 or more", list(dims))

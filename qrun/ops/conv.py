@@ -75,14 +75,7 @@ def _checked(x: Array, w: Array, bias: Array | None, geometry: Sequence[Any], ct
     win = conv_window(x, w, group, kernel, strides, dilations, pads, auto_pad, ("X", "W"))
     channels = w.shape[0]
     if bias is not None and bias.shape != (channels,):
-        raise refuse(
-            "the bias has the wrong shape",
-            "B",
-            f"[{channels}] (one per output channel)",
-            bias,
-            code="QR305",
-            name="bias-shape",
-        )
+        raise refuse("the bias has the wrong shape", "B", f"[{channels}] (one per output channel)", bias, code="QR305")
     ctx.claim((x.shape[0], channels, *win.out), x.itemsize)
     return win
 

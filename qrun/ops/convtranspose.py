@@ -100,7 +100,6 @@ def _check(x: Array, w: Array, bias: Array | None, group: int, kernel_shape: Seq
             f"W {shape_text(w.shape)}",
             fix="check group and the layout of X: channels are axis 1",
             code="QR207",
-            name="group-mismatch",
         )
     if kernel_shape and tuple(kernel_shape) != w.shape[2:]:
         raise refuse(
@@ -110,16 +109,10 @@ def _check(x: Array, w: Array, bias: Array | None, group: int, kernel_shape: Seq
             shape_text(tuple(kernel_shape)),
             fix="remove kernel_shape; W gives it",
             code="QR214",
-            name="kernel-shape",
         )
     if bias is not None and bias.shape != (w.shape[1] * group,):
         raise refuse(
-            "the bias has the wrong shape",
-            "B",
-            f"[{w.shape[1] * group}] (one per output channel)",
-            bias,
-            code="QR305",
-            name="bias-shape",
+            "the bias has the wrong shape", "B", f"[{w.shape[1] * group}] (one per output channel)", bias, code="QR305"
         )
 
 
@@ -133,7 +126,6 @@ def _numbers(values: Sequence[int], rank: int, name: str, below: Sequence[int]) 
             f"{rank} numbers from 0 to {shape_text(tuple(b - 1 for b in below))}",
             shape_text(tuple(values)),
             code="QR216",
-            name="window-attribute",
         )
     return tuple(values)
 

@@ -53,13 +53,12 @@ def _to_depth(x: Array, block: int, mode: str, ctx: Context) -> Array:
 
 
 def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int], ...]) -> None:
-    bad = {"code": "QR204", "name": "bad-attribute"}
     if mode not in ("DCR", "CRD"):
-        raise refuse("the mode does not exist", "mode", "DCR, CRD", mode, **bad)
+        raise refuse("the mode does not exist", "mode", "DCR, CRD", mode, code="QR204")
     if not 1 <= block < 2**31:
-        raise refuse("blocksize is out of range", "blocksize", "1 to 2147483647", block, **bad)
+        raise refuse("blocksize is out of range", "blocksize", "1 to 2147483647", block, code="QR204")
     if x.ndim != 4:
-        raise refuse("input is not [N,C,H,W]", "input", "rank 4", x, code="QR208", name="shape-mismatch")
+        raise refuse("input is not [N,C,H,W]", "input", "rank 4", x, code="QR208")
     for axis, what, divisor in divided:
         if x.shape[axis] % divisor:
             raise refuse(
@@ -68,5 +67,4 @@ def _check(x: Array, block: int, mode: str, divided: tuple[tuple[int, str, int],
                 f"{what} in multiples of {divisor}, for blocksize {block}",
                 shape_text(x.shape),
                 code="QR208",
-                name="shape-mismatch",
             )

@@ -171,7 +171,6 @@ def _output_type(scale: np.dtype[Any], output_dtype: int, ctx: Context) -> np.dt
             type_name(given) if given is not None else str(output_dtype),
             why=f"{_OP}: without output_dtype, y has x_scale's type." if missing else "",
             code="QR204",
-            name="bad-attribute",
         )
     return given
 

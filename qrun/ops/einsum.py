@@ -41,7 +41,7 @@ def einsum(*Inputs: Array, equation: str, ctx: Context | None = None) -> Array:
     """
     ctx = ctx or Context()
     if not Inputs or any(x is None for x in Inputs):
-        raise refuse("an input is missing", "Inputs", "one tensor or more", "nothing", code="QR205", name="input-count")
+        raise refuse("an input is missing", "Inputs", "one tensor or more", "nothing", code="QR205")
     dtype = Inputs[0].dtype
     terms, out = _parse(equation, Inputs)
     sizes = _sizes(terms, Inputs)
@@ -60,7 +60,7 @@ def einsum(*Inputs: Array, equation: str, ctx: Context | None = None) -> Array:
 
 
 def _malformed(message: str, expected: str, equation: str) -> OperatorError:
-    return refuse(message, "equation", expected, equation[:80], code="QR204", name="bad-attribute")
+    return refuse(message, "equation", expected, equation[:80], code="QR204")
 
 
 def _parse(equation: str, inputs: Sequence[Array]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
@@ -83,7 +83,6 @@ def _parse(equation: str, inputs: Sequence[Array]) -> tuple[list[tuple[str, ...]
                 f"rank {len(letters[place])}" + (" or more" if "..." in text else ""),
                 x,
                 code="QR208",
-                name="shape-mismatch",
             )
         hidden = max(hidden, more)
     every = "".join(letters)
@@ -115,7 +114,6 @@ def _sizes(terms: Sequence[tuple[str, ...]], inputs: Sequence[Array]) -> dict[st
                     f"{known} or 1 places",
                     f"{n}, in {shape_text(x.shape)}",
                     code="QR208",
-                    name="shape-mismatch",
                 )
             sizes[label] = n if known == 1 else known
     return sizes

@@ -31,7 +31,6 @@ def expand(input: Array, shape: Array, *, ctx: Context | None = None) -> Array:
                 shape_text(wanted),
                 why="axes are matched from the last; each pair must be equal, or one of them 1.",
                 code="QR208",
-                name="shape-mismatch",
             )
         dims.append(m if n == 1 else n)
     made = claim(ctx or Context(), dims[::-1], input.dtype, "shape")

@@ -48,7 +48,6 @@ def _gather(data: Array, indices: Array, lead: int, ctx: Context) -> Array:
             f"0 to {min(data.ndim, indices.ndim) - 1}, below the ranks of data and indices",
             lead,
             code="QR204",
-            name="bad-attribute",
         )
     batch = data.shape[:lead]
     if not indices.ndim or not 1 <= indices.shape[-1] <= data.ndim - lead or indices.shape[:lead] != batch:
@@ -58,7 +57,6 @@ def _gather(data: Array, indices: Array, lead: int, ctx: Context) -> Array:
             f"{shape_text((*batch, '...', 'k'))} with k from 1 to {data.ndim - lead}, for data {shape_text(data.shape)}",
             indices,
             code="QR208",
-            name="shape-mismatch",
         )
     split = lead + indices.shape[-1]
     tail = data.shape[split:]

@@ -75,7 +75,7 @@ def _checked(a: Array, b: Array, c: Array | None, trans_a: int, trans_b: int, ct
     """Refuse shapes that do not fit, and claim the result; A' and B'."""
     for name, matrix in (("A", a), ("B", b)):
         if matrix.ndim != 2:
-            raise refuse(f"{name} is not a matrix", name, "rank 2", matrix, code="QR208", name="shape-mismatch")
+            raise refuse(f"{name} is not a matrix", name, "rank 2", matrix, code="QR208")
     left, right = a.T if trans_a else a, b.T if trans_b else b
     if left.shape[1] != right.shape[0]:
         raise refuse(
@@ -85,7 +85,6 @@ def _checked(a: Array, b: Array, c: Array | None, trans_a: int, trans_b: int, ct
             f"A' {shape_text(left.shape)}, B' {shape_text(right.shape)}",
             fix="check transA and transB",
             code="QR208",
-            name="shape-mismatch",
         )
     shape = (left.shape[0], right.shape[1])
     if c is not None and (c.ndim > 2 or any(n not in (1, s) for n, s in zip(c.shape[::-1], shape[::-1], strict=False))):
@@ -95,7 +94,6 @@ def _checked(a: Array, b: Array, c: Array | None, trans_a: int, trans_b: int, ct
             f"a shape that broadcasts to {shape_text(shape)}",
             c,
             code="QR208",
-            name="shape-mismatch",
         )
     ctx.claim(shape, 8)
     return left, right

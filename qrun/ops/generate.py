@@ -66,10 +66,9 @@ def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context
             ", ".join(f"{number} {type_name(t)}" for number, t in DTYPES.items() if t in allowed),
             f"{dtype} {type_name(kind)}" if kind else dtype,
             code="QR203",
-            name="type-not-allowed",
         )
     if input.ndim != 2:
-        raise refuse("input is not a matrix", "input", "rank 2", input, code="QR208", name="shape-mismatch")
+        raise refuse("input is not a matrix", "input", "rank 2", input, code="QR208")
     rows, columns = claim(ctx, input.shape, kind, "input")
     made = np.zeros((rows, columns), kind)
     shift = max(-rows, min(columns, k))
@@ -89,7 +88,7 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx:
     """
     ctx = ctx or Context()
     if values.shape != (2,):
-        raise refuse("values is not [off, on]", "values", "[2]", values, code="QR208", name="shape-mismatch")
+        raise refuse("values is not [off, on]", "values", "[2]", values, code="QR208")
     wide = scalar(depth, "depth")
     if not (math.isfinite(wide) and int(wide) >= 0):
         raise refuse("depth is out of range", "depth", "0 or more", wide)

@@ -153,7 +153,7 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context |
     exist. Source: ONNX operators, LpNormalization-22.
     """
     if p not in (1, 2):
-        raise refuse("the order is neither 1 nor 2", "p", "1, 2", p, code="QR204", name="bad-attribute")
+        raise refuse("the order is neither 1 nor 2", "p", "1, 2", p, code="QR204")
     place = axis_in(axis, input.ndim)
     (ctx or Context()).claim(input.shape, 16)
     with np.errstate(all="ignore"):
@@ -199,7 +199,6 @@ def _grouped(x: Array, groups: int, name: str) -> Array:
             f"a divisor of {channels}",
             groups,
             code="QR204",
-            name="bad-attribute",
         )
     return x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
 
@@ -218,17 +217,12 @@ def _fitting(p: Array, x: Array, name: str) -> Array:
 
 
 def _misfit(name: str, expected: str, got: Array) -> Exception:
-    return refuse(f"{name} does not fit the input", name, expected, got, code="QR208", name="shape-mismatch")
+    return refuse(f"{name} does not fit the input", name, expected, got, code="QR208")
 
 
 def _stash(stash_type: int) -> Any:
     if stash_type not in _STASH:
         raise refuse(
-            "stash_type is not floating point",
-            "stash_type",
-            "1 float32, 16 bfloat16",
-            stash_type,
-            code="QR204",
-            name="bad-attribute",
+            "stash_type is not floating point", "stash_type", "1 float32, 16 bfloat16", stash_type, code="QR204"
         )
     return np.dtype(_STASH[stash_type])

@@ -98,7 +98,5 @@ def bit_shift(X: Array, Y: Array, *, direction: str, ctx: Context | None = None)
     Source: ONNX operators, BitShift-28.
     """
     if direction not in ("LEFT", "RIGHT"):
-        raise refuse(
-            "the direction does not exist", "direction", "LEFT, RIGHT", direction, code="QR204", name="bad-attribute"
-        )
+        raise refuse("the direction does not exist", "direction", "LEFT, RIGHT", direction, code="QR204")
     return binary(np.left_shift if direction == "LEFT" else np.right_shift, X, Y, ctx, ("X", "Y"))

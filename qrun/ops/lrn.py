@@ -34,9 +34,9 @@ def lrn(
     Source: ONNX operators, LRN-13.
     """
     if X.ndim < 2:
-        raise refuse("X has no channels", "X", "[N,C,spatial...]", X, code="QR208", name="shape-mismatch")
+        raise refuse("X has no channels", "X", "[N,C,spatial...]", X, code="QR208")
     if size < 1:
-        raise refuse("size is not positive", "size", "1 or more", str(size), code="QR204", name="bad-attribute")
+        raise refuse("size is not positive", "size", "1 or more", str(size), code="QR204")
     if not X.size:
         return X
     channels = X.shape[1]

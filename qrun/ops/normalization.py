@@ -84,7 +84,6 @@ def batch_normalization(
             f"{training_mode} and {ctx.outputs} outputs",
             why="BatchNormalization-15: when training_mode is 0, extra outputs are invalid.",
             code="QR204",
-            name="bad-attribute",
         )
     made = _normalize(X, (scale, B, input_mean, input_var), epsilon, momentum, True, bool(training_mode), ctx)
     return made[: 3 if further else 1]
@@ -118,7 +117,6 @@ def _normalize(
                 f"{shape_text(features)} for X {shape_text(x.shape)}",
                 value,
                 code="QR208",
-                name="shape-mismatch",
             )
     ctx.claim(x.shape, 8)
     shape = features if not spatial or x.ndim < 2 else (*features, *(1,) * (x.ndim - 2))
@@ -174,7 +172,7 @@ def dropout(
     ctx = ctx or Context()
     for name, value in (("ratio", ratio), ("training_mode", training_mode)):
         if value is not None and (value.size != 1 or value.ndim > 1):
-            raise refuse(f"{name} is not a scalar", name, "a scalar", value, code="QR208", name="shape-mismatch")
+            raise refuse(f"{name} is not a scalar", name, "a scalar", value, code="QR208")
     rate = 0.5 if ratio is None else float(ratio.reshape(()))
     if training_mode is None or not bool(training_mode.reshape(())) or rate == 0:
         if not ctx.wants(1):

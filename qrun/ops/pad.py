@@ -74,9 +74,7 @@ def _pad(
 ) -> Array:
     modes = ("constant", "reflect", "edge", "wrap")[: 4 if ctx.version >= _WRAP_SINCE else 3]
     if mode not in modes:
-        raise refuse(
-            f"mode {mode!r} does not exist", "mode", ", ".join(modes), mode, code="QR204", name="bad-attribute"
-        )
+        raise refuse(f"mode {mode!r} does not exist", "mode", ", ".join(modes), mode, code="QR204")
     begin, end = _amounts(data, pads, axes)
     sizes = list(zip(data.shape, begin, end, strict=True))
     shape = [n + b + e for n, b, e in sizes]
@@ -110,7 +108,7 @@ def _amounts(data: Array, pads: Sequence[int], axes: Sequence[int] | None) -> tu
 
 
 def _refused(message: str, expected: str, got: str) -> OperatorError:
-    return refuse(message, "pads", expected, got, code="QR208", name="shape-mismatch")
+    return refuse(message, "pads", expected, got, code="QR208")
 
 
 def _source(mode: str, length: int, begin: int, end: int, axis: int) -> Array:
@@ -136,12 +134,7 @@ def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
         return "" if dtype == np.object_ else np.zeros((), dtype)
     if value.size != 1 or value.ndim > 1:
         raise refuse(
-            f"constant_value has shape {shape_text(value.shape)}",
-            "constant_value",
-            "a scalar",
-            value,
-            code="QR208",
-            name="shape-mismatch",
+            f"constant_value has shape {shape_text(value.shape)}", "constant_value", "a scalar", value, code="QR208"
         )
     return value.reshape(())
 

@@ -142,7 +142,7 @@ def global_max_pool(X: Array, *, ctx: Context | None = None) -> Array:
 
 def _check_rank(x: Array, least: int, name: str, layout: str) -> None:
     if x.ndim < least:
-        raise refuse(f"{name} has no spatial axes", name, layout, x, code="QR208", name="shape-mismatch")
+        raise refuse(f"{name} has no spatial axes", name, layout, x, code="QR208")
 
 
 def _window(

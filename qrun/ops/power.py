@@ -78,7 +78,7 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context | None = None) -> Arr
     """
     ctx = ctx or Context()
     if fmod not in (0, 1):
-        raise refuse("fmod is neither 0 nor 1", "fmod", "0, 1", fmod, code="QR204", name="bad-attribute")
+        raise refuse("fmod is neither 0 nor 1", "fmod", "0, 1", fmod, code="QR204")
     function = np.fmod if fmod else np.remainder
     if is_integer(A.dtype):
         observe_zeros(B, "B", ctx)
@@ -91,7 +91,6 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context | None = None) -> Arr
             "0",
             why=f"Mod-{ctx.version}: with fmod = 0 the inputs are integers; opset 28 lifts this.",
             code="QR204",
-            name="bad-attribute",
         )
     return binary(lambda a, b: narrow(function(widen(a), widen(b)), A.dtype), A, B, ctx, itemsize=8)
 
@@ -110,6 +109,5 @@ def p_relu(X: Array, slope: Array, *, ctx: Context | None = None) -> Array:
             f"a shape that broadcasts to {shape_text(X.shape)}",
             slope,
             code="QR208",
-            name="shape-mismatch",
         )
     return made

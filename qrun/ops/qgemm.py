@@ -133,7 +133,6 @@ def _check(
             "both, or neither for a float32 result",
             "nothing",
             code="QR205",
-            name="input-count",
         )
     assert sa is not None
     assert bs is not None
@@ -227,7 +226,6 @@ def _operands(a: Array, b: Array, trans_a: int, trans_b: int) -> tuple[Array, Ar
         f"A {shape_text(a.shape)}, B {shape_text(b.shape)}",
         fix="check transA and transB",
         code="QR208",
-        name="shape-mismatch",
     )
 
 
@@ -243,5 +241,4 @@ def _check_bias(bias: Array | None, shape: tuple[int, int]) -> None:
             bias,
             why=f"{_NAME}: C is unidirectionally broadcastable to (M, N).",
             code="QR305",
-            name="bias-shape",
         )

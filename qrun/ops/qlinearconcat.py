@@ -46,7 +46,6 @@ def qlinear_concat(
             "three for each tensor: tensor, scale, zero point",
             len(inputs),
             code="QR205",
-            name="input-count",
         )
     ys = scale_param(Y_scale, "Y_scale", _NAME, ctx)
     yz = scalar(Y_zero_point, "Y_zero_point", _NAME)
@@ -99,7 +98,6 @@ def _check_part(place: int, x: Array | None, scale: Array | None) -> None:
             got,
             why=f"{_NAME}: inputs are tensor, scale, zero point, tensor, ...",
             code="QR203",
-            name="type-not-allowed",
         )
 
 
@@ -112,7 +110,6 @@ def _check_shapes(tensors: list[Array], axis: int) -> int:
             f"-{rank} to {rank - 1}, for rank {rank}" if rank else "tensors of rank 1 or more",
             axis,
             code="QR204",
-            name="bad-attribute",
         )
     place = axis % rank
     for i, x in enumerate(tensors):
@@ -125,6 +122,5 @@ def _check_shapes(tensors: list[Array], axis: int) -> int:
                 f"the shape of inputs[0], {list(tensors[0].shape)}, but for axis {place}",
                 x,
                 code="QR208",
-                name="shape-mismatch",
             )
     return place

@@ -114,7 +114,6 @@ def _check(
             B,
             why="QLinearConv-10: B is a 1-D tensor of M elements.",
             code="QR305",
-            name="bias-shape",
         )
     assert xs is not None
     assert ws is not None

@@ -113,7 +113,6 @@ def _axis(x: Array, axis: int) -> int:
             f"-{x.ndim} to {x.ndim - 1}, for rank {x.ndim}" if x.ndim else "X of rank 1 or more",
             axis,
             code="QR204",
-            name="bad-attribute",
         )
     return axis % x.ndim
 

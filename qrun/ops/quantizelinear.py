@@ -172,7 +172,6 @@ def output_type(zero: Array | None, output_dtype: int, ctx: Context) -> np.dtype
             ", ".join(sorted(type_name(t) for t in allowed or ())),
             type_name(given) if given is not None else str(output_dtype),
             code="QR204",
-            name="bad-attribute",
         )
     if zero is None:
         return given if given is not None else np.dtype(np.uint8)
@@ -190,7 +189,6 @@ def _division(x: np.dtype[Any], scale: np.dtype[Any], precision: int, ctx: Conte
             ", ".join(type_name(t) for t in _PRECISIONS),
             type_name(DTYPES[precision]) if precision in DTYPES else str(precision),
             code="QR204",
-            name="bad-attribute",
         )
     if ctx.arith == "ort":
         return SINGLE

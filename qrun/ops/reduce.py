@@ -213,7 +213,7 @@ def _vector(axes: Array | None) -> tuple[int, ...]:
     if axes is None:
         return ()
     if axes.ndim > 1:
-        raise refuse("axes is not a vector", "axes", "rank 1", axes, code="QR208", name="shape-mismatch")
+        raise refuse("axes is not a vector", "axes", "rank 1", axes, code="QR208")
     return tuple(int(a) for a in axes.reshape(-1))
 
 

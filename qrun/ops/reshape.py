@@ -56,7 +56,6 @@ def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
         str(list(shape)),
         why="Reshape keeps the number of elements.",
         code="QR208",
-        name="shape-mismatch",
     )
 
 
@@ -68,9 +67,7 @@ def flatten(input: Array, *, axis: int = 1) -> Array:
     """
     rank = input.ndim
     if not -rank <= axis <= rank:
-        raise refuse(
-            f"axis {axis} does not exist", "axis", f"-{rank} to {rank}", axis, code="QR204", name="bad-attribute"
-        )
+        raise refuse(f"axis {axis} does not exist", "axis", f"-{rank} to {rank}", axis, code="QR204")
     split = axis + rank if axis < 0 else axis
     dims = (math.prod(input.shape[:split]), math.prod(input.shape[split:]))
     return input.reshape(checked(dims, input.itemsize, "input"))
@@ -90,7 +87,6 @@ def _squeeze(data: Array, axes: Sequence[int] | None) -> Array:
                 f"axis {place} of {shape_text(data.shape)}",
                 why="Squeeze removes axes of length 1 only.",
                 code="QR208",
-                name="shape-mismatch",
             )
     return data.reshape([n for place, n in enumerate(data.shape) if place not in gone])
 
@@ -153,7 +149,6 @@ def transpose(data: Array, *, perm: tuple[int, ...] = ()) -> Array:
             f"0 to {data.ndim - 1}, each once" if data.ndim else "nothing for a scalar",
             shape_text(order),
             code="QR204",
-            name="bad-attribute",
         )
     return data.transpose(order)
 

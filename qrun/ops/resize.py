@@ -121,9 +121,7 @@ def resize(
 
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise refuse(
-            f"{name} {value!r} does not exist", name, ", ".join(allowed), value, code="QR204", name="bad-attribute"
-        )
+        raise refuse(f"{name} {value!r} does not exist", name, ", ".join(allowed), value, code="QR204")
 
 
 def _options(

@@ -76,7 +76,6 @@ def _scatter_nd(data: Array, indices: Array, updates: Array, reduction: str, ctx
             f"[...,k] with k up to {data.ndim}, for data {shape_text(data.shape)}",
             indices,
             code="QR208",
-            name="shape-mismatch",
         )
     depth = indices.shape[-1]
     tail = data.shape[depth:]
@@ -89,12 +88,7 @@ def _scatter_nd(data: Array, indices: Array, updates: Array, reduction: str, ctx
 def _check_shape(updates: Array, shape: Sequence[int], what: str) -> None:
     if updates.shape != tuple(shape):
         raise refuse(
-            "updates do not fit indices",
-            "updates",
-            f"{shape_text(tuple(shape))}: {what}",
-            updates,
-            code="QR208",
-            name="shape-mismatch",
+            "updates do not fit indices", "updates", f"{shape_text(tuple(shape))}: {what}", updates, code="QR208"
         )
 
 
@@ -102,14 +96,7 @@ def _scatter(rows: Array, places: Array, updates: Array, reduction: str, ctx: Co
     """rows with updates applied to rows[places]."""
     known = ["none", "add", "mul", *(("max", "min") if ctx.version >= 18 else ())]
     if reduction not in known:
-        raise refuse(
-            "the reduction does not exist",
-            "reduction",
-            ", ".join(known),
-            reduction,
-            code="QR204",
-            name="bad-attribute",
-        )
+        raise refuse("the reduction does not exist", "reduction", ", ".join(known), reduction, code="QR204")
     kind = rows.dtype.kind
     if reduction != "none" and (kind == "O" or (kind == "c" and reduction in ("max", "min"))):
         raise refuse(
@@ -118,7 +105,6 @@ def _scatter(rows: Array, places: Array, updates: Array, reduction: str, ctx: Co
             "none" if kind == "O" else "none, add, mul",
             reduction,
             code="QR204",
-            name="bad-attribute",
         )
     wide = kind not in "biuc" and reduction in ("add", "mul")
     ctx.claim(rows.shape, 8 if wide else rows.itemsize)

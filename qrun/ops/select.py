@@ -56,7 +56,6 @@ def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Co
             f"bool [n], n up to {length}",
             f"{type_name(condition.dtype)} [{','.join(map(str, condition.shape))}]",
             code="QR208",
-            name="shape-mismatch",
         )
     chosen = np.flatnonzero(condition)
     (ctx or Context()).claim((chosen.size, input.size // max(length, 1)), input.itemsize)
@@ -71,7 +70,7 @@ def trilu(input: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     Source: ONNX operators, Trilu-14.
     """
     if input.ndim < 2:
-        raise refuse("input has no matrices", "input", "[...,n,m]", input, code="QR208", name="shape-mismatch")
+        raise refuse("input has no matrices", "input", "[...,n,m]", input, code="QR208")
     rows, columns = input.shape[-2:]
     diagonal = max(-rows, min(columns, 0 if k is None else scalar(k, "k")))
     distance = np.arange(columns) - np.arange(rows).reshape(-1, 1)

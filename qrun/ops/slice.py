@@ -28,7 +28,7 @@ def _cuts(
         steps = (1,) * len(starts)
     same_length(steps, len(starts), "steps", "Slice: one step for each start.")
     if 0 in steps:
-        raise refuse("a step is 0", "steps", "steps other than 0", list(steps), code="QR204", name="bad-attribute")
+        raise refuse("a step is 0", "steps", "steps other than 0", list(steps), code="QR204")
     cuts = [builtins.slice(None)] * data.ndim
     for axis, start, end, step in zip(axes_in(axes, data.ndim), starts, ends, steps, strict=True):
         cuts[axis] = _clamped(data.shape[axis], start, end, step)

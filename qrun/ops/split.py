@@ -13,7 +13,7 @@ from qrun.ops._shape import ints
 
 
 def _misfit(param: str, message: str, expected: str, got: object) -> OperatorError:
-    return refuse(message, param, expected, got, code="QR208", name="shape-mismatch")
+    return refuse(message, param, expected, got, code="QR208")
 
 
 def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context | None) -> tuple[Array, ...]:

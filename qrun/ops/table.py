@@ -56,7 +56,6 @@ def _check(x: Array, table: Array, axis: int, input_dtype: int, ctx: Context) ->
                 f"{channels}, one for each row of the table",
                 x,
                 code="QR208",
-                name="shape-mismatch",
             )
     ctx.claim(x.shape, 1)
     return place

@@ -61,11 +61,11 @@ def _version() -> str:
 
 def missing(message: str, facts: Sequence[tuple[str, str]] = ()) -> UnsupportedError:
     fixes = ["pip install 'onnx-qrun[ort]'", "onnx-ref in place of ort needs nothing more"]
-    return UnsupportedError("QR012", "backend-missing", message, facts=facts, fixes=fixes)
+    return UnsupportedError("QR012", message, facts=facts, fixes=fixes)
 
 
 def unfit(message: str) -> UnsupportedError:
-    return UnsupportedError("QR013", "backend-refused", message, fixes=["--backend reference runs the model with qrun"])
+    return UnsupportedError("QR013", message, fixes=["--backend reference runs the model with qrun"])
 
 
 def instead(model: Model) -> list[str]:

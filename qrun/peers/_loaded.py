@@ -97,7 +97,6 @@ class Loaded:
         _stop(self.label, "running", self.model, error, self.limit)
         raise RunError(
             "QR011",
-            "backend-failed",
             f"{self.label} failed on this model",
             where=[self.model.label],
             facts=[("got", cut(error))],
@@ -118,7 +117,6 @@ def load_failed(label: str, model: Model, error: Failed | Crash, limit: int | No
     _stop(label, "loading", model, error, limit)
     raise UnsupportedError(
         "QR013",
-        "backend-refused",
         f"{label} cannot load this model",
         where=[model.label],
         facts=[("got", cut(error))],
@@ -131,7 +129,6 @@ def _stop(label: str, doing: str, model: Model, error: Failed | Crash, limit: in
     if error.memory and limit is not None:
         raise MemoryLimitError(
             "QR010",
-            "memory-limit",
             f"{label} needs more memory than allowed while {doing} this model",
             where=[model.label],
             facts=[("got", cut(error)), ("allowed", f"{human(limit)} on top of the runtime and its weights")],
@@ -140,7 +137,6 @@ def _stop(label: str, doing: str, model: Model, error: Failed | Crash, limit: in
     if isinstance(error, Crash):
         raise RunError(
             "QR015",
-            "backend-crashed",
             f"{label} {error} while {doing} this model",
             where=[model.label],
             facts=[("got", f"{error.sign}{f': {error.last}' if error.last else ''}"[:400])],

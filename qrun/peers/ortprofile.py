@@ -55,9 +55,8 @@ class Profiler:
         except Exception as error:
             self._folder.cleanup()
             raise UnsupportedError(
-                "QR013", "backend-refused", "onnxruntime's profiler cannot load this model",
-                where=[model.label], facts=[("got", " ".join(str(error).split())[:400])],
-            ) from error  # fmt: skip
+                "QR013", "onnxruntime's profiler cannot load this model",
+                where=[model.label], facts=[("got", " ".join(str(error).split())[:400])]) from error  # fmt: skip
         self.nodes = covers(model, list(optimized.graph.node))
         self._loaded = Loaded(model, "onnxruntime's profiler", max_memory, kept, (), encode_feeds, list)
 

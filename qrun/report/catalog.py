@@ -60,7 +60,7 @@ def select(selected: Sequence[str], ignored: Sequence[str]) -> frozenset[str]:
     chosen = _ids(selected, "select") if _words(selected) else frozenset(catalog())
     left_out = _ids(ignored, "ignore")
     if not chosen - left_out:
-        raise CallError("QR005", "bad-option", "--select and --ignore leave no rule, so nothing would be checked",
+        raise CallError("QR005", "--select and --ignore leave no rule, so nothing would be checked",
                         facts=[(option, ", ".join(_words(given))) for option, given in
                                (("select", selected), ("ignore", ignored)) if _words(given)],
                         fixes=["select more or ignore less; qrun explain lists all codes"])  # fmt: skip
@@ -85,7 +85,6 @@ def _unknown(word: str, option: str) -> CallError:
     near = nearest(word, [*catalog(), *(e.name for e in catalog().values())], 2)
     return CallError(
         "QR005",
-        "bad-option",
         f"--{option} {word}: no rule has this id, prefix or name",
         facts=[("expected", "ids, prefixes or names such as QR301, QR3, scale-shape")],
         fixes=[f"did you mean {' or '.join(near)}?"] if near else ["qrun explain lists all codes"],

@@ -257,10 +257,8 @@ def _unknown(word: str) -> CallError:
     codes = sorted((*RULES, *CODES))
     return CallError(
         "QR005",
-        "bad-option",
         f"there is nothing to explain about {word!r}",
         facts=[("topics", ", ".join(TOPICS)), ("causes", "those of qrun explain causes"), ("codes", f"{codes[0]} to {codes[-1]}, or a group such as QR3"),
                ("operators", "those of qrun ops")],
         why=f"{plain} is an ai.onnx operator that qrun does not run." if is_standard(plain) else "",
-        fixes=[*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"],
-    )  # fmt: skip
+        fixes=[*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"])  # fmt: skip

@@ -181,7 +181,6 @@ def _no_match(facts: ModelFacts, pattern: str) -> CallError:
     made = pattern in model.producers or any(v.name == pattern for v in model.inputs)
     return CallError(
         "QR006",
-        "unknown-tensor",
         f"no stored tensor matches {pattern!r}",
         where=[model.label],
         facts=[("stored", f"{len(names)} tensors, such as {', '.join(names[:3])}" if names else "none")],

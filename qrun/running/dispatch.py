@@ -198,7 +198,7 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) ->
         if not usable:
             raise _unavailable("--backend native has no kernels for this machine", reason) from None
         known = ", ".join(i.name for i in usable)
-        raise CallError("QR005", "bad-option", f"the instruction set {isa!r} cannot be used here",
+        raise CallError("QR005", f"the instruction set {isa!r} cannot be used here",
                         facts=[("expected", known), ("got", isa)], fixes=["unset QRUN_ISA"]) from None  # fmt: skip
 
 
@@ -209,5 +209,5 @@ def cache_refused(engine: Engine) -> str:
 
 
 def _unavailable(message: str, reason: Exception, *fixes: str) -> UnsupportedError:
-    return UnsupportedError("QR014", "native-unavailable", message, facts=[("got", str(reason)[:200])],
+    return UnsupportedError("QR014", message, facts=[("got", str(reason)[:200])],
                             fixes=[*fixes, "--backend reference needs nothing more"])  # fmt: skip

@@ -149,7 +149,6 @@ def _check_outputs(model: Model, outputs: Mapping[str, Array]) -> None:
         if made is not None and value.dtype is not None and value.dtype != made.dtype:
             raise RunError(
                 "QR203",
-                "type-not-allowed",
                 f"output {value.name!r} is {type_name(made.dtype)}, but the graph declares {type_name(value.dtype)}",
                 where=[model.label, f"output {value.name}"],
                 facts=[("expected", str(value)), ("got", describe(made))],

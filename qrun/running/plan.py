@@ -82,7 +82,6 @@ def _unknown_tensor(model: Model, name: str, known: set[str]) -> CallError:
     near = get_close_matches(name, known, 3, 0.6)
     return CallError(
         "QR006",
-        "unknown-tensor",
         f"the model has no tensor {name!r}",
         where=[model.label],
         facts=[("got", name)],
@@ -122,7 +121,6 @@ def _refuse_unsupported(model: Model) -> None:
     foreign = [node for nodes in missing.values() for node, _ in nodes if node.domain not in DOMAINS]
     raise UnsupportedError(
         "QR201",
-        "unsupported-op",
         f"qrun cannot run {count} operator{'s' if count > 1 else ''} of this model",
         where=[model.label, model.opset],
         facts=facts,

@@ -298,13 +298,9 @@ def _engine(
 
 def _bad_argument(name: str, expected: str, got: object) -> CallError:
     shown = repr(got) if isinstance(got, (int, float, str)) else type(got).__name__
-    return CallError(
-        "QR005", "bad-option", f"{name} is not usable", facts=[("expected", expected), ("got", shown[:80])]
-    )
+    return CallError("QR005", f"{name} is not usable", facts=[("expected", expected), ("got", shown[:80])])
 
 
 def _choose(what: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise CallError(
-            "QR005", "bad-option", f"{what} {value!r} does not exist", facts=[("expected", ", ".join(allowed))]
-        )
+        raise CallError("QR005", f"{what} {value!r} does not exist", facts=[("expected", ", ".join(allowed))])

@@ -216,13 +216,6 @@ def _macs(step: Step, args: Sequence[Array | None], made: Sequence[Array]) -> in
     return step.definition.cost(shapes, [a.shape for a in made], step.kwargs)
 
 
-def _type_code(param: str) -> dict[str, str]:
-    """The rule a wrong element type breaks."""
-    if "zero_point" in param.lower():
-        return {"code": "QR303", "name": "zero-point-type"}
-    return {"code": "QR203", "name": "type-not-allowed"}
-
-
 def _check_types(step: Step, args: Sequence[Array | None]) -> None:
     """The inputs' element types against the operator's constraints; remembered for types seen before."""
     key = tuple([None if a is None else a.dtype for a in args])
@@ -242,7 +235,6 @@ def _check_types(step: Step, args: Sequence[Array | None]) -> None:
                 expected=", ".join(sorted(type_name(t) for t in formal.types)),
                 got=type_name(dtype),
                 code="QR203",
-                name="type-not-allowed",
             )
         if formal.types is None or not formal.homogeneous:
             continue
@@ -254,7 +246,7 @@ def _check_types(step: Step, args: Sequence[Array | None]) -> None:
                 expected=f"{type_name(other)}, as {first}",
                 got=type_name(dtype),
                 why=f"{step.node.op}-{step.node.version}: both have type {formal.variable}.",
-                **_type_code(name),
+                code="QR303" if "zero_point" in name.lower() else "QR203",
             )
     step.accepted.add(key)
 
@@ -264,7 +256,6 @@ def _failed(error: Exception, model: Model, step: Step, args: Sequence[Array | N
     shown = ", ".join(f"{step.definition.param(i)} {describe(a)}" for i, a in enumerate(args) if a is not None)
     return RunError(
         "QR210",
-        "node-failed",
         f"{node.op_type} cannot compute this node",
         where=[model.label, f"node {node.index} {node.label} ({node.op}-{node.version})"],
         facts=[("inputs", shown or "none"), ("got", f"{type(error).__name__}: {error}"[:300])],

@@ -488,7 +488,7 @@ def test_a_runtime_that_crashes_is_no_green_vector(folder: Path, monkeypatch: py
     from qrun.running.session import Session
 
     def crash(*_: object, **__: object) -> None:
-        raise RunError("QR015", "backend-crashed", "onnxruntime crashed: signal 11")
+        raise RunError("QR015", "onnxruntime crashed: signal 11")
 
     save(sum_model(), folder / "m.onnx")
     record(folder / "test_data_set_0", input=[np.float32([1, 2])] * 2, output=[np.float32([2, 4])])

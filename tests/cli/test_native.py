@@ -147,7 +147,7 @@ def test_a_result_does_not_depend_on_whether_native_kernels_can_run(monkeypatch:
 
 
 def _no_engine(*_: object) -> None:
-    raise UnsupportedError("QR014", "no-native", "no native kernels", facts=[("got", "no llvmlite")])
+    raise UnsupportedError("QR014", "no native kernels", facts=[("got", "no llvmlite")])
 
 
 def test_showing_a_tensor_inside_a_group_is_said() -> None:

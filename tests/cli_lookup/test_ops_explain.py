@@ -13,6 +13,7 @@ import qrun
 from qrun.checking.rules import RULES
 from qrun.cli import main
 from qrun.comparing.causes import CAUSES
+from qrun.errors import NAMES, QrunError
 from qrun.ops import REGISTRY
 from qrun.report.codes import CODES, GROUPS, TOPICS
 from qrun.report.explain import names
@@ -220,8 +221,14 @@ def test_every_code_in_the_source_is_explained() -> None:
     assert {code[:3] for code in used} <= set(GROUPS)
 
 
+def test_an_error_has_the_name_of_its_rule() -> None:
+    assert set(NAMES) <= set(RULES) | set(CODES)
+    assert {code: NAMES[code] for code in RULES if code in NAMES} == {c: r.name for c, r in RULES.items() if c in NAMES}
+    assert QrunError("QR004", "gone").name == "no-such-file"
+
+
 def test_exit_codes_are_those_of_the_errors() -> None:
-    from qrun.errors import CallError, ModelError, QrunError, RunError, UnsupportedError
+    from qrun.errors import CallError, ModelError, RunError, UnsupportedError
 
     stated = {int(line.split()[0]) for line in TOPICS["exit-codes"].splitlines()}
     assert {e.exit_code for e in (CallError, ModelError, QrunError, RunError, UnsupportedError)} <= stated

@@ -32,13 +32,13 @@ class Changed:
         values: dict[str, Array | None] = dict(feeds)
         for unit in self.units:
             if unit.node.name in self.refuses:
-                raise UnsupportedError("QR013", "backend-refused", "the model is refused", facts=[("got", "no")])
+                raise UnsupportedError("QR013", "the model is refused", facts=[("got", "no")])
             values |= self.alone(unit, {n: a for n, a in values.items() if a is not None})
         return {n: a for n, a in values.items() if n not in self.hidden and n not in feeds}
 
     def alone(self, unit: Unit, values: Values) -> Mapping[str, Array | None]:
         if unit.node.name in self.refuses:
-            raise UnsupportedError("QR013", "backend-refused", "the node is refused", facts=[("got", "no kernel")])
+            raise UnsupportedError("QR013", "the node is refused", facts=[("got", "no kernel")])
         made = dict(QrunSide(self.model).alone(unit, values))
         return {n: self.changes.get(n, a) for n, a in made.items()}
 

@@ -41,7 +41,7 @@ def size_limit() -> int:
     try:
         return parse_size(given)
     except ValueError:
-        raise CallError("QR005", "bad-option", "QRUN_CACHE_SIZE is not a size", facts=[("expected", "such as 512MiB or 2GB"),
+        raise CallError("QR005", "QRUN_CACHE_SIZE is not a size", facts=[("expected", "such as 512MiB or 2GB"),
                         ("got", given[:60])], fixes=["unset QRUN_CACHE_SIZE", "--no-cache keeps nothing"]) from None  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def target(spec: str) -> tuple[str, str]:
         fix = f"did you mean -o {near[0]}={file}?" if near else f"-o sarif={file}, or another format before ="
     expected = f"a file with the suffix {' '.join(filter(None, known.values()))}, or FORMAT=FILE"
     facts = [("expected", expected), ("formats", ", ".join(known))]
-    raise CallError("QR005", "bad-option", f"-o {spec}: the format is not known", facts=facts, fixes=[fix])
+    raise CallError("QR005", f"-o {spec}: the format is not known", facts=facts, fixes=[fix])
 
 
 def print_report(screen: Screen, format: str, report: Report, asked: Asked) -> None:

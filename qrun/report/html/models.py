@@ -78,5 +78,5 @@ def _different(first: Item, mine: Sequence[Item], kind: str, item: Item, others:
              for d, name in ((first, "first"), (item, "second"))]  # fmt: skip
     if path := text(mine[0], "path"):
         fixes.append(f"qrun {kind} {quote(path)} --json > OTHER.json goes with {first.source}")
-    return CallError("QR005", "bad-option", "these reports are of different models", where=[first.source, item.source],
+    return CallError("QR005", "these reports are of different models", where=[first.source, item.source],
                      facts=facts, fixes=fixes)  # fmt: skip
