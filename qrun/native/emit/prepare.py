@@ -7,10 +7,9 @@ of the float32 operations that follow.
 from __future__ import annotations
 
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import TAIL, constant_bytes
+from qrun.native.emit.spec import SOURCES, TAIL, constant_bytes
 from qrun.native.emit.values import Value, every
 
-SOURCES = ("source0*", "source1*", "source2*", "source3*")
 PREPARE = (
     "zero*", "first*", "sums*", "places*", "starts*", "padding*", "constants*", "fill", "tiles", "low!", "high!", *SOURCES,
 )  # fmt: skip
@@ -41,7 +40,7 @@ class PrepareEmitter(KernelEmitter):
             place = tile * (4 * width) + 4 * n * vector
             first, sums = ((start + place).load(zero.kind, 4) for start in (a.first, a.sums))
             (a.starts + place).store(first - zero * sums, 4)
-            if form.startswith(TAIL):
+            if constant_bytes(form):
                 channels = (a.places + place).load(zero.kind, 4)
                 for field, value in enumerate(self._fields(channels)):
                     (constants + (field * width + vector * n) * 4).store(value, 4)

@@ -62,6 +62,9 @@ _FIELDS = {"m": 1, "a": 1, "r": 0, "c": 2}
 """Steps of a form that begins with TAIL, and float32 constants of each: times m, plus a, the greater of that and 0, cut to
 lie within the two of c; each rounded to float32, the first one's operand the sum as float32."""
 
+SOURCES = ("source0*", "source1*", "source2*", "source3*")
+"""Where the operands of m and a come from: arguments of the kernel that prepares the constants."""
+
 
 def constant_bytes(form: str) -> int:
     """Bytes of a form's constants per channel."""

@@ -70,6 +70,12 @@ class Elementwise(Planned):
         for way in ("plain", "channels") if self.order == "any" else (self.order,):
             self._loops(way, (0,) * len(self.operands))
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The bits of its constants."""
+        p, q = self._bits.view(np.int32).tolist()
+        return p, q
+
     def lying(self, order: Order) -> Elementwise:
         reference = self._recheck.function if self._recheck else None
         return Elementwise(self.engine, self.function, self.operands[:-1], self._bits.tolist(), reference, order)
@@ -106,7 +112,7 @@ class Elementwise(Planned):
             **outer_words(names, outer, (-(-row.count // chunk), chunk), max(sizes) * chunk, threads),
             **{f"{name}*": 0 for name in names},
             "columns": row.count, "last": row.count - rows,
-            **dict(zip(("p!", "q!"), self._bits.view(np.int32).tolist(), strict=True)),
+            **dict(zip(("p!", "q!"), self.limits, strict=True)),
             "recheck*": self._recheck.address if self._recheck else 0,
         }  # fmt: skip
         loops = (*outer, row)

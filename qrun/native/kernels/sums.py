@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.prepare import SOURCES
-from qrun.native.emit.spec import TAIL, KernelSpec, constant_bytes
+from qrun.native.emit.spec import SOURCES, TAIL, KernelSpec, constant_bytes
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.call import KernelCall
@@ -28,16 +27,12 @@ _LINE = 64
 
 @frozen
 class Tail:
-    """float32 operations on a sum: steps as a form has them (emit/spec.py), the operands of m and a, and the bits of the
-    limits of c."""
+    """float32 operations on a sum as float32: steps as a form has them (emit/spec.py), the operands of m and a, and the
+    bits of the limits of c."""
 
     steps: str = ""
     operands: tuple[Operand, ...] = ()
     limits: tuple[int, int] = (0, 0)
-
-    @property
-    def form(self) -> str:
-        return TAIL + self.steps if self.steps else "i32"
 
 
 @frozen
@@ -57,6 +52,7 @@ class SumsPlan:
 
     def __init__(self, product: Conv | Gemm, totals: Array, zero: Operand, tail: Tail | None = None) -> None:
         self.product, self.totals, self.zero, self.tail = product, totals, zero, tail or Tail()
+        self.form = "i32" if tail is None else TAIL + tail.steps
         self.conv = product.conv if isinstance(product, Gemm) else product
         if self.conv.lines or self.conv.x_zero:
             raise ValueError("a product that is planned for one zero point")
@@ -66,10 +62,14 @@ class SumsPlan:
             lanes = _lanes(part.section).size
             constants = at + _whole(4 * lanes)
             self.places.append(_Place(at, constants))
-            at = constants + _whole(constant_bytes(self.tail.form) * lanes)
+            at = constants + _whole(constant_bytes(self.form) * lanes)
         fills = (self._held(part, "padding*").nbytes for part in self.parts)
         self.padding, self.fill = at, _whole(max(fills, default=0))
         self.prepared = Operand((at + self.fill,), _BYTE)
+
+    def with_tail(self, tail: Tail) -> SumsPlan:
+        """The same sums with float32 operations behind them."""
+        return SumsPlan(self.product, self.totals, self.zero, tail)
 
     def _held(self, part: Any, name: str) -> Array:
         """The array that a word of the call's struct points to."""
@@ -88,7 +88,7 @@ class SumsPlan:
             arrays[name][...] = values
         kinds = "".join("s" if operand.shape == () or set(operand.shape) == {1} else "v" for operand in tail.operands)
         spec = KernelSpec(
-            "prepare", isa.name, 1, vectors, 1, tail.form, "f32", self.zero.dtype == np.int8, operands=kinds
+            "prepare", isa.name, 1, vectors, 1, self.form, "f32", self.zero.dtype == np.int8, operands=kinds
         )
         kernel = kernels.get(spec)
         words = {
@@ -120,8 +120,12 @@ class SumsPlan:
             arguments[section.kernel.word(name)] = start
         pointers = [(word, 2 * operand) for word, operand in section.pointers]
         pointers += [(section.kernel.word(name), 1) for name in own]
-        if self.tail.steps:
-            spec = replace(spec, form=self.tail.form, out="f32")
+        if self.form != "i32":
+            spec = replace(spec, form=self.form, out="f32")
+            if "constants_group" in section.kernel.names:
+                panel = constant_bytes(self.form) * spec.vectors * self.conv.engine.isa.lanes
+                panels = arguments[section.kernel.word("group_panels")]
+                arguments[section.kernel.word("constants_group")] = panels * panel
         return replace(
             section, spec=spec, kernel=self.conv.engine.kernels.get(spec), arguments=arguments, pointers=tuple(pointers),
             extents=(section.extents[0], self.prepared.shape[0], section.extents[1]),
@@ -155,10 +159,12 @@ class Prepare(Planned):
 class DynamicSums(Operation):
     """8-bit activations and what Prepare made to int32 sums, or to the float32 numbers of a tail."""
 
+    leads = True
+
     def __init__(self, plan: SumsPlan, y_shape: Sequence[int] | None = None) -> None:
         self.plan, product = plan, plan.product
         x, y = product.operands
-        dtype = _FLOAT if plan.tail.steps else y.dtype
+        dtype = y.dtype if plan.form == "i32" else _FLOAT
         self.operands = x, plan.prepared, Operand(y.shape if y_shape is None else tuple(y_shape), dtype)
         self.order: Order = product.order
         self._made: dict[tuple[int, int], tuple[KernelCall, ...]] = {}

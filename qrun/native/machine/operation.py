@@ -80,6 +80,8 @@ class Operation(ABC):
     order: Order
     view = False
     """Whether the result is the operand's own bytes, in C order, under another shape."""
+    leads = False
+    """Whether elementwise operations on its result may be made in its kernels (plan/tails.py)."""
     gaps = True
     """Whether the rows of its result may lie further apart than they are long."""
     parts: tuple[int, ...] = ()

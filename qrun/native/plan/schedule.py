@@ -18,7 +18,7 @@ from qrun.native.kernels.strided import CopyAxis, coalesced
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, must_reach, size
-from qrun.native.plan.placement import Item, Key, Placed, Placement, PythonStep, Storage, Task
+from qrun.native.plan.placement import Chain, Item, Key, Placed, Placement, PythonStep, Storage, Task
 from qrun.native.plan.spans import Span, Touched
 from qrun.native.plan.stamps import Segment
 
@@ -43,6 +43,15 @@ def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[
                 assert isinstance(item, Task)
                 made[place] = replace(item, operation=operation)
     return made
+
+
+def _tailed(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
+    """The items, those that follow integer sums made in the kernels of these."""
+    if not any(isinstance(item, Chain) and item.tasks[-1].operation.leads for item in items):
+        return items
+    from qrun.native.plan.tails import tailed
+
+    return tailed(items, wanted)
 
 
 def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list[int], list[Copy]]:
@@ -110,7 +119,11 @@ class Schedule:
         fixed: Mapping[Any, Array],
         wanted: Sequence[Key],
     ) -> None:
-        self.engine, self.items, self.wanted = engine, tuple(fused(engine, items, wanted)), tuple(wanted)
+        self.engine, self.items, self.wanted = (
+            engine,
+            tuple(fused(engine, _tailed(items, wanted), wanted)),
+            tuple(wanted),
+        )
         self.given, self.fixed = dict(given), dict(fixed)
         self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine))
         self.calls = self._calls()
