@@ -7,12 +7,13 @@ returns a NativeKernel or raises Declined with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.ir.types import type_name
@@ -78,6 +79,7 @@ class LoweringContext:
     inputs:     one for each of the operator's parameters, None where omitted; fixed: those that never change.
     names:      the parameters' names.
     attributes: all of them, with their defaults.
+    kept:       what earlier kernels of this node made of the same constants, for other shapes.
     """
 
     engine: Engine
@@ -86,6 +88,7 @@ class LoweringContext:
     names: tuple[str, ...]
     attributes: Mapping[str, Any]
     ctx: Context
+    kept: Memo = field(default_factory=Memo)
 
     def require_constants(self, first: int = 1) -> None:
         """Declined if an input, from number `first` on, is not constant."""
@@ -177,7 +180,7 @@ def conv_kernel(
     """The kernel of a checked convolution; site.inputs[0] is x, perhaps with other axes."""
     from qrun.native.kernels.conv import ChannelsLast
 
-    conv = planned_conv(site, x, w, zeros, bias, win, target)
+    conv = planned_conv(site, x, w, zeros, bias, win, target, kept=site.kept)
     return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), completeness(conv.may_wrap, target))
 
 
@@ -224,7 +227,16 @@ def _conv(
     from qrun.native.kernels.conv import Conv
 
     x_zero = np.zeros((), dtype) if zeros[0] is None else zeros[0]
-    return Conv(site.engine, shape, w, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target, **geometry)
+    return Conv(
+        site.engine,
+        shape,
+        w,
+        x_zero_point=x_zero,
+        w_zero_point=zeros[1],
+        bias=bias,
+        target=target,
+        **geometry,
+    )
 
 
 def gemm_kernel(
@@ -248,7 +260,9 @@ def gemm_kernel(
     site.afford(rows * 36 + b.size * 16 + columns * 8192)
     site.ctx.claim((rows, columns), 8 if target is None else 2, "native product")
     x_zero = np.zeros((), a.dtype) if zeros[0] is None else zeros[0]
-    gemm = Gemm(site.engine, a.shape, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target)
+    gemm = Gemm(
+        site.engine, a.shape, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target, kept=site.kept
+    )
     kernel = kernel_of(site, gemm, (0,), completeness(gemm.conv.may_wrap, target))
     if not transpose:
         return kernel

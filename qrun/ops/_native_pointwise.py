@@ -7,10 +7,13 @@ in the tensors themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.declare.memo import Memo
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, common_shape
@@ -39,7 +42,8 @@ def table_kernel(
     """The kernel of y = table[x], or of a table for each index of `axis`; x is the node's input number `place`."""
     from qrun.native.kernels.point import Point
 
-    return kernel_of(site, Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis), (place,), complete)
+    point = Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis, kept=site.kept)
+    return kernel_of(site, point, (place,), complete)
 
 
 def unary_kernel(site: LoweringContext, definition: OpDef, zero: int | None = None) -> NativeKernel:
@@ -48,10 +52,16 @@ def unary_kernel(site: LoweringContext, definition: OpDef, zero: int | None = No
     x = site.inputs[0]
     if x is None or x.dtype not in EIGHT:
         raise declined(f"no native kernel for {type_name(x.dtype) if x is not None else 'nothing'}")
-    seen = Context(site.ctx.arith, site.ctx.version)
-    options = {**site.attributes, **({"ctx": seen} if definition.takes_context else {})}
-    table = definition(all_codes(x.dtype), *site.inputs[1:], **options)
-    site.require_constants()
+
+    def results() -> tuple[Array, Context]:
+        seen = Context(site.ctx.arith, site.ctx.version)
+        options = {**site.attributes, **({"ctx": seen} if definition.takes_context else {})}
+        return definition(all_codes(x.dtype), *site.inputs[1:], **options), seen
+
+    if not all(site.fixed[1:]):
+        results()
+        site.require_constants()
+    table, seen = site.kept.once(("results", x.dtype), results)
     note(site, seen)
     point = None if zero is None else site.inputs[zero]
     return table_kernel(site, x, table, complete=completeness(seen, table.dtype, point))
@@ -89,31 +99,44 @@ def binary_kernel(
     assert b is not None
     shape = common_shape(definition.op_type, A=a, B=b)
     swap = scalar_side(a.shape, b.shape) == "a"
-    codes = all_codes(a.dtype)
-    column, row = codes[:, None], codes[None, :]
-    parts = (column, row) if swap else (row, column)
-    arguments: list[Any] = list(site.inputs)
-    arguments[0], arguments[3] = parts
-    seen = Context(site.ctx.arith, site.ctx.version)
-    table = definition(*arguments, ctx=seen)
-    site.ctx.claim(shape, 1)
     for place in _PARAMETERS:
         if not site.fixed[place]:
+            _pairs(site, definition, swap)
             raise declined(f"{site.names[place]} is not constant")
+    site = replace(site, kept=site.kept.once(("swap", swap), Memo))
+    table, seen = site.kept.once("pairs", lambda: _pairs(site, definition, swap))
+    site.ctx.claim(shape, 1)
     note(site, seen)
     complete = completeness(seen, table.dtype, site.inputs[7])
-    table = table if swap else table.T
     for fixed, moving, by_moving in ((3, 0, table), (0, 3, table.T)):
         constant, x = site.inputs[fixed], site.inputs[moving]
         assert constant is not None
         assert x is not None
         axis = _axis(constant.shape, x.shape) if site.fixed[fixed] and not site.fixed[moving] else None
         if axis is not None and shape == x.shape:
-            chosen = np.ascontiguousarray(by_moving.T[constant.reshape(-1).view(np.uint8)])
+            chosen = site.kept.once(("chosen", moving), partial(_lines, by_moving, constant))
             if constant.size == 1:
                 return table_kernel(site, x, chosen[0], None, complete, moving)
             return table_kernel(site, x, chosen, axis, complete, moving)
     return _pair_kernel(site, table, near, complete, swap)
+
+
+def _lines(by_moving: Array, constant: Array) -> Array:
+    """A table of the moving operand's 256 codes for each element of the constant one."""
+    return np.ascontiguousarray(by_moving.T[constant.reshape(-1).view(np.uint8)])
+
+
+def _pairs(site: LoweringContext, definition: OpDef, swap: bool) -> tuple[Array, Context]:
+    """The operator's results for all pairs of codes [256 of A, 256 of B], and what the reference observes in them."""
+    a = site.inputs[0]
+    assert a is not None
+    codes = all_codes(a.dtype)
+    column, row = codes[:, None], codes[None, :]
+    arguments: list[Any] = list(site.inputs)
+    arguments[0], arguments[3] = (column, row) if swap else (row, column)
+    seen = Context(site.ctx.arith, site.ctx.version)
+    table = definition(*arguments, ctx=seen)
+    return table if swap else table.T, seen
 
 
 def _pair_kernel(
@@ -136,7 +159,7 @@ def _pair_kernel(
     with np.errstate(all="ignore"):
         about = near(*scales, *zeros, site.ctx.arith == "ort")
     entries = np.ascontiguousarray(table.T if swap else table)
-    pair = PairLookup(site.engine, (x.shape, y.shape), entries, x_type=x.dtype, near=about)
+    pair = PairLookup(site.engine, (x.shape, y.shape), entries, x_type=x.dtype, near=about, kept=site.kept)
     return kernel_of(site, pair, operands, complete)
 
 

@@ -12,8 +12,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from qrun.declare.memo import Memo
 from qrun.errors import CallError, UnsupportedError
-from qrun.ir import Array, Model
+from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.ops._native import LoweringContext, NativeKernel
@@ -23,8 +24,8 @@ from qrun.running.plan import Step
 if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
 
-VARIANTS = 4
-"""Kernels kept per node, for different shapes; the oldest goes."""
+VARIANTS = 16
+"""Kernels kept per node, for different shapes; the oldest goes. What does not depend on shapes they share."""
 
 
 Key = tuple[tuple[tuple[int, ...], np.dtype[Any], bytes] | None, ...]
@@ -77,6 +78,7 @@ class NativeKernels:
         self.derived = derived_tensors(model)
         self._fixed: dict[int, Fixed] = {}
         self._bound: dict[int, dict[Key, KernelBinding]] = {}
+        self._kept: dict[int, Memo] = {}
         self._alike: WeakValueDictionary[Hashable, KernelBinding] = WeakValueDictionary()
         self._lock = threading.Lock()
 
@@ -148,12 +150,18 @@ class NativeKernels:
         wanted = tuple(bool(name) for name in step.node.outputs)
         ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=recorded)
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
-        site = LoweringContext(self.engine, inputs, fixed, names, _attributes(step), ctx)
+        site = LoweringContext(self.engine, inputs, fixed, names, _attributes(step), ctx, self._kept_for(step.node))
         try:
             kernel = definition.lowering(site)
         except Declined as reason:
             return KernelBinding(None, str(reason))
         return KernelBinding(kernel, "", tuple(recorded.claims), tuple(ctx.observations))
+
+    def _kept_for(self, node: Node) -> Memo:
+        """What kernels of the node share that have the same constants, those among them that follow from shapes."""
+        if any(name in self.derived for name in node.inputs):
+            return Memo()
+        return self._kept.setdefault(node.index, Memo())
 
 
 def _key(args: Sequence[TensorLike | None], fixed: Fixed) -> Key:

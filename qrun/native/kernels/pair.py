@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid, packed
 from qrun.native.machine.call import KernelCall
@@ -26,6 +27,7 @@ class PairLookup(Planned):
             operand repeats along leading axes or along the ones between those and the row, or neither.
     table:  [256, 256], 8-bit, indexed by the bits of a and b as uint8. x_type: of a and b.
     near:   what the function is about, or None: a cheaper form is looked for there, and proven for all pairs.
+    kept:   the form that was found for the same table and other shapes.
 
     Raises Declined for anything else.
     """
@@ -38,6 +40,7 @@ class PairLookup(Planned):
         *,
         x_type: np.dtype[Any],
         near: CodeSum | CodeProduct | None = None,
+        kept: Memo | None = None,
     ) -> None:
         super().__init__()
         self.engine = engine
@@ -50,8 +53,9 @@ class PairLookup(Planned):
         self.order: Order = self.overlay.order
         shape = broadcast_shapes(a, b)
         self.operands = (Operand(a, np.dtype(x_type)), Operand(b, np.dtype(x_type)), Operand(shape, table.dtype))
-        self.scalar = _kernel(SINGLE[0], {}, {"table*": packed(table.view(np.uint8))})
-        self.kernel = self._fitted(table, near) or self.scalar
+        kept = kept or Memo()
+        self.scalar = kept.once("table", lambda: _kernel(SINGLE[0], {}, {"table*": packed(table.view(np.uint8))}))
+        self.kernel = kept.once("pair", lambda: self._fitted(table, near)) or self.scalar
 
     def _fitted(self, table: Array, near: CodeSum | CodeProduct | None) -> Kernel | None:
         if near is None:

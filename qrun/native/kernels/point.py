@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.sizes import PIECE, SHUFFLED, VBMI, lane_order
 from qrun.native.errors import Declined
@@ -28,12 +29,20 @@ class Point(Planned):
 
     table: [256], or [C, 256] with one row for each index of `axis`; 8-bit, indexed by the bits of x as uint8.
     axis:  None, 1 or the last one. x_type: of x.
+    kept:  how the same table is looked up for other shapes.
 
     Raises Declined for anything else.
     """
 
     def __init__(
-        self, engine: Engine, shape: Sequence[int], table: Array, *, x_type: np.dtype[Any], axis: int | None = None
+        self,
+        engine: Engine,
+        shape: Sequence[int],
+        table: Array,
+        *,
+        x_type: np.dtype[Any],
+        axis: int | None = None,
+        kept: Memo | None = None,
     ) -> None:
         super().__init__()
         self.engine = engine
@@ -50,7 +59,9 @@ class Point(Planned):
             raise ValueError(f"tables {list(table.shape)} for {list(shape)}")
         self.order: Order = "any" if place is None else "channels" if place < len(shape) - 1 else "rows"
         self.operands = (Operand(shape, np.dtype(x_type)), Operand(shape, table.dtype))
-        self.function = Function.of(engine.isa, table, np.dtype(x_type))
+        self.function = (kept or Memo()).once(
+            ("function", x_type), lambda: Function.of(engine.isa, table, np.dtype(x_type))
+        )
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         result = self.result

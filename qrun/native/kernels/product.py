@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class Product:
 
     def dense(self, groups: int = 1) -> list[RelocatableCall]:
         """Kernel calls for [rows, taps, groups * k] activations and [N, taps, k] weights, N/groups for each group."""
-        weights, taps = int8_taps(self.folded.centred)
+        weights, taps = self.folded.kept.once("taps", lambda: int8_taps(self.folded.centred))
         unroll, steps = unroll_for(self.layout.k)
         each = len(weights) // groups
         parts = []
@@ -106,7 +107,10 @@ class Product:
             pick = np.concatenate([lanes_of(first, panels * width, each, g * each) for g in range(groups)])
             pick = pick.reshape(groups * panels, width)
             rows = min(TABLE_ROWS if form == "table" else self.isa.rows[vectors], self.layout.rows)
-            packed = grouped(weights.reshape(groups, each, *weights.shape[1:])[:, first:], panels, width, 4 * steps)
+            own = weights.reshape(groups, each, *weights.shape[1:])[:, first:]
+            packed = self.folded.kept.once(
+                ("dense", first, panels, width, steps), partial(grouped, own, panels, width, 4 * steps)
+            )
             blocks = -(-self.layout.rows // rows)
             chunk = self._near_chunk(packed.nbytes, len(pick), blocks)
             lines = 0 if chunk else self._prefetch(weights.size, unroll * width * 4, blocks)
@@ -191,9 +195,10 @@ class Product:
 
         arrays, words: what is in its argument struct, but for what all products have; 0 for the others.
         """
-        arrays = {
-            **arrays, "bias*": self.bias(spec.form, pick), "constants*": self.results.constants(spec.form, pick),
-        }  # fmt: skip
+        panel = spec.form, pick.shape, pick.tobytes()
+        bias = self.folded.kept.once(panel, lambda: self.bias(spec.form, pick))
+        constants = self.results.kept.once(panel, lambda: self.results.constants(spec.form, pick))
+        arrays = {**arrays, "bias*": bias, "constants*": constants}
         there, lanes = pick[-1] >= 0, self.isa.lanes
         if not (there[:-lanes].all() and there[-lanes:].any()):
             raise ValueError("a panel whose last vector is not the only one that is cut")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import LIMITS, MAGIC
 from qrun.native.machine.compile import Kernels
@@ -22,10 +23,14 @@ _PROVEN_FORMS = ("y32", "x32", "f64")
 
 @frozen
 class Results:
-    """A requantization target and its proofs, or neither: then the int32 sums themselves are stored."""
+    """A requantization target and its proofs, or neither: then the int32 sums themselves are stored.
+
+    kept: packed constants, by form and channels.
+    """
 
     target: Target | None
     proven: Proven | None
+    kept: Memo = field(default_factory=Memo)
 
     @classmethod
     def of(cls, target: Target | None, folded: Folded, kernels: Kernels, isa: Isa) -> Results:
@@ -51,7 +56,8 @@ class Results:
             return self
         scales = self.target.w_scale
         target = replace(self.target, w_scale=scales[channels] if scales.size > 1 else scales)
-        return Results(target, self.proven.part(channels) if self.proven else None)
+        made = Results(target, self.proven.part(channels) if self.proven else None)
+        return self.kept.once((channels.start, channels.stop), lambda: made)
 
     def form(self, channels: slice | Ints) -> str:
         """The cheapest form that serves all these channels."""

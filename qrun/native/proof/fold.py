@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.native.machine.memory import Ints
 
 Int8s = np.ndarray[Any, np.dtype[np.int8]]
@@ -25,40 +26,46 @@ class Folded:
     centred:  int8 or int16 [N, taps, k]: w - w_zero, within -255..255.
     constant: int32 [N]: bias and the activations' zero point, modulo 2**32.
     low, high: int64 [N]: bounds of the sum before it wraps.
+    kept:     the same sums of other activations, and what kernels pack of these ones, for products of other shapes.
     """
 
     centred: Centred
     constant: Int32s
     low: Ints
     high: Ints
+    kept: Memo = field(default_factory=Memo)
 
     def part(self, channels: slice) -> Folded:
         """The sums of some channels."""
-        return Folded(self.centred[channels], self.constant[channels], self.low[channels], self.high[channels])
+        own = Folded(self.centred[channels], self.constant[channels], self.low[channels], self.high[channels])
+        return self.kept.once(("part", channels.start, channels.stop), lambda: own)
 
     def merged(self, groups: int, count: int) -> Folded:
         """The same sums with `count` neighbouring groups as one, the weights between them zero."""
-        if count == 1:
-            return self
+        return self if count == 1 else self.kept.once(("merged", groups, count), lambda: self._merged(groups, count))
+
+    def _merged(self, groups: int, count: int) -> Folded:
         n, taps, k = self.centred.shape
         each = n // groups
         spread = np.zeros((groups // count, count, each, taps, count, k), self.centred.dtype)
         own = self.centred.reshape(groups // count, count, each, taps, k)
         for group in range(count):
             spread[:, group, :, :, group] = own[:, group]
-        return replace(self, centred=spread.reshape(n, taps, count * k))
+        return Folded(spread.reshape(n, taps, count * k), self.constant, self.low, self.high)
 
     def shifted(self, by: int = 128) -> Folded:
         """The same sums of activations that are read higher by this."""
-        if not by:
-            return self
-        return replace(self, constant=wrapped(self.constant.astype(np.int64) - by * _sums(self.centred)))
+        return self if not by else self.kept.once(("shifted", by), lambda: self._shifted(by))
+
+    def _shifted(self, by: int) -> Folded:
+        constant = wrapped(self.constant.astype(np.int64) - by * _sums(self.centred))
+        return Folded(self.centred, constant, self.low, self.high)
 
     def lines(self, kernel: tuple[int, int]) -> Folded:
         """The same sums with a whole kernel row as one tap."""
         n, _, k = self.centred.shape
-        w = self.centred.reshape(n, kernel[0], kernel[1] * k)
-        return Folded(w, self.constant, self.low, self.high)
+        own = Folded(self.centred.reshape(n, kernel[0], kernel[1] * k), self.constant, self.low, self.high)
+        return self.kept.once(("lines", kernel), lambda: own)
 
 
 def fold(
