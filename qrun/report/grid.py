@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from qrun.declare.frozen import frozen
@@ -110,22 +111,20 @@ def _longest(cell: str) -> int:
     return max(map(width_of, cell.split()), default=0)
 
 
-def plain_lines(grid: Grid, indent: str = "  ", gap: str = "  ") -> list[list[tuple[str, str]]]:
+def plain_lines(grid: Grid, indent: str = "  ", gap: str = "  ") -> Iterator[list[tuple[str, str]]]:
     """One line a record, or as many as its tallest cell, columns aligned, nothing cut; as (text, style) pieces."""
-    widths = grid.widths()
-    lines = []
+    widths, rights = grid.widths(), [column.right for column in grid.columns]
+    styles, usual = ["dim"] * len(widths), [column.style for column in grid.columns]
     for number, row in enumerate([[c.header for c in grid.columns], *grid.rows], -1):
-        cells = [cell.split("\n") for cell in row]
-        for line in range(max(map(len, cells))):
+        for cells in zip_longest(*[cell.split("\n") for cell in row], fillvalue=""):
             pieces, before = [], indent
-            for at, (parts, width, column) in enumerate(zip(cells, widths, grid.columns, strict=True)):
-                cell = parts[line] if line < len(parts) else ""
+            for at, (cell, width, right, style) in enumerate(zip(cells, widths, rights, styles, strict=True)):
                 space = " " * (width - width_of(cell))
-                style = "dim" if number < 0 else grid.styles.get((number, at), column.style)
-                pieces += [(before + space if column.right else before, ""), (cell, style)]
-                before = gap if column.right else space + gap
-            lines.append(pieces)
-    return lines
+                own = grid.styles.get((number, at), style) if grid.styles and number >= 0 else style
+                pieces += [(before + space if right else before, ""), (cell, own)]
+                before = gap if right else space + gap
+            yield pieces
+        styles = usual
 
 
 def rich_table(grid: Grid) -> Table:

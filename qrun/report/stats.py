@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ def stats(array: Array) -> Stats:
                      rows=_rows(values))  # fmt: skip
     with np.errstate(all="ignore"):
         total = float(values.sum(dtype=np.float64))
-    if np.isfinite(total):
+    if math.isfinite(total):
         return Stats(float(values.min()), float(values.max()), total / values.size, _place(values),
                      rows=_rows(values))  # fmt: skip
     odd = np.isnan(values)
@@ -59,7 +60,8 @@ def stats(array: Array) -> Stats:
 
 
 def _place(values: Array) -> tuple[int, ...]:
-    place = np.unravel_index(int(values.argmax()), values.shape)
+    first = int(values.argmax())
+    place: tuple[Any, ...] = (first,) if values.ndim == 1 else np.unravel_index(first, values.shape)
     return tuple(int(i) for i, size in zip(place, values.shape, strict=True) if size > 1) or (0,)
 
 

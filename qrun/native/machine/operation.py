@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -133,7 +134,7 @@ def must_reach(sections: Sequence[KernelCall], nbytes: int) -> None:
 
 
 def size(shape: Sequence[int]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
+    return int(prod(shape))
 
 
 TILE_BYTES = 1 << 14

@@ -149,6 +149,7 @@ class Placement:
         self.forms: dict[Key, list[Storage]] = {}
         self._producers: dict[Storage, Operation] = {}
         self._conversions: dict[Storage, Operation] = {}
+        self._turned: dict[tuple[Operation, Order], Operation] = {}
         for key, operand in given.items():
             self.forms[key] = [Storage(operand, "plain", key)]
         for number, item in enumerate(items):
@@ -176,7 +177,10 @@ class Placement:
 
     def _task(self, task: Task, number: int) -> None:
         source, result = self._orders(task)
-        operation = task.operation.lying(source) if task.operation.source_order == "any" else task.operation
+        turned = task.operation, source
+        if task.operation.source_order == "any" and turned not in self._turned:
+            self._turned[turned] = task.operation.lying(source)
+        operation = self._turned.get(turned, task.operation)
         inputs = []
         for place, key in enumerate(task.inputs):
             operand = operation.operands[place]
@@ -273,8 +277,7 @@ class Placement:
         for forms in self.forms.values():
             for storage in forms:
                 storage.settle()
-        made = (storage for placed in self.placed for storage in placed.storages)
-        roots = list(dict.fromkeys(storage.root for storage in made if storage.root.key is None))
+        roots = list(dict.fromkeys(s.root for placed in self.placed for s in placed.storages if s.root.key is None))
         needs = []
         for root in roots:
             first, last = root.lifetime()
