@@ -95,6 +95,32 @@ def test_no_command_grows_faster_than_its_model(made: Made, tmp_path: Path, monk
     assert found == [[]] * len(found)
 
 
+COSTS = (
+    (growth.chain, 75, 80, 400),
+    (growth.made_readers, 90, 140, 550),
+    (growth.inputs, 25, 60, 70),
+    (growth.outputs, 30, 80, 170),
+)
+"""Python calls for one more node, input or output: of check, inspect and run. 100,000 of them must take seconds."""
+
+
+@pytest.mark.parametrize(("made", "check", "inspect", "run"), COSTS, ids=[case[0].__name__ for case in COSTS])
+def test_one_more_costs_few_calls(
+    made: Made, check: int, inspect: int, run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in SETTINGS.items():
+        monkeypatch.setattr(name, value)
+    for command, most in ((words("check"), check), (words("inspect"), inspect), (words(after=RANDOM), run)):
+        counts = []
+        for size in (100, 200):
+            path = tmp_path / f"{size}.onnx"
+            path.write_bytes(made(size).SerializeToString())
+            calls(command, path)
+            counts.append(calls(command, path).total())
+        assert (counts[1] - counts[0]) / 100 < most
+
+
 if __name__ == "__main__":
     import tempfile
     import time
