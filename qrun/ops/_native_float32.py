@@ -26,7 +26,7 @@ _CAST = tuple(np.dtype(t) for t in (np.float32, np.int64, np.int32, np.uint8, np
 
 
 def function(definition: OpDef, name: str, *attributes: str) -> Lowering:
-    """The lowering of an operator that is a function of its first input; name: of native/_elementwise.py, whose
+    """The lowering of an operator that is a function of its first input; name: of native/emit/functions.py, whose
     constants are these attributes."""
     return lambda site: function_kernel(
         site, definition, name, lambda: [single(site.attributes[a]) for a in attributes]
@@ -68,7 +68,7 @@ def pointwise_kernel(
 
 def elementwise(name: str, *inputs: str) -> Lowering:
     """The lowering of an operator on tensors that broadcast, named as the operator names them; name: of
-    native/emit/elementwise.py."""
+    native/emit/functions.py."""
     return lambda site: elementwise_kernel(site, name, inputs or ("A", "B"))
 
 

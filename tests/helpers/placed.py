@@ -11,9 +11,11 @@ import qrun
 from helpers.native import OBJECTS, Array, Guarded
 from helpers.support import assert_equal
 from qrun.checking.rules import check
+from qrun.native.kernels.elementwise import Expression
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operation
 from qrun.native.plan.placement import PythonStep
+from qrun.native.plan.program import Program
 
 UNTOUCHED = 0xA5
 
@@ -91,8 +93,20 @@ def same_everywhere(
     return watched
 
 
-def elsewhere(session: qrun.Session) -> list[Any]:
-    """The steps of the session's programs that Python runs."""
+def programs(session: qrun.Session) -> list[Program]:
+    """The session's programs."""
     compiled = [made for p in session._plans.values() if p.programs for made in p.programs._made.values() if made]
     assert compiled, "no program was made"
-    return [item for c in compiled for item in c.program.items if isinstance(item, PythonStep) and item.outputs]
+    return [c.program for c in compiled]
+
+
+def elsewhere(session: qrun.Session) -> list[Any]:
+    """The steps of the session's programs that Python runs."""
+    items = [item for program in programs(session) for item in program.items]
+    return [item for item in items if isinstance(item, PythonStep) and item.outputs]
+
+
+def chains(session: qrun.Session) -> list[int]:
+    """Of how many functions each elementwise kernel of the session's programs is, but for those of one."""
+    operations = [placed.operation for program in programs(session) for placed in program.placement.placed]
+    return [len(o.steps) for o in operations if isinstance(o, Expression) and len(o.steps) > 1]

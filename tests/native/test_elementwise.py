@@ -18,7 +18,8 @@ from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
 
 import qrun
-from qrun.native.emit.elementwise import CLOSE, EXACT, LOGICAL, SINGLE
+from qrun.native.emit import expression
+from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, SINGLE
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.machine.engine import Engine
@@ -41,6 +42,8 @@ def planned(name: str, shape: tuple[int, ...], isa: str, threads: int = 1, refer
 def test_every_function_is_here() -> None:
     others = {*BINARY, "clip", "square", "cube", "cast", "where"}
     assert {*SINGLE, *EXACT, *CLOSE} == {*UNARY, *others}
+    assert ({*LOGICAL}, {*CLOSE}) == (expression.LOGICAL, expression.CLOSE)
+    assert {*expression.TYPES, *expression.CONSTANTS} <= {*SINGLE, *EXACT, *CLOSE, *LOGICAL}
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -157,10 +160,9 @@ def test_many_doubts_are_settled_some_hundred_at_a_time(threads: int) -> None:
 def test_an_interrupt_that_leaves_no_trace_is_raised() -> None:
     """The reference never begins, as if the signal came first."""
     operation = planned("sigmoid", (1,), "generic", reference=lambda x: x)
-    recheck = operation._recheck
-    assert recheck is not None
+    (recheck,) = operation.rechecks
     nothing = type(recheck._call)(lambda *arguments: 0)
-    operation._recheck.address = int(ctypes.cast(nothing, ctypes.c_void_p).value or 0)  # type: ignore[union-attr]
+    recheck.address = int(ctypes.cast(nothing, ctypes.c_void_p).value or 0)
     x = np.full(1, 2.0**-23, F)
     with pytest.raises(KeyboardInterrupt):
         engine("generic").run(operation, [x])

@@ -1,187 +1,158 @@
-"""Generated elementwise functions of one to three operands: float32, integers and bool."""
+"""Generated elementwise kernels: functions of functions of operands, element by element, in one pass over memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from qrun.native.emit.expression import CONSTANTS, KINDS, FunctionStep, kind_of_result, operand_names
+from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, SINGLE, FunctionCall, reach
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
-from qrun.native.emit.numbers import RecheckEmitter, at_most, erf, exp, gelu, rounds_apart, sigmoid, tanh
-from qrun.native.emit.requantize import clipped, rectified
+from qrun.native.emit.numbers import RecheckEmitter, rounds_apart
+from qrun.native.emit.sizes import OUTER
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.emit.strided import StridedEmitter, outer_names
-from qrun.native.emit.values import ZERO, Operand, Value, every
+from qrun.native.emit.strided import StridedEmitter
+from qrun.native.emit.values import Value
 
-OPERANDS = {1: ("x0", "y"), 2: ("x0", "x1", "y"), 3: ("x0", "x1", "x2", "y")}
-OWN = ("columns", "last", "p!", "q!", "recheck*")
-"""One 8-byte word each.
+_OWN = ("n1", "n2", "chunks", "chunk", "units", "share", "tiles", "columns", "last", "strides*", "constants*")
+"""One 8-byte word each. n1 to tiles: as in emit/strided.py.
 
 columns, last  elements of a row, and where its last block starts: it overlaps
-p, q           float32 constants of the function
-recheck         what makes results that float64 does not decide
+strides        int64 [operands][OUTER]: bytes along the outer axes
+constants      float32: those of all steps
+recheckN       what makes the results that the Nth function of CLOSE does not decide
 """
-KINDS = {
-    "f": ("float", 4),
-    "b": ("i8", 1),
-    "h": ("i16", 2),
-    "i": ("i32", 4),
-    "l": ("i64", 8),
-    "u": ("i8", 1),
-    "t": ("i8", 1),
-}
-"""Kinds of operands: LLVM type and bytes. float32; signed integers of 8 to 64 bits, or whatever has as many; uint8; bool,
-which is true where it is not 0. A capital stands for one element for all of a row."""
-
-Write = Callable[["ElementwiseEmitter", list[Value]], Value]
-SINGLE: dict[str, Write] = {
-    "add": lambda k, v: v[0] + v[1],
-    "sub": lambda k, v: v[0] - v[1],
-    "mul": lambda k, v: v[0] * v[1],
-    "div": lambda k, v: v[0] / v[1],
-    "square": lambda k, v: v[0] * v[0],
-    "reciprocal": lambda k, v: every("float", "1.0", k.spec.rows) / v[0],
-    "relu": lambda k, v: rectified(v[0]),
-    "leaky_relu": lambda k, v: k.leaky(v[0], k.constant("p") * v[0]),
-    "clip": lambda k, v: clipped(v[0], k.constant("p"), k.constant("q")),
-    "abs": lambda k, v: abs(v[0]),
-    "neg": lambda k, v: -v[0],
-    "sqrt": lambda k, v: v[0].sqrt(),
-    "cast": lambda k, v: k.floating(v[0], k.sources[0].lower()),
-    "where": lambda k, v: v[0].select(v[1], v[2]),
-}
-"""Functions that are exact, or that float32 arithmetic rounds right; p and q: the slope, or the limits."""
-LOGICAL: dict[str, Write] = {
-    "equal": lambda k, v: k.compared("eq", v),
-    "greater": lambda k, v: k.compared("gt", v),
-    "greater_or_equal": lambda k, v: k.compared("ge", v),
-    "less": lambda k, v: k.compared("lt", v),
-    "less_or_equal": lambda k, v: k.compared("le", v),
-    "and": lambda k, v: v[0] & v[1],
-    "or": lambda k, v: v[0] | v[1],
-    "xor": lambda k, v: v[0] ^ v[1],
-    "not": lambda k, v: v[0].test("eq", 0),
-}
-"""Functions whose result is bool."""
-TYPES = {
-    **dict.fromkeys(("add", "sub", "mul"), "fil"),
-    **dict.fromkeys(("greater", "greater_or_equal", "less", "less_or_equal"), "filub"),
-    **dict.fromkeys(("and", "or", "xor", "not"), "t"),
-    "equal": "filubt",
-    "cast": "filubt",
-}
-"""The kinds that functions take besides float32; `where` takes bool and two of the same kind."""
-EXACT: dict[str, Write] = {
-    "hard_sigmoid": lambda k, v: k.hard(v[0]),
-    "hard_swish": lambda k, v: v[0] * k.hard(v[0] / 6.0, True),
-}
-"""Functions whose float64 steps are those of the definition, rounded once more; p and q: alpha and beta."""
-CLOSE: dict[str, Write] = {
-    "exp": lambda k, v: exp(v[0]),
-    "tanh": lambda k, v: tanh(v[0]),
-    "sigmoid": lambda k, v: sigmoid(v[0]),
-    "erf": lambda k, v: erf(v[0]),
-    "gelu": lambda k, v: gelu(v[0]),
-    "cube": lambda k, v: v[0] * v[0] * v[0],
-    "swish": lambda k, v: v[0] * sigmoid(k.constant("p").double() * v[0]),
-}
-"""Functions known to a relative error, far below that of float32, in float64; p: alpha."""
-_REACH = 2.0**-47
-"""More than twice that error, and that of the reference."""
-_GELU_REACH = 2.0**-50
-"""The same for each x**2 in the error of gelu."""
-_FAR = 256.0
-"""The x**2 beyond which gelu is x, or 0."""
 
 
 @emitter("elementwise")
 class ElementwiseEmitter(StridedEmitter):
-    """`rows` elements at once, the last ones of a row overlapping. form: the function; operands: their kinds."""
+    """`rows` elements at once, the last ones of a row overlapping. form: the steps; operands: the kinds of what is read.
 
-    function: str
-    sources: str
+    What a function of CLOSE leaves in doubt is made by the reference; so each of them ends a pass over the chunk, while
+    it is near: it keeps its results in the thread's memory, unless they are the kernel's, and later passes go on from
+    there. Each pass makes the other values that it needs.
+    """
+
+    own_memory = True
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.function, self.sources = spec.form, spec.operands
-        self.operands = OPERANDS[len(self.sources)]
-        self.names = (*outer_names(self.operands), *OWN)
+        self.steps = [FunctionStep.read(text) for text in spec.form.split(" ")]
+        self.read = len(spec.operands)
+        self.operands = operand_names(self.read)
+        close = [number for number, step in enumerate(self.steps, self.read) if step.function in CLOSE]
+        pointers = (f"{name}*" for name in self.operands)
+        self.names = (*pointers, *_OWN, *(f"recheck{n}*" for n in range(len(close))))
         super().__init__(spec, isa)
-        self.doubts = RecheckEmitter(self.w, self.a.recheck, spec.rows, spec.rows) if self.function in CLOSE else None
+        self.last = self.read + len(self.steps) - 1
+        self.passes = dict.fromkeys([*close, self.last])
+        self.kinds = list(spec.operands.lower())
+        self.calls: dict[int, FunctionCall] = {}
+        constants = self.a.constants
+        for number, step in enumerate(self.steps, self.read):
+            kind, count = self.kinds[step.values[-1]], CONSTANTS.get(step.function, 0)
+            vectors = [(constants + 4 * n).load("float", 4).splat(spec.rows) for n in range(count)]
+            constants = constants + 4 * count
+            self.calls[number] = FunctionCall(spec.rows, kind, vectors)
+            self.kinds.append(kind_of_result(step.function, kind))
+        room = (self.a.chunk + 2 * spec.rows) * 4
+        self.doubts: dict[int, RecheckEmitter] = {}
+        self.kept: dict[int, Value] = {}
+        shared = None
+        for place, number in enumerate(close):
+            shared = RecheckEmitter(self.w, self.a[f"recheck{place}"], spec.rows, spec.rows, shared)
+            self.doubts[number] = shared
+            if number != self.last:
+                self.kept[number] = self.scratch + room * (place + 1)
+        self.at_once = len(close) == 1 and close == [self.last] and self._argument(self.last) < self.read
+
+    def _argument(self, number: int) -> int:
+        return self.steps[number - self.read].values[0]
+
+    def stride(self, name: str, axis: int) -> Value:
+        word = self.operands.index(name) * OUTER + axis
+        return (self.a.strides + 8 * word).load("i64", 8)
 
     def _chunk(self, first: Value, end: Value) -> None:
         w, a, n = self.w, self.a, self.spec.rows
-        sources = list(zip(self.operands, self.sources, strict=False))
-        same = {
-            name: self._told(self.starts[name].load(*KINDS[kind.lower()]).splat(n), kind)
-            for name, kind in sources
-            if kind.isupper()
-        }
-        with w.loop(first, end.least(a.columns), n) as turn:
-            place = turn.index.least(a.last)
-            pointers = {name: self.starts[name] + place * KINDS[kind][1] for name, kind in sources if kind.islower()}
-            values = [
-                same[name] if name in same else self._told(self._loaded(pointers[name], kind), kind)
-                for name, kind in sources
-            ]
-            self._store(values, pointers.get("x0", self.starts["x0"]), place)
+        same = {}
+        for number, kind in enumerate(self.spec.operands):
+            if kind.isupper():
+                element = self.starts[f"x{number}"].load(*KINDS[kind.lower()])
+                same[number] = self._told(element.splat(n), number)
+        end, made = end.least(a.columns), set[int]()
+        for number in self.passes:
+            with w.loop(first, end, n) as turn:
+                block = _Block(self, same, made, turn.index.least(a.last), first)
+                block.store(number)
+            made.add(number)
+            if number in self.doubts and not self.at_once:
+                self.doubts[number].end()
 
     def end(self) -> None:
-        if self.doubts is not None:
-            self.doubts.end()
+        if self.at_once:
+            self.doubts[self.last].end()
 
-    def _loaded(self, pointer: Value, kind: str) -> Value:
-        element, size = KINDS[kind]
-        return pointer.load(f"<{self.spec.rows} x {element}>", size)
+    def _told(self, value: Value, number: int) -> Value:
+        """An operand as functions see it: bool as i1."""
+        return value.test("ne", 0) if self.kinds[number] == "t" else value
 
-    @staticmethod
-    def _told(value: Value, kind: str) -> Value:
-        """The operand as functions see it: bool as i1."""
-        return value.test("ne", 0) if kind in "tT" else value
 
-    def _store(self, values: list[Value], x: Value, place: Value) -> None:
-        y = self.starts["y"]
-        plain = SINGLE | LOGICAL
-        if self.function in plain:
-            made = plain[self.function](self, values)
-            made = made.zext("i8") if made.element == "i1" else made
-            size = 4 if made.real else int(made.element[1:]) // 8
-            (y + place * size).store(made, size)
+class _Block:
+    """Elements that a pass makes at once, from `place` of a row on.
+
+    known: their values by number. made: the passes before. first: where the chunk starts.
+    """
+
+    def __init__(
+        self, kernel: ElementwiseEmitter, same: dict[int, Value], made: set[int], place: Value, first: Value
+    ) -> None:
+        self.kernel, self.known, self.made, self.place, self.first = kernel, dict(same), made, place, first
+
+    def store(self, number: int) -> None:
+        """Make this value and put it where it belongs."""
+        k = self.kernel
+        step = k.steps[number - k.read]
+        if step.function in CLOSE:
+            self._store_close(number, step)
             return
-        y = y + place * 4
-        wide = [value.double() for value in values]
-        made = (EXACT | CLOSE)[self.function](self, wide)
+        made = self._value(number)
+        made = made.zext("i8") if made.element == "i1" else made
+        size = 4 if made.real else int(made.element[1:]) // 8
+        (k.starts["y"] + self.place * size).store(made, size)
+
+    def _store_close(self, number: int, step: FunctionStep) -> None:
+        k = self.kernel
+        x = self._value(step.values[0])
+        wide = x.double()
+        y = k.starts["y"] + self.place * 4 if number == k.last else self._near(k.kept[number])
+        made = CLOSE[step.function](k.calls[number], [wide])
         y.store(made.single(), 4)
-        if self.doubts is not None:
-            low, high = (made * factor for factor in self._reach(wide[0]))
-            with self.w.when(rounds_apart(low, high).any()):
-                self.doubts.add(x, y)
+        low, high = (made * factor for factor in reach(step.function, wide))
+        with k.w.when(rounds_apart(low, high).any()):
+            if k.at_once:
+                source = k.starts["x0"] + self.place * 4
+            else:
+                source = self._near(k.scratch)
+                source.store(x, 4)
+            k.doubts[number].add(source, y)
 
-    def _reach(self, x: Value) -> tuple[Operand, Operand]:
-        """Factors of a result to the ends of what it may be."""
-        if self.function != "gelu":
-            return 1 - _REACH, 1 + _REACH
-        reach = at_most(x * x, _FAR).fma(_GELU_REACH, _REACH)
-        return 1.0 - reach, 1.0 + reach
+    def _near(self, start: Value) -> Value:
+        """Where the block lies in the thread's memory; a row's last one may begin before its chunk."""
+        return start + (self.place - self.first + self.kernel.spec.rows) * 4
 
-    @staticmethod
-    def floating(value: Value, kind: str) -> Value:
-        """An operand of this kind as float32."""
-        return value if kind == "f" else value.uitofp("float") if kind in "ut" else value.sitofp("float")
+    def _value(self, number: int) -> Value:
+        if number not in self.known:
+            self.known[number] = self._made(number)
+        return self.known[number]
 
-    def compared(self, how: str, values: list[Value]) -> Value:
-        """Whether the two operands compare so, as i1; NaN compares as false."""
-        kind = self.sources[0].lower()
-        sign = "o" if kind == "f" else "" if how == "eq" else "u" if kind == "u" else "s"
-        return values[0].test(sign + how, values[1])
-
-    @staticmethod
-    def leaky(x: Value, below: Value) -> Value:
-        return x.test("olt", ZERO).select(below, x)
-
-    def constant(self, name: str) -> Value:
-        return self.a[name].bitcast("float").splat(self.spec.rows)
-
-    def hard(self, x: Value, fixed: bool = False) -> Value:
-        """p * x + q between 0 and 1; fixed: x + 1/2."""
-        scaled = x if fixed else self.constant("p").double() * x
-        moved = scaled + (0.5 if fixed else self.constant("q").double())
-        return moved.where("ult", 1.0).where("ugt", 0.0)
+    def _made(self, number: int) -> Value:
+        k, n = self.kernel, self.kernel.spec.rows
+        if number in self.made:
+            return self._near(k.kept[number]).load(f"<{n} x float>", 4)
+        if number < k.read:
+            element, size = KINDS[k.kinds[number]]
+            pointer = k.starts[f"x{number}"] + self.place * size
+            return k._told(pointer.load(f"<{n} x {element}>", size), number)
+        step, call = k.steps[number - k.read], k.calls[number]
+        values = [self._value(value) for value in step.values]
+        if step.function in EXACT:
+            return EXACT[step.function](call, [value.double() for value in values]).single()
+        return (SINGLE | LOGICAL)[step.function](call, values)

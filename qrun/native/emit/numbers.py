@@ -191,14 +191,25 @@ _ROOM = 128
 
 
 class RecheckEmitter:
-    """Rows of `x` elements, each with a result of `y`; recheck: the address of what makes them. Made in the entry block."""
+    """Rows of `x` elements, each with a result of `y`; recheck: the address of what makes them. Made in the entry block.
 
-    def __init__(self, w: Flow, recheck: Value, x: Value | int, y: Value | int) -> None:
+    shared: another one whose list is empty whenever this one's is not.
+    """
+
+    def __init__(
+        self, w: Flow, recheck: Value, x: Value | int, y: Value | int, shared: RecheckEmitter | None = None
+    ) -> None:
         self.w, self.recheck, self.sizes = w, recheck, f"i64 {x}, i64 {y}"
         self.zero = w.value("i64", 0)
-        self.rows = w.let("ptr", f"alloca [{_ROOM} x [2 x i64]], align 16")
-        self.count, self.done = (w.let("ptr", "alloca i64, align 8") for _ in range(2))
-        self.count.store(self.zero, 8)
+        self.memory: tuple[Value, Value, Value] = shared.memory if shared else self._own()
+        self.rows, self.count, self.done = self.memory
+
+    def _own(self) -> tuple[Value, Value, Value]:
+        """Memory for the list, which is empty; for how many it has; for whether they are done."""
+        rows = self.w.let("ptr", f"alloca [{_ROOM} x [2 x i64]], align 16")
+        count, done = (self.w.let("ptr", "alloca i64, align 8") for _ in range(2))
+        count.store(self.zero, 8)
+        return rows, count, done
 
     def add(self, x: Value, y: Value) -> None:
         """List a row; when the list is full, make its rows."""

@@ -14,7 +14,7 @@ class KernelSpec:
              amx, amx_copy (products on tiles, rows read in place or copied first); clipped (products of four added in
              16 bits); widened (products of 16 bits);
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool; quantize, quantize_image, dequantize;
-             softmax; lrn (local response normalization); elementwise (functions of float32); standardize (layer
+             softmax; lrn (local response normalization); elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices),
              float_depthwise; scale (sums to results), pack_rows and pack_columns (weights of a run), range and codes
              (quantization of a run).
@@ -25,7 +25,7 @@ class KernelSpec:
              standardize, shares, mean: `rows` elements at once).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
              taps per turn (pools).
-    form:    how results are made of accumulators (emit/spec.py); the function (elementwise).
+    form:    how results are made of accumulators (emit/spec.py); the functions (elementwise).
     out:     u8, s8, i32 or f32; bytes (copies).
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense).

@@ -45,12 +45,16 @@ class StridedEmitter(KernelEmitter):
             for name in self.operands:
                 pointer = a[name]
                 for axis, index in enumerate((i0, i1, i2)):
-                    pointer = pointer + index * a[f"{name}_{axis}"]
+                    pointer = pointer + index * self.stride(name, axis)
                 self.starts[name] = pointer
             first = chunk * a.chunk
             self._chunk(first, first + a.chunk)
             unit.next(*self._following(unit.carried))
         self.end()
+
+    def stride(self, name: str, axis: int) -> Value:
+        """Bytes from one index of an outer axis to the next."""
+        return self.a[f"{name}_{axis}"]
 
     def _chunk(self, first: Value, end: Value) -> None:
         """Do this part of the first own axis; `end` may lie beyond it."""

@@ -1,4 +1,4 @@
-"""Planned elementwise functions of float32, integers and bool."""
+"""Planned elementwise functions of float32, integers and bool, and functions of functions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.elementwise import CLOSE, KINDS, LOGICAL, OPERANDS, OWN, TYPES
+from qrun.native.emit.expression import (
+    CLOSE,
+    CONSTANTS,
+    KINDS,
+    LOGICAL,
+    TYPES,
+    FunctionStep,
+    form_of,
+    kind_of_result,
+    operand_names,
+)  # fmt: skip
 from qrun.native.emit.sizes import OUTER
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.emit.strided import outer_names
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words
-from qrun.native.machine.call import KernelCall, Recheck, struct
+from qrun.native.machine.call import KernelCall, Recheck
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
 from qrun.shapes import broadcast_shapes
@@ -31,54 +40,53 @@ _BITS = {1: "b", 2: "h", 4: "i", 8: "l"}
 """The kinds of elements that are only moved, by their bytes."""
 _CHUNK = 1 << 12
 """Elements of a row that a thread does at once."""
+_NEAR = 1 << 10
+"""The same where results of functions stay in the thread's memory until others are made of them."""
 
 
-class Elementwise(Planned):
-    """y = function(x...) for one to three operands that broadcast to y's shape.
+class Expression(Planned):
+    """y = what the last step makes; the values of steps are those of `operands` by number, then those of steps before.
 
-    function:  one of emit/elementwise.py's, whose TYPES says what it takes besides float32. The result is bool for those
-               of LOGICAL, float32 for ``cast``, else of the last operand's type.
-    constants: its p and q, as float32.
-    reference: makes float32 of float32, of two axes: what results are where float64 does not decide how they round.
-               Functions that need it are within 2**-47 of it, relative to their size, before rounding.
+    operands:  what is read, which broadcasts to y's shape, then y.
+    kinds:     how what is read is seen, as in emit/expression.py: of TYPES, or any for where's last two.
+    constants: those of all steps' functions, as float32.
+    rechecks:  of each step of a function of CLOSE, in order, what its results are where float64 does not decide how they
+               round.
 
-    Raises Declined for operands that broadcast along too many axes, and for types that the function does not take.
+    kind: of the result. row: how many elements at least its innermost loop walks.
+
+    Raises Declined for operands that broadcast along too many axes.
     """
 
     def __init__(
         self,
         engine: Engine,
-        function: str,
         operands: Sequence[Operand],
+        kinds: str,
+        steps: Sequence[FunctionStep],
         constants: Sequence[float] = (),
-        reference: Callable[[Array], Array] | None = None,
+        rechecks: Sequence[Recheck] = (),
         order: Order | None = None,
     ) -> None:
         super().__init__()
-        shape = broadcast_shapes(*(operand.shape for operand in operands))
-        self.engine, self.function = engine, function
-        self.kinds = _kinds(function, [operand.dtype for operand in operands])
-        made = np.dtype(np.bool_) if function in LOGICAL else _FLOAT if function == "cast" else operands[-1].dtype
-        self.operands = (*operands, Operand(shape, made))
-        self._bits = np.zeros(2, _FLOAT)
-        self._bits[: len(constants)] = constants
-        self._recheck = Recheck(reference) if reference and function in CLOSE else None
-        if self._recheck is None and function in CLOSE:
-            raise ValueError(f"{function} needs its reference")
-        either = all(_lies_alike(operand.shape, shape) for operand in operands)
+        self.engine, self.operands, self.kinds, self.steps = engine, tuple(operands), kinds, tuple(steps)
+        self.constants, self.rechecks = tuple(constants), tuple(rechecks)
+        either = all(_lies_alike(operand.shape, self.result.shape) for operand in operands)
         self.order: Order = order or ("any" if either else "plain")
-        for way in ("plain", "channels") if self.order == "any" else (self.order,):
-            self._loops(way, (0,) * len(self.operands))
+        seen = list(kinds)
+        for step in steps:
+            seen.append(kind_of_result(step.function, seen[step.values[-1]]))
+        self.kind = seen[-1]
+        rows = [self._loops(way, (0,) * len(operands))[-1].count for way in self._ways()]
+        # Of three axes nearly all tensors lie in C order: [batch, position, feature].
+        self.row = rows[0] if len(self.result.shape) < 4 else min(rows)
 
-    @property
-    def limits(self) -> tuple[int, int]:
-        """The bits of its constants."""
-        p, q = self._bits.view(np.int32).tolist()
-        return p, q
+    def _ways(self) -> tuple[Order, ...]:
+        return ("plain", "channels") if self.order == "any" else (self.order,)
 
-    def lying(self, order: Order) -> Elementwise:
-        reference = self._recheck.function if self._recheck else None
-        return Elementwise(self.engine, self.function, self.operands[:-1], self._bits.tolist(), reference, order)
+    def lying(self, order: Order) -> Expression:
+        made = self.engine, self.operands, self.kinds, self.steps, self.constants, self.rechecks
+        return Expression(*made, order)
 
     def _loops(self, order: Order, strides: Sequence[int]) -> list[Loop]:
         """Outermost first, at most four; the last one walks elements that are neighbours in the result."""
@@ -97,34 +105,80 @@ class Elementwise(Planned):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
             return ()
-        *outer, row = self._loops(self.order, strides)
+        loops = self._loops(self.order, strides)
+        *outer, row = loops
         sources = "".join(kind if step else kind.upper() for kind, step in zip(self.kinds, row.steps[:-1], strict=True))
         sizes = [*(KINDS[kind][1] for kind in self.kinds), self.result.dtype.itemsize]
         assert all(step in (0, own) for step, own in zip(row.steps, sizes, strict=True))
-        isa, threads = self.engine.isa, self.engine.threads
-        rows = isa.lanes if row.count >= isa.lanes else 1
-        spec = KernelSpec(
-            "elementwise", isa.name, rows, 1, 1, self.function, self.result.dtype.name, False, operands=sources
-        )
-        names = OPERANDS[len(sources)]
-        chunk = min(_CHUNK, row.count) if threads > 1 else row.count
-        words = {
-            **outer_words(names, outer, (-(-row.count // chunk), chunk), max(sizes) * chunk, threads),
-            **{f"{name}*": 0 for name in names},
-            "columns": row.count, "last": row.count - rows,
-            **dict(zip(("p!", "q!"), self.limits, strict=True)),
-            "recheck*": self._recheck.address if self._recheck else 0,
-        }  # fmt: skip
-        loops = (*outer, row)
-        extents = tuple(
-            sizes[n] + sum((loop.count - 1) * loop.steps[n] for loop in loops) for n in range(len(self.operands))
-        )
-        pointers = tuple((place, place) for place in range(len(names)))
-        arguments = struct((*outer_names(names), *OWN), words, {})
+        engine = self.engine
+        rows = engine.isa.lanes if row.count >= engine.isa.lanes else 1
+        form = form_of(self.steps)
+        spec = KernelSpec("elementwise", engine.isa.name, rows, 1, 1, form, self.result.dtype.name, False, operands=sources)  # fmt: skip
+        chunk, buffers = self._chunk(row.count)
+        names = operand_names(len(sources))
+        words = outer_words(names, outer, (-(-row.count // chunk), chunk), max(sizes) * chunk, engine.threads)
+        steps = [words.get(f"{name}_{axis}", 0) for name in names for axis in range(OUTER)]
+        arrays: dict[str, Array] = {
+            "strides*": np.array(steps, np.int64),
+            "constants*": np.array([*self.constants, 0], _FLOAT),
+        }
+        words |= {f"{name}*": 0 for name in names}
+        words |= {"columns": row.count, "last": row.count - rows}
+        words |= {f"recheck{n}*": recheck.address for n, recheck in enumerate(self.rechecks)}
+        extents = tuple(own + sum((loop.count - 1) * loop.steps[n] for loop in loops) for n, own in enumerate(sizes))
+        kernel = engine.kernels.get(spec)
         return (
-            KernelCall(spec, self.engine.kernels.get(spec), arguments, pointers, extents, words["tiles"],
-                    decides=self._recheck is None, recheck=self._recheck),
+            KernelCall(
+                spec, kernel, kernel.struct(words, arrays), tuple((kernel.word(f"{name}*"), n) for n, name in enumerate(names)),
+                extents, words["tiles"],
+                keep=tuple(arrays.values()), scratch=4 * buffers * (chunk + 2 * rows), decides=not self.rechecks,
+                rechecks=self.rechecks,
+            ),
         )  # fmt: skip
+
+    def _chunk(self, columns: int) -> tuple[int, int]:
+        """Elements of a row to do at once, and buffers of as many that this takes of the thread's memory."""
+        if self.rechecks and len(self.steps) > 1:
+            return min(_NEAR, columns), 1 + len(self.rechecks)
+        return columns if self.engine.threads == 1 else min(_CHUNK, columns), 0
+
+
+class Elementwise(Expression):
+    """y = function(x...) for one to three operands that broadcast to y's shape.
+
+    function:  one of emit/expression.py's, whose TYPES says what it takes besides float32. The result is bool for those
+               of LOGICAL, float32 for ``cast``, else of the last operand's type.
+    constants: its p and q, as float32.
+    reference: makes float32 of float32, of two axes: what results are where float64 does not decide how they round.
+               Functions that need it are within 2**-47 of it, relative to their size, before rounding.
+
+    Raises Declined for operands that broadcast along too many axes, and for types that the function does not take.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        function: str,
+        operands: Sequence[Operand],
+        constants: Sequence[float] = (),
+        reference: Callable[[Array], Array] | None = None,
+    ) -> None:
+        shape = broadcast_shapes(*(operand.shape for operand in operands))
+        kinds = _kinds(function, [operand.dtype for operand in operands])
+        made = np.dtype(np.bool_) if function in LOGICAL else _FLOAT if function == "cast" else operands[-1].dtype
+        if reference is None and function in CLOSE:
+            raise ValueError(f"{function} needs its reference")
+        rechecks = [Recheck(reference)] if reference is not None and function in CLOSE else []
+        steps = [FunctionStep(function, tuple(range(len(operands))))]
+        own = constants[: CONSTANTS.get(function, 0)]
+        super().__init__(engine, (*operands, Operand(shape, made)), kinds, steps, own, rechecks)
+        self.function = function
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The bits of its two constants."""
+        p, q = np.array(self.constants, _FLOAT).view(np.int32).tolist()
+        return p, q
 
 
 def _kinds(function: str, types: Sequence[np.dtype[Any]]) -> str:
@@ -132,7 +186,7 @@ def _kinds(function: str, types: Sequence[np.dtype[Any]]) -> str:
     if function == "where":
         if types[0] != np.bool_ or types[1] != types[2] or types[1].hasobject or types[1].itemsize not in _BITS:
             raise Declined(f"no native choice of {types[1].name}")
-        return "t" + 2 * _BITS[types[1].itemsize]
+        return "t" + 2 * ("f" if types[1] == _FLOAT else _BITS[types[1].itemsize])
     kinds = "".join(_KINDS.get(dtype, "?") for dtype in types)
     if len(set(kinds)) > 1 or kinds[0] not in TYPES.get(function, "f"):
         raise Declined(f"no native kernel for {types[0].name}")

@@ -251,5 +251,5 @@ def stack_call(
     return KernelCall(
         spec, engine.kernels.get(spec), struct(NAMES, filled, held),
         tuple((NAMES.index(name), place) for place, name in enumerate(pointers)), tuple(extents), words["tiles"],
-        channels=stack.columns, keep=tuple(held.values()), scratch=scratch, decides=False, recheck=recheck,
+        channels=stack.columns, keep=tuple(held.values()), scratch=scratch, decides=False, rechecks=(recheck,),
     )  # fmt: skip

@@ -63,7 +63,7 @@ class _Rows(Planned):
             KernelCall(
                 spec, kernel, kernel.struct(words, arrays), ((kernel.word("x*"), 0), (kernel.word("y*"), 1)),
                 tuple(4 * size(operand.shape) for operand in self.operands), words["tiles"], keep=tuple(arrays.values()), scratch=8 * self.length,
-                decides=False, recheck=self.recheck,
+                decides=False, rechecks=(self.recheck,),
             ),
         )  # fmt: skip
 

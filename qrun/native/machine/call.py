@@ -34,11 +34,9 @@ class Rechecker(ABC):
     def make(self, entries: Ints, x: int, y: int) -> None:
         """Make the results of the list [count, 2]; x, y: what the kernel says of all of them."""
 
-    def failure(self) -> BaseException:
-        """What is to be raised: an interrupt, if there was one, else Undecided."""
+    def failure(self) -> BaseException | None:
+        """What is to be raised for what went wrong since the last call: an interrupt as it is, Undecided for all else."""
         failed, self._failed = self._failed, None
-        if failed is None:
-            return KeyboardInterrupt()
         return Undecided() if isinstance(failed, Exception) else failed
 
     def _recheck(self, entries: int, done: int, count: int, x: int, y: int) -> int:
@@ -99,7 +97,7 @@ class KernelCall:
     why:       why spec.form is not a cheaper one; "" if it is the cheapest, or the only one.
     scratch:   bytes of memory that a calling thread brings.
     decides:   whether the kernel decides every result.
-    recheck:    what makes, while it runs, results that it does not decide; None if nothing does.
+    rechecks:  what makes, while it runs, results that it does not decide.
     pick:       of a product: the channel of each lane of its panels, -1 for none.
     """
 
@@ -115,12 +113,13 @@ class KernelCall:
     why: str = ""
     scratch: int = 0
     decides: bool = True
-    recheck: Rechecker | None = None
+    rechecks: tuple[Rechecker, ...] = ()
     pick: Ints | None = None
 
     def undecided(self) -> BaseException:
         """What is to be raised if the kernel said that it could not decide a result."""
-        return Undecided() if self.recheck is None else self.recheck.failure()
+        failures = [failure for failure in (recheck.failure() for recheck in self.rechecks) if failure is not None]
+        return failures[0] if failures else KeyboardInterrupt() if self.rechecks else Undecided()
 
     def bound(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""

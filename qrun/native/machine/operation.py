@@ -14,6 +14,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.machine.call import KernelCall
 
 if TYPE_CHECKING:
+    from qrun.native.emit.expression import FunctionStep
     from qrun.native.machine.call import KernelCall
 
 Array = np.ndarray[Any, Any]
@@ -85,6 +86,8 @@ class Operation(ABC):
     """Whether elementwise operations on its result may be made in its kernels (plan/tails.py)."""
     gaps = True
     """Whether the rows of its result may lie further apart than they are long."""
+    steps: tuple[FunctionStep, ...] = ()
+    """Of an elementwise operation: its functions."""
     parts: tuple[int, ...] = ()
     """Of a concatenation: the byte in a row of the result where each operand's columns start."""
     copied: tuple[bool, ...] = ()

@@ -24,7 +24,8 @@ from qrun.native.plan.stamps import Segment
 
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items; where three are a shuffle, the first and the last only hand the array on, channels-last."""
+    """As many items. Chains of elementwise ones are joined; where three are a shuffle, the first and the last only hand the
+    array on, channels-last."""
     made = list(items)
     uses = Counter([*wanted, *(key for item in items for key in item.inputs)])
     makers = {item.output: number for number, item in enumerate(items) if isinstance(item, Task)}
@@ -42,7 +43,16 @@ def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[
                 item = made[place]
                 assert isinstance(item, Task)
                 made[place] = replace(item, operation=operation)
-    return made
+    return _chained(made, wanted)
+
+
+def _chained(items: list[Item], wanted: Sequence[Key]) -> list[Item]:
+    """The items with chains of elementwise ones joined, if there are any such."""
+    if not any(isinstance(item, Task) and item.operation.steps for item in items):
+        return items
+    from qrun.native.plan.chains import chained
+
+    return chained(items, wanted)
 
 
 def _tailed(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:

@@ -1,0 +1,66 @@
+"""What is said of a function of functions of elements: nothing here writes IR, which emit/functions.py does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qrun.declare.frozen import frozen
+
+KINDS = {
+    "f": ("float", 4),
+    "b": ("i8", 1),
+    "h": ("i16", 2),
+    "i": ("i32", 4),
+    "l": ("i64", 8),
+    "u": ("i8", 1),
+    "t": ("i8", 1),
+}
+"""Kinds of operands: LLVM type and bytes. float32; signed integers of 8 to 64 bits, or whatever has as many; uint8; bool,
+which is true where it is not 0. A capital stands for one element for all of a row."""
+LOGICAL = frozenset(
+    ("equal", "greater", "greater_or_equal", "less", "less_or_equal", "and", "or", "xor", "not")
+)  # fmt: skip
+"""Functions whose result is bool."""
+CLOSE = frozenset(("exp", "tanh", "sigmoid", "erf", "gelu", "cube", "swish"))
+"""Functions whose result float64 does not always decide."""
+TYPES = {
+    **dict.fromkeys(("add", "sub", "mul"), "fil"),
+    **dict.fromkeys(("greater", "greater_or_equal", "less", "less_or_equal"), "filub"),
+    **dict.fromkeys(("and", "or", "xor", "not"), "t"),
+    "equal": "filubt",
+    "cast": "filubt",
+}
+"""The kinds that functions take besides float32; `where` takes bool and two of the same kind."""
+CONSTANTS = {"leaky_relu": 1, "clip": 2, "hard_sigmoid": 2, "swish": 1}
+"""How many constants a function has."""
+
+
+@frozen
+class FunctionStep:
+    """A function of values by number: operands come first, then what the steps before this one make."""
+
+    function: str
+    values: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.function}:{','.join(map(str, self.values))}"
+
+    @classmethod
+    def read(cls, text: str) -> FunctionStep:
+        function, _, values = text.partition(":")
+        return cls(function, tuple(map(int, values.split(","))))
+
+
+def form_of(steps: Sequence[FunctionStep]) -> str:
+    """The form of a specification: the steps, the last one's result being the kernel's."""
+    return " ".join(map(str, steps))
+
+
+def operand_names(count: int) -> tuple[str, ...]:
+    """What a kernel calls so many operands and the result."""
+    return (*(f"x{n}" for n in range(count)), "y")
+
+
+def kind_of_result(function: str, last: str) -> str:
+    """The kind of a function's result. last: that of its last operand."""
+    return "t" if function in LOGICAL else "f" if function == "cast" else last

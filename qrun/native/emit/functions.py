@@ -1,0 +1,109 @@
+"""Functions of vectors, element by element: float32, integers and bool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qrun.native.emit.numbers import at_most, erf, exp, gelu, sigmoid, tanh
+from qrun.native.emit.requantize import clipped, rectified
+from qrun.native.emit.values import ZERO, Operand, Value, every
+
+
+class FunctionCall:
+    """One use of a function.
+
+    lanes: of its vectors. kind: of its last operand. constants: its p and q, vectors of float.
+    """
+
+    def __init__(self, lanes: int, kind: str, constants: list[Value]) -> None:
+        self.lanes, self.kind, self.constants = lanes, kind, constants
+
+    @property
+    def p(self) -> Value:
+        return self.constants[0]
+
+    @property
+    def q(self) -> Value:
+        return self.constants[1]
+
+    def floating(self, value: Value) -> Value:
+        """An operand as float32."""
+        if self.kind == "f":
+            return value
+        return value.uitofp("float") if self.kind in "ut" else value.sitofp("float")
+
+    def compared(self, how: str, values: list[Value]) -> Value:
+        """Whether the two operands compare so, as i1; NaN compares as false."""
+        sign = "o" if self.kind == "f" else "" if how == "eq" else "u" if self.kind == "u" else "s"
+        return values[0].test(sign + how, values[1])
+
+    def leaky(self, x: Value) -> Value:
+        below = self.p * x
+        return x.test("olt", ZERO).select(below, x)
+
+    def hard(self, x: Value, fixed: bool = False) -> Value:
+        """p * x + q between 0 and 1; fixed: x + 1/2."""
+        scaled = x if fixed else self.p.double() * x
+        moved = scaled + (0.5 if fixed else self.q.double())
+        return moved.where("ult", 1.0).where("ugt", 0.0)
+
+
+Write = Callable[[FunctionCall, list[Value]], Value]
+SINGLE: dict[str, Write] = {
+    "add": lambda k, v: v[0] + v[1],
+    "sub": lambda k, v: v[0] - v[1],
+    "mul": lambda k, v: v[0] * v[1],
+    "div": lambda k, v: v[0] / v[1],
+    "square": lambda k, v: v[0] * v[0],
+    "reciprocal": lambda k, v: every("float", "1.0", k.lanes) / v[0],
+    "relu": lambda k, v: rectified(v[0]),
+    "leaky_relu": lambda k, v: k.leaky(v[0]),
+    "clip": lambda k, v: clipped(v[0], k.p, k.q),
+    "abs": lambda k, v: abs(v[0]),
+    "neg": lambda k, v: -v[0],
+    "sqrt": lambda k, v: v[0].sqrt(),
+    "cast": lambda k, v: k.floating(v[0]),
+    "where": lambda k, v: v[0].select(v[1], v[2]),
+}
+"""Functions that are exact, or that float32 arithmetic rounds right; p and q: the slope, or the limits."""
+LOGICAL: dict[str, Write] = {
+    "equal": lambda k, v: k.compared("eq", v),
+    "greater": lambda k, v: k.compared("gt", v),
+    "greater_or_equal": lambda k, v: k.compared("ge", v),
+    "less": lambda k, v: k.compared("lt", v),
+    "less_or_equal": lambda k, v: k.compared("le", v),
+    "and": lambda k, v: v[0] & v[1],
+    "or": lambda k, v: v[0] | v[1],
+    "xor": lambda k, v: v[0] ^ v[1],
+    "not": lambda k, v: v[0].test("eq", 0),
+}
+"""Functions whose result is bool."""
+EXACT: dict[str, Write] = {
+    "hard_sigmoid": lambda k, v: k.hard(v[0]),
+    "hard_swish": lambda k, v: v[0] * k.hard(v[0] / 6.0, True),
+}
+"""Functions whose float64 steps are those of the definition, rounded once more; p and q: alpha and beta."""
+CLOSE: dict[str, Write] = {
+    "exp": lambda k, v: exp(v[0]),
+    "tanh": lambda k, v: tanh(v[0]),
+    "sigmoid": lambda k, v: sigmoid(v[0]),
+    "erf": lambda k, v: erf(v[0]),
+    "gelu": lambda k, v: gelu(v[0]),
+    "cube": lambda k, v: v[0] * v[0] * v[0],
+    "swish": lambda k, v: v[0] * sigmoid(k.p.double() * v[0]),
+}
+"""Functions known to a relative error, far below that of float32, in float64; p: alpha."""
+_REACH = 2.0**-47
+"""More than twice that error, and that of the reference."""
+_GELU_REACH = 2.0**-50
+"""The same for each x**2 in the error of gelu."""
+_FAR = 256.0
+"""The x**2 beyond which gelu is x, or 0."""
+
+
+def reach(function: str, x: Value) -> tuple[Operand, Operand]:
+    """Factors of a result of one of CLOSE to the ends of what it may be."""
+    if function != "gelu":
+        return 1 - _REACH, 1 + _REACH
+    relative = at_most(x * x, _FAR).fma(_GELU_REACH, _REACH)
+    return 1.0 - relative, 1.0 + relative

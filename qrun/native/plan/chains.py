@@ -1,0 +1,141 @@
+"""Elementwise tasks whose results only other ones read, as one task: one pass over memory, and no arrays between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qrun.native.emit.expression import FunctionStep
+from qrun.native.errors import Declined
+from qrun.native.kernels.elementwise import Expression
+from qrun.native.machine.call import Recheck
+from qrun.native.machine.operation import Operand, size
+from qrun.native.plan.placement import Item, Key, PythonStep, Task
+
+_OPERANDS, _RECHECKS = 12, 6
+"""The most that a kernel reads, and functions that float64 does not decide: what is on these stands in its argument
+struct."""
+_STEPS = 32
+
+
+def chained(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+    """As many items; what a chain does is all done by the last of its items, and nothing by the others."""
+    made, chains = list(items), _Chains(items, wanted)
+    for end in reversed(range(len(items))):
+        if made[end] is items[end] and chains.expression(end):
+            numbers, task = chains.ending(end)
+            for number in numbers:
+                made[number] = PythonStep((), ())
+            made[end] = task
+    return made
+
+
+class _Chains:
+    """readers: numbers of the items that read a value; one that there is not where the run returns it."""
+
+    def __init__(self, items: Sequence[Item], wanted: Sequence[Key]) -> None:
+        self.items = items
+        self.makers = {item.output: n for n, item in enumerate(items) if isinstance(item, Task)}
+        self.readers: dict[Key, set[int]] = {key: {len(items)} for key in wanted}
+        for number, item in enumerate(items):
+            for key in item.inputs:
+                self.readers.setdefault(key, set()).add(number)
+
+    def expression(self, number: int) -> Expression | None:
+        item = self.items[number]
+        made = item.operation if isinstance(item, Task) else None
+        return made if isinstance(made, Expression) and size(made.result.shape) else None
+
+    def ending(self, end: int) -> tuple[set[int], Task]:
+        """The largest chain with this last item: the numbers of its items, and what does all of it."""
+        chain, refused = _Chain(self, {end}), set[int]()
+        while True:
+            found = next((n for n in chain.makers() if n not in refused), None)
+            if found is None:
+                return chain.numbers, chain.task()
+            longer = _Chain(self, {*chain.numbers, found})
+            if longer.good():
+                chain = longer
+            else:
+                refused.add(found)
+
+
+class _Chain:
+    """Items of elementwise tasks, the last of which makes its result."""
+
+    def __init__(self, chains: _Chains, numbers: set[int]) -> None:
+        self.chains, self.numbers, self.end = chains, numbers, max(numbers)
+        self.parts: list[tuple[Task, Expression]] = []
+        for number in sorted(numbers):
+            item, expression = chains.items[number], chains.expression(number)
+            assert isinstance(item, Task)
+            assert expression is not None
+            self.parts.append((item, expression))
+        self.whole: Expression | None = None
+
+    def makers(self) -> list[int]:
+        """Numbers of items whose results only this chain reads, and that can hand them over without an array."""
+        found = []
+        result = self.parts[-1][1].result
+        for task, reader in self.parts:
+            for key, kind in zip(task.inputs, reader.kinds, strict=True):
+                maker = self.chains.makers.get(key, -1)
+                if maker < 0 or maker in self.numbers or not self.chains.readers[key] <= self.numbers:
+                    continue
+                made = self.chains.expression(maker)
+                if made and made.kind == kind and made.result.shape == result.shape:
+                    found.append(maker)
+        return found
+
+    def good(self) -> bool:
+        """Whether one kernel can do all of it, as fast as each of several do their part."""
+        try:
+            whole = self._whole()
+        except Declined:
+            return False
+        if whole is None or len(self._operands()) > _OPERANDS or len(whole.rechecks) > _RECHECKS:
+            return False
+        if len(whole.steps) > _STEPS:
+            return False
+        row = min(whole.engine.isa.lanes, max(part.row for _, part in self.parts))
+        return whole.row >= row
+
+    def task(self) -> Task:
+        task, _ = self.parts[-1]
+        if len(self.parts) == 1:
+            return task
+        whole = self._whole()
+        assert whole is not None
+        return Task(whole, tuple(self._operands()), task.output)
+
+    def _operands(self) -> dict[Key, tuple[str, Operand]]:
+        """What it reads, each once: its kind, and how it is read. A kind is ? where it is read as several."""
+        inside = {task.output for task, _ in self.parts}
+        found: dict[Key, tuple[str, Operand]] = {}
+        for task, part in self.parts:
+            for key, kind, operand in zip(task.inputs, part.kinds, part.operands[:-1], strict=True):
+                if key not in inside:
+                    known, _ = found.setdefault(key, (kind, operand))
+                    found[key] = (kind if known == kind else "?", operand)
+        return found
+
+    def _whole(self) -> Expression | None:
+        """All of it as one operation; None if something is read as of two kinds. Raises Declined."""
+        operands = self._operands()
+        kinds = "".join(kind for kind, _ in operands.values())
+        if "?" in kinds:
+            return None
+        numbers = {key: number for number, key in enumerate(operands)}
+        steps: list[FunctionStep] = []
+        constants: list[float] = []
+        rechecks: list[Recheck] = []
+        for task, part in self.parts:
+            values = [numbers[key] for key in task.inputs]
+            for step in part.steps:
+                steps.append(FunctionStep(step.function, tuple(values[value] for value in step.values)))
+                values.append(len(operands) + len(steps) - 1)
+            numbers[task.output] = values[-1]
+            constants += part.constants
+            rechecks += part.rechecks
+        last = self.parts[-1][1]
+        read = [operand for _, operand in operands.values()]
+        return Expression(last.engine, [*read, last.result], kinds, steps, constants, rechecks)

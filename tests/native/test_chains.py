@@ -1,0 +1,248 @@
+"""Chains of elementwise nodes are one kernel each, and give the bits of the nodes one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.float32 import F, function, numbers
+from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
+from helpers.placed import chains, run_placed, same_everywhere
+from helpers.support import assert_equal
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.native.emit.expression import FunctionStep
+from qrun.native.errors import Undecided
+from qrun.native.kernels.elementwise import Elementwise, Expression
+from qrun.native.machine.call import Recheck
+from qrun.native.machine.operation import Operand
+
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+Node = tuple[str, list[str], str]
+GELU: list[Node] = [
+    ("Div", ["x", "root"], "d"),
+    ("Erf", ["d"], "e"),
+    ("Add", ["e", "one"], "o"),
+    ("Mul", ["x", "o"], "m"),
+    ("Mul", ["m", "half"], "y"),
+]
+NUMBERS = {"root": F(np.sqrt(2)), "one": F(1), "half": F(0.5)}
+
+
+def network(
+    nodes: Sequence[Node],
+    inputs: dict[str, Sequence[Any]],
+    constants: dict[str, Any],
+    outputs: Sequence[str] = ("y",),
+    types: dict[str, int] | None = None,
+) -> ModelProto:
+    """Float32 inputs of these shapes, but for those of `types`."""
+    types = types or {}
+
+    def made(op_type: str, names: list[str], output: str) -> NodeProto:
+        more: dict[str, Any] = {"to": TensorProto.FLOAT} if op_type == "Cast" else {}
+        return helper.make_node(op_type, names, [output], **more)
+
+    graph = helper.make_graph(
+        [made(*node) for node in nodes],
+        "chain",
+        [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), s) for name, s in inputs.items()],
+        [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def run(model: ModelProto, feeds: dict[str, Array], **options: Any) -> qrun.Session:
+    """A session whose program has run, with results that are those of the reference."""
+    names = [output.name for output in model.graph.output]
+    with np.errstate(all="ignore"):
+        want = qrun.Session(model, backend="reference").run(feeds, names)
+        session = qrun.Session(model, backend="native", cache=OBJECTS, **options)
+        for _ in range(3):
+            for name, array in session.run(feeds, names).items():
+                assert_equal(array, want[name], name)
+    return session
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@every_isa
+def test_the_composed_gelu_is_one_kernel(isa: str, threads: int) -> None:
+    rng = np.random.default_rng(30)
+    model = network(GELU, {"x": ("N", "M", "K")}, NUMBERS)
+    for shape in ((2, 3, 5), (1, 40, 40), (1, 1, 3001), (2, 0, 3), (3, 1, 1)):
+        session = run(model, {"x": numbers(rng, int(np.prod(shape))).reshape(shape)}, isa=isa, threads=threads)
+        assert chains(session) == ([5] if 0 not in shape else [])
+
+
+def test_what_somebody_else_reads_stays() -> None:
+    x = numbers(np.random.default_rng(31), 600).reshape(2, 300)
+    cases: list[tuple[list[Node], list[str], list[int]]] = [
+        (GELU, ["y", "e"], [2, 3]),
+        (GELU, ["o", "y"], [3, 2]),
+        ([*GELU, ("Transpose", ["m"], "t")], ["y", "t"], [4]),
+        ([("Exp", ["x"], "a"), ("ReduceSum", ["a"], "s"), ("Div", ["a", "s"], "y")], ["y"], []),
+        ([("Add", ["one", "half"], "s"), ("Mul", ["x", "s"], "a"), ("Neg", ["a"], "y")], ["y"], [2]),
+    ]
+    for nodes, outputs, want in cases:
+        session = run(network(nodes, {"x": x.shape}, NUMBERS, outputs), {"x": x})
+        assert chains(session) == want, nodes
+
+
+def test_doubts_inside_a_chain_and_after_others() -> None:
+    """sigmoid of 2**-23 is nearly a tie; what follows is made of the reference's value."""
+    nodes: list[Node] = [
+        ("Mul", ["x", "two"], "a"), ("Sigmoid", ["a"], "b"), ("Sub", ["b", "half"], "c"), ("Mul", ["c", "four"], "d"),
+        ("Sigmoid", ["d"], "e"), ("Sub", ["e", "half"], "f"), ("Mul", ["f", "a"], "y"),
+    ]  # fmt: skip
+    rng = np.random.default_rng(32)
+    near = (rng.integers(1, 2**8, 50000) * 2.0**-24 + rng.integers(0, 2, 50000) * 2.0**-47).astype(F)
+    for threads in (1, 2):
+        model = network(nodes, {"x": (50000,)}, {"two": F(2), "half": F(0.5), "four": F(4)})
+        assert chains(run(model, {"x": near}, threads=threads)) == [7]
+
+
+def expression(isa: str, shape: tuple[int, ...], asked: list[Array], error: type[BaseException] | None) -> Expression:
+    """sigmoid(sigmoid(x) - 1/2) * bias, whose second reference is watched, or fails."""
+
+    def second(x: Array) -> Array:
+        asked.append(x.copy())
+        if error:
+            raise error
+        return function("sigmoid")(x)
+
+    steps = [
+        FunctionStep("sigmoid", (0,)),
+        FunctionStep("sub", (3, 1)),
+        FunctionStep("sigmoid", (4,)),
+        FunctionStep("mul", (5, 2)),
+    ]
+    operands = [Operand(s, np.dtype(F)) for s in (shape, (), shape[-1:], shape)]
+    return Expression(engine(isa), operands, "fff", steps, (), (Recheck(function("sigmoid")), Recheck(second)))
+
+
+@every_isa
+def test_rows_memory_and_what_is_asked_of_the_reference(isa: str) -> None:
+    rng, half = np.random.default_rng(33), F(0.5)
+    for shape in ((7,), (16,), (3, 40), (2, 1500), (1, 5000), (5, 3, 17)):
+        asked: list[Array] = []
+        operation = expression(isa, shape, asked, None)
+        x, bias = (numbers(rng, int(np.prod(s))).reshape(s) for s in (shape, shape[-1:]))
+        x.reshape(-1)[::5] = 2.0**-21
+        sigmoid = function("sigmoid")
+        with np.errstate(all="ignore"):
+            want = sigmoid(sigmoid(x) - half) * bias
+            for at_end in (True, False):
+                got = run_placed(engine(isa), operation.lying("plain"), [x, np.asarray(half), bias], (0,) * 4, at_end)
+                assert_equal(got, want, f"{shape}")
+        assert asked
+
+
+@every_isa
+def test_a_reference_that_fails(isa: str) -> None:
+    x = np.full(40, 2.0**-21, F)
+    for error, raised in ((ValueError, Undecided), (KeyboardInterrupt, KeyboardInterrupt)):
+        with pytest.raises(raised):
+            engine(isa).run(expression(isa, (40,), [], error), [x, np.asarray(F(0.5)), x])
+
+
+def test_chains_that_are_too_long_for_one_kernel() -> None:
+    """Of its operands, of its functions, of its steps."""
+    rng = np.random.default_rng(34)
+    x = numbers(rng, 800).reshape(4, 200)
+    many = {f"c{n}": numbers(rng, 200) for n in range(20)}
+    cases: list[tuple[list[Node], int]] = [
+        ([("Add", ["x" if not n else f"v{n - 1}", f"c{n}"], f"v{n}") for n in range(20)], 20),
+        ([("Tanh", ["x" if not n else f"v{n - 1}"], f"v{n}") for n in range(15)], 15),
+        ([("Neg", ["x" if not n else f"v{n - 1}"], f"v{n}") for n in range(70)], 70),
+    ]
+    for nodes, count in cases:
+        session = run(network(nodes, {"x": x.shape}, many, [f"v{count - 1}"]), {"x": x})
+        found = chains(session)
+        assert len(found) > 1
+        assert sum(found) == count
+
+
+def test_comparisons_choices_and_integers() -> None:
+    rng = np.random.default_rng(35)
+    nodes: list[Node] = [
+        ("Cast", ["i"], "f"), ("Mul", ["f", "scale"], "g"), ("Add", ["g", "bias"], "x"), ("Greater", ["x", "half"], "a"),
+        ("Not", ["a"], "b"), ("Or", ["b", "mask"], "c"), ("Where", ["c", "x", "half"], "d"), ("Cast", ["a"], "e"),
+        ("Sub", ["d", "e"], "y"),
+    ]  # fmt: skip
+    types = {"i": TensorProto.INT32, "mask": TensorProto.BOOL, "c": TensorProto.BOOL}
+    feeds = {
+        "i": rng.integers(-(2**31), 2**31, (2, 3, 70)).astype(np.int32),
+        "mask": rng.integers(0, 2, (3, 70)).astype(bool),
+        "scale": np.array([1e-9], F),
+    }
+    shapes = {name: array.shape for name, array in feeds.items()}
+    constants = {"bias": numbers(rng, 70), "half": F(0.5)}
+    for outputs, want in ((["y"], [9]), (["y", "c"], [2, 3, 3])):
+        for threads in (1, 2):
+            model = network(nodes, shapes, constants, outputs, types)
+            session = run(model, feeds, threads=threads)
+            assert sorted(chains(session)) == want
+
+
+UNARY = ["Relu", "Abs", "Neg", "Sqrt", "Exp", "Tanh", "Sigmoid", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"]
+TESTS = ["Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"]
+
+
+def random_chain(rng: np.random.Generator) -> tuple[ModelProto, dict[str, Array]]:
+    """Nodes on values of one shape, or of shapes that broadcast to it; the last ones are outputs."""
+    shape = tuple(int(n) for n in rng.choice([1, 2, 3, 5, 16, 17, 40, 130], int(rng.integers(1, 5))))
+    while np.prod(shape) > 20000:
+        shape = shape[1:]
+    small = tuple(n if rng.random() < 0.5 else 1 for n in shape)[int(rng.integers(0, len(shape))) :]
+    feeds = {name: numbers(rng, int(np.prod(s))).reshape(s) for name, s in (("x", shape), ("z", shape), ("s", small))}
+    constants = {"c": numbers(rng, shape[-1]), "one": F(rng.normal())}
+    nodes: list[Node] = []
+    values, others = ["x"], ["z", "s", "c", "one"]
+    for number in range(int(rng.integers(2, 10))):
+        recent = values[-int(rng.integers(1, 4)) :]
+        x, y = str(rng.choice(recent)), str(rng.choice([*recent, *others]))
+        kind = rng.random()
+        if kind < 0.4:
+            nodes.append((str(rng.choice(UNARY)), [x], f"v{number}"))
+        elif kind < 0.85:
+            pair = [x, y] if rng.random() < 0.5 else [y, x]
+            nodes.append((str(rng.choice(["Add", "Sub", "Mul", "Div"])), pair, f"v{number}"))
+        else:
+            nodes.append((str(rng.choice(TESTS)), [x, y], f"t{number}"))
+            nodes.append(("Where", [f"t{number}", x, str(rng.choice(recent))], f"v{number}"))
+        values.append(f"v{number}")
+    wanted = [values[-1], *(v for v in values[1:-1] if rng.random() < 0.15)]
+    return network(nodes, {name: array.shape for name, array in feeds.items()}, constants, wanted), feeds
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_random_chains(first: int) -> None:
+    for seed in range(first, first + 20):
+        with np.errstate(all="ignore"):
+            same_everywhere(*random_chain(np.random.default_rng(seed)), threads=1 + seed % 2)
+
+
+@every_isa
+def test_random_chains_on_every_instruction_set(isa: str) -> None:
+    start = 1000 + 100 * len(isa)
+    for seed in range(start, start + 6):
+        with np.errstate(all="ignore"):
+            same_everywhere(*random_chain(np.random.default_rng(seed)), isa=isa, threads=1 + seed % 2)
+
+
+def test_one_session_with_other_shapes_in_each_run() -> None:
+    rng = np.random.default_rng(36)
+    model = network(GELU, {"x": ("N", "K")}, NUMBERS)
+    session, reference = qrun.Session(model, cache=OBJECTS), qrun.Session(model, backend="reference")
+    for shape in [(2, 30), (3, 17), (2, 30), (2, 30), (0, 4), (3, 17), (3, 17), (1, 5000), (1, 5000), (2, 30)]:
+        x = numbers(rng, int(np.prod(shape))).reshape(shape)
+        assert_equal(session.run({"x": x})["y"], reference.run({"x": x})["y"], f"{shape}")
+
+
+def test_an_elementwise_operation_is_an_expression_of_one_step() -> None:
+    operation = Elementwise(engine("generic"), "clip", [Operand((4,), np.dtype(F))], (-1, 1))
+    assert (operation.steps, operation.constants) == ((FunctionStep("clip", (0,)),), (-1, 1))
