@@ -24,7 +24,7 @@ from qrun.running.plan import Step
 if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
 
-VARIANTS = 16
+VARIANTS = 32
 """Kernels kept per node, for different shapes; the oldest goes. What does not depend on shapes they share."""
 
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from qrun.native.plan.stamps import Stamp, StampedResult
     from qrun.ops._native import NativeKernel
 
-KEPT = 4
-"""Programs kept per session, for different outputs and shapes; the oldest goes."""
+KEPT, KEPT_BYTES = 32, 256 << 20
+"""Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that were
+used last stay."""
 
 Key = tuple[tuple[str, ...], tuple[tuple[str, tuple[int, ...], str], ...]]
 
@@ -120,19 +121,29 @@ class Programs:
         """Remember which shapes these inputs lead to; a program made for others is forgotten."""
         with self._lock:
             key = _key(plan, feeds)
-            for store in (self._seen, self._made):
-                while len(store) >= KEPT:
-                    del store[next(iter(store))]
-            self._seen[key] = events
+            self._seen.pop(key, None)
             self._made.pop(key, None)
+            while len(self._seen) >= KEPT:
+                del self._seen[next(iter(self._seen))]
+            self._seen[key] = events
 
     def ready(self, plan: Plan, feeds: Mapping[str, Array]) -> Compiled | None:
         """The program for these inputs, made now if a run with such inputs was seen; None if there is none."""
         key = _key(plan, feeds)
         with self._lock:
-            if key in self._seen and key not in self._made:
+            if key in self._seen:
                 self._made[key] = self._compile(plan, feeds, self._seen.pop(key))
+                self._forget()
+            elif key in self._made:
+                self._made[key] = self._made.pop(key)
             return self._made.get(key)
+
+    def _forget(self) -> None:
+        """Drop the programs that were used longest ago, until what is left is little; the newest one stays."""
+        sizes = {key: made.program.nbytes if made else 0 for key, made in self._made.items()}
+        while len(sizes) > 1 and (len(sizes) > KEPT or sum(sizes.values()) > KEPT_BYTES):
+            oldest = next(iter(sizes))
+            del sizes[oldest], self._made[oldest]
 
     def _compile(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
         from qrun.native.errors import Declined

@@ -19,6 +19,7 @@ import qrun
 from qrun.checking.rules import check
 from qrun.checking.rules.values import SHARE
 from qrun.ops._native import ENDS_SHARE
+from qrun.running import programs
 from qrun.running.dispatch import VARIANTS
 
 F = np.float32
@@ -200,6 +201,31 @@ def test_kernels_are_reused_and_bounded() -> None:
         a = np.full((rows, 3), rows, np.uint8)
         assert np.array_equal(session.run({"i0": a})["y0"], a.astype(np.int32) @ B)
         assert len(natives._bound[0]) <= VARIANTS
+
+
+def test_programs_are_kept_by_use_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = qrun.Session(open_model(), backend="native", cache=OBJECTS)
+
+    def run(rows: int) -> None:
+        a = np.full((rows, 3), rows % 256, np.uint8)
+        assert np.array_equal(session.run({"i0": a})["y0"], a.astype(np.int32) @ B)
+
+    def kept() -> list[int]:
+        found = session._prepared((), False).programs
+        assert found is not None
+        return [key[1][0][1][0] for key, made in found._made.items() if made]
+
+    monkeypatch.setattr(programs, "KEPT", 3)
+    for rows in (1, 1, 2, 2, 3, 3, 1, 4, 4):
+        run(rows)
+    assert kept() == [3, 1, 4], "the one that was used longest ago goes"
+    for rows in (7, 8, 9, 10):
+        run(rows)
+    assert kept() == [3, 1, 4], "what ran once has no program yet"
+    monkeypatch.setattr(programs, "KEPT_BYTES", 0)
+    for rows in (5, 5, 6, 6):
+        run(rows)
+    assert kept() == [6]
 
 
 def test_a_session_is_safe_to_share_between_threads() -> None:
