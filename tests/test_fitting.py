@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from qrun.io.fitting import axes_fix, fits, type_fixes
+from qrun.io.fitting import axes_fix, type_fixes
+from qrun.io.sizes import fits
 from qrun.ir import Array
 
 

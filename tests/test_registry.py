@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from qrun.checking.rules import RULES
+from qrun.declare import Later
 from qrun.declare.registry import Registry, sources
 from qrun.ops import REGISTRY
 from qrun.ops._op import INTERNAL
@@ -76,3 +77,15 @@ def test_every_operator_and_rule_is_found_by_its_name() -> None:
     lost = {name for name, function in homes if f'"{name}"' not in read[inspect.getmodule(function).__name__]}  # type: ignore[union-attr]
     assert len(homes) > 200
     assert lost == set(), "write the name in quotes in the module that declares it"
+
+
+def test_a_module_is_imported_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fruits_of_later.py").write_text("APPLE = 'ripe'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fruits = Later("fruits_of_later")
+    assert "fruits_of_later" not in sys.modules
+    assert fruits.APPLE == "ripe"
+    assert "fruits_of_later" in sys.modules
+    with pytest.raises(AttributeError, match="PEAR"):
+        _ = fruits.PEAR
+    del sys.modules["fruits_of_later"]

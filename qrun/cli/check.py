@@ -12,8 +12,7 @@ import click
 
 from qrun.cli._base import Call, argument, define, format_options, option
 from qrun.cli._flow import start_other
-from qrun.cli._general import general_options
-from qrun.cli._options import arith_option, memory_option, own_backends, tolerance_options
+from qrun.cli._options import arith_option, general_options, memory_option, own_backends, tolerance_options
 from qrun.report.formats import suffixes
 
 if TYPE_CHECKING:

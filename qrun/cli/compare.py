@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.cli._base import argument, define, format_options, option, print_json
 from qrun.cli._flow import start_other
-from qrun.cli._general import general_options
-from qrun.cli._options import Distance, input_options, memory_option, read_model, tolerance_options
+from qrun.cli._options import Distance, general_options, input_options, memory_option, read_model, tolerance_options
 from qrun.cli.profile import Top
 from qrun.errors import CallError, absent
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qrun.cli._base import argument, define, format_options, print_json
-from qrun.cli._general import general_options
+from qrun.cli._options import general_options
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out

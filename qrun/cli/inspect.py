@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qrun.cli._base import define, format_options, model_argument, option, print_json
-from qrun.cli._general import general_options
-from qrun.cli._options import read_model
+from qrun.cli._options import general_options, read_model
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qrun.cli._base import argument, define, format_options, print_json
-from qrun.cli._general import general_options
+from qrun.cli._options import general_options
 
 if TYPE_CHECKING:
     from qrun.report.screen import Out

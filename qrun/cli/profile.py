@@ -10,8 +10,7 @@ import click
 
 from qrun.cli._base import define, format_options, model_argument, option, print_json
 from qrun.cli._flow import OWN, Ready, cache_of, prepare, start_other, write_trace
-from qrun.cli._general import general_options
-from qrun.cli._options import input_options, run_options, runs_option, trace_option
+from qrun.cli._options import general_options, input_options, run_options, runs_option, trace_option
 from qrun.errors import CallError
 from qrun.running.cpus import usable_cpus
 

@@ -12,8 +12,7 @@ import click
 
 from qrun.cli._base import Call, argument, define, option
 from qrun.cli._flow import Ready, cache_of, prepare, start_other
-from qrun.cli._general import general_options
-from qrun.cli._options import input_options, run_options, runs_option
+from qrun.cli._options import general_options, input_options, run_options, runs_option
 from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
 

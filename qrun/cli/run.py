@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.cli._base import define, format_options, model_argument, option, print_json
 from qrun.cli._flow import Ready, prepare, write_trace
-from qrun.cli._general import general_options
-from qrun.cli._options import input_options, run_options, trace_option
+from qrun.cli._options import general_options, input_options, run_options, trace_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,9 +100,9 @@ def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
 
 
 def _save(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:
-    from qrun.io.outputs import save
-
     if options["output"]:
+        from qrun.io.outputs import save
+
         for note in save(options["output"], ready.feeds.arrays, result.outputs, ready.extra):
             out.note(note)
     if options["trace"]:

@@ -12,9 +12,9 @@ import numpy as np
 from qrun.comparing.differences import integral
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
-from qrun.io.arrays import integer_range, storable
+from qrun.io.arrays import storable
 from qrun.ir import Array, Node
-from qrun.ir.types import NUMBERS, PACKED_BITS, is_extension, type_name
+from qrun.ir.types import NUMBERS, PACKED_BITS, integer_range, is_extension, type_name
 
 SAMPLED = 16
 """Elements of each tensor that are kept."""

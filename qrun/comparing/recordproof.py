@@ -13,8 +13,8 @@ from qrun.comparing.differences import integral
 from qrun.comparing.record import Made
 from qrun.comparing.recordentry import TIE, digest, exact_values, tie_distance
 from qrun.comparing.sides import Unit
-from qrun.io.arrays import integer_range
 from qrun.ir import Array, Model
+from qrun.ir.types import integer_range
 
 RECORD_EXACT = "the record is exact"
 SUBSETS = 10

@@ -1,6 +1,30 @@
 """How the rest is declared, at little cost to a process that starts.
 
-`frozen` makes immutable records; a `Registry` finds what the modules of a package declare, and imports only those asked for.
+`frozen` makes immutable records; a `Registry` finds what the modules of a package declare, and imports only those asked for;
+`Later` stands for a module that most processes do not need.
 
 May be imported by everything. Knows nothing of qrun.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+class Later:
+    """A module that is imported when the first of its names is asked for.
+
+    For what only errors, or models of some kind, need::
+
+        if TYPE_CHECKING:
+            from qrun.io import inputerrors
+        else:
+            inputerrors = Later("qrun.io.inputerrors")
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)

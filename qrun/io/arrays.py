@@ -20,14 +20,14 @@ import numpy as np
 
 from qrun.errors import CallError, absent
 from qrun.ir import Array
-from qrun.ir.types import NUMBERS, PACKED_BITS, is_extension, shape_text, type_name
+from qrun.ir.types import NUMBERS, integer_range, is_extension, shape_text, type_name
 from qrun.memory import Budget, human
+from qrun.shapes import MOST_AXES
 
 NPY = b"\x93NUMPY"
 ZIP = b"PK"
 MAX_HEADER = 10_000
 CHUNK = 1 << 24
-MAX_RANK = 64
 DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError, OSError, ValueError)
 FLOAT8_E5M2 = ("<f1", "|f1")
 """What np.save writes for ml_dtypes.float8_e5m2, and np.load does not read."""
@@ -177,7 +177,7 @@ def _header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[Any]
             warnings.simplefilter("ignore")
             fields = ast.literal_eval(text.decode("latin1" if magic[6] < 3 else "utf-8").strip())
         descr, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
-        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MAX_RANK:
+        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MOST_AXES:
             raise ValueError(f"shape {shape!r}")
         if not isinstance(descr, str):
             raise bad_file(source, "records with named fields", "an array of one element type")
@@ -238,13 +238,6 @@ def storable(array: Array) -> tuple[Array, str]:
         return array.astype(np.uint8), f"{name} as uint8"
     bits = np.dtype(f"uint{8 * array.dtype.itemsize}")
     return np.ascontiguousarray(array).view(bits), f"{name} as {bits} bit patterns"
-
-
-def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The smallest and the largest value of an integer type, 2- and 4-bit ones included."""
-    bits = PACKED_BITS.get(NUMBERS[dtype], 8 * dtype.itemsize)
-    low = -(1 << (bits - 1)) if type_name(dtype).startswith("int") else 0
-    return low, low + (1 << bits) - 1
 
 
 def restored(array: Array, dtype: np.dtype[Any]) -> tuple[Array, str]:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qrun.declare import Later
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
-from qrun.io.fitting import axes_fix, fits, type_fixes
-from qrun.io.sizes import FREE, Sizes
+from qrun.io.sizes import FREE, Sizes, fits
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import describe, shape_text, type_name
+
+if TYPE_CHECKING:
+    from qrun.io import fitting
+else:
+    fitting = Later("qrun.io.fitting")
 
 SHAPE = "--shape"
 
@@ -125,10 +131,10 @@ def _input_mismatch(model: Model, value: TensorType, array: Array, source: str, 
     fixes = []
     if problem.origin == SHAPE:
         fixes.append(f"leave out --shape: {source} has the sizes {shape_text(array.shape)}")
-    elif problem.want is not None and (fix := axes_fix(array.shape, problem.want)):
+    elif problem.want is not None and (fix := fitting.axes_fix(array.shape, problem.want)):
         fixes.append(fix)
     if value.dtype is not None and array.dtype != value.dtype:
-        fixes += type_fixes(array, value.dtype)
+        fixes += fitting.type_fixes(array, value.dtype)
     return CallError(
         "QR003",
         f"{source} does not fit input {value.name!r}",

@@ -9,18 +9,13 @@ from collections.abc import Iterator, Sequence
 import ml_dtypes
 import numpy as np
 
+from qrun.io.sizes import Dims, fits
 from qrun.ir import Array
 from qrun.ir.types import is_extension, type_name
 
-Dims = Sequence[int | None]
-"""Sizes of axes; None where any size fits."""
 NAMED = {(0, 3, 1, 2): "NHWC", (2, 0, 1): "HWC", (0, 2, 3, 1): "NCHW", (1, 2, 0): "CHW"}
 LAYOUTS = (*NAMED, (0, 2, 1), (0, 4, 1, 2, 3), (1, 0))
 """Orders of axes in which images and matrices often come, as np.transpose takes them to the other one."""
-
-
-def fits(shape: Sequence[int], want: Dims) -> bool:
-    return len(shape) == len(want) and all(w in (None, n) for w, n in zip(want, shape, strict=True))
 
 
 def axes_fix(shape: Sequence[int], want: Dims) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from qrun.errors import CallError
-from qrun.io.arrays import MAX_RANK, integer_range
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.types import type_name
+from qrun.ir.types import integer_range, type_name
+from qrun.shapes import MOST_AXES
 
 
 def cut(text: str, size: int = 40) -> str:
@@ -52,7 +52,7 @@ def _not_json(text: str, error: json.JSONDecodeError) -> CallError:
 def _too_deep() -> Any:
     """What stands for a list nested too deep for Python to read: one that `to_array` refuses."""
     data: Any = []
-    for _ in range(MAX_RANK):
+    for _ in range(MOST_AXES):
         data = [data]
     return data
 
@@ -74,8 +74,8 @@ def to_array(model: Model, value: TensorType, data: Any, text: str) -> Array:
             raise _Unfit("JSON for an input whose type the model does not state", "give a .npy file")
         if shape is None:
             raise _Unfit("a list with rows of different lengths", "every row needs the same number of elements")
-        if len(shape) > MAX_RANK:
-            raise _Unfit(f"a list nested {len(shape)} deep", f"an array has at most {MAX_RANK} axes")
+        if len(shape) > MOST_AXES:
+            raise _Unfit(f"a list nested {len(shape)} deep", f"an array has at most {MOST_AXES} axes")
         return _flat_array(value.dtype, flat).reshape(shape)
     except RecursionError:
         return to_array(model, value, _too_deep(), text)

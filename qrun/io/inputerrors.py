@@ -10,8 +10,6 @@ from qrun.errors import CallError
 from qrun.io.feeds import unknown_input
 from qrun.ir import Array, Model, TensorType
 
-IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
-
 
 def twice(model: Model, name: str, first: str, second: str) -> CallError:
     return CallError(

@@ -12,16 +12,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
+from qrun.declare import Later
 from qrun.errors import CallError
-from qrun.io import arrays
 from qrun.io.feeds import check_feeds, unknown_input
-from qrun.io.inputerrors import IMAGES, how_to_write, image, no_file, twice, unknown_key, what_inside
 from qrun.io.sizes import fixed_sizes
 from qrun.ir import Array, Model, TensorType
 from qrun.ir.types import describe
 from qrun.memory import Budget, available
+
+if TYPE_CHECKING:
+    from qrun.io import arrays, inputerrors
+else:
+    arrays = Later("qrun.io.arrays")
+    inputerrors = Later("qrun.io.inputerrors")
+
+
+_IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 
 
 @dataclass
@@ -56,7 +64,7 @@ class _Reader:
         if name not in self.known:
             raise unknown_input(self.model, name, source)
         if name in self.feeds.arrays:
-            raise twice(self.model, name, self.feeds.sources[name], source)
+            raise inputerrors.twice(self.model, name, self.feeds.sources[name], source)
         value = self.known[name]
         if value.dtype is not None:
             array, done = arrays.restored(array, value.dtype)
@@ -69,7 +77,7 @@ class _Reader:
     def read(self, spec: str) -> None:
         name, rest = split_name(self.model, spec)
         if not rest:
-            raise no_file(self.model, name, spec)
+            raise inputerrors.no_file(self.model, name, spec)
         if name:
             self.named(name, rest)
         elif "=" in spec and not os.path.exists(spec) and not _is_folder_path(spec):
@@ -92,7 +100,7 @@ class _Reader:
             if len(found) != 1:
                 fix = f"-i {rest} without a name gives each array to the input of its key"
                 if not found.keys() <= self.known.keys():
-                    fix = f"keep one array in it: {how_to_write([name])}"
+                    fix = f"keep one array in it: {inputerrors.how_to_write([name])}"
                 raise arrays.bad_file(rest, f"{len(found)} arrays: {', '.join(list(found)[:6])}", "one array", fix=fix)
             found = list(found.values())
         if len(found) != 1:
@@ -106,7 +114,7 @@ class _Reader:
         if isinstance(found, dict):
             for name, array in found.items():
                 if name not in self.known:
-                    raise unknown_key(self.model, name, found, source)
+                    raise inputerrors.unknown_key(self.model, name, found, source)
                 self.give(name, array, source)
         else:
             self.nameless += [(array, source) for array in found]
@@ -115,8 +123,8 @@ class _Reader:
         path = Path(spec)
         if spec == "-":
             return arrays.read_stream(self.take_stdin(), "stdin", self.budget)
-        if path.suffix.lower() in IMAGES:
-            raise image(spec, value)
+        if path.suffix.lower() in _IMAGES:
+            raise inputerrors.image(spec, value)
         if os.path.isdir(path):
             return self.folder(path)
         if path.suffix == ".pb":
@@ -137,7 +145,9 @@ class _Reader:
         found = arrays.read_npz(spec, stream, self.budget)
         if not found and self.model.inputs:
             names = [value.name for value in self.model.inputs]
-            raise arrays.bad_file(spec, "no arrays", f"arrays for {', '.join(names[:6])}", fix=how_to_write(names))
+            raise arrays.bad_file(
+                spec, "no arrays", f"arrays for {', '.join(names[:6])}", fix=inputerrors.how_to_write(names)
+            )
         return found
 
     def folder(self, path: Path) -> list[Array]:
@@ -149,7 +159,7 @@ class _Reader:
         if not files:
             raise arrays.bad_file(
                 str(path), "no input_0.pb in that folder", "a folder with input_0.pb, input_1.pb, ...",
-                fix=what_inside(path),
+                fix=inputerrors.what_inside(path),
             )  # fmt: skip
         return [read_tensor(file)[1] for file in files]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from qrun.errors import CallError
-from qrun.io.arrays import MAX_RANK, integer_range
 from qrun.io.sizes import Sizes
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.types import type_name
+from qrun.ir.types import integer_range, type_name
 from qrun.memory import Budget
+from qrun.shapes import MOST_AXES
 
 
 def random_feeds(
@@ -37,8 +37,8 @@ def random_feeds(
         shape = sizes.shapes.get(value.name)
         if shape is None:
             shape = _sizes_of(model, value, symbols, unset)
-        if len(shape) > MAX_RANK:
-            raise _not_random(model, value, f"{len(shape)} dimensions, more than {MAX_RANK}")
+        if len(shape) > MOST_AXES:
+            raise _not_random(model, value, f"{len(shape)} dimensions, more than {MOST_AXES}")
         if value.kind != "tensor" or value.dtype is None:
             raise _not_random(model, value, f"a {value.kind}" if value.kind != "tensor" else "an unknown element type")
         budget.claim(shape, value.dtype.itemsize, f"input {value.name}")

@@ -11,6 +11,9 @@ from qrun.errors import CallError
 from qrun.ir import Model, TensorType
 from qrun.ir.types import shape_text
 
+Dims = Sequence[int | None]
+"""Sizes of axes; None where any size fits."""
+
 MAX_SIZE = 2**40
 
 
@@ -133,3 +136,8 @@ def _meant(spec: str, known: list[str], values: list[str]) -> str:
             if near and (right == ":" or len(numbers) == 1):
                 return f"{near[0]}{right}{sizes}"
     return ""
+
+
+def fits(shape: Sequence[int], want: Dims) -> bool:
+    """Whether an array of this shape has the sizes that are wanted."""
+    return len(shape) == len(want) and all(w in (None, n) for w, n in zip(want, shape, strict=True))

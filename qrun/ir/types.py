@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -44,6 +45,16 @@ ONNX_NAMES: dict[np.dtype, str] = {np.dtype(t): name for _, name, t in _TABLE}
 BY_ONNX_NAME: dict[str, np.dtype] = {name: np.dtype(t) for _, name, t in _TABLE}
 PACKED_BITS: dict[int, int] = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2, 27: 6, 28: 6}
 """Element types stored with fewer than 8 bits an element."""
+FLOAT8 = frozenset(
+    np.dtype(t)
+    for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2, ml_dtypes.float8_e5m2fnuz)
+)
+SMALL = {
+    np.dtype(ml_dtypes.float4_e2m1fn): 6.0,
+    np.dtype(ml_dtypes.float6_e2m3fn): 7.5,
+    np.dtype(ml_dtypes.float6_e3m2fn): 28.0,
+}
+"""Types without codes for inf and NaN, and their largest value."""
 
 
 def is_extension(dtype: np.dtype) -> bool:
@@ -72,3 +83,15 @@ def shape_text(shape: tuple[int | str | None, ...] | None) -> str:
 def describe(array: np.ndarray) -> str:
     """``float32 [1,3,224,224]``."""
     return f"{type_name(array.dtype)} {shape_text(array.shape)}"
+
+
+def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The smallest and the largest value of an integer type, 2- and 4-bit ones included."""
+    bits = PACKED_BITS.get(NUMBERS[dtype], 8 * dtype.itemsize)
+    low = -(1 << (bits - 1)) if type_name(dtype).startswith("int") else 0
+    return low, low + (1 << bits) - 1
+
+
+def is_narrow(dtype: np.dtype[Any]) -> bool:
+    """float8, float6 or float4 (not the scale type float8e8m0)."""
+    return dtype in FLOAT8 or dtype in SMALL

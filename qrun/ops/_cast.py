@@ -11,10 +11,9 @@ import ml_dtypes
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ir.types import type_name
+from qrun.ir.types import is_narrow, type_name
 from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow as round_float
-from qrun.ops._narrow import is_narrow
 from qrun.ops._narrow import narrow as round_narrow
 
 ROUND_MODES = ("up", "down", "nearest")

@@ -9,22 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from qrun.ir import Array
-
-FLOAT8 = frozenset(
-    np.dtype(t)
-    for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2, ml_dtypes.float8_e5m2fnuz)
-)
-SMALL = {
-    np.dtype(ml_dtypes.float4_e2m1fn): 6.0,
-    np.dtype(ml_dtypes.float6_e2m3fn): 7.5,
-    np.dtype(ml_dtypes.float6_e3m2fn): 28.0,
-}
-"""Types without codes for inf and NaN, and their largest value."""
-
-
-def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """float8, float6 or float4 (not the scale type float8e8m0)."""
-    return dtype in FLOAT8 or dtype in SMALL
+from qrun.ir.types import SMALL
 
 
 def largest(dtype: np.dtype[Any]) -> float:

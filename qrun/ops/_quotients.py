@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.declare import Later
 from qrun.ir import Array
+from qrun.ir.types import FLOAT8
 from qrun.ops._context import Context
-from qrun.ops._narrow import FLOAT8, largest
 from qrun.ops._quantize import limits
+
+if TYPE_CHECKING:
+    from qrun.ops import _narrow
+else:
+    _narrow = Later("qrun.ops._narrow")
 
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
@@ -70,7 +76,7 @@ class Counts:
 
     def narrow(self, q: Array, target: np.dtype[Any]) -> None:
         if self.observing:
-            self.saturated += int(np.count_nonzero(np.abs(q) > largest(target)))
+            self.saturated += int(np.count_nonzero(np.abs(q) > _narrow.largest(target)))
             if target not in FLOAT8:
                 self.missing += int(np.count_nonzero(np.isnan(q)))
 

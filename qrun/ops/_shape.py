@@ -12,8 +12,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context, refuse
 from qrun.ops._op import Shape
-
-MAX_RANK = 64
+from qrun.shapes import MOST_AXES
 
 
 def ints(array: Array, name: str, *, scalar: bool = False) -> tuple[int, ...]:
@@ -26,8 +25,8 @@ def ints(array: Array, name: str, *, scalar: bool = False) -> tuple[int, ...]:
             f"{type_name(array.dtype)} {shape_text(array.shape)}",
             code="QR208",
         )
-    if array.size > 2 * MAX_RANK:
-        raise refuse(f"{name} has {array.size} numbers", name, f"at most {2 * MAX_RANK}", array)
+    if array.size > 2 * MOST_AXES:
+        raise refuse(f"{name} has {array.size} numbers", name, f"at most {2 * MOST_AXES}", array)
     return tuple(int(v) for v in np.atleast_1d(array).tolist())
 
 
@@ -53,8 +52,8 @@ def same_length(values: Sequence[Any], wanted: int, name: str, why: str) -> None
 def checked(shape: Sequence[int], itemsize: int, param: str) -> Shape:
     """The shape, if an array may have it: at most 64 axes, no overflow of the address space."""
     dims = tuple(int(n) for n in shape)
-    if len(dims) > MAX_RANK:
-        raise refuse(f"the output would have {len(dims)} axes", param, f"at most {MAX_RANK} axes", str(len(dims)))
+    if len(dims) > MOST_AXES:
+        raise refuse(f"the output would have {len(dims)} axes", param, f"at most {MOST_AXES} axes", str(len(dims)))
     if math.prod(n for n in dims if n) * itemsize >= 2**63:
         raise refuse(f"the output would be {shape_text(dims)}", param, "a shape below 2^63 bytes", shape_text(dims))
     return dims

@@ -5,17 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qrun.declare import Later
 from qrun.ir import Array
 from qrun.ops._context import Context, refuse
-from qrun.ops._float import State, is_integer, narrow, slide, widen
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pool import largest_kernel
 from qrun.ops._op import op
 from qrun.ops._window import SlidingWindow, padded, window
 
+if TYPE_CHECKING:
+    from qrun.ops import _float
+else:
+    _float = Later("qrun.ops._float")
+
+State = tuple[Array, ...]
 _LAST = ("x", "[N,spatial...,C]")
 
 
@@ -125,7 +132,7 @@ def global_average_pool(X: Array, *, ctx: Context | None = None) -> Array:
     axes = tuple(range(2, X.ndim))
     with np.errstate(all="ignore"):
         total = np.sum(X, axis=axes, dtype=np.float64, keepdims=True)
-        return narrow(total / np.float64(math.prod(X.shape[2:])), X.dtype)
+        return _float.narrow(total / np.float64(math.prod(X.shape[2:])), X.dtype)
 
 
 @op("GlobalMaxPool", since=1)
@@ -165,7 +172,7 @@ def _max(x: Array, win: SlidingWindow, storage_order: int, indices: bool, ctx: C
     ctx.claim(shape, x.itemsize)
     if not math.prod(shape):
         return (np.empty(shape, x.dtype), np.empty(shape, np.int64))[: 1 + indices]
-    fill = np.iinfo(x.dtype).min if is_integer(x.dtype) else -np.inf
+    fill = np.iinfo(x.dtype).min if _float.is_integer(x.dtype) else -np.inf
     state: State = (padded(x, win, fill, ctx),)
     if indices:
         ctx.claim(state[0].shape, 8, "indices")
@@ -185,7 +192,7 @@ def _max(x: Array, win: SlidingWindow, storage_order: int, indices: bool, ctx: C
 def _slide_all(state: State, win: SlidingWindow, combine: Callable[[State, State], State]) -> State:
     lead = state[0].ndim - len(win.kernel)
     for axis in reversed(range(len(win.kernel))):
-        state = slide(
+        state = _float.slide(
             state, lead + axis, win.kernel[axis], win.dilations[axis], win.strides[axis], win.out[axis], combine
         )
     return state
@@ -214,8 +221,8 @@ def _average(x: Array, win: SlidingWindow, include_pad: int, ctx: Context) -> Ar
     ctx.claim(source.shape, 16, "sums")
     counts = [_counts(n, win, axis, bool(include_pad)) for axis, n in enumerate(x.shape[2:])]
     with np.errstate(all="ignore"):
-        total = _slide_all((widen(source),), win, _plus)[0]
-        return narrow(total / np.maximum(reduce(np.multiply.outer, counts), 1), x.dtype)
+        total = _slide_all((_float.widen(source),), win, _plus)[0]
+        return _float.narrow(total / np.maximum(reduce(np.multiply.outer, counts), 1), x.dtype)
 
 
 def _counts(size: int, win: SlidingWindow, axis: int, include_pad: bool) -> Array:

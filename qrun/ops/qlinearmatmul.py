@@ -9,7 +9,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.schema import OWN
-from qrun.ir.types import shape_text, type_name
+from qrun.ir.types import FLOAT8, shape_text, type_name
 from qrun.ops._context import Context, refuse
 from qrun.ops._matmul import (
     check_matmul,
@@ -20,7 +20,7 @@ from qrun.ops._matmul import (
     matmul_shape,
     row_param,
 )
-from qrun.ops._narrow import FLOAT8, narrow
+from qrun.ops._narrow import narrow
 from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kernel, native_target
 from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel
 from qrun.ops._op import Real, op

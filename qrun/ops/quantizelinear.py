@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
+from qrun.declare import Later
 from qrun.ir import Array
 from qrun.ir.schema import OPSETS, schema
-from qrun.ir.types import DTYPES, type_name
+from qrun.ir.types import DTYPES, FLOAT8, is_narrow, type_name
 from qrun.ops._context import Context, refuse
 from qrun.ops._granularity import Grain, grain
-from qrun.ops._narrow import FLOAT8, is_narrow, narrow
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_quantize import quantize_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import BLOCK, note_scale, same_type
 from qrun.ops._quotients import DOUBLE, SINGLE, Counts, divide, round_codes
+
+if TYPE_CHECKING:
+    from qrun.ops import _narrow
+else:
+    _narrow = Later("qrun.ops._narrow")
 
 _OP = "QuantizeLinear"
 _NAMES = ("y_scale", "y_zero_point")
@@ -115,7 +120,7 @@ def _quantize(
             counts.narrow(q, target)
             if zero is not None:
                 np.add(q, 0, out=q)
-            out[...] = narrow(q, target, bool(saturate))
+            out[...] = _narrow.narrow(q, target, bool(saturate))
         else:
             round_codes(q, None if zero is None else z, out, counts)
     counts.report(ctx, x)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
+from qrun.declare import Later
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import refuse
-from qrun.ops._float import axes_in
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_movement import transpose_kernel, view_kernel
 from qrun.ops._op import Shape, op
 from qrun.ops._shape import checked, ints
+
+if TYPE_CHECKING:
+    from qrun.ops import _float
+else:
+    _float = Later("qrun.ops._float")
 
 
 @op("Reshape", since=5, form="moves")
@@ -77,7 +83,7 @@ def _squeeze(data: Array, axes: Sequence[int] | None) -> Array:
     if axes is None:
         gone = tuple(place for place, n in enumerate(data.shape) if n == 1)
     else:
-        gone = axes_in(axes, data.ndim)
+        gone = _float.axes_in(axes, data.ndim)
     for place in gone:
         if data.shape[place] != 1:
             raise refuse(
@@ -111,7 +117,7 @@ def squeeze(data: Array, axes: Array | None = None) -> Array:
 
 def _unsqueeze(data: Array, axes: Sequence[int]) -> Array:
     rank = data.ndim + len(axes)
-    new = set(axes_in(axes, rank))
+    new = set(_float.axes_in(axes, rank))
     rest = iter(data.shape)
     dims: Shape = tuple(1 if place in new else next(rest) for place in range(rank))
     return data.reshape(checked(dims, data.itemsize, "axes"))

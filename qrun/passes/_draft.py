@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qrun.declare import Later
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.schema import OPSETS, version
 from qrun.ops import Arith
-from qrun.passes._evaluate import evaluate
 
 if TYPE_CHECKING:
+    from qrun.passes import _evaluate
     from qrun.passes._shapes import Dims
+else:
+    _evaluate = Later("qrun.passes._evaluate")
 
 _SMALL = 1 << 20
 _DEPTH = 8
@@ -94,7 +97,7 @@ class Draft:
             args = [self.computed(i, depth - 1) if i else None for i in node.inputs]
             known = all(a is not None or not i for a, i in zip(args, node.inputs, strict=True))
             small = known and sum(a.nbytes for a in args if a is not None) <= _SMALL
-            made = evaluate(node, args, self.arith, _SMALL * 8) if small else None
+            made = _evaluate.evaluate(node, args, self.arith, _SMALL * 8) if small else None
             for output, array in zip(node.outputs, made or [None] * len(node.outputs), strict=False):
                 self._computed[output] = array
         return self._computed.get(name)

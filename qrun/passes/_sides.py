@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qrun.declare import Later
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import DOMAINS
 from qrun.ir.types import DTYPES, NUMBERS, type_name
 from qrun.ops import find
 from qrun.passes._draft import Draft, Refused
-from qrun.passes._evaluate import evaluate
+
+if TYPE_CHECKING:
+    from qrun.passes import _evaluate
+else:
+    _evaluate = Later("qrun.passes._evaluate")
 
 EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 _F32 = np.dtype(np.float32)
@@ -143,5 +149,5 @@ def _side(
 def levels(draft: Draft, side: QuantizedTensor) -> Array | None:
     """The float32 value of every code of a tensor with one scale, in the order of their bits."""
     codes = np.arange(256, dtype=np.uint8).view(side.dtype)
-    made = evaluate(side.node, (codes, side.scale_value, side.zero_value), draft.arith, 1 << 20)
+    made = _evaluate.evaluate(side.node, (codes, side.scale_value, side.zero_value), draft.arith, 1 << 20)
     return made[0] if made else None

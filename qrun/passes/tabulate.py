@@ -18,17 +18,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qrun.declare import Later
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import OWN
 from qrun.ir.types import DTYPES, NUMBERS
 from qrun.ops import Arith, OpDef, find
 from qrun.passes._draft import Draft, Refused, Rewritten, unchanged
-from qrun.passes._evaluate import evaluate
 from qrun.passes._sides import EIGHT, dtype_of, is_dequantize
+
+if TYPE_CHECKING:
+    from qrun.passes import _evaluate
+else:
+    _evaluate = Later("qrun.passes._evaluate")
 
 _LONGEST = 64
 """Nodes after which a table ends as soon as it may; it must end after four times as many."""
@@ -218,7 +224,7 @@ class _Tables:
         for index in sorted(chain.nodes):
             node = self.draft.model.nodes[index]
             args = [values.get(i, self.draft.computed(i)) if i else None for i in node.inputs]
-            made = evaluate(node, args, self.draft.arith, _MEMORY, saturating=True)
+            made = _evaluate.evaluate(node, args, self.draft.arith, _MEMORY, saturating=True)
             if made is None:
                 return None
             values[_output(node)] = made[node.outputs.index(_output(node))]

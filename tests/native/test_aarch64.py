@@ -16,8 +16,7 @@ from helpers.native import ISAS, Array, codes, engine, exact_result
 from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, reference, target_of
 
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.sizes import taps_per_turn
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import KernelSpec, taps_per_turn
 from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.copy import sliced, transposed
 from qrun.native.kernels.elementwise import Elementwise

@@ -9,7 +9,7 @@ import pytest
 from helpers.native import THOROUGH, codes, engine, every_isa, thin
 from helpers.native_cases import conv_case, reference, target_of
 
-from qrun.native.emit.sizes import taps_per_turn
+from qrun.native.emit.spec import taps_per_turn
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.engine import stage

@@ -15,7 +15,7 @@ from helpers.pointwise import Rows, bits, guarded, rows_of, sizes
 from helpers.support import MS, assert_equal, node_model
 
 import qrun
-from qrun.native.emit.sizes import VBMI
+from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined
 from qrun.native.kernels import point
 from qrun.native.kernels.point import Point

@@ -12,7 +12,7 @@ from helpers.native import EMULATED, OBJECTS, Guarded, every_isa
 from helpers.support import MS, assert_equal, node_model
 
 import qrun
-from qrun.native.emit.sizes import VBMI
+from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels import point
 from qrun.native.kernels.softmax import Softmax

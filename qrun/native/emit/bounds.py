@@ -6,8 +6,7 @@ import math
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.sizes import BOUND_VECTORS
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import BOUND_VECTORS, KernelSpec
 from qrun.native.emit.values import MAGIC64, ZERO, Value
 
 BOUNDS = ("inverse*", "low*", "high*", "halves*", "weights*", "split", "steps", "tiles")

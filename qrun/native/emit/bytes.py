@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from qrun.native.emit.flow import unpacking
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.sizes import PIECE
+from qrun.native.emit.spec import PIECE
 from qrun.native.emit.values import ZERO, Value
 from qrun.native.emit.writer import Writer
 

@@ -9,8 +9,7 @@ from qrun.native.emit.flow import Carry, unpacking
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.sizes import taps_per_turn
-from qrun.native.emit.spec import WIDE, KernelSpec
+from qrun.native.emit.spec import WIDE, KernelSpec, taps_per_turn
 from qrun.native.emit.values import Value
 
 ARGUMENTS = (

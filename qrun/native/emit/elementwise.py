@@ -7,8 +7,7 @@ from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, SINGLE, FunctionCa
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
 from qrun.native.emit.numbers import RecheckEmitter, rounds_apart
-from qrun.native.emit.sizes import OUTER
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import OUTER, KernelSpec
 from qrun.native.emit.strided import StridedEmitter
 from qrun.native.emit.values import Value
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from qrun.native.emit.sizes import DOUBT
+from qrun.native.emit.spec import DOUBT
 from qrun.native.emit.values import Operand, Value
 from qrun.native.emit.writer import Writer
 

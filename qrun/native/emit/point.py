@@ -16,8 +16,7 @@ from qrun.native.emit.bytes import flipped, permuted
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
 from qrun.native.emit.rows import RowsEmitter
-from qrun.native.emit.sizes import SHUFFLED, VBMI
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import SHUFFLED, VBMI, KernelSpec
 from qrun.native.emit.values import Value
 
 ENTRIES = 256

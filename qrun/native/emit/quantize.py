@@ -6,8 +6,7 @@ from qrun.native.emit.bytes import Bytes, in_order
 from qrun.native.emit.flow import interleaved, sixteens, store_first
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.sizes import PIECE
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import PIECE, KernelSpec
 from qrun.native.emit.values import MAGIC32, Value
 
 ROWS = (

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from qrun.native.emit.bytes import Bytes
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter
-from qrun.native.emit.sizes import PIECE, masks
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import PIECE, KernelSpec, masks
 from qrun.native.emit.values import Value
 
 _GRID = ("columns", "rows", "chunk", "chunks", "part", "parts", "tiles", "last", "mask")

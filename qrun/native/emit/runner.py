@@ -32,7 +32,7 @@ generation again after it has entered, and so does not take a later run for the 
 
 from __future__ import annotations
 
-from qrun.native.emit.sizes import DONE, ENTRY, GONE, INSIDE, NEXT, OPEN, RANGE
+from qrun.native.emit.spec import DONE, ENTRY, GONE, INSIDE, NEXT, OPEN, RANGE
 
 _WAIT = {"x86_64": ("llvm.x86.sse2.pause()", ""), "aarch64": ("llvm.aarch64.hint(i32)", "i32 1")}
 """PAUSE and YIELD: this thread waits for another one."""

@@ -15,8 +15,7 @@ from operator import add
 from qrun.native.emit.bytes import byte_sums, permuted
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.sizes import VBMI
-from qrun.native.emit.spec import MAGIC_BITS, KernelSpec
+from qrun.native.emit.spec import MAGIC_BITS, VBMI, KernelSpec
 from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, Value, constants
 
 NAMES = (

@@ -1,8 +1,15 @@
-"""What a kernel is specialised on; everything else is an argument at run time."""
+"""What a kernel is specialised on; everything else is an argument at run time. And sizes that planners need to know.
+
+Nothing here writes IR: a planner that needs no more of `emit` than this, and the instruction sets, imports no emitter. The
+words of an argument struct are the emitter's alone; a compiled kernel brings their names along (machine/compile.py).
+"""
 
 from __future__ import annotations
 
+import numpy as np
+
 from qrun.declare.frozen import frozen
+from qrun.native.emit.isa import Isa
 
 
 @frozen
@@ -61,6 +68,30 @@ TAIL = "tail-"
 _FIELDS = {"m": 1, "a": 1, "r": 0, "c": 2}
 """Steps of a form that begins with TAIL, and float32 constants of each: times m, plus a, the greater of that and 0, cut to
 lie within the two of c; each rounded to float32, the first one's operand the sum as float32."""
+ENTRY = 64
+"""Bytes of a call in the plan: kernel, argument struct, tiles, barrier mark, first call since the last barrier."""
+DOUBT, NEXT, DONE, STRUCT = 248, 256, 320, 384
+"""In bytes from an argument struct's start: the word where a kernel says that it could not decide a result, the counter
+of taken tiles, that of finished ones, the struct's end. The counters have cache lines of 64 bytes to themselves: all
+threads write them, while they read the arguments."""
+OPEN, INSIDE, RANGE, GONE, STATE = 0, 64, 128, 192, 256
+"""The state that leader and helpers share: generation that is open (0 for none), helpers inside, first call and end, how
+many helpers have left. Each has its own cache line: helpers that wait read the first one over and over."""
+
+PIECE = 16
+"""Bytes: vectors of bytes are pieces of so many (emit/bytes.py). Rows and blocks of fewer bytes are stored in part."""
+DOUBLES = 4096.0
+"""What `Bytes.doubles` adds: at this size, 2**12, the lowest bit of a float64's sixth byte stands for 1."""
+OUTER = 3
+"""Outer axes of a kernel that walks operands with strides."""
+INTERLEAVED = 4
+"""Vectors of channels in a panel of the depthwise kernel that interleaves taps."""
+BOUND_VECTORS = 4
+"""Vectors of channels that a proof bounds at once."""
+SHUFFLED = 64
+"""Bytes in which the table of a shuffle repeats each piece."""
+VBMI = "avx512vbmi"
+"""What the CPU must have for tables in registers."""
 
 SOURCES = ("source0*", "source1*", "source2*", "source3*")
 """Where the operands of m and a come from: arguments of the kernel that prepares the constants."""
@@ -69,3 +100,23 @@ SOURCES = ("source0*", "source1*", "source2*", "source3*")
 def constant_bytes(form: str) -> int:
     """Bytes of a form's constants per channel."""
     return 4 * sum(map(_FIELDS.__getitem__, form[len(TAIL) :])) if form.startswith(TAIL) else BYTES[form]
+
+
+def lane_order(pieces: int) -> list[int]:
+    """The byte that each lane of the four vectors holds, one vector after the other."""
+    return [int(i) for i in np.arange(PIECE * pieces).reshape(pieces, 4, 4).transpose(1, 0, 2).reshape(-1)]
+
+
+def widest(isa: Isa) -> int:
+    """Pieces in the vectors of an instruction set."""
+    return 4 * isa.lanes // PIECE
+
+
+def masks(pieces: int) -> bool:
+    """Whether rows may be shorter than a vector of so many pieces."""
+    return pieces == 4
+
+
+def taps_per_turn(isa: Isa) -> int:
+    """How many products the instruction set adds at once, in depthwise kernels that interleave taps; 1 for none."""
+    return {"vnni512": 4, "vnni256": 4, "madd512": 2, "madd256": 2}.get(isa.dot, 1)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from qrun.native.emit.flow import interleaved, joined, sixteens
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.sizes import OUTER
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import OUTER, KernelSpec
 from qrun.native.emit.values import Value
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.sizes import INTERLEAVED, taps_per_turn
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import INTERLEAVED, KernelSpec, taps_per_turn
 from qrun.native.kernels.layout import Window
 from qrun.native.kernels.product import TABLE_ROWS, Product, RelocatableCall, Work, contiguous, lanes_of
 from qrun.native.machine.memory import Ints

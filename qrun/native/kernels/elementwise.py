@@ -18,8 +18,7 @@ from qrun.native.emit.expression import (
     kind_of_result,
     operand_names,
 )  # fmt: skip
-from qrun.native.emit.sizes import OUTER
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import OUTER, KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
 from qrun.native.kernels.strided import Loop, merged, outer_words

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa, host_architecture, host_features
-from qrun.native.emit.sizes import PIECE, SHUFFLED, VBMI, lane_order
+from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, lane_order
 from qrun.native.errors import Declined
 from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid, packed
 from qrun.native.machine.call import KernelCall

@@ -10,8 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.sizes import PIECE, masks, widest
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import PIECE, KernelSpec, masks, widest
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import aligned

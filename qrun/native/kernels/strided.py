@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.sizes import OUTER
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import OUTER, KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine

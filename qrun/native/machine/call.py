@@ -22,7 +22,7 @@ _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int6
 class Rechecker(ABC):
     """What makes, at an address, results that a kernel does not decide. It must live as long as kernels that call it.
 
-    A kernel that comes back without a result puts a mark into its struct (emit/sizes.py DOUBT); then `failure` tells why.
+    A kernel that comes back without a result puts a mark into its struct (emit/spec.py DOUBT); then `failure` tells why.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class KernelCall:
     """A kernel call, complete but for the addresses of the operation's operands.
 
     arguments: int64 struct; its last word, COUNTER bytes from the start, is the tile counter of a run. A kernel that
-               cannot decide a result puts 1 into the word before it (emit/sizes.py DOUBT).
+               cannot decide a result puts 1 into the word before it (emit/spec.py DOUBT).
     pointers:  (word, operand): the operand's address is to be added to that word, which holds an offset.
     extents:   for each operand, how many bytes from its start the kernel may touch (0 if it does not use it).
     tiles:     how often threads can share the work.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qrun.native.emit.isa import Isa, choose
-from qrun.native.emit.sizes import DOUBT
+from qrun.native.emit.spec import DOUBT
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels, Runner

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.memory import Budget
-from qrun.native.emit.sizes import DOUBT, ENTRY, STATE, STRUCT
+from qrun.native.emit.spec import DOUBT, ENTRY, STATE, STRUCT
 from qrun.native.errors import Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.compile import address_of

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.sizes import ENTRY, STRUCT
+from qrun.native.emit.spec import ENTRY, STRUCT
 from qrun.native.kernels.copy import Copy, arrange, shuffled
 from qrun.native.kernels.strided import CopyAxis, coalesced
 from qrun.native.machine.call import KernelCall

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.sizes import DOUBLES
+from qrun.native.emit.spec import DOUBLES
 from qrun.native.machine.memory import Ints
 from qrun.native.proof.thresholds import Bools, Floats
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.isa import Isa, host_architecture
-from qrun.native.emit.sizes import BOUND_VECTORS
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import BOUND_VECTORS, KernelSpec
 from qrun.native.machine.cache import digest
 from qrun.native.machine.call import invoke
 from qrun.native.machine.compile import Kernels
