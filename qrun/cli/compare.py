@@ -29,14 +29,13 @@ _RUNS = "--against, --arith, --isolate and --record run one model"
 
 @dataclass(frozen=True)
 class Shown:
-    """What was compared, ready to be printed: as text, as Markdown, and the body of the JSON report.
+    """What was compared, ready to be printed, as text or as Markdown (True), and the body of the JSON report.
 
     passed: is it good enough by another measure than equality? None: equality counts.
     """
 
     equal: bool
-    text: Callable[[Out, int | None], None]
-    markdown: Callable[[Out, int | None], None]
+    show: Callable[[Out, int | None, bool], None]
     fields: Callable[[], dict[str, Any]]
     passed: bool | None = None
 
@@ -91,7 +90,7 @@ def command(out: Out, **options: Any) -> int:
     if options["format"] == "json":
         print_json(out, {**shown.fields(), "equal": shown.equal}, code)
     else:
-        (shown.markdown if options["format"] == "markdown" else shown.text)(out, top)
+        shown.show(out, top, options["format"] == "markdown")
     return code
 
 
@@ -166,6 +165,7 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     from qrun.comparing.choices import sides
     from qrun.comparing.runtimes import compare_runtimes
     from qrun.report import compare as report
+    from qrun.report.comparesheet import print_sheet
     from qrun.report.progress import Progress
 
     against = options["against"] or ("" if options["arith"] else "ort")
@@ -178,8 +178,7 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
         found = compare_runtimes(a, b, feeds.arrays, tolerance, isolate=options["isolate"], progress=progress)
     return Shown(
         found.equal,
-        lambda out, top: report.print_comparison(out, found, top, feeds.sources),
-        lambda out, top: report.print_comparison_markdown(out, found, top, feeds.sources),
+        lambda out, top, markdown: print_sheet(out, report.comparison_sheet(found, top, feeds.sources), markdown),
         lambda: report.comparison_fields(found, feeds),
     )
 
@@ -198,8 +197,9 @@ def _models(options: Mapping[str, Any], out: Out) -> Shown:
                          max_memory=options["max_memory"], progress=progress)  # fmt: skip
     return Shown(
         found.equal,
-        lambda out, top: report.print_accuracy(out, found, top, feeds.sources),
-        lambda out, top: report.print_accuracy_markdown(out, found, top, feeds.sources),
+        lambda out, top, markdown: (report.print_accuracy_markdown if markdown else report.print_accuracy)(
+            out, found, top, feeds.sources
+        ),
         lambda: {"kind": "models", **report.accuracy_fields(found, feeds.sources)},
         found.passed,
     )
@@ -207,12 +207,12 @@ def _models(options: Mapping[str, Any], out: Out) -> Shown:
 
 def _files(found: Any, feeds: Feeds | None = None) -> Shown:
     from qrun.report import comparefiles as report
+    from qrun.report.comparesheet import print_sheet
 
     sources = feeds.sources if feeds else {}
     return Shown(
         found.equal,
-        lambda out, top: report.print_files(out, found, top, sources),
-        lambda out, top: report.print_files_markdown(out, found, top, sources),
+        lambda out, top, markdown: print_sheet(out, report.files_sheet(found, top, sources), markdown),
         lambda: {"kind": "files", **report.files_fields(found, feeds)},
     )
 
@@ -260,11 +260,11 @@ def _record(options: Mapping[str, Any], out: Out) -> Shown:
     check_folder(folder)
     side, feeds = _recorded_side(options, out)
     made = record(_tensors(side, feeds), side.model, feeds.arrays, side.label, folder)
-
-    def text(out: Out, top: int | None) -> None:
-        report.print_recorded(out, made, feeds.sources)
-
-    return Shown(True, text, text, lambda: {"kind": "recorded", **report.recorded_fields(made, feeds)})
+    return Shown(
+        True,
+        lambda out, top, markdown: report.print_recorded(out, made, feeds.sources),
+        lambda: {"kind": "recorded", **report.recorded_fields(made, feeds)},
+    )
 
 
 def _with_record(options: Mapping[str, Any], out: Out) -> Shown:

@@ -23,18 +23,14 @@ def host(threads: int | None) -> dict[str, str | int]:
         "onnx": version("onnx"),
         "system": platform.system(),
         "machine": platform.machine(),
-        "cpu": cpu_name(),
+        "cpu": next(_cpu_names(), platform.machine()),
         "isa": _isa(),
         "threads": "default" if threads is None else threads,
     }
 
 
-def cpu_name() -> str:
-    """The processor as the system calls it: ``AMD EPYC 9B14``; the architecture where it does not tell."""
-    return next(_cpu_names(), platform.machine())
-
-
 def _cpu_names() -> Iterator[str]:
+    """The processor as the system calls it: ``AMD EPYC 9B14``; nothing where it does not tell."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

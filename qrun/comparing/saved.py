@@ -183,7 +183,7 @@ def _number(item: Item) -> int | float:
 
 
 def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
-    left, right = (_by_path(document) for document in (first, second))
+    left, right = ({model["path"].text: model for model in document["models"]} for document in (first, second))
     if len(left) == len(right) == 1:
         right = {next(iter(left)): next(iter(right.values()))}
     both = [path for path in left if path in right]
@@ -192,10 +192,6 @@ def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
     changed = [(path, *change) for path in both for change in _vectors(left[path], right[path])]
     return SavedChecks(a, b, settings(first, second), tuple(new), tuple(gone), len(before) - len(gone), tuple(changed),
                        tuple(p for p in left if p not in right), tuple(p for p in right if p not in left))  # fmt: skip
-
-
-def _by_path(document: Item) -> dict[str, Item]:
-    return {model["path"].text: model for model in document["models"]}
 
 
 def _findings(path: str, model: Item) -> list[Found]:

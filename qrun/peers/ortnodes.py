@@ -19,6 +19,7 @@ from qrun.ir import Model, Node
 
 _MARK = re.compile(r"qrun\.(\d+);(?:\d+;)?")
 _BODY = "_inlfunc_"
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 LAYOUT = ("Transpose", "ReorderInput", "ReorderOutput")
 """Operators that onnxruntime inserts to change the layout of tensors."""
 
@@ -101,7 +102,7 @@ def _claims(model: Model, optimized: Sequence[onnx.NodeProto]) -> list[set[int]]
     one, the others are nothing if one is like it. A node of the body of an operator that onnxruntime takes apart is what
     those are that read it.
     """
-    claims = [_marks(node.name) for node in optimized]
+    claims = [{int(mark) for mark in _MARK.findall(node.name)} for node in optimized]
     named = set[int]().union(*claims)
     for claim, node in zip(claims, optimized, strict=True):
         made = {model.producers[t].index for name in node.output for t in tensors_of(model, name)} - named
@@ -135,10 +136,6 @@ def _join(model: Model, members: list[set[int]], owner: dict[int, int], may: Cal
         if node.index not in owner and found and may(node, max(found)[1], max(found)[0]):
             owner[node.index] = max(found)[0]
             members[max(found)[0]].add(node.index)
-
-
-def _marks(name: str) -> set[int]:
-    return {int(mark) for mark in _MARK.findall(name)}
 
 
 def tensors_of(model: Model, name: str) -> Iterator[str]:
@@ -177,13 +174,8 @@ def _named(model: Model, node: onnx.NodeProto, claim: set[int], group: set[int])
     """The member whose operator is like the optimized node's, else the first claimed one that does more than convert;
     -1 if there is none."""
     alike = [i for i in sorted(group) if _alike(model.nodes[i], node)]
-    works = [i for i in sorted(claim) if not is_conversion(model.nodes[i])]
+    works = [i for i in sorted(claim) if model.nodes[i].op_type not in _CONVERSIONS]
     return next(iter([*(i for i in alike if i in claim), *alike, *works, *sorted(claim)]), -1)
-
-
-def is_conversion(node: Node) -> bool:
-    """Whether the node only quantizes or dequantizes."""
-    return node.op_type in ("QuantizeLinear", "DequantizeLinear")
 
 
 def unmarked(model: Model, name: str) -> str:

@@ -10,28 +10,19 @@ from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt
 from qrun.comparing.tensors import TensorPair
 from qrun.io.inputs import Feeds
 from qrun.report.comparefirst import applied, first_facts, largest, limit, refusal, refuses
-from qrun.report.comparesheet import NONE, Block, Sheet, Sources, print_sheet, print_sheet_markdown
+from qrun.report.comparesheet import NONE, Block, Sheet, Sources
 from qrun.report.explaincauses import INHERITED
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, environment, input_fields, model_fields
 from qrun.report.nodes import op_names
-from qrun.report.screen import Out
 from qrun.report.text import number, percent, plural
 
 LEAST = 0.001
 """The smallest share that is told as it is."""
 
 
-def print_comparison(out: Out, found: Comparison, top: int | None, sources: Sources = NONE) -> None:
-    """The text report; the verdict only when quiet. top: rows of differing tensors, None for all; sources: of the inputs."""
-    print_sheet(out, sheet(found, top, sources))
-
-
-def print_comparison_markdown(out: Out, found: Comparison, top: int | None, sources: Sources = NONE) -> None:
-    print_sheet_markdown(out, sheet(found, top, sources))
-
-
-def sheet(found: Comparison, top: int | None, sources: Sources = NONE) -> Sheet:
+def comparison_sheet(found: Comparison, top: int | None, sources: Sources = NONE) -> Sheet:
+    """The report. top: rows of differing tensors, None for all; sources: of the inputs."""
     blocks = []
     if found.piecewise is not None:
         does = f"crashes {found.names[1]}" if found.piecewise.code == CRASH else "is refused"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,7 @@ from qrun.io.inputs import Feeds
 from qrun.ir.types import shape_text
 from qrun.report.comparefirst import limits
 from qrun.report.comparesaved import check_sheet, profile_sheet, run_sheet
-from qrun.report.comparesheet import (
-    NONE,
-    Block,
-    Sheet,
-    Sources,
-    listed,
-    more,
-    print_sheet,
-    print_sheet_markdown,
-    settings_block,
-)
+from qrun.report.comparesheet import NONE, Block, Sheet, Sources, listed, more, settings_block
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, input_fields
 from qrun.report.screen import Out
@@ -37,31 +27,15 @@ VERDICTS = {"close": "within the tolerance", "unknown": "the record cannot tell"
 Files = Archives | SavedRuns | SavedProfiles | SavedChecks | RecordComparison
 
 
-def print_files(out: Out, found: Files, top: int | None, sources: Sources = NONE) -> None:
-    """The text report; the verdict only when quiet. top: rows of each table, None for all; sources: of a run's inputs."""
-    print_sheet(out, _told(found, top, sources))
-
-
-def print_files_markdown(out: Out, found: Files, top: int | None, sources: Sources = NONE) -> None:
-    """The report as GitHub Markdown."""
-    print_sheet_markdown(out, _told(found, top, sources))
-
-
-def _told(found: Files, top: int | None, sources: Sources) -> Sheet:
-    sheet = sheet_of(found, top)
+def files_sheet(found: Files, top: int | None, sources: Sources = NONE) -> Sheet:
+    """The report. top: rows of each table, None for all; sources: of a run's inputs."""
+    sheet = _KINDS[type(found)][1](found, top)
     return replace(sheet, verdict=sheet.verdict + chance(sources))
 
 
 def files_fields(found: Files, feeds: Feeds | None = None) -> dict[str, Any]:
     """The body of the JSON report: ``files`` names the kind; everything that was compared, whole. feeds: of a run."""
-    kinds = {
-        Archives: "npz",
-        SavedRuns: "runs",
-        SavedProfiles: "profiles",
-        SavedChecks: "checks",
-        RecordComparison: "record",
-    }
-    fields = {"files": kinds[type(found)], "equal": found.equal, **_fed(feeds), **_plain(asdict(found))}
+    fields = {"files": _KINDS[type(found)][0], "equal": found.equal, **_fed(feeds), **_plain(asdict(found))}
     if isinstance(found, RecordComparison):
         fields["tensors"] = [_tensor_fields(change) for change in found.tensors]
     return fields
@@ -99,16 +73,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def sheet_of(found: Files, top: int | None) -> Sheet:
-    if isinstance(found, Archives):
-        return _archives(found, top)
-    if isinstance(found, SavedProfiles):
-        return profile_sheet(found, top)
-    if isinstance(found, SavedRuns):
-        return run_sheet(found, top)
-    return check_sheet(found, top) if isinstance(found, SavedChecks) else _record(found, top)
 
 
 def _archives(found: Archives, top: int | None) -> Sheet:
@@ -246,3 +210,13 @@ def _change_grid(changes: Sequence[TensorChange]) -> Grid:
         for c in changes
     ]  # fmt: skip
     return Grid(columns, rows)
+
+
+_KINDS: Mapping[type, tuple[str, Callable[[Any, int | None], Sheet]]] = {
+    Archives: ("npz", _archives),
+    SavedRuns: ("runs", run_sheet),
+    SavedProfiles: ("profiles", profile_sheet),
+    SavedChecks: ("checks", check_sheet),
+    RecordComparison: ("record", _record),
+}
+"""What each comparison is called in JSON, and its report."""

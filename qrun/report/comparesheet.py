@@ -38,8 +38,11 @@ class Sheet:
     verdict: str
 
 
-def print_sheet(out: Out, sheet: Sheet) -> None:
-    """The text report; the verdict only when quiet."""
+def print_sheet(out: Out, sheet: Sheet, markdown: bool = False) -> None:
+    """The text report, of which only the verdict when quiet; or the report as GitHub Markdown."""
+    if markdown:
+        _print_markdown(out, sheet)
+        return
     screen = out.result
     if not out.quiet:
         screen.wrapped("", "  ", sheet.title)
@@ -58,8 +61,7 @@ def print_sheet(out: Out, sheet: Sheet) -> None:
     screen.wrapped("", "  ", sheet.verdict)
 
 
-def print_sheet_markdown(out: Out, sheet: Sheet) -> None:
-    """The report as GitHub Markdown."""
+def _print_markdown(out: Out, sheet: Sheet) -> None:
     lines = [f"### qrun compare: {cell(sheet.verdict)}", "", cell(sheet.title)]
     for block in sheet.blocks:
         lines += ["", f"**{cell(block.title)}**"]

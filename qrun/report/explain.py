@@ -70,14 +70,9 @@ def _rule(word: str, verbose: bool) -> Page | None:
     return Page(lambda screen: _print_rule(screen, found, verbose), fields)
 
 
-def _level(rule: Rule) -> str:
-    return f"{rule.level}, error in a run" if rule.stops and rule.level != "error" else rule.level
-
-
 def _print_rule(screen: Screen, rule: Rule, verbose: bool) -> None:
-    screen.line(
-        (f"{rule.id} {rule.name}", "bold"), "   ", (_level(rule), STYLES[rule.level]), f"   since qrun {rule.since}"
-    )
+    level = f"{rule.level}, error in a run" if rule.stops and rule.level != "error" else rule.level
+    screen.line((f"{rule.id} {rule.name}", "bold"), "   ", (level, STYLES[rule.level]), f"   since qrun {rule.since}")
     before = rule.doc.partition("Why is this bad?")[0]
     _paragraphs(screen, f"{before.strip()}\n\n{rule.sections['Why is this bad?']}")
     operators = dict.fromkeys(op.rpartition("::")[2] for op in rule.applies)

@@ -130,7 +130,9 @@ def profile_csv(report: ProfileReport) -> str:
     if report.against is not None and report.by == "op":
         return _csv(PAIRED_COLUMNS, fields["against"]["operators"])
     if report.against is not None:
-        return _csv(GROUP_COLUMNS, [_group_record(group) for group in report.groups])
+        return _csv(GROUP_COLUMNS, [
+            {**_group(g), "ran_by": "; ".join(map(ran_by, g.mine)), "other_ran_by": "; ".join(map(ran_by, g.others)),
+             "nodes": " ".join(map(str, g.extent.nodes))} for g in report.groups])  # fmt: skip
     if report.by == "op":
         return _csv(OPERATOR_COLUMNS, [{**o, "ran_by": json.dumps(o["ran_by"])} for o in fields["operators"]])
     records, running = [], 0.0
@@ -140,11 +142,6 @@ def profile_csv(report: ProfileReport) -> str:
         group = " ".join(map(str, node.get("group", [] if node["inserted"] else [node["index"]])))
         records.append({**node, "sum": running, "outputs": outputs, "group": group})
     return _csv(NODE_COLUMNS, records)
-
-
-def _group_record(group: GroupRow) -> dict[str, Any]:
-    texts = {"ran_by": "; ".join(map(ran_by, group.mine)), "other_ran_by": "; ".join(map(ran_by, group.others))}
-    return {**_group(group), **texts, "nodes": " ".join(map(str, group.extent.nodes))}
 
 
 def _csv(columns: Sequence[str], records: Sequence[dict[str, Any]]) -> str:

@@ -24,11 +24,11 @@ from qrun.ir import Node
 from qrun.report.comparefiles import (
     Files,
     files_fields,
-    print_files,
-    print_files_markdown,
+    files_sheet,
     print_recorded,
     recorded_fields,
 )
+from qrun.report.comparesheet import print_sheet
 from qrun.report.json import document
 from qrun.report.screen import Out, Screen
 
@@ -43,7 +43,7 @@ def shown(
     stream = io.StringIO()
     screen = Screen(stream, terminal=width is not None, width=width, color=False)
     out = Out(screen, screen, quiet)
-    (print_files_markdown if markdown else print_files)(out, found, top)
+    print_sheet(out, files_sheet(found, top), markdown)
     return stream.getvalue()
 
 

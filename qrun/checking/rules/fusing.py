@@ -91,7 +91,7 @@ def _is_group(scope: Scope, node: Node, reason: str) -> bool:
     if any(part in reason for part in _TOLD) or "no integer form" in reason or not dequantized_inputs(model, node):
         return False
     if reason.startswith(_UNQUANTIZED):
-        return meets_quantize(model, node)
+        return leads_to_quantize(model, node.outputs, None, _HOPS)
     return is_quantized(model, node)
 
 
@@ -366,11 +366,6 @@ def _around(scope: Scope, names: set[str]) -> dict[str, Array]:
     """Those of the names that are constants for a graph inside this one."""
     found = _around(scope.outer, names) if scope.outer else {}
     return found | {name: scope.model.constants[name] for name in names if name in scope.model.constants}
-
-
-def meets_quantize(model: Model, node: Node) -> bool:
-    """Whether the result goes to QuantizeLinear through a few nodes of any kind."""
-    return leads_to_quantize(model, node.outputs, None, _HOPS)
 
 
 def dequantized_inputs(model: Model, node: Node) -> int:

@@ -40,7 +40,8 @@ def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
     real = _snapped(s.exact - s.zero)
     with np.errstate(all="ignore"):
         away = np.copysign(np.floor(np.abs(real) + 0.5), real)
-        ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", _to_zero(real)))
+        inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
+        ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
     for text, whole in ways:
         made = s.coded(whole, s.zero)
         if made is not None:
@@ -69,10 +70,6 @@ def _snapped(values: Array) -> Array:
     with np.errstate(all="ignore"):
         tie = np.floor(values) + 0.5
         return np.asarray(np.where(np.abs(values - tie) <= TIE, tie, values))
-
-
-def _to_zero(real: Array) -> Array:
-    return np.asarray(np.copysign(np.ceil(np.abs(real) - 0.5), real))
 
 
 def _text(zero: Array) -> str:

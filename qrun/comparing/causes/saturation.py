@@ -40,13 +40,10 @@ def _converted(exact: Array, zero: Array) -> Iterator[tuple[str, Array]]:
             return
         indefinite = np.where(fits, whole, _INT_MIN)
         yield start, indefinite + zero
-        yield f"{start}, and wraps when the zero point is added", _wrapped32(indefinite + zero)
+        wrapped = (indefinite + zero).astype(np.int64).astype(np.int32).astype(np.float64)
+        yield f"{start}, and wraps when the zero point is added", wrapped
         both = np.rint(exact)
         yield start, np.where(np.abs(both) < 2**31, both, _INT_MIN)
-
-
-def _wrapped32(values: Array) -> Array:
-    return np.asarray(values.astype(np.int64).astype(np.int32).astype(np.float64))
 
 
 @cause(

@@ -47,13 +47,10 @@ def _annotation(command: str, model: Checked, finding: Finding) -> str:
         "endLine": "1",
         "endColumn": "1",
     }
-    shown = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    escaped = {key: _data(safe(value)).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
+    shown = ",".join(f"{key}={value}" for key, value in escaped.items())
     return f"::{command} {shown}::{_data(chr(10).join(lines))}"
 
 
 def _data(text: str) -> str:
     return no_command(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(safe(text)).replace(":", "%3A").replace(",", "%2C")
