@@ -79,6 +79,7 @@ class LoweringContext:
     inputs:     one for each of the operator's parameters, None where omitted; fixed: those that never change.
     names:      the parameters' names.
     attributes: all of them, with their defaults.
+    reference:  (inputs, context) to what the reference kernel makes, with these attributes.
     kept:       what earlier kernels of this node made of the same constants, for other shapes.
     """
 
@@ -88,6 +89,7 @@ class LoweringContext:
     names: tuple[str, ...]
     attributes: Mapping[str, Any]
     ctx: Context
+    reference: Callable[[Inputs, Context], Any]
     kept: Memo = field(default_factory=Memo)
 
     def require_constants(self, first: int = 1) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -19,51 +18,47 @@ from qrun.ops._context import Context
 from qrun.ops._float import broadcast, single
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._native_pointwise import unary_kernel
-from qrun.ops._op import Lowering, OpDef
+from qrun.ops._op import Lowering
 
 FLOAT = np.dtype(np.float32)
 _CAST = tuple(np.dtype(t) for t in (np.float32, np.int64, np.int32, np.uint8, np.int8, np.bool_))
 
 
-def function(definition: OpDef, name: str, *attributes: str) -> Lowering:
+def function(name: str, *attributes: str) -> Lowering:
     """The lowering of an operator that is a function of its first input; name: of native/emit/functions.py, whose
     constants are these attributes."""
-    return lambda site: function_kernel(
-        site, definition, name, lambda: [single(site.attributes[a]) for a in attributes]
-    )
+    return lambda site: function_kernel(site, name, lambda: [single(site.attributes[a]) for a in attributes])
 
 
-def pointwise(definition: OpDef, name: str) -> Lowering:
+def pointwise(name: str) -> Lowering:
     """The lowering of such an operator on float32 and on 8-bit codes."""
-    return lambda site: pointwise_kernel(site, definition, name)
+    return lambda site: pointwise_kernel(site, name)
 
 
-def function_kernel(
-    site: LoweringContext, definition: OpDef, name: str, constants: Callable[[], Sequence[float]] = tuple
-) -> NativeKernel:
+def function_kernel(site: LoweringContext, name: str, constants: Callable[[], Sequence[float]] = tuple) -> NativeKernel:
     """The kernel of a function of the first input; the other inputs are parameters."""
     from qrun.native.kernels.elementwise import Elementwise
     from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
     assert x is not None
-    _called(site, definition, np.empty(0, x.dtype))
+    _called(site, np.empty(0, x.dtype))
     site.require_constants()
     if x.dtype != FLOAT and (name != "cast" or x.dtype not in _CAST):
         raise declined(f"no native kernel for {type_name(x.dtype)}")
     operand, parameters = Operand(x.shape, x.dtype), replace(site, inputs=(None, *site.inputs[1:]))
-    operation = Elementwise(site.engine, name, [operand], constants(), lambda x: _called(parameters, definition, x))
+    operation = Elementwise(site.engine, name, [operand], constants(), lambda x: _called(parameters, x))
     return kernel_of(site, operation, (0,), lambda y: True)
 
 
 def pointwise_kernel(
-    site: LoweringContext, definition: OpDef, name: str, constants: Callable[[], Sequence[float]] = tuple
+    site: LoweringContext, name: str, constants: Callable[[], Sequence[float]] = tuple
 ) -> NativeKernel:
     """The kernel of such a function, of float32 or of 8-bit codes."""
     x = site.inputs[0]
     if x is not None and x.dtype == FLOAT:
-        return function_kernel(site, definition, name, constants)
-    return unary_kernel(site, definition)
+        return function_kernel(site, name, constants)
+    return unary_kernel(site)
 
 
 def elementwise(name: str, *inputs: str) -> Lowering:
@@ -132,8 +127,7 @@ def _rows(site: LoweringContext) -> Array:
     return x
 
 
-def _called(site: LoweringContext, definition: OpDef, x: Array) -> Array:
+def _called(site: LoweringContext, x: Array) -> Array:
     """The reference kernel's result for other values of the first input."""
     ctx = replace(site.ctx, budget=Context().budget, observing=False)
-    options: dict[str, Any] = {**site.attributes, **({"ctx": ctx} if definition.takes_context else {})}
-    return np.asarray(definition(x, *site.inputs[1:], **options))
+    return np.asarray(site.reference((x, *site.inputs[1:]), ctx))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined
-from qrun.ops._op import OpDef
 
 if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation, Order
@@ -21,19 +20,17 @@ _AXES = 5
 """Of so many axes every copy is possible; of more, it must be tried."""
 
 
-def moving_kernel(
-    site: LoweringContext, definition: OpDef, operation: Callable[[Array, Array], Operation]
-) -> NativeKernel:
+def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Operation]) -> NativeKernel:
     """The kernel of an operator that moves its first input by constants; operation: of the input and its result."""
     x = site.inputs[0]
     assert x is not None
-    y = _reference(definition, site, site.inputs, site.ctx)
+    y = np.asarray(site.reference(site.inputs, site.ctx))
     site.require_constants()
     if x.dtype.itemsize not in _SIZES or x.dtype.hasobject:
         raise declined(f"no native copies of {type_name(x.dtype)}")
 
     def run(inputs: Inputs) -> Array:
-        return _reference(definition, site, inputs, Context(site.ctx.arith, site.ctx.version))
+        return np.asarray(site.reference(inputs, Context(site.ctx.arith, site.ctx.version)))
 
     made = operation(x, y)
     if not made.view and x.ndim > _AXES:
@@ -41,20 +38,20 @@ def moving_kernel(
     return NativeKernel(run, lambda y: True, (), (Stage(made, (0,)),))
 
 
-def view_kernel(site: LoweringContext, definition: OpDef) -> NativeKernel:
+def view_kernel(site: LoweringContext) -> NativeKernel:
     """The kernel of an operator that gives its input another shape."""
     from qrun.native.kernels.copy import view
 
-    return moving_kernel(site, definition, lambda x, y: view(site.engine, x.shape, y.shape, x.dtype))
+    return moving_kernel(site, lambda x, y: view(site.engine, x.shape, y.shape, x.dtype))
 
 
-def transpose_kernel(site: LoweringContext, definition: OpDef, perm: Sequence[int]) -> NativeKernel:
+def transpose_kernel(site: LoweringContext, perm: Sequence[int]) -> NativeKernel:
     from qrun.native.kernels.copy import transposed
 
-    return moving_kernel(site, definition, lambda x, y: transposed(site.engine, x.shape, x.dtype, perm))
+    return moving_kernel(site, lambda x, y: transposed(site.engine, x.shape, x.dtype, perm))
 
 
-def slice_kernel(site: LoweringContext, definition: OpDef, cuts: Callable[[], Sequence[slice]]) -> NativeKernel:
+def slice_kernel(site: LoweringContext, cuts: Callable[[], Sequence[slice]]) -> NativeKernel:
     from qrun.native.kernels.copy import sliced
 
     def operation(x: Array, y: Array) -> Operation:
@@ -62,24 +59,18 @@ def slice_kernel(site: LoweringContext, definition: OpDef, cuts: Callable[[], Se
         starts = [start if n else 0 for (start, _, _), n in zip(bounds, y.shape, strict=True)]
         return sliced(site.engine, x.shape, x.dtype, starts, [step for _, _, step in bounds], y.shape, _order(x))
 
-    return moving_kernel(site, definition, operation)
+    return moving_kernel(site, operation)
 
 
 def pad_kernel(
     site: LoweringContext,
-    definition: OpDef,
     value: Callable[[], Array],
     amounts: Callable[[], tuple[list[int], list[int]]],
 ) -> NativeKernel:
     from qrun.native.kernels.copy import padded
 
-    return moving_kernel(site, definition, lambda x, y: padded(site.engine, x.shape, value(), *amounts(), _order(x)))
+    return moving_kernel(site, lambda x, y: padded(site.engine, x.shape, value(), *amounts(), _order(x)))
 
 
 def _order(x: Array) -> Order:
     return "any" if x.ndim <= _AXES else "plain"
-
-
-def _reference(definition: OpDef, site: LoweringContext, inputs: Inputs, ctx: Context) -> Array:
-    options: dict[str, Any] = {**site.attributes, **({"ctx": ctx} if definition.takes_context else {})}
-    return np.asarray(definition(*inputs, **options))

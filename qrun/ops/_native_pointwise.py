@@ -19,7 +19,7 @@ from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, common_shape
 from qrun.ops._context import Context
 from qrun.ops._native import LoweringContext, NativeKernel, declined, few_ends, kernel_of
-from qrun.ops._op import OpDef, Shape
+from qrun.ops._op import Shape
 
 if TYPE_CHECKING:
     from qrun.native.proof.fits import CodeProduct, CodeSum
@@ -46,7 +46,7 @@ def table_kernel(
     return kernel_of(site, point, (place,), complete)
 
 
-def unary_kernel(site: LoweringContext, definition: OpDef, zero: int | None = None) -> NativeKernel:
+def unary_kernel(site: LoweringContext, zero: int | None = None) -> NativeKernel:
     """The kernel of an operator on one 8-bit tensor, its other inputs parameters; zero: the input that is the result's
     zero point."""
     x = site.inputs[0]
@@ -55,8 +55,7 @@ def unary_kernel(site: LoweringContext, definition: OpDef, zero: int | None = No
 
     def results() -> tuple[Array, Context]:
         seen = Context(site.ctx.arith, site.ctx.version)
-        options = {**site.attributes, **({"ctx": seen} if definition.takes_context else {})}
-        return definition(all_codes(x.dtype), *site.inputs[1:], **options), seen
+        return site.reference((all_codes(x.dtype), *site.inputs[1:]), seen), seen
 
     if not all(site.fixed[1:]):
         results()
@@ -85,7 +84,7 @@ def completeness(seen: Context, dtype: np.dtype[Any], zero: Array | None, param:
 
 def binary_kernel(
     site: LoweringContext,
-    definition: OpDef,
+    op_type: str,
     near: Callable[..., CodeSum | CodeProduct],
     scalar_side: Callable[[Shape, Shape], str],
 ) -> NativeKernel:
@@ -97,14 +96,14 @@ def binary_kernel(
     a, b = site.inputs[0], site.inputs[3]
     assert a is not None
     assert b is not None
-    shape = common_shape(definition.op_type, A=a, B=b)
+    shape = common_shape(op_type, A=a, B=b)
     swap = scalar_side(a.shape, b.shape) == "a"
     for place in _PARAMETERS:
         if not site.fixed[place]:
-            _pairs(site, definition, swap)
+            _pairs(site, swap)
             raise declined(f"{site.names[place]} is not constant")
     site = replace(site, kept=site.kept.once(("swap", swap), Memo))
-    table, seen = site.kept.once("pairs", lambda: _pairs(site, definition, swap))
+    table, seen = site.kept.once("pairs", lambda: _pairs(site, swap))
     site.ctx.claim(shape, 1)
     note(site, seen)
     complete = completeness(seen, table.dtype, site.inputs[7])
@@ -126,7 +125,7 @@ def _lines(by_moving: Array, constant: Array) -> Array:
     return np.ascontiguousarray(by_moving.T[constant.reshape(-1).view(np.uint8)])
 
 
-def _pairs(site: LoweringContext, definition: OpDef, swap: bool) -> tuple[Array, Context]:
+def _pairs(site: LoweringContext, swap: bool) -> tuple[Array, Context]:
     """The operator's results for all pairs of codes [256 of A, 256 of B], and what the reference observes in them."""
     a = site.inputs[0]
     assert a is not None
@@ -135,7 +134,7 @@ def _pairs(site: LoweringContext, definition: OpDef, swap: bool) -> tuple[Array,
     arguments: list[Any] = list(site.inputs)
     arguments[0], arguments[3] = (column, row) if swap else (row, column)
     seen = Context(site.ctx.arith, site.ctx.version)
-    table = definition(*arguments, ctx=seen)
+    table = site.reference(arguments, seen)
     return table if swap else table.T, seen
 
 

@@ -144,6 +144,10 @@ class OpDef:
         """
         if self._bounded and args and args[0] is not None:
             ctx.claim(args[0].shape, args[0].itemsize)
+        return self.run(args, kwargs, ctx)
+
+    def run(self, args: Sequence[Array | None], kwargs: Mapping[str, Any], ctx: Context) -> Any:
+        """As `compute`, without a claim for kernels that make none."""
         return self.reference(*args, **kwargs, ctx=ctx) if self.takes_context else self.reference(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -290,13 +294,15 @@ def op(
     cost: Cost = no_cost,
     form: Form = "",
     computes: Real | None = None,
+    native: Lowering | None = None,
 ) -> Callable[[Kernel], OpDef]:
     """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
     ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, and an optional ``ctx`` receives
-    the Context."""
+    the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`."""
 
     def register(reference: Kernel) -> OpDef:
         definition = OpDef(domain, op_type, since, reference, types or {}, cost, form, computes)
+        definition.lowering = native
         versions = (INTERNAL if domain == OWN else REGISTRY).declared.setdefault((domain, op_type), [])
         versions.append(definition)
         versions.sort(key=lambda d: d.since)

@@ -18,7 +18,7 @@ from qrun.ops._op import op
 FLOAT_MAX = 3.4028234663852886e38
 
 
-@op("Relu", since=6, form="pointwise")
+@op("Relu", since=6, form="pointwise", native=pointwise("relu"))
 def relu(X: Array) -> Array:
     """max(X, 0), exact; NaN stays NaN, and -0 becomes 0. Signed integers since version 14.
 
@@ -29,10 +29,7 @@ def relu(X: Array) -> Array:
         return np.where(np.less_equal(X, zero), zero, X)
 
 
-relu.native(pointwise(relu, "relu"))
-
-
-@op("LeakyRelu", since=6, form="pointwise")
+@op("LeakyRelu", since=6, form="pointwise", native=function("leaky_relu", "alpha"))
 def leaky_relu(X: Array, *, alpha: float = 0.01) -> Array:
     """X where X >= 0, else alpha * X, correctly rounded. Source: ONNX operators, LeakyRelu-16."""
     slope = single(alpha)
@@ -40,9 +37,6 @@ def leaky_relu(X: Array, *, alpha: float = 0.01) -> Array:
         with np.errstate(all="ignore"):
             return np.where(X < 0, np.float32(slope) * X, X)
     return unary(lambda x: np.where(x < 0, slope * x, x), X)
-
-
-leaky_relu.native(function(leaky_relu, "leaky_relu", "alpha"))
 
 
 @op("Clip", since=6, form="pointwise")
@@ -58,7 +52,7 @@ def clip_6(input: Array, *, min_: float = -FLOAT_MAX, max_: float = FLOAT_MAX) -
 @clip_6.native
 def _lower_clip_6(site: LoweringContext) -> NativeKernel:
     limits = [single(site.attributes[name]) for name in ("min_", "max_")]
-    return pointwise_kernel(site, clip_6, "clip", lambda: _numbers(limits))
+    return pointwise_kernel(site, "clip", lambda: _numbers(limits))
 
 
 @op("Clip", since=11, form="pointwise")
@@ -84,9 +78,7 @@ def clip(input: Array, min: Array | None = None, max: Array | None = None) -> Ar
 @clip.native
 def _lower_clip(site: LoweringContext) -> NativeKernel:
     given = zip(site.inputs[1:], (-FLOAT_MAX, FLOAT_MAX), strict=True)
-    return pointwise_kernel(
-        site, clip, "clip", lambda: _numbers(y if x is None else float(x.reshape(())) for x, y in given)
-    )
+    return pointwise_kernel(site, "clip", lambda: _numbers(y if x is None else float(x.reshape(())) for x, y in given))
 
 
 def _numbers(limits: Iterable[float]) -> list[float]:
@@ -105,7 +97,7 @@ def _between(x: Array, low: Array, high: Array) -> Array:
         return np.where(raised > high, high, raised)
 
 
-@op("Sigmoid", since=6, form="pointwise")
+@op("Sigmoid", since=6, form="pointwise", native=function("sigmoid"))
 def sigmoid(X: Array) -> Array:
     """1 / (1 + exp(-X)), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Sigmoid-13."""
 
@@ -116,10 +108,7 @@ def sigmoid(X: Array) -> Array:
     return unary(stable, X)
 
 
-sigmoid.native(function(sigmoid, "sigmoid"))
-
-
-@op("HardSigmoid", since=6, form="pointwise")
+@op("HardSigmoid", since=6, form="pointwise", native=function("hard_sigmoid", "alpha", "beta"))
 def hard_sigmoid(X: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
     """max(0, min(1, alpha * X + beta)), in float64 and rounded once; float64 stays float64; NaN stays NaN.
 
@@ -129,10 +118,7 @@ def hard_sigmoid(X: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
     return unary(lambda x: np.maximum(np.minimum(a * x + b, 1.0), 0.0), X)
 
 
-hard_sigmoid.native(function(hard_sigmoid, "hard_sigmoid", "alpha", "beta"))
-
-
-@op("HardSwish", since=14, form="pointwise")
+@op("HardSwish", since=14, form="pointwise", native=function("hard_swish"))
 def hard_swish(X: Array) -> Array:
     """X * max(0, min(1, X / 6 + 1/2)), in float64 and rounded once; float64 stays float64; NaN at -inf and NaN.
 
@@ -141,17 +127,11 @@ def hard_swish(X: Array) -> Array:
     return unary(lambda x: x * np.maximum(np.minimum(x / 6.0 + 0.5, 1.0), 0.0), X)
 
 
-hard_swish.native(function(hard_swish, "hard_swish"))
-
-
-@op("Swish", since=24, form="pointwise")
+@op("Swish", since=24, form="pointwise", native=function("swish", "alpha"))
 def swish(X: Array, *, alpha: float = 1.0) -> Array:
     """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Swish-24."""
     slope = single(alpha)
     return unary(lambda x: x / (1.0 + np.exp(-slope * x)), X)
-
-
-swish.native(function(swish, "swish", "alpha"))
 
 
 @op("Mish", since=18, form="pointwise")
@@ -184,7 +164,7 @@ def gelu(X: Array, *, approximate: str = "none") -> Array:
 def _lower_gelu(site: LoweringContext) -> NativeKernel:
     if site.attributes["approximate"] == "tanh":
         raise declined("approximated by tanh")
-    return function_kernel(site, gelu, "gelu")
+    return function_kernel(site, "gelu")
 
 
 @op("Elu", since=6, form="pointwise")
@@ -239,29 +219,20 @@ def softsign(input: Array) -> Array:
     return unary(lambda x: x / (1.0 + np.abs(x)), input)
 
 
-@op("Tanh", since=6, form="pointwise")
+@op("Tanh", since=6, form="pointwise", native=function("tanh"))
 def tanh(input: Array) -> Array:
     """tanh(input), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Tanh-13."""
     return unary(np.tanh, input)
 
 
-tanh.native(function(tanh, "tanh"))
-
-
-@op("Exp", since=6, form="pointwise")
+@op("Exp", since=6, form="pointwise", native=function("exp"))
 def exp(input: Array) -> Array:
     """e ** input, in float64 and rounded once; float64 stays float64. Source: ONNX operators, Exp-13."""
     return unary(np.exp, input)
 
 
-exp.native(function(exp, "exp"))
-
-
-@op("Sqrt", since=6, form="pointwise")
+@op("Sqrt", since=6, form="pointwise", native=function("sqrt"))
 def sqrt(X: Array) -> Array:
     """The square root, correctly rounded; NaN below 0. Source: ONNX operators, Sqrt-13."""
     with np.errstate(all="ignore"):
         return np.asarray(np.sqrt(X))
-
-
-sqrt.native(function(sqrt, "sqrt"))

@@ -12,7 +12,7 @@ from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import op
 
 
-@op("Add", since=7, form="broadcast")
+@op("Add", since=7, form="broadcast", native=elementwise("add"))
 def add(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A + B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
 
@@ -22,10 +22,7 @@ def add(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.add, A, B, ctx)
 
 
-add.native(elementwise("add"))
-
-
-@op("Sub", since=7, form="broadcast")
+@op("Sub", since=7, form="broadcast", native=elementwise("sub"))
 def sub(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A - B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
 
@@ -35,10 +32,7 @@ def sub(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.subtract, A, B, ctx)
 
 
-sub.native(elementwise("sub"))
-
-
-@op("Mul", since=7, form="broadcast")
+@op("Mul", since=7, form="broadcast", native=elementwise("mul"))
 def mul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A * B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
 
@@ -48,10 +42,7 @@ def mul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.multiply, A, B, ctx)
 
 
-mul.native(elementwise("mul"))
-
-
-@op("Div", since=7, form="broadcast")
+@op("Div", since=7, form="broadcast", native=elementwise("div"))
 def div(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A / B of one type, with numpy's broadcasting.
 
@@ -65,9 +56,6 @@ def div(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
         return binary(np.divide, A, B, ctx)
     observe_zeros(B, "B", ctx)
     return binary(_truncated, A, B, ctx)
-
-
-div.native(elementwise("div"))
 
 
 def _truncated(a: Array, b: Array) -> Array:

@@ -50,7 +50,7 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
 def _lower_cast(site: LoweringContext) -> NativeKernel:
     if DTYPES.get(site.attributes["to"]) != FLOAT:
         raise declined("not to float32")
-    return function_kernel(site, cast, "cast")
+    return function_kernel(site, "cast")
 
 
 @op("CastLike", since=15)

@@ -11,7 +11,7 @@ from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import op
 
 
-@op("Equal", since=7)
+@op("Equal", since=7, native=elementwise("equal"))
 def equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A = B, with numpy's broadcasting; NaN equals nothing. Strings since version 19.
 
@@ -20,10 +20,7 @@ def equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.equal, A, B, ctx, itemsize=1)
 
 
-equal.native(elementwise("equal"))
-
-
-@op("Greater", since=7)
+@op("Greater", since=7, native=elementwise("greater"))
 def greater(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A > B, with numpy's broadcasting; False where one is NaN.
 
@@ -32,10 +29,7 @@ def greater(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.greater, A, B, ctx, itemsize=1)
 
 
-greater.native(elementwise("greater"))
-
-
-@op("GreaterOrEqual", since=12)
+@op("GreaterOrEqual", since=12, native=elementwise("greater_or_equal"))
 def greater_or_equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A >= B, with numpy's broadcasting; False where one is NaN.
 
@@ -44,10 +38,7 @@ def greater_or_equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array
     return binary(np.greater_equal, A, B, ctx, itemsize=1)
 
 
-greater_or_equal.native(elementwise("greater_or_equal"))
-
-
-@op("Less", since=7)
+@op("Less", since=7, native=elementwise("less"))
 def less(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A < B, with numpy's broadcasting; False where one is NaN.
 
@@ -56,19 +47,13 @@ def less(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.less, A, B, ctx, itemsize=1)
 
 
-less.native(elementwise("less"))
-
-
-@op("LessOrEqual", since=12)
+@op("LessOrEqual", since=12, native=elementwise("less_or_equal"))
 def less_or_equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A <= B, with numpy's broadcasting; False where one is NaN.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, LessOrEqual-16.
     """
     return binary(np.less_equal, A, B, ctx, itemsize=1)
-
-
-less_or_equal.native(elementwise("less_or_equal"))
 
 
 @op("IsNaN", since=9)

@@ -11,7 +11,7 @@ from qrun.ops._native_float32 import elementwise
 from qrun.ops._op import op
 
 
-@op("And", since=7)
+@op("And", since=7, native=elementwise("and"))
 def and_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A and B of bool tensors, with numpy's broadcasting.
 
@@ -20,10 +20,7 @@ def and_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.logical_and, A, B, ctx)
 
 
-and_.native(elementwise("and"))
-
-
-@op("Or", since=7)
+@op("Or", since=7, native=elementwise("or"))
 def or_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """A or B of bool tensors, with numpy's broadcasting.
 
@@ -32,10 +29,7 @@ def or_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.logical_or, A, B, ctx)
 
 
-or_.native(elementwise("or"))
-
-
-@op("Xor", since=7)
+@op("Xor", since=7, native=elementwise("xor"))
 def xor(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     """Either A or B of bool tensors, with numpy's broadcasting.
 
@@ -44,16 +38,10 @@ def xor(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     return binary(np.logical_xor, A, B, ctx)
 
 
-xor.native(elementwise("xor"))
-
-
-@op("Not", since=1)
+@op("Not", since=1, native=elementwise("not", "X"))
 def not_(X: Array) -> Array:
     """The negation of a bool tensor. Source: ONNX operators, Not-1."""
     return np.asarray(np.logical_not(X))
-
-
-not_.native(elementwise("not", "X"))
 
 
 @op("BitwiseAnd", since=18)

@@ -14,7 +14,7 @@ from qrun.ops._context import Context, refuse
 from qrun.ops._float import axes_in
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_movement import pad_kernel
-from qrun.ops._op import OpDef, op
+from qrun.ops._op import op
 from qrun.ops._shape import claim, ints, same_length
 
 _WRAP_SINCE = 19
@@ -143,7 +143,7 @@ def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
 def _lower_2(site: LoweringContext) -> NativeKernel:
     (data,), a = site.inputs, site.attributes
     assert data is not None
-    return _lowered(site, pad_2, a["pads"], lambda: _attribute(a["value"], data.dtype), None)
+    return _lowered(site, a["pads"], lambda: _attribute(a["value"], data.dtype), None)
 
 
 def _lower(site: LoweringContext) -> NativeKernel:
@@ -151,8 +151,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     data = site.inputs[0]
     assert data is not None
     places = None if axes is None else ints(axes, "axes")
-    definition = pad if len(site.inputs) > 3 else pad_11
-    return _lowered(site, definition, ints(pads, "pads"), lambda: np.asarray(_fill(constant, data.dtype)), places)
+    return _lowered(site, ints(pads, "pads"), lambda: np.asarray(_fill(constant, data.dtype)), places)
 
 
 pad_11.native(_lower)
@@ -161,7 +160,6 @@ pad.native(_lower)
 
 def _lowered(
     site: LoweringContext,
-    definition: OpDef,
     pads: Sequence[int],
     value: Callable[[], Array],
     axes: Sequence[int] | None,
@@ -170,4 +168,4 @@ def _lowered(
     assert data is not None
     if site.attributes["mode"] != "constant":
         raise declined("its mode is not constant")
-    return pad_kernel(site, definition, value, lambda: _amounts(data, pads, axes))
+    return pad_kernel(site, value, lambda: _amounts(data, pads, axes))

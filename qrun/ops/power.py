@@ -47,7 +47,7 @@ def _lower_pow(site: LoweringContext) -> NativeKernel:
     name = {2.0: "square", 3.0: "cube"}.get(float(y.reshape(-1)[0])) if y.size == 1 and y.ndim <= x.ndim else None
     if name is None:
         raise declined("neither a square nor a cube")
-    return function_kernel(site, pow_, name)
+    return function_kernel(site, name)
 
 
 def _power(x: Array, y: Array) -> Any:

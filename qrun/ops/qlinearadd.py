@@ -94,7 +94,7 @@ def _scalar_side(a: Shape, b: Shape) -> str:
 
 @qlinear_add.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    return binary_kernel(site, qlinear_add, _near, _scalar_side)
+    return binary_kernel(site, _NAME, _near, _scalar_side)
 
 
 def _near(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> CodeSum:

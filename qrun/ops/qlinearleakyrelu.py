@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, all_codes, scale_param, single, unary, zero_param
 from qrun.ops._context import Context
-from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._rounding import decide, two_product
@@ -21,6 +22,7 @@ _NAME = "QLinearLeakyRelu"
     domain="com.microsoft",
     computes=Real("LeakyRelu"),
     form="pointwise",
+    native=partial(unary_kernel, zero=4),
     types={"T": ("int8 uint8", "X X_zero_point Y_zero_point"), "float": ("float", "X_scale Y_scale")},
 )
 def qlinear_leaky_relu(
@@ -50,11 +52,6 @@ def qlinear_leaky_relu(
     with np.errstate(all="ignore"):
         slope = np.float64(np.float32(alpha))
     return unary(X, (_ort if ctx.arith == "ort" else _exact)(centre, xs, slope, ys), yz, ctx, "Y")
-
-
-@qlinear_leaky_relu.native
-def _lower(site: LoweringContext) -> NativeKernel:
-    return unary_kernel(site, qlinear_leaky_relu, 4)
 
 
 def _exact(centre: Array, xs: Array, slope: np.float64, ys: Array) -> Rounded:

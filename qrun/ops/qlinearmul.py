@@ -78,7 +78,7 @@ def qlinear_mul(
 
 @qlinear_mul.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    return binary_kernel(site, qlinear_mul, _near, lambda a, b: "b")
+    return binary_kernel(site, _NAME, _near, lambda a, b: "b")
 
 
 def _near(sa: np.float64, sb: np.float64, sc: np.float64, za: int, zb: int, zc: int, ort: bool) -> CodeProduct:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, all_codes, scale_param, single, unary, zero_param
 from qrun.ops._context import Context
-from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._rounding import REACH, fma32
@@ -29,6 +29,7 @@ _EVEN = (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.701
     domain="com.microsoft",
     computes=Real("Sigmoid"),
     form="pointwise",
+    native=partial(unary_kernel, zero=4),
     types={"T": ("int8 uint8", "X X_zero_point Y_zero_point"), "float": ("float", "X_scale Y_scale")},
 )
 def qlinear_sigmoid(
@@ -55,11 +56,6 @@ def qlinear_sigmoid(
     yz = zero_param(Y_zero_point, X.dtype, "Y_zero_point", "Y", _NAME)
     centre = all_codes(X.dtype).astype(np.float64) - float(xz)
     return unary(X, (_ort if ctx.arith == "ort" else _exact)(centre, xs, ys), yz, ctx, "Y")
-
-
-@qlinear_sigmoid.native
-def _lower(site: LoweringContext) -> NativeKernel:
-    return unary_kernel(site, qlinear_sigmoid, 4)
 
 
 def _exact(centre: Array, xs: Array, ys: Array) -> Rounded:

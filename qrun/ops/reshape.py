@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from qrun.declare import Later
@@ -22,7 +21,7 @@ else:
     _float = Later("qrun.ops._float")
 
 
-@op("Reshape", since=5, form="moves")
+@op("Reshape", since=5, form="moves", native=view_kernel)
 def reshape(data: Array, shape: Array, *, allowzero: int = 0) -> Array:
     """The elements of `data` in row-major order with another shape; a view where possible.
 
@@ -65,7 +64,7 @@ def _misfit(data: Array, shape: Sequence[int], expected: str) -> Exception:
     )
 
 
-@op("Flatten", since=1, form="moves")
+@op("Flatten", since=1, form="moves", native=view_kernel)
 def flatten(input: Array, *, axis: int = 1) -> Array:
     """The elements of `input` as a matrix [d_0 * ... * d_(axis-1), d_axis * ... * d_(r-1)]; a view where possible.
 
@@ -97,7 +96,7 @@ def _squeeze(data: Array, axes: Sequence[int] | None) -> Array:
     return data.reshape([n for place, n in enumerate(data.shape) if place not in gone])
 
 
-@op("Squeeze", since=1, form="moves")
+@op("Squeeze", since=1, form="moves", native=view_kernel)
 def squeeze_1(data: Array, *, axes: tuple[int, ...] = ()) -> Array:
     """Remove the given axes, which must have length 1; all such axes if none are given. A view where possible.
 
@@ -106,7 +105,7 @@ def squeeze_1(data: Array, *, axes: tuple[int, ...] = ()) -> Array:
     return _squeeze(data, axes or None)
 
 
-@op("Squeeze", since=13, form="moves")
+@op("Squeeze", since=13, form="moves", native=view_kernel)
 def squeeze(data: Array, axes: Array | None = None) -> Array:
     """Remove the given axes, which must have length 1; all such axes if `axes` is omitted. A view where possible.
 
@@ -123,7 +122,7 @@ def _unsqueeze(data: Array, axes: Sequence[int]) -> Array:
     return data.reshape(checked(dims, data.itemsize, "axes"))
 
 
-@op("Unsqueeze", since=1, form="moves")
+@op("Unsqueeze", since=1, form="moves", native=view_kernel)
 def unsqueeze_1(data: Array, *, axes: tuple[int, ...]) -> Array:
     """Insert axes of length 1 at the given places of the output. A view where possible.
 
@@ -132,7 +131,7 @@ def unsqueeze_1(data: Array, *, axes: tuple[int, ...]) -> Array:
     return _unsqueeze(data, axes)
 
 
-@op("Unsqueeze", since=13, form="moves")
+@op("Unsqueeze", since=13, form="moves", native=view_kernel)
 def unsqueeze(data: Array, axes: Array) -> Array:
     """Insert axes of length 1 at the given places of the output. A view where possible.
 
@@ -159,18 +158,14 @@ def transpose(data: Array, *, perm: tuple[int, ...] = ()) -> Array:
     return data.transpose(order)
 
 
-@op("Identity", since=1, form="moves")
-def identity(input: Array) -> Array:
-    """The input itself. Source: ONNX operators, Identity-25."""
-    return input
-
-
-for _definition in (reshape, flatten, squeeze_1, squeeze, unsqueeze_1, unsqueeze, identity):
-    _definition.native(partial(view_kernel, definition=_definition))
-
-
 @transpose.native
 def _lower_transpose(site: LoweringContext) -> NativeKernel:
     x = site.inputs[0]
     assert x is not None
-    return transpose_kernel(site, transpose, site.attributes["perm"] or tuple(range(x.ndim))[::-1])
+    return transpose_kernel(site, site.attributes["perm"] or tuple(range(x.ndim))[::-1])
+
+
+@op("Identity", since=1, form="moves", native=view_kernel)
+def identity(input: Array) -> Array:
+    """The input itself. Source: ONNX operators, Identity-25."""
+    return input

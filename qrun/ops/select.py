@@ -13,7 +13,7 @@ from qrun.ops._op import op
 from qrun.ops._shape import claim, scalar
 
 
-@op("Where", since=9)
+@op("Where", since=9, native=elementwise("where", "condition", "X", "Y"))
 def where(condition: Array, X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
     """X where condition, bool, is true, else Y, of X's type; the three broadcast as in numpy. Exact.
 
@@ -21,9 +21,6 @@ def where(condition: Array, X: Array, Y: Array, *, ctx: Context | None = None) -
     """
     broadcast(ctx or Context(), (condition, X, Y), ("condition", "X", "Y"), X.itemsize)
     return np.where(condition, X, Y)
-
-
-where.native(elementwise("where", "condition", "X", "Y"))
 
 
 @op("NonZero", since=9)

@@ -84,10 +84,10 @@ def _input_cuts(
 def _lower_1(site: LoweringContext) -> NativeKernel:
     (data,), a = site.inputs, site.attributes
     assert data is not None
-    return slice_kernel(site, slice_1, lambda: _cuts(data, a["starts"], a["ends"], a["axes"], None))
+    return slice_kernel(site, lambda: _cuts(data, a["starts"], a["ends"], a["axes"], None))
 
 
 @slice.native
 def _lower(site: LoweringContext) -> NativeKernel:
     inputs = cast(list[Any], site.inputs)
-    return slice_kernel(site, slice, lambda: _input_cuts(*inputs))
+    return slice_kernel(site, lambda: _input_cuts(*inputs))

@@ -10,7 +10,6 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._erf import erf as wide_erf
 from qrun.ops._float import is_integer, unary
-from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_float32 import function, pointwise
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import op
@@ -21,33 +20,22 @@ def _exact(function: Callable[[Array], Any], x: Array) -> Array:
         return np.asarray(function(x))
 
 
-@op("Abs", since=6, form="pointwise")
+@op("Abs", since=6, form="pointwise", native=pointwise("abs"))
 def abs_(X: Array) -> Array:
     """|X|, exact; the smallest signed integer stays itself. Source: ONNX operators, Abs-13."""
     return _exact(np.abs, X)
 
 
-abs_.native(pointwise(abs_, "abs"))
-
-
-@op("Neg", since=6, form="pointwise")
+@op("Neg", since=6, form="pointwise", native=pointwise("neg"))
 def neg(X: Array) -> Array:
     """-X, exact; the smallest integer stays itself. Source: ONNX operators, Neg-13."""
     return _exact(np.negative, X)
 
 
-neg.native(pointwise(neg, "neg"))
-
-
-@op("Sign", since=9, form="pointwise")
+@op("Sign", since=9, form="pointwise", native=unary_kernel)
 def sign(input: Array) -> Array:
     """1 above 0, -1 below, 0 at 0; NaN stays NaN. Source: ONNX operators, Sign-13."""
     return _exact(np.sign, input)
-
-
-@sign.native
-def _lower_sign(site: LoweringContext) -> NativeKernel:
-    return unary_kernel(site, sign)
 
 
 @op("Floor", since=6, form="pointwise")
@@ -68,13 +56,10 @@ def round_(X: Array) -> Array:
     return _exact(np.rint, X)
 
 
-@op("Reciprocal", since=6, form="pointwise")
+@op("Reciprocal", since=6, form="pointwise", native=function("reciprocal"))
 def reciprocal(X: Array) -> Array:
     """1 / X, correctly rounded; infinity at 0. Source: ONNX operators, Reciprocal-13."""
     return _exact(lambda x: np.divide(x.dtype.type(1), x), X)
-
-
-reciprocal.native(function(reciprocal, "reciprocal"))
 
 
 @op("Log", since=6, form="pointwise")
@@ -86,13 +71,10 @@ def log(input: Array) -> Array:
     return unary(np.log, input)
 
 
-@op("Erf", since=9, form="pointwise")
+@op("Erf", since=9, form="pointwise", native=function("erf"))
 def erf(input: Array) -> Array:
     """2 / sqrt(pi) * integral of exp(-t**2) from 0 to input, in float64 with a relative error below 1e-15, rounded once.
 
     float64 stays float64. Integers, in version 9 only: toward zero, so 0. Source: ONNX operators, Erf-13.
     """
     return np.zeros_like(input) if is_integer(input.dtype) else unary(wide_erf, input)
-
-
-erf.native(function(erf, "erf"))

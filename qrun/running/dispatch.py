@@ -150,7 +150,9 @@ class NativeKernels:
         wanted = tuple(bool(name) for name in step.node.outputs)
         ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=recorded)
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
-        site = LoweringContext(self.engine, inputs, fixed, names, _attributes(step), ctx, self._kept_for(step.node))
+        attributes = _attributes(step)
+        site = LoweringContext(self.engine, inputs, fixed, names, attributes, ctx,
+                               lambda args, seen: definition.run(args, attributes, seen), self._kept_for(step.node))  # fmt: skip
         try:
             kernel = definition.lowering(site)
         except Declined as reason:

@@ -31,7 +31,13 @@ ENGINES = {threads: Engine.create(cache=OBJECTS, threads=threads) for threads in
 
 def lowered(inputs: Any, threads: int = 1, **attributes: Any) -> NativeKernel:
     site = LoweringContext(
-        ENGINES[threads], tuple(inputs), (False, True, True, True, True), NAMES, attributes, Context()
+        ENGINES[threads],
+        tuple(inputs),
+        (False, True, True, True, True),
+        NAMES,
+        attributes,
+        Context(),
+        lambda args, ctx: softmax.qlinear_softmax(*args, **attributes, ctx=ctx),
     )
     return softmax.lower_qlinear_softmax(site)
 
