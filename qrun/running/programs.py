@@ -210,8 +210,8 @@ def expected_failure(error: Exception) -> bool:
 
 def moving(plan: Plan, step: Step) -> tuple[str, ...]:
     """The step's inputs that are not constants, each once."""
-    constants = plan.model.constants.keys() - defaults(plan).keys()
-    return tuple(dict.fromkeys(n for n in step.node.inputs if n and n not in constants))
+    constants, fed = plan.model.constants, plan.model.fed
+    return tuple(dict.fromkeys(n for n in step.node.inputs if n and (n not in constants or n in fed)))
 
 
 def defaults(plan: Plan) -> dict[str, Array]:

@@ -66,6 +66,16 @@ class Scope:
 
     def shape(self, name: str) -> Shape | None:
         """What is known of a tensor's shape: exact for stored tensors, else what the file states."""
+        if name not in self._shapes:
+            self._shapes[name] = self._shape(name)
+        return self._shapes[name]
+
+    @cached_property
+    def _shapes(self) -> dict[str, Shape | None]:
+        """What was found for the names that were asked for."""
+        return {}
+
+    def _shape(self, name: str) -> Shape | None:
         scope = self
         for _ in range(_HOPS):
             home = scope.home(name) if name else None
