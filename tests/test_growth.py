@@ -23,6 +23,7 @@ SMALL = 24
 SETTINGS = {
     "qrun.running.session.LATER_NS": 0,
     "qrun.native.plan.arena.MANY": 8,
+    "qrun.native.plan.chains._STEPS": 8,
     "qrun.ops._native_pointwise._JOINED": 8,
 }
 """No repetitions that depend on the time; large models are large from here on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from qrun.native.emit.expression import FunctionStep
 from qrun.native.errors import Declined
@@ -70,7 +71,6 @@ class _Chain:
             assert isinstance(item, Task)
             assert expression is not None
             self.parts.append((item, expression))
-        self.whole: Expression | None = None
 
     def makers(self) -> list[int]:
         """Numbers of items whose results only this chain reads, and that can hand them over without an array."""
@@ -88,13 +88,13 @@ class _Chain:
 
     def good(self) -> bool:
         """Whether one kernel can do all of it, as fast as each of several do their part."""
+        if sum(len(part.steps) for _, part in self.parts) > _STEPS or len(self._operands) > _OPERANDS:
+            return False
         try:
-            whole = self._whole()
+            whole = self._whole
         except Declined:
             return False
-        if whole is None or len(self._operands()) > _OPERANDS or len(whole.rechecks) > _RECHECKS:
-            return False
-        if len(whole.steps) > _STEPS:
+        if whole is None or len(whole.rechecks) > _RECHECKS:
             return False
         row = min(whole.engine.isa.lanes, max(part.row for _, part in self.parts))
         return whole.row >= row
@@ -103,10 +103,11 @@ class _Chain:
         task, _ = self.parts[-1]
         if len(self.parts) == 1:
             return task
-        whole = self._whole()
+        whole = self._whole
         assert whole is not None
-        return Task(whole, tuple(self._operands()), task.output)
+        return Task(whole, tuple(self._operands), task.output)
 
+    @cached_property
     def _operands(self) -> dict[Key, tuple[str, Operand]]:
         """What it reads, each once: its kind, and how it is read. A kind is ? where it is read as several."""
         inside = {task.output for task, _ in self.parts}
@@ -118,9 +119,10 @@ class _Chain:
                     found[key] = (kind if known == kind else "?", operand)
         return found
 
+    @cached_property
     def _whole(self) -> Expression | None:
         """All of it as one operation; None if something is read as of two kinds. Raises Declined."""
-        operands = self._operands()
+        operands = self._operands
         kinds = "".join(kind for kind, _ in operands.values())
         if "?" in kinds:
             return None
