@@ -6,7 +6,7 @@ from qrun.native.emit.expression import CONSTANTS, KINDS, FunctionStep, kind_of_
 from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, SINGLE, FunctionCall, reach
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
-from qrun.native.emit.numbers import RecheckEmitter, rounds_apart
+from qrun.native.emit.numbers import RecheckEmitter, differ
 from qrun.native.emit.spec import OUTER, KernelSpec
 from qrun.native.emit.strided import StridedEmitter
 from qrun.native.emit.values import Value
@@ -123,9 +123,9 @@ class _Block:
         wide = x.double()
         y = k.starts["y"] + self.place * 4 if number == k.last else self._near(k.kept[number])
         made = CLOSE[step.function](k.calls[number], [wide])
-        y.store(made.single(), 4)
-        low, high = (made * factor for factor in reach(step.function, wide))
-        with k.w.when(rounds_apart(low, high).any()):
+        low, high = ((made * factor).single() for factor in reach(step.function, wide))
+        y.store(low, 4)
+        with k.w.when(differ(low, high).any()):
             if k.at_once:
                 source = k.starts["x0"] + self.place * 4
             else:

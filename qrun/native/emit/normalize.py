@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.numbers import RecheckEmitter, exp, rounds_apart
+from qrun.native.emit.numbers import RecheckEmitter, differ, exp, rounds_apart
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import Value
 
 _ROWS = ("x*", "y*", "rows", "chunk", "tiles", "length", "recheck*", "numbers*")
-STANDARDIZE = (*_ROWS, "scale*", "bias*")
+STANDARDIZE = (*_ROWS, "scale*", "bias*", "slack*")
 SHARES = MEAN = _ROWS
 """One 8-byte word each.
 
 chunk        rows of a tile; length: elements of a row
-scale, bias  float32 [length]
+scale, bias  float64 [length]; slack: the reach of a result that is due to its bias alone
 recheck       makes rows, of their elements, where float64 does not decide how a result rounds
 numbers      float64: the reach of a result relative to its size, or of a mean relative to that of all sizes; then for
              ``standardize`` its reach relative to the scale, epsilon, and the length
@@ -28,7 +30,9 @@ REACH, SCALE_REACH, EPSILON, LENGTH = range(0, 32, 8)
 Term = Callable[[int, Value], Value]
 """(n, index) to what is added: n float64 of a row, from this index on."""
 Result = Callable[[int, Value], tuple[Value, Value]]
-"""(n, index) to n results, and how far each may be from the exact one."""
+"""(n, index) to the ends of what n results may be."""
+_SUMS = 2
+"""Partial sums of a row, vectors that do not wait for each other."""
 
 
 class _Rows(KernelEmitter):
@@ -65,10 +69,18 @@ class _Rows(KernelEmitter):
 
     def _sum(self, term: Term) -> Value:
         """The sum of all terms: in each lane, then of lanes, then of the rest."""
-        w = self.w
-        with w.loop(0, self.whole, self.n, [w.zero(f"<{self.n} x double>")]) as turn:
-            turn.next(turn.carried[0] + term(self.n, turn.index))
-        total = turn.carried[0].reduced("fadd", ("double", "-0.0")).splat(1)
+        w, n = self.w, self.n
+        block = self.a.length & -(_SUMS * n)
+        with w.loop(0, block, _SUMS * n, [w.zero(f"<{n} x double>")] * _SUMS) as turns:
+            terms = [term(n, turns.index + number * n) for number in range(_SUMS)]
+            turns.next(*(total + more for total, more in zip(turns.carried, terms, strict=True)))
+        with w.loop(block, self.whole, n, [reduce(add, turns.carried)]) as turn:
+            turn.next(turn.carried[0] + term(n, turn.index))
+        total = turn.carried[0]
+        while total.lanes > 1:
+            half = total.lanes // 2
+            low, high = (total.shuffled(range(start, start + half)) for start in (0, half))
+            total = low + high
         with w.loop(self.whole, self.a.length, 1, [total]) as rest:
             rest.next(rest.carried[0] + term(1, rest.index))
         return rest.carried[0].extract(0)
@@ -78,10 +90,9 @@ class _Rows(KernelEmitter):
         w = self.w
 
         def made(n: int, index: Value) -> Value:
-            value, reach = result(n, index)
-            single = value.single()
-            (y + index * 4).store(single, 4)
-            return rounds_apart(value - reach, value + reach)
+            low, high = (end.single() for end in result(n, index))
+            (y + index * 4).store(low, 4)
+            return differ(low, high)
 
         with w.loop(0, self.whole, self.n, [w.zero(f"<{self.n} x i1>")]) as turn:
             turn.next(turn.carried[0] | made(self.n, turn.index))
@@ -115,12 +126,14 @@ class LayerNormEmitter(_Rows):
         of_size = self._number(REACH)
 
         def result(n: int, index: Value) -> tuple[Value, Value]:
-            scale, bias = (self._loaded(n, start, index) for start in (a.scale, a.bias))
-            scaled = apart(n, index) * inverse.splat(n) * scale
-            sizes = abs(scaled) + abs(bias)
-            reach = abs(scale) * of_scale.splat(n)
-            reach = reach + sizes * of_size.splat(n)
-            return scaled + bias, reach
+            scale, bias, slack = (
+                (start + index * 8).load(f"<{n} x double>", 8) for start in (a.scale, a.bias, a.slack)
+            )
+            share = apart(n, index) * inverse.splat(n)
+            reach = abs(share).fma(of_size.splat(n), of_scale.splat(n))
+            reach = abs(scale).fma(reach, slack)
+            value = share.fma(scale, bias)
+            return value - reach, value + reach
 
         return self._stored(y, result)
 
@@ -140,12 +153,12 @@ class SoftmaxF32Emitter(_Rows):
             return made
 
         inverse = "1.0" / self._sum(exponential)
-        of_size = self._number(REACH)
+        reach = inverse * self._number(REACH)
+        least, most = inverse - reach, inverse + reach
 
         def result(n: int, index: Value) -> tuple[Value, Value]:
             made = (self.scratch + index * 8).load(f"<{n} x double>", 8)
-            share = made * inverse.splat(n)
-            return share, share * of_size.splat(n)
+            return made * least.splat(n), made * most.splat(n)
 
         return self._stored(y, result)
 

@@ -53,8 +53,12 @@ degree 20."""
 
 def rounds_apart(low: Value, high: Value) -> Value:
     """Whether the ends of some interval round to different float32: i1, lane by lane."""
-    bits = [end.single().bitcast("i32") for end in (low, high)]
-    return bits[0].test("ne", bits[1])
+    return differ(low.single(), high.single())
+
+
+def differ(low: Value, high: Value) -> Value:
+    """Whether two float32 have other bits than each other: i1, lane by lane."""
+    return low.bitcast("i32").test("ne", high.bitcast("i32"))
 
 
 def rounded_once(n: Value, factor: Value, rest: Value, product: Value, total: Value, bias: Value) -> Value:
