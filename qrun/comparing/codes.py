@@ -18,7 +18,7 @@ from qrun.ir import Array, Model
 
 @frozen
 class TensorScales:
-    """Of a model that is fed with `feeds`."""
+    """Scales, zero points and steps of the tensors of a model whose inputs are `feeds`."""
 
     model: Model
     feeds: Values

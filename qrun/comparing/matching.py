@@ -199,7 +199,9 @@ class _Matcher:
                 self._start(value, counterpart, "reader")
 
     def _backward(self) -> None:
-        """From the graph's outputs, and what is matched without its operator, to the operators before."""
+        """Pairs operators from the end: those that make the graph's outputs, or values matched by their readers, then those
+        that make the inputs of a pair.
+        """
         ends = [(v, o) for v, o in self._outputs() if v not in self.starts]
         pending = ends + [(v, o) for v, o in self.starts.items() if self.how[v] == "reader"]
         seen = set()
@@ -230,7 +232,7 @@ class _Matcher:
     # Settling
 
     def _settle(self) -> Matching:
-        """Of what a value may stand for, the one that the paired readers read."""
+        """The final matches: a value that may stand for several others stands for the one that its paired readers read."""
         outputs = dict(self._outputs())
         found: dict[str, Match] = {}
         for value in [*(v.name for v in self.b.model.inputs), *self.b.made]:

@@ -60,8 +60,8 @@ class Meaning:
 
 
 def meaning(model: Model, name: str) -> Meaning | None:
-    """Of a tensor of codes: of the node that quantizes it, or else of a node that dequantizes it, through those that
-    move codes; None if no node tells.
+    """Which scale and zero point a tensor of codes has: those of the node that quantizes it, else of one that dequantizes
+    it, with nodes that only move codes in between; None if no node tells.
     """
     return _maker(model, name) or _reader(model, name)
 

@@ -69,7 +69,7 @@ class _Noises:
         return max(noises) * (1.0 if moves(node) else _SLOPES.get(node.op_type, 0.0))
 
     def _slope(self, node: Node) -> float:
-        """Of a node that is linear in its first input, by its constants; 0 if they are not known."""
+        """The largest factor by which a linear node multiplies its first input; 0 if its constants are not known."""
         parameters = [self.constants.get(name) for name in node.inputs[1:]]
         with np.errstate(all="ignore"):
             if node.op_type == "Div" and parameters[0] is not None:

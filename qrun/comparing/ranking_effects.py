@@ -110,7 +110,7 @@ class Effects:
 
 
 def mean_ratio(sums: Sequence[ErrorSums]) -> float:
-    """Of the outputs."""
+    """The mean ratio of noise to signal over the outputs; 0 without any."""
     return math.fsum(s.ratio for s in sums) / len(sums) if sums else 0.0
 
 

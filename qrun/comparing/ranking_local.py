@@ -151,11 +151,14 @@ class Watch:
         return self.values.spread()
 
     def input_spread(self) -> Spread | None:
-        """Of the values in front of that quantizer before the group's operators that makes most noise."""
+        """How the values are spread that the noisiest quantizer in front of the group's operators reads; None without one."""
         return self.inputs[max(self.noise, key=lambda key: self.noise[key])].spread() if self.noise else None
 
     def channel_ratio(self) -> float:
-        """Of weights with one scale: the largest over the median of the channels' largest magnitudes; else 1."""
+        """How uneven the channels of weights with one scale are: the largest over the median of their largest magnitudes.
+
+        1 if no weights of the group have one scale.
+        """
         found = 1.0
         for place in self.group.weights:
             node = self.b.nodes[place]
@@ -191,7 +194,7 @@ def _energy(got: Array, want: Array) -> float:
 
 
 def beyond(array: Array, range_: Limits | None) -> Array:
-    """Where values are outside the range by more than half a step."""
+    """Marks the values that are outside the range by more than half a step; none without a range."""
     if range_ is None:
         return np.zeros(array.shape, bool)
     return np.asarray((array > range_.high + range_.step / 2) | (array < range_.low - range_.step / 2))

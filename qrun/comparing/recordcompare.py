@@ -124,7 +124,10 @@ def _changes(
 
 
 def _codes_gap(node: Node, model: Model, done: Mapping[str, TensorChange]) -> Gap | None:
-    """None if the codes are equal, or the scale is not known."""
+    """How far the results of a DequantizeLinear may differ, from the difference of its codes and its least scale.
+
+    None for other nodes, if the codes are equal, and if the scale is not known.
+    """
     codes = done.get(node.inputs[0]) if node.op_type == "DequantizeLinear" and node.inputs else None
     scale = model.constants.get(node.inputs[1]) if codes is not None else None
     if codes is None or codes.verdict in ("equal", "form") or scale is None or not scale.size:

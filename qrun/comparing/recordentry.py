@@ -81,7 +81,7 @@ class RecordEntry:
 
     @classmethod
     def bare(cls, name: str, array: Array, node: Node) -> RecordEntry:
-        """With the hash only."""
+        """An entry of a tensor with its type, shape and hash, but nothing about its values."""
         return cls(name, node.index, node.op, type_name(array.dtype), tuple(array.shape), digest(array))
 
 
@@ -139,7 +139,7 @@ def _plain(value: Any) -> Number:
 
 
 def _mean(finite: Array) -> float:
-    """In 9 digits: sums of other orders, as other versions of numpy make them, differ after that."""
+    """The mean in 9 digits: versions of numpy add in other orders, which changes the later ones."""
     with np.errstate(all="ignore"):
         return float(f"{finite.mean(dtype=np.float64):.9g}")
 

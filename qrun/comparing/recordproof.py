@@ -55,7 +55,7 @@ def _hypotheses(suspect: Suspect) -> Iterator[tuple[str, str, Array]]:
 
 
 def _ties(made: Made, sha256: str) -> str:
-    """Whether elements within 1e-5 LSB of a tie, rounded to the other side, make the recorded bytes."""
+    """Tells that the recorded bytes follow if elements within 1e-5 LSB of a tie are rounded to the other side; "" if not."""
     array, exact = made.array, exact_values(made.array, made.node, made.values)
     if exact is None:
         return ""

@@ -165,7 +165,7 @@ class _Work:
         return found
 
     def origin(self, found: Sequence[ComparedTensor]) -> ComparedTensor | None:
-        """Of the tensors with other bits that lead to the first difference, if that is inherited, the first one."""
+        """The first tensor with other bits among those that lead to the first difference; None if that is not inherited."""
         first = first_difference(found)
         if first is None or first.guilt is not None or self.theirs is None or self.isolate:
             return None

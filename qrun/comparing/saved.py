@@ -204,7 +204,7 @@ def _findings(path: str, model: Item) -> list[Found]:
 
 
 def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:
-    """Those that are not among the others, each of which stands for one."""
+    """The findings that `others` lacks; each of the others is the counterpart of one finding with its key."""
     left = Counter(other.key for other in others)
     kept = []
     for finding in found:

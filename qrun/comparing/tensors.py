@@ -110,7 +110,7 @@ def _beyond(x: Any, y: Any) -> float:
 
 
 def _worst(a: Array, b: Array) -> tuple[int, ...]:
-    """Where a difference inside the tolerance is largest."""
+    """The index of the largest difference; of texts and objects, of the first one."""
     if a.dtype.kind in "OUS":
         return tuple(int(i) for i in np.argwhere(a != b)[0])
     with np.errstate(all="ignore"):

@@ -50,7 +50,10 @@ def ways(node: Node) -> int:
 
 
 def approximations(node: Node, x: Array, step: Step) -> Iterator[tuple[str, Array]]:
-    """In words, what onnxruntime computes for a function of one float32 tensor, and what it gives; nothing for others."""
+    """The formulas with which onnxruntime may compute a function of one float32 tensor: each in words, and its result for x.
+
+    Yields nothing for other operators and types.
+    """
     function = _KNOWN.get(node.op_type) if not node.domain and x.dtype == _F32 else None
     with np.errstate(all="ignore"):
         yield from function(node, x, step) if function is not None else ()

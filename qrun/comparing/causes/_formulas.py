@@ -73,7 +73,7 @@ def _erf(x: ErrorBound) -> ErrorBound:
 
 
 def _off(x: ErrorBound) -> float:
-    """By how much onnxruntime's approximations are off, absolute; what they give for exact values is recomputed."""
+    """The largest absolute error of onnxruntime's approximations; 0 for exact x, whose result is recomputed instead."""
     return OFF if x.error.any() else 0.0
 
 
@@ -122,7 +122,7 @@ def _one(function: Callable[[ErrorBound], ErrorBound]) -> Rule:
 
 
 def _function(function: Callable[[Any], Any]) -> Rule:
-    """Of a function that is computed by itself; where it is not monotonic, of exact values only."""
+    """The rule of an operator that is one numpy function; where that is not monotonic, for exact values only."""
     return _one(lambda x: x.through(function))
 
 

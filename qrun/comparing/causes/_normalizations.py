@@ -35,7 +35,7 @@ def channels(parameter: ErrorBound, x: ErrorBound) -> ErrorBound:
 
 
 def batch_norm(node: Node, args: Args) -> ErrorBound:
-    """As written, and as x * factor + rest with what is known beforehand in two numbers."""
+    """The larger error of two ways: as the specification writes it, and as x * factor + rest with two numbers per channel."""
     x, *rest = (given(args, place) for place in range(5))
     scale, bias, mean, var = (channels(p, x) if x.value.ndim > 1 else p for p in rest)
     if node.attributes.get("training_mode") or any(node.outputs[1:]) or node.attributes.get("spatial", 1) != 1:
@@ -144,6 +144,6 @@ def whole(node: Node, args: Sequence[Array | None]) -> Array:
 
 
 def largest(node: Node, args: Args) -> ErrorBound:
-    """Of neighbours."""
+    """The largest of neighbouring elements: its error is the largest of theirs."""
     x = given(args, 0)
     return ErrorBound(whole(node, [x.value]), whole(node, [x.error]))

@@ -53,7 +53,7 @@ def pair_saturation(s: Suspect) -> Iterator[Hypothesis]:
 
 
 def _hidden(s: Suspect, change: Array) -> int:
-    """In how many elements the sum is another one, and the result is not."""
+    """Counts the elements whose sum saturation changes, and whose result is the same on both sides."""
     if s.theirs is None or s.theirs.shape != s.mine.shape:
         return 0
     alike = s.mine == s.theirs

@@ -22,10 +22,11 @@ _UNIT_MACS = 1 << 20
 
 @frozen
 class Blocked:
-    """One run of the panels that each of a product's groups has.
+    """A run of neighbouring panels with one form, of all groups of a product.
 
-    rows:  of a block. taps: the layout's tap that each tap of the kernel reads. depth: activations of each.
-    read:  bytes read at each offset. block: bytes of a block's copy. near: bytes of copies that a tile may have.
+    rows:  rows of a block. taps: for each tap of the kernel, the number of the layout's tap that it reads.
+    depth: activations of a tap, with padding. read: bytes that the kernel reads at each offset.
+    block: bytes of a block's copy. near: bytes of copies that a tile may hold, so that they stay in a cache.
     """
 
     product: Product

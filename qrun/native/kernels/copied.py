@@ -45,14 +45,14 @@ def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[Relocat
 
 
 def _narrow(rows: Mapping[int, int], channels: int, lanes: int) -> dict[int, int]:
-    """Rows of a block by vectors, but for panels of which more than the last vector would be cut."""
+    """The entries of `rows` (rows of a block, by vectors of a panel) whose panels have channels in every vector."""
     return {vectors: count for vectors, count in rows.items() if (vectors - 1) * lanes < channels}
 
 
 def _runs(plain: list[Run], channels: int, lanes: int, rows: Mapping[int, int]) -> list[Run]:
-    """A single run of panels, which may overlap, unless some channels need another form than others.
+    """One run of panels of equal width, the cheapest for this many channels; the plain runs if they differ in form.
 
-    rows: of a block, by the vectors of a panel.
+    rows: rows of a block, by vectors of a panel. Panels may overlap.
     """
     form = plain[0][3]
     if any(run[3] != form for run in plain):
@@ -63,5 +63,5 @@ def _runs(plain: list[Run], channels: int, lanes: int, rows: Mapping[int, int]) 
 
 
 def _cost(vectors: int, rows: int) -> float:
-    """Of a panel, per row: instructions of a turn of the inner loop; rows share its own, and the loads of weights."""
+    """Instructions per row in a turn of the inner loop of a panel. The loop and the loads of weights are shared by the rows."""
     return _BROADCAST + _PRODUCT * vectors + (vectors + _LOOP) / rows

@@ -65,7 +65,7 @@ class Window:
         return self.spare[0] // self.strides[0] + 1, self.spare[1] // self.strides[1] + 1
 
     def side_by_side(self, width: int) -> bool:
-        """Whether outputs 2i and 2i+1 lie side by side and read pixels that do, of a kernel of this width."""
+        """Whether outputs 2i and 2i+1 lie in one line and read neighbouring pixels, for a kernel of this width."""
         across = self.kernel[1], self.strides[1], self.dilations[1]
         return across == (width, 1, 1) and self.out[1] % 2 == 0
 
@@ -124,18 +124,19 @@ class Layout:
         return len(self.offsets)
 
     def x_bytes(self, read: int) -> int:
-        """How far a kernel reads from the buffer's start that reads `read` bytes at each offset."""
+        """Bytes from the buffer's start to the end of what a kernel reads, if it reads `read` bytes at each offset."""
         far = int(self.offsets.max(initial=-1))
         return (self.images - 1) * self.x_image + far + read if far >= 0 else 0
 
     def y_bytes(self, written: int) -> int:
-        """How far a kernel writes that writes `written` bytes of each row."""
+        """Bytes from the buffer's start to the end of what a kernel writes, if it writes `written` bytes of each row."""
         return (self.images - 1) * self.y_image + (self.rows - 1) * self.y_row + written
 
     def table(self, rows: int, taps: Sequence[int], later: Sequence[int] = (), share: int = 1) -> np.ndarray[Any, Any]:
         """int32 [blocks, taps, rows / share]; the last block overlaps the one before it rather than run over.
 
-        later: for each tap, how many rows on from the first of those that share it is the row whose tap it is.
+        rows:  of a block. taps: the layout's taps, in the order in which the kernel reads them.
+        share: rows that read one list of offsets together. later: for each tap the row among those whose tap it is.
         """
         first = np.minimum(np.arange(-(-self.rows // rows)) * rows, self.rows - rows)
         units = first[:, None] + np.arange(0, rows, share)
@@ -146,7 +147,10 @@ class Layout:
 
 
 def unroll_for(k: int) -> tuple[int, int]:
-    """(unroll, steps) of 4 bytes for k bytes: all of a few steps, else a step is added where that allows unrolling."""
+    """How the loop over k bytes is unrolled: steps of 4 bytes per turn, and steps in all.
+
+    Few steps are one turn. Of more, some are added (of zero weights) if none of the unrollings divides their number.
+    """
     steps = max(1, -(-k // 4))
     odd = all(steps % u for u in _UNROLLS)
     if steps <= (_WHOLE_ODD if odd else _WHOLE):

@@ -31,9 +31,11 @@ _GAIN = 0.6
 class RelocatableCall:
     """A kernel call, and what it takes to point it at operands that lie differently.
 
-    taps, later: which of the layout's taps each tap of the kernel reads, and of
-           which row of those that share it.
-    start, read: bytes from each offset to where it is read, and bytes read. itemsize: of results.
+    taps:     for each tap of the kernel, the number of the layout's tap that it reads.
+    later:    rows may share what is read. For each tap of the kernel then the row that it belongs to, counted from the
+              first of the rows that share; empty where none do.
+    start:    bytes from each of the layout's offsets to where the kernel reads. read: bytes that it reads there.
+    itemsize: bytes of a result.
     """
 
     section: KernelCall

@@ -22,7 +22,7 @@ _WORTH = 1.2
 
 @frozen
 class TileGrid:
-    """Rows that are read at y * down + x * across bytes from the first one, y < height and x < width, ascending."""
+    """Rows on a grid: row (y, x) is read y * down + x * across bytes after the first one; in ascending order."""
 
     height: int
     width: int
@@ -31,7 +31,7 @@ class TileGrid:
 
     @classmethod
     def of(cls, height: int, width: int, down: int, across: int) -> TileGrid:
-        """Rows all at the same distance become one line."""
+        """The grid; one of a single line if all its rows are equally far apart."""
         if width == 1:
             height, width, across = 1, height, down if height > 1 else across
         if height == 1 or down == width * across:
@@ -44,7 +44,7 @@ class TileGrid:
         return (self.height - 1) * self.down + (self.width - 1) * self.across
 
     def numbers(self, places: Ints) -> Ints:
-        """Which row is read at each place, -1 for none."""
+        """The number of the row that is read at each place, in bytes from the first row; -1 where none is."""
         y, rest = np.divmod(places, self.down)
         x, off = np.divmod(rest, self.across)
         return np.where((off == 0) & (x < self.width) & (y < self.height), y * self.width + x, -1)
