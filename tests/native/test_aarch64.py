@@ -14,18 +14,23 @@ from helpers.aarch64 import AARCH64, BY_NAME, Foreign, Object, Unlinked, every_a
 from helpers.float32 import UNARY, P, Q, function
 from helpers.native import ISAS, Array, codes, engine, exact_result
 from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, reference, target_of
+from helpers.sums import operands
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec, taps_per_turn
 from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.copy import sliced, transposed
 from qrun.native.kernels.elementwise import Elementwise
+from qrun.native.kernels.float_conv import FloatConv
+from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
 from qrun.native.kernels.results import Results
 from qrun.native.machine.compile import _llvm, _target, compile_object, kernel_text
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation
 from qrun.native.proof.epilogue import Target, prove
+from qrun.ops._sums import rounded_products
+from qrun.ops.conv import conv
 from qrun.ops.convinteger import conv_integer
 from qrun.ops.layernorm import layer_normalization
 from qrun.ops.reduce import reduce_mean
@@ -171,13 +176,43 @@ def float_cases() -> Iterator[Case]:
     yield Case("standardize", lambda e: LayerNorm(e, x.shape, scale, scale, float(F(1e-5)), refused), x, standard)
     yield Case("shares", lambda e: SoftmaxF32(e, x.shape, 45, refused), x, softmax(x))
     yield Case("mean", lambda e: Mean(e, x.shape, 45, refused, (3,)), x, reduce_mean(x, (1,), False))
+    yield from product_cases()
+
+
+def product_cases() -> Iterator[Case]:
+    """Products of float32, by the proof and settled, none of which is left open."""
+    rng = np.random.default_rng(74)
+    for kind in ("normal", "ties", "cancelling", "special"):
+        for m, k, n in ((1, 40, 70), (5, 300, 9), (23, 140, 33)):
+            a, b = operands(kind, rng, m, k, n)
+            c = rng.standard_normal(n).astype(F)
+            for number, options in enumerate(({}, {"constant": c}, {"constant": c, "alpha": float(F(0.3))})):
+                with np.errstate(all="ignore"):
+                    want = rounded_products(a, b, a.dtype, options.get("alpha", 1.0), c.astype("d") if number else None)
+                label = f"{kind} {m}x{k}x{n} {number}"
+                yield Case(label, partial(plan_product, a.shape, b, options), a, want)
+    for kind in ("normal", "special"):
+        for x_shape, w_shape, group in (((2, 5, 6, 7), (9, 5, 3, 3), 1), ((2, 21, 6, 7), (21, 1, 3, 3), 21)):
+            x, w = (np.ravel(v) for v in operands(kind, rng, int(np.prod(x_shape)), 1, int(np.prod(w_shape))))
+            x, w, bias = x.reshape(x_shape), w.reshape(w_shape), rng.standard_normal(w_shape[0]).astype(F)
+            with np.errstate(all="ignore"):
+                want = np.asarray(conv(x, w, bias, group=group, pads=(1, 1, 1, 1)))
+            yield Case(f"{kind} conv {group}", partial(plan_float_conv, x.shape, w, bias, group), x, want)
+
+
+def plan_product(shape: tuple[int, ...], b: Array, options: dict[str, Any], engine: Engine) -> Operation:
+    return FloatMatmul(engine, shape, b.shape, refused, weights=b, **options)
+
+
+def plan_float_conv(shape: tuple[int, ...], w: Array, bias: Array, group: int, engine: Engine) -> Operation:
+    return FloatConv(engine, shape, w, refused, bias=bias, group=group, pads=(1, 1, 1, 1))
 
 
 def plan_function(name: str, x: Array, engine: Engine) -> Operation:
     return Elementwise(engine, name, [Operand(x.shape, x.dtype)], (P, Q), refused)
 
 
-def refused(x: Array) -> Array:
+def refused(*operands: Array) -> Array:
     raise AssertionError("float64 decides these")
 
 
@@ -200,9 +235,9 @@ def test_kernels_are_exact(isa: str, tmp_path: Path) -> None:
     foreign.finish(tmp_path)
     for case, y in zip(plain + forced, got, strict=True):
         assert y.dtype == case.want.dtype
-        assert np.array_equal(y, case.want), case.label
+        assert np.array_equal(y, case.want, equal_nan=y.dtype == F), case.label
     for case, y in zip(plain, got, strict=False):
-        assert np.array_equal(y, own.run(case.plan(own), [case.x])), case.label
+        assert np.array_equal(y, own.run(case.plan(own), [case.x]), equal_nan=y.dtype == F), case.label
     specs = [spec for spec in foreign.program.kernels if spec.kind in ("dense", "depthwise")]
     products = set(itertools.product(("dense", "depthwise"), FORMS, ("u8", "s8")))
     products |= {("dense", "i32", "i32"), ("depthwise", "i32", "i32")}

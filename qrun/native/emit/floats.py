@@ -187,9 +187,11 @@ class FloatProductEmitter(RoundingEmitter):
         for whole in self.whole_or_cut():
             masks = [None if whole else self.mask(j) for j in range(self.spec.vectors)]
             with w.loop(0, self.steps, 1, before) as k:
-                squares = []
+                squares, place = [], source + k.index * self.a.b_row
+                for line in range(0, 4 * self.width, 64):
+                    w.prefetch(place + (4 * self.width + line))
                 for j, mask in enumerate(masks):
-                    x = self.numbers_at(source + k.index * self.a.b_row + 4 * self.lanes * j, mask)
+                    x = self.numbers_at(place + 4 * self.lanes * j, mask)
                     (self.right + k.index * (8 * self.width) + 8 * self.lanes * j).store(x, 8)
                     squares.append(x.fma(x, k.carried[j]))
                 k.next(*squares)
