@@ -471,6 +471,10 @@ def products(g: Graph, qdq: bool) -> None:
             name = g.node("Conv", inputs, group=group, strides=step, pads=[1, 0, 0, 1])
             sizes = zip(shape[2:], kernel, step, strict=True)
             shape = (shape[0], outputs, *((n + 1 - k) // s + 1 for n, k, s in sizes))
+        elif kind == "transposed" and len(shape) == 4 and all(shape) and int(np.prod(shape[2:])) < 400:
+            kernel, step = [int(n) for n in rng.integers(1, 4, 2)], [int(n) for n in rng.integers(1, 3, 2)]
+            name = g.node("ConvTranspose", [name, numbers(shape[1], 3, *kernel, terms=shape[1] * 4)], strides=step)
+            shape = (shape[0], 3, *((n - 1) * s + k for n, k, s in zip(shape[2:], kernel, step, strict=True)))
         elif kind == "relu":
             name = g.node("Relu", [name])
     g.quantize(name, shape, *g.parameters(0.02))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def matmul_kernel(
     left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
     operands, weights, constant = [0], None, None
     if site.fixed[1]:
-        weights = right
+        weights = site.kept.once("right", lambda: np.ascontiguousarray(right))
         site.afford(b.nbytes if turned[1] or not b.flags.c_contiguous else 0)
     else:
         operands.append(1)
@@ -102,8 +103,24 @@ def float_conv_kernel(
     site.afford(rows * taps * 16 + w.nbytes)
     operation = FloatConv(
         site.engine, x.shape, w, exact_sums(), bias=bias, group=int(site.attributes["group"]), strides=win.strides,
-        dilations=win.dilations, pads=(*win.begin, *win.end),
+        dilations=win.dilations, pads=(*win.begin, *win.end), kept=site.kept,
     )  # fmt: skip
     if operation.result.shape != (x.shape[0], w.shape[0], *win.out):
         raise declined("its output shape is an unusual one")
+    return kernel_of(site, operation, (0,), lambda y: True)
+
+
+def float_conv_transpose_kernel(
+    site: LoweringContext, x: Array, w: Array, bias: Array | None, y_shape: Sequence[int], **geometry: Any
+) -> NativeKernel:
+    """The kernel of a checked transposed convolution; geometry: of FloatConvTranspose."""
+    from qrun.native.kernels.float_conv_transpose import FloatConvTranspose
+
+    if x.dtype != _FLOAT:
+        raise declined(f"no native {type_name(x.dtype)} convolutions")
+    site.require_constants()
+    if not np.isfinite(w).all():
+        raise declined("a weight is not finite")
+    site.afford(16 * max(y_shape[2:], default=1) * math.prod(w.shape[2:]) + 2 * w.nbytes)
+    operation = FloatConvTranspose(site.engine, x.shape, w, y_shape, exact_sums(), bias=bias, **geometry)
     return kernel_of(site, operation, (0,), lambda y: True)

@@ -17,7 +17,7 @@ from qrun.ir import Array
 from qrun.ops._float import narrow, product, widen
 from qrun.ops._rounding import DoubleDouble, Floats, odd, plus, two_product
 
-_UNIT = 2.0**-53
+UNIT = 2.0**-53
 _MARGIN = 1 + 2.0**-20
 """More than the relative error of a length, and of a reach."""
 _BLOCK = 1 << 16
@@ -62,19 +62,25 @@ def _round(sums: Floats, operands: Sequence[Array], alpha: float, addend: Floats
             _round(sums[part], own, alpha, addend[part], made[part])
         return
     a, b, rows, columns = operands
-    total = sums * alpha + addend + 0.0
     sizes = rows * columns
-    reach = sizes * (abs(alpha) * (a.shape[-1] + 8) * _UNIT * _MARGIN) + np.abs(addend) * (8 * _UNIT)
+    reach = sizes * (abs(alpha) * (a.shape[-1] + 8) * UNIT * _MARGIN) + np.abs(addend) * (8 * UNIT)
+    doubtful = decided(sums * alpha + addend, reach, made)
+    if np.count_nonzero(doubtful) > made.size >> 8:
+        steps = steps_of(a, -1)[..., None] * steps_of(b, -2)[..., None, :]
+        whole = doubtful & (sizes * _MARGIN <= steps * 2.0**53)
+        made[whole] = narrow(odd(plus(two_product(sums[whole], alpha), addend[whole])) + 0.0, made.dtype)
+        doubtful &= ~whole
+    _settle(np.nonzero(doubtful), a, b, alpha, addend, made)
+
+
+def decided(total: Floats, reach: Floats, made: Array) -> Array:
+    """Fill `made` with these values rounded. Returns where that may be wrong, as the real ones are within `reach`."""
+    total = total + 0.0
     low, high = narrow(total - reach, made.dtype), narrow(total + reach, made.dtype)
     made[...] = narrow(total, made.dtype)
     made[np.isnan(total)] = np.nan
     bits = f"u{made.itemsize}"
-    doubtful = (low.view(bits) != high.view(bits)) & np.isfinite(total)
-    if np.count_nonzero(doubtful) > made.size >> 8:
-        whole = doubtful & (sizes * _MARGIN <= _steps(a, -1)[..., None] * _steps(b, -2)[..., None, :] * 2.0**53)
-        made[whole] = narrow(odd(plus(two_product(sums[whole], alpha), addend[whole])) + 0.0, made.dtype)
-        doubtful &= ~whole
-    _settle(np.nonzero(doubtful), a, b, alpha, addend, made)
+    return np.asarray((low.view(bits) != high.view(bits)) & np.isfinite(total))
 
 
 def _settle(where: tuple[Array, ...], a: Array, b: Array, alpha: float, addend: Floats, made: Array) -> None:
@@ -109,7 +115,7 @@ def _lengths(x: Array, axis: int) -> Floats:
     return np.asarray(np.sqrt(np.einsum("...ij,...ij->...i" if axis == -1 else "...ij,...ij->...j", wide, wide)))
 
 
-def _steps(x: Array, axis: int) -> Floats:
+def steps_of(x: Array, axis: int) -> Floats:
     """The greatest power of two of which all numbers of a row or column are multiples; infinity for zeros alone."""
     fraction, exponent = np.frexp(widen(x))
     whole = (fraction * 2.0**24).astype(np.int64)

@@ -13,7 +13,11 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow
+from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native_products import float_conv_transpose_kernel
 from qrun.ops._op import Shape, op
+from qrun.ops._rounding import odd, two_sum
+from qrun.ops._sums import UNIT, decided, exact_products, steps_of
 from qrun.ops._window import INT32_MAX, check_rank, window
 
 COLUMN_ELEMENTS = 1 << 20
@@ -48,30 +52,93 @@ def conv_transpose(
     stride * size with SAME_UPPER and SAME_LOWER. The last two set the pads: the odd element goes to the end for
     SAME_UPPER, else to the begin (ConvTranspose-22; the equations of versions 1 and 11 say the reverse and contradict
     their own auto_pad), and they are never negative.
-    Products and sums are in float64 and rounded once to X's type; float64 stays float64.
+    Each element is its real value rounded once to X's type; float64 is added in float64.
     Raises OperatorError for shapes and geometry that the page forbids.
     Source: ONNX operators, ConvTranspose-22.
     """
     ctx = ctx or Context()
-    _check(X, W, B, group, kernel_shape)
     size = X.shape[2:]
-    place = _placement(size, W.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape)
+    geometry = (kernel_shape, strides, dilations, pads, auto_pad, output_padding, output_shape)
+    place = _placed(X, W, B, group, geometry)
     m = W.shape[1]
     ctx.claim((X.shape[0], group, m, *place.out), X.itemsize)
     y = np.empty((X.shape[0], group, m, *place.out), X.dtype)
     if y.size:
         wide = [max(f, b + o) for f, b, o in zip(place.full, place.begin, place.out, strict=True)]
-        ctx.claim((group, m, *wide), 8, "transposed convolution")
+        ctx.claim((group, m, *wide), 16, "transposed convolution")
         weights = np.moveaxis(W.reshape(group, -1 if W.size else 0, *W.shape[1:]), 1, -1).astype(np.float64)
-        crop: tuple[Any, ...] = (..., *(slice(b, b + o) for b, o in zip(place.begin, place.out, strict=True)))
-        bias = 0 if B is None else B.astype(np.float64).reshape(group, m, *(1,) * len(size))
+        bias = np.zeros(group * m) if B is None else B.astype(np.float64)
+        addend = np.broadcast_to(bias.reshape(group, m, *(1,) * len(size)), y.shape[1:])
         with np.errstate(all="ignore"):
             for n in range(X.shape[0]):
-                full = np.zeros((group, m, *wide))
-                if X.size and W.size:
-                    _scatter(X[n].reshape(group, -1, *size), weights, place, full, ctx)
-                y[n] = narrow(full[crop] + bias, X.dtype)
+                _rounded(X[n].reshape(group, -1 if X.size else 0, *size), weights, addend, place, y[n], ctx)
     return y.reshape(X.shape[0], group * m, *place.out)
+
+
+def _placed(x: Array, w: Array, bias: Array | None, group: int, geometry: Sequence[Any]) -> _Placement:
+    """Refuse what the page forbids; geometry: kernel_shape, then what _placement takes."""
+    kernel_shape, strides, dilations, pads, auto_pad, output_padding, output_shape = geometry
+    _check(x, w, bias, group, kernel_shape)
+    return _placement(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape)
+
+
+@conv_transpose.native
+def _lower(site: LoweringContext) -> NativeKernel:
+    x, w, bias = site.inputs
+    assert x is not None
+    assert w is not None
+    a = site.attributes
+    group = a["group"]
+    names = ("kernel_shape", "strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape")
+    place = _placed(x, w, bias, group, [a[name] for name in names])
+    y_shape = (x.shape[0], group * w.shape[1], *place.out)
+    site.ctx.claim(y_shape, x.itemsize)
+    return float_conv_transpose_kernel(
+        site, x, w, bias, y_shape, group=group, strides=place.strides, dilations=place.dilations, begin=place.begin
+    )
+
+
+def _rounded(x: Array, w: Array, addend: Array, place: _Placement, y: Array, ctx: Context) -> None:
+    """Fill y [group,M,out...]: the sums of products of x [group,C,size...] and w [group,M,kernel...,C], plus addend."""
+    wide = [max(f, b + o) for f, b, o in zip(place.full, place.begin, place.out, strict=True)]
+    crop: tuple[Any, ...] = (..., *(slice(b, b + o) for b, o in zip(place.begin, place.out, strict=True)))
+    some = bool(x.size and w.size)
+
+    def sums(x: Array, w: Array) -> Array:
+        full = np.zeros((*y.shape[:2], *wide))
+        if some:
+            _scatter(x, w, place, full, ctx)
+        return np.asarray(full[crop])
+
+    plain = sums(x, w)
+    if y.dtype == np.float64:
+        y[...] = plain + addend
+        return
+    sizes = sums(np.abs(x), np.abs(w))
+    reach = sizes * ((math.prod(w.shape[2:]) + 8) * 2 * UNIT) + np.abs(addend) * (8 * UNIT)
+    doubtful = decided(plain + addend, reach, y)
+    if np.count_nonzero(doubtful) > y.size >> 8:
+        step = steps_of(x.ravel(), 0) * steps_of(w.ravel(), 0)
+        whole = doubtful & (sizes * 2 <= step * 2.0**53)
+        y[whole] = narrow(odd(two_sum(plain[whole], addend[whole])) + 0.0, y.dtype)
+        doubtful &= ~whole
+    for index in np.argwhere(doubtful):
+        left, right = _factors(x, w, place, index)
+        y[tuple(index)] = exact_products(left, right, y.dtype, 1.0, addend[tuple(index)][None])[0]
+
+
+def _factors(x: Array, w: Array, place: _Placement, index: Array) -> tuple[Array, Array]:
+    """What is multiplied for the element of y at this index: two rows [1, count]."""
+    group, channel, *at = (int(n) for n in index)
+    meets = []
+    for axis, o in enumerate(at):
+        taps = np.arange(w.shape[2 + axis])
+        steps = o + place.begin[axis] - taps * place.dilations[axis]
+        found = (steps % place.strides[axis] == 0) & (steps >= 0) & (steps // place.strides[axis] < x.shape[2 + axis])
+        meets.append((taps[found], steps[found] // place.strides[axis]))
+    left = x[group][np.ix_(range(x.shape[1]), *(place for _, place in meets))]
+    right = w[group, channel][np.ix_(*(taps for taps, _ in meets), range(w.shape[-1]))]
+    return np.moveaxis(left, 0, -1).reshape(1, -1), right.reshape(1, -1)
 
 
 @frozen

@@ -40,6 +40,22 @@ def test_convolutions_against_fractions(kind: str) -> None:
     assert_bits(qrun_node("Conv", [x, w, bias]).reshape(1, 6), exact(rows, weights, 1, bias.astype("d")), kind)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_transposed_convolutions_against_fractions(kind: str) -> None:
+    """One input for all taps, and all inputs for one result."""
+    rng = np.random.default_rng(6)
+    a, b = operands(kind, rng, 3, 8, 5 * 4)
+    bias = rng.standard_normal(5).astype(F)
+    x, w = a.T.reshape(1, 8, 3), b.reshape(8, 5, 4)
+    want = exact(a, b).reshape(3, 5, 4).transpose(1, 0, 2).reshape(1, 5, 12)
+    assert_bits(qrun_node("ConvTranspose", [x, w], {"strides": [4]}), want, kind)
+    want = exact(a, b, 1, np.repeat(bias, 4).astype("d")).reshape(3, 5, 4).transpose(1, 0, 2).reshape(1, 5, 12)
+    assert_bits(qrun_node("ConvTranspose", [x, w, bias], {"strides": [4]}), want, f"{kind} with bias")
+    x, w = a[0].reshape(1, 2, 2, 2), b[:, :3].reshape(2, 2, 2, 3).transpose(0, 3, 1, 2)[:, :, ::-1, ::-1]
+    got = qrun_node("ConvTranspose", [x, np.ascontiguousarray(w)], {"pads": [1, 1, 1, 1]})
+    assert_bits(got.reshape(1, 3), exact(a[:1], b[:, :3]), kind)
+
+
 def test_the_sums_of_blas_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are off by as much as an order of additions may make them."""
     rng = np.random.default_rng(4)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
@@ -51,7 +52,8 @@ class _Geometry:
 class FloatConv(Planned):
     """y = sum x * w + bias of float32 [N, C, spatial...], weights [M, C/group, kernel...] and bias [M] constant.
 
-    One or two spatial axes. exact: makes elements that the kernel does not decide. Raises Declined.
+    One or two spatial axes. exact: makes elements that the kernel does not decide. kept: weights in order, for convolutions
+    that differ in x_shape. Raises Declined.
     """
 
     order: Order = "channels"
@@ -68,6 +70,7 @@ class FloatConv(Planned):
         strides: Sequence[int] = (),
         dilations: Sequence[int] = (),
         pads: Sequence[int] = (),
+        kept: Memo | None = None,
     ) -> None:
         super().__init__()
         self.engine, self.exact, self.shape = engine, exact, tuple(int(n) for n in x_shape)
@@ -83,13 +86,17 @@ class FloatConv(Planned):
         y_shape = (self.shape[0], outputs, *window.out[2 - (len(self.shape) - 2) :])
         self.operands = (Operand(self.shape, _FLOAT, border, 0, lines), Operand(y_shape, _FLOAT))
         each = outputs // group
-        ordered: Array = w.reshape(group, each, depth, taps).transpose(0, 3, 2, 1)
-        turned = ordered.reshape(group, taps).T if self.geometry.depthwise else ordered
-        self.arrays = {"b*": np.ascontiguousarray(turned)}
+        self.arrays = {"b*": (kept or Memo()).once("weights", lambda: self._ordered(w))}
         if bias is not None:
             self.arrays["addend*"] = np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
         self.depth, self.each, self.taps = depth, each, taps
+
+    def _ordered(self, w: Array) -> Array:
+        """The weights in the order in which they are read: group, tap, input, output."""
+        group = self.geometry.group
+        ordered: Array = w.reshape(group, len(w) // group, w.shape[1], -1).transpose(0, 3, 2, 1)
+        return np.ascontiguousarray(ordered.reshape(group, -1).T if self.geometry.depthwise else ordered)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):

@@ -1,0 +1,154 @@
+"""Planned transposed convolutions of float32, each element the real sum rounded once.
+
+Results whose places leave the same remainders of the strides meet the same taps of the kernel, at the same distances:
+each such phase is a stack of products, one for each of its lines. What lies beyond the image is stored around it, as zeros.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.native.errors import Declined
+from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, LeftRows, product_call
+from qrun.native.machine.call import KernelCall
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand, Order, Planned, size
+
+Array = np.ndarray[Any, Any]
+_FLOAT = np.dtype(np.float32)
+_LIMIT = 2**31 - 1
+_PHASES = 64
+
+
+@frozen
+class _Axis:
+    """What results along an axis are made of. begin: how many of all sums are cut off before the first."""
+
+    size: int
+    out: int
+    taps: int
+    stride: int
+    dilation: int
+    begin: int
+
+    def phase(self, first: int) -> tuple[int, list[tuple[int, int]]]:
+        """How many results there are from this one on, `stride` apart; the taps that they meet, and which input each tap
+        meets for the first of them."""
+        meets = ((tap, first + self.begin - tap * self.dilation) for tap in range(self.taps))
+        found = [(tap, place // self.stride) for tap, place in meets if place % self.stride == 0]
+        return -(-(self.out - first) // self.stride), found
+
+    @property
+    def border(self) -> tuple[int, int]:
+        """Elements before and after the image that some result meets."""
+        low, high = 0, self.size - 1
+        for first in range(min(self.stride, self.out)):
+            count, taps = self.phase(first)
+            for _, place in taps:
+                low, high = min(low, place), max(high, place + count - 1)
+        return -low, high - (self.size - 1)
+
+
+class FloatConvTranspose(Planned):
+    """y [N, M, spatial...] of float32 [N, C, spatial...], weights [C, M/group, kernel...], finite, and bias [M], constant.
+
+        full[i * stride + k * dilation] += sum over c of x[c, i] * w[c, m, k]; y = full from `begin` on, plus bias
+
+    One or two spatial axes. exact: makes elements that the kernel does not decide. Raises Declined.
+    """
+
+    order: Order = "channels"
+    gaps = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        x_shape: Sequence[int],
+        w: Array,
+        y_shape: Sequence[int],
+        exact: Exact,
+        *,
+        bias: Array | None,
+        group: int,
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        begin: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.engine, self.exact, self.group = engine, exact, group
+        spatial = len(x_shape) - 2
+        if spatial not in (1, 2):
+            raise Declined(f"{spatial} spatial axes (native kernels take 1 or 2)")
+        if not size(w.shape) or not size(x_shape):
+            raise Declined("sums of nothing")
+        if np.prod(strides) > _PHASES:
+            raise Declined("strides of more than 64 phases")
+        numbers = (x_shape[2:], y_shape[2:], w.shape[2:], strides, dilations, begin)
+        axes = [_Axis(*(int(n) for n in each)) for each in zip(*numbers, strict=True)]
+        self.axes = axes if spatial == 2 else [_Axis(1, 1, 1, 1, 1, 0), *axes]
+        (top, bottom), (left, right) = (axis.border for axis in self.axes)
+        self.depth, self.each = w.shape[0] // group, w.shape[1]
+        border = (top, left, bottom, right)
+        self.operands = (Operand(tuple(x_shape), _FLOAT, border, 0, True), Operand(tuple(y_shape), _FLOAT))
+        self.weights = w.reshape(group, self.depth, self.each, *(axis.taps for axis in self.axes))
+        self.bias = None if bias is None else np.ascontiguousarray(bias)
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        if any(strides):
+            raise ValueError("rows of a transposed convolution have no gaps")
+        if not size(self.result.shape):
+            return ()
+        firsts = itertools.product(*(range(min(axis.stride, axis.out)) for axis in self.axes))
+        return tuple(self._phase(first) for first in firsts)
+
+    def _phase(self, first: Sequence[int]) -> KernelCall:
+        """The results at this place and every stride from there on."""
+        (lines, down), (across, along) = (axis.phase(place) for axis, place in zip(self.axes, first, strict=True))
+        x, y = self.operands
+        pixel, row = 4 * x.shape[1], 4 * y.shape[1]
+        top, left, bottom, right = x.border
+        line = (self.axes[1].size + left + right) * pixel
+        taps = [((i + top) * line + (j + left) * pixel) for (_, i), (_, j) in itertools.product(down, along)]
+        offsets = np.arange(across)[:, None] * pixel + np.array(taps or [0])
+        if (offsets.max() + lines * line) > _LIMIT:
+            raise Declined("one image is larger than 2 GB")
+        if not taps:
+            offsets[...] = -1
+        picked = self.weights[:, :, :, [k for k, _ in down]][..., [k for k, _ in along]]
+        packed = picked.transpose(0, 3, 4, 1, 2) if taps else np.zeros((self.group, 1, self.depth, self.each), _FLOAT)
+        rows = LeftRows(
+            across, self.depth, 4 * offsets.shape[1], offsets.shape[1], np.ascontiguousarray(offsets, np.int32)
+        )
+        steps = line, self.axes[0].stride * self.axes[1].out * row, self.axes[1].stride * row
+        origin = first[0] * self.axes[1].out * row + first[1] * row
+        stack = self._stack(rows, lines, steps, (x.stored("channels"), origin))
+        arrays = {"b*": np.ascontiguousarray(packed), **({} if self.bias is None else {"addend*": self.bias})}
+        terms = FloatTerms("sum" if self.bias is None else "bias")
+        extents = 4 * size(x.stored("channels")), 4 * size(y.shape)
+        recheck = ElementRecheck(stack, self.exact)
+        return product_call(self.engine, stack, terms, recheck, arrays, ("a*", "y*"), extents)
+
+    def _stack(
+        self, rows: LeftRows, lines: int, steps: tuple[int, int, int], places: tuple[tuple[int, ...], int]
+    ) -> FloatStack:
+        """A product for each image, group and line. steps: bytes from line to line of x and of y, and from row to row of y.
+        places: x as it is stored, and where the first result is."""
+        images, pixels = self.result.shape[0], size(self.result.shape[2:])
+        line, y_line, y_row = steps
+        stored, origin = places
+        image, group, number = (n.reshape(-1) for n in np.indices((images, self.group, lines)))
+        starts = np.stack(
+            [
+                image * (4 * size(stored[1:])) + number * line + group * (4 * self.depth),
+                group * (4 * rows.taps * self.depth * self.each),
+                group * (4 * self.each),
+                image * (4 * self.result.shape[1] * pixels) + origin + number * y_line + group * (4 * self.each),
+            ],
+            axis=1,
+        )
+        return FloatStack(np.ascontiguousarray(starts, np.int64), rows, self.each, 4 * self.each, 0, y_row)

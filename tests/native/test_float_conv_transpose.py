@@ -1,0 +1,117 @@
+"""Native transposed convolutions of float32 equal the reference's, bit for bit: the real sum rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import Array, engine, every_isa, thin
+from helpers.placed import run_placed, same_everywhere
+from helpers.sums import SPECIAL, assert_bits, operands
+from helpers.support import node_model
+
+from qrun.native.errors import Declined
+from qrun.native.kernels import floats
+from qrun.native.kernels.float_conv_transpose import FloatConvTranspose
+from qrun.ops._native_products import exact_sums
+from qrun.ops.convtranspose import _placement, conv_transpose
+
+F = np.float32
+CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
+    ((1, 3, 5, 4), (3, 7, 3, 3), {}),
+    ((2, 9, 6, 20), (9, 5, 2, 2), {"strides": (2, 2)}),
+    ((2, 6, 5, 4), (6, 11, 4, 4), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    ((1, 6, 5, 14), (6, 4, 3, 3), {"strides": (2, 3), "pads": (1, 0, 2, 1), "output_padding": (1, 2), "group": 2}),
+    ((1, 4, 3, 3), (4, 1, 1, 1), {"strides": (3, 2), "output_padding": (2, 0), "group": 4}),
+    ((1, 4, 3, 13), (4, 33, 2, 3), {"dilations": (2, 3), "pads": (2, 3, 0, 1)}),
+    ((3, 8, 11), (8, 3, 5), {"strides": (2,), "output_padding": (1,), "dilations": (3,)}),
+    ((1, 150, 7), (150, 9, 2), {"strides": (3,), "output_padding": (2,)}),
+    ((1, 2, 3, 2), (2, 2, 3, 3), {"strides": (2, 2), "output_shape": (9, 8)}),
+    ((1, 2, 5, 4), (2, 2, 3, 3), {"strides": (2, 1), "auto_pad": "SAME_UPPER"}),
+)
+
+
+def planned(isa: str, x: Array, w: Array, bias: Array | None, threads: int = 1, **g: Any) -> FloatConvTranspose:
+    given = [g.get(n, ()) for n in ("strides", "dilations", "pads")], g.get("auto_pad", "NOTSET")
+    more = [g.get(n, ()) for n in ("output_padding", "output_shape")]
+    place = _placement(x.shape[2:], w.shape[2:], *given[0], given[1], *more)
+    group = g.get("group", 1)
+    return FloatConvTranspose(
+        engine(isa, threads), x.shape, w, (x.shape[0], group * w.shape[1], *place.out), exact_sums(), bias=bias,
+        group=group, strides=place.strides, dilations=place.dilations, begin=place.begin,
+    )  # fmt: skip
+
+
+def wanted(x: Array, w: Array, bias: Array | None, geometry: dict[str, Any]) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(conv_transpose(x, w, bias, **geometry))
+
+
+def case(kind: str, rng: np.random.Generator, number: int) -> tuple[Array, Array, Array, dict[str, Any]]:
+    x_shape, w_shape, geometry = CASES[number]
+    x, w = (np.ravel(v) for v in operands(kind, rng, int(np.prod(x_shape)), 1, int(np.prod(w_shape))))
+    bias = rng.choice(np.array([0, -0.0, 1.5, -0.37], F), w_shape[1] * geometry.get("group", 1))
+    return x.reshape(x_shape), np.nan_to_num(w, nan=2, posinf=3, neginf=-3).reshape(w_shape), bias, geometry
+
+
+@thin(*range(len(CASES)), name="number")
+@pytest.mark.parametrize("at_end", [True, False])
+def test_geometries(isa: str, number: int, at_end: bool) -> None:
+    rng = np.random.default_rng(number)
+    x, w, bias, geometry = case("normal", rng, number)
+    for given in (bias, None):
+        want = wanted(x, w, given, geometry)
+        for threads in (1, 2):
+            operation = planned(isa, x, w, given, threads, **geometry)
+            top, left, bottom, right = operation.operands[0].border
+            sides = [(top, bottom), (left, right)][4 - x.ndim :]
+            padded = np.pad(x, [(0, 0), (0, 0), *sides])
+            got = run_placed(engine(isa, threads), operation, [padded], (0, 0), at_end)
+            assert_bits(got, want, f"{threads}")
+            assert_bits(engine(isa, threads).run(operation, [x]), want, f"{threads}")
+
+
+@every_isa
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_kinds_of_numbers(isa: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the proof, and all of them in doubt."""
+    rng = np.random.default_rng(1)
+    numbers = floats.FloatTerms.numbers
+
+    def wide(self: Any, left: Any) -> Array:
+        found = numbers(self, left)
+        found[0] = 2.0**-20
+        return found
+
+    for number in (1, 2, 3, 6):
+        x, w, bias, geometry = case(kind, rng, number)
+        want = wanted(x, w, bias, geometry)
+        for terms in (numbers, wide):
+            monkeypatch.setattr(floats.FloatTerms, "numbers", terms)
+            got = engine(isa).run(planned(isa, x, w, bias, **geometry), [x])
+            assert_bits(got, want, f"{kind} {CASES[number]}")
+
+
+def test_what_is_declined() -> None:
+    for x, w, strides in (
+        ((1, 2, 3, 3, 3), (2, 1, 1, 1, 1), ()),
+        ((1, 2, 3), (2, 0, 1), ()),
+        ((1, 2, 0), (2, 1, 1), ()),
+        ((1, 2, 3, 3), (2, 1, 1, 1), (9, 9)),
+    ):
+        with pytest.raises(Declined):
+            planned("", np.zeros(x, F), np.zeros(w, F), None, strides=strides)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_nodes(number: int) -> None:
+    rng = np.random.default_rng(3)
+    for kind in ("normal", "special"):
+        x, w, bias, geometry = case(kind, rng, number)
+        for inputs in ([x, w, bias], [x, w]):
+            model, feeds = node_model("ConvTranspose", inputs, geometry, constants=(1, 2))
+            assert same_everywhere(model, feeds).events[0].backend == "native"
+    w[0, 0] = np.inf
+    model, feeds = node_model("ConvTranspose", [x, w], geometry, constants=(1,))
+    assert same_everywhere(model, feeds).events[0].why == "a weight is not finite"
