@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import ISAS, TYPES, Array, codes, engine
 from helpers.native_cases import reference, target_of
 
@@ -31,13 +32,6 @@ WEIGHTS: dict[str, Callable[[Random, SHAPE], Array]] = {
     "least": lambda rng, shape: np.full(shape, -128),
     "largest": lambda rng, shape: np.full(shape, 127),
 }
-SHAPES = [
-    ((1, 8, 3, 3), (3, 8, 1, 1), {}),
-    ((2, 24, 5, 5), (40, 24, 3, 3), {"pads": (1, 1, 1, 1)}),
-    ((1, 67, 6, 6), (17, 67, 1, 1), {"strides": (2, 2)}),
-    ((1, 64, 9, 9), (32, 64, 2, 3), {"pads": (0, 2, 1, 0)}),
-    ((1, 300, 4, 7), (70, 300, 1, 1), {}),
-]
 
 
 def together(shape: SHAPE) -> Array:
@@ -75,7 +69,7 @@ def test_results_do_not_depend_on_how_large_activations_are(
 ) -> None:
     monkeypatch.setattr(copied, "_FEW", 1)
     rng = np.random.default_rng(5)
-    for shape, w_shape, geometry in SHAPES:
+    for shape, w_shape, geometry in edges.CLIPPED:
         for activations, make in ACTIVATIONS.items():
             for weights, make_weights in WEIGHTS.items():
                 unsigned = make(rng, shape).astype(np.uint8)

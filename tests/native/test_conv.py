@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import THOROUGH, codes, engine, every_isa, thin
 from helpers.native_cases import conv_case, reference, target_of
 
@@ -44,20 +45,6 @@ def test_random_convolutions_equal_the_reference(isa: str, seed: int) -> None:
         )
 
 
-DEPTHWISE: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
-    ((3, 3), (5, 4), {"pads": (1, 0, 1, 1)}),
-    ((1, 2), (1, 6), {"pads": (0, 0, 1, 1)}),
-    ((5, 5), (3, 3), {"pads": (2, 0, 1, 2)}),
-    ((2, 2), (2, 2), {"pads": (1, 0, 1, 1)}),
-    ((3, 3), (3, 2), {"pads": (1, 1, 1, 1)}),
-    ((3, 3), (5, 8), {"pads": (1, 1, 1, 1)}),
-    ((2, 3), (7, 6), {"pads": (0, 2, 1, 2), "strides": (2, 1), "dilations": (3, 1)}),
-    ((3, 3), (6, 9), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
-    ((3, 3), (6, 9), {"pads": (1, 1, 1, 2), "dilations": (1, 2)}),
-    ((3,), (12,), {"pads": (1, 1)}),
-)
-
-
 @every_isa
 @pytest.mark.parametrize("kind", ["u8", "s8"])
 def test_depthwise_convolutions_equal_the_reference(isa: str, kind: str) -> None:
@@ -65,7 +52,7 @@ def test_depthwise_convolutions_equal_the_reference(isa: str, kind: str) -> None
     rng = np.random.default_rng(60)
     kinds = set()
     for number, channels in enumerate((2, 15, 16, 31, 32, 40, 63, 64, 65, 72, 88, 130, 144)):
-        for case_number, (kernel, image, geometry) in enumerate(DEPTHWISE):
+        for case_number, (kernel, image, geometry) in enumerate(edges.DEPTHWISE):
             if isa not in THOROUGH and (number + case_number) % 3:
                 continue
             for w_zero in (0, 3, -100):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers import edges
 from helpers.native import ISAS, OBJECTS, Array, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
@@ -31,14 +32,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Arr
     return rng.integers(0, 256, (*shape, itemsize)).astype(np.uint8).view(dtype).reshape(shape)
 
 
-ARRANGED = [
-    (1, 1, 1), (1, 2, 2, 2), (1, 3, 5, 7), (2, 3, 4, 16), (1, 4, 3, 17), (1, 5, 33), (2, 8, 15), (1, 15, 8, 4),
-    (1, 16, 16), (1, 17, 31), (1, 31, 17), (1, 32, 33), (1, 33, 4, 8), (2, 64, 7, 7), (1, 65, 5, 13), (1, 3, 40, 20),
-    (1, 70, 64, 64), (1, 0, 4, 4), (0, 3, 2, 2), (1, 2, 3, 4, 5), (3, 20, 1),
-]  # fmt: skip
-
-
-@thin(*ARRANGED, name="shape", other=4)
+@thin(*edges.ARRANGED, name="shape", other=4)
 def test_orders_are_exchanged_within_the_operands(isa: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(sum(shape))
     for dtype in SIZES if shape[-1] < 40 else SIZES[::2]:

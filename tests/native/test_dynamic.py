@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import ISAS, Array, Guarded, codes, engine, every_isa, exact_result, nearest32, thin
 
 import qrun.native.kernels.finish
@@ -25,10 +26,6 @@ from qrun.native.proof.epilogue import Target
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 INT32 = (-(2**31), 2**31 - 1)
-STACKS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-    ((), ()), ((3,), ()), ((), (2,)), ((2, 2), (2, 2)), ((2, 1), (1, 3)), ((1,), (1,)), ((0,), (1,)),
-]  # fmt: skip
-SIZES = [(1, 1, 1), (4, 3, 16), (5, 64, 17), (6, 65, 33), (2, 0, 5), (7, 52, 100), (3, 16, 1), (0, 4, 3), (2, 5, 0)]
 
 
 def wrapped(a: Array, b: Array, a_zero: Any, b_zero: Any, addend: Any = 0) -> Array:
@@ -63,10 +60,10 @@ def planned(isa: str, a: Array, b: Array, threads: int = 1, **more: Any) -> Matm
     return Matmul(engine(isa, threads), Operand(a.shape, a.dtype), Operand(b.shape, b.dtype), **more)
 
 
-@thin(*range(len(STACKS) * len(SIZES)), best=1, other=3, name="which", products=True)
+@thin(*range(len(edges.STACKS) * len(edges.PRODUCTS)), best=1, other=3, name="which", products=True)
 def test_sums_wrap_like_int32(isa: str, which: int) -> None:
     rng = np.random.default_rng(which)
-    stack, sizes = STACKS[which % len(STACKS)], SIZES[which // len(STACKS)]
+    stack, sizes = edges.STACKS[which % len(edges.STACKS)], edges.PRODUCTS[which // len(edges.STACKS)]
     for number in range(20):
         a, b, a_zero, b_zero, addend = case(rng, number, stack, sizes)
         matrices = b_zero if len(b_zero) == 1 else b_zero.reshape(*b.shape[:-2], 1, b.shape[-1])

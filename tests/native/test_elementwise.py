@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.float32 import UNARY, P, Q, function, numbers
 from helpers.native import OBJECTS, Array, engine, every_isa, nearest32
 from helpers.placed import run_placed, same_everywhere
@@ -27,11 +28,6 @@ from qrun.native.machine.operation import Operand
 
 F = np.float32
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
-SHAPES = [
-    ((7,), (7,)), ((3, 40), (3, 40)), ((2, 3, 40), (40,)), ((2, 3, 40), ()), ((1,), (2, 5, 3)), ((4, 1), (1, 9)),
-    ((2, 8, 5, 6), (2, 8, 1, 1)), ((2, 8, 5, 6), (1, 8, 5, 6)), ((2, 8, 5, 6), (8, 1, 1)), ((2, 8, 5, 6), (8, 5, 6)),
-    ((2, 1, 5, 6), (1, 8, 1, 1)), ((1, 2, 9, 9), (1, 1, 1, 9)), ((2, 0, 3), (3,)), ((), ()), ((2, 3, 4, 5), (2, 1, 4, 1)),
-]  # fmt: skip
 
 
 def planned(name: str, shape: tuple[int, ...], isa: str, threads: int = 1, reference: Any = None) -> Elementwise:
@@ -207,7 +203,7 @@ def test_limits_that_are_zeros_or_no_numbers() -> None:
 @every_isa
 def test_operands_that_broadcast(isa: str, name: str) -> None:
     rng = np.random.default_rng(13)
-    for shapes in SHAPES:
+    for shapes in edges.BROADCASTS:
         for a, b in ((0, 1), (1, 0)):
             x, y = (numbers(rng, math.prod(shapes[i])).reshape(shapes[i]) for i in (a, b))
             with np.errstate(all="ignore"):
@@ -256,7 +252,7 @@ def test_every_logical_function_is_tested() -> None:
 @every_isa
 def test_integers_and_comparisons(isa: str, name: str, dtype: Any) -> None:
     rng = np.random.default_rng(18)
-    for shapes in SHAPES:
+    for shapes in edges.BROADCASTS:
         x, y = (whole(rng, dtype, shape) for shape in shapes)
         with np.errstate(all="ignore"):
             want = np.asarray((INTEGERS | COMPARED | JOINED)[name](x, y))
@@ -272,7 +268,7 @@ def test_integers_and_comparisons(isa: str, name: str, dtype: Any) -> None:
 def test_choices(isa: str, dtype: Any) -> None:
     """Bit for bit, of whatever the bytes mean; a condition is true unless its byte is 0."""
     rng = np.random.default_rng(19)
-    for shapes in SHAPES:
+    for shapes in edges.BROADCASTS:
         for a, b in ((0, 1), (1, 0)):
             condition = rng.choice(np.array([0, 0, 1, 2, 255], np.uint8), shapes[a]).astype(np.uint8)
             size = np.dtype(dtype).itemsize

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import Array, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere
 from helpers.sums import SPECIAL, assert_bits, operands
@@ -18,23 +19,6 @@ from qrun.ops._native_products import exact_sums
 from qrun.ops.conv import conv
 
 F = np.float32
-CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
-    ((1, 3, 9, 11), (5, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
-    ((2, 3, 12, 10), (17, 3, 5, 4), {"pads": (2, 0, 1, 3), "strides": (2, 3)}),
-    ((2, 20, 7, 6), (33, 20, 1, 1), {}),
-    ((1, 20, 7, 6), (33, 20, 1, 1), {"strides": (2, 2)}),
-    ((2, 16, 6, 7), (12, 16, 3, 3), {"pads": (1, 1, 1, 1), "dilations": (2, 1)}),
-    ((1, 150, 5, 5), (9, 150, 2, 2), {}),
-    ((2, 12, 6, 5), (8, 3, 3, 3), {"group": 4, "pads": (1, 0, 0, 1)}),
-    ((1, 6, 6, 5), (12, 1, 3, 3), {"group": 6}),
-    ((2, 21, 8, 7), (21, 1, 3, 3), {"group": 21, "pads": (1, 1, 1, 1)}),
-    ((1, 40, 9, 8), (40, 1, 5, 5), {"group": 40, "pads": (2, 2, 2, 2), "strides": (2, 2)}),
-    ((1, 5, 3, 3), (5, 1, 3, 3), {"group": 5}),
-    ((1, 64, 1, 1), (70, 64, 1, 1), {}),
-    ((3, 9, 30), (4, 9, 5), {"pads": (4, 0), "dilations": (2,)}),
-    ((3, 9, 30), (9, 1, 13), {"group": 9, "pads": (6, 6)}),
-    ((1, 2, 14, 14), (3, 2, 12, 12), {}),
-)
 
 
 def made(isa: str, x: Array, w: Array, bias: Array | None, threads: int = 1, **geometry: Any) -> FloatConv:
@@ -47,13 +31,13 @@ def wanted(x: Array, w: Array, bias: Array | None, geometry: dict[str, Any]) -> 
 
 
 def case(kind: str, rng: np.random.Generator, number: int) -> tuple[Array, Array, Array, dict[str, Any]]:
-    x_shape, w_shape, geometry = CASES[number]
+    x_shape, w_shape, geometry = edges.FLOAT_CONV[number]
     x, w = (np.ravel(v) for v in operands(kind, rng, int(np.prod(x_shape)), 1, int(np.prod(w_shape))))
     bias = rng.choice(np.array([0, -0.0, 1.5, -0.37], F), w_shape[0])
     return x.reshape(x_shape), w.reshape(w_shape), bias, geometry
 
 
-@thin(*range(len(CASES)), name="number")
+@thin(*range(len(edges.FLOAT_CONV)), name="number")
 @pytest.mark.parametrize("at_end", [True, False])
 def test_geometries(isa: str, number: int, at_end: bool) -> None:
     rng = np.random.default_rng(number)
@@ -84,7 +68,7 @@ def test_kinds_of_numbers(isa: str, kind: str) -> None:
         x, w, bias, geometry = case(kind, rng, number)
         for given in (bias, None):
             got = engine(isa).run(made(isa, x, w, given, **geometry), [x])
-            assert_bits(got, wanted(x, w, given, geometry), f"{kind} {CASES[number]}")
+            assert_bits(got, wanted(x, w, given, geometry), f"{kind} {edges.FLOAT_CONV[number]}")
 
 
 @every_isa
@@ -104,7 +88,7 @@ def test_nothing_is_decided_by_the_ends_alone(isa: str, monkeypatch: pytest.Monk
             monkeypatch.setattr(floats.FloatTerms, "numbers", wide)
             got = engine(isa).run(made(isa, x, w, bias, **geometry), [x])
             monkeypatch.undo()
-            assert_bits(got, wanted(x, w, bias, geometry), f"{lost} {CASES[number]}")
+            assert_bits(got, wanted(x, w, bias, geometry), f"{lost} {edges.FLOAT_CONV[number]}")
 
 
 def test_what_is_declined() -> None:
@@ -113,7 +97,7 @@ def test_what_is_declined() -> None:
             made("", np.zeros(x, F), np.zeros(w, F), None)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
+@pytest.mark.parametrize("number", range(len(edges.FLOAT_CONV)))
 def test_nodes(number: int) -> None:
     rng = np.random.default_rng(3)
     for kind in ("normal", "special"):

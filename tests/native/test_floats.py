@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import Array, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere
 from helpers.sums import KINDS, SPECIAL, assert_bits, exact, operands
@@ -19,10 +20,6 @@ from qrun.ops._sums import rounded_products
 
 F = np.float32
 DTYPE = np.dtype(F)
-SIZES = (
-    (1, 1, 1), (1, 300, 500), (2, 7, 130), (3, 129, 33), (5, 64, 17), (8, 9, 40), (9, 5, 3), (13, 260, 70), (40, 128, 32),
-    (70, 31, 100), (150, 385, 9), (129, 4, 64), (300, 3, 2),
-)  # fmt: skip
 
 
 def product(isa: str, a: Array, b: Array, threads: int = 1, **options: Any) -> FloatMatmul:
@@ -30,7 +27,7 @@ def product(isa: str, a: Array, b: Array, threads: int = 1, **options: Any) -> F
     return FloatMatmul(engine(isa, threads), a.shape, b.shape, exact_sums(*factors), **options)
 
 
-@thin(*SIZES, name="sizes")
+@thin(*edges.FLOAT_PRODUCTS, name="sizes")
 @pytest.mark.parametrize("at_end", [True, False])
 def test_sizes(isa: str, sizes: tuple[int, int, int], at_end: bool) -> None:
     rng = np.random.default_rng(1)
@@ -156,7 +153,7 @@ def test_sums_of_nothing_are_declined() -> None:
 
 def test_nodes() -> None:
     rng = np.random.default_rng(8)
-    for number, (m, k, n) in enumerate(SIZES):
+    for number, (m, k, n) in enumerate(edges.FLOAT_PRODUCTS):
         for kind in ("normal", "special"):
             a, b = operands(kind, rng, m, k, n)
             for constant in ((), (1,)):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import ISAS, LIMITS, OBJECTS, SETS, TYPES, Array, Guarded, codes, emulating, engine
 from helpers.native_cases import reference, target_of
 
@@ -29,25 +30,10 @@ def every_own(test: Callable[..., None]) -> Callable[..., None]:
     return emulating(pytest.mark.parametrize(("isa", "kind"), cases)(test))
 
 
-CASES: list[tuple[int, int, int, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
-    (4, 28, 28, (1, 5, 7), (1, 1), {}),
-    (4, 34, 34, (2, 5, 5), (1, 1), {}),
-    (2, 136, 136, (1, 4, 4), (1, 1), {}),
-    (3, 9, 7, (2, 17), (1,), {}),
-    (5, 15, 33, (1, 19), (1,), {}),
-    (2, 17, 70, (1, 6, 6), (1, 1), {"strides": (2, 1)}),
-    (8, 8, 8, (1, 6, 6), (3, 3), {"pads": (1, 1, 1, 1)}),
-    (7, 10, 3, (2, 6, 5), (2, 3), {"pads": (0, 2, 1, 0)}),
-    (2, 24, 40, (1, 6, 6), (3, 3), {"pads": (2, 2, 2, 2), "dilations": (2, 2)}),
-    (32, 16, 4, (1, 4, 5), (1, 1), {}),
-]
-"""Groups, inputs and outputs of each, images and their axes, kernel, geometry."""
-
-
 def case_of(
     rng: np.random.Generator, number: int, kinds: tuple[str, str, str], extreme: bool, small: bool
 ) -> dict[str, Any]:
-    group, k, each, (images, *axes), kernel, geometry = CASES[number]
+    group, k, each, (images, *axes), kernel, geometry = edges.GROUPED[number]
     shape, w_shape = (images, group * k, *axes), (group * each, k, *kernel)
     x, w, zero = codes(rng, shape, kinds[0]), codes(rng, w_shape, kinds[1]), codes(rng, w_shape[:1], kinds[1])
     if extreme:
@@ -86,13 +72,13 @@ def test_all_codes_and_weights(isa: str, kind: str, threads: int, near: int, mon
     monkeypatch.setattr(widened, "_NEAR", near)
     monkeypatch.setattr(clipped, "_COPY", near)
     rng = np.random.default_rng(21)
-    for number, (_, k, *_) in enumerate(CASES):
+    for number, (_, k, *_) in enumerate(edges.GROUPED):
         for kinds in (("u8", "s8", "u8"), ("s8", "u8", "s8")):
             for extreme in (False, True):
                 case = case_of(rng, number, kinds, extreme, kind == "clipped")
                 plan = planned(case, engine(isa, threads))
                 assert {s.spec.kind for s in plan.tight} == {kind if k >= 8 else "widened"}
-                assert np.array_equal(plan.run(case["x"]), reference(case)), (CASES[number], kinds, extreme)
+                assert np.array_equal(plan.run(case["x"]), reference(case)), (edges.GROUPED[number], kinds, extreme)
 
 
 @every_own
@@ -112,7 +98,7 @@ def test_groups_share_the_form_of_results(isa: str, kind: str, monkeypatch: pyte
 def test_parts_of_wider_buffers(isa: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     force(kind, monkeypatch)
     rng = np.random.default_rng(23)
-    for number in range(len(CASES)):
+    for number in range(len(edges.GROUPED)):
         case = case_of(rng, number, ("u8", "s8", "u8"), False, kind == "clipped")
         plan = planned(case, engine(isa))
         x, want = np.moveaxis(case["x"], 1, -1), np.moveaxis(reference(case), 1, -1)
@@ -122,7 +108,7 @@ def test_parts_of_wider_buffers(isa: str, kind: str, monkeypatch: pytest.MonkeyP
         sections = plan.sections((wide.shape[-1], y.shape[-1]))
         flat = np.concatenate([wide.reshape(-1)[3:], np.zeros(max(s.extents[0] for s in sections), np.uint8)])
         engine(isa).execute(sections, [flat, y.reshape(-1)[5:]])
-        assert np.array_equal(y[..., 5 : 5 + want.shape[-1]], want), CASES[number]
+        assert np.array_equal(y[..., 5 : 5 + want.shape[-1]], want), edges.GROUPED[number]
         assert (y[..., :5] == 77).all()
         assert (y[..., 5 + want.shape[-1] :] == 77).all()
 
@@ -145,7 +131,7 @@ def test_nothing_beyond_the_buffers_is_touched(
     for module in (blocked, clipped, widened, machine.call, kernels.product, kernels.layout):
         monkeypatch.setattr(module, "aligned", aligned)
     own = Engine.create(isa, OBJECTS)
-    for number in range(len(CASES)):
+    for number in range(len(edges.GROUPED)):
         case = case_of(rng, number, ("s8", "s8", "u8"), False, kind == "clipped")
         plan = planned(case, own)
         x = np.ascontiguousarray(np.moveaxis(case["x"], 1, -1)).reshape(-1).view(np.uint8)
@@ -153,7 +139,7 @@ def test_nothing_beyond_the_buffers_is_touched(
         held[: x.size] = x[: plan.x_bytes]
         monkeypatch.setattr(machine.call, "_own", threading.local())
         own.execute(plan.tight, [held, y])
-        assert np.array_equal(y, np.moveaxis(reference(case), 1, -1).reshape(-1)), CASES[number]
+        assert np.array_equal(y, np.moveaxis(reference(case), 1, -1).reshape(-1)), edges.GROUPED[number]
 
 
 @every_own

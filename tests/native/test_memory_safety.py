@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import ISAS, OBJECTS, THOROUGH, Array, Guarded, codes, needs_amx, thin
 
 import qrun.native.kernels.blocked
@@ -26,25 +27,6 @@ from qrun.native.machine.engine import Engine, stage
 from qrun.native.proof.epilogue import Target
 
 F = np.float32
-GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
-    ((1, 16, 1, 1), (64, 16, 1, 1), {}),
-    ((1, 5, 3, 3), (17, 5, 2, 2), {"pads": (1, 0, 0, 1)}),
-    ((2, 3, 7, 6), (9, 3, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
-    ((1, 1, 9), (1, 1, 4), {}),
-    ((3, 20, 2, 3), (12, 5, 1, 1), {"group": 4}),
-    ((1, 800, 20), (300, 800, 1), {}),
-    ((1, 33, 4, 4), (33, 1, 3, 3), {"group": 33, "pads": (1, 1, 1, 1)}),
-    ((2, 7, 3, 3), (7, 1, 2, 2), {"group": 7}),
-    ((1, 130, 2, 2), (130, 1, 1, 1), {"group": 130}),
-    ((1, 0, 3, 3), (5, 0, 1, 1), {}),
-    ((1, 9, 4, 5), (26, 9, 3, 3), {"pads": (1, 1, 1, 1)}),
-    ((2, 19, 17), (11, 19, 1), {}),
-    ((1, 6, 18), (5, 6, 1), {}),
-    ((1, 8, 20), (16, 8, 1), {}),
-    ((3, 17, 16), (3, 17, 4), {"strides": (4,)}),
-    ((2, 9, 2, 3), (5, 9, 1, 1), {}),
-    ((1, 16, 7), (8, 16, 1), {}),
-]
 
 
 def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: bool) -> None:
@@ -104,7 +86,7 @@ def check(isa: str, at_end: bool, out: str | None, monkeypatch: pytest.MonkeyPat
     engine = Engine.create(isa, OBJECTS)
     channels = engine.isa.lanes * engine.isa.vectors
     tiles = [((1, c, r), (m, c, 1), {}) for c in (4, 7) for r in (1, 4, 5, 6) for m in (1, channels - 1, channels + 1)]
-    cases = GEOMETRIES + (tiles if isa in THOROUGH else tiles[::3])
+    cases = edges.GUARDED + (tiles if isa in THOROUGH else tiles[::3])
     for number, (shape, w_shape, geometry) in enumerate(cases):
         kind = ("u8", "s8")[number % 2]
         w, x_zero = codes(rng, w_shape, "s8"), codes(rng, (), kind)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import OBJECTS, Array, engine, every_isa, nearest32
 from helpers.placed import run_placed, same_everywhere
 from helpers.support import assert_equal, node_model
@@ -20,7 +21,6 @@ from qrun.ops.reduce import reduce_mean
 from qrun.ops.softmax import softmax
 
 F = np.float32
-LENGTHS = (1, 2, 3, 4, 7, 8, 9, 16, 17, 33, 100, 769)
 Row = Callable[[Array], Array]
 
 
@@ -59,7 +59,7 @@ def counted(row: Row) -> tuple[Row, list[int]]:
 @every_isa
 def test_softmax(isa: str, at_end: bool) -> None:
     rng = np.random.default_rng(1)
-    for length in LENGTHS:
+    for length in edges.ROWS:
         x = rows(rng, 40, length)
         for threads in (1, 2):
             operation = SoftmaxF32(engine(isa, threads), x.shape, length, share_row)
@@ -71,7 +71,7 @@ def test_softmax(isa: str, at_end: bool) -> None:
 @every_isa
 def test_layer_normalization(isa: str, at_end: bool) -> None:
     rng = np.random.default_rng(2)
-    for length in LENGTHS:
+    for length in edges.ROWS:
         x = rows(rng, 40, length)
         scale, bias = (rng.normal(i, 0.5, length).astype(F) for i in (1, 0))
         for given, epsilon in ((bias, 1e-5), (None, 1e-12), (None, 0.0)):
@@ -94,7 +94,7 @@ def mean_row(x: Array) -> Array:
 @every_isa
 def test_means(isa: str, at_end: bool) -> None:
     rng = np.random.default_rng(6)
-    for length in LENGTHS:
+    for length in edges.ROWS:
         x = rows(rng, 40, length)
         for shape in ((40,), (40, 1)):
             operation = Mean(engine(isa), x.shape, length, mean_row, shape)

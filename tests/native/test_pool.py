@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import ISAS, LIMITS, OBJECTS, SETS, TYPES, Array, codes, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere
@@ -20,7 +21,6 @@ from qrun.native.proof.means import Means, _Class
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
-CHANNELS = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 96, 127, 128, 129, 200, 272)
 
 
 def window(size: int, kernel: int, stride: int, begin: int, end: int, dilation: int = 1) -> Array:
@@ -51,7 +51,7 @@ def singles(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@thin(*CHANNELS, name="channels", other=4)
+@thin(*edges.CHANNELS, name="channels", other=4)
 def test_the_largest_element_of_each_window(isa: str, channels: int, threads: int) -> None:
     rng = np.random.default_rng([channels, threads])
     native = engine(isa, threads)
@@ -277,25 +277,14 @@ def pool_node(op_type: str, x: Array, scales: Any = (0.03, 0.04), zeros: Any = (
     return node_model(op_type, inputs, attributes, domain=domain, outputs=[x.dtype], constants=range(1, len(inputs)))
 
 
-GEOMETRIES: list[dict[str, Any]] = [
-    {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
-    {"kernel_shape": [2, 3], "strides": [1, 2], "pads": [0, 1, 1, 0]},
-    {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
-    {"kernel_shape": [3, 2], "strides": [2, 3], "auto_pad": "SAME_UPPER"},
-    {"kernel_shape": [2, 2], "strides": [2, 3], "auto_pad": "SAME_LOWER"},
-    {"kernel_shape": [7, 8]},
-    {"kernel_shape": [1, 1], "strides": [3, 3]},
-]
-
-
 @pytest.mark.parametrize("kind", ["u8", "s8"])
-@pytest.mark.parametrize("place", range(len(GEOMETRIES)))
+@pytest.mark.parametrize("place", range(len(edges.POOLS)))
 def test_nodes_that_take_the_largest(place: int, kind: str) -> None:
     rng = np.random.default_rng(place)
     for op_type in ("MaxPool", "NhwcMaxPool"):
         for extra in ({}, {"dilations": [2, 1]} if place < 3 else {}):
             shape = (2, 20, 7, 8) if op_type == "MaxPool" else (2, 7, 8, 20)
-            model, feeds = pool_node(op_type, codes(rng, shape, kind), **GEOMETRIES[place], **extra)
+            model, feeds = pool_node(op_type, codes(rng, shape, kind), **edges.POOLS[place], **extra)
             event = same_everywhere(model, feeds, threads=1 + place % 2).events[0]
             assert (event.backend, event.why) == ("native", "")
             assert [s.form for s in event.sections] == ["max"]
@@ -303,7 +292,7 @@ def test_nodes_that_take_the_largest(place: int, kind: str) -> None:
 
 @pytest.mark.parametrize("arith", ["exact", "ort", "onnx-ref"])
 @pytest.mark.parametrize("kind", ["u8", "s8"])
-@pytest.mark.parametrize("place", range(len(GEOMETRIES)))
+@pytest.mark.parametrize("place", range(len(edges.POOLS)))
 def test_nodes_that_average(place: int, kind: str, arith: str) -> None:
     rng = np.random.default_rng(place)
     forms = set()
@@ -312,7 +301,7 @@ def test_nodes_that_average(place: int, kind: str, arith: str) -> None:
         zeros = rng.integers(*(np.array(LIMITS[kind]) + (0, 1)), 2)
         x = codes(rng, (2, 7, 8, 19) if last else (2, 19, 7, 8), kind)
         model, feeds = pool_node("QLinearAveragePool", x, scales, zeros, channels_last=last, count_include_pad=include,
-                                 **GEOMETRIES[place])  # fmt: skip
+                                 **edges.POOLS[place])  # fmt: skip
         event = same_everywhere(model, feeds, arith=arith).events[0]
         assert (event.backend, event.why) == ("native", "")
         forms.update(s.form for s in event.sections)

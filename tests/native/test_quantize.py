@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers import edges
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import ISAS, LIMITS, OBJECTS, TYPES, Array, codes, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere
@@ -46,17 +47,12 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], scale: float, kind
     return np.where(rng.random(shape) < 0.1, rng.choice(SPECIAL, shape), x)
 
 
-SHAPES = [
-    (), (1,), (7,), (15,), (16,), (17,), (63,), (64,), (65,), (1000,), (3, 0), (2, 3, 5, 7), (1, 17, 33), (2, 65, 4), (1, 1, 300),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 @thin(*SCALES, name="scale", other=4)
 def test_quotients_of_every_kind(isa: str, scale: str, threads: int) -> None:
     rng = np.random.default_rng([len(scale), threads])
     native = engine(isa, threads)
-    for number, shape in enumerate(SHAPES):
+    for number, shape in enumerate(edges.QUANTIZED):
         kind = ("u8", "s8")[number % 2]
         zero = int(rng.integers(LIMITS[kind][0], LIMITS[kind][1] + 1))
         x = numbers(rng, shape, SCALES[scale], kind, zero)
@@ -195,7 +191,7 @@ def test_other_images_are_quantized_in_place() -> None:
 def test_products(isa: str, threads: int) -> None:
     rng = np.random.default_rng(threads)
     native = engine(isa, threads)
-    for number, shape in enumerate([*SHAPES, (40000,)]):
+    for number, shape in enumerate([*edges.QUANTIZED, (40000,)]):
         kind = ("u8", "s8", "i32")[number % 3]
         scale = F(list(SCALES.values())[number % len(SCALES)])
         if kind == "i32":

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import EMULATED, OBJECTS, Guarded, every_isa
 from helpers.support import MS, assert_equal, node_model
@@ -23,7 +24,6 @@ from qrun.ops._native import LoweringContext, NativeKernel
 
 F = np.float32
 NAMES = ("X", "X_scale", "x_zero_point", "y_scale", "y_zero_point")
-LENGTHS = (1, 2, 3, 10, 255, 256, 1000, 2047, 2048, 5000)
 
 
 ENGINES = {threads: Engine.create(cache=OBJECTS, threads=threads) for threads in (1, 2)}
@@ -54,7 +54,7 @@ def case(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, xs: float
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", edges.CODE_ROWS)
 def test_rows(length: int, dtype: Any) -> None:
     rng = np.random.default_rng(length)
     for rows in (1, 2, 9):

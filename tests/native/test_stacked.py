@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import ISAS, OBJECTS, Array, codes, engine, every_isa, thin
 from helpers.placed import elsewhere, run_placed
 from helpers.support import assert_equal
@@ -21,11 +22,6 @@ from qrun.native.proof.epilogue import Target
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 PROTO = {"u8": TensorProto.UINT8, "s8": TensorProto.INT8}
-SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-    ((1, 1), (1, 1)), ((5, 7), (7, 9)), ((2, 6, 33), (2, 33, 17)), ((2, 3, 10, 64), (2, 1, 64, 70)), ((1, 17), (4, 17, 100)),
-    ((2, 3, 4, 5), (3, 5, 6)), ((3, 1, 4, 5), (1, 6, 5, 16)), ((2, 1, 2, 3, 8), (1, 2, 1, 8, 20)), ((8,), (8, 3)),
-    ((4, 8), (8,)), ((8,), (8,)), ((3, 8), (2, 8, 130)), ((12, 40, 52), (12, 52, 64)), ((3, 30, 4), (4, 24)), ((7, 6), (1, 1, 6, 2)),
-]  # fmt: skip
 
 
 def operand(array: Array) -> Operand:
@@ -44,10 +40,10 @@ def run(native: Any, a: Array, b: Array, zeros: tuple[Any, Any], results: Result
     return run_placed(native, StackProduct(stack, True), [a, packed, rows], (0,) * 4, at_end)
 
 
-@thin(*range(2 * len(SHAPES)), best=1, other=3, name="which", products=True)
+@thin(*range(2 * len(edges.STACKED)), best=1, other=3, name="which", products=True)
 def test_sums_and_codes_are_exact(isa: str, which: int) -> None:
     rng = np.random.default_rng(which)
-    (left, right), at_end = SHAPES[which // 2], bool(which % 2)
+    (left, right), at_end = edges.STACKED[which // 2], bool(which % 2)
     for number in range(4):
         kinds = ("u8", "s8")[number % 2], ("u8", "s8")[number // 2]
         a, b = codes(rng, left, kinds[0]), codes(rng, right, kinds[1])
@@ -100,7 +96,7 @@ def test_nodes_whose_shapes_change_from_run_to_run(op: str, fed: str, threads: i
             qrun.Session(model, cache=OBJECTS, threads=threads),
             qrun.Session(model, backend="reference"),
         )
-        for left, right in (*SHAPES, *SHAPES[::-1]):
+        for left, right in (*edges.STACKED, *edges.STACKED[::-1]):
             for _ in range(2):
                 feeds = {"a": codes(rng, left, kinds[0]), "b": codes(rng, right, kinds[1])}
                 feeds |= {

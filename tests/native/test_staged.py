@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import ISAS, OBJECTS, codes, engine, every_isa, thin
 from helpers.placed import elsewhere, run_placed
 from helpers.support import assert_equal, node_model
@@ -165,18 +166,6 @@ def test_memory(isa: str, at_end: bool) -> None:
         assert_equal(got, want, f"{count}")
 
 
-CONVS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
-    ((1, 3, 12, 11), (9, 3, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
-    ((2, 8, 5, 6), (20, 8, 1, 1), {}),
-    ((1, 64, 8, 7), (64, 1, 3, 3), {"group": 64, "pads": (1, 1, 1, 1)}),
-    ((1, 80, 5, 6), (80, 1, 3, 3), {"group": 80, "pads": (1, 0, 1, 2)}),
-    ((1, 10, 7, 7), (10, 1, 5, 5), {"group": 10, "pads": (2, 2, 2, 2)}),
-    ((1, 16, 5, 5), (32, 4, 3, 3), {"group": 4, "pads": (1, 1, 1, 1)}),
-    ((1, 5, 30), (7, 5, 3), {"pads": (1, 1), "dilations": (2,)}),
-    ((1, 130, 4, 4), (70, 130, 3, 3), {"pads": (1, 1, 1, 1)}),
-]
-
-
 def convolved(x: Any, w: Any, options: dict[str, Any]) -> Any:
     """Sums of int64 numbers, padding 0, from the definition."""
     axes, group = x.ndim - 2, options.get("group", 1)
@@ -197,12 +186,12 @@ def convolved(x: Any, w: Any, options: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("at_end", [True, False])
-@thin(*range(len(CONVS)), best=1, other=2, name="which", products=True)
+@thin(*range(len(edges.SUMS)), best=1, other=2, name="which", products=True)
 def test_convolutions_whose_zero_point_comes_with_the_run(isa: str, which: int, at_end: bool) -> None:
     rng = np.random.default_rng(which)
     native = engine(isa, 1 + which % 2)
     for number in range(4):
-        shape, kernel, options = CONVS[which]
+        shape, kernel, options = edges.SUMS[which]
         x, w = codes(rng, shape, ("u8", "s8")[number % 2]), codes(rng, kernel, ("u8", "s8")[number // 2])
         w_zero = codes(rng, (kernel[0],) if number == 3 else (1,), ("u8", "s8")[number // 2])
         zero = np.zeros((), x.dtype)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import edges
 from helpers.native import LIMITS, SETS, TYPES, codes, emulating, engine
 from helpers.native_cases import reference, target_of
 
@@ -27,23 +28,8 @@ def every_own(test: Callable[..., None]) -> Callable[..., None]:
     return emulating(pytest.mark.parametrize("isa", [name for name in MINE if name in SETS])(test))
 
 
-GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
-    ((1, k, rows), (n, k, 1), {})
-    for rows, k, n in (
-        (16, 1, 1), (17, 2, 8), (19, 3, 9), (20, 15, 15), (21, 16, 16), (24, 17, 17), (25, 33, 24), (16, 47, 70),
-        (23, 48, 129), (40, 200, 31),
-    )
-]  # fmt: skip
-GEOMETRIES += [
-    ((2, 3, 9, 9), (24, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
-    ((1, 3, 12, 11), (10, 3, 5, 5), {"pads": (2, 2, 2, 2), "strides": (2, 1)}),
-    ((2, 5, 6, 6), (17, 5, 2, 3), {"pads": (0, 2, 1, 0)}),
-    ((3, 18, 5, 5), (40, 18, 3, 3), {"dilations": (2, 2), "pads": (2, 2, 2, 2)}),
-]
-
-
 def case_of(rng: np.random.Generator, kinds: tuple[str, str, str], number: int, extreme: bool) -> dict[str, Any]:
-    shape, w_shape, geometry = GEOMETRIES[number]
+    shape, w_shape, geometry = edges.WIDENED[number]
     x, w = codes(rng, shape, kinds[0]), codes(rng, w_shape, kinds[1])
     zero = codes(rng, (w_shape[0],), kinds[1])
     if extreme:
@@ -72,13 +58,13 @@ def test_all_codes_and_weights(isa: str, threads: int, near: int, monkeypatch: p
     monkeypatch.setattr(widened, "_NEAR", near)
     monkeypatch.setattr(copied, "_FEW", 1 << 30)
     rng = np.random.default_rng(12)
-    for number in range(len(GEOMETRIES)):
+    for number in range(len(edges.WIDENED)):
         for kinds in (("u8", "s8", "u8"), ("s8", "u8", "s8"), ("u8", "u8", "s8")):
             for extreme in (False, True):
                 case = case_of(rng, kinds, number, extreme)
                 plan = planned(case, isa, threads)
                 assert {section.spec.kind for section in plan.tight} == {"widened"}
-                assert np.array_equal(plan.run(case["x"]), reference(case)), (GEOMETRIES[number], kinds, extreme)
+                assert np.array_equal(plan.run(case["x"]), reference(case)), (edges.WIDENED[number], kinds, extreme)
 
 
 @every_own
