@@ -46,7 +46,7 @@ class Blocked:
 
     @property
     def channels(self) -> int:
-        """Those of a group."""
+        """Output channels of a group."""
         return len(self.product.folded.centred) // self.groups
 
     @property

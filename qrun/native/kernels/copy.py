@@ -119,7 +119,7 @@ class Copy(Planned):
 
 
 def arrange(engine: Engine, x: Operand, x_order: Order, y: Operand, y_order: Order, *, view: bool = False) -> Copy:
-    """From one order in memory to another, y perhaps with a border, which is not written.
+    """The copy of x from one order in memory to another. If y has a border, that is not written.
 
     "channels" of shapes with fewer than three axes is C order. view: nothing need be copied, as both are the same.
     """

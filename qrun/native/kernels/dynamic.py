@@ -119,7 +119,7 @@ class Matmul:
         return single and self.finish.form == "i32" and self._correction(b_zero) is None
 
     def starts(self) -> tuple[Array, Array]:
-        """By lane of the start values: what they are for a zero point of 0, and the sum of the weights."""
+        """Two int32 arrays [lanes]: the start value of each lane for a zero point of 0, and the sum of its weights."""
         sums = self.sums[0] if self._lanes is None else self.sums[0, self._lanes]
         return np.zeros(sums.shape, np.int32) if self._start is None else self._start[0], sums
 

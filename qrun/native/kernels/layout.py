@@ -55,7 +55,7 @@ class Window:
 
     @property
     def spare(self) -> tuple[int, int]:
-        """How much larger the padded image is than the kernel."""
+        """Pixels by which the padded image is larger than the dilated kernel: (down, across)."""
         h, w = ((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
         top, left, bottom, right = self.pads
         return self.image[0] + top + bottom - h, self.image[1] + left + right - w

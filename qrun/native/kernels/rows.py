@@ -65,7 +65,7 @@ class RowGrid:
         return replace(self, columns=columns, starts=tuple(start + first for start in self.starts))
 
     def extents(self) -> tuple[int, ...]:
-        """How many bytes of each operand are touched."""
+        """For each operand, bytes from its start to the end of what is touched."""
         return tuple(
             start + (self.images - 1) * image + (self.rows - 1) * row + self.columns
             for start, image, row in zip(self.starts, self.image_steps, self.row_steps, strict=True)

@@ -254,7 +254,7 @@ class StackProduct(Planned):
             )  # fmt: skip
 
     def _constants(self, panels: PanelRun, width: int) -> Array:
-        """Of the panels' channels, of each right matrix if they differ."""
+        """Constants of the panels' channels, as kernels read them; for each right matrix in turn if they differ."""
         stack = self.stack
         pick = [lanes_of(panels.first, panels.panels * width, stack.n, g * stack.n) for g in range(stack.matrices)]
         return stack.results.constants(panels.form, np.concatenate(pick).reshape(-1, width))

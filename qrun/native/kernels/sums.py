@@ -138,7 +138,7 @@ def _lanes(section: KernelCall) -> Array:
 
 
 def _whole(nbytes: int) -> int:
-    """Up to whole lines of the cache."""
+    """The number of bytes, rounded up to whole cache lines."""
     return -(-nbytes // _LINE) * _LINE
 
 

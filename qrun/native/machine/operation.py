@@ -104,7 +104,7 @@ class Operation(ABC):
 
     @property
     def source_order(self) -> Order:
-        """How operands lie that are read, where that is not how the result lies."""
+        """The order in memory of the operands that are read; `order` is that of the result, and of these unless they differ."""
         return self.order
 
     @property

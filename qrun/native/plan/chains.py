@@ -19,7 +19,9 @@ _STEPS = 32
 
 
 def chained(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items; what a chain does is all done by the last of its items, and nothing by the others."""
+    """The items with chains of elementwise tasks joined: the last item of a chain does all of its work, the others become
+    steps that do nothing. The list keeps its length.
+    """
     made, chains = list(items), _Chains(items, wanted)
     for end in reversed(range(len(items))):
         if made[end] is items[end] and chains.expression(end):

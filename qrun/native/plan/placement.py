@@ -198,7 +198,7 @@ class Placement:
         self.placed.append(Placed(operation, (*inputs, output), number))
 
     def _orders(self, task: Task) -> tuple[Order, Order]:
-        """In which order the operation reads, and in which it writes."""
+        """The orders in memory in which the operation reads its operands, and in which it writes its result."""
         operation = task.operation
         if operation.source_order != "any":
             return operation.source_order, operation.result_order

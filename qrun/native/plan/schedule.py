@@ -65,7 +65,7 @@ def _tailed(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
 
 
 def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list[int], list[Copy]]:
-    """Up to three copies in a row, the last of them item `end`: their numbers and operations."""
+    """The copies that end with item `end`, each reading what the one before made, at most three: numbers and operations."""
     places: list[int] = []
     copies: list[Copy] = []
     while end >= 0 and len(places) < 3:
@@ -217,7 +217,7 @@ class Schedule:
         return (replace(segment, frees=tuple(frees.get(n, ()))) for n, segment in enumerate(segments))
 
     def _room(self) -> dict[Key | None, int]:
-        """How many bytes calls may touch of each array by key, and of the arena (None)."""
+        """For each array, by key, and for the arena (None): bytes from its start to the end of what calls may touch."""
         room: dict[Key | None, int] = {}
         for call in self.calls:
             for storage, extent in zip(call.placed.storages, call.section.extents, strict=True):

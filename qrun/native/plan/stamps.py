@@ -80,7 +80,7 @@ def times(stamps: Sequence[Stamp], item_of: Sequence[int], items: int) -> tuple[
 
 
 def helped(stamps: Sequence[Stamp], item_of: Sequence[int]) -> dict[int, list[tuple[int, int, int]]]:
-    """By item, the times in which helpers worked on it: the helper's number from 1, start (perf_counter_ns), ns."""
+    """When helpers worked on each item: (helper, counted from 1; start in perf_counter_ns; duration in ns), by item."""
     found: dict[int, list[tuple[int, int, int]]] = {}
     for stamp in stamps:
         if stamp.segment.item >= 0:

@@ -24,7 +24,9 @@ _FLOAT = np.dtype(np.float32)
 
 
 def tailed(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items; those that are made in the kernel of an earlier one are steps without outputs."""
+    """The items with tails joined to products: a task that the kernel of an earlier item also does becomes a step without
+    outputs. The list keeps its length.
+    """
     made = list(items)
     products = [number for number, item in enumerate(items) if _is_product(item)]
     uses = Counter([*wanted, *(key for item in items for key in item.inputs)])

@@ -131,7 +131,10 @@ def _slopes(upper: Floats, lower: Floats) -> Floats:
 
 
 def _tangents(upper: Floats, lower: Floats, slopes: Floats) -> tuple[Floats, Floats]:
-    """Of the room at these slopes: where the tangent meets the axis of no slope, and its rise."""
+    """Tangents to the room (how far the limits are apart) as a function of the slope, at each of `slopes`.
+
+    Gives the tangent's value at slope 0, and its rise.
+    """
     product = slopes[:, None] * CODES
     rows = np.arange(len(slopes))
     top, bottom = np.argmin(upper - product, axis=1), np.argmax(lower - product, axis=1)

@@ -98,7 +98,7 @@ def _centred(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any]) -> Centred:
 
 
 def _sums(w: np.ndarray[Any, Any]) -> Ints:
-    """By channel."""
+    """int64 [N]: the sum of each channel's weights, of int [N, taps, k]."""
     dtype = np.int32 if w[:1].size < _WIDE else np.int64
     return np.asarray(w.sum(axis=(1, 2), dtype=dtype), np.int64)
 

@@ -27,7 +27,7 @@ class Bounds:
 
     @classmethod
     def of(cls, kernels: Kernels, isa: Isa) -> Bounds | None:
-        """None for an instruction set that this machine does not have."""
+        """Bounds computed on this instruction set; None if this machine has another architecture."""
         return cls(kernels, isa) if isa.architecture == host_architecture() else None
 
     def __call__(self, inverse: Floats, halves: Floats, weights: Floats) -> Floats:
