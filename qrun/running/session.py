@@ -34,6 +34,8 @@ __all__ = ["NodeEvent", "RunResult", "Session", "TensorInfo"]
 
 PATIENCE_NS = 2 * 10**9
 """The longest first run that `measured` repeats."""
+PATIENCE_STEPS = 20_000
+"""The most steps that it makes a program of, which takes a tenth of a millisecond for each."""
 LATER_NS, LATER_RUNS = 30 * 10**6, 20
 """It runs no more when later runs have taken so long, or are so many, but at least two."""
 PLANS = 8
@@ -133,11 +135,13 @@ class Session:
     def measured(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult:
         """Run as `execute` does, then as a native program a few times, of which the fastest gives the result its times.
 
-        There is no program without native kernels, and none is made after a first run of more than two seconds.
+        There is no program without native kernels, and none is made after a first run of more than two seconds, or of more
+        than 20,000 steps.
         """
         first = self.execute(feeds, outputs)
         chosen = self._prepared(_names(outputs), True)
-        if chosen.programs is None or first.duration_ns > PATIENCE_NS:
+        patient = first.duration_ns <= PATIENCE_NS and len(chosen.plan.steps) <= PATIENCE_STEPS
+        if chosen.programs is None or not patient:
             return first
         values = check_feeds(self.model, feeds)
         compiled = chosen.programs.ready(chosen.plan, values)

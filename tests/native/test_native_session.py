@@ -188,6 +188,13 @@ def open_model() -> onnx.ModelProto:
     return model
 
 
+def test_a_model_of_too_many_nodes_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = qrun.Session(open_model(), backend="native", cache=OBJECTS)
+    assert session.measured({"i0": A}).runs > 1
+    monkeypatch.setattr("qrun.running.session.PATIENCE_STEPS", 0)
+    assert session.measured({"i0": A}).runs == 1
+
+
 def test_kernels_are_reused_and_bounded() -> None:
     session = qrun.Session(open_model(), backend="native", cache=OBJECTS)
     assert session.execute({"i0": A}).aside_ns > 0
