@@ -187,6 +187,12 @@ def test_a_class_name_stands_in_one_module() -> None:
     assert class_homes(two) == {"A": ["a", "b"]}
 
 
+def test_shapes_broadcast_up_to_64_axes() -> None:
+    """numpy's own function stops at 32, qrun.shapes does not."""
+    found = {name for name, source in modules().items() if re.search(r"np\.broadcast_shapes|np\.broadcast\(", source)}
+    assert found == set()
+
+
 def test_emitters_are_declared_where_they_are() -> None:
     """Each module of emit that declares emitters is found, and no kind is known that is declared nowhere."""
     declared = {

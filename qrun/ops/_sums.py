@@ -16,6 +16,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._float import narrow, product, widen
 from qrun.ops._rounding import DoubleDouble, Floats, odd, plus, two_product
+from qrun.shapes import broadcast_shapes
 
 UNIT = 2.0**-53
 _MARGIN = 1 + 2.0**-20
@@ -35,7 +36,7 @@ def rounded_products(
     """
     sums = product(a, b)
     left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
-    lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
     sums = sums.reshape(*lead, left.shape[-2], right.shape[-1])
     shape = (*lead, *((a.shape[-2],) if a.ndim > 1 else ()), *((b.shape[-1],) if b.ndim > 1 else ()))
     if dtype == np.float64:

@@ -13,6 +13,7 @@ from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatT
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
+from qrun.shapes import broadcast_shapes
 
 Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
@@ -43,7 +44,7 @@ class FloatMatmul(Planned):
     ) -> None:
         super().__init__()
         left, right = tuple(a) if len(a) > 1 else (1, *a), tuple(b) if len(b) > 1 else (*b, 1)
-        lead, k = np.broadcast_shapes(left[:-2], right[:-2]), left[-1]
+        lead, k = broadcast_shapes(left[:-2], right[:-2]), left[-1]
         if not k:
             raise Declined("sums of nothing")
         self.engine, self.exact = engine, exact
