@@ -29,6 +29,7 @@ CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ((1, 150, 7), (150, 9, 2), {"strides": (3,), "output_padding": (2,)}),
     ((1, 2, 3, 2), (2, 2, 3, 3), {"strides": (2, 2), "output_shape": (9, 8)}),
     ((1, 2, 5, 4), (2, 2, 3, 3), {"strides": (2, 1), "auto_pad": "SAME_UPPER"}),
+    ((1, 2, 1, 4), (2, 2, 1, 3), {"pads": (0, 3, 0, 3)}),
 )
 
 

@@ -94,9 +94,9 @@ class FloatConv(Planned):
 
     def _ordered(self, w: Array) -> Array:
         """The weights in the order in which they are read: group, tap, input, output."""
-        group = self.geometry.group
-        ordered: Array = w.reshape(group, len(w) // group, w.shape[1], -1).transpose(0, 3, 2, 1)
-        return np.ascontiguousarray(ordered.reshape(group, -1).T if self.geometry.depthwise else ordered)
+        group, taps = self.geometry.group, size(w.shape[2:])
+        ordered: Array = w.reshape(group, len(w) // group, w.shape[1], taps).transpose(0, 3, 2, 1)
+        return np.ascontiguousarray(ordered.reshape(group, taps).T if self.geometry.depthwise else ordered)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
