@@ -124,6 +124,12 @@ class Budget:
             self._limit = self.live + self._limit()
         return self._limit
 
+    def aside(self) -> Budget:
+        """Another account that stands as this one does, for what is only tried."""
+        made = Budget(self.limit)
+        made.live = self.live
+        return made
+
     def look_ahead(self, look: Callable[[int], None]) -> None:
         """Call `look` with the limit, once, when the account first passes LARGE: it may raise MemoryLimitError for what
         the run will need later."""

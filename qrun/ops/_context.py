@@ -17,6 +17,7 @@ from qrun.ir.types import shape_text
 from qrun.memory import Budget
 
 Arith = Literal["exact", "ort", "onnx-ref"]
+Claim = tuple[tuple[int, ...], int, str]
 
 
 @frozen
@@ -45,6 +46,7 @@ class Context:
     version:   the operator's schema version on this node.
     outputs:   how many outputs the node names; `wants` tells whether one is used.
     observing: False while profiling: observations cost time.
+    claims:    what is claimed, in order, if it is to be known: shape, bytes an element, what for.
     """
 
     arith: Arith = "exact"
@@ -54,6 +56,7 @@ class Context:
     observing: bool = True
     budget: Budget = field(default_factory=Budget)
     observations: list[Observation] = field(default_factory=list)
+    claims: list[Claim] | None = None
 
     def wants(self, place: int) -> bool:
         return place < len(self.wanted) and self.wanted[place]
@@ -61,6 +64,8 @@ class Context:
     def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
         """Call before making a tensor that the inputs' sizes do not bound. Raises MemoryLimitError."""
         self.budget.claim(shape, itemsize, what)
+        if self.claims is not None:
+            self.claims.append((tuple(int(n) for n in shape), itemsize, what))
 
     def observe(
         self, kind: str, param: str, count: int, total: int, first: Sequence[int] = (), detail: str = ""

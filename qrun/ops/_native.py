@@ -197,48 +197,18 @@ def planned_conv(
     **options: Any,
 ) -> Conv:
     """A checked convolution as the engine plans it."""
-    from qrun.native.kernels.conv import merged_groups
+    from qrun.native.kernels.conv import Conv, planning_bytes
 
     group, channels = int(site.attributes["group"]), w.shape[0]
-    depthwise = w.shape[0] == group and w.shape[1] == 1
-    if group > _GROUPS and not depthwise:
+    if group > _GROUPS and not (channels == group and w.shape[1] == 1):
         raise declined(f"more than {_GROUPS} groups")
-    spread = (
-        1 if depthwise or not w.size else merged_groups(group, channels // group, w.shape[1], site.engine.isa.lanes)
-    )
-    rows, taps = int(np.prod(win.out, dtype=np.int64)), int(np.prod(win.kernel, dtype=np.int64))
-    sections = 1 if depthwise else group // spread
-    site.afford(rows * taps * (32 + 4 * sections) + w.size * 16 * spread + channels * 8192)
-    conv = _conv(site, x.shape, w, zeros, bias, target, x.dtype, group=group, strides=win.strides,
-                 dilations=win.dilations, pads=(*win.begin, *win.end), **options)  # fmt: skip
+    site.afford(planning_bytes(w.shape, group, int(np.prod(win.out, dtype=np.int64)), site.engine.isa.lanes))
+    x_zero = np.zeros((), x.dtype) if zeros[0] is None else zeros[0]
+    conv = Conv(site.engine, x.shape, w, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target,
+                group=group, strides=win.strides, dilations=win.dilations, pads=(*win.begin, *win.end), **options)  # fmt: skip
     if conv.y_shape != (x.shape[0], channels, *win.out):
         raise declined("its output shape is an unusual one")
     return conv
-
-
-def _conv(
-    site: LoweringContext,
-    shape: tuple[int, ...],
-    w: Array,
-    zeros: tuple[Array | None, Array | None],
-    bias: Array | None,
-    target: Target | None,
-    dtype: np.dtype[Any],
-    **geometry: Any,
-) -> Conv:
-    from qrun.native.kernels.conv import Conv
-
-    x_zero = np.zeros((), dtype) if zeros[0] is None else zeros[0]
-    return Conv(
-        site.engine,
-        shape,
-        w,
-        x_zero_point=x_zero,
-        w_zero_point=zeros[1],
-        bias=bias,
-        target=target,
-        **geometry,
-    )
 
 
 def gemm_kernel(

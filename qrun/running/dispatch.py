@@ -17,6 +17,7 @@ from qrun.errors import CallError, UnsupportedError
 from qrun.ir import Array, Model, Node
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
+from qrun.ops._context import Claim
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.running.derived import SMALL, TensorLike, derived_tensors
 from qrun.running.plan import Step
@@ -33,7 +34,6 @@ How = Literal["", "constant", "value"]
 """Whether an input of a node is the same in each run; ``value``: it follows from shapes, so that kernels are kept for
 each of its values."""
 Fixed = tuple[How, ...]
-Claim = tuple[tuple[int, ...], int, str]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -47,21 +47,6 @@ class KernelBinding:
     why: str
     claims: tuple[Claim, ...] = ()
     observations: tuple[Observation, ...] = ()
-
-
-class _Recorded(Budget):
-    """A budget as another one stands now, which remembers what is claimed."""
-
-    __slots__ = ("claims",)
-
-    def __init__(self, budget: Budget) -> None:
-        super().__init__(budget.limit)
-        self.live = budget.live
-        self.claims: list[Claim] = []
-
-    def claim(self, shape: Sequence[int], itemsize: int = 1, what: str = "output") -> None:
-        super().claim(shape, itemsize, what)
-        self.claims.append((tuple(int(n) for n in shape), itemsize, what))
 
 
 class NativeKernels:
@@ -146,9 +131,8 @@ class NativeKernels:
             return KernelBinding(None, self.literal.get(step.node.index, "no native kernel"))
         missing = len(definition.inputs) - len(args)
         names = tuple(p.name for p in definition.inputs)
-        recorded = _Recorded(budget)
         wanted = tuple(bool(name) for name in step.node.outputs)
-        ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=recorded)
+        ctx = Context(self.arith, step.node.version, len(wanted), wanted, budget=budget.aside(), claims=[])
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
         attributes = _attributes(step)
         site = LoweringContext(self.engine, inputs, fixed, names, attributes, ctx,
@@ -157,7 +141,7 @@ class NativeKernels:
             kernel = definition.lowering(site)
         except Declined as reason:
             return KernelBinding(None, str(reason))
-        return KernelBinding(kernel, "", tuple(recorded.claims), tuple(ctx.observations))
+        return KernelBinding(kernel, "", tuple(ctx.claims or ()), tuple(ctx.observations))
 
     def _kept_for(self, node: Node) -> Memo:
         """What kernels of the node share that have the same constants, those among them that follow from shapes."""

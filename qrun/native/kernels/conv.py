@@ -220,6 +220,18 @@ class ChannelsLast(Operation):
         return self.conv.sections(strides)
 
 
+def planning_bytes(shape: Sequence[int], group: int, pixels: int, lanes: int) -> int:
+    """What planning a convolution may take: offsets of what is read, weights while they are packed, constants.
+
+    shape: of the weights [M, C/group, kernel...]. pixels: of an output image. lanes: of a vector.
+    """
+    outputs, inputs, *kernel = shape
+    depthwise = outputs == group and inputs == 1
+    count = 1 if depthwise or not size(shape) else merged_groups(group, outputs // group, inputs, lanes)
+    products = 1 if depthwise else group // count
+    return pixels * size(kernel) * (32 + 4 * products) + size(shape) * 16 * count + outputs * 8192
+
+
 def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
     """How many neighbouring groups to compute as one product, the weights between them zero, to fill vectors."""
 
