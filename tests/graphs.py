@@ -95,13 +95,23 @@ def real(seed: int) -> bool:
     return seed % 4 == 2
 
 
+def coupled(seed: int) -> bool:
+    """Whether the graph of this seed may have products of two tensors, and many dynamically quantized layers."""
+    return seed % 7 == 1
+
+
 def random_graph(seed: int) -> onnx.ModelProto:
     """3 to 12 quantized operators after the quantization of a float input."""
-    from helpers import graphs_empty
+    from helpers import graphs_empty, graphs_products
 
     rng = np.random.default_rng(seed)
     graph = Graph(rng)
-    kinds = (*KINDS, *(graphs_empty.KINDS if empty(seed) else ()), *((products,) * 8 if real(seed) else ()))
+    kinds: tuple[Any, ...] = (
+        *KINDS,
+        *(graphs_empty.KINDS if empty(seed) else ()),
+        *((products,) * 8 if real(seed) else ()),
+    )
+    kinds += graphs_products.KINDS if coupled(seed) else ()
     shape = (
         int(rng.choice([1, 1, 2])),
         int(rng.choice([1, 3, 4, 7, 16, 24])),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from graphs import compare
+from graphs import compare, coupled
 from helpers.native import ISAS, OBJECTS, SETS, emulating
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")]
@@ -23,6 +23,14 @@ def test_graphs_that_once_failed(seed: int) -> None:
     """Rows with gaps where an operation cannot have them, and rows of a concatenation along the last axis; a convolution
     without output channels, and products of no elements with several matrices."""
     compare(seed, cache=OBJECTS)
+
+
+@pytest.mark.parametrize("first", range(1002, 1500, 84))
+def test_products_of_tensors_and_dynamic_layers(first: int) -> None:
+    """Seeds whose graphs are full of them."""
+    for seed in range(first, first + 84, 7):
+        assert coupled(seed)
+        compare(seed, cache=OBJECTS)
 
 
 @emulating
