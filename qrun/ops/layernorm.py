@@ -15,6 +15,7 @@ from qrun.ops._context import Context, refuse
 from qrun.ops._float import State, axes_in, axis_in, narrow, single, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import FLOAT, standardize_kernel
+from qrun.ops._normalized import settled
 from qrun.ops._op import op
 
 _STASH: dict[int, Any] = {1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16}
@@ -72,7 +73,8 @@ def layer_normalization(
     """Y = (X - Mean) * InvStdDev * Scale + B, Mean and InvStdDev = 1 / sqrt(var + epsilon) over all axes from `axis` on.
 
     X of rank 1 or more; Scale and B broadcast to X. Mean and InvStdDev have 1 in place of those axes, and stash_type.
-    In float64 and rounded once, which is at least as precise as every stash_type; float64 stays float64.
+    float32 is the real value of Y, rounded once; other types are computed in float64 and rounded once, which is at least as
+    precise as every stash_type; float64 stays float64.
     Raises OperatorError for an axis outside [-r, r-1], for shapes that do not broadcast to X, and for a stash_type
     that is not floating point.
     Source: ONNX operators, LayerNormalization-17.
@@ -82,8 +84,12 @@ def layer_normalization(
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
     weights = [_fitting(p, X, name) for name, p in (("Scale", Scale), ("B", B)) if p is not None]
     ctx.claim(X.shape, 16)
-    y, mean, inverse = _standardized(np.asarray(X, order="C"), axes, epsilon)
-    return _affine(y, weights, X.dtype), narrow(mean, kind), narrow(inverse, kind)
+    x = np.asarray(X, order="C")
+    y, mean, inverse = _standardized(x, axes, epsilon)
+    made = (
+        _rounded_once(x, y, mean, inverse, weights, axes, epsilon) if X.dtype == FLOAT else _affine(y, weights, X.dtype)
+    )
+    return made, narrow(mean, kind), narrow(inverse, kind)
 
 
 @layer_normalization.native
@@ -171,6 +177,23 @@ def _standardized(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array,
         inverse = 1.0 / np.sqrt(_mean(np.square(y), axes) + single(epsilon))
         y *= inverse
     return y, mean, inverse
+
+
+def _rounded_once(
+    x: Array, y: Array, mean: Array, inverse: Array, weights: Sequence[Array], axes: Sequence[int], epsilon: float
+) -> Array:
+    """y * weights[0] + weights[1] as a real number, rounded to float32; y is overwritten."""
+    count = math.prod(x.shape[axis] for axis in axes)
+    rows = -1 if count else 0
+    with np.errstate(all="ignore"):
+        for weight, apply in zip(weights, (np.multiply, np.add), strict=False):
+            apply(y, weight, out=y)
+    scale, *bias = (np.broadcast_to(weight, x.shape).reshape(rows, count) for weight in weights)
+    states = mean.reshape(-1, 1), inverse.reshape(-1, 1)
+    made = settled(
+        x.reshape(rows, count), y.reshape(rows, count), states, scale, bias[0] if bias else None, single(epsilon)
+    )
+    return made.reshape(x.shape)
 
 
 def _mean(x: Array, axes: Sequence[int]) -> Array:

@@ -9,7 +9,16 @@ from operator import add
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.numbers import RecheckEmitter, differ, exp, rounds_apart
+from qrun.native.emit.numbers import (
+    RecheckEmitter,
+    differ,
+    divided,
+    exp,
+    product_error,
+    rounded_to_odd,
+    rounds_apart,
+    two_sum,
+)
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import Value
 
@@ -22,9 +31,11 @@ chunk        rows of a tile; length: elements of a row
 scale, bias  float64 [length]; slack: the reach of a result that is due to its bias alone
 recheck       makes rows, of their elements, where float64 does not decide how a result rounds
 numbers      float64: the reach of a result relative to its size, or of a mean relative to that of all sizes; then for
-             ``standardize`` its reach relative to the scale, epsilon, and the length
+             ``standardize`` its reach relative to the scale, epsilon, the length, and the reach of pairs of float64
 """
-REACH, SCALE_REACH, EPSILON, LENGTH = range(0, 32, 8)
+REACH, SCALE_REACH, EPSILON, LENGTH, PAIR_REACH = range(0, 40, 8)
+_SURE = 2.0**-55
+"""A pair whose reach is at most so much of it lies less than one unit of its first number from that."""
 
 
 Term = Callable[[int, Value], Value]
@@ -54,8 +65,12 @@ class _Rows(KernelEmitter):
         with w.part(tile, a.chunk, a.rows) as row:
             x, y = a.x + row * a.length * 4, a.y + row * self.made * 4
             with w.when(self._row(x, y)):
-                self.doubts.add(x, y)
+                self._doubted(x, y)
         self.doubts.end()
+
+    def _doubted(self, x: Value, y: Value) -> None:
+        """Make a row again that float64 leaves in doubt."""
+        self.doubts.add(x, y)
 
     def _row(self, x: Value, y: Value) -> Value:
         """Make the row at x, into y. Returns an i1: whether float64 leaves some result in doubt."""
@@ -87,13 +102,17 @@ class _Rows(KernelEmitter):
 
     def _stored(self, y: Value, result: Result) -> Value:
         """Store all results of a row. Returns an i1: whether some are in doubt."""
-        w = self.w
 
         def made(n: int, index: Value) -> Value:
             low, high = (end.single() for end in result(n, index))
             (y + index * 4).store(low, 4)
             return differ(low, high)
 
+        return self._some(made)
+
+    def _some(self, made: Term) -> Value:
+        """Whether one of the i1 is true that are made for the elements of a row: an i1."""
+        w = self.w
         with w.loop(0, self.whole, self.n, [w.zero(f"<{self.n} x i1>")]) as turn:
             turn.next(turn.carried[0] | made(self.n, turn.index))
         some = turn.carried[0].any().splat(1)
@@ -136,6 +155,75 @@ class LayerNormEmitter(_Rows):
             return value - reach, value + reach
 
         return self._stored(y, result)
+
+    def _doubted(self, x: Value, y: Value) -> None:
+        """In pairs of float64, the second one what the first one lacks; rows that they leave in doubt are listed.
+
+        The steps are those above; divisions and the root are corrected by what they leave.
+        """
+        w = self.w
+        length, none = self._number(LENGTH), w.value("double", "0.0")
+        mean, mean_low = divided(
+            *self._long_sum(lambda n, at: (self._loaded(n, x, at), w.zero(f"<{n} x double>"))), length
+        )
+
+        def apart(n: int, index: Value) -> tuple[Value, Value]:
+            high, low = two_sum(self._loaded(n, x, index), -mean.splat(n))
+            return two_sum(high, low - mean_low.splat(n))
+
+        def squared(n: int, index: Value) -> tuple[Value, Value]:
+            high, low = apart(n, index)
+            square = high * high
+            return square, product_error(high, high, square) + (high + high) * low
+
+        variance, variance_low = divided(*self._long_sum(squared), length)
+        raised, lost = two_sum(variance, self._number(EPSILON))
+        root = raised.sqrt()
+        square = root * root
+        rest = raised - square - product_error(root, root, square) + (lost + variance_low)
+        root_low = root.test("ogt", none).select(rest / (root + root), none)
+        of_scale = abs(mean) / root + 1.0
+        reach = self._number(PAIR_REACH)
+
+        def made(n: int, index: Value) -> Value:
+            kind, place = f"<{n} x double>", index * 8
+            scale, bias = ((start + place).load(kind, 8) for start in (self.a.scale, self.a.bias))
+            high, low = apart(n, index)
+            product = high * scale
+            error = product_error(high, scale, product) + low * scale
+            quotient, quotient_low = divided(product, error, root.splat(n), root_low.splat(n))
+            top, lost = two_sum(quotient, bias)
+            top, low = two_sum(top, lost + quotient_low)
+            far = (abs(scale) * of_scale.splat(n) + abs(quotient) + abs(bias)) * reach.splat(n)
+            single = rounded_to_odd(top, low).single()
+            (y + index * 4).store(single, 4)
+            unsure = far.test("ugt", abs(top) * _SURE)
+            return unsure | rounds_apart(*(rounded_to_odd(top, end) for end in (low - far, low + far)))
+
+        with w.when(self._some(made)):
+            self.doubts.add(x, y)
+
+    def _long_sum(self, term: Callable[[int, Value], tuple[Value, Value]]) -> tuple[Value, Value]:
+        """The sum of pairs as a pair: in each lane, then of lanes, then of the rest."""
+        w = self.w
+
+        def added(total: Value, low: Value, more: Value, more_low: Value) -> tuple[Value, Value]:
+            total, lost = two_sum(total, more)
+            return total, low + (lost + more_low)
+
+        with w.loop(0, self.whole, self.n, [w.zero(f"<{self.n} x double>")] * 2) as turn:
+            total, low = turn.carried
+            turn.next(*added(total, low, *term(self.n, turn.index)))
+        total, low = (value.extract(0) for value in turn.carried)
+        for lane in range(1, self.n):
+            more, more_low = (value.extract(lane) for value in turn.carried)
+            total, low = added(total, low, more, more_low)
+        with w.loop(self.whole, self.a.length, 1, [total, low]) as rest:
+            more, more_low = (value.extract(0) for value in term(1, rest.index))
+            total, low = rest.carried
+            rest.next(*added(total, low, more, more_low))
+        total, low = rest.carried
+        return two_sum(total, low)
 
 
 @emitter("shares")
@@ -191,59 +279,3 @@ class MeanEmitter(_Rows):
         y.store(single, 4)
         reach = sizes / count * self._number(REACH).splat(1)
         return rounds_apart(mean - reach, mean + reach).any()
-
-
-NAMES = (
-    "x*", "y*", "x_row", "y_row", "rows", "chunk", "channels", "last", "before", "after", "taps", "tiles", "factor*",
-    "bias*",
-)  # fmt: skip
-"""One 8-byte word each.
-
-chunk             rows of a tile
-channels, last    of a row, and where its last block starts: it overlaps
-before, after     channels summed on either side; taps: before + 1 + after
-factor, bias      float64: of the sum of squares, and what is added to it
-"""
-
-
-@emitter("lrn")
-class LrnEmitter(KernelEmitter):
-    """`rows` channels at once. The squares of a row lie in the thread's memory, zeros on either side."""
-
-    names = NAMES
-    own_memory = True
-
-    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        super().__init__(spec, isa)
-        self.n, self.kind = spec.rows, f"<{spec.rows} x double>"
-        self.factor, self.bias = (start.load("double", 8).splat(self.n) for start in (self.a.factor, self.a.bias))
-        self.squares = self.scratch + self.a.before * 8
-
-    def tile(self, tile: Value) -> None:
-        w, a, squares = self.w, self.a, self.squares
-        for start, count in ((self.scratch, a.before), (squares + a.channels * 8, a.after)):
-            with w.loop(0, count, 1) as at:
-                (start + at.index * 8).store(w.value("double", "0.0"), 8)
-        with w.part(tile, a.chunk, a.rows) as row:
-            x, y = a.x + row * a.x_row, a.y + row * a.y_row
-            with w.loop(0, a.channels, self.n) as at:
-                channel = at.index.least(a.last)
-                value = self._numbers(x, channel)
-                square = value * value
-                (squares + channel * 8).store(square, 8)
-            with w.loop(0, a.channels, self.n) as at:
-                self._divide(x, y, at.index.least(a.last))
-
-    def _numbers(self, x: Value, channel: Value) -> Value:
-        return (x + channel * 4).load(f"<{self.n} x float>", 4).double()
-
-    def _divide(self, x: Value, y: Value, channel: Value) -> None:
-        """x / (bias + factor * sum)**0.75, the power as a root times the root's root."""
-        start = self.scratch + channel * 8
-        with self.w.loop(1, self.a.taps, 1, [start.load(self.kind, 8)]) as tap:
-            square = (start + tap.index * 8).load(self.kind, 8)
-            tap.next(tap.carried[0] + square)
-        root = (self.bias + self.factor * tap.carried[0]).sqrt()
-        power = root * root.sqrt()
-        result = (self._numbers(x, channel) / power).single()
-        (y + channel * 4).store(result, 4)

@@ -74,13 +74,21 @@ def rounded_once(n: Value, factor: Value, rest: Value, product: Value, total: Va
     top, low = two_sum(total, middle)
     top = middle.test("oeq", ZERO).select(total, top)
     low = low.test("une", ZERO).select(low, least)
+    moved = rounded_to_odd(top, low)
+    return abs(total).test("olt", math.inf).select(moved, total).single().bitcast("i32")
+
+
+def rounded_to_odd(top: Value, low: Value) -> Value:
+    """top + low as a number of 53 bits whose last one is set if it is not exact; low is at most half of top's last bit.
+
+    Rounded to 24 bits that gives what the exact sum gives.
+    """
     whole = top.bitcast("i64")
     odd = (whole & 1).test("ne", ZERO)
     inward = low.test("ogt", ZERO) ^ top.test("ogt", ZERO)
     step = inward.select(whole.like(-1), whole.like(1))
     stays = odd | low.test("oeq", ZERO)
-    moved = (whole + stays.select(ZERO, step)).bitcast("double")
-    return abs(total).test("olt", math.inf).select(moved, total).single().bitcast("i32")
+    return (whole + stays.select(ZERO, step)).bitcast("double")
 
 
 def two_sum(a: Value, b: Value, total: Value | None = None) -> tuple[Value, Value]:
@@ -89,6 +97,15 @@ def two_sum(a: Value, b: Value, total: Value | None = None) -> tuple[Value, Valu
     t = total - a
     back = a - (total - t)
     return total, back + (b - t)
+
+
+def divided(high: Value, low: Value, by: Value, by_low: Value | None = None) -> tuple[Value, Value]:
+    """(high + low) / (by + by_low) as such a pair, to about 2**-100 of it: a quotient, and that of what it leaves."""
+    quotient = high / by
+    product = quotient * by
+    rest = high - product - product_error(quotient, by, product) + low
+    rest = rest if by_low is None else rest - quotient * by_low
+    return two_sum(quotient, rest / by)
 
 
 def product_error(a: Value, b: Value, product: Value) -> Value:

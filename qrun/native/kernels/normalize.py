@@ -88,7 +88,8 @@ class LayerNorm(_Rows):
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         of_size, of_scale = ((2 * self.additions + more) * _UNIT for more in (64, 0))
-        numbers = np.array([of_size, of_scale, self._epsilon, self.length])
+        of_pairs = 4 * ((self.additions + 64) * _UNIT) ** 2
+        numbers = np.array([of_size, of_scale, self._epsilon, self.length, of_pairs])
         scale, bias = (values.astype(np.float64) for values in self._affine)
         return numbers, dict(
             zip(("scale*", "bias*", "slack*"), map(packed, (scale, bias, abs(bias) * of_size)), strict=True)
