@@ -58,7 +58,7 @@ def dynamic_layer(g: Graph, qdq: bool) -> None:
         return
     names = _codes(g, g.real(v))
     kind = np.int8 if rng.random() < 0.6 else np.uint8
-    if len(v.shape) == 4 and rng.random() < 0.7:
+    if len(v.shape) == 4 and all(v.shape[2:]) and rng.random() < 0.7:
         sums, shape = _convolution(g, v, names, kind)
     elif rng.random() < 0.5:
         k, n = v.shape[-1], int(rng.choice([1, 7, 16, 33]))
