@@ -1,15 +1,14 @@
 """Damaged and unusual models end with an error of qrun's own, or are answered: no traceback, no crash, by any command.
 
-``python tests/mutator.py`` does more, and watches time and memory.
+``cd tests; python -m helpers.mutator`` does more, and watches time and memory.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import mutator
 import pytest
-from helpers import mutator_models
+from helpers import mutator, mutator_models
 
 from qrun.cli import main
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.cli import call, deep_model, make_model, process, save, value
-from mutator import answers, command, mutants
+from helpers.mutator import answers, command, mutants
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun.running.machine

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from graphs import MS, PROTO, F, Graph, Value
 from onnx import TensorProto, helper
+
+from helpers.graphs import MS, PROTO, F, Graph, Value
 
 Array = np.ndarray[Any, Any]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from graphs import F, Graph, Value
 from onnx import TensorProto, helper
+
+from helpers.graphs import F, Graph, Value
 
 _MOST = 64
 

@@ -1,12 +1,12 @@
 """Random networks on the native backend: every tensor equals the reference backend's, fused and as written.
 
-``python tests/graphs.py 2000 0`` runs as many as one likes.
+``cd tests; python -m helpers.graphs 2000 0`` runs as many as one likes.
 """
 
 from __future__ import annotations
 
 import pytest
-from graphs import compare, coupled
+from helpers.graphs import compare, coupled
 from helpers.native import ISAS, OBJECTS, SETS, emulating
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")]

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import graphs
 import numpy as np
 import pytest
+from helpers import graphs
 from helpers.emulation import emulated_sets, emulation
 from helpers.native import ISAS, Array
 from onnx import ModelProto, TensorProto, helper, numpy_helper

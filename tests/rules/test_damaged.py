@@ -6,7 +6,7 @@ import io
 import random
 
 import onnx.parser
-from mutator import fields
+from helpers.mutator import fields
 
 import qrun
 from qrun.checking.rules import RULES, check

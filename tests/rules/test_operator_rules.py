@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from graphs import random_graph
+from helpers.graphs import random_graph
 from helpers.support import MS, node_model, run_ort
 from onnx import helper, numpy_helper
 

@@ -1,6 +1,6 @@
 """Random networks of quantized nodes, in QOperator and QDQ form mixed. Deterministic for a seed.
 
-``python tests/graphs.py ROUNDS [SEED [ISA]]`` runs each on the native backend and compares every tensor with the
+``cd tests; python -m helpers.graphs ROUNDS [SEED [ISA]]`` runs each on the native backend and compares every tensor with the
 reference backend, node by node and as a program, with one and two threads. An x86 instruction set that this CPU lacks is
 emulated, if it has AVX2. Memory that nobody has written to holds poison. Two in five graphs have axes without elements
 and stacks of matrices (graphs_empty.py): those of the seeds that ``empty`` says.

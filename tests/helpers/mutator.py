@@ -2,7 +2,7 @@
 names of a million characters or a million times over, ranks to 64, nodes without inputs or outputs, axes without
 elements (mutator_models.py). Deterministic for a seed.
 
-``python tests/mutator.py ROUNDS [SEED]`` gives each to one of the commands in turn and reports what it answered.
+``cd tests; python -m helpers.mutator ROUNDS [SEED]`` gives each to one of the commands in turn and reports what it answered.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError, Message
-from graphs import empty, random_graph
-from helpers import mutator_models
 
-MODELS = Path(__file__).resolve().parent.parent / "models"
+from helpers import mutator_models
+from helpers.graphs import empty, random_graph
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
 NUMBERS = [0, 1, -1, 2, 3, 7, 64, 255, 256, 65537, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)]
 COMMANDS = (
     ["run", "MODEL"],
