@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.float32 import F, function, numbers
 from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
-from helpers.placed import chains, run_placed, same_everywhere
+from helpers.placed import chains, programs, run_placed, same_everywhere
 from helpers.support import assert_equal
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -17,8 +17,10 @@ import qrun
 from qrun.native.emit.expression import FunctionStep
 from qrun.native.errors import Undecided
 from qrun.native.kernels.elementwise import Elementwise, Expression
+from qrun.native.kernels.normalize import LayerNorm
 from qrun.native.machine.call import Recheck
 from qrun.native.machine.operation import Operand
+from qrun.ops.layernorm import layer_normalization
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 Node = tuple[str, list[str], str]
@@ -246,3 +248,93 @@ def test_one_session_with_other_shapes_in_each_run() -> None:
 def test_an_elementwise_operation_is_an_expression_of_one_step() -> None:
     operation = Elementwise(engine("generic"), "clip", [Operand((4,), np.dtype(F))], (-1, 1))
     assert (operation.steps, operation.constants) == ((FunctionStep("clip", (0,)),), (-1, 1))
+
+
+def row_model(rows: str, chain: list[Node], shapes: dict[str, Sequence[Any]], constants: dict[str, Any]) -> ModelProto:
+    """A chain that makes v, and an operation on its rows."""
+    model = network(chain, shapes, constants)
+    inputs = ["v", "scale", "bias"] if rows == "LayerNormalization" else ["v"]
+    more: dict[str, Any] = {"axes": [-1]} if rows == "ReduceMean" else {"axis": -1}
+    made = helper.make_node(rows, inputs, ["y"], **more)
+    model.graph.node.append(made)
+    if rows == "ReduceMean":
+        del model.opset_import[:]
+        model.opset_import.append(helper.make_opsetid("", 17))
+    return model
+
+
+@pytest.mark.parametrize("rows", ["LayerNormalization", "Softmax", "ReduceMean"])
+@every_isa
+def test_rows_are_made_where_they_are_read(isa: str, rows: str) -> None:
+    rng = np.random.default_rng(37)
+    chain: list[Node] = [("Mul", ["x", "factor"], "a"), ("Add", ["a", "z"], "b"), ("Add", ["shift", "b"], "v")]
+    for shape, other in (
+        ((2, 3, 40), (2, 3, 40)), ((2, 3, 4, 37), (2, 1, 1, 37)), ((2, 3, 4, 37), (1, 1, 4, 37)), ((5, 16), (5, 1)),
+        ((2, 3, 4, 33), (3, 4, 1)), ((3, 100), ()), ((40,), (40,)), ((2, 3, 3, 20), (2, 1, 3, 1)),
+    ):  # fmt: skip
+        feeds = {
+            "x": numbers(rng, int(np.prod(shape))).reshape(shape),
+            "z": numbers(rng, int(np.prod(other))).reshape(other),
+        }
+        constants = {
+            "factor": F(0.125),
+            **{n: rng.normal(0, 1, shape[-1]).astype(F) for n in ("shift", "scale", "bias")},
+        }
+        model = row_model(rows, chain, {name: array.shape for name, array in feeds.items()}, constants)
+        session = run(model, feeds, isa=isa, threads=1 + len(shape) % 2)
+        assert chains(session) == []
+        (program,) = programs(session)
+        assert len(program.calls) == 1, (shape, other)
+
+
+def test_rows_that_are_not_made_where_they_are_read() -> None:
+    """Of functions in doubt, of short rows, of operands that change within a row, of axes that are too many."""
+    rng = np.random.default_rng(38)
+    cases: list[tuple[tuple[int, ...], tuple[int, ...], str]] = [
+        ((3, 40), (3, 40), "Tanh"), ((9, 3), (9, 3), "Neg"), ((2, 3, 2, 3, 20), (2, 1, 2, 1, 20), "Neg"),
+    ]  # fmt: skip
+    for shape, other, function_of in cases:
+        feeds = {
+            "x": numbers(rng, int(np.prod(shape))).reshape(shape),
+            "z": numbers(rng, int(np.prod(other))).reshape(other),
+        }
+        chain: list[Node] = [(function_of, ["x"], "a"), ("Add", ["a", "z"], "v")]
+        model = row_model("Softmax", chain, {name: array.shape for name, array in feeds.items()}, {})
+        (program,) = programs(run(model, feeds))
+        assert len(program.calls) > 1
+
+
+@every_isa
+def test_rows_that_are_made_stay_within_their_memory(isa: str) -> None:
+    """Those that are all equal are made by the reference, from the thread's memory."""
+    rng = np.random.default_rng(39)
+    for shape, other in (((7, 40), (7, 1)), ((2, 5, 21), (2, 1, 1)), ((1, 16), ()), ((300, 60), (300, 1))):
+        asked: list[Array] = []
+        scale = rng.normal(0, 1, shape[-1]).astype(F)
+
+        def reference(x: Array, scale: Array = scale, asked: list[Array] = asked) -> Array:
+            asked.append(x.copy())
+            return np.asarray(layer_normalization(x, scale)[0])
+
+        operands = [Operand(s, np.dtype(F)) for s in (shape, other, shape)]
+        source = Expression(engine(isa), operands, "ff", [FunctionStep("mul", (0, 1))])
+        operation = LayerNorm(engine(isa), shape, scale, None, float(F(1e-5)), reference).reading(source)
+        assert operation is not None
+        x, z = (rng.normal(0, 1, s).astype(F) for s in (shape, other))
+        x.reshape(-1, shape[-1])[::3] = 3
+        for at_end in (True, False):
+            got = run_placed(engine(isa), operation, [x, np.asarray(z)], (0, 0, 0), at_end)
+            assert_equal(got, layer_normalization(x * z, scale)[0], f"{shape}")
+        assert sum(map(len, asked)) == 2 * -(-(x.size // shape[-1]) // 3)
+
+
+@pytest.mark.parametrize("first", range(100, 140, 20))
+def test_random_chains_before_rows(first: int) -> None:
+    for seed in range(first, first + 20):
+        rng = np.random.default_rng(seed)
+        model, feeds = random_chain(rng)
+        end = model.graph.output[0].name
+        model.graph.node.append(helper.make_node("Softmax", [end], ["rows"], axis=-1))
+        model.graph.output[0].name = "rows"
+        with np.errstate(all="ignore"):
+            same_everywhere(model, feeds, threads=1 + seed % 2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qrun.native.emit.expression import CONSTANTS, KINDS, FunctionStep, kind_of_result, operand_names
-from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, SINGLE, FunctionCall, reach
+from qrun.native.emit.expression import FunctionStep, operand_names
+from qrun.native.emit.functions import CLOSE, StepsEmitter, reach
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
 from qrun.native.emit.numbers import RecheckEmitter, differ
@@ -33,52 +33,36 @@ class ElementwiseEmitter(StridedEmitter):
     own_memory = True
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.steps = [FunctionStep.read(text) for text in spec.form.split(" ")]
-        self.read = len(spec.operands)
-        self.operands = operand_names(self.read)
-        close = [number for number, step in enumerate(self.steps, self.read) if step.function in CLOSE]
-        pointers = (f"{name}*" for name in self.operands)
-        self.names = (*pointers, *_OWN, *(f"recheck{n}*" for n in range(len(close))))
+        self.operands = operand_names(len(spec.operands))
+        functions = [FunctionStep.read(text).function for text in spec.form.split(" ")]
+        close = sum(function in CLOSE for function in functions)
+        self.names = (*(f"{name}*" for name in self.operands), *_OWN, *(f"recheck{n}*" for n in range(close)))
         super().__init__(spec, isa)
-        self.last = self.read + len(self.steps) - 1
-        self.passes = dict.fromkeys([*close, self.last])
-        self.kinds = list(spec.operands.lower())
-        self.calls: dict[int, FunctionCall] = {}
-        constants = self.a.constants
-        for number, step in enumerate(self.steps, self.read):
-            kind, count = self.kinds[step.values[-1]], CONSTANTS.get(step.function, 0)
-            vectors = [(constants + 4 * n).load("float", 4).splat(spec.rows) for n in range(count)]
-            constants = constants + 4 * count
-            self.calls[number] = FunctionCall(spec.rows, kind, vectors)
-            self.kinds.append(kind_of_result(step.function, kind))
+        self.steps = StepsEmitter(spec.form, spec.operands, spec.rows, self.a.constants)
+        self.last, close_ones = self.steps.last, self.steps.close
+        self.passes = dict.fromkeys([*close_ones, self.last])
         room = (self.a.chunk + 2 * spec.rows) * 4
         self.doubts: dict[int, RecheckEmitter] = {}
         self.kept: dict[int, Value] = {}
         shared = None
-        for place, number in enumerate(close):
+        for place, number in enumerate(close_ones):
             shared = RecheckEmitter(self.w, self.a[f"recheck{place}"], spec.rows, spec.rows, shared)
             self.doubts[number] = shared
             if number != self.last:
                 self.kept[number] = self.scratch + room * (place + 1)
-        self.at_once = len(close) == 1 and close == [self.last] and self._argument(self.last) < self.read
-
-    def _argument(self, number: int) -> int:
-        return self.steps[number - self.read].values[0]
+        self.at_once = bool(close_ones) and " " not in spec.form
 
     def stride(self, name: str, axis: int) -> Value:
         word = self.operands.index(name) * OUTER + axis
         return (self.a.strides + 8 * word).load("i64", 8)
 
     def _chunk(self, first: Value, end: Value) -> None:
-        w, a, n = self.w, self.a, self.spec.rows
-        same = {}
-        for number, kind in enumerate(self.spec.operands):
-            if kind.isupper():
-                element = self.starts[f"x{number}"].load(*KINDS[kind.lower()])
-                same[number] = self._told(element.splat(n), number)
+        w, a, spec = self.w, self.a, self.spec
+        kinds = enumerate(spec.operands)
+        same = {number: self.steps.same(number, self.starts[f"x{number}"]) for number, kind in kinds if kind.isupper()}
         end, made = end.least(a.columns), set[int]()
         for number in self.passes:
-            with w.loop(first, end, n) as turn:
+            with w.loop(first, end, spec.rows) as turn:
                 block = _Block(self, same, made, turn.index.least(a.last), first)
                 block.store(number)
             made.add(number)
@@ -88,10 +72,6 @@ class ElementwiseEmitter(StridedEmitter):
     def end(self) -> None:
         if self.at_once:
             self.doubts[self.last].end()
-
-    def _told(self, value: Value, number: int) -> Value:
-        """An operand as functions see it: bool as i1."""
-        return value.test("ne", 0) if self.kinds[number] == "t" else value
 
 
 class _Block:
@@ -108,9 +88,8 @@ class _Block:
     def store(self, number: int) -> None:
         """Make this value and put it where it belongs."""
         k = self.kernel
-        step = k.steps[number - k.read]
-        if step.function in CLOSE:
-            self._store_close(number, step)
+        if number in k.doubts:
+            self._store_close(number, k.steps.step(number))
             return
         made = self._value(number)
         made = made.zext("i8") if made.element == "i1" else made
@@ -122,7 +101,7 @@ class _Block:
         x = self._value(step.values[0])
         wide = x.double()
         y = k.starts["y"] + self.place * 4 if number == k.last else self._near(k.kept[number])
-        made = CLOSE[step.function](k.calls[number], [wide])
+        made = CLOSE[step.function](k.steps.call(number), [wide])
         low, high = ((made * factor).single() for factor in reach(step.function, wide))
         y.store(low, 4)
         with k.w.when(differ(low, high).any()):
@@ -143,15 +122,9 @@ class _Block:
         return self.known[number]
 
     def _made(self, number: int) -> Value:
-        k, n = self.kernel, self.kernel.spec.rows
+        k, steps = self.kernel, self.kernel.steps
         if number in self.made:
-            return self._near(k.kept[number]).load(f"<{n} x float>", 4)
-        if number < k.read:
-            element, size = KINDS[k.kinds[number]]
-            pointer = k.starts[f"x{number}"] + self.place * size
-            return k._told(pointer.load(f"<{n} x {element}>", size), number)
-        step, call = k.steps[number - k.read], k.calls[number]
-        values = [self._value(value) for value in step.values]
-        if step.function in EXACT:
-            return EXACT[step.function](call, [value.double() for value in values]).single()
-        return (SINGLE | LOGICAL)[step.function](call, values)
+            return self._near(k.kept[number]).load(f"<{steps.lanes} x float>", 4)
+        if number < steps.read:
+            return steps.loaded(number, k.starts[f"x{number}"], self.place)
+        return steps.made(number, [self._value(value) for value in steps.step(number).values])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from qrun.native.emit.expression import CONSTANTS, KINDS, FunctionStep, kind_of_result
 from qrun.native.emit.numbers import at_most, erf, exp, gelu, sigmoid, tanh
 from qrun.native.emit.requantize import clipped, rectified
 from qrun.native.emit.values import ZERO, Operand, Value, every
@@ -107,3 +108,49 @@ def reach(function: str, x: Value) -> tuple[Operand, Operand]:
         return 1 - _REACH, 1 + _REACH
     relative = at_most(x * x, _FAR).fma(_GELU_REACH, _REACH)
     return 1.0 - relative, 1.0 + relative
+
+
+class StepsEmitter:
+    """What a form does, on vectors of so many lanes. Values have numbers: those that are read, then those of the steps.
+
+    kinds: of all values. read: how many are read. last: the number of the result. constants: where those of all steps are.
+    """
+
+    def __init__(self, form: str, kinds: str, lanes: int, constants: Value) -> None:
+        self.lanes, self.kinds, self.read = lanes, list(kinds.lower()), len(kinds)
+        self._steps = [FunctionStep.read(text) for text in form.split(" ")]
+        self.last = self.read + len(self._steps) - 1
+        self.close = [number for number in range(self.read, self.last + 1) if self.step(number).function in CLOSE]
+        self.calls: list[FunctionCall] = []
+        for step in self._steps:
+            kind, count = self.kinds[step.values[-1]], CONSTANTS.get(step.function, 0)
+            vectors = [(constants + 4 * n).load("float", 4).splat(lanes) for n in range(count)]
+            constants = constants + 4 * count
+            self.calls.append(FunctionCall(lanes, kind, vectors))
+            self.kinds.append(kind_of_result(step.function, kind))
+
+    def step(self, number: int) -> FunctionStep:
+        return self._steps[number - self.read]
+
+    def call(self, number: int) -> FunctionCall:
+        return self.calls[number - self.read]
+
+    def loaded(self, number: int, start: Value, place: Value) -> Value:
+        """Elements of what is read, from this one on."""
+        element, size = KINDS[self.kinds[number]]
+        return self._told((start + place * size).load(f"<{self.lanes} x {element}>", size), number)
+
+    def same(self, number: int, start: Value) -> Value:
+        """One element of what is read, in all lanes."""
+        return self._told(start.load(*KINDS[self.kinds[number]]).splat(self.lanes), number)
+
+    def _told(self, value: Value, number: int) -> Value:
+        """What is read as functions see it: bool as i1."""
+        return value.test("ne", 0) if self.kinds[number] == "t" else value
+
+    def made(self, number: int, values: list[Value]) -> Value:
+        """What a step that is none of CLOSE makes of its values."""
+        name = self.step(number).function
+        if name in EXACT:
+            return EXACT[name](self.call(number), [value.double() for value in values]).single()
+        return (SINGLE | LOGICAL)[name](self.call(number), values)

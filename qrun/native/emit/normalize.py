@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import reduce
 from operator import add
 
+from qrun.native.emit.expression import operand_names
+from qrun.native.emit.functions import StepsEmitter
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.numbers import (
@@ -19,14 +21,18 @@ from qrun.native.emit.numbers import (
     rounds_apart,
     two_sum,
 )
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import OUTER, KernelSpec
 from qrun.native.emit.values import Value
 
-_ROWS = ("x*", "y*", "rows", "chunk", "tiles", "length", "recheck*", "numbers*")
+_SOURCE = ("n1", "n2", "strides*", "constants*", "slots")
+_ROWS = ("y*", "rows", "chunk", "tiles", "length", "recheck*", "numbers*")
 STANDARDIZE = (*_ROWS, "scale*", "bias*", "slack*")
-SHARES = MEAN = _ROWS
 """One 8-byte word each.
 
+n1, n2       of rows that a form makes: lengths of the second and third of the axes that they are along
+strides      int64 [operands][OUTER]: the operands' bytes along these
+constants    of the form, as in emit/elementwise.py
+slots        rows for which the thread's memory has room
 chunk        rows of a tile; length: elements of a row
 scale, bias  float64 [length]; slack: the reach of a result that is due to its bias alone
 recheck       makes rows, of their elements, where float64 does not decide how a result rounds
@@ -47,26 +53,60 @@ _SUMS = 2
 
 
 class _Rows(KernelEmitter):
-    """Rows one after another, `rows` elements at once and what is left one by one."""
+    """Rows one after another, `rows` elements at once and what is left one by one.
 
+    A row is read where it lies, or, with operands (then the form is the steps), made of these into the thread's memory,
+    behind as many float64: into the first slot whose row is not in doubt.
+    """
+
+    own: tuple[str, ...] = _ROWS
     own_memory = True
     reduces = False
     """Whether a row becomes one result."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        self.operands = operand_names(len(spec.operands))[:-1] or ("x",)
+        self.names = (*(f"{name}*" for name in self.operands), *(_SOURCE if spec.operands else ()), *self.own)
         super().__init__(spec, isa)
         self.n, a = spec.rows, self.a
         self.whole = a.length & -self.n
         self.made = self.w.value("i64", 1) if self.reduces else a.length
         self.doubts = RecheckEmitter(self.w, a.recheck, a.length, self.made)
+        self.steps = (
+            [StepsEmitter(spec.form, spec.operands, n, a.constants) for n in (self.n, 1)] if spec.operands else []
+        )
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
         with w.part(tile, a.chunk, a.rows) as row:
-            x, y = a.x + row * a.length * 4, a.y + row * self.made * 4
+            x = self._source(row) if self.steps else a.x + row * a.length * 4
+            y = a.y + row * self.made * 4
             with w.when(self._row(x, y)):
                 self._doubted(x, y)
+                if self.steps:
+                    self.doubts.end(a.slots)
         self.doubts.end()
+
+    def _source(self, row: Value) -> Value:
+        """Make a row of what the operands hold for it; where it is."""
+        w, a = self.w, self.a
+        slot = self.doubts.count.load("i64", 8)
+        made, (rest, i2) = self.scratch + (slot * 4 + 8) * a.length, divmod(row, a.n2)
+        starts = [a[name] for name in self.operands]
+        for axis, index in enumerate((*divmod(rest, a.n1), i2)):
+            for number, start in enumerate(starts):
+                starts[number] = start + index * (a.strides + 8 * (number * OUTER + axis)).load("i64", 8)
+        kinds = list(enumerate(self.spec.operands))
+        same = [{n: steps.same(n, starts[n]) for n, kind in kinds if kind.isupper()} for steps in self.steps]
+        for at, count in w.runs(w.value("i64", 0), a.length, (self.n, 1)):
+            steps = self.steps[count != self.n]
+            values = [
+                same[count != self.n][n] if kind.isupper() else steps.loaded(n, starts[n], at) for n, kind in kinds
+            ]
+            for number in range(steps.read, steps.last + 1):
+                values.append(steps.made(number, [values[value] for value in steps.step(number).values]))
+            (made + at * 4).store(values[-1], 4)
+        return made
 
     def _doubted(self, x: Value, y: Value) -> None:
         """Make a row again that float64 leaves in doubt."""
@@ -125,7 +165,7 @@ class _Rows(KernelEmitter):
 class LayerNormEmitter(_Rows):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias."""
 
-    names = STANDARDIZE
+    own = STANDARDIZE
 
     def _row(self, x: Value, y: Value) -> Value:
         a, length = self.a, self._number(LENGTH)
@@ -230,8 +270,6 @@ class LayerNormEmitter(_Rows):
 class SoftmaxF32Emitter(_Rows):
     """exp(x - greatest) / sum exp(x - greatest). The exponentials of a row lie in the thread's memory."""
 
-    names = SHARES
-
     def _row(self, x: Value, y: Value) -> Value:
         greatest = self._greatest(x).double()
 
@@ -267,7 +305,6 @@ class SoftmaxF32Emitter(_Rows):
 class MeanEmitter(_Rows):
     """sum x / length."""
 
-    names = MEAN
     reduces = True
 
     def _row(self, x: Value, y: Value) -> Value:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 from qrun.native.emit.flow import Flow
-from qrun.native.emit.values import MAGIC64, ZERO, Value
+from qrun.native.emit.values import MAGIC64, ZERO, Operand, Value
 
 _SPLITTER = 2.0**27 + 1
 """Times a float64 of 53 bits, it splits off the upper 26 (Dekker, after Veltkamp)."""
@@ -242,10 +242,10 @@ class RecheckEmitter:
         with w.when(count.test("eq", _ROOM - 1)):
             self._recheck(w.value("i64", _ROOM))
 
-    def end(self) -> None:
-        """Make those that are left, before a tile is done."""
+    def end(self, least: Operand = 1) -> None:
+        """Make those that are left, before a tile is done, if they are so many."""
         count = self.count.load("i64", 8)
-        with self.w.when(count.test("ne", 0)):
+        with self.w.when(count.test("uge", least)):
             self._recheck(count)
 
     def _recheck(self, count: Value) -> None:

@@ -32,7 +32,7 @@ class KernelSpec:
              standardize, shares, mean: `rows` elements at once).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
              taps per turn (pools).
-    form:    how results are made of accumulators (emit/spec.py); the functions (elementwise).
+    form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions).
     out:     u8, s8, i32 or f32; bytes (copies).
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense).

@@ -52,7 +52,7 @@ class Expression(Planned):
     rechecks:  of each step of a function of CLOSE, in order, what its results are where float64 does not decide how they
                round.
 
-    kind: of the result. row: how many elements at least its innermost loop walks.
+    kind: of the result. row: how many elements its innermost loop walks, in each order in which operands may lie.
 
     Raises Declined for operands that broadcast along too many axes.
     """
@@ -76,9 +76,7 @@ class Expression(Planned):
         for step in steps:
             seen.append(kind_of_result(step.function, seen[step.values[-1]]))
         self.kind = seen[-1]
-        rows = [self._loops(way, (0,) * len(operands))[-1].count for way in self._ways()]
-        # Of three axes nearly all tensors lie in C order: [batch, position, feature].
-        self.row = rows[0] if len(self.result.shape) < 4 else min(rows)
+        self.row = {way: self._loops(way, (0,) * len(operands))[-1].count for way in self._ways()}
 
     def _ways(self) -> tuple[Order, ...]:
         return ("plain", "channels") if self.order == "any" else (self.order,)
@@ -87,15 +85,20 @@ class Expression(Planned):
         made = self.engine, self.operands, self.kinds, self.steps, self.constants, self.rechecks
         return Expression(*made, order)
 
-    def _loops(self, order: Order, strides: Sequence[int]) -> list[Loop]:
-        """Outermost first, at most four; the last one walks elements that are neighbours in the result."""
+    def axes(self, order: Order = "plain", strides: Sequence[int] = ()) -> list[Loop]:
+        """A loop for each axis of the result."""
         shape = self.result.shape
         steps = []
+        strides = strides or (0,) * len(self.operands)
         for operand, stride in zip(self.operands, strides, strict=True):
             own = OperandStrides.of(operand, order, stride).steps[: len(operand.shape)]
             wide = [0 if n == 1 else step for n, step in zip(operand.shape, own, strict=True)]
             steps.append([0] * (len(shape) - len(wide)) + wide)
-        loops = merged(Loop(n, tuple(s[axis] for s in steps)) for axis, n in enumerate(shape))
+        return [Loop(n, tuple(s[axis] for s in steps)) for axis, n in enumerate(shape)]
+
+    def _loops(self, order: Order, strides: Sequence[int]) -> list[Loop]:
+        """Outermost first, at most four; the last one walks elements that are neighbours in the result."""
+        loops = merged(self.axes(order, strides))
         loops = loops or [Loop(1, tuple(operand.dtype.itemsize for operand in self.operands))]
         if len(loops) > OUTER + 1:
             raise Declined("operands that broadcast along too many axes")

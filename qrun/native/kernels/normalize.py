@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.expression import form_of, operand_names
+from qrun.native.emit.spec import OUTER, KernelSpec
+from qrun.native.kernels.elementwise import Expression
 from qrun.native.kernels.rows import packed
+from qrun.native.kernels.strided import Loop, merged
 from qrun.native.machine.call import KernelCall, Recheck
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.operation import Operand, Order, Planned, share, size
+from qrun.native.machine.operation import Operand, Operation, Order, Planned, share, size
 
 Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
+_SLOTS, _ROOM = 64, 1 << 16
+"""Rows, and bytes of them, that a thread keeps until the reference has made what is in doubt of them."""
 
 
 class _Rows(Planned):
@@ -23,10 +29,13 @@ class _Rows(Planned):
 
     reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not:
                both are within a reach of each other that grows with the additions that follow each other in a sum.
+    source:    what makes x of the operands, in the kernel; None if x is the operand. reduces: whether rows become numbers.
     """
 
     order: Order = "plain"
     kind: str
+    reduces = False
+    source: Expression | None = None
 
     def __init__(
         self,
@@ -41,31 +50,83 @@ class _Rows(Planned):
         self.operands = tuple(Operand(tuple(s), _FLOAT) for s in shapes)
         self.engine, self.length = engine, length
         self.recheck = Recheck(reference)
-        lanes = engine.isa.lanes
-        self.additions = length // lanes + 2 * lanes + 64 + length // 4096
+        # Here each of twice as many sums as lanes, and those of these; numpy's pairwise ones of 8192 elements at a time.
+        self.additions = length // (2 * engine.isa.lanes) + 32 + length // 4096
         self.numbers, self.arrays = self._constants()
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         raise NotImplementedError
 
+    def reading(self, source: Operation) -> Operation | None:
+        if not isinstance(source, Expression) or source.rechecks or source.kind != "f":
+            return None
+        made = copy(self)
+        made._made, made.source = {}, source
+        made.operands = (*source.operands[:-1], self.result)
+        return made if made._loops() else None
+
+    def _loops(self) -> tuple[tuple[Loop, ...], Loop] | None:
+        """Of rows that the source makes: the axes that they are along, OUTER of them, and the one along a row; None if that
+        is not one axis, or rows are short."""
+        source = self.source
+        if source is None:
+            return None
+        loops, split = source.axes(), _split(source.result.shape, self.length)
+        inner, outer = merged(loops[split:]), merged(loops[:split])
+        if len(inner) != 1 or len(outer) > OUTER or self.length < self.engine.isa.lanes:
+            return None
+        padding = Loop(1, (0,) * len(source.operands))
+        return (*[padding] * (OUTER - len(outer)), *outer), inner[0]
+
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        rows = size(self.operands[0].shape) // self.length if self.length else 0
+        y = self.result
+        rows = size(y.shape) // (1 if self.reduces else self.length) if self.length else 0
         if not rows:
             return ()
         isa = self.engine.isa
-        spec = KernelSpec(self.kind, isa.name, isa.lanes, 1, 1, self.kind, "f32", False)
         chunk = share(rows, 32 * self.length, self.engine.threads)
-        words = {"x*": 0, "y*": 0, "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length,
+        words = {"y*": 0, "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length,
                  "recheck*": self.recheck.address}  # fmt: skip
         arrays = {"numbers*": self.numbers, **self.arrays}
+        form, kinds, extents, slots = self.kind, "", [4 * rows * self.length], 0
+        found = self._loops()
+        if found and self.source:
+            outer, inner = found
+            *sources, _ = self.source.operands
+            form = form_of(self.source.steps)
+            kinds = "".join(k if step else k.upper() for k, step in zip(self.source.kinds, inner.steps, strict=False))
+            slots = max(1, min(_SLOTS, _ROOM // (4 * self.length)))
+            words |= {"n1": outer[1].count, "n2": outer[2].count, "slots": slots}
+            steps = [loop.steps[n] for n in range(len(sources)) for loop in outer]
+            arrays |= {
+                "strides*": np.array(steps, np.int64),
+                "constants*": np.array([*self.source.constants, 0], _FLOAT),
+            }
+            extents = [
+                source.dtype.itemsize + sum((loop.count - 1) * loop.steps[n] for loop in (*outer, inner))
+                for n, source in enumerate(sources)
+            ]
+        names = [*(operand_names(len(kinds))[:-1] or ("x",)), "y"]
+        spec = KernelSpec(self.kind, isa.name, isa.lanes, 1, 1, form, "f32", False, operands=kinds)
         kernel = self.engine.kernels.get(spec)
+        words |= {f"{name}*": 0 for name in names}
+        pointers = tuple((kernel.word(f"{name}*"), n) for n, name in enumerate(names))
         return (
             KernelCall(
-                spec, kernel, kernel.struct(words, arrays), ((kernel.word("x*"), 0), (kernel.word("y*"), 1)),
-                tuple(4 * size(operand.shape) for operand in self.operands), words["tiles"], keep=tuple(arrays.values()), scratch=8 * self.length,
-                decides=False, rechecks=(self.recheck,),
+                spec, kernel, kernel.struct(words, arrays), pointers, (*extents, 4 * size(y.shape)), words["tiles"],
+                keep=tuple(arrays.values()), scratch=(8 + 4 * slots) * self.length, decides=False,
+                rechecks=(self.recheck,),
             ),
         )  # fmt: skip
+
+
+def _split(shape: Sequence[int], length: int) -> int:
+    """How many axes there are before those that have so many elements."""
+    axis = len(shape)
+    while length > 1 and axis:
+        axis -= 1
+        length //= max(shape[axis], 1)
+    return axis
 
 
 class LayerNorm(_Rows):
@@ -88,7 +149,8 @@ class LayerNorm(_Rows):
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         of_size, of_scale = ((2 * self.additions + more) * _UNIT for more in (64, 0))
-        of_pairs = 4 * ((self.additions + 64) * _UNIT) ** 2
+        lanes = self.engine.isa.lanes
+        of_pairs = 4 * ((self.length // lanes + 2 * lanes + 128) * _UNIT) ** 2
         numbers = np.array([of_size, of_scale, self._epsilon, self.length, of_pairs])
         scale, bias = (values.astype(np.float64) for values in self._affine)
         return numbers, dict(
@@ -108,7 +170,7 @@ class SoftmaxF32(_Rows):
 class Mean(_Rows):
     """sum x / length, of shape y_shape."""
 
-    kind = "mean"
+    kind, reduces = "mean", True
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         return np.array([(2 * self.additions + 16) * _UNIT]), {}

@@ -119,6 +119,10 @@ class Operation(ABC):
         """The operation that puts the result into this operand in that order at once, if there is one."""
         return None
 
+    def reading(self, source: Operation) -> Operation | None:
+        """The operation that makes its operand itself, of what `source` reads, if there is one."""
+        return None
+
     @property
     def result(self) -> Operand:
         return self.operands[-1]

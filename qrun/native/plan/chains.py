@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from qrun.native.emit.expression import FunctionStep
 from qrun.native.errors import Declined
 from qrun.native.kernels.elementwise import Expression
 from qrun.native.machine.call import Recheck
-from qrun.native.machine.operation import Operand, size
-from qrun.native.plan.placement import Item, Key, PythonStep, Task
+from qrun.native.machine.operation import Operand, Order, size
+from qrun.native.plan.placement import Chain, Item, Key, PythonStep, Task
 
 _OPERANDS, _RECHECKS = 12, 6
 """The most that a kernel reads, and functions that float64 does not decide: what is on these stands in its argument
@@ -29,14 +30,34 @@ def chained(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
             for number in numbers:
                 made[number] = PythonStep((), ())
             made[end] = task
+    return _read(made, wanted)
+
+
+def _read(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+    """As many items; what a chain makes for one operation on rows only, this makes itself as it reads the rows."""
+    made, chains = list(items), _Chains(items, wanted)
+    for number, item in enumerate(items):
+        maker = chains.makers.get(item.inputs[0], -1) if isinstance(item, Task) and len(item.inputs) == 1 else -1
+        source = chains.expression(maker) if maker >= 0 else None
+        if not source or not isinstance(item, Task) or chains.readers[item.inputs[0]] != {number}:
+            continue
+        operation = item.operation.reading(source)
+        if operation:
+            made[number], made[maker] = (
+                replace(item, operation=operation, inputs=items[maker].inputs),
+                PythonStep((), ()),
+            )
     return made
 
 
 class _Chains:
-    """readers: numbers of the items that read a value; one that there is not where the run returns it."""
+    """readers: numbers of the items that read a value; one that there is not where the run returns it. channels: whether
+    some values may lie channels-last."""
 
     def __init__(self, items: Sequence[Item], wanted: Sequence[Key]) -> None:
         self.items = items
+        operations = [task.operation for item in items for task in _tasks(item)]
+        self.channels = any("channels" in (operation.source_order, operation.result_order) for operation in operations)
         self.makers = {item.output: n for n, item in enumerate(items) if isinstance(item, Task)}
         self.readers: dict[Key, set[int]] = {key: {len(items)} for key in wanted}
         for number, item in enumerate(items):
@@ -60,6 +81,10 @@ class _Chains:
                 chain = longer
             else:
                 refused.add(found)
+
+
+def _tasks(item: Item) -> Sequence[Task]:
+    return (item,) if isinstance(item, Task) else item.tasks if isinstance(item, Chain) else ()
 
 
 class _Chain:
@@ -98,8 +123,12 @@ class _Chain:
             return False
         if whole is None or len(whole.rechecks) > _RECHECKS:
             return False
-        row = min(whole.engine.isa.lanes, max(part.row for _, part in self.parts))
-        return whole.row >= row
+        return all(self._keeps_rows(whole, order) for order in whole.row if order != "channels" or self.chains.channels)
+
+    def _keeps_rows(self, whole: Expression, order: Order) -> bool:
+        """Whether rows are as long as vectors where those of a part are."""
+        row = max(part.row.get(order, 0) for _, part in self.parts)
+        return whole.row[order] >= min(whole.engine.isa.lanes, row)
 
     def task(self) -> Task:
         task, _ = self.parts[-1]
