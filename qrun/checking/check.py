@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter_ns
 
 from qrun.checking.refusals import as_finding
-from qrun.checking.rules import RULES, Finding, once
+from qrun.checking.rules import LEVELS, RULES, Finding, once
 from qrun.checking.vectors import Executor, Vector, not_replayed, replay, vector_folders
 from qrun.comparing.differences import Tolerance
 from qrun.declare.frozen import frozen
@@ -20,7 +20,6 @@ from qrun.ir import Model
 from qrun.ir.load import load, no_model
 from qrun.running.session import RunResult
 
-LEVELS = ("error", "warning", "note")
 MakeRunner = Callable[[Model, Path], Executor]
 """A backend ready to run this model. Raises UnsupportedError if it cannot."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from qrun.cli._options import read_model
+from qrun.cli._options import OTHERS, read_model
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
 def start_other(name: str | None) -> None:
     """If a backend, or a side of a comparison, is another runtime, let it be imported meanwhile."""
     runtime = (name or "").removesuffix("-optimized")
-    if runtime in ("ort", "onnx-ref"):
+    if runtime in OTHERS:
         from qrun.child import start
 
         start(runtime)

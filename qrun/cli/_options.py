@@ -45,6 +45,10 @@ def general_options(*, config: bool = False) -> Callable[[Function], Function]:
     return decorate
 
 
+OTHERS = ("ort", "onnx-ref")
+BACKENDS = ("native", "reference", *OTHERS)
+
+
 class Size(click.ParamType):  # type: ignore[type-arg]
     """``8GiB``, ``500MB`` or a number of bytes."""
 
@@ -90,7 +94,7 @@ def own_backends(function: Function) -> Function:
         ctx = click.get_current_context()
         backend = options["backend"]
         for name, has in (("arith", "its own arithmetic"), ("fuse", "its own rules for the graph")):
-            if backend in ("ort", "onnx-ref") and name in options and given(ctx, name):
+            if backend in OTHERS and name in options and given(ctx, name):
                 value = options[name]
                 word = f"--{name} {value}" if isinstance(value, str) else f"--{name}" if value else f"--no-{name}"
                 raise contradiction(f"{word.split()[0]} is for qrun's own backends; another runtime has {has}",
@@ -104,7 +108,7 @@ Options = Callable[[Function], Function]
 
 
 def arith_option(group: str) -> Options:
-    return option("--arith", type=["exact", "ort", "onnx-ref"], default="exact", group=group,
+    return option("--arith", type=["exact", *OTHERS], default="exact", group=group,
                   help="Requantization: the correctly rounded value, or as another runtime rounds.")  # fmt: skip
 
 
@@ -125,7 +129,7 @@ def tolerance_options(group: str, what: str, rtol: Mapping[str, Any], atol: Mapp
 
 
 run_options = stacked(
-    option("-b", "--backend", type=["native", "reference", "ort", "onnx-ref"], group="Run",
+    option("-b", "--backend", type=BACKENDS, group="Run",
            show_default="native, where it can run", help="Which runtime executes the model."),
     arith_option("Run"),
     option("--fuse/--no-fuse", default=None, group="Run", show_default="fuse; --backend reference: as written",

@@ -12,7 +12,7 @@ import click
 
 from qrun.cli._base import Call, argument, define, format_options, option
 from qrun.cli._flow import start_other
-from qrun.cli._options import arith_option, general_options, memory_option, own_backends, tolerance_options
+from qrun.cli._options import BACKENDS, arith_option, general_options, memory_option, own_backends, tolerance_options
 from qrun.report.formats import suffixes
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 @option(
     "-b",
     "--backend",
-    type=["native", "reference", "ort", "onnx-ref"],
+    type=BACKENDS,
     default="reference",
     group="Vectors",
     help="Which runtime replays the vectors.",

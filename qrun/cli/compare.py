@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.cli._base import argument, define, format_options, option, print_json
 from qrun.cli._flow import start_other
-from qrun.cli._options import Distance, general_options, input_options, memory_option, read_model, tolerance_options
+from qrun.cli._options import (
+    OTHERS,
+    Distance,
+    general_options,
+    input_options,
+    memory_option,
+    read_model,
+    tolerance_options,
+)
 from qrun.cli.profile import Top
 from qrun.errors import CallError, absent
 
@@ -63,7 +71,7 @@ class Shown:
 @option("--against", type=AGAINST, group="Run", show_default="ort",
         help="Second side for the same model: another runtime (ort: node by node, ort-optimized: as its users run it), "
              "qrun's other backend, or QDQ groups fused or literal.")  # fmt: skip
-@option("--arith", type=["ort", "onnx-ref"], group="Run",
+@option("--arith", type=OTHERS, group="Run",
         help="Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.")  # fmt: skip
 @option("--isolate", is_flag=True, group="Run",
         help="Feed every node the second side's values, so that errors do not add up.")  # fmt: skip

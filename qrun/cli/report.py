@@ -17,7 +17,6 @@ from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
-    from qrun.checking.rules import Finding
     from qrun.report.html.models import Document
     from qrun.report.screen import Out, Screen
 
@@ -117,6 +116,7 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     """The findings, also on the values of a run by qrun, and the records of the quantized tensors."""
     from qrun.checking.rules import RULES, check
     from qrun.errors import UnsupportedError
+    from qrun.report.message import counted
     from qrun.report.quantized import CodeCounter
     from qrun.report.run import finding_fields
     from qrun.report.text import plural
@@ -136,17 +136,11 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     rules = [id for id, rule in RULES.items() if result or not rule.runs]
     nodes = len(ready.model.nodes)
     if not out.quiet:
-        told.line(f"check    {plural(len(rules), 'rule')}, {plural(nodes, 'node')}: {_counts(findings)}")
+        found = counted(f.level for f in findings) or "nothing found"
+        told.line(f"check    {plural(len(rules), 'rule')}, {plural(nodes, 'node')}: {found}")
     checked = {"path": ready.model.label, "sha256": ready.model.sha256, "nodes": nodes, "rules": rules,
                "findings": [finding_fields(finding) for finding in findings]}  # fmt: skip
     return [_document("check", {"models": [checked]}), _document("quantization", {"tensors": codes.fields()})]
-
-
-def _counts(findings: Sequence[Finding]) -> str:
-    from qrun.report.text import plural
-
-    counts = [(level, sum(f.level == level for f in findings)) for level in ("error", "warning", "note")]
-    return ", ".join(plural(n, level) for level, n in counts if n) or "nothing found"
 
 
 def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[Document, int]:

@@ -11,7 +11,6 @@ from qrun.comparing.sides import PeerSide, QrunSide, Side
 from qrun.ir import Model
 from qrun.ops import Arith
 
-AGAINST = ("ort", "ort-optimized", "onnx-ref", "reference", "native", "fused", "literal")
 EXACT = ("reference", "native")
 """Sides that must agree bit for bit, also in floats."""
 _USUAL = Tolerance(eps=NOISE)
@@ -35,7 +34,7 @@ def sides(
 ) -> tuple[Side, Side]:
     """The first side, which is qrun, and the one it is compared with.
 
-    against: one of AGAINST, or "" for qrun's exact arithmetic against `arith`. Else `arith` is that of all sides that are
+    against: one of the names below, or "" for qrun's exact arithmetic against `arith`. Else `arith` is that of all sides that are
              qrun.
     data:    the bytes of a model that was not read from a path.
     Raises UnsupportedError if the other runtime is not installed.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qrun.checking.check import LEVELS, Checked, Report
+from qrun.checking.check import Checked, Report
 from qrun.checking.rules import Finding
 from qrun.checking.vectors import Vector
 from qrun.report.catalog import entry
+from qrun.report.message import counted
 from qrun.report.text import plural, safe
 
 
@@ -18,8 +19,8 @@ def visible(report: Report, notes: bool) -> list[tuple[Checked, Finding]]:
 
 def summary(report: Report) -> str:
     """``3 models: 2 errors, 1 warning; 4 vectors: 3 passed, 1 failed``."""
-    counts = [plural(report.count(level), level) for level in LEVELS if report.count(level)]
-    text = f"{plural(len(report.models), 'model')}: {', '.join(counts) or 'nothing found'}"
+    levels = counted(finding.level for _, finding in report.findings)
+    text = f"{plural(len(report.models), 'model')}: {levels or 'nothing found'}"
     if report.vectors:
         states = {s: sum(v.status == s for v in report.vectors) for s in ("passed", "failed", "skipped")}
         text += f"; {plural(len(report.vectors), 'vector')}: {', '.join(f'{n} {s}' for s, n in states.items() if n)}"

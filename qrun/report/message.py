@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from qrun.errors import QrunError
 from qrun.report.screen import STYLES, Screen
-from qrun.report.text import width_of
+from qrun.report.text import plural, width_of
 
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding
+
+
+def counted(levels: Iterable[str]) -> str:
+    """How many of each level: ``2 errors, 1 warning``."""
+    counts = Counter(levels)
+    return ", ".join(plural(counts[level], level) for level in STYLES if counts[level])
 
 
 def print_message(

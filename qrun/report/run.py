@@ -10,7 +10,7 @@ from qrun.ir import Array, Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import environment, headline, model_fields
-from qrun.report.message import print_findings
+from qrun.report.message import counted, print_findings
 from qrun.report.nodes import (
     FUSED,
     MOVED,
@@ -182,8 +182,7 @@ def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
     from qrun.checking.rules import RULES
 
     findings = [f for f in report.findings or () if verbose or f.level != "note"]
-    counts = {level: sum(f.level == level for f in findings) for level in ("error", "warning", "note")}
-    summary = ", ".join(plural(count, level) for level, count in counts.items() if count) or "nothing found"
+    summary = counted(f.level for f in findings) or "nothing found"
     checked = f"({plural(len(RULES), 'rule')}, {plural(len(report.model.nodes), 'node')})"
     screen.line(("Checks", "bold"), f"  {summary} {checked}")
     print_findings(screen, findings, report.model.label, verbose)

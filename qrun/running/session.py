@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, UnsupportedError
@@ -40,7 +40,7 @@ LATER_NS, LATER_RUNS = 30 * 10**6, 20
 """It runs no more when later runs have taken so long, or are so many, but at least two."""
 PLANS = 8
 """Plans kept per session, for different outputs; the oldest goes."""
-ARITHMETICS = ("exact", "ort", "onnx-ref")
+ARITHMETICS: tuple[Arith, ...] = get_args(Arith)
 
 
 class Session:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qrun.checking.rules._rule import RULES, Finding, Level, Rule, at, rule
+from qrun.checking.rules._rule import LEVELS, RULES, Finding, Level, Rule, at, rule
 
 if TYPE_CHECKING:
     import onnx
@@ -59,4 +59,4 @@ def _of_all(group: Sequence[Finding]) -> Finding:
     return replace(first, message=f"{first.message}, {more}", got=f"{first.got}; {more}")
 
 
-__all__ = ["RULES", "Finding", "Level", "Rule", "at", "check", "once", "rule"]
+__all__ = ["LEVELS", "RULES", "Finding", "Level", "Rule", "at", "check", "once", "rule"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from qrun.declare.frozen import frozen
 from qrun.declare.registry import Registry
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from qrun.running.session import RunResult
 
 Level = Literal["error", "warning", "note"]
+LEVELS: tuple[Level, ...] = get_args(Level)
 Operators = tuple[str, ...] | Callable[[], tuple[str, ...]]
 
 

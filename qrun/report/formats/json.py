@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qrun.checking.check import LEVELS, Checked, Report
+from qrun.checking.check import Checked, Report
+from qrun.checking.rules import LEVELS
 from qrun.checking.vectors import ComparedOutput, Vector
 from qrun.report.check import fingerprints
 from qrun.report.formats._format import Asked, check_format

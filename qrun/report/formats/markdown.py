@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qrun.checking.check import Report
+from qrun.checking.rules import LEVELS
 from qrun.report.check import place, summary, title, unexplained, visible
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.markdown import cell, code
@@ -15,7 +16,7 @@ MOST = 200
 @check_format("markdown", suffix=".md")
 def markdown(report: Report, asked: Asked) -> str:
     """A heading that sums up, a table of the worst findings, and the models."""
-    ordered = sorted(visible(report, asked.notes), key=lambda pair: ("error", "warning", "note").index(pair[1].level))
+    ordered = sorted(visible(report, asked.notes), key=lambda pair: LEVELS.index(pair[1].level))
     lines = [f"### qrun check: {summary(report)}", ""]
     if ordered:
         lines += ["| | model | rule | where | what | fix |", "| --- | --- | --- | --- | --- | --- |"]

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
+from qrun.checking.rules import LEVELS
 from qrun.comparing.documents import Item
 from qrun.ir.types import shape_text
 from qrun.report.html.compared import comparison_fields
@@ -19,7 +20,6 @@ from qrun.report.html.read import items, real, rounded, size, text
 
 Fields = dict[str, Any]
 KINDS = ("check", "profile", "run", "compare")
-LEVELS = ("error", "warning", "note")
 MOST = 2000
 """Nodes in a page, of larger models the slowest; and quantized tensors, of larger models the first."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from qrun.checking.rules import RULES
+from qrun.checking.rules import LEVELS, RULES
 from qrun.report.catalog import entry
 from qrun.report.html.tags import HtmlColumn, Markup, Row, join, table, tag
+from qrun.report.message import counted
 from qrun.report.text import plural
 
 Fields = Mapping[str, Any]
-LEVELS = ("error", "warning", "note")
 LABELS = ("tensor", "expected", "got", "why", "fix")
 NAMES = ("tensor",)
 
@@ -33,8 +33,7 @@ def findings_section(checked: Fields, rows: Collection[int]) -> Markup:
 
 def counts(checked: Fields) -> str:
     """``1 error, 2 warnings``; notes only where there is nothing worse."""
-    found = [(level, sum(f["level"] == level for f in checked["findings"])) for level in LEVELS]
-    return ", ".join(plural(n, level) for level, n in found if n) or "no findings"
+    return counted(f["level"] for f in checked["findings"]) or "no findings"
 
 
 def _judged(checked: Fields) -> str:
