@@ -42,6 +42,17 @@ def test_sizes(isa: str, sizes: tuple[int, int, int], at_end: bool) -> None:
 
 
 @every_isa
+def test_right_matrices_that_are_fetched_ahead(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floats, "_FAR", 0)
+    rng = np.random.default_rng(9)
+    for sizes in ((1, 40, 300), (3, 129, 33), (8, 9, 40)):
+        a, b = operands("normal", rng, *sizes)
+        planned = product(isa, a, b)
+        assert planned.tight[0].spec.prefetch
+        assert_bits(run_placed(engine(isa), planned, [a, b], (0, 0, 0)), rounded_products(a, b, DTYPE), str(sizes))
+
+
+@every_isa
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_kinds_of_numbers(isa: str, kind: str) -> None:
     """Those that cancel leave more in doubt than a list holds."""

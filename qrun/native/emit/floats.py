@@ -34,7 +34,7 @@ taps, depth  k is a tap of the row and an element there; tap_step, depth_step: o
 row_block    rows of a tile, of which there are row_blocks; panel_block of the panels, alike
 slot         bytes from one strip's sums to the next one's; 0 if there is one block of k
 ..._at       where the thread's memory has a panel; squares of rows; lengths of rows, then of columns; sums
-ahead        how many bytes on the right matrix is fetched (direct)
+ahead        how many bytes on the right matrix is fetched (direct, with prefetch)
 tiles        products * row_blocks * panel_blocks
 numbers      float64 (rounding.py)
 recheck      makes elements that nothing else decides, of their row (of all products') and column
@@ -251,6 +251,8 @@ class FloatProductEmitter(RoundingEmitter):
                     sums, squares = turn.carried[: len(zeros)], turn.carried[len(zeros) : -2]
                     left, right = turn.carried[-2:]
                     for step in range(count):
+                        for line in range(self.spec.prefetch):
+                            w.prefetch(right + self.a.ahead + 64 * line)
                         b = [self.numbers_at(right + 4 * self.lanes * j, mask) for j, mask in enumerate(masks)]
                         squares = [x.fma(x, square) for x, square in zip(b, squares, strict=True)]
                         self._multiply(left + 8 * step, b, sums)

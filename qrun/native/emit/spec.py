@@ -35,7 +35,8 @@ class KernelSpec:
     form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions).
     out:     u8, s8, i32 or f32; bytes (copies).
     signed:  activations are int8.
-    prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense).
+    prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right
+             matrix, per row (float_product).
     operands: the kind of each operand (elementwise), or where they are (float_product).
     """
 

@@ -27,6 +27,9 @@ _SUMS = 1 << 18
 _TILES_PER_THREAD = 8
 _LEAST_WORK = 1 << 18
 """Products of a tile that are worth the taking."""
+_AHEAD, _FAR = 16, 1 << 24
+"""Rows of the right matrix by which it is fetched ahead where it is read as it lies, and bytes of it from which on that
+pays: it comes from memory, a short piece of each row at a time."""
 _DIRECT = 8
 """Up to so many rows the right matrix is converted as it is read."""
 
@@ -214,10 +217,14 @@ def product_call(
     sums_at = aligned_up(lengths_at + 8 * (cut.rows + cut.panels * width))
     scratch = sums_at + max(slot * -(-cut.rows // rows) * cut.panels, 8 * rows * width)
     how = f"{'rows' if left.offsets is None else 'taps'}-{'direct' if direct else 'packed'}"
-    spec = KernelSpec("float_product", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, operands=how)
+    far = direct and left.taps * left.depth * stack.b_row > _FAR
+    lines = -(-4 * width // 64) if far else 0
+    spec = KernelSpec(
+        "float_product", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, lines, operands=how
+    )  # fmt: skip
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
     words = {
-        "tap_step": taps, "depth_step": depth, "row_block": cut.rows, "row_blocks": row_blocks, "panels": panels,
+        "ahead": _AHEAD * stack.b_row, "tap_step": taps, "depth_step": depth, "row_block": cut.rows, "row_blocks": row_blocks, "panels": panels,
         "panel_block": cut.panels, "panel_blocks": panel_blocks, "slot": slot, "right_at": right_at,
         "squares_at": squares_at, "lengths_at": lengths_at, "sums_at": sums_at,
         "tiles": len(stack.starts) * row_blocks * panel_blocks,
