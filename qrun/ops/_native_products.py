@@ -53,7 +53,7 @@ def matmul_kernel(
     operation = FloatMatmul(
         site.engine, left.shape, right.shape, exact_sums(alpha, beta),
         weights=weights, addend=None if c is None or constant is not None else c.shape, constant=constant,
-        alpha=alpha, beta=beta,
+        alpha=alpha, beta=beta, kept=site.kept,
     )  # fmt: skip
     kernel = kernel_of(site, operation, operands, lambda y: True)
     turns = [place for place in (0, 1) if turned[place] and place in operands]

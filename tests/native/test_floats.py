@@ -71,8 +71,8 @@ def test_kinds_of_numbers(isa: str, kind: str) -> None:
                     want_c = rounded_products(a, b, DTYPE, alpha, c.astype("d") * beta)
                 made = product(isa, a, b, addend=shape, alpha=alpha, beta=beta)
                 assert_bits(engine(isa).run(made, [a, b, c]), want_c, f"{kind} {alpha} {beta} {shape}")
-                held = product(isa, a, b, constant=c, alpha=alpha, beta=beta)
-                assert_bits(engine(isa).run(held, [a, b]), want_c, f"{kind} {alpha} {beta} {shape} constant")
+                held = product(isa, a, b, weights=b, constant=c, alpha=alpha, beta=beta)
+                assert_bits(engine(isa).run(held, [a]), want_c, f"{kind} {alpha} {beta} {shape} constant")
 
 
 @every_isa

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import and_
 
-from qrun.native.emit.floats import BATCH, NAMES
+from qrun.native.emit.floats import BATCH, NAMES, parts
 from qrun.native.emit.kernel import emitter, row_at
 from qrun.native.emit.rounding import REACH, RoundingEmitter
 from qrun.native.emit.values import Value
@@ -25,7 +25,7 @@ class FloatDepthwiseEmitter(RoundingEmitter):
 
     def tile(self, tile: Value) -> None:
         w, a, rows = self.w, self.a, self.spec.rows
-        self.batch, block = divmod(tile, a.row_blocks)
+        self.batch, block = divmod(tile, parts(a.rows, a.row_block))
         starts = a.batches + self.batch * BATCH
         x, b, addend, y = (start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, a.addend, a.y)))
         self.row_starts = x, b, addend, y

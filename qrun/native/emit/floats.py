@@ -21,25 +21,26 @@ from qrun.native.emit.values import Value
 
 NAMES = (
     "a*", "b*", "addend*", "y*", "batches*", "offsets*", "padding*", "a_row", "b_row", "addend_row", "y_row",
-    "rows", "columns", "taps", "depth", "tap_step", "depth_step", "row_block", "row_blocks", "panels", "panel_block",
-    "panel_blocks", "slot", "right_at", "squares_at", "lengths_at", "sums_at", "ahead", "tiles", "numbers*", "recheck*",
+    "rows", "columns", "taps", "depth", "tap_step", "depth_step", "row_block", "panels", "panel_block",
+    "slot", "right_at", "squares_at", "lengths_at", "sums_at", "ahead", "known*", "known_odd", "tiles", "numbers*", "recheck*",
 )  # fmt: skip
 """One 8-byte word each.
 
-batches      int64 [number][4]: bytes from where a, b, addend and y start to a product's own
+batches      int64 [number][5]: bytes from where a, b, addend, y and known start to a product's own
 offsets      int32 [rows][taps]: bytes from where a product's a starts to what a tap of a row reads, or -1 for `padding`
 a_row, b_row, addend_row, y_row  bytes from row to row; of rows with taps, a_row is that of `offsets`
 columns      of the result
 taps, depth  k is a tap of the row and an element there; tap_step, depth_step: of each in a block of k
-row_block    rows of a tile, of which there are row_blocks; panel_block of the panels, alike
+row_block    rows of a tile; panel_block: of the panels
 slot         bytes from one strip's sums to the next one's; 0 if there is one block of k
 ..._at       where the thread's memory has a panel; squares of rows; lengths of rows, then of columns; sums
 ahead        how many bytes on the right matrix is fetched (direct, with prefetch)
-tiles        products * row_blocks * panel_blocks
+known        float64, the lengths of columns (known); known_odd: 1 if some are not finite
+tiles        products * blocks of rows * blocks of panels
 numbers      float64 (rounding.py)
 recheck      makes elements that nothing else decides, of their row (of all products') and column
 """
-BATCH, DEPTH, UNROLL = 32, 128, 4
+BATCH, DEPTH, UNROLL = 40, 128, 4
 """Bytes of an entry of `batches`; elements of a block of k; of which so many are added in a turn."""
 PITCH = 8 * DEPTH + 64
 """Bytes from one converted row to the next: it has room for a turn more, and rows do not fall into the same cache set."""
@@ -47,12 +48,13 @@ PITCH = 8 * DEPTH + 64
 
 @emitter("float_product")
 class FloatProductEmitter(RoundingEmitter):
-    """operands: ``rows`` or ``taps``, then ``packed``, or ``direct`` where there is one strip, which converts what it
-    reads of the right matrix."""
+    """operands: ``rows`` or ``taps``, then ``packed``, or what converts the right matrix as it reads it: ``direct``, where
+    there is one strip, or ``known``, where the columns' lengths are known."""
 
     names = NAMES
     lengths: Value
     panel_lengths: Value
+    known_lengths: Value
     tap: Value
     tap_count: Value
     start: Value
@@ -65,14 +67,15 @@ class FloatProductEmitter(RoundingEmitter):
         super().__init__(spec, isa)
         a = self.a
         kind, _, how = spec.operands.partition("-")
-        self.tapped, self.direct = kind == "taps", how == "direct"
+        self.tapped, self.packed, self.known = kind == "taps", how == "packed", how == "known"
         self.right, self.squares = self.scratch + a.right_at, self.scratch + a.squares_at
         self.lengths, self.sums = self.scratch + a.lengths_at, self.scratch + a.sums_at
 
     def tile(self, tile: Value) -> None:
         w, a = self.w, self.a
-        self.batch, rest = divmod(tile, a.row_blocks * a.panel_blocks)
-        columns, block = divmod(rest, a.row_blocks)
+        row_blocks, panel_blocks = parts(a.rows, a.row_block), parts(a.panels, a.panel_block)
+        self.batch, rest = divmod(tile, row_blocks * panel_blocks)
+        columns, block = divmod(rest, row_blocks)
         starts = a.batches + self.batch * BATCH
         x, b, addend, y = (start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, a.addend, a.y)))
         self.row_starts = x, b, addend, y
@@ -80,6 +83,9 @@ class FloatProductEmitter(RoundingEmitter):
         self.count = a.row_block.least(a.rows - self.first)
         panels = columns.part(a.panel_block, a.panels)
         self.odd_rows.store(w.value("i64", 0), 8)
+        if self.known:
+            self.known_lengths = a.known + (starts + 32).load("i64", 8)
+            self.odd_panel.store(a.known_odd, 8)
         with w.loop(0, a.taps, a.tap_step) as tap, w.loop(0, a.depth, a.depth_step) as inner:
             self.tap, self.start = tap.index, inner.index
             self.tap_count, self.size = a.tap_step.least(a.taps - self.tap), a.depth_step.least(a.depth - self.start)
@@ -97,10 +103,13 @@ class FloatProductEmitter(RoundingEmitter):
             self.left, self.column = a.columns - panel.index * self.width, panel.index * (4 * self.width)
             place = panel.index - first
             self.panel_lengths = self.lengths + (a.row_block + place * self.width) * 8
-            if self.direct:
+            if self.known:
+                self.panel_lengths = self.known_lengths + panel.index * (8 * self.width)
+            if self.packed:
+                self._pack()
+            if not self.packed and not self.known:
                 self._strip(w.value("i64", 0), place)
             else:
-                self._pack()
                 with w.loop(0, strips, 1) as strip:
                     row = (strip.index * rows).least(self.count - rows)
                     self._strip(row, place * strips + strip.index)
@@ -203,7 +212,7 @@ class FloatProductEmitter(RoundingEmitter):
     def _strip(self, row: Value, number: Value) -> None:
         """Add a block of k to the sums of a strip, which is the tile's rows from this one on; round them after the last."""
         w = self.w
-        sums = self._sums_direct() if self.direct else self._sums(row)
+        sums = self._sums(row) if self.packed else self._sums_direct(row)
         slot = self.sums + number * self.a.slot
         w.blocks += 1
         n, before = w.blocks, w.here
@@ -238,14 +247,16 @@ class FloatProductEmitter(RoundingEmitter):
             for j, vector in enumerate(b):
                 sums[i * len(b) + j] = x.fma(vector, sums[i * len(b) + j])
 
-    def _sums_direct(self) -> list[Value]:
-        """As `_sums`; the squares of the right matrix are added on the way."""
-        w, vectors, source, before = self.w, self.spec.vectors, self._part(), self._squares()
+    def _sums_direct(self, row: Value) -> list[Value]:
+        """As `_sums`; the squares of the right matrix are added on the way, unless its lengths are known."""
+        w, vectors, source = self.w, self.spec.vectors, self._part()
+        before = [] if self.known else self._squares()
+        start = self.scratch + row * PITCH
         zeros = [w.zero(self.kind)] * (self.spec.rows * vectors)
         ends = []
         for whole in self.whole_or_cut():
             masks = [None if whole else self.mask(j) for j in range(vectors)]
-            carried, done = [*zeros, *before, self.scratch, source], w.value("i64", 0)
+            carried, done = [*zeros, *before, start, source], w.value("i64", 0)
             for count in (UNROLL, 1) if whole else (1,):
                 with w.loop(done, self.steps - (count - 1), count, carried) as turn:
                     sums, squares = turn.carried[: len(zeros)], turn.carried[len(zeros) : -2]
@@ -254,14 +265,21 @@ class FloatProductEmitter(RoundingEmitter):
                         for line in range(self.spec.prefetch):
                             w.prefetch(right + self.a.ahead + 64 * line)
                         b = [self.numbers_at(right + 4 * self.lanes * j, mask) for j, mask in enumerate(masks)]
-                        squares = [x.fma(x, square) for x, square in zip(b, squares, strict=True)]
+                        if not self.known:
+                            squares = [x.fma(x, square) for x, square in zip(b, squares, strict=True)]
                         self._multiply(left + 8 * step, b, sums)
                         right = right + self.a.b_row
                     turn.next(*sums, *squares, left + 8 * count, right)
                 carried, done = turn.carried, turn.index
-            self._keep_squares(carried[len(zeros) : -2])
+            if not self.known:
+                self._keep_squares(carried[len(zeros) : -2])
             ends.append((carried[: len(zeros)], w.here))
         return [w.phi(*((made[place], label) for made, label in ends)) for place in range(len(zeros))]
+
+
+def parts(count: Value, size: Value) -> Value:
+    """How many parts of this size cover so many."""
+    return (count + size - 1) // size
 
 
 def _folded(vector: Value) -> Value:

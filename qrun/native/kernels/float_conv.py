@@ -18,6 +18,7 @@ from qrun.native.kernels.floats import (
     FloatStack,
     FloatTerms,
     LeftRows,
+    column_lengths,
     even,
     product_call,
     stack_call,
@@ -73,6 +74,7 @@ class FloatConv(Planned):
         kept: Memo | None = None,
     ) -> None:
         super().__init__()
+        self._kept = kept or Memo()
         self.engine, self.exact, self.shape = engine, exact, tuple(int(n) for n in x_shape)
         window = Window.of(x_shape[2:], w.shape[2:], strides, dilations, pads)
         outputs, depth = w.shape[:2]
@@ -86,7 +88,7 @@ class FloatConv(Planned):
         y_shape = (self.shape[0], outputs, *window.out[2 - (len(self.shape) - 2) :])
         self.operands = (Operand(self.shape, _FLOAT, border, 0, lines), Operand(y_shape, _FLOAT))
         each = outputs // group
-        self.arrays = {"b*": (kept or Memo()).once("weights", lambda: self._ordered(w))}
+        self.arrays = {"b*": self._kept.once("weights", lambda: self._ordered(w))}
         if bias is not None:
             self.arrays["addend*"] = np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
@@ -127,7 +129,11 @@ class FloatConv(Planned):
         given = (stack, self.terms, recheck)
         if self.geometry.depthwise:
             return (_depthwise_call(self.engine, *given, self.arrays, extents),)
-        return (product_call(self.engine, *given, self.arrays, ("a*", "y*"), extents),)
+        return (product_call(self.engine, *given, self.arrays, ("a*", "y*"), extents, self._lengths),)
+
+    def _lengths(self) -> Array:
+        weights = self.arrays["b*"].reshape(self.geometry.group, -1, self.each)
+        return self._kept.once("lengths", lambda: column_lengths(weights))
 
     def _left(self, pixel: int) -> LeftRows:
         window, depth = self.geometry.window, self.depth
@@ -162,7 +168,7 @@ def _depthwise_call(
     spec = KernelSpec("float_depthwise", engine.isa.name, rows, vectors, 1, terms.form, "f32", False)
     blocks = -(-left.rows // high)
     words = {
-        "row_block": high, "row_blocks": blocks, "panels": -(-stack.columns // width), "tiles": len(stack.starts) * blocks,
+        "row_block": high, "panels": -(-stack.columns // width), "tiles": len(stack.starts) * blocks,
     }  # fmt: skip
     return stack_call(
         engine, spec, stack, terms, recheck, words, arrays, ("a*", "y*"), extents, 16 * rows * width

@@ -8,8 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
-from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, LeftRows, product_call
+from qrun.native.kernels.floats import (
+    ElementRecheck,
+    Exact,
+    FloatStack,
+    FloatTerms,
+    LeftRows,
+    column_lengths,
+    product_call,
+)
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
@@ -24,7 +33,7 @@ class FloatMatmul(Planned):
 
     a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none; its
     last axis is that of the result, and it has one row or as many. constant: the addend itself if it is constant.
-    exact: makes elements that the kernel does not decide.
+    exact: makes elements that the kernel does not decide. kept: the lengths of weights' columns, for other shapes of a.
     """
 
     order: Order = "plain"
@@ -41,13 +50,14 @@ class FloatMatmul(Planned):
         constant: Array | None = None,
         alpha: float = 1.0,
         beta: float = 1.0,
+        kept: Memo | None = None,
     ) -> None:
         super().__init__()
         left, right = tuple(a) if len(a) > 1 else (1, *a), tuple(b) if len(b) > 1 else (*b, 1)
         lead, k = broadcast_shapes(left[:-2], right[:-2]), left[-1]
         if not k:
             raise Declined("sums of nothing")
-        self.engine, self.exact = engine, exact
+        self.engine, self.exact, self._kept = engine, exact, kept or Memo()
         y = (*lead, *(left[-2:-1] if len(a) > 1 else ()), *(right[-1:] if len(b) > 1 else ()))
         self.arrays: dict[str, Array] = {}
         shapes = {"a*": tuple(a), "b*": tuple(b), "addend*": None if addend is None else tuple(addend), "y*": y}
@@ -85,4 +95,9 @@ class FloatMatmul(Planned):
         if not size(self.result.shape):
             return ()
         extents = [4 * size(operand.shape) for operand in self.operands]
-        return (product_call(self.engine, self.stack, self.terms, self.recheck, self.arrays, self.names, extents),)
+        given = (self.stack, self.terms, self.recheck, self.arrays, self.names, extents)
+        return (product_call(self.engine, *given, self._lengths if "b*" in self.arrays else None),)
+
+    def _lengths(self) -> Array:
+        right = self.arrays["b*"]
+        return self._kept.once("lengths", lambda: column_lengths(right if right.ndim > 1 else right[:, None]))

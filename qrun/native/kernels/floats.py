@@ -30,6 +30,8 @@ _LEAST_WORK = 1 << 18
 _AHEAD, _FAR = 16, 1 << 24
 """Rows of the right matrix by which it is fetched ahead where it is read as it lies, and bytes of it from which on that
 pays: it comes from memory, a short piece of each row at a time."""
+_KNOWN = 64
+"""Up to so many rows the right matrix is converted as it is read if the lengths of its columns are known."""
 _DIRECT = 8
 """Up to so many rows the right matrix is converted as it is read."""
 
@@ -137,6 +139,13 @@ class ElementRecheck(Rechecker):
             ctypes.c_float.from_address(result + place).value = value
 
 
+def column_lengths(right: Array) -> Array:
+    """Of float32 [..., K, N]: float64 [matrices, N]."""
+    with np.errstate(all="ignore"):
+        squares = np.einsum("...kn,...kn->...n", right, right, dtype=np.float64, casting="unsafe")
+        return np.asarray(np.sqrt(squares.reshape(-1, right.shape[-1])))
+
+
 def _floats(address: int, places: Array) -> Array:
     """float32 numbers so many bytes from an address; 0 where that is negative."""
     whole = int(places.max(initial=0)) // 4 + 1
@@ -144,17 +153,19 @@ def _floats(address: int, places: Array) -> Array:
     return np.where(places < 0, np.float32(0), memory[np.maximum(places, 0) // 4])
 
 
-def block(isa: Isa, rows: int, columns: int) -> tuple[int, int]:
-    """Rows by vectors of a strip: what loads and empty columns cost together is least."""
+def block(isa: Isa, rows: int, columns: int, known: bool) -> tuple[int, int]:
+    """Rows by vectors of a strip: what loads, empty columns and rows made twice cost together is least. known: the lengths of columns are,
+    which else take the registers of one row more where there are few."""
     need = -(-columns // (isa.lanes // 2))
     if rows <= _DIRECT:
         most = max(r * v for v, r in isa.real_rows.items())
-        vectors = min(need, max(1, most // (rows + 1)))
+        vectors = min(need, max(1, most // (rows + (not known))))
         return rows, -(-need // -(-need // vectors))
 
     def cost(vectors: int) -> float:
         high = isa.real_rows[vectors]
-        return -(-need // vectors) * vectors * (1 + 0.3 * (high + vectors) / (high * vectors))
+        made = -(-need // vectors) * vectors * -(-rows // high) * high
+        return made * (1 + 0.3 * (high + vectors) / (high * vectors))
 
     vectors = min(isa.real_rows, key=cost)
     return min(isa.real_rows[vectors], rows), vectors
@@ -202,12 +213,14 @@ def product_call(
     arrays: Mapping[str, Array],
     pointers: Sequence[str],
     extents: Sequence[int],
+    lengths: Callable[[], Array] | None = None,
 ) -> KernelCall:
     """The call for products that are not empty. arrays: constant operands by name; pointers: names of the others, in
-    order; extents: bytes of each that are touched."""
+    order; extents: bytes of each that are touched. lengths: float64 [right matrices, columns], of columns, if constant."""
     left, lanes = stack.left, engine.isa.lanes // 2
-    rows, vectors = block(engine.isa, left.rows, stack.columns)
-    width, direct = vectors * lanes, left.rows <= _DIRECT
+    known = lengths() if lengths is not None and left.rows <= _KNOWN else None
+    rows, vectors = block(engine.isa, left.rows, stack.columns, known is not None)
+    width, direct = vectors * lanes, known is not None or left.rows <= _DIRECT
     cut = Cut.of(stack, rows, width, engine.threads)
     panels, taps, depth = -(-stack.columns // width), *left.steps
     slot = 8 * rows * width if left.blocks > 1 else 0
@@ -216,20 +229,27 @@ def product_call(
     lengths_at = aligned_up(squares_at + cut.rows * lanes * 8)
     sums_at = aligned_up(lengths_at + 8 * (cut.rows + cut.panels * width))
     scratch = sums_at + max(slot * -(-cut.rows // rows) * cut.panels, 8 * rows * width)
-    how = f"{'rows' if left.offsets is None else 'taps'}-{'direct' if direct else 'packed'}"
+    how = "known" if known is not None else "direct" if direct else "packed"
     far = direct and left.taps * left.depth * stack.b_row > _FAR
     lines = -(-4 * width // 64) if far else 0
     spec = KernelSpec(
-        "float_product", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, lines, operands=how
+        "float_product", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, lines,
+        operands=f"{'rows' if left.offsets is None else 'taps'}-{how}",
     )  # fmt: skip
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
     words = {
-        "ahead": _AHEAD * stack.b_row, "tap_step": taps, "depth_step": depth, "row_block": cut.rows, "row_blocks": row_blocks, "panels": panels,
-        "panel_block": cut.panels, "panel_blocks": panel_blocks, "slot": slot, "right_at": right_at,
+        "ahead": _AHEAD * stack.b_row, "tap_step": taps, "depth_step": depth, "row_block": cut.rows, "panels": panels,
+        "panel_block": cut.panels, "slot": slot, "right_at": right_at,
         "squares_at": squares_at, "lengths_at": lengths_at, "sums_at": sums_at,
         "tiles": len(stack.starts) * row_blocks * panel_blocks,
     }  # fmt: skip
-    return stack_call(engine, spec, stack, terms, recheck, words, arrays, pointers, extents, scratch)
+    starts = np.pad(stack.starts, [(0, 0), (0, 1)])
+    held = {**arrays, "batches*": starts}
+    if known is not None:
+        starts[:, 4] = stack.starts[:, 1] // (left.taps * left.depth * stack.b_row) * (8 * width * panels)
+        held["known*"] = np.pad(known, [(0, 0), (0, width * panels - stack.columns)])
+        words["known_odd"] = int(not np.isfinite(known).all())
+    return stack_call(engine, spec, stack, terms, recheck, words, held, pointers, extents, scratch)
 
 
 def stack_call(
@@ -251,7 +271,7 @@ def stack_call(
         "y_row": stack.y_row, "rows": left.rows, "columns": stack.columns, "taps": left.taps, "depth": left.depth,
         "recheck*": recheck.address, **words,
     }  # fmt: skip
-    held = {**arrays, "batches*": stack.starts, "numbers*": terms.numbers(left)}
+    held = {"batches*": np.pad(stack.starts, [(0, 0), (0, 1)]), **arrays, "numbers*": terms.numbers(left)}
     if left.offsets is not None:
         wide = stack.columns if left.column else left.depth
         held |= {"offsets*": left.offsets, "padding*": np.zeros(wide, _FLOAT)}

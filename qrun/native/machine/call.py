@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.errors import Undecided
 from qrun.native.machine.memory import Ints, aligned, forget
 
@@ -156,6 +156,8 @@ def struct(names: Sequence[str], words: Mapping[str, int], arrays: Mapping[str, 
 
     Names of words that are read as int32 end with a mark (!), which `words` may leave out.
     """
+    if 8 * len(names) > DOUBT:
+        raise ValueError(f"{len(names)} words in a struct for {DOUBT // 8}")
     filled = np.zeros(WORDS, np.int64)
     filled[: len(names)] = [
         arrays[n].__array_interface__["data"][0] if n in arrays else words[n if n in words else n.rstrip("!")]
