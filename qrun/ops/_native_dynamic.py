@@ -25,6 +25,7 @@ from qrun.shapes import broadcast_shapes
 if TYPE_CHECKING:
     from qrun.native.kernels.conv import Conv, Gemm
     from qrun.native.kernels.dynamic import Matmul
+    from qrun.native.machine.operation import Operand
     from qrun.native.proof.epilogue import Target
 
 Value = Callable[[Inputs], Any]
@@ -99,6 +100,13 @@ class DynamicProduct:
         if parameter.ndim > 2 and any(n != 1 for n in parameter.shape[:-2]):
             parameter = np.broadcast_to(parameter, (*self.right.shape[:-2], 1, self.n))
         return parameter.astype(kind).reshape(int(np.prod(parameter.shape[:-2], dtype=np.int64)), self.n)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether B and its zero point are constant, B is one matrix, neither is transposed, and there is something to do."""
+        _, right, _, zero = self.places
+        fixed = self.site.fixed[right] and self.site.fixed[zero]
+        return fixed and self.right.ndim == 2 and not any(self.turned) and bool(self.k * self.n * self.rows)
 
     def spans(self) -> tuple[int, int, int, int]:
         """The least and the greatest of a - a_zero, and of b - b_zero."""
@@ -233,29 +241,41 @@ def sums_kernel(product: DynamicProduct) -> NativeKernel:
 
 def weighted_kernel(product: DynamicProduct) -> NativeKernel | None:
     """The kernel of the sums of a product with constant weights, A's zero point one element; None for others."""
-    from qrun.native.kernels.conv import Gemm
-    from qrun.native.kernels.sums import KINDS
+    from qrun.native.kernels.sums import reach
+    from qrun.native.machine.operation import Operand
 
-    site, (_, right, place, zero_place) = product.site, product.places
+    site, (left, _, place, zero_place) = product.site, product.places
     given = site.inputs[place] if place is not None else None
-    constant = site.fixed[right] and site.fixed[zero_place] and product.right.ndim == 2
-    if (
-        given is None
-        or given.size != 1
-        or not constant
-        or any(product.turned)
-        or not product.k * product.n * product.rows
-    ):
+    if given is None or given.size != 1 or not product.weighted:
         return None
     assert place is not None
+    stages = weighted_stages(product, left, place, Operand(given.shape, given.dtype))
     zero = site.inputs[zero_place]
-    weights = product.right
-    site.afford(product.rows * 36 + weights.size * 16 + product.n * 8192)
-    w_zero = None if zero is None else zero.reshape(-1)
-    a = product.a
-    gemm = Gemm(site.engine, a.shape, weights, x_zero_point=np.zeros((), a.dtype), w_zero_point=w_zero, kinds=KINDS)
+    wraps = reach(product.right.T, None if zero is None else zero.reshape(-1)) >= _WRAPS
+    return staged_kernel(site, stages, (stages[-1].operation,), lambda y: not wraps)
+
+
+def weighted_stages(
+    product: DynamicProduct,
+    left: int | str,
+    place: int | str,
+    zero: Operand,
+    output: int | str = 0,
+    addend: Array | None = None,
+) -> tuple[Stage, Stage]:
+    """The sums of a product that is `weighted`, of codes `left` whose zero point is the input or value `place`."""
+    from qrun.native.kernels.conv import Gemm
+    from qrun.native.kernels.sums import KINDS, dynamic_sums
+
+    site, a = product.site, product.a
+    given = site.inputs[product.places[3]]
+    w_zero = None if given is None else given.reshape(-1)
+    site.afford(product.rows * 36 + product.right.size * 16 + product.n * 8192)
+    gemm = Gemm(site.engine, a.shape, product.right, x_zero_point=np.zeros((), a.dtype), w_zero_point=w_zero, bias=addend,
+                kinds=KINDS)  # fmt: skip
     y_shape = product.shaped(np.broadcast_to(np.int32(0), (*product.lead, product.left.shape[-2], product.n))).shape
-    return dynamic_sums_kernel(site, gemm, weights.T, w_zero, place, y_shape)
+    prepare, sums = dynamic_sums(gemm, product.right.T, w_zero, zero, y_shape)
+    return Stage(prepare, (place,), "prepared"), Stage(sums, (left, "prepared"), output)
 
 
 def dynamic_sums_kernel(

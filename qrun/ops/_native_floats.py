@@ -10,14 +10,15 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Arith, Context
 from qrun.ops._dynamic import dynamic_parameters, range_parameters
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, Stage
-from qrun.ops._native_dynamic import DynamicProduct, Value, sections_of
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, NativeSection, Stage, staged_kernel
+from qrun.ops._native_dynamic import DynamicProduct, Value, sections_of, weighted_stages
 from qrun.ops._quantize import note_scale
 from qrun.ops._rounding import two_product
 
 if TYPE_CHECKING:
     from qrun.native.kernels.ranges import DynamicQuantizer
     from qrun.native.machine.engine import Engine
+    from qrun.native.machine.operation import Operand
 
 _MOST = 2**31
 _REACH = 2.0**-51
@@ -81,13 +82,40 @@ class FloatProduct:
                 fields[:1] = [exact, exact * (2 * self.most * _REACH), np.zeros((1, 1))]
         return self.matmul.finish.constants([np.broadcast_to(field, (len(field), n)) for field in fields])
 
+    def stages(
+        self, codes: int | str, zero: int | str, zero_point: Operand, scale: int | str, a_scale: Operand
+    ) -> tuple[Stage, ...]:
+        """What makes output 0 of these codes, whose zero point and scale come with the run, where all else is constant."""
+        from qrun.native.kernels.finish import Factors, Finish, Scaled
 
-def float_kernel(floats: FloatProduct, a_scale: Value, plain: Callable[[Inputs], bool]) -> NativeKernel:
+        product, inputs = self.product, self.product.site.inputs
+        engine, base = product.site.engine, self._base(self.b_scale(inputs), self.bias(inputs))
+        sums = weighted_stages(product, codes, zero, zero_point, "sums", self.addend(inputs))
+        factors = Factors(engine, a_scale, base, self.form, None if self.slope is None else float(self.slope))
+        acc = sums[-1].operation.result
+        scaled = Scaled(Finish(engine, product.n, self.form), acc, factors.result, acc.shape)
+        return (*sums, Stage(factors, (scale,), "factors"), Stage(scaled, ("sums", "factors")))
+
+
+def float_kernel(
+    floats: FloatProduct, a_scale: Value, plain: Callable[[Inputs], bool], place: int, constants: Sequence[int]
+) -> NativeKernel:
     """The kernel of a float32 product whose operands and zero points are inputs.
 
-    plain: whether a run's parameters leave the reference kernel nothing to observe.
+    plain: whether a run's parameters leave the reference kernel nothing to observe. place: of A's scale; constants: of the
+    parameters of B, and of what is added.
     """
+    from qrun.native.machine.operation import Operand
+
     product = floats.product
+    site, (left, _, zero, _) = product.site, product.places
+    assert zero is not None
+    scale, point = site.inputs[place], site.inputs[zero]
+    known = product.weighted and all(site.fixed[at] for at in constants)
+    if known and scale is not None and point is not None and point.size == scale.size == 1 and not site.fixed[zero]:
+        given = Operand(point.shape, point.dtype), Operand(scale.shape, scale.dtype)
+        stages = floats.stages(left, zero, given[0], place, given[1])
+        return staged_kernel(site, stages, (stages[1].operation,), lambda y: not floats.wraps, plain)
 
     def run(inputs: Inputs) -> Array:
         assert product.a_zero is not None
@@ -96,8 +124,8 @@ def float_kernel(floats: FloatProduct, a_scale: Value, plain: Callable[[Inputs],
     return NativeKernel(run, lambda y: not floats.wraps, floats.sections, plain=plain)
 
 
-def dynamic_kernel(floats: FloatProduct, plain: Callable[[Inputs], bool]) -> NativeKernel:
-    """The kernel of a float32 product whose left operand is quantized in each run."""
+def dynamic_kernel(floats: FloatProduct, plain: Callable[[Inputs], bool], constants: Sequence[int]) -> NativeKernel:
+    """The kernel of a float32 product whose left operand is quantized in each run; constants: as for float_kernel."""
     from qrun.native.kernels.ranges import DynamicQuantizer
     from qrun.native.machine.batch import Buffer, BufferPool
 
@@ -123,8 +151,25 @@ def dynamic_kernel(floats: FloatProduct, plain: Callable[[Inputs], bool]) -> Nat
     def complete(y: Array) -> bool:
         return not floats.wraps and bool(y.size) and bool(np.isfinite(y).all())
 
+    if product.weighted and all(site.fixed[at] for at in constants):
+        stages = _dynamic_stages(floats, product.a.shape)
+        return staged_kernel(site, stages, (stages[6].operation,), complete, plain)
     names = () if quantizer is None else tuple(NativeSection(s.key(), s.form, 0, 0) for s in quantizer.specs)
     return NativeKernel(run, complete, (*names, *floats.sections), plain=plain)
+
+
+def _dynamic_stages(floats: FloatProduct, shape: Sequence[int]) -> tuple[Stage, ...]:
+    """Codes of input 0, of this shape, their product, and that as float32."""
+    from qrun.native.kernels.ranges import RESULTS, Parameters, Quantized, Range
+
+    engine = floats.product.site.engine
+    ranges = Range(engine, shape)
+    told = (
+        Stage(Parameters(engine, ranges.result, form), ("ranges",), form) for form in ("scale", "zero", "parameters")
+    )
+    quantized = Stage(Quantized(engine, shape), (0, "parameters"), "codes")
+    return (Stage(ranges, (0,), "ranges"), *told, quantized,
+            *floats.stages("codes", "zero", RESULTS["zero"], "scale", RESULTS["scale"]))  # fmt: skip
 
 
 def quantizer_kernel(site: LoweringContext, x: Array) -> NativeKernel:

@@ -71,4 +71,4 @@ def _lower(site: LoweringContext) -> NativeKernel:
     )
     right = value(site, 2, lambda scale: product.per_column(column_of(scale, "b_scale", b, _NAME), np.float32))
     floats = FloatProduct(product, right, value(site, 4, copied))
-    return dynamic_kernel(floats, plain_scales(("b_scale", right)))
+    return dynamic_kernel(floats, plain_scales(("b_scale", right)), (1, 2, 3, 4))

@@ -85,4 +85,4 @@ def _lower(site: LoweringContext) -> NativeKernel:
     left = value(site, 2, lambda scale: scalar(scale, "a_scale", _NAME))
     right = value(site, 3, lambda scale: product.per_column(column_of(scale, "b_scale", b, _NAME), np.float32))
     floats = FloatProduct(product, right, value(site, 6, copied))
-    return float_kernel(floats, left, plain_scales(("a_scale", left), ("b_scale", right)))
+    return float_kernel(floats, left, plain_scales(("a_scale", left), ("b_scale", right)), 2, (1, 3, 5, 6))

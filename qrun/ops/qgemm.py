@@ -180,7 +180,7 @@ def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
     scales = [("a_scale", left), ("b_scale", right)]
     if site.inputs[7] is not None:
         scales.append(("y_scale", value(site, 7, lambda scale: scale)))
-    return float_kernel(floats, left, plain_scales(*scales))
+    return float_kernel(floats, left, plain_scales(*scales), 1, (3, 4, 5, 6))
 
 
 def _product(site: LoweringContext, c: _Checked, addends: Array | None) -> DynamicProduct:

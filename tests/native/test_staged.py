@@ -15,6 +15,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import qrun
 from qrun.native.errors import Undecided
 from qrun.native.kernels.conv import Conv
+from qrun.native.kernels.finish import Factors, Finish, Scaled
 from qrun.native.kernels.ranges import Parameters, Quantized, Range
 from qrun.native.kernels.sums import KINDS, dynamic_sums
 from qrun.native.machine.operation import Operand
@@ -213,3 +214,54 @@ def test_a_range_that_is_not_finite_is_not_decided() -> None:
         found = run_placed(native, Range(native, x.shape), [x], (0, 0))
         with pytest.raises(Undecided):
             native.run(Parameters(native, Range(native, x.shape).result, "scale"), [found])
+
+
+FLOATS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "DynamicQuantizeMatMul": (["x", "w", "ws", "wz", "bias"], {}),
+    "MatMulIntegerToFloat": (["q", "w", "s", "ws", "z", "wz", "bias"], {}),
+    "QGemm": (["q", "s", "z", "w", "ws", "wz", "added"], {}),
+    "QGemm with alpha": (["q", "s", "z", "w", "ws", "wz", "added"], {"alpha": 0.3}),
+}
+
+
+@every_isa
+@pytest.mark.parametrize("arith", ["exact", "ort"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_products_that_give_floats(isa: str, arith: Any, name: str) -> None:
+    """In the program, with weights of each type, and scales for each column or one."""
+    rng = np.random.default_rng(30)
+    inputs, attributes = FLOATS[name]
+    for number, (k, n) in enumerate(((5, 1), (16, 24), (40, 33))):
+        w = rng.integers(0, 256, (k, n)).astype(np.uint8).view((np.uint8, np.int8)[number % 2])
+        columns = (n,) if number else ()
+        tensors = {
+            "w": w, "ws": rng.uniform(0.001, 0.1, columns).astype(F), "bias": rng.normal(0, 3, n).astype(F),
+            "wz": rng.integers(0, 256, columns).astype(np.uint8).view(w.dtype), "added": rng.integers(-999, 999, n).astype(np.int32),
+        }  # fmt: skip
+        nodes = [
+            helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+            helper.make_node(name.split()[0], inputs, ["y"], domain="com.microsoft", **attributes),
+        ]
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, k])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(a, t) for t, a in tensors.items()])
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        for rows in (1, 7):
+            assert elsewhere(same(model, (rows, k), isa=isa, arith=arith, threads=1 + number % 2)) == []
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+@every_isa
+def test_memory_of_scaled_sums(isa: str, at_end: bool) -> None:
+    rng, native = np.random.default_rng(31), engine(isa)
+    for n in (1, native.isa.lanes - 1, native.isa.lanes, 2 * native.isa.lanes + 3):
+        for form in ("ort", "real"):
+            finish = Finish(native, n, form)
+            factor, bias = np.full((1, n), 0.25), rng.integers(-9, 9, (1, n)).astype(np.float64)
+            fields = [factor, *[np.zeros((1, n))] * (2 if form == "real" else 0), bias]
+            factors = Factors(native, Operand((), np.dtype(F)), finish.constants(fields), form, 2.0)
+            held = run_placed(native, factors, [np.array(0.5, F)], (0, 0), at_end)
+            sums = rng.integers(-999, 999, (5, n)).astype(np.int32)
+            scaled = Scaled(finish, Operand(sums.shape, sums.dtype), factors.result, sums.shape)
+            assert_equal(run_placed(native, scaled, [sums, held], (0, 0, 0), at_end), (sums * 0.25 + bias).astype(F))

@@ -6,7 +6,7 @@ from operator import add, sub
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.numbers import rounded_once
+from qrun.native.emit.numbers import product_error, rounded_once
 from qrun.native.emit.requantize import Requantizer
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import Value
@@ -105,3 +105,42 @@ class ScaleEmitter(KernelEmitter):
         after = w.here
         w.label(f"rounded{place}")
         return w.phi((low, before), (exact, after))
+
+
+FACTORS = ("left*", "base*", "y*", "panels", "tiles", "slope!")
+"""One 8-byte word each.
+
+left        float32, a scale that comes with the run; slope: the bits of a float32 number that it is multiplied with (operands
+            ``slope``)
+base, y     [panels][field][lanes] as `scale` reads them: for a scale of 1, and for this one
+"""
+_REACH = 2.0**-51
+"""More than twice the error of one addition, relative to its operands."""
+
+
+@emitter("factors")
+class FactorsEmitter(KernelEmitter):
+    """The constants of `scale` in the form ``real`` or ``ort``, times a scale."""
+
+    names = FACTORS
+
+    def tile(self, tile: Value) -> None:
+        w, a, lanes, form = self.w, self.a, self.isa.lanes, self.spec.form
+        real, sloped = form == "real", self.spec.operands == "slope"
+        left, slope = a.left.load("float", 4), a.slope.bitcast("float")
+        if real:
+            left = left.double() * slope.double() if sloped else left.double()
+        elif sloped:
+            left = slope * left
+        kind, left = f"<{lanes} x {left.kind}>", left.splat(lanes)
+        size = lanes * (8 if real else 4)
+        count = CONSTANTS[form] * lanes // size
+        with w.loop(0, a.panels, 1) as panel:
+            at = panel.index * (count * size)
+            fields = [(a.base + at + number * size).load(kind, 8 if real else 4) for number in range(count)]
+            made = [fields[0] * left, fields[-1]]
+            if real:
+                lost = product_error(fields[0], left, made[0]) if sloped else fields[2]
+                made[1:1] = [fields[1] * left + abs(fields[3]) * _REACH, lost]
+            for number, value in enumerate(made):
+                (a.y + at + number * size).store(value, 8 if real else 4)

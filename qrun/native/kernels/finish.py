@@ -11,10 +11,10 @@ from qrun.native.emit.scale import ARGUMENTS, CONSTANTS
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.results import Results
 from qrun.native.machine.batch import Batch, BatchCall, Buffer
-from qrun.native.machine.call import struct
+from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints, address, aligned
-from qrun.native.machine.operation import share
+from qrun.native.machine.operation import Operand, Order, Planned, share, size
 from qrun.native.proof.epilogue import Target
 from qrun.native.proof.fold import Folded
 from qrun.shapes import broadcast_shapes
@@ -130,23 +130,79 @@ class Finish:
         groups = max(sets)
         each = rows // groups
         chunk = share(each, 4 * self.n, self.engine.threads)
-        size = self.dtype.itemsize
+        itemsize = self.dtype.itemsize
         spec = KernelSpec("scale", self.engine.isa.name, terms, self.vectors, 1, self.form, self.out, False)
         kernel = self.engine.kernels.get(spec)
         known = {
-            "rows": each, "panels": self.panels, "acc_row": 4 * self.n, "y_row": size * self.n, "chunk": chunk,
+            "rows": each, "panels": self.panels, "acc_row": 4 * self.n, "y_row": itemsize * self.n, "chunk": chunk,
             "tiles": -(-each // chunk), "mask": self.mask, "zero_point!": self.zero_point,
         }  # fmt: skip
         calls = []
         for group in range(groups):
             first = group * each
             moved = {
-                "acc*": 4 * self.n * first, "y*": size * self.n * first, "rows0*": 4 * first, "rows1*": 4 * first,
+                "acc*": 4 * self.n * first, "y*": itemsize * self.n * first, "rows0*": 4 * first, "rows1*": 4 * first,
                 "columns*": group * self.panels * terms * self.width * 4 if sets[0] > 1 else 0,
                 "constants*": group * step if sets[1] > 1 else 0,
             }  # fmt: skip
             calls.append(BatchCall(kernel, struct(ARGUMENTS, {**known, **moved}, {}), known["tiles"]))
         return Batch(self.engine, calls)
+
+
+class Factors(Planned):
+    """A scale of one element to the constants of a Finish that gives float32; base: those for a scale of 1."""
+
+    order: Order = "plain"
+
+    def __init__(self, engine: Engine, scale: Operand, base: Array, form: str, slope: float | None = None) -> None:
+        super().__init__()
+        self.engine, self.form, self.slope = engine, form, slope
+        self.base = aligned(base.shape, base.dtype)
+        self.base[...] = base
+        self.operands = (scale, Operand((base.nbytes,), np.dtype(np.uint8)))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        isa, sloped = self.engine.isa, self.slope is not None
+        spec = KernelSpec("factors", isa.name, 1, 1, 1, self.form, "f32", False, operands="slope" if sloped else "")
+        kernel = self.engine.kernels.get(spec)
+        panels = self.base.nbytes // (CONSTANTS[self.form] * isa.lanes)
+        bits = int(np.array(self.slope if sloped else 1, np.float32).view(np.int32))
+        words = {"left*": 0, "y*": 0, "panels": panels, "tiles": 1, "slope!": bits}
+        return (
+            KernelCall(
+                spec, kernel, kernel.struct(words, {"base*": self.base}), ((kernel.word("left*"), 0), (kernel.word("y*"), 1)),
+                (4, self.base.nbytes), 1, keep=(self.base,),
+            ),
+        )  # fmt: skip
+
+
+class Scaled(Planned):
+    """int32 sums [..., N] and what Factors made to float32 of this shape."""
+
+    order: Order = "plain"
+
+    def __init__(self, finish: Finish, sums: Operand, held: Operand, y_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.finish = finish
+        self.operands = (sums, held, Operand(tuple(y_shape), np.dtype(np.float32)))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        finish, (sums, held, _) = self.finish, self.operands
+        engine, count = finish.engine, size(sums.shape)
+        if not count:
+            return ()
+        rows = count // finish.n
+        spec = KernelSpec("scale", engine.isa.name, 0, finish.vectors, 1, finish.form, "f32", False)
+        kernel = engine.kernels.get(spec)
+        chunk = share(rows, 8 * finish.n, engine.threads)
+        words = {
+            **dict.fromkeys(kernel.names, 0), "rows": rows, "panels": finish.panels, "acc_row": 4 * finish.n,
+            "y_row": 4 * finish.n, "chunk": chunk, "tiles": -(-rows // chunk), "mask": finish.mask,
+        }  # fmt: skip
+        pointers = tuple((kernel.word(name), place) for place, name in enumerate(("acc*", "constants*", "y*")))
+        over = finish.panels * finish.width - finish.n
+        extents = 4 * (count + over), held.shape[0], 4 * count
+        return (KernelCall(spec, kernel, kernel.struct(words, {}), pointers, extents, words["tiles"]),)
 
 
 def requantization(engine: Engine, target: Target, channels: int, low: int, high: int) -> Results:
