@@ -39,6 +39,16 @@ def zero_param(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor
     return checked
 
 
+def parameters(
+    op_type: str, ctx: Context, **of: tuple[np.dtype[Any], Array, Array | None]
+) -> tuple[list[Array], list[Array]]:
+    """Per-tensor scales and zero points: of `x`, whose codes have this type, x_scale and x_zero_point. All scales are
+    checked before the zero points."""
+    scales = [scale_param(scale, f"{name}_scale", op_type, ctx) for name, (_, scale, _) in of.items()]
+    zeros = [zero_param(zero, t, f"{name}_zero_point", name.upper(), op_type) for name, (t, _, zero) in of.items()]
+    return scales, zeros
+
+
 def all_codes(dtype: np.dtype[Any]) -> Array:
     """The 256 values of an 8-bit type, in the order of their bit patterns."""
     return np.arange(256, dtype=np.uint8).view(dtype)

@@ -67,6 +67,13 @@ def _kind(name: str) -> str:
     return "zero point" if "zero_point" in name else "scale"
 
 
+def assumed_axis(axis: int | None, scale: Array, name: str, ctx: Context) -> int:
+    """The axis, or 1 where com.microsoft's operator has none, as in onnxruntime; observed where it matters."""
+    if axis is None and scale.size != 1:
+        ctx.observe("axis-assumed", name, 1, 1, (), "axis is missing; 1 is assumed")
+    return 1 if axis is None else axis
+
+
 def same_type(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor: str) -> None:
     """The zero point must have the element type of the tensor it belongs to."""
     if zero_point is not None and zero_point.dtype != dtype:

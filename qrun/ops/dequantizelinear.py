@@ -16,7 +16,7 @@ from qrun.ops._granularity import Grain, grain
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_quantize import dequantize_kernel
 from qrun.ops._op import Real, op
-from qrun.ops._quantize import BLOCK, note_scale, same_type
+from qrun.ops._quantize import BLOCK, assumed_axis, note_scale, same_type
 
 _OP = "DequantizeLinear"
 _NAMES = ("x_scale", "x_zero_point")
@@ -75,9 +75,7 @@ def ms_dequantize_linear(
     Source: onnxruntime ContribOperators, com.microsoft.DequantizeLinear.
     """
     ctx = ctx or Context()
-    if axis is None and x_scale.size != 1:
-        ctx.observe("axis-assumed", "x_scale", 1, 1, (), "axis is missing; 1 is assumed")
-    return _dequantize(x, x_scale, x_zero_point, 1 if axis is None else axis, ctx)
+    return _dequantize(x, x_scale, x_zero_point, assumed_axis(axis, x_scale, "x_scale", ctx), ctx)
 
 
 def _dequantize(
@@ -128,10 +126,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     assert scale is not None
     a = site.attributes
     axis = a.get("axis")
-    if "axis" in a and axis is None:
-        if scale.size != 1:
-            site.ctx.observe("axis-assumed", "x_scale", 1, 1, (), "axis is missing; 1 is assumed")
-        axis = 1
+    axis = assumed_axis(axis, scale, "x_scale", site.ctx) if "axis" in a else axis
     target, form = _check(x, scale, zero, axis, [a.get(name, 0) for name in ("block_size", "output_dtype")], site.ctx)
     site.ctx.claim(x.shape, target.itemsize)
     return dequantize_kernel(site, x, scale, zero, target, form)

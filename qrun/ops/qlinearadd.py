@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._codes import Rounded, binary, common_shape, scale_param, single, zero_param
+from qrun.ops._codes import Rounded, binary, common_shape, parameters, single
 from qrun.ops._context import Context
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pointwise import binary_kernel
@@ -55,12 +55,13 @@ def qlinear_add(
     """
     ctx = ctx or Context()
     shape = common_shape(_NAME, A=A, B=B)
-    sa, sb, sc = (
-        scale_param(s, n, _NAME, ctx) for s, n in ((A_scale, "A_scale"), (B_scale, "B_scale"), (C_scale, "C_scale"))
+    (sa, sb, sc), (za, zb, zc) = parameters(
+        _NAME,
+        ctx,
+        A=(A.dtype, A_scale, A_zero_point),
+        B=(B.dtype, B_scale, B_zero_point),
+        C=(A.dtype, C_scale, C_zero_point),
     )
-    za = zero_param(A_zero_point, A.dtype, "A_zero_point", "A", _NAME)
-    zb = zero_param(B_zero_point, B.dtype, "B_zero_point", "B", _NAME)
-    zc = zero_param(C_zero_point, A.dtype, "C_zero_point", "C", _NAME)
     order = _scalar_side(A.shape, B.shape)
 
     def exact(a: Array, b: Array) -> Rounded:

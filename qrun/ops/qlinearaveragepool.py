@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
-from qrun.ops._codes import scale_param, single, zero_param
+from qrun.ops._codes import parameters, single
 from qrun.ops._context import Context
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_pool import float_mean_kernel, mean_kernel, taps_of
@@ -107,9 +107,7 @@ def _check(
     kernel, ceil_mode = attributes["kernel_shape"], bool(attributes["ceil_mode"])
     geometry = (attributes["strides"], None, attributes["pads"], attributes["auto_pad"])
     win = window(size, kernel, *geometry, ceil_mode=ceil_mode)
-    xs, ys = scale_param(scales[0], "x_scale", _NAME, ctx), scale_param(scales[1], "y_scale", _NAME, ctx)
-    xz = zero_param(zeros[0], x.dtype, "x_zero_point", "X", _NAME)
-    yz = zero_param(zeros[1], x.dtype, "y_zero_point", "Y", _NAME)
+    (xs, ys), (xz, yz) = parameters(_NAME, ctx, x=(x.dtype, scales[0], zeros[0]), y=(x.dtype, scales[1], zeros[1]))
     shape = list(x.shape)
     for axis, length in zip(axes, win.out, strict=True):
         shape[axis] = length

@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
-from qrun.ops._codes import scale_param, single, zero_param
+from qrun.ops._codes import parameters, single
 from qrun.ops._context import Arith, Context
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pool import image_taps, mean_kernel
@@ -75,9 +75,7 @@ def _check(
 ) -> _Checked:
     """Refuse what does not fit, and observe scales."""
     axes = channel_layout(x, bool(channels_last), _NAME)
-    xs, ys = scale_param(scales[0], "x_scale", _NAME, ctx), scale_param(scales[1], "y_scale", _NAME, ctx)
-    xz = zero_param(zeros[0], x.dtype, "x_zero_point", "X", _NAME)
-    yz = zero_param(zeros[1], x.dtype, "y_zero_point", "Y", _NAME)
+    (xs, ys), (xz, yz) = parameters(_NAME, ctx, x=(x.dtype, scales[0], zeros[0]), y=(x.dtype, scales[1], zeros[1]))
     return _Checked(xs, ys, xz, yz, axes, math.prod(x.shape[a] for a in axes))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._codes import Rounded, all_codes, scale_param, single, unary, zero_param
+from qrun.ops._codes import Rounded, all_codes, parameters, single, unary
 from qrun.ops._context import Context
 from qrun.ops._native_pointwise import unary_kernel
 from qrun.ops._op import Real, op
@@ -45,9 +45,8 @@ def qlinear_leaky_relu(
     Source: onnxruntime ContribOperators, com.microsoft.QLinearLeakyRelu.
     """
     ctx = ctx or Context()
-    xs, ys = scale_param(X_scale, "X_scale", _NAME, ctx), scale_param(Y_scale, "Y_scale", _NAME, ctx)
-    xz = zero_param(X_zero_point, X.dtype, "X_zero_point", "X", _NAME)
-    yz = zero_param(Y_zero_point, X.dtype, "Y_zero_point", "Y", _NAME)
+    of = {"X": (X.dtype, X_scale, X_zero_point), "Y": (X.dtype, Y_scale, Y_zero_point)}
+    (xs, ys), (xz, yz) = parameters(_NAME, ctx, **of)
     centre = all_codes(X.dtype).astype(np.float64) - float(xz)
     with np.errstate(all="ignore"):
         slope = np.float64(np.float32(alpha))

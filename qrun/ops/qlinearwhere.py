@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._codes import all_codes, common_shape, lookup, requantized, scale_param, zero_param
+from qrun.ops._codes import all_codes, common_shape, lookup, parameters, requantized
 from qrun.ops._context import Context
 from qrun.ops._op import Real, op
 
@@ -46,12 +46,13 @@ def qlinear_where(
     """
     ctx = ctx or Context()
     shape = common_shape(_NAME, condition=condition, X=X, Y=Y)
-    xs, ys, zs = (
-        scale_param(s, n, _NAME, ctx) for s, n in ((x_scale, "x_scale"), (y_scale, "y_scale"), (z_scale, "z_scale"))
+    (xs, ys, zs), (xz, yz, zz) = parameters(
+        _NAME,
+        ctx,
+        x=(X.dtype, x_scale, x_zero_point),
+        y=(Y.dtype, y_scale, y_zero_point),
+        z=(X.dtype, z_scale, z_zero_point),
     )
-    xz = zero_param(x_zero_point, X.dtype, "x_zero_point", "X", _NAME)
-    yz = zero_param(y_zero_point, Y.dtype, "y_zero_point", "Y", _NAME)
-    zz = zero_param(z_zero_point, X.dtype, "z_zero_point", "Z", _NAME)
     table = np.concatenate(
         [requantized(all_codes(X.dtype), xz, xs, zz, zs, ctx), requantized(all_codes(Y.dtype), yz, ys, zz, zs, ctx)]
     )

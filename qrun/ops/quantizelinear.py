@@ -17,7 +17,7 @@ from qrun.ops._granularity import Grain, grain
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_quantize import quantize_kernel
 from qrun.ops._op import Real, op
-from qrun.ops._quantize import BLOCK, note_scale, same_type
+from qrun.ops._quantize import BLOCK, assumed_axis, note_scale, same_type
 from qrun.ops._quotients import DOUBLE, SINGLE, Counts, divide, round_codes
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ def ms_quantize_linear(
     Source: onnxruntime ContribOperators, com.microsoft.QuantizeLinear.
     """
     ctx = ctx or Context()
-    if axis is None and y_scale.size != 1:
-        ctx.observe("axis-assumed", "y_scale", 1, 1, (), "axis is missing; 1 is assumed")
-    return _quantize(x, y_scale, y_zero_point, 1 if axis is None else axis, ctx, contrib=True)
+    return _quantize(x, y_scale, y_zero_point, assumed_axis(axis, y_scale, "y_scale", ctx), ctx, contrib=True)
 
 
 def _quantize(
@@ -150,10 +148,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     assert scale is not None
     a = site.attributes
     axis, contrib = a.get("axis"), site.ctx.version == 1
-    if contrib and axis is None:
-        if scale.size != 1:
-            site.ctx.observe("axis-assumed", "y_scale", 1, 1, (), "axis is missing; 1 is assumed")
-        axis = 1
+    axis = assumed_axis(axis, scale, "y_scale", site.ctx) if contrib else axis
     numbers = [a.get(name, 0) for name in ("block_size", "output_dtype", "precision")]
     target, division, form = _check(x, scale, zero, axis, numbers, contrib, site.ctx)
     if division != SINGLE:
