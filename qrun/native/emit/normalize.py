@@ -13,9 +13,9 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.numbers import (
     RecheckEmitter,
+    decay,
     differ,
     divided,
-    exp,
     product_error,
     rounded_to_odd,
     rounds_apart,
@@ -274,7 +274,7 @@ class SoftmaxF32Emitter(_Rows):
         greatest = self._greatest(x).double()
 
         def exponential(n: int, index: Value) -> Value:
-            made = exp(self._loaded(n, x, index) - greatest.splat(n))
+            made = decay(self._loaded(n, x, index) - greatest.splat(n))
             (self.scratch + index * 8).store(made, 8)
             return made
 
@@ -290,15 +290,22 @@ class SoftmaxF32Emitter(_Rows):
 
     def _greatest(self, x: Value) -> Value:
         """Of a row's elements, float; of those that are no NaN, if there are others."""
-        w = self.w
-        least = w.value(f"<{self.n} x float>", -math.inf)
-        with w.loop(0, self.whole, self.n, [least]) as turn:
-            block = (x + turn.index * 4).load(least.kind, 4)
-            turn.next(block.where("ogt", turn.carried[0]))
+        w, n = self.w, self.n
+        least = w.value(f"<{n} x float>", -math.inf)
+        block = self.a.length & -(_SUMS * n)
+        with w.loop(0, block, _SUMS * n, [least] * _SUMS) as turns:
+            blocks = [(x + (turns.index + number * n) * 4).load(least.kind, 4) for number in range(_SUMS)]
+            turns.next(*(more.where("ogt", so_far) for more, so_far in zip(blocks, turns.carried, strict=True)))
+        with w.loop(block, self.whole, n, [reduce(_greater, turns.carried)]) as turn:
+            turn.next((x + turn.index * 4).load(least.kind, 4).where("ogt", turn.carried[0]))
         with w.loop(self.whole, self.a.length, 1, [turn.carried[0].reduced("fmax")]) as rest:
             value = (x + rest.index * 4).load("float", 4)
             rest.next(value.where("ogt", rest.carried[0]))
         return rest.carried[0]
+
+
+def _greater(a: Value, b: Value) -> Value:
+    return a.where("ogt", b)
 
 
 @emitter("mean")

@@ -145,8 +145,8 @@ def _powers(x: Value) -> tuple[Value, Value]:
     """
     raised = x.fma(_LOG2E, MAGIC64)
     count = raised - MAGIC64
-    rest = x - count * _LN2[0]
-    rest = rest - count * _LN2[1]
+    rest = count.fma(-_LN2[0], x)
+    rest = count.fma(-_LN2[1], rest)
     square = rest * rest
     small = square.fma(series(_EXPONENTIAL, rest), rest)
     shifted = raised.bitcast("i64") << 52
@@ -170,6 +170,12 @@ def exp(x: Value) -> Value:
     made = power.fma(small, power)
     made = x.test("olt", -_FARTHEST).select(0.0, made)
     return x.test("uno", x).select(x, made)
+
+
+def decay(x: Value) -> Value:
+    """exp(x) of no more than 0, as if x were at least -700: what lies below is nothing, too. NaN stays NaN."""
+    power, small = _powers(x.test("olt", -_FARTHEST).select(-_FARTHEST, x))
+    return power.fma(small, power)
 
 
 def tanh(x: Value) -> Value:
@@ -200,7 +206,7 @@ def gelu(x: Value) -> Value:
     inverse = 1.0 / (near + 4.0)
     tail = series(_TAIL, inverse.fma(10.0, -1.5))
     half = near * 0.5
-    e = exp(size * size * -0.5)
+    e = decay(size * size * -0.5)
     low = half * (e * (tail * inverse))
     positive, negative = x - low, -0.0 - low
     made = x.test("olt", 0.0).select(negative, positive)
