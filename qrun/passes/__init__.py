@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import Any
 
 from qrun.declare.frozen import frozen
-from qrun.ir import Model, Node
+from qrun.declare.memo import Memo
+from qrun.ir import Model, Node, kept
 from qrun.ir.schema import OWN
 from qrun.ops import Arith, find
 from qrun.passes._draft import Rewritten, unchanged
@@ -67,7 +68,8 @@ _INTEGERS = _Pass("fold_constants", _has_constant_nodes, {"dequantize": False})
 _FLOATS = _Pass("fold_constants", _has_constant_nodes)
 _MERGE, _SINK = _Pass("merge_quantize", _quantizes_twice), _Pass("sink_dequantize", _moves_dequantized)
 _TABULATE, _FUSE = _Pass("tabulate", lambda model: True), _Pass("fuse_qdq", _has_float_nodes)
-_PASSES = (_INTEGERS, _MERGE, _SINK, _INTEGERS, _TABULATE, _FUSE, _TABULATE, _FLOATS)
+_FIRST = (_INTEGERS, _MERGE, _SINK, _INTEGERS)
+_THEN = (_TABULATE, _FUSE, _TABULATE, _FLOATS)
 """Weights are folded to float last, when it is known who still reads them so; the second tables join the first."""
 
 
@@ -96,26 +98,57 @@ class Optimized:
     refused: tuple[Refusal, ...]
 
 
+@frozen
+class _Stage:
+    """A model on its way.
+
+    groups:  for each of its nodes, the places of the nodes of the model at the start that it stands for.
+    reasons: why nodes of that model stay, by place.
+    """
+
+    model: Model
+    groups: tuple[tuple[int, ...], ...]
+    reasons: Mapping[int, str]
+
+    def then(self, passes: Iterable[_Pass], keep: frozenset[str], arith: Arith) -> _Stage:
+        """What these passes make of it."""
+        current, groups, reasons = self.model, self.groups, dict(self.reasons)
+        for rewrite in passes:
+            done = rewrite(current, keep, arith)
+            for index, reason in done.refused.items():
+                if len(groups[index]) == 1:
+                    reasons.setdefault(groups[index][0], reason)
+            if done.model is not current:
+                groups = tuple(tuple(sorted({i for old in origins for i in groups[old]})) for origins in done.origins)
+            current = done.model
+        return _Stage(current, groups, reasons)
+
+
 def optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool = True) -> Optimized:
     """The model with integer operators and tables instead of groups of nodes; see the passes for what stays equal.
+
+    What is made for the graph's outputs alone is kept with the model.
 
     keep: names of tensors that must remain, besides the graph's outputs. One that a group would swallow keeps the group
           from being made; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
     tables: whether to tabulate, which changes no result, but a table cannot say what saturated.
     """
-    current = begin = _placed(model)
-    groups: list[tuple[int, ...]] = [(i,) for i in range(len(model.nodes))]
-    reasons: dict[int, str] = {}
-    for rewrite in _PASSES:
-        if rewrite is _TABULATE and not tables:
-            continue
-        done = rewrite(current, keep, arith)
-        for index, reason in done.refused.items():
-            if len(groups[index]) == 1:
-                reasons.setdefault(groups[index][0], reason)
-        if done.model is not current:
-            groups = [tuple(sorted({i for old in origins for i in groups[old]})) for origins in done.origins]
-        current = done.model
+    keep = keep.difference(value.name for value in model.outputs)
+    memo = Memo() if keep else _memo(model)
+    return memo.once(("optimized", arith, tables), lambda: _optimize(model, keep, arith, tables, memo))
+
+
+@kept
+def _memo(model: Model) -> Memo:
+    return Memo()
+
+
+def _optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool, memo: Memo) -> Optimized:
+    begin = memo.once("placed", lambda: _placed(model))
+    start = _Stage(begin, tuple((i,) for i in range(len(model.nodes))), {})
+    first = memo.once(("first", arith), lambda: start.then(_FIRST, keep, arith))
+    done = first.then([rewrite for rewrite in _THEN if tables or rewrite is not _TABULATE], keep, arith)
+    current, groups, reasons = done.model, done.groups, done.reasons
     old = model.nodes
     refused = tuple(
         Refusal(old[group[0]].index, old[group[0]].label, reasons.get(group[0]) or _reason(current, node))

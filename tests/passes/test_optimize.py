@@ -101,6 +101,19 @@ def test_the_model_it_is_given_stays_as_it_is() -> None:
     assert dict(model.constants) == constants
 
 
+def test_what_is_made_for_the_outputs_is_made_once() -> None:
+    model, keep = network().model(), frozenset({"conv1"})
+    names = [value.name for value in model.outputs]
+    done = optimize(model, frozenset(), "exact")
+    assert optimize(model, frozenset(names), "exact") is done
+    assert optimize(model, keep, "exact") is not optimize(model, keep, "exact")
+    literal = optimize(model, frozenset(), "exact", tables=False)
+    assert literal is not done
+    assert optimize(model, frozenset(), "exact", tables=False) is literal
+    assert optimize(model, frozenset(), "ort") is not done
+    assert optimize(network().model(), frozenset(), "exact") is not done
+
+
 def test_nodes_without_a_name_keep_their_label() -> None:
     g = Graph()
     t = g.dq(g.feed(codes(np.random.default_rng(1), U8, (2, 3))), 0.1, U8(3))

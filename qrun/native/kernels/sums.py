@@ -16,7 +16,7 @@ from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.memory import address, aligned
 from qrun.native.machine.operation import Operand, Operation, Order, Planned
-from qrun.native.proof.fold import wrapped
+from qrun.native.proof.fold import magnitudes, totals, wrapped
 
 Array = np.ndarray[Any, Any]
 KINDS = frozenset({"tiled", "widened"})
@@ -183,10 +183,7 @@ def dynamic_sums(
 
     Raises Declined if it has no kernels: an empty product.
     """
-    wide = weights.reshape(len(weights), -1).astype(np.int64)
-    if w_zero is not None:
-        wide -= w_zero.reshape(-1, 1)
-    plan = SumsPlan(product, wide.sum(axis=1), zero)
+    plan = SumsPlan(product, totals(weights, w_zero), zero)
     if not plan.parts:
         raise Declined("an empty product")
     return Prepare(plan), DynamicSums(plan, y_shape)
@@ -194,7 +191,4 @@ def dynamic_sums(
 
 def reach(weights: Array, w_zero: Array | None) -> int:
     """The most that a sum can be, whatever codes and zero point are; weights [N, ...]."""
-    wide = weights.reshape(len(weights), -1).astype(np.int64)
-    if w_zero is not None:
-        wide -= w_zero.reshape(-1, 1)
-    return 255 * int(np.abs(wide).sum(axis=1).max(initial=0))
+    return 255 * int(magnitudes(weights, w_zero).max(initial=0))

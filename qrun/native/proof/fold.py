@@ -76,10 +76,7 @@ def fold(
     shift: what the kernel adds to activations as it reads them.
     """
     centred = _centred(w, w_zero)
-    step = max(1, _NEAR // max(centred[:1].size, 1))
-    parts = [centred[i : i + step] for i in range(0, max(len(w), 1), step)]
-    total = np.concatenate([_sums(part) for part in parts])
-    size = np.concatenate([_sums(np.abs(part).view(f"u{part.itemsize}")) for part in parts])
+    total, size = _total(centred), _magnitude(centred)
     above, below = (total + size) // 2, (total - size) // 2
     least, most = (-128 - x_zero, 127 - x_zero) if signed else (-x_zero, 255 - x_zero)
     constant = wrapped(bias - (x_zero + shift) * total)
@@ -95,6 +92,35 @@ def _centred(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any]) -> Centred:
     wide = w.astype(np.int16) - w_zero.astype(np.int16)[:, None, None]
     fits = wide.min(initial=0) >= -128 and wide.max(initial=0) <= 127
     return wide.astype(np.int8) if fits else wide
+
+
+def totals(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any] | None) -> Ints:
+    """int64 [N]: the sum of w - w_zero for each channel; w int8 or uint8 [N, ...], w_zero of one element or [N]."""
+    return _total(_rows(w, w_zero))
+
+
+def magnitudes(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any] | None) -> Ints:
+    """int64 [N]: the sum of the magnitudes of w - w_zero, which are as `totals` takes them."""
+    return _magnitude(_rows(w, w_zero))
+
+
+def _rows(w: np.ndarray[Any, Any], w_zero: np.ndarray[Any, Any] | None) -> Centred:
+    zeros = np.zeros(1, w.dtype) if w_zero is None else w_zero.reshape(-1)
+    return _centred(w.reshape(len(w), 1, -1), np.broadcast_to(zeros, len(w)))
+
+
+def _total(centred: Centred) -> Ints:
+    return np.concatenate([_sums(part) for part in _parts(centred)])
+
+
+def _magnitude(centred: Centred) -> Ints:
+    return np.concatenate([_sums(np.abs(part).view(f"u{part.itemsize}")) for part in _parts(centred)])
+
+
+def _parts(centred: Centred) -> list[Centred]:
+    """The channels in parts that stay in the cache."""
+    step = max(1, _NEAR // max(centred[:1].size, 1))
+    return [centred[i : i + step] for i in range(0, max(len(centred), 1), step)]
 
 
 def _sums(w: np.ndarray[Any, Any]) -> Ints:
