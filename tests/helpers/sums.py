@@ -42,6 +42,21 @@ def operands(kind: str, rng: np.random.Generator, m: int, k: int, n: int) -> tup
     return a, b
 
 
+def beside_ties(k: int, m: int, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Rows whose sums are, beside the middle of two float32 numbers, a hair that float64 loses: a remainder; a remainder of
+    remainders; many small ones, which together cross that middle. Columns are powers of two. k is 128 or more."""
+    tie = [1.0, 2.0**-24]
+    many = [*tie, -1.4 * 2.0**-47, *[0.99 * 2.0**-53] * 125]
+    hairs = [[*tie, 2.0**-90], [*tie, -(2.0**-90)], [*tie, 2.0**-60, 2.0**-115, -(2.0**-60)],
+             [*tie, 2.0**-60, -(2.0**-115), -(2.0**-60)], [*tie, 2.0**-23, -(2.0**-100)], many, [-x for x in many]]  # fmt: skip
+    a = np.zeros((m, k), F)
+    for row in range(m):
+        hair = np.array(hairs[row % len(hairs)], F) * rng.choice([-1, 1])
+        a[row, : len(hair)] = hair
+    b = np.exp2(rng.integers(-5, 5, n)) * rng.choice([-1, 1], n)
+    return a, np.broadcast_to(b.astype(F), (k, n)).copy()
+
+
 def exact(a: Array, b: Array, alpha: Any = 1, addend: Any = 0) -> Array:
     """alpha * a @ b + addend of finite numbers, each element rounded once; 0 is +0."""
     made = np.empty((len(a), b.shape[1]), F)

@@ -9,7 +9,7 @@ import pytest
 from helpers import edges
 from helpers.native import Array, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere
-from helpers.sums import SPECIAL, assert_bits, operands
+from helpers.sums import SPECIAL, assert_bits, beside_ties, exact, operands
 from helpers.support import node_model
 
 from qrun.native.errors import Declined
@@ -89,6 +89,15 @@ def test_nothing_is_decided_by_the_ends_alone(isa: str, monkeypatch: pytest.Monk
             got = engine(isa).run(made(isa, x, w, bias, **geometry), [x])
             monkeypatch.undo()
             assert_bits(got, wanted(x, w, bias, geometry), f"{lost} {edges.FLOAT_CONV[number]}")
+
+
+@every_isa
+def test_depthwise_sums_beside_ties(isa: str) -> None:
+    """What decides them is smaller than float64's last bit."""
+    a, b = beside_ties(130, 19, 19, np.random.default_rng(4))
+    want = np.array([exact(a[i : i + 1], b[:, i : i + 1])[0, 0] for i in range(19)], F)
+    operation = made(isa, a[None], b.T[:, None].copy(), None, group=19)
+    assert_bits(engine(isa).run(operation, [a[None]]), want[None, :, None])
 
 
 def test_what_is_declined() -> None:

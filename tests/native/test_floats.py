@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from helpers import edges
 from helpers.native import Array, engine, every_isa, thin
 from helpers.placed import run_placed, same_everywhere
-from helpers.sums import KINDS, SPECIAL, assert_bits, exact, operands
+from helpers.sums import KINDS, SPECIAL, assert_bits, beside_ties, exact, operands
 from helpers.support import node_model
 
 from qrun.native.errors import Declined, Undecided
@@ -84,6 +85,29 @@ def test_products_against_fractions(isa: str, kind: str) -> None:
         assert_bits(engine(isa).run(product(isa, a, b), [a, b]), exact(a, b), kind)
         c = rng.standard_normal(9).astype(F)
         assert_bits(engine(isa).run(product(isa, a, b, constant=c), [a, b]), exact(a, b, 1, c.astype("d")), kind)
+
+
+@cache
+def tie_cases() -> list[tuple[Array, Array, dict[str, Any], Array]]:
+    """Operands, what is added to their product, and the result."""
+    rng, found = np.random.default_rng(10), []
+    for m, n in ((3, 9), (7, 17), (14, 20), (70, 3)):
+        a, b = beside_ties(130, m, n, rng)
+        found.append((a, b, {}, exact(a, b)))
+        for alpha in (1.0, -0.5):
+            c, rest = (a[:1, 0] * alpha * b[0]).astype(F), a.copy()
+            rest[:, 0] = 0
+            found.append((rest, b, {"constant": c, "alpha": alpha}, exact(rest, b, alpha, c.astype("d"))))
+    return found
+
+
+@every_isa
+def test_sums_beside_ties(isa: str) -> None:
+    """What decides them is smaller than float64's last bit."""
+    for a, b, options, want in tie_cases():
+        message = f"{a.shape} {options.get('alpha')}"
+        assert_bits(engine(isa).run(product(isa, a, b, **options), [a, b]), want, message)
+        assert_bits(engine(isa).run(product(isa, a, b, weights=b, **options), [a]), want, f"{message} constant")
 
 
 @every_isa

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers.float import qrun_node
-from helpers.sums import KINDS, assert_bits, exact, operands
+from helpers.sums import KINDS, assert_bits, beside_ties, exact, operands
 
 from qrun.ops import _sums
 from qrun.ops._sums import rounded_products
@@ -29,6 +29,11 @@ def test_products_against_fractions(kind: str, k: int) -> None:
         got = qrun_node("Gemm", [a, b, c], {"alpha": alpha, "beta": beta})
         assert_bits(got, want, f"{kind} {alpha} {beta}")
         assert_bits(qrun_node("Gemm", [a, b], {"alpha": alpha}), exact(a, b, F(alpha)), f"{kind} {alpha}")
+
+
+def test_sums_beside_ties() -> None:
+    a, b = beside_ties(130, 14, 9, np.random.default_rng(7))
+    assert_bits(qrun_node("MatMul", [a, b]), exact(a, b))
 
 
 @pytest.mark.parametrize("kind", KINDS)
