@@ -29,7 +29,7 @@ class KernelSpec:
     rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;
              quantize_image: `vectors` planes; amx: rows of one tile or two; softmax: `rows` codes at once, or 0; elementwise,
-             standardize, shares, mean: `rows` elements at once).
+             standardize, shares, mean: `rows` elements at once, of `vectors` rows).
     unroll:  k-steps of 4 bytes per turn of the inner loop (dense, clipped); bytes of an element, or of a vector (copies);
              taps per turn (pools).
     form:    how results are made of accumulators (emit/spec.py); the functions (elementwise, and where rows are read through functions).

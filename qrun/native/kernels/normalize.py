@@ -20,6 +20,8 @@ from qrun.native.machine.operation import Operand, Operation, Order, Planned, sh
 Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
+_SHORT = 512
+"""Elements of a row, of which several are made together."""
 _SLOTS, _ROOM = 64, 1 << 16
 """Rows, and bytes of them, that a thread keeps until the reference has made what is in doubt of them."""
 
@@ -30,11 +32,13 @@ class _Rows(Planned):
     reference: makes rows' results [count, ...] of their elements [count, length]. It decides where float64 here does not:
                both are within a reach of each other that grows with the additions that follow each other in a sum.
     source:    what makes x of the operands, in the kernel; None if x is the operand. reduces: whether rows become numbers.
+    together:  rows that a kernel makes at once if they are short.
     """
 
     order: Order = "plain"
     kind: str
     reduces = False
+    together = 1
     source: Expression | None = None
 
     def __init__(
@@ -95,7 +99,7 @@ class _Rows(Planned):
             *sources, _ = self.source.operands
             form = form_of(self.source.steps)
             kinds = "".join(k if step else k.upper() for k, step in zip(self.source.kinds, inner.steps, strict=False))
-            slots = max(1, min(_SLOTS, _ROOM // (4 * self.length)))
+            slots = max(self.together, min(_SLOTS, _ROOM // (4 * self.length)))
             words |= {"n1": outer[1].count, "n2": outer[2].count, "slots": slots}
             steps = [loop.steps[n] for n in range(len(sources)) for loop in outer]
             arrays |= {
@@ -107,14 +111,15 @@ class _Rows(Planned):
                 for n, source in enumerate(sources)
             ]
         names = [*(operand_names(len(kinds))[:-1] or ("x",)), "y"]
-        spec = KernelSpec(self.kind, isa.name, isa.lanes, 1, 1, form, "f32", False, operands=kinds)
+        together = self.together if self.length <= _SHORT else 1
+        spec = KernelSpec(self.kind, isa.name, isa.lanes, together, 1, form, "f32", False, operands=kinds)
         kernel = self.engine.kernels.get(spec)
         words |= {f"{name}*": 0 for name in names}
         pointers = tuple((kernel.word(f"{name}*"), n) for n, name in enumerate(names))
         return (
             KernelCall(
                 spec, kernel, kernel.struct(words, arrays), pointers, (*extents, 4 * size(y.shape)), words["tiles"],
-                keep=tuple(arrays.values()), scratch=(8 + 4 * slots) * self.length, decides=False,
+                keep=tuple(arrays.values()), scratch=(8 * together + 4 * slots) * self.length, decides=False,
                 rechecks=(self.recheck,),
             ),
         )  # fmt: skip
@@ -161,7 +166,7 @@ class LayerNorm(_Rows):
 class SoftmaxF32(_Rows):
     """exp(x) / sum exp(x)."""
 
-    kind = "shares"
+    kind, together = "shares", 4
 
     def _constants(self) -> tuple[Array, Mapping[str, Array]]:
         return np.array([(2 * self.additions + 80) * _UNIT]), {}
