@@ -23,9 +23,11 @@ from qrun.ops._op import Shape
 
 if TYPE_CHECKING:
     from qrun.native.proof.fits import CodeProduct, CodeSum
+    from qrun.native.proof.lines import Expected
 
 EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 Complete = Callable[[Array], bool]
+Near = Callable[..., "CodeSum | CodeProduct"]
 _IN_RESULTS = ("saturated", "nan-quantized")
 _JOINED = 256
 """Inputs of a concatenation up to which its calls, each of which knows of all inputs, cost little."""
@@ -37,12 +39,21 @@ def always(y: Array) -> bool:
 
 
 def table_kernel(
-    site: LoweringContext, x: Array, table: Array, axis: int | None = None, complete: Complete = always, place: int = 0
+    site: LoweringContext,
+    x: Array,
+    table: Array,
+    axis: int | None = None,
+    complete: Complete = always,
+    place: int = 0,
+    likely: Expected | None = None,
 ) -> NativeKernel:
-    """The kernel of y = table[x], or of a table for each index of `axis`; x is the node's input number `place`."""
+    """The kernel of y = table[x], or of a table for each index of `axis`; x is the node's input number `place`.
+
+    likely: lines that the tables may be.
+    """
     from qrun.native.kernels.point import Point
 
-    point = Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis, kept=site.kept)
+    point = Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis, kept=site.kept, likely=likely)
     return kernel_of(site, point, (place,), complete)
 
 
@@ -85,7 +96,7 @@ def completeness(seen: Context, dtype: np.dtype[Any], zero: Array | None, param:
 def binary_kernel(
     site: LoweringContext,
     op_type: str,
-    near: Callable[..., CodeSum | CodeProduct],
+    near: Near,
     scalar_side: Callable[[Shape, Shape], str],
 ) -> NativeKernel:
     """The kernel of a com.microsoft operator on A and B with their parameters and those of C.
@@ -116,13 +127,41 @@ def binary_kernel(
             chosen = site.kept.once(("chosen", moving), partial(_lines, by_moving, constant))
             if constant.size == 1:
                 return table_kernel(site, x, chosen[0], None, complete, moving)
-            return table_kernel(site, x, chosen, axis, complete, moving)
+            likely = site.kept.once(("likely", moving), partial(_expected, site, near, (moving, fixed)))
+            return table_kernel(site, x, chosen, axis, complete, moving, likely)
     return _pair_kernel(site, table, near, complete, swap)
 
 
 def _lines(by_moving: Array, constant: Array) -> Array:
     """A table of the moving operand's 256 codes for each element of the constant one."""
     return np.ascontiguousarray(by_moving.T[constant.reshape(-1).view(np.uint8)])
+
+
+def _expected(site: LoweringContext, near: Near, operands: tuple[int, int]) -> Expected:
+    """The lines of the first operand for the elements of the second, which is constant."""
+    from qrun.native.proof.lines import expected
+
+    constant = site.inputs[operands[1]]
+    assert constant is not None
+    with np.errstate(all="ignore"):
+        return expected(_estimate(site, near, operands), constant.reshape(-1) + np.int64(_shift(constant)))
+
+
+def _estimate(site: LoweringContext, near: Near, operands: tuple[int, int]) -> CodeSum | CodeProduct:
+    """About what the operator computes of unsigned codes of these operands."""
+    scales, zeros = [], []
+    for tensor in (*operands, 5):
+        scale, zero, x = site.inputs[tensor + 1], site.inputs[tensor + 2], site.inputs[tensor] if tensor != 5 else None
+        assert scale is not None
+        scales.append(np.float64(scale.reshape(())))
+        zeros.append((0 if zero is None else int(zero.reshape(()))) + (0 if x is None else _shift(x)))
+    with np.errstate(all="ignore"):
+        return near(*scales, *zeros, site.ctx.arith == "ort")
+
+
+def _shift(x: Array) -> int:
+    """How much higher unsigned codes are."""
+    return 128 if x.dtype == np.int8 else 0
 
 
 def _pairs(site: LoweringContext, swap: bool) -> tuple[Array, Context]:
@@ -138,9 +177,7 @@ def _pairs(site: LoweringContext, swap: bool) -> tuple[Array, Context]:
     return table if swap else table.T, seen
 
 
-def _pair_kernel(
-    site: LoweringContext, table: Array, near: Callable[..., CodeSum | CodeProduct], complete: Complete, swap: bool
-) -> NativeKernel:
+def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Complete, swap: bool) -> NativeKernel:
     """The kernel of table[a, b]; swapped if the reference treats A as the scalar: then it adds A's part first."""
     from qrun.native.kernels.pair import PairLookup
 
@@ -148,15 +185,7 @@ def _pair_kernel(
     x, y = (site.inputs[place] for place in operands)
     assert x is not None
     assert y is not None
-    shift = 128 if x.dtype == np.int8 else 0
-    scales, zeros = [], []
-    for tensor in (*operands, 5):
-        scale, zero = site.inputs[tensor + 1], site.inputs[tensor + 2]
-        assert scale is not None
-        scales.append(np.float64(scale.reshape(())))
-        zeros.append((0 if zero is None else int(zero.reshape(()))) + (shift if tensor != 5 else 0))
-    with np.errstate(all="ignore"):
-        about = near(*scales, *zeros, site.ctx.arith == "ort")
+    about = _estimate(site, near, operands)
     entries = np.ascontiguousarray(table.T if swap else table)
     pair = PairLookup(site.engine, (x.shape, y.shape), entries, x_type=x.dtype, near=about, kept=site.kept)
     return kernel_of(site, pair, operands, complete)

@@ -19,7 +19,8 @@ from qrun.native.emit.spec import VBMI
 from qrun.native.errors import Declined
 from qrun.native.kernels import point
 from qrun.native.kernels.point import Point
-from qrun.native.proof.fits import fit_lines, fused
+from qrun.native.proof.fits import CodeProduct, CodeSum, fused
+from qrun.native.proof.lines import Expected, expected, fit_lines
 from qrun.ops.qlinearsigmoid import qlinear_sigmoid
 
 F = np.float32
@@ -166,6 +167,29 @@ def test_lines_are_found_for_what_requantizes(fma: bool) -> None:
     made += [np.rint((x - 128) * scale) + 128 for scale in (1, 0.5, 0.25, -0.5, 1 / 90, 1 / 6, 3 / 82, 2, 100)]
     good, _, _, _ = fit_lines(np.clip(np.stack(made), 0, 255).astype(np.int64), (0, 255), fma)
     assert good.all(), np.flatnonzero(~good)
+
+
+@pytest.mark.parametrize("fma", [True, False])
+def test_expected_lines_are_tried_and_never_believed(fma: bool) -> None:
+    """Good lines are taken as they are, bad ones cost a search; what is taken gives every entry."""
+    x, zeros = np.arange(256), np.arange(256)
+    near = CodeSum(0.37, 0.21, 120, 7, 131)
+    added = np.rint(0.37 * (x - 120) + 0.21 * (zeros[:, None] - 7)) + 131
+    multiplied = np.rint(0.0131 * (x - 120) * (zeros[:, None] - 7)) + 131
+    for estimate, values in ((near, added), (CodeProduct(0.0131, 120, 7, 131), multiplied)):
+        tables = np.clip(values, 0, 255).astype(np.int64)
+        lines = expected(estimate, zeros)
+        good, a, b, add = fit_lines(tables, (0, 255), fma, lines)
+        assert good.all()
+        assert np.count_nonzero(a == lines.slopes.astype(F)) > 200
+        for bad in (np.nan, np.inf, 1e300, -5.0, 0.0):
+            wrong = Expected(np.full(256, bad), lines.offsets)
+            for misled in (wrong, Expected(lines.slopes, wrong.slopes)):
+                good, a, b, add = fit_lines(tables, (0, 255), fma, misled)
+                assert good.all()
+                product, offset = a.astype(float)[:, None] * x, b.astype(float)[:, None]
+                value = fused(product, offset) if fma else (product.astype(F) + b[:, None]).astype(float)
+                assert_equal(np.clip(np.rint(value) + add, 0, 255).astype(np.int64), tables)
 
 
 def test_a_fused_sum_is_rounded_once() -> None:

@@ -16,7 +16,7 @@ from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid, packed
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned
-from qrun.native.proof.fits import fit_lines
+from qrun.native.proof.lines import Expected, fit_lines
 from qrun.native.proof.thresholds import Bools
 
 Array = np.ndarray[Any, Any]
@@ -30,6 +30,7 @@ class Point(Planned):
     table: [256], or [C, 256] with one row for each index of `axis`; 8-bit, indexed by the bits of x as uint8.
     axis:  None, 1 or the last one. x_type: of x.
     kept:  how the same table is looked up for other shapes.
+    likely: lines that the rows of the table may be.
 
     Raises Declined for anything else.
     """
@@ -43,6 +44,7 @@ class Point(Planned):
         x_type: np.dtype[Any],
         axis: int | None = None,
         kept: Memo | None = None,
+        likely: Expected | None = None,
     ) -> None:
         super().__init__()
         self.engine = engine
@@ -60,7 +62,7 @@ class Point(Planned):
         self.order: Order = "any" if place is None else "channels" if place < len(shape) - 1 else "rows"
         self.operands = (Operand(shape, np.dtype(x_type)), Operand(shape, table.dtype))
         self.function = (kept or Memo()).once(
-            ("function", x_type), lambda: Function.of(engine.isa, table, np.dtype(x_type))
+            ("function", x_type), lambda: Function.of(engine.isa, table, np.dtype(x_type), likely)
         )
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
@@ -84,10 +86,10 @@ class Function:
     lines: Lines | None = None
 
     @classmethod
-    def of(cls, isa: Isa, table: Array, x_type: np.dtype[Any]) -> Function:
+    def of(cls, isa: Isa, table: Array, x_type: np.dtype[Any], likely: Expected | None = None) -> Function:
         scalar = _kernel(SINGLE[table.ndim - 1], {}, {"table*": packed(table.view(np.uint8))})
         if table.ndim == 2:
-            lines = Lines.of(table, x_type, isa.fma)
+            lines = Lines.of(table, x_type, isa.fma, likely)
             return cls(isa, scalar, scalar, lines)
         return cls(isa, _clamp(table, x_type) or _whole(isa, table, x_type) or scalar, scalar)
 
@@ -120,14 +122,16 @@ class Lines:
     signed: bool
 
     @classmethod
-    def of(cls, tables: Array, x_type: np.dtype[Any], fma: bool) -> Lines:
+    def of(cls, tables: Array, x_type: np.dtype[Any], fma: bool, likely: Expected | None = None) -> Lines:
         signed = x_type == np.int8
         info = np.iinfo(tables.dtype)
         distinct: dict[bytes, int] = {}
         place = [distinct.setdefault(row.tobytes(), len(distinct)) for row in np.atleast_2d(tables)]
         different = np.frombuffer(b"".join(distinct), tables.dtype).reshape(-1, 256)
         values = different[:, np.arange(256) ^ (128 if signed else 0)].astype(np.int64)
-        good, a, b, add = fit_lines(values, (int(info.min), int(info.max)), fma)
+        if likely is not None:
+            likely = likely.rows(np.unique(place, return_index=True)[1])
+        good, a, b, add = fit_lines(values, (int(info.min), int(info.max)), fma, likely)
         return cls(good[place], a[place], b[place], add, TYPES[tables.dtype], bool(signed))
 
     def runs(self) -> list[tuple[int, int, bool]]:

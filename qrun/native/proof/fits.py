@@ -1,4 +1,4 @@
-"""Cheap forms of elementwise 8-bit functions: searched for, and proven on every entry of the function's table.
+"""Cheap forms of functions of two 8-bit codes: searched for, and proven on every entry of the function's table.
 
 Codes are u = 0..255, int8 ones 128 higher. The forms are those of emit/point.py and emit/pair.py; rounding is emulated bit for
 bit, with or without a fused multiply-add. Constants are nudged until every entry agrees; what never does is looked up.
@@ -27,15 +27,10 @@ _LARGEST = 2.0**30
 _INT16 = 2**15 - 1
 _PAIRS = 4
 _SCALES = 6
-_FAR = 1e6
 _INTEGERS = 1.5 * 2.0**52
 """float64 numbers around it are integers, and their low words too."""
 _SHORT = 40
 _GRIDS = (32, 36, 28, 24, 40)
-_STEEPEST = 300.0
-_CUTS = 8
-_LINE_TRIES = ((0, False), (0, True), (1, True), (-1, True))
-"""Nudges of the slope, and whether the offset is that of the rounded slope or of the exact one."""
 _SHARES = tuple(slice(first, None, 8) for first in range(8))
 """Rows of a table that are looked at together: what is wrong is so in most of them, and they stay in the cache."""
 _NUDGES = (
@@ -79,68 +74,6 @@ def fused(product: Floats, addend: Any) -> Floats:
     return _single(total)
 
 
-def fit_lines(tables: Ints, limits: tuple[int, int], fma: bool) -> tuple[Bools, Singles, Singles, int]:
-    """For tables [N, 256], values within limits: which have a line, its a and b, and the `add` of all.
-
-    y = saturate(RNE(u * a + b) + add)
-    """
-    low, high = limits
-    upper = np.where(tables >= high, _FAR, tables + 0.5)
-    lower = np.where(tables <= low, -_FAR, tables - 0.5)
-    slopes = _slopes(upper, lower)
-    best: tuple[Bools, Singles, Singles, int] | None = None
-    for add in (0, 1):
-        done = np.zeros(len(tables), np.bool_)
-        a, b = np.zeros(len(tables), np.float32), np.zeros(len(tables), np.float32)
-        for nudge, rounded in _LINE_TRIES:
-            rows = np.flatnonzero(~done)
-            slope = _nudged(slopes[rows], nudge)
-            product = slope.astype(np.float64)[:, None] * CODES
-            near = product if rounded else slopes[rows, None] * CODES
-            middle = ((lower[rows] - near).max(axis=1) + (upper[rows] - near).min(axis=1)) / 2
-            offset = (middle - add).astype(np.float32)
-            value = _mul_add(product, offset.astype(np.float64)[:, None], fma)
-            good = _agree(value, add, tables[rows], limits).all(axis=1)
-            hit = rows[good]
-            a[hit], b[hit], done[hit] = slope[good], offset[good], True
-        if best is None or done.sum() > best[0].sum():
-            best = done, a, b, add
-        if done.all():
-            break
-    assert best is not None
-    return best
-
-
-def _slopes(upper: Floats, lower: Floats) -> Floats:
-    """The slopes a of the lines that stay farthest inside lower <= a * u + b <= upper: cutting planes.
-
-    The room that a slope leaves, min(upper - a * u) - max(lower - a * u), is concave and piecewise linear in a; the next
-    slope is where the tangents at the ends of the range meet.
-    """
-    ends = [_tangents(upper, lower, np.full(len(upper), end)) for end in (-_STEEPEST, _STEEPEST)]
-    (left_room, left_rise), (right_room, right_rise) = ends
-    middle = np.zeros(len(upper))
-    for _ in range(_CUTS):
-        bend = left_rise - right_rise
-        middle = np.where(bend > 0, (right_room - left_room) / np.where(bend > 0, bend, 1), middle)
-        room, rise = _tangents(upper, lower, middle)
-        left, right = rise >= 0, rise <= 0
-        left_room, left_rise = np.where(left, room, left_room), np.where(left, rise, left_rise)
-        right_room, right_rise = np.where(right, room, right_room), np.where(right, rise, right_rise)
-    return middle
-
-
-def _tangents(upper: Floats, lower: Floats, slopes: Floats) -> tuple[Floats, Floats]:
-    """Tangents to the room (how far the limits are apart) as a function of the slope, at each of `slopes`.
-
-    Gives the tangent's value at slope 0, and its rise.
-    """
-    product = slopes[:, None] * CODES
-    rows = np.arange(len(slopes))
-    top, bottom = np.argmin(upper - product, axis=1), np.argmax(lower - product, axis=1)
-    return upper[rows, top] - lower[rows, bottom], (bottom - top).astype(np.float64)
-
-
 def fit_pair(
     table: Ints, near: CodeSum | CodeProduct, limits: tuple[int, int], fma: bool, signed: bool
 ) -> tuple[str, Words] | None:
@@ -155,7 +88,7 @@ def fit_pair(
         _ints(near, fma), _chains(near, fma, 128 * signed), _doubles(near))  # fmt: skip
     for candidates in tries:
         for form, values, words in candidates:
-            if all(_agree(values(rows), words["add"], table[rows], limits).all() for rows in _SHARES):
+            if all(agree(values(rows), words["add"], table[rows], limits).all() for rows in _SHARES):
                 return form, words
     return None
 
@@ -184,8 +117,8 @@ def _chains(near: CodeSum, fma: bool, shift: int) -> Iterator[Candidate]:
     zeros = float(fused(np.asarray(a * (near.u_zero - shift)), _single(b * (near.v_zero - shift))))
     for nudges in _NUDGES:
         for c, add in _places(near):
-            ka, kb, kc = (float(_nudged(v, n)) for v, n in zip((a, b, c - zeros), nudges, strict=True))
-            right = _mul_add(kb * (CODES - shift), kc, fma)
+            ka, kb, kc = (float(nudged(v, n)) for v, n in zip((a, b, c - zeros), nudges, strict=True))
+            right = mul_add(kb * (CODES - shift), kc, fma)
             left = (ka * (CODES - shift))[:, None]
             words = {"a": _bits(ka), "b": _bits(kb), "c": _bits(kc), "add": add}
             yield "fma", partial(_chain_values, left, right, fma), words
@@ -214,7 +147,7 @@ def _products(near: CodeProduct) -> Iterator[Candidate]:
     scale = (near.m / small).astype(np.float32).astype(np.float64)
     best = np.argsort(np.abs(scale * small - near.m), kind="stable")[:_SCALES]
     tries = [(1.0, float(np.float32(near.m))), *((float(small[i]), float(scale[i])) for i in best)]
-    tries += [(1.0, float(_nudged(near.m, nudge))) for nudge in (1, -1, 2, -2)]
+    tries += [(1.0, float(nudged(near.m, nudge))) for nudge in (1, -1, 2, -2)]
     left, right = (CODES - near.u_zero)[:, None], CODES - near.v_zero
     for s, m in tries:
         for c, add in _places(near):
@@ -226,11 +159,11 @@ def _products(near: CodeProduct) -> Iterator[Candidate]:
 
 
 def _int_values(left: Floats, right: Floats, scale: float, c: float, fma: bool, rows: slice) -> Floats:
-    return _mul_add((left[rows, None] + right) * scale, c, fma)
+    return mul_add((left[rows, None] + right) * scale, c, fma)
 
 
 def _chain_values(left: Floats, right: Floats, fma: bool, rows: slice) -> Floats:
-    return _mul_add(np.broadcast_to(left[rows], (len(left[rows]), len(right))), right, fma)
+    return mul_add(np.broadcast_to(left[rows], (len(left[rows]), len(right))), right, fma)
 
 
 def _double_values(left: Floats, right: Floats, snap: float, rows: slice) -> Floats:
@@ -250,14 +183,14 @@ def _places(near: CodeSum | CodeProduct) -> list[tuple[float, int]]:
     return both[:1] if not near.zero else both[::-1] if near.inside else both
 
 
-def _agree(values: Floats, add: int, table: Ints, limits: tuple[int, int]) -> Bools:
+def agree(values: Floats, add: int, table: Ints, limits: tuple[int, int]) -> Bools:
     """Where RNE(values) + add, saturated, is the table's; all values must be far inside int32."""
     if not np.abs(values).max(initial=0) < _LARGEST:
         return np.zeros(table.shape, np.bool_)
     return np.asarray(np.clip(np.rint(values) + add, *limits) == table)
 
 
-def _mul_add(product: Floats, addend: Any, fma: bool) -> Floats:
+def mul_add(product: Floats, addend: Any, fma: bool) -> Floats:
     if np.ndim(addend) == 0 and addend == 0:
         return _single(product)
     return fused(product, addend) if fma else _single(_single(product) + addend)
@@ -273,7 +206,7 @@ def _shortened(value: float) -> float:
     return float(np.ldexp(np.rint(np.ldexp(fraction, _SHORT)), exponent - _SHORT))
 
 
-def _nudged(value: Any, ulps: int) -> Singles:
+def nudged(value: Any, ulps: int) -> Singles:
     """float32(value), so many representable numbers on."""
     bits = np.asarray(value).astype(np.float32).view(np.int32)
     return np.asarray((bits + np.int32(ulps)).astype(np.int32).view(np.float32))
