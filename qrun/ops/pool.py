@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare import Later
 from qrun.ir import Array
 from qrun.ops._context import Context, refuse
-from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_pool import largest_kernel
 from qrun.ops._op import op
 from qrun.ops._window import SlidingWindow, padded, window
@@ -129,10 +129,29 @@ def global_average_pool(X: Array, *, ctx: Context | None = None) -> Array:
     """
     _check_rank(X, 2, "X", "[N,C,spatial...]")
     (ctx or Context()).claim(X.shape[:2], 8)
-    axes = tuple(range(2, X.ndim))
+    rows = np.asarray(X, order="C").reshape(math.prod(X.shape[:2]), math.prod(X.shape[2:]))
+    return _row_means(rows).reshape(*X.shape[:2], *(1,) * (X.ndim - 2))
+
+
+def _row_means(x: Array) -> Array:
+    """The means of the rows of [count, length]."""
     with np.errstate(all="ignore"):
-        total = np.sum(X, axis=axes, dtype=np.float64, keepdims=True)
-        return _float.narrow(total / np.float64(math.prod(X.shape[2:])), X.dtype)
+        total = np.sum(x, axis=1, dtype=np.float64)
+        return _float.narrow(total / np.float64(x.shape[1]), x.dtype)
+
+
+@global_average_pool.native
+def _lower_global_average_pool(site: LoweringContext) -> NativeKernel:
+    from qrun.ops._native_float32 import mean_kernel
+
+    x = site.inputs[0]
+    assert x is not None
+    _check_rank(x, 2, "X", "[N,C,spatial...]")
+    site.ctx.claim(x.shape[:2], 8)
+    if x.ndim == 2:
+        raise declined("no spatial axes")
+    shape = (*x.shape[:2], *(1,) * (x.ndim - 2))
+    return mean_kernel(site, range(2, x.ndim), shape, lambda x: _row_means(x)[:, None])
 
 
 @op("GlobalMaxPool", since=1)

@@ -104,6 +104,27 @@ def test_means(isa: str, at_end: bool) -> None:
 
 
 @every_isa
+def test_means_that_are_ties(isa: str) -> None:
+    """Of elements that are multiples of one number, so that no sum is rounded; others are the reference's."""
+    rng = np.random.default_rng(7)
+    for length in (3, 7, 49, 100):
+        middles = (rng.integers(2**23, 2**24, 20) + 0.5) * 2.0**-23
+        x = rng.integers(-(2**20), 2**20, (20, length)) * 2.0**-20
+        x[:, [0, -2, -1]] = 0
+        rest = middles * length - x.sum(axis=1)
+        x[:, -1] = rest.astype(F)
+        x[:, -2] = rest - x[:, -1]
+        assert (x.astype(F) == x).all()
+        made, asked = counted(mean_row)
+        operation = Mean(engine(isa), x.shape, length, made, (20,))
+        assert_equal(engine(isa).run(operation, [x.astype(F)]), middles.astype(F))
+        assert not asked
+        x[:, 0] = 2.0**-70
+        assert_equal(engine(isa).run(operation, [x.astype(F)]), reduce_mean(x.astype(F), (1,), False))
+        assert asked
+
+
+@every_isa
 def test_the_reference_makes_few_rows(isa: str) -> None:
     """Of rows that are neither equal nor far from 0."""
     rng = np.random.default_rng(3)

@@ -26,6 +26,8 @@ numbers      the reach of a result relative to its size, or of a mean relative t
              ``standardize`` its reach relative to the scale, epsilon, the length, and the reach of pairs of float64
 """
 REACH, SCALE_REACH, EPSILON, LENGTH, PAIR_REACH = range(0, 40, 8)
+_EXPONENT = 0x7FF0000000000000
+"""The bits of a float64 that make it a power of two."""
 _SURE = 2.0**-55
 """A pair whose reach is at most so much of it lies less than one unit of its first number from that."""
 
@@ -202,3 +204,20 @@ class MeanEmitter(RowwiseEmitter):
         y.store(single, 4)
         reach = sizes / count * self.number(REACH).splat(1)
         return rounds_apart(mean - reach, mean + reach).any()
+
+    def doubted(self, x: Value, y: Value) -> None:
+        """Ties are common where few elements are divided by a small number. The result stays if all sums are exact.
+
+        With 2**e the power of two up to the sum of all sizes and g = 2**(e - 50), they are if all elements are multiples of
+        g: every sum of some of them is one then, of at most 2**52 g. Adding 1.5 * 2**(e + 2) rounds to multiples of g.
+        """
+        sizes = self.sum(lambda n, at: abs(self.loaded(n, x, at)))
+        power = (sizes.bitcast("i64") & _EXPONENT).bitcast("double")
+        magic = power * 6.0
+
+        def finer(n: int, index: Value) -> Value:
+            value, far = self.loaded(n, x, index), magic.splat(n)
+            return (value + far - far).test("une", value)
+
+        with self.w.when(self.some(finer)):
+            self.doubts.add(x, y)

@@ -23,8 +23,9 @@ class KernelSpec:
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices),
-             float_depthwise; scale (sums to results), pack_rows and pack_columns (weights of a run), range and codes
-             (quantization of a run).
+             float_depthwise; scale (sums to results) and factors (what it multiplies with); pack and row_terms (a right
+             operand of a run, and what rows add), pack_rows and pack_columns (the same for one product alone); prepare (what
+             a zero point of a run adds), range, parameters and codes (quantization of a run).
     isa:     name of the instruction set.
     rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;
