@@ -111,7 +111,10 @@ class NativeKernels:
         """What another node has that differs in the names of the tensors only, or a new one."""
         node = step.node
         given = [name if how == "constant" else part for name, how, part in zip(node.inputs, fixed, key, strict=True)]
-        attributes = [(name, type(value), value) for name, value in node.attributes.items()]
+        attributes = [  # numbers by their digits: 0.0 and -0.0 are equal
+            (name, type(value), repr(value) if isinstance(value, float) else value)
+            for name, value in node.attributes.items()
+        ]
         alike = (step.definition, node.version, tuple(attributes), tuple(given), tuple(map(bool, node.outputs)))
         try:
             found = self._alike.get(alike)

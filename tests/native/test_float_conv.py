@@ -61,6 +61,17 @@ def _border(operation: FloatConv, rank: int) -> list[tuple[int, int]]:
 
 
 @every_isa
+def test_a_bias_that_is_nan_gives_the_one_nan(isa: str) -> None:
+    rng = np.random.default_rng(8)
+    bias = np.array([0xFFC00000, 0x7FC12345, 0x7F800001, 0x3F800000], "u4").view(F)
+    x = rng.standard_normal((1, 4, 5, 5)).astype(F)
+    for group in (1, 4):
+        w = rng.standard_normal((4, 4 // group, 3, 3)).astype(F)
+        want = wanted(x, w, bias, {"group": group})
+        assert_bits(engine(isa).run(made(isa, x, w, bias, group=group), [x]), want, str(group))
+
+
+@every_isa
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_kinds_of_numbers(isa: str, kind: str) -> None:
     rng = np.random.default_rng(1)

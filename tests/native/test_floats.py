@@ -77,6 +77,21 @@ def test_kinds_of_numbers(isa: str, kind: str) -> None:
 
 
 @every_isa
+def test_an_addend_that_is_nan_gives_the_one_nan(isa: str) -> None:
+    """Whatever its sign and its bits; so does an infinite one times a beta of 0."""
+    nans = np.array([0x7FC00000, 0xFFC00000, 0x7FC12345, 0x7F800001, 0x3F800000], "u4").view(F)
+    rng = np.random.default_rng(7)
+    for m, k in ((1, 1), (9, 5)):
+        a, b = operands("normal", rng, m, k, 5)
+        for addend in (nans, np.tile(nans, (m, 1)), np.array([1, np.inf, -np.inf, -0.0, 2], F)):
+            for alpha, beta in ((1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (np.inf, 1.0), (np.nan, 0.5)):
+                with np.errstate(all="ignore"):
+                    want = rounded_products(a, b, DTYPE, alpha, addend.astype("d") * beta)
+                made = product(isa, a, b, constant=addend, alpha=alpha, beta=beta)
+                assert_bits(engine(isa).run(made, [a, b]), want, f"{m} {addend.shape} {alpha} {beta}")
+
+
+@every_isa
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_against_fractions(isa: str, kind: str) -> None:
     rng = np.random.default_rng(3)

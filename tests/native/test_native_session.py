@@ -210,6 +210,17 @@ def test_kernels_are_reused_and_bounded() -> None:
         assert len(natives._bound[0]) <= VARIANTS
 
 
+def test_nodes_whose_attributes_are_zeros_of_other_signs_are_not_alike() -> None:
+    nodes = [helper.make_node("Clip", ["x"], [f"y{n}"], min=zero) for n, zero in enumerate((0.0, -0.0))]
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in ("x", "y0", "y1")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
+    feeds = {"x": np.array([-1, -0.0, 2], F)}
+    event_of(model, feeds)
+    made = qrun.Session(model, backend="native", cache=OBJECTS).run(feeds)
+    assert [np.signbit(y).tolist() for y in made.values()] == [[False, True, False], [True, True, False]]
+
+
 def test_programs_are_kept_by_use_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     session = qrun.Session(open_model(), backend="native", cache=OBJECTS)
 

@@ -115,8 +115,10 @@ class RoundingEmitter(KernelEmitter):
             for j, mask in enumerate(masks):
                 addend = self._addend(row + i, j, mask) if shared is None else shared[j]
                 place = i * vectors + j
-                _, low, high = self._ends(sums[place], *lengths[place], addend)
+                total, low, high = self._ends(sums[place], *lengths[place], addend)
                 bits = low.bitcast("i32") ^ high.bitcast("i32")
+                if addend is not None:  # ends are the same NaN where the addend is one
+                    bits = total.test("uno", total).select(-1, bits)
                 apart.append(bits if mask is None else mask.select(bits, ZERO))
                 target = y + 4 * self.lanes * j
                 if mask is None:
