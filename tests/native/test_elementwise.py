@@ -20,7 +20,8 @@ from helpers.support import assert_equal, node_model
 
 import qrun
 from qrun.native.emit import expression
-from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, SINGLE
+from qrun.native.emit.functions import CLOSE, EXACT, LOGICAL, ROUGH, SINGLE
+from qrun.native.emit.numbers import _ROUGH_ERF
 from qrun.native.errors import Declined, Undecided
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.machine.engine import Engine
@@ -82,6 +83,20 @@ def exact(name: str, x: Any) -> Fraction:
             "gelu": lambda v: v / 2 * (1 + erf(v / Decimal(2).sqrt())),
         }[name](value)
         return Fraction(made)
+
+
+def test_the_short_series_of_erf_is_as_near_as_it_says() -> None:
+    x = np.linspace(1e-3, 4, 40001)
+    made = x * np.polynomial.polynomial.polyval(x * x / 8 - 1, _ROUGH_ERF)
+    want = np.array([math.erf(v) for v in x])
+    assert np.abs(made / want - 1).max() < 0.6 * ROUGH["erf"][1]
+
+
+@every_isa
+def test_results_that_the_short_series_of_erf_does_not_decide(isa: str) -> None:
+    """Of so many some thousand are."""
+    x = np.random.default_rng(40).normal(0, 1.5, 1 << 20).astype(F)
+    assert_equal(engine(isa).run(planned("erf", x.shape, isa), [x]), function("erf")(x))
 
 
 FUNCTIONS = sorted({*CLOSE} - {"cube"})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from qrun.native.emit.expression import FunctionStep, operand_names
-from qrun.native.emit.functions import CLOSE, StepsEmitter, reach
+from qrun.native.emit.functions import CLOSE, ROUGH, StepsEmitter, reach
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
 from qrun.native.emit.numbers import RecheckEmitter, differ
 from qrun.native.emit.spec import OUTER, KernelSpec
 from qrun.native.emit.strided import StridedEmitter
-from qrun.native.emit.values import Value
+from qrun.native.emit.values import Operand, Value
 
 _OWN = ("n1", "n2", "chunks", "chunk", "units", "share", "tiles", "columns", "last", "strides*", "constants*")
 """One 8-byte word each. n1 to tiles: as in emit/strided.py.
@@ -99,12 +101,15 @@ class _Block:
     def _store_close(self, number: int, step: FunctionStep) -> None:
         k = self.kernel
         x = self._value(step.values[0])
-        wide = x.double()
+        wide, call, name = x.double(), k.steps.call(number), step.function
         y = k.starts["y"] + self.place * 4 if number == k.last else self._near(k.kept[number])
-        made = CLOSE[step.function](k.steps.call(number), [wide])
-        low, high = ((made * factor).single() for factor in reach(step.function, wide))
-        y.store(low, 4)
-        with k.w.when(differ(low, high).any()):
+        with ExitStack() as doubtful:
+            if name in ROUGH:
+                write, error = ROUGH[name]
+                unsure = _stored(y, write(call, [wide]), (1 - error, 1 + error))
+                doubtful.enter_context(k.w.when(unsure))
+            unsure = _stored(y, CLOSE[name](call, [wide]), reach(name, wide))
+            doubtful.enter_context(k.w.when(unsure))
             if k.at_once:
                 source = k.starts["x0"] + self.place * 4
             else:
@@ -128,3 +133,10 @@ class _Block:
         if number < steps.read:
             return steps.loaded(number, k.starts[f"x{number}"], self.place)
         return steps.made(number, [self._value(value) for value in steps.step(number).values])
+
+
+def _stored(y: Value, made: Value, ends: tuple[Operand, Operand]) -> Value:
+    """Store float64 as float32. Returns an i1: whether the ends of what some result may be, by factors, round apart."""
+    low, high = ((made * factor).single() for factor in ends)
+    y.store(low, 4)
+    return differ(low, high).any()
