@@ -122,7 +122,9 @@ def kernel_of(
         orders += [(source, operation.source_order) for source in sources]
     site.afford(sum(int(np.prod(o.stored(order), dtype=np.int64)) * o.dtype.itemsize + 4096 for o, order in orders))
     must_reach(operation.tight, int(np.prod(result.shape, dtype=np.int64)) * result.dtype.itemsize)
-    sections = tuple(NativeSection(s.spec.key(), s.spec.form, s.first, s.channels, s.why) for s in operation.tight)
+    sections = tuple(
+        NativeSection(s.spec.key(), s.spec.shown_form, s.first, s.channels, s.why) for s in operation.tight
+    )
 
     def run(inputs: Inputs) -> Array:
         arrays = [array for array in (inputs[place] for place in operands) if array is not None]
@@ -148,7 +150,7 @@ def staged_kernel(
         site.afford(nbytes + 4096)
         must_reach(stage.operation.tight, nbytes)
     sections = tuple(
-        NativeSection(s.spec.key(), s.spec.form, s.first, s.channels, s.why) for o in shown for s in o.tight
+        NativeSection(s.spec.key(), s.spec.shown_form, s.first, s.channels, s.why) for o in shown for s in o.tight
     )
     count = 1 + max(stage.output for stage in stages if isinstance(stage.output, int))
 

@@ -131,7 +131,7 @@ class NativeKernels:
 
         definition = step.definition
         if definition.lowering is None:
-            return KernelBinding(None, self.literal.get(step.node.index, "no native kernel"))
+            return KernelBinding(None, self._reason(step, self.literal.get(step.node.index, "no native kernel")))
         missing = len(definition.inputs) - len(args)
         names = tuple(p.name for p in definition.inputs)
         wanted = tuple(bool(name) for name in step.node.outputs)
@@ -143,8 +143,13 @@ class NativeKernels:
         try:
             kernel = definition.lowering(site)
         except Declined as reason:
-            return KernelBinding(None, str(reason))
+            return KernelBinding(None, self._reason(step, str(reason)))
         return KernelBinding(kernel, "", tuple(ctx.claims or ()), tuple(ctx.observations))
+
+    def _reason(self, step: Step, reason: str) -> str:
+        """Why the reference kernel runs: what follows from shapes needs no kernel, as programs have it as a constant."""
+        made = [name for name in step.node.outputs if name]
+        return "follows from shapes" if made and self.derived.issuperset(made) else reason
 
     def _kept_for(self, node: Node) -> Memo:
         """What kernels of the node share that have the same constants, those among them that follow from shapes."""

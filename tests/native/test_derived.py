@@ -70,6 +70,8 @@ def test_a_reshape_to_a_computed_shape_is_native() -> None:
     session = run_both(made, feeds((2, 5), (1, 1), (0, 3), (2, 5), (7, 2)))
     found = backends(session, feeds((2, 5))[0])
     assert [found[name] for name in ("r", "h", "y")] == ["native"] * 3
+    whys = {event.node.name: event.why for event in session.execute(feeds((2, 5))[0]).events}
+    assert {whys[name] for name in ("shape", "n", "m")} == {"follows from shapes"}
 
 
 def test_derived_values_can_be_outputs() -> None:

@@ -377,6 +377,7 @@ def test_nodes(op_type: str, others: list[Any], attributes: dict[str, Any], opse
     model, feeds = node_model(op_type, [x, *others], attributes, opset=opset, constants=list(places))
     result = same_everywhere(model, feeds, threads=threads)
     assert [event.backend for event in result.events] == ["native"]
+    assert all(section.form.replace("_", "").isalnum() for event in result.events for section in event.sections)
 
 
 @pytest.mark.parametrize(

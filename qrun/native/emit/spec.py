@@ -52,6 +52,11 @@ class KernelSpec:
     prefetch: int = 0
     operands: str = ""
 
+    @property
+    def shown_form(self) -> str:
+        """The form as people read it: of several functions their names, joined by ``+``."""
+        return "+".join(step.partition(":")[0] for step in self.form.split())
+
     def key(self) -> str:
         sign = "s" if self.signed else "u"
         block, more = f"{self.rows}x{self.vectors}x{self.unroll}", f"-{self.operands}" if self.operands else ""
