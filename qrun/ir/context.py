@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
-
-import onnx
+from typing import TYPE_CHECKING, Any
 
 from qrun.errors import ModelError
 from qrun.ir.external import External
+
+if TYPE_CHECKING:
+    import onnx
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from sys import intern
-from typing import Any
-
-import onnx
-from onnx import AttributeProto
+from typing import TYPE_CHECKING, Any
 
 from qrun.errors import ModelError, UnsupportedError
 from qrun.ir import schema
 from qrun.ir.context import GraphContext, invalid, label
+from qrun.ir.messages import AttributeProto
 from qrun.ir.model import Array, Attribute, Model, Node, TensorType
 from qrun.ir.order import Names, execution_order
 from qrun.ir.tensors import to_array
 from qrun.ir.types import DTYPES, describe
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def build_graph(graph: onnx.GraphProto, scope: GraphContext) -> dict[str, Any]:

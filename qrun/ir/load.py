@@ -8,11 +8,9 @@ from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from shlex import quote
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-import onnx.inliner
 from google.protobuf.message import DecodeError
 
 from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent
@@ -20,8 +18,12 @@ from qrun.ir import schema
 from qrun.ir.context import GraphContext
 from qrun.ir.external import External
 from qrun.ir.graph import build_graph, refuse_bytes
+from qrun.ir.messages import ModelProto
 from qrun.ir.model import Model
 from qrun.ir.wire import lift
+
+if TYPE_CHECKING:
+    import onnx
 
 KNOWN = f"ai.onnx {schema.OPSETS[0]}-{schema.OPSETS[-1]}, com.microsoft 1"
 MAX_INLINED = 2 * 10**5
@@ -39,7 +41,7 @@ def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "") -> Mo
     Raises CallError if there is no such file, ModelError if it cannot be read or contradicts itself,
     UnsupportedError if it uses an opset or feature that qrun does not read.
     """
-    if isinstance(model, onnx.ModelProto):
+    if isinstance(model, ModelProto):
         data = model.SerializeToString() if model.ByteSize() < 2**31 - 1 else b""
         return _build(model, None, source, len(data), _digest(data))
     if isinstance(model, bytes):
@@ -140,7 +142,7 @@ def parse(data: bytes, label: str) -> onnx.ModelProto:
 
 
 def _parsed(data: bytes) -> onnx.ModelProto | None:
-    proto = onnx.ModelProto()
+    proto = ModelProto()
     try:
         proto.ParseFromString(data)
     except (DecodeError, RuntimeError, ValueError):
@@ -213,6 +215,8 @@ def _inlined(proto: onnx.ModelProto, opsets: dict[str, int], label: str) -> onnx
     if not proto.functions:
         return proto
     _refuse_explosion(proto, label)
+    import onnx.inliner
+
     try:
         return onnx.inliner.inline_local_functions(proto)
     except Exception as error:

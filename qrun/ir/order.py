@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-
-import onnx
-from onnx import AttributeProto
+from typing import TYPE_CHECKING
 
 from qrun.ir.context import GraphContext, invalid, label
+from qrun.ir.messages import AttributeProto
+
+if TYPE_CHECKING:
+    import onnx
 
 Names = Sequence[tuple[str, ...]]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from qrun.errors import ModelError
 from qrun.ir.external import External
+from qrun.ir.messages import TensorProto
 from qrun.ir.types import DTYPES, PACKED_BITS, is_extension, shape_text, type_name
+
+if TYPE_CHECKING:
+    import onnx
 
 _FIELDS: dict[int, str] = {
     **dict.fromkeys((1, 14), "float_data"),
@@ -55,7 +58,7 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
         raise bad_tensor(name, "at most 64 dims", str(len(dims)))
     if number == 8:
         array: np.ndarray[Any, np.dtype[Any]] = _strings(tensor, name, count)
-    elif tensor.data_location == onnx.TensorProto.EXTERNAL:
+    elif tensor.data_location == TensorProto.EXTERNAL:
         array = _decode(number, _stored(tensor, external, name, stored_bytes(number, count)), count)
     elif tensor.HasField("raw_data"):
         data = tensor.raw_data

@@ -64,10 +64,25 @@ def _has_float_nodes(model: Model) -> bool:
     return has_quantized(model) and any(_is_float(model, node) for node in model.nodes)
 
 
+def _has_chains(model: Model) -> bool:
+    """Whether an elementwise node reads what another one makes, or constants that are not one number."""
+    nodes = [node for node in model.nodes if node.domain == OWN or node.op_type == "Identity" or _is_elementwise(node)]
+    made = {name for node in nodes for name in node.outputs}
+    constants = {name for name, array in model.constants.items() if array.ndim}
+    return any(not made.isdisjoint(n.inputs) or not constants.isdisjoint(n.inputs) for n in nodes) or (
+        bool(nodes) and _has_constant_nodes(model)
+    )
+
+
+def _is_elementwise(node: Node) -> bool:
+    definition = find(node.domain, node.op_type, node.version)
+    return definition is not None and definition.form in ("pointwise", "broadcast")
+
+
 _INTEGERS = _Pass("fold_constants", _has_constant_nodes, {"dequantize": False})
 _FLOATS = _Pass("fold_constants", _has_constant_nodes)
 _MERGE, _SINK = _Pass("merge_quantize", _quantizes_twice), _Pass("sink_dequantize", _moves_dequantized)
-_TABULATE, _FUSE = _Pass("tabulate", lambda model: True), _Pass("fuse_qdq", _has_float_nodes)
+_TABULATE, _FUSE = _Pass("tabulate", _has_chains), _Pass("fuse_qdq", _has_float_nodes)
 _FIRST = (_INTEGERS, _MERGE, _SINK, _INTEGERS)
 _THEN = (_TABULATE, _FUSE, _TABULATE, _FLOATS)
 """Weights are folded to float last, when it is known who still reads them so; the second tables join the first."""

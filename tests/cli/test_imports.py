@@ -21,7 +21,7 @@ with contextlib.redirect_stdout(io.StringIO()):
     code = main(sys.argv[1:])
 print(json.dumps([code, sorted(sys.modules)]))
 """
-UNUSED = ("jsonschema", "llvmlite", "numpy.ma", "onnx.reference", "qrun.comparing", "qrun.peers", "qrun.report.html")
+UNUSED = ("jsonschema", "llvmlite", "numpy.ma", "onnx", "qrun.comparing", "qrun.peers", "qrun.report.html")
 EMITTERS = "qrun.native.emit.kernel"
 
 
