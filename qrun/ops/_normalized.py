@@ -25,7 +25,8 @@ def settled(x: Array, y: Array, states: tuple[Array, Array], scale: Array, bias:
     states: of the rows the mean and 1 / sqrt(variance + epsilon), float64 [rows, 1].
     """
     mean, inverse = states
-    out = y.astype(np.float32)
+    with np.errstate(all="ignore"):
+        out = y.astype(np.float32)
     if not x.size:
         return out
     added = np.zeros(1) if bias is None else bias

@@ -274,3 +274,12 @@ def test_a_scale_that_is_fed() -> None:
     model, feeds = node_model("LayerNormalization", [np.ones((2, 3), F), np.ones(3, F)], {})
     (event,) = qrun.Session(model, cache=OBJECTS).execute(feeds).events
     assert (event.backend, event.why) == ("reference", "Scale is not constant")
+
+
+@pytest.mark.parametrize("constants", [(), (1, 2)])
+def test_results_beyond_float32_are_infinite_without_a_warning(constants: tuple[int, ...]) -> None:
+    x, scale, bias = np.array([[1, 0, 0, -1]], F), np.full(4, 3.4e38, F), np.zeros(4, F)
+    model, feeds = node_model("LayerNormalization", [x, scale, bias], outputs=(F,), constants=constants)
+    session = qrun.Session(model, cache=OBJECTS)
+    for _ in range(3):
+        assert session.run(feeds)["y0"].tolist() == [[np.inf, 0, 0, -np.inf]]
