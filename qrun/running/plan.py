@@ -11,7 +11,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, OperatorError, UnsupportedError
 from qrun.ir import Model, Node
-from qrun.ir.schema import DOMAINS, MS, Formal, schema
+from qrun.ir.schema import DOMAINS, MS, OPSETS, Formal, schema
 from qrun.ops import OpDef, find, near_operators
 
 BACKENDS = ("native", "reference")
@@ -130,13 +130,21 @@ def _refuse_unsupported(model: Model) -> None:
 
 
 def unsupported_fixes(nodes: Iterable[Node]) -> list[str]:
-    """What helps where these operators have no kernel: the right spelling, or another runtime if that knows them all."""
+    """What helps where these operators have no kernel: the right spelling, the opset that has them, or another runtime if
+    that knows them all."""
     strange = [n for n in nodes if n.domain != MS and schema(n.domain, n.op_type, n.version) is None]
     near = {n.op_type: names[0] for n in strange if n.domain in DOMAINS and (names := near_operators(n.op_type, 0.8))}
-    fixes = [f"did you mean {right} instead of {wrong}?" for wrong, right in list(near.items())[:2]]
+    fixes = [f"did you mean {right} instead of {wrong}?" for wrong, right in list(near.items())[:2] if right != wrong]
+    later = {n.op_type: first for n in strange if not n.domain and (first := _later_opset(n))}
+    fixes += [f"import opset {first} or later, which has {name}" for name, first in list(later.items())[:2]]
     if not strange:
         fixes.append("--backend ort runs the model with ONNX Runtime")
     return [*fixes, "qrun ops lists what runs"]
+
+
+def _later_opset(node: Node) -> int:
+    """The first opset after the model's that has this operator of ai.onnx; 0 for none."""
+    return next((v for v in range(node.version + 1, OPSETS[-1] + 1) if schema("", node.op_type, v)), 0)
 
 
 def located(error: OperatorError, model: Model, node: Node, definition: OpDef | None = None) -> OperatorError:

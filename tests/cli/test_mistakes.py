@@ -72,6 +72,15 @@ def test_unknown_operator(folder: Path) -> None:
     failed(4, "QR201", "--backend ort")
 
 
+def test_an_operator_that_the_opset_does_not_have_yet(folder: Path) -> None:
+    model = sum_model()
+    model.graph.node[0].op_type = "Gelu"
+    model.opset_import[0].version = 18
+    save(model, folder / "m.onnx")
+    failed(4, "QR201", "import opset 20 or later, which has Gelu")
+    assert "did you mean" not in call("m.onnx").err
+
+
 def test_custom_domain(folder: Path) -> None:
     model = sum_model()
     model.graph.node[0].domain = "com.acme"
