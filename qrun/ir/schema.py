@@ -53,9 +53,13 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
     onnx.defs takes 15 ms and 7 MB for its first answer, so those of ai.onnx are kept in schemas.txt.
     """
-    if domain == MS or not 0 <= opset < 2**31:
+    if domain in (MS, OWN) or not 0 <= opset < 2**31:
         return None
-    return kept_schema(op_type, opset) if domain == "" and opset in OPSETS else defined_schema(domain, op_type, opset)
+    if domain == "" and opset <= OPSETS[-1]:
+        found = kept_schema(op_type, max(opset, OPSETS[0]))
+        if opset in OPSETS or (found is not None and found.version <= opset):
+            return found
+    return defined_schema(domain, op_type, opset)
 
 
 def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:

@@ -23,6 +23,13 @@ def test_every_kept_schema_is_that_of_onnx() -> None:
             assert kept_schema(name, opset) == defined_schema("", name, opset), (name, opset)
 
 
+@pytest.mark.skipif(f"onnx {onnx.__version__}" != WRITTEN_FOR, reason=f"schemas.txt was written for {WRITTEN_FOR}")
+def test_older_versions_are_those_of_onnx() -> None:
+    for name in {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}:
+        for opset in range(OPSETS[0]):
+            assert schema("", name, opset) == defined_schema("", name, opset), (name, opset)
+
+
 def test_unknown_operators_have_none() -> None:
     assert schema("", "Convolve", 21) is None
     assert schema("", "@0", 21) is None
