@@ -234,8 +234,11 @@ def _positive(scale: Array) -> bool:
 
 
 def _pair(a: Array | None, b: Array | None, direct: bool) -> tuple[Array, Array] | None:
-    """Both broadcast to one shape, of rank 1 at least. Where codes were moved, values per channel cannot be paired."""
-    if a is None or b is None:
+    """Both broadcast to one shape, of rank 1 at least; None for one array, which does not differ from itself.
+
+    Where codes were moved, values per channel cannot be paired.
+    """
+    if a is None or b is None or a is b:
         return None
     a, b = (_one(value) for value in (a, b))
     if a.size == b.size == 1 or (direct and (a.shape == b.shape or 1 in (a.size, b.size))):
