@@ -283,3 +283,18 @@ def test_results_beyond_float32_are_infinite_without_a_warning(constants: tuple[
     session = qrun.Session(model, cache=OBJECTS)
     for _ in range(3):
         assert session.run(feeds)["y0"].tolist() == [[np.inf, 0, 0, -np.inf]]
+
+
+@every_isa
+def test_a_scale_of_zero_keeps_the_sign_of_the_product(isa: str) -> None:
+    x = np.random.default_rng(3).normal(size=(3, 31)).astype(F)
+    for scale in (0.0, -0.0):
+        for bias in (None, np.zeros(31, F), np.full(31, -0.0, F)):
+            weight = np.full(31, scale, F)
+            want = layer_normalization(x, weight, bias)[0]
+
+            def rows(x: Array, weight: Array = weight, bias: Array | None = bias) -> Array:
+                return np.asarray(layer_normalization(x, weight, bias)[0])
+
+            operation = LayerNorm(engine(isa), x.shape, weight, bias, float(F(1e-5)), rows)
+            assert engine(isa).run(operation, [x]).tobytes() == want.tobytes()
