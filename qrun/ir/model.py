@@ -75,7 +75,7 @@ class Node:
         for value in self.attributes.values():
             if isinstance(value, Model):
                 yield value
-            elif isinstance(value, tuple):
+            elif isinstance(value, tuple) and value and isinstance(value[0], Model):
                 yield from (item for item in value if isinstance(item, Model))
 
 
