@@ -145,7 +145,8 @@ def rule(
 
     The docstring has a summary, ``Why is this bad?``, ``Bad`` and ``Good``, the last two holding models in ONNX text form,
     of opset 13 if they do not begin with another. spec: the specification: an address, one of PAGES, or an operator of
-    ai.onnx. since: the version of qrun that has it first.
+    ai.onnx. since: the version of qrun that has it first. applies: the operators that it is about, as users write them
+    (``com.microsoft::QGemm``), or what lists them. fix, stops, replaces: see Rule.
     """
 
     def register(function: Callable[..., Iterator[Finding]]) -> Rule:
