@@ -311,13 +311,6 @@ def test_the_arithmetic_of_onnxruntime_against_onnxruntime(form: str) -> None:
     assert named <= {"pair-saturation", "fused-requantization"}, named
 
 
-def test_choices_of_the_help_are_those_that_exist() -> None:
-    from qrun.cli.compare import AGAINST
-    from qrun.comparing import choices
-
-    assert AGAINST == choices.AGAINST
-
-
 def test_failure_is_json_too() -> None:
     ended = call("compare", "a.npz", "--json")
     assert ended.code == 2

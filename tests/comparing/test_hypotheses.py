@@ -193,7 +193,7 @@ def test_every_cause_is_planted() -> None:
 @pytest.mark.parametrize(("cause", "code"), [("refused", "QR013"), ("crashed", "QR015")])
 def test_no_result_at_all(cause: str, code: str) -> None:
     def refuse() -> Array | None:
-        raise UnsupportedError(code, "backend", "no", facts=[("got", "no such kernel")])
+        raise UnsupportedError(code, "no", facts=[("got", "no such kernel")])
 
     compared = BUGS[0].compare(refuse)
     assert found(compared) == cause

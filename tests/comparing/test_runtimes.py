@@ -14,7 +14,8 @@ from helpers.support import node_model
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
-from qrun.comparing.choices import AGAINST, sides
+from qrun.cli.compare import AGAINST
+from qrun.comparing.choices import sides
 from qrun.comparing.comparison import Comparison
 from qrun.comparing.differences import NOISE, Tolerance
 from qrun.comparing.groups import NodeGroup
