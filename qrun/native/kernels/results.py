@@ -52,12 +52,14 @@ class Results:
 
     def part(self, channels: slice) -> Results:
         """The results of some channels."""
+        return self.kept.once((channels.start, channels.stop), lambda: self._part(channels))
+
+    def _part(self, channels: slice) -> Results:
         if self.target is None:
             return self
         scales = self.target.w_scale
         target = replace(self.target, w_scale=scales[channels] if scales.size > 1 else scales)
-        made = Results(target, self.proven.part(channels) if self.proven else None)
-        return self.kept.once((channels.start, channels.stop), lambda: made)
+        return Results(target, self.proven.part(channels) if self.proven else None)
 
     def form(self, channels: slice | Ints) -> str:
         """The cheapest form that serves all these channels."""

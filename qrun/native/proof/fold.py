@@ -37,8 +37,10 @@ class Folded:
 
     def part(self, channels: slice) -> Folded:
         """The sums of some channels."""
-        own = Folded(self.centred[channels], self.constant[channels], self.low[channels], self.high[channels])
-        return self.kept.once(("part", channels.start, channels.stop), lambda: own)
+        return self.kept.once(
+            ("part", channels.start, channels.stop),
+            lambda: Folded(self.centred[channels], self.constant[channels], self.low[channels], self.high[channels]),
+        )
 
     def merged(self, groups: int, count: int) -> Folded:
         """The same sums with `count` neighbouring groups as one, the weights between them zero."""
