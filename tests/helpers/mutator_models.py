@@ -10,6 +10,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 LONG = 10**6
+SPELLED = 64 << 20
+"""Bytes that one name may take in all its places: a million characters a million times over fit no file."""
 RANKS = (31, 32, 33, 40, 63, 64, 65)
 
 
@@ -45,7 +47,8 @@ def many_names(model: onnx.ModelProto, rng: random.Random) -> None:
     node = rng.choice(graph.node) if graph.node else onnx.NodeProto()
     kind = rng.choice(["inputs", "outputs", "blanks", "dimensions", "numbers"])
     if kind == "inputs":
-        node.input.extend([node.input[0] if node.input else "x"] * LONG)
+        name = node.input[0] if node.input else "x"
+        node.input.extend([name] * min(LONG, _places(name)))
     elif kind == "outputs":
         node.output.extend(f"more{n}" for n in range(LONG))
     elif kind == "blanks":
@@ -142,12 +145,20 @@ def _names(graph: onnx.GraphProto) -> list[str]:
     return sorted(found)
 
 
+def _places(name: str) -> int:
+    """How often a name may stand in a file."""
+    return SPELLED // max(1, len(name.encode()))
+
+
 def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for place, name in enumerate(names):
-                if name == old:
-                    names[place] = new
+    """The tensor under its new name, where that leaves a file."""
+    lists = [names for node in graph.node for names in (node.input, node.output)]
+    if sum(name == old for names in lists for name in names) > _places(new):
+        return
+    for names in lists:
+        for place, name in enumerate(names):
+            if name == old:
+                names[place] = new
     for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         if value.name == old:
             value.name = new
