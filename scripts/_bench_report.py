@@ -90,6 +90,18 @@ def startup_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return head, [[_engine(row), *(_cells(row, keys, "{:.1f}"))] for row in rows]
 
 
+def processes_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Least wall and CPU ms of whole processes, and both by those of the process that each is held to."""
+    table = []
+    for row in rows:
+        cells = [row["job"], row["process"]]
+        for kind in ("wall", "cpu"):
+            ratio = row.get(f"{kind}_ratio")
+            cells += [f"{row[f'{kind}_ms']:.0f}", "" if ratio is None else f"{ratio:.2f}"]
+        table.append(cells)
+    return ["job", "process", "wall ms", "ratio", "CPU ms", "ratio"], table
+
+
 def memory_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     head = ["engine", "after imports MiB", "peak MiB"]
     return head, [[_engine(row), *_cells(row, ["imports_mib", "peak_mib"], "{:.1f}")] for row in rows]

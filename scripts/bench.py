@@ -30,7 +30,11 @@ by a quarter of the largest output.
 --profiling: how much longer qrun's runs take when they are profiled, on squeezenet or else the first model.
 --startup: each engine in new processes, in turn: making the session, first run, later runs. --memory: the largest
 resident set of a process that imports one engine, loads the network and runs it six times. Both use resnet50, or else
-the first model, the first format and number of threads. --rounds 0 measures nothing else.
+the first model, the first format and number of threads. --startup also starts whole processes in turn, from the shell to
+the answer: `qrun MODEL --inputs X` with its cache filled and empty beside a script of five lines that asks onnxruntime, on
+the network of models/digits and on squeezenet qdq, resnet50 qop, densenet121 qdq and transformer dynamic (those asked
+for, or else the first model and format); and commands that compute nothing, `qrun check` beside `import onnx`. Their
+minima and ratios of minima are told, of wall and of CPU time. --rounds 0 measures nothing else.
 """
 
 from __future__ import annotations
@@ -46,8 +50,9 @@ from typing import Any
 import _bench_report as report
 from _bench_cases import Bench, BenchError, Case, Networks, share_peaks
 from _bench_fresh import Fresh
+from _bench_processes import Processes, processes
 from _bench_profiling import overhead
-from _engines import ENGINES
+from _engines import ENGINES, installed
 from _workers import WorkerError
 
 MODELS = ("resnet50", "squeezenet", "shufflenet", "mobilenetv2", "inception_v1", "inception_v2", "densenet121",
@@ -135,6 +140,9 @@ def measure(options: argparse.Namespace, found: dict[str, Any]) -> None:
         if options.startup:
             say("start-up times")
             found["startup"] = fresh.startup(options.engines, options.times)
+            peer = "ort" in options.engines and installed("ort")
+            started = processes(networks, options.models, options.formats, peer)
+            found["processes"] = Processes(str(cache)).measure(started, options.times)
         if options.memory:
             say("peak memory")
             found["memory"] = fresh.memory(options.engines, min(3, options.times))
@@ -199,6 +207,8 @@ def tables(found: dict[str, Any], engines: Sequence[str]) -> Iterator[tuple[str,
         if found.get(key):
             row = found[key][0]
             yield f"{title}: {row['model']} {row['format']}, threads: {row['threads']}", table(found[key])
+    if found.get("processes"):
+        yield "Whole processes, minimum", report.processes_table(found["processes"])
 
 
 def say(text: str) -> None:

@@ -22,6 +22,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 import _bench_cases  # noqa: E402
+import _bench_processes  # noqa: E402
 import _engines  # noqa: E402
 import _peak  # noqa: E402
 import _workers  # noqa: E402
@@ -108,6 +109,15 @@ def test_startup_and_memory(tmp_path: Path) -> None:
         once = row["create_ms"] + row["first_run_ms"] - row["later_run_ms"]
         assert row["setup_ms"] == pytest.approx(once)
         assert row["process_ms"] > row["imports_ms"] + row["create_ms"] + row["first_run_ms"]
+    started = {(row["job"], row["process"]): row for row in found["processes"]}
+    check = "qrun check, one small model"
+    assert [job for job, _ in started] == [*["digits qop"] * 2, *["tiny qop"] * 2, "qrun --help", "qrun explain QR301",
+                                           "qrun ops", check, check]  # fmt: skip
+    for kind in ("wall", "cpu"):
+        assert started["tiny qop", "qrun, empty cache"][f"{kind}_ms"] > started["qrun --help", "qrun"][f"{kind}_ms"] > 1
+        ours, theirs = started[check, "qrun"], started[check, "import onnx"]
+        assert ours[f"{kind}_ratio"] == pytest.approx(ours[f"{kind}_ms"] / theirs[f"{kind}_ms"])
+        assert f"{kind}_ratio" not in theirs
     (memory,) = found["memory"]
     assert 5 < memory["imports_mib"] <= memory["peak_mib"] < 1000
 
@@ -231,3 +241,17 @@ def test_floats_and_formats_that_are_there(tmp_path: Path) -> None:
     (result,) = json.loads((tmp_path / "b.json").read_text())["results"]
     assert (result["format"], result["batch"]) == ("float", 1)
     assert [found["state"] for found in result["engines"].values()] == ["ok", "ok"]
+
+
+def test_a_process_that_fails_is_no_time(tmp_path: Path) -> None:
+    failing = _bench_processes.Process("the job", "the process", ["-c", "import sys; sys.exit('what went wrong')"])
+    with pytest.raises(_bench_cases.BenchError, match=r"^the job, the process: what went wrong$"):
+        _bench_processes.Processes(str(tmp_path)).measure([failing], 1)
+
+
+def test_a_process_is_compared_with_onnxruntime_by_minima() -> None:
+    taken = {("job", "qrun"): [(3.0, 2.0), (2.0, 3.0)], ("job", _bench_processes.PEER): [(4.0, 1.0), (5.0, 9.0)]}
+    found = _bench_processes.Processes("", taken)
+    assert found.row(_bench_processes.Process("job", "qrun", []), 2) == {
+        "job": "job", "process": "qrun", "rounds": 2, "wall_ms": 2000.0, "wall_ratio": 0.5, "cpu_ms": 2000.0, "cpu_ratio": 2.0
+    }  # fmt: skip
