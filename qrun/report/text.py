@@ -33,7 +33,7 @@ def safe(text: str, encoding: str = "utf-8") -> str:
     """The text on one line: control, format and unencodable characters as escapes; tabs and newlines too."""
     if text.isascii() and text.isprintable():
         return text
-    shown = "".join(c if _plain(c) else _escape(c) for c in text)
+    shown = text.translate(_SHOWN)
     if encoding.lower().replace("-", "").replace("_", "") == "utf8":
         return shown
     for symbol, twin in TWINS.items():
@@ -57,12 +57,17 @@ def encodable(text: str, encoding: str) -> bool:
     return True
 
 
-def _plain(char: str) -> bool:
-    return char == " " or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs")
+class _Shown(dict[int, str]):
+    """What `safe` shows of a character, by its code: found out once, as a text of 64 million newlines asks often."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        plain = char == " " or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs")
+        self[code] = char if plain else "\\xa0" if char == "\u00a0" else char.encode("unicode_escape").decode("ascii")
+        return self[code]
 
 
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii") if char != "\u00a0" else "\\xa0"
+_SHOWN = _Shown()
 
 
 def width_of(text: str) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+import tracemalloc
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -12,7 +14,7 @@ import pytest
 
 from qrun.report.grid import Column, Grid, plain_lines
 from qrun.report.json import document
-from qrun.report.markdown import table
+from qrun.report.markdown import escape, table
 from qrun.report.nodes import common_prefix
 from qrun.report.profile import ProfileReport, notes, verdict
 from qrun.report.screen import Screen
@@ -62,6 +64,16 @@ def test_safe() -> None:
     assert safe("naïve …", "ascii") == "na\\xefve ..."
     assert safe("plain [/a] :x:") == "plain [/a] :x:"
     assert safe("\ud800") == "\\ud800"
+
+
+def test_a_hostile_name_is_made_safe_in_little_memory() -> None:
+    name = "\n" * 10**6
+    for shown in (safe, escape):
+        tracemalloc.start()
+        text = shown(name)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 4 * sys.getsizeof(text), shown
 
 
 def test_bar() -> None:
