@@ -42,6 +42,11 @@ OWN: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "FastGelu": ([F(np.ones((4, 8)))], {}, F),
     "QuickGelu": ([F(np.ones((4, 8)))], {}, F),
     "MatMulIntegerToFloat": ([A[0], B[0], F(0.5), F(0.5), np.uint8(3), np.uint8(3)], {}, F),
+    "MatMulNBits": (
+        [F(np.ones((4, 16))), np.ones((8, 1, 8), np.uint8), F(np.ones((8, 1)))],
+        {"K": 16, "N": 8, "block_size": 16},
+        F,
+    ),
     "QGemm": ([*A, *B, None, F(0.5), np.uint8(3)], {}, np.uint8),
     "QLinearAdd": ([*X, *X, *X[1:]], {}, np.uint8),
     "QLinearMul": ([*X, *X, *X[1:]], {}, np.uint8),

@@ -39,6 +39,7 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
         attributes = {"axis": -1, "opset": 13} if op_type == "QLinearSoftmax" else {}
         attributes |= {"axis": -1} if op_type == "QLinearConcat" else {}
         attributes |= {"kernel_shape": [1]} if op_type in ("QLinearAveragePool", "NhwcMaxPool") else {}
+        attributes |= {"K": 3, "N": 2, "block_size": 16} if op_type == "MatMulNBits" else {}
         node = helper.make_node(op_type, names, ["y"], domain=domain, **attributes)
         yield op_type, model_of(node, given), given
 
@@ -59,6 +60,7 @@ MICROSOFT: dict[tuple[str, str], list[Any]] = {
         "QLinearGlobalAveragePool": [U, S, Z, S, Z],
         "MatMulIntegerToFloat": [U, TURNED, S, S, Z, Z],
         "DynamicQuantizeMatMul": [U.astype(np.float32), TURNED, S, Z],
+        "MatMulNBits": [U.astype(np.float32), np.zeros((2, 1, 8), np.uint8), np.ones(2, np.float32)],
         "QGemm": [U[0], S, Z, TURNED[0], S, Z, None, S, Z],
         "NhwcMaxPool": [U],
         "QuantizeLinear": [U.astype(np.float32), S, Z],

@@ -179,6 +179,18 @@ def test_matrices(a: tuple[int, ...], b: tuple[int, ...], fits: int) -> None:
     assert bool(ort_refuses(model, feeds)) == (not fits)
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "fits"),
+    [((2, 40), (3, 2, 16), 1), ((40,), (3, 2, 16), 1), ((2, 41), (3, 2, 16), 0), ((2, 40), (3, 1, 16), 0),
+     ((2, 40), (3, 2, 8), 0), ((2, 40), (3, 32), 0), ((2, 40), (2, 2, 16), 0)],
+)  # fmt: skip
+def test_matrices_of_four_bits(a: tuple[int, ...], b: tuple[int, ...], fits: int) -> None:
+    values = [np.ones(a, F32), np.ones(b, U8), np.ones((3, 2), F32)]
+    model, feeds = node_model("MatMulNBits", values, {"K": 40, "N": 3, "block_size": 32}, domain=MS)
+    assert found(model) == ["QR208"] * (1 - fits)
+    assert bool(ort_refuses(model, feeds)) == (not fits)
+
+
 @pytest.mark.parametrize(("a", "b", "fits"), [((2, 3), (3,), 1), ((2, 1), (1, 3), 1), ((2, 3), (2,), 0),
                                              ((2, 3), (), 1), ((0, 3), (1, 3), 1), ((0, 3), (2, 3), 0)])  # fmt: skip
 def test_broadcasting(a: tuple[int, ...], b: tuple[int, ...], fits: int) -> None:

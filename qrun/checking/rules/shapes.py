@@ -153,6 +153,7 @@ PRODUCTS: dict[tuple[str, str], tuple[int, int]] = {
     (MS, "QGemm"): (0, 3),
     (MS, "MatMulIntegerToFloat"): (0, 1),
     (MS, "DynamicQuantizeMatMul"): (0, 1),
+    (MS, "MatMulNBits"): (0, 1),
 }
 BROADCASTS: dict[tuple[str, str], tuple[int, int]] = {
     **{("", name): (0, 1) for name in ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Equal", "Greater", "Less")},
@@ -223,6 +224,8 @@ def _expected_shapes(scope: Scope, node: Node, places: tuple[int, int]) -> str:
         return "" if len(a) == len(b) >= 3 else "x [N,C,spatial...] and w of one rank of 3 or more"
     if key in BROADCASTS:
         return "" if _broadcast(a, b) else "equal sizes on every axis, counted from the last, or 1"
+    if node.op_type == "MatMulNBits":
+        return _packed(node, a, b)
     if node.op_type in ("Gemm", "QGemm"):
         if len(a) != 2 or len(b) != 2:
             return "two matrices"
@@ -238,6 +241,17 @@ def _product(a: Shape, b: Shape) -> str:
     if differ(k, rows):
         return f"{k} rows in the second, one per column of the first"
     return "" if _broadcast(a[:-2], b[:-2]) else "leading axes that are equal, or 1"
+
+
+def _packed(node: Node, a: Shape, b: Shape) -> str:
+    """What operands of a MatMulNBits should be, or "" if they fit its attributes or those say nothing."""
+    k, n, block = (number(node, name) for name in ("K", "N", "block_size"))
+    if min(k, n, block) < 1:
+        return ""
+    want = (n, -(-k // block), block * number(node, "bits", 4) // 8)
+    if a and not differ(a[-1], k) and len(b) == 3 and not any(map(differ, b, want)):
+        return ""
+    return f"[...,{k}], and {shape_text(want)}: N, blocks of K, bytes of a block"
 
 
 def _broadcast(a: Shape, b: Shape) -> bool:

@@ -1,0 +1,229 @@
+"""MatMulNBits of com.microsoft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ir import Array
+from qrun.ir.types import shape_text, type_name
+from qrun.ops._context import Context, refuse
+from qrun.ops._float import narrow, widen
+from qrun.ops._op import Shape, op
+from qrun.ops._quantize import note_scale
+from qrun.ops._sums import rounded_products
+
+_BITS = (2, 4, 8)
+_INT8 = 4
+"""The accuracy_level that lets a runtime quantize A."""
+_BLOCKS_OF_2_BITS = (32, 64, 128)
+"""Where onnxruntime quantizes A for 2-bit weights."""
+_CHUNK = 1 << 22
+"""Weights that are dequantized at once."""
+
+
+def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    return int(np.prod(outputs[0], dtype=np.int64)) * int(attributes["K"])
+
+
+@op(
+    "MatMulNBits",
+    since=1,
+    domain="com.microsoft",
+    cost=_macs,
+    types={
+        "T1": ("float float16 bfloat16", "A scales bias"),
+        "T2": ("uint8", "B"),
+        "T3": ("uint8 float float16 bfloat16", "zero_points"),
+        "T4": ("int32", "g_idx"),
+    },
+)
+def matmul_n_bits(
+    A: Array,
+    B: Array,
+    scales: Array,
+    zero_points: Array | None = None,
+    g_idx: Array | None = None,
+    bias: Array | None = None,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    bits: int = 4,
+    accuracy_level: int = 0,
+    weight_prepacked: int = 0,
+    ctx: Context | None = None,
+) -> Array:
+    """Product of A [...,K] with weights of 2, 4 or 8 bits, which have a scale for each block along K; Y [...,N].
+
+    With blocks = ceil(K / block_size), B is uint8 [N, blocks, block_size * bits / 8], its codes packed from the low bits
+    up. scales: [N, blocks] or flat. zero_points: packed as B, uint8 [N, ceil(blocks * bits / 8)], or of A's type
+    [N, blocks], or either flat; without them 2**(bits - 1). g_idx [K] or as long as all blocks: the block whose scale and
+    zero point each row of the weights has, instead of its own. bias [N].
+
+        w[k,n] = (code - zero_point) * scale              as DequantizeLinear: in float32 steps, then of A's type
+        Y = A @ w + bias                                  as MatMul: the real value, rounded once
+
+    accuracy_level allows a runtime to round A; exact arithmetic does not. ``ort`` with accuracy_level 4 does what
+    onnxruntime does with stored weights whose zero points are not floats: it quantizes each block of A to int8 in float32
+    steps, with scale max|a| / 127, and multiplies integers; blocks are added in float64. weight_prepacked must be 0: other layouts are those of one device.
+    Raises OperatorError for shapes, types and attributes that do not fit.
+    Source: onnxruntime ContribOperators, com.microsoft.MatMulNBits.
+    """
+    ctx = ctx or Context()
+    weights = checked_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
+    note_scale(ctx, scales, "scales")
+    ctx.claim((*A.shape[:-1], N), 8)
+    ctx.claim((min(N, weights.at_once), K), 24, "dequantized weights")
+    product = _int8_product if ctx.arith == "ort" and weights.in_int8(accuracy_level) else _product
+    rows = A.reshape(-1, K)
+    made = np.empty((len(rows), N), A.dtype)
+    for start in range(0, N, weights.at_once):
+        part = slice(start, start + weights.at_once)
+        made[:, part] = product(rows, weights.part(part), None if bias is None else widen(bias[part]))
+    return made.reshape(*A.shape[:-1], N)
+
+
+@frozen
+class BlockWeights:
+    """The weights of a MatMulNBits, as its docstring has them; scales and zero points have two axes.
+
+    groups: the block of each k, if it is not its own.
+    """
+
+    codes: Array
+    scales: Array
+    zero_points: Array | None
+    groups: Array | None
+    depth: int
+    bits: int
+    block: int
+    dtype: np.dtype[Any]
+
+    @property
+    def at_once(self) -> int:
+        """Columns of the product that are made together, so that few weights are dequantized at a time."""
+        return max(1, _CHUNK // self.depth)
+
+    def part(self, columns: slice) -> BlockWeights:
+        """Those of some columns of the product."""
+        zeros = None if self.zero_points is None else self.zero_points[columns]
+        return replace(self, codes=self.codes[columns], scales=self.scales[columns], zero_points=zeros)
+
+    def in_int8(self, accuracy_level: int) -> bool:
+        """Whether onnxruntime multiplies codes of A."""
+        packed = self.zero_points is None or self.zero_points.dtype == np.uint8
+        known = self.bits != 2 or self.block in _BLOCKS_OF_2_BITS
+        return accuracy_level == _INT8 and packed and known and self.groups is None
+
+    def unpacked(self) -> Array:
+        """The codes, uint8 [N, blocks * block_size]."""
+        return unpack(self.codes.reshape(len(self.codes), -1), self.bits)
+
+    def zeros(self) -> Array:
+        """A zero point for each block, float32 [N, blocks]."""
+        if self.zero_points is None:
+            return np.full(self.scales.shape, 2 ** (self.bits - 1), np.float32)
+        if self.zero_points.dtype != np.uint8:
+            return self.zero_points.astype(np.float32)
+        return unpack(self.zero_points, self.bits)[:, : self.scales.shape[1]].astype(np.float32)
+
+    def values(self) -> Array:
+        """What the codes stand for, of A's type [N, K]."""
+        blocks = np.arange(self.depth) // self.block if self.groups is None else self.groups[: self.depth]
+        with np.errstate(all="ignore"):
+            wide = self.unpacked()[:, : self.depth].astype(np.float32)
+            wide -= self.zeros()[:, blocks]
+            wide *= self.scales.astype(np.float32)[:, blocks]
+            return wide.astype(self.dtype, copy=False)
+
+
+def unpack(codes: Array, bits: int) -> Array:
+    """The codes in bytes, low bits first, along the last axis: uint8."""
+    if bits == 8:
+        return codes
+    parts = [(codes >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], -1)
+
+
+def _product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
+    return rounded_products(rows, weights.values().T, rows.dtype, addend=bias)
+
+
+def _int8_product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
+    block, (columns, blocks) = weights.block, weights.scales.shape
+    padding = [(0, 0), (0, blocks * block - weights.depth)]
+    padded = np.pad(rows.astype(np.float32), padding).reshape(len(rows), blocks, block)
+    codes = weights.unpacked().reshape(columns, blocks, block).astype(np.float64)
+    zeros, scales = widen(weights.zeros()), widen(weights.scales)
+    total = np.zeros((len(rows), columns))
+    with np.errstate(all="ignore"):
+        steps = np.abs(padded).max(axis=2) / np.float32(127)
+        inverse = np.where(steps == 0, np.float32(0), np.float32(1) / steps)
+        quantized = widen(np.rint(padded * inverse[..., None]))
+        for number in range(blocks):
+            integers = quantized[:, number] @ (codes[:, number] - zeros[:, number, None]).T
+            total += integers * widen(steps[:, number, None]) * scales[:, number]
+        return narrow(total if bias is None else total + bias, rows.dtype)
+
+
+def checked_weights(
+    a: Array, inputs: Sequence[Array | None], numbers: Sequence[int], weight_prepacked: int
+) -> BlockWeights:
+    """The weights, checked. inputs: all but A. numbers: K, N, bits, block_size."""
+    b, scales, zero_points, groups, bias = inputs
+    assert b is not None
+    assert scales is not None
+    depth, columns, bits, block = numbers
+    _check_numbers(numbers, weight_prepacked)
+    if not a.ndim or a.shape[-1] != depth:
+        raise refuse("A does not have K columns", "A", f"[...,{depth}], as K says", a, code="QR208")
+    blocks, width = -(-depth // block), block * bits // 8
+    _shape(b, "B", [(columns, blocks, width)], "N, blocks, bytes of a block")
+    flat = (columns * blocks,)
+    _shape(scales, "scales", [(columns, blocks), flat], "N, blocks", "QR301")
+    scales = scales.reshape(columns, blocks)
+    if zero_points is not None:
+        if zero_points.dtype not in (np.uint8, a.dtype):
+            expected = f"uint8 or {type_name(a.dtype)}, A's type"
+            got = type_name(zero_points.dtype)
+            raise refuse(
+                f"zero_points is {got}, but A is {type_name(a.dtype)}", "zero_points", expected, got, code="QR303"
+            )
+        wide = -(-blocks * bits // 8) if zero_points.dtype == np.uint8 else blocks
+        _shape(zero_points, "zero_points", [(columns, wide), (columns * wide,)], "N, those of all blocks", "QR302")
+        zero_points = zero_points.reshape(columns, wide)
+    if groups is not None:
+        _shape(groups, "g_idx", [(depth,), (blocks * block,)], "one for each k")
+        bad = (groups < 0) | (groups >= blocks)
+        if bad[:depth].any():
+            found = int(groups[int(np.argmax(bad))])
+            raise refuse(
+                f"g_idx has block {found}", "g_idx", f"0 to {blocks - 1}, of {blocks} blocks", str(found), code="QR208"
+            )
+    if bias is not None:
+        _shape(bias, "bias", [(columns,)], "one for each column", "QR305")
+    return BlockWeights(b, scales, zero_points, groups, depth, bits, block, a.dtype)
+
+
+def _check_numbers(numbers: Sequence[int], weight_prepacked: int) -> None:
+    depth, columns, bits, block = numbers
+    for name, value, fits, expected in (
+        ("K", depth, depth > 0, "a positive number"),
+        ("N", columns, columns > 0, "a positive number"),
+        ("bits", bits, bits in _BITS, "2, 4 or 8"),
+        ("block_size", block, block >= 16 and not block & (block - 1), "a power of two, 16 or more"),
+        ("weight_prepacked", weight_prepacked, not weight_prepacked, "0: other layouts are those of one device"),
+    ):
+        if not fits:
+            raise refuse(f"{name} is {value}", name, expected, str(value), code="QR204")
+
+
+def _shape(array: Array, name: str, allowed: Sequence[Shape], words: str, code: str = "QR208") -> None:
+    if array.shape not in allowed:
+        text = " or ".join(shape_text(shape) for shape in allowed)
+        raise refuse(f"{name} has shape {shape_text(array.shape)}", name, f"{text} ({words})", array, code=code)
