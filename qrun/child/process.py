@@ -152,7 +152,7 @@ class Child:
         return crash
 
 
-class Kept:
+class RemoteObject:
     """What the child keeps for later requests under a number: a model that is loaded, or feeds.
 
     It is made by a request, with arguments that are asked for again if it has to be made anew because the child has

@@ -20,12 +20,12 @@ class Server:
     """What the child keeps, by number, and what it is asked to do."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, Any] = {}
+        self._held: dict[int, Any] = {}
 
     def drop(self, *handles: int) -> None:
         """Forget what is kept under these numbers."""
         for handle in handles:
-            self._kept.pop(handle, None)
+            self._held.pop(handle, None)
 
     def version(self, runtime: str) -> str:
         return str(import_module(RUNTIMES[runtime][0]).VERSION)
@@ -37,22 +37,22 @@ class Server:
         name, loaded = RUNTIMES[runtime]
         module = import_module(name)
         with limited(limit):
-            session = self._kept[handle] = getattr(module, loaded)(data, **options)
+            session = self._held[handle] = getattr(module, loaded)(data, **options)
         return {"version": module.VERSION, **session.told}
 
     def hold(self, handle: int, feeds: Any) -> None:
         """Keep feeds for many runs."""
-        self._kept[handle] = feeds
+        self._held[handle] = feeds
 
     def run(self, handle: int, limit: int | None, feeds: Any, fetch: bool, *how: Any) -> tuple[Any, int]:
         """Run once: the outputs, None unless `fetch`, and how long it took, ns. feeds: perhaps the number of such."""
         with limited(limit):
-            outputs, duration = self._kept[handle].run(self._kept[feeds] if isinstance(feeds, int) else feeds, *how)
+            outputs, duration = self._held[handle].run(self._held[feeds] if isinstance(feeds, int) else feeds, *how)
         return (outputs if fetch else None), duration
 
     def finish(self, handle: int) -> str:
         """End a runtime's own profiling: the path of what it wrote."""
-        return str(self._kept[handle].finish())
+        return str(self._held[handle].finish())
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from qrun.comparing.causes import spread
 from qrun.comparing.matching_writer import moves
 from qrun.declare.frozen import frozen
-from qrun.ir import Array, Model, Node, kept
+from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ops import Quantizer, parameter_axis, quantizers
 
 _KEEPS = ("MaxPool", "GlobalMaxPool")
@@ -66,13 +66,13 @@ def meaning(model: Model, name: str) -> Meaning | None:
     return _maker(model, name) or _reader(model, name)
 
 
-@kept
+@once_per_model
 def _known_makers(model: Model) -> dict[str, Meaning | None]:
     """What was found by tensor: long chains of nodes that move codes are walked once."""
     return {}
 
 
-@kept
+@once_per_model
 def _known_readers(model: Model) -> dict[str, Meaning | None]:
     return {}
 

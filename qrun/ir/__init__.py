@@ -4,6 +4,6 @@ May be imported by everything but `native`, `memory` and `errors`. Imports onnx 
 operator's meaning and no backend.
 """
 
-from qrun.ir.model import Array, Attribute, Model, Node, TensorType, kept
+from qrun.ir.model import Array, Attribute, Model, Node, TensorType, once_per_model
 
-__all__ = ["Array", "Attribute", "Model", "Node", "TensorType", "kept"]
+__all__ = ["Array", "Attribute", "Model", "Node", "TensorType", "once_per_model"]

@@ -183,12 +183,12 @@ class Model:
         return None
 
 
-def kept(find: Callable[[Model], T]) -> Callable[[Model], T]:
+def once_per_model(find: Callable[[Model], T]) -> Callable[[Model], T]:
     """Let a function of a model run once a model; what it returns is kept with the model."""
 
     @wraps(find)
     def found(model: Model) -> T:
-        store: dict[Callable[[Model], T], T] = vars(model).setdefault("_kept", {})
+        store: dict[Callable[[Model], T], T] = vars(model).setdefault("_once_per_model", {})
         if find not in store:
             store[find] = find(model)
         return store[find]

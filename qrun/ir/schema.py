@@ -56,7 +56,7 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     if domain in (MS, OWN) or not 0 <= opset < 2**31:
         return None
     if domain == "" and opset <= OPSETS[-1]:
-        found = kept_schema(op_type, max(opset, OPSETS[0]))
+        found = stored_schema(op_type, max(opset, OPSETS[0]))
         if opset in OPSETS or (found is not None and found.version <= opset):
             return found
     return defined_schema(domain, op_type, opset)
@@ -89,14 +89,14 @@ def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:
     )
 
 
-def kept_schema(op_type: str, opset: int) -> Schema | None:
+def stored_schema(op_type: str, opset: int) -> Schema | None:
     """As `schema`, for ai.onnx and an opset of OPSETS, from schemas.txt; scripts/make_schemas.py tells its format."""
-    found = [fields for fields in _kept()[1].get(op_type, ()) if int(fields[0]) <= opset]
+    found = [fields for fields in _stored()[1].get(op_type, ()) if int(fields[0]) <= opset]
     if not found or len(found[-1]) == 1:
         return None
     since, inputs, outputs, counts, attributes, variables = found[-1]
     least, most, results = map(int, counts.split())
-    constraints = {name: _kept_types(number) for name, _, number in (v.partition("@") for v in variables.split())}
+    constraints = {name: _stored_types(number) for name, _, number in (v.partition("@") for v in variables.split())}
 
     def formal(text: str) -> Formal:
         name, _, variable = text.partition(":")
@@ -116,7 +116,7 @@ def kept_schema(op_type: str, opset: int) -> Schema | None:
 
 
 @cache
-def _kept() -> tuple[Mapping[str, str], Mapping[str, Sequence[Sequence[str]]]]:
+def _stored() -> tuple[Mapping[str, str], Mapping[str, Sequence[Sequence[str]]]]:
     """What schemas.txt has: sets of types by number, and the fields of each version of each operator, in order."""
     sets: dict[str, str] = {}
     operators: dict[str, list[list[str]]] = {}
@@ -131,8 +131,8 @@ def _kept() -> tuple[Mapping[str, str], Mapping[str, Sequence[Sequence[str]]]]:
 
 
 @cache
-def _kept_types(number: str) -> frozenset[np.dtype[Any]] | None:
-    return frozenset(BY_ONNX_NAME[name] for name in _kept()[0][number].split()) or None
+def _stored_types(number: str) -> frozenset[np.dtype[Any]] | None:
+    return frozenset(BY_ONNX_NAME[name] for name in _stored()[0][number].split()) or None
 
 
 @cache

@@ -80,7 +80,7 @@ class LoweringContext:
     names:      the parameters' names.
     attributes: all of them, with their defaults.
     reference:  (inputs, context) to what the reference kernel makes, with these attributes.
-    kept:       what earlier kernels of this node made of the same constants, for other shapes.
+    memo:       what earlier kernels of this node made of the same constants, for other shapes.
     """
 
     engine: Engine
@@ -90,7 +90,7 @@ class LoweringContext:
     attributes: Mapping[str, Any]
     ctx: Context
     reference: Callable[[Inputs, Context], Any]
-    kept: Memo = field(default_factory=Memo)
+    memo: Memo = field(default_factory=Memo)
 
     def require_constants(self, first: int = 1) -> None:
         """Declined if an input, from number `first` on, is not constant."""
@@ -184,7 +184,7 @@ def conv_kernel(
     """The kernel of a checked convolution; site.inputs[0] is x, perhaps with other axes."""
     from qrun.native.kernels.conv import ChannelsLast
 
-    conv = planned_conv(site, x, w, zeros, bias, win, target, kept=site.kept)
+    conv = planned_conv(site, x, w, zeros, bias, win, target, memo=site.memo)
     return kernel_of(site, ChannelsLast(conv) if channels_last else conv, (0,), completeness(conv.may_wrap, target))
 
 
@@ -235,7 +235,7 @@ def gemm_kernel(
     site.ctx.claim((rows, columns), 8 if target is None else 2, "native product")
     x_zero = np.zeros((), a.dtype) if zeros[0] is None else zeros[0]
     gemm = Gemm(
-        site.engine, a.shape, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target, kept=site.kept
+        site.engine, a.shape, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target, memo=site.memo
     )
     kernel = kernel_of(site, gemm, (0,), completeness(gemm.conv.may_wrap, target))
     if not transpose:

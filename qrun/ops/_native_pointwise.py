@@ -53,7 +53,7 @@ def table_kernel(
     """
     from qrun.native.kernels.point import Point
 
-    point = Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis, kept=site.kept, likely=likely)
+    point = Point(site.engine, x.shape, table, x_type=x.dtype, axis=axis, memo=site.memo, likely=likely)
     return kernel_of(site, point, (place,), complete)
 
 
@@ -71,7 +71,7 @@ def unary_kernel(site: LoweringContext, zero: int | None = None) -> NativeKernel
     if not all(site.fixed[1:]):
         results()
         site.require_constants()
-    table, seen = site.kept.once(("results", x.dtype), results)
+    table, seen = site.memo.once(("results", x.dtype), results)
     note(site, seen)
     point = None if zero is None else site.inputs[zero]
     return table_kernel(site, x, table, complete=completeness(seen, table.dtype, point))
@@ -113,8 +113,8 @@ def binary_kernel(
         if not site.fixed[place]:
             _pairs(site, swap)
             raise declined(f"{site.names[place]} is not constant")
-    site = replace(site, kept=site.kept.once(("swap", swap), Memo))
-    table, seen = site.kept.once("pairs", lambda: _pairs(site, swap))
+    site = replace(site, memo=site.memo.once(("swap", swap), Memo))
+    table, seen = site.memo.once("pairs", lambda: _pairs(site, swap))
     site.ctx.claim(shape, 1)
     note(site, seen)
     complete = completeness(seen, table.dtype, site.inputs[7])
@@ -124,10 +124,10 @@ def binary_kernel(
         assert x is not None
         axis = _axis(constant.shape, x.shape) if site.fixed[fixed] and not site.fixed[moving] else None
         if axis is not None and shape == x.shape:
-            chosen = site.kept.once(("chosen", moving), partial(_lines, by_moving, constant))
+            chosen = site.memo.once(("chosen", moving), partial(_lines, by_moving, constant))
             if constant.size == 1:
                 return table_kernel(site, x, chosen[0], None, complete, moving)
-            likely = site.kept.once(("likely", moving), partial(_expected, site, near, (moving, fixed)))
+            likely = site.memo.once(("likely", moving), partial(_expected, site, near, (moving, fixed)))
             return table_kernel(site, x, chosen, axis, complete, moving, likely)
     return _pair_kernel(site, table, near, complete, swap)
 
@@ -187,7 +187,7 @@ def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Comp
     assert y is not None
     about = _estimate(site, near, operands)
     entries = np.ascontiguousarray(table.T if swap else table)
-    pair = PairLookup(site.engine, (x.shape, y.shape), entries, x_type=x.dtype, near=about, kept=site.kept)
+    pair = PairLookup(site.engine, (x.shape, y.shape), entries, x_type=x.dtype, near=about, memo=site.memo)
     return kernel_of(site, pair, operands, complete)
 
 

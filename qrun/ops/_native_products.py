@@ -40,7 +40,7 @@ def matmul_kernel(
     left, right = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
     operands, weights, constant = [0], None, None
     if site.fixed[1]:
-        weights = site.kept.once("right", lambda: np.ascontiguousarray(right))
+        weights = site.memo.once("right", lambda: np.ascontiguousarray(right))
         site.afford(b.nbytes if turned[1] or not b.flags.c_contiguous else 0)
     else:
         operands.append(1)
@@ -53,7 +53,7 @@ def matmul_kernel(
     operation = FloatMatmul(
         site.engine, left.shape, right.shape, exact_sums(alpha, beta),
         weights=weights, addend=None if c is None or constant is not None else c.shape, constant=constant,
-        alpha=alpha, beta=beta, kept=site.kept,
+        alpha=alpha, beta=beta, memo=site.memo,
     )  # fmt: skip
     kernel = kernel_of(site, operation, operands, lambda y: True)
     turns = [place for place in (0, 1) if turned[place] and place in operands]
@@ -103,7 +103,7 @@ def float_conv_kernel(
     site.afford(rows * taps * 16 + w.nbytes)
     operation = FloatConv(
         site.engine, x.shape, w, exact_sums(), bias=bias, group=int(site.attributes["group"]), strides=win.strides,
-        dilations=win.dilations, pads=(*win.begin, *win.end), kept=site.kept,
+        dilations=win.dilations, pads=(*win.begin, *win.end), memo=site.memo,
     )  # fmt: skip
     if operation.result.shape != (x.shape[0], w.shape[0], *win.out):
         raise declined("its output shape is an unusual one")

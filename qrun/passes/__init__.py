@@ -13,7 +13,7 @@ from typing import Any
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.ir import Model, Node, kept
+from qrun.ir import Model, Node, once_per_model
 from qrun.ir.schema import OWN
 from qrun.ops import Arith, find
 from qrun.passes._draft import Rewritten, unchanged
@@ -153,7 +153,7 @@ def optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool = Tr
     return memo.once(("optimized", arith, tables), lambda: _optimize(model, keep, arith, tables, memo))
 
 
-@kept
+@once_per_model
 def _memo(model: Model) -> Memo:
     return Memo()
 

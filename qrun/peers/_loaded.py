@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
-from qrun.child import Crash, Failed, Kept, alone, running
+from qrun.child import Crash, Failed, RemoteObject, alone, running
 from qrun.errors import MemoryLimitError, RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.memory import human
@@ -27,14 +27,14 @@ class Loaded:
     """A model loaded by a runtime in the child process.
 
     label:  the runtime, for messages. limit: bytes that a run may take on top of what the runtime has, None for any.
-    kept:   what the child keeps. how: the last arguments of a request to run it.
+    remote: what the child keeps. how: the last arguments of a request to run it.
     encode: feeds as they are sent. decode: outputs as they come back.
     """
 
     model: Model
     label: str
     limit: int | None
-    kept: Kept
+    remote: RemoteObject
     how: tuple[Any, ...]
     encode: Callable[[Mapping[str, Array]], Any]
     decode: Callable[[Sequence[Any]], Sequence[Any]]
@@ -56,7 +56,7 @@ class Loaded:
         """Many runs on feeds that stay where the runtime is, as the outputs do. Raises as `run`."""
         try:
             encoded = self.encode(feeds)
-            held = Kept("hold", lambda: (encoded,))
+            held = RemoteObject("hold", lambda: (encoded,))
         except UnsupportedError as error:
             error.where = (self.model.label,)
             raise
@@ -73,7 +73,7 @@ class Loaded:
         """End a runtime's own profiling: the path of what it wrote. Raises RunError."""
         try:
             with alone():
-                return str(running().ask("finish", self.kept.handle))
+                return str(running().ask("finish", self.remote.handle))
         except (Failed, Crash) as error:
             self._run_failed(error)
 
@@ -81,14 +81,14 @@ class Loaded:
         """given: feeds, or the number of feeds that are held."""
         with alone():
             try:
-                handle = self.kept.handle
+                handle = self.remote.handle
             except (Failed, Crash) as error:
                 load_failed(self.label, self.model, error, self.limit)
             try:
                 made, duration = running().ask("run", handle, self.limit, given(), fetch, *self.how)
             except (Failed, Crash) as error:
                 if error.memory:
-                    self.kept.forget()
+                    self.remote.forget()
                 self._run_failed(error)
             return made, int(duration)
 

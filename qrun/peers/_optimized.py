@@ -9,7 +9,7 @@ from pickle import PickleBuffer
 
 import onnx
 
-from qrun.child import Crash, Failed, Kept
+from qrun.child import Crash, Failed, RemoteObject
 from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Model
 from qrun.peers._common import proto_of
@@ -43,5 +43,5 @@ def _optimized(model: Model, data: bytes | None, max_memory: int | None) -> onnx
         path = Path(folder) / "model.onnx"
         options = {"settings": external_settings(model), "optimized": str(path)}
         sent = proto_of(model, data, ()).SerializeToString()
-        Kept("load", lambda: ("ort", loading(max_memory, model, None), PickleBuffer(sent), options))
+        RemoteObject("load", lambda: ("ort", loading(max_memory, model, None), PickleBuffer(sent), options))
         return onnx.load_model(path)

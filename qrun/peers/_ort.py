@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qrun.child import Crash, Failed, Kept
+from qrun.child import Crash, Failed, RemoteObject
 from qrun.ir import Array, Model
 from qrun.ir.types import BY_ONNX_NAME, DTYPES, NUMBERS, PACKED_BITS, type_name
 from qrun.peers._common import bytes_of, proto_of, runtime_label, unfit
@@ -35,19 +35,19 @@ def load_ort(
     label = runtime_label("ort", optimize)
     options = {"optimize": optimize, "threads": threads or 0, "settings": external_settings(model)}
 
-    def kept(others: Mapping[str, Any]) -> Kept:
+    def remote(others: Mapping[str, Any]) -> RemoteObject:
         def arguments() -> tuple[object, ...]:
             sent = _widened(proto_of(model, data, outputs), others) if others else bytes_of(model, data, outputs)
             return "ort", loading(limit, model, threads), PickleBuffer(sent), options
 
-        return Kept("load", arguments)
+        return RemoteObject("load", arguments)
 
     try:
-        session = kept({})
+        session = remote({})
         types = {name: BY_ONNX_NAME.get(kind[7:-1]) for name, kind in session.answer["outputs"].items()}
         names, others = list(outputs), {name: t for name in outputs if (t := types[name]) in UNREADABLE}
         if others:
-            session = kept(others)
+            session = remote(others)
             names = [f"{name}{_WIDE}" if name in others else name for name in outputs]
     except (Failed, Crash) as error:
         load_failed(label, model, error, limit)

@@ -51,7 +51,7 @@ class Peer:
             else load_reference(model, data, self.outputs, max_memory)
         )
         self.label = self._loaded.label
-        self.load_ns = int(self._loaded.kept.answer["ns"])
+        self.load_ns = int(self._loaded.remote.answer["ns"])
 
     def execute(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, *, observe: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pickle import PickleBuffer
 
-from qrun.child import Crash, Failed, Kept
+from qrun.child import Crash, Failed, RemoteObject
 from qrun.ir import Model
 from qrun.peers._common import bytes_of, runtime_label
 from qrun.peers._loaded import Loaded, load_failed, loading
@@ -19,7 +19,7 @@ def load_reference(model: Model, data: bytes | None, outputs: Sequence[str], lim
         return "onnx-ref", loading(limit, model), PickleBuffer(bytes_of(model, data, outputs)), {"folder": folder}
 
     try:
-        kept = Kept("load", arguments)
+        remote = RemoteObject("load", arguments)
     except (Failed, Crash) as error:
         load_failed(label, model, error, limit)
-    return Loaded(model, label, limit, kept, (list(outputs),), dict, list)
+    return Loaded(model, label, limit, remote, (list(outputs),), dict, list)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qrun.child import Kept
+from qrun.child import RemoteObject
 from qrun.errors import UnsupportedError
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import BY_ONNX_NAME
@@ -50,7 +50,9 @@ class Profiler:
             options = {"threads": threads or 0, "settings": {**settings, **external_settings(model)},
                        "profile": str(folder / "profile"), "optimized": str(folder / "model.onnx")}  # fmt: skip
             marked = with_marks(model, proto_of(model, data, ())).SerializeToString()
-            kept = Kept("load", lambda: ("ort", loading(max_memory, model, threads), PickleBuffer(marked), options))
+            remote = RemoteObject(
+                "load", lambda: ("ort", loading(max_memory, model, threads), PickleBuffer(marked), options)
+            )
             optimized = onnx.load_model(folder / "model.onnx", load_external_data=False)
         except Exception as error:
             self._folder.cleanup()
@@ -58,7 +60,7 @@ class Profiler:
                 "QR013", "onnxruntime's profiler cannot load this model",
                 where=[model.label], facts=[("got", " ".join(str(error).split())[:400])]) from error  # fmt: skip
         self.nodes = covers(model, list(optimized.graph.node))
-        self._loaded = Loaded(model, "onnxruntime's profiler", max_memory, kept, (), encode_feeds, list)
+        self._loaded = Loaded(model, "onnxruntime's profiler", max_memory, remote, (), encode_feeds, list)
 
     def __enter__(self) -> Profiler:
         return self

@@ -7,7 +7,7 @@ known shapes they are constants, and what reads them can be planned.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -30,14 +30,14 @@ class TensorLike(Protocol):
     def dtype(self) -> np.dtype[np.generic]: ...
 
 
-def derived_tensors(model: Model) -> frozenset[str]:
-    """Names of the tensors made by nodes that see shapes only, or constants and such tensors."""
+def derived_tensors(model: Model, shapes: bool = True) -> frozenset[str]:
+    """Names of the tensors made by nodes that read constants only, or such tensors, or (with `shapes`) see shapes only."""
     found: set[str] = set()
     for node in model.nodes:
         definition = find(node.domain, node.op_type, node.version)
         if definition is None:
             continue
-        if definition.form == "shape" or all(
+        if (shapes and definition.form == "shape") or all(
             not name or name in found or model.constant(name) is not None for name in node.inputs
         ):
             found.update(name for name in node.outputs if name)
@@ -52,28 +52,35 @@ def derived_values(
     infos: types and shapes of all tensors of a run.
     """
     found: dict[str, Array] = {}
+
+    def value(name: str) -> Array | None:
+        return found[name] if name in found else model.constant(name)
+
     for step in steps:
         node = step.node
         names = [name for name in node.outputs if name]
-        if not names or not derived.issuperset(names) or any(math.prod(infos[name].shape) > SMALL for name in names):
-            continue
-        args = [_value(model, step, name, found, infos) for name in node.inputs]
-        if any(name and array is None for name, array in zip(node.inputs, args, strict=True)):
-            continue
-        ctx = Context(arith, node.version, len(node.outputs), tuple(map(bool, node.outputs)))
-        made = step.definition.compute(args, step.kwargs, ctx)
-        made = made if isinstance(made, tuple) else (made,)
-        found |= {name: np.asarray(a) for name, a in zip(node.outputs, made, strict=False) if name}
+        if names and derived.issuperset(names) and all(math.prod(infos[name].shape) <= SMALL for name in names):
+            ctx = Context(arith, node.version, len(node.outputs), tuple(map(bool, node.outputs)))
+            found |= foretold(step, infos.get, value, ctx)
     return found
 
 
-def _value(
-    model: Model, step: Step, name: str, found: Mapping[str, Array], infos: Mapping[str, TensorLike]
-) -> Array | None:
-    """What the step reads: for one that sees shapes only, an array of the shape that takes no memory."""
-    if not name:
-        return None
-    if step.definition.form == "shape":
-        info = infos[name]
-        return np.broadcast_to(np.zeros((), info.dtype), info.shape)
-    return found[name] if name in found else model.constant(name)
+def foretold(
+    step: Step, info: Callable[[str], TensorLike | None], value: Callable[[str], Array | None], ctx: Context
+) -> dict[str, Array]:
+    """What a step makes, by name, where that can be told before the run; else nothing.
+
+    info: a tensor's type and shape, value: its elements; None where they are not known. Raises what the kernel raises.
+    """
+    args = [None if not name else _shape_of(info(name)) if step.definition.form == "shape" else value(name)
+            for name in step.node.inputs]  # fmt: skip
+    if any(name and array is None for name, array in zip(step.node.inputs, args, strict=True)):
+        return {}
+    made = step.definition.compute(args, step.kwargs, ctx)
+    outputs = zip(step.node.outputs, made if isinstance(made, tuple) else (made,), strict=False)
+    return {name: np.asarray(array) for name, array in outputs if name}
+
+
+def _shape_of(info: TensorLike | None) -> Array | None:
+    """An array of that type and shape which takes no memory."""
+    return None if info is None else np.broadcast_to(np.zeros((), info.dtype), info.shape)

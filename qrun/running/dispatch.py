@@ -63,7 +63,7 @@ class NativeKernels:
         self.derived = derived_tensors(model)
         self._fixed: dict[int, Fixed] = {}
         self._bound: dict[int, dict[Key, KernelBinding]] = {}
-        self._kept: dict[int, Memo] = {}
+        self._memos: dict[int, Memo] = {}
         self._alike: WeakValueDictionary[Hashable, KernelBinding] = WeakValueDictionary()
         self._lock = threading.Lock()
 
@@ -139,7 +139,7 @@ class NativeKernels:
         inputs, fixed = (*args, *(None,) * missing), (*fixed, *(True,) * missing)
         attributes = _attributes(step)
         site = LoweringContext(self.engine, inputs, fixed, names, attributes, ctx,
-                               lambda args, seen: definition.run(args, attributes, seen), self._kept_for(step.node))  # fmt: skip
+                               lambda args, seen: definition.run(args, attributes, seen), self._memo_of(step.node))  # fmt: skip
         try:
             kernel = definition.lowering(site)
         except Declined as reason:
@@ -147,15 +147,17 @@ class NativeKernels:
         return KernelBinding(kernel, "", tuple(ctx.claims or ()), tuple(ctx.observations))
 
     def _reason(self, step: Step, reason: str) -> str:
-        """Why the reference kernel runs: what follows from shapes needs no kernel, as programs have it as a constant."""
-        made = [name for name in step.node.outputs if name]
-        return "follows from shapes" if made and self.derived.issuperset(made) else reason
+        """Why the reference kernel runs: what is the same in each run needs no kernel, as programs have it as a constant."""
+        made = {name for name in step.node.outputs if name}
+        if not made or not made <= self.derived:
+            return reason
+        return "reads constants only" if made <= derived_tensors(self.model, shapes=False) else "follows from shapes"
 
-    def _kept_for(self, node: Node) -> Memo:
+    def _memo_of(self, node: Node) -> Memo:
         """What kernels of the node share that have the same constants, those among them that follow from shapes."""
         if any(name in self.derived for name in node.inputs):
             return Memo()
-        return self._kept.setdefault(node.index, Memo())
+        return self._memos.setdefault(node.index, Memo())
 
 
 def _key(args: Sequence[TensorLike | None], fixed: Fixed) -> Key:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.memory import Budget, over_limit
 from qrun.ops import Context, expansion
-from qrun.running.derived import SMALL
+from qrun.running.derived import SMALL, foretold
 from qrun.running.plan import Step
 
 BYTES = 1 << 16
@@ -46,7 +48,8 @@ def _needs(
         told.learn(step)
         views = step.definition.form == "moves"
         for name in filter(None, step.node.outputs):
-            shape, nbytes = _size(told.types.get(name))
+            known = _known(told.types.get(name))
+            shape, nbytes = (known.shape, math.prod(known.shape) * known.dtype.itemsize) if known else ((), 0)
             if views and nbytes <= sizes.get(step.node.inputs[0], nbytes):
                 nbytes = 0
             sizes[name] = nbytes
@@ -78,38 +81,33 @@ class _Told:
         from qrun.ir.infer import infer_node
 
         node = step.node
-        names = [name for name in node.inputs if name]
-        if step.definition.form == "shape":
-            given = [self._stand_in(name) for name in node.inputs]
-        else:
-            given = [self.values.get(name) for name in node.inputs]
-        if all(a is not None or not name for a, name in zip(given, node.inputs, strict=True)):
-            ctx = Context(
-                "exact", node.version, len(node.outputs), tuple(map(bool, node.outputs)), False, Budget(BYTES)
-            )
-            try:
-                made = step.definition.compute(given, step.kwargs, ctx)
-            except (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError):
-                made = ()
-            for name, array in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False):
+        ctx = Context("exact", node.version, len(node.outputs), tuple(map(bool, node.outputs)), False, Budget(BYTES))
+        try:
+            for name, array in foretold(step, self._info, self.values.get, ctx).items():
                 self._see(name, array)
+        except (QrunError, ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError):
+            pass  # the run itself says so, at this node
+        names = [name for name in node.inputs if name]
         if any(name and name not in self.types for name in node.outputs) and all(name in self.types for name in names):
             known = {name: self.types[name] for name in names}
             values = {n: self.values[n] for n in names if n in self.values}
             self.types |= infer_node(node, self.opsets, known, values, expansion)
 
-    def _stand_in(self, name: str) -> Array | None:
-        """An array of the tensor's shape that takes no memory."""
-        value = self.types.get(name)
-        if value is None or value.dtype is None or value.shape is None:
-            return None
-        shape = [d for d in value.shape if isinstance(d, int)]
-        return np.broadcast_to(np.zeros((), value.dtype), shape) if len(shape) == len(value.shape) else None
+    def _info(self, name: str) -> _Known | None:
+        return _known(self.types.get(name))
 
 
-def _size(value: TensorType | None) -> tuple[tuple[int, ...], int]:
-    """Shape and bytes of a tensor; none where an axis or the type is unknown."""
+@frozen
+class _Known:
+    """The type and shape of a tensor."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def _known(value: TensorType | None) -> _Known | None:
+    """None where an axis or the type is unknown."""
     if value is None or value.dtype is None or value.shape is None:
-        return (), 0
+        return None
     shape = tuple(d for d in value.shape if isinstance(d, int))
-    return (shape, math.prod(shape) * value.dtype.itemsize) if len(shape) == len(value.shape) else ((), 0)
+    return _Known(value.dtype, shape) if len(shape) == len(value.shape) else None

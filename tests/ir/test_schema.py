@@ -9,18 +9,18 @@ import onnx.defs
 import pytest
 
 from qrun.ir import schema as kept
-from qrun.ir.schema import OPSETS, defined_schema, kept_schema, schema
+from qrun.ir.schema import OPSETS, defined_schema, schema, stored_schema
 
 WRITTEN_FOR = Path(kept.__file__).with_name("schemas.txt").read_text("ascii").split("\n")[0]
 
 
 @pytest.mark.skipif(f"onnx {onnx.__version__}" != WRITTEN_FOR, reason=f"schemas.txt was written for {WRITTEN_FOR}")
-def test_every_kept_schema_is_that_of_onnx() -> None:
+def test_every_stored_schema_is_that_of_onnx() -> None:
     names = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}
     assert len(names) > 190
     for name in names:
         for opset in OPSETS:
-            assert kept_schema(name, opset) == defined_schema("", name, opset), (name, opset)
+            assert stored_schema(name, opset) == defined_schema("", name, opset), (name, opset)
 
 
 @pytest.mark.skipif(f"onnx {onnx.__version__}" != WRITTEN_FOR, reason=f"schemas.txt was written for {WRITTEN_FOR}")

@@ -128,3 +128,17 @@ def test_scales_computed_from_shapes() -> None:
         ("Neg", ["x"], "z", {}),
     ]
     run_both(model(nodes, {"two": F(2), "small": np.ones((1, 1, 1), F)}, ["y", "z"]), feeds((4, 6), (9, 2)))
+
+
+def test_what_reads_constants_only_is_told_apart_from_shapes() -> None:
+    nodes: list[Node] = [
+        ("Add", ["two", "two"], "four", {}),
+        ("Neg", ["four"], "less", {}),
+        ("Shape", ["x"], "shape", {}),
+        ("Sub", ["shape", "less"], "y", {}),
+        ("Neg", ["x"], "z", {}),
+    ]
+    made = model(nodes, {"two": np.array([2])}, ["y", "z"])
+    session = qrun.Session(made, fuse=False, cache=OBJECTS)
+    whys = {event.node.name: event.why for event in session.execute(feeds((2, 5))[0]).events}
+    assert (whys["less"], whys["shape"]) == ("reads constants only", "follows from shapes")

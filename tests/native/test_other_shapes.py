@@ -99,14 +99,14 @@ def test_a_session_meets_one_shape_after_another(name: str) -> None:
 @every_isa
 def test_weights_are_packed_once(isa: str) -> None:
     """Kernels for other shapes share the packed weights, and give what kernels of their own give."""
-    rng, kept = np.random.default_rng(5), Memo()
+    rng, memo = np.random.default_rng(5), Memo()
     w, bias = rng.integers(-128, 128, (70, 40)).astype(S8), rng.integers(-999, 999, 40).astype(np.int32)
     target = Target(F(0.02), rng.uniform(0.003, 0.02, 40).astype(F), F(0.3), "u8", 3, "exact")
     options: dict[str, Any] = {"x_zero_point": np.array(9, U8), "bias": bias, "target": target}
     packed: list[set[int]] = []
     for rows in (1, 7, 64, 300):
         x = rng.integers(0, 256, (rows, 70)).astype(U8)
-        shared, own = (Gemm(engine(isa), x.shape, w, kept=k, **options) for k in (kept, None))
+        shared, own = (Gemm(engine(isa), x.shape, w, memo=k, **options) for k in (memo, None))
         assert_equal(shared.run(x), own.run(x), f"{rows} rows")
         packed.append({id(a) for section in shared.tight for a in section.keep if a.dtype == S8})
     if not engine(isa).isa.tiles and not engine(isa).isa.widens:
@@ -124,10 +124,10 @@ def test_what_is_kept_is_of_the_same_sums(isa: str) -> None:
         (64, 64, 1, S8),
         (3, 8, 1, S8),
     ):
-        kept = Memo()
+        memo = Memo()
         w = rng.integers(-128, 128, (outputs, channels // group, 3, 3)).astype(S8)
         options: dict[str, Any] = {"x_zero_point": np.array(5, dtype), "group": group, "pads": (1, 1, 1, 1)}
         for size in (1, 2, 5, 12, 30, 5):
             x = rng.integers(0, 128, (1, channels, size, size)).astype(dtype)
-            shared, own = (Conv(engine(isa), x.shape, w, kept=k, **options) for k in (kept, None))
+            shared, own = (Conv(engine(isa), x.shape, w, memo=k, **options) for k in (memo, None))
             assert_equal(shared.run(x), own.run(x), f"{channels} {group} {size}")

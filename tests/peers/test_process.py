@@ -103,7 +103,7 @@ def test_large_arrays_and_ones_that_can_be_written_to() -> None:
 
 def test_what_is_no_longer_used_is_forgotten() -> None:
     first, other = peer(), peer()
-    handle = first._loaded.kept.handle
+    handle = first._loaded.remote.handle
     del first
     gc.collect()
     with pytest.raises(Failed, match="KeyError"):

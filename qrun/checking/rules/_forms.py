@@ -9,7 +9,7 @@ import numpy as np
 
 from qrun.checking.rules._ort import known_schema
 from qrun.checking.rules._scope import Scope, Shape, differ, known, number, parametrized
-from qrun.ir import Array, Model, Node, kept
+from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.schema import Formal
 from qrun.ir.types import shape_text
 from qrun.ops import Bias, Quantizer, Slot, bias, find, quantizers
@@ -255,7 +255,7 @@ def sound(scope: Scope, node: Node) -> Iterator[Quantizer]:
             yield q
 
 
-@kept
+@once_per_model
 def quantized(model: Model) -> Sequence[tuple[Scope, Node, Quantizer]]:
     """Every scale with its zero point in the model, at each node that has it, unless a type is wrong."""
     return [(scope, node, q) for scope, node in parametrized(model) for q in sound(scope, node)]

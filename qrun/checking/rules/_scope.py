@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
-from qrun.ir import Array, Model, Node, kept
+from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.types import DTYPES
 from qrun.ops import Slot, facts, quantizers
 
@@ -181,7 +181,7 @@ def _by_schema(node: Node, place: int, dtype: _Types) -> np.dtype[Any] | None:
     return next(iter(out.types)) if len(out.types) == 1 else None
 
 
-@kept
+@once_per_model
 def scopes(model: Model) -> tuple[Scope, ...]:
     """The model's graph and every graph inside it."""
 
@@ -217,7 +217,7 @@ def parametrized(model: Model, *more: str) -> Iterator[tuple[Scope, Node]]:
     return nodes(model, [op for op in found if has_parameters(*op) or (not op[0] and op[1] in more)])
 
 
-@kept
+@once_per_model
 def _by_operator(model: Model) -> Mapping[tuple[str, str], Sequence[tuple[int, Scope, Node]]]:
     """All nodes by domain and type, each with a number that tells their order."""
     found: dict[tuple[str, str], list[tuple[int, Scope, Node]]] = {}

@@ -13,7 +13,7 @@ from qrun.checking.rules._scope import Scope, ints, known, names_read, nodes, sc
 from qrun.checking.rules._weights import dequantized, is_quantized, leads_to_quantize
 from qrun.checking.rules._words import listed
 from qrun.errors import QrunError
-from qrun.ir import Array, Model, Node, kept
+from qrun.ir import Array, Model, Node, once_per_model
 from qrun.passes import optimize
 
 FORMS = ("Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
@@ -337,7 +337,7 @@ def _result_scale(scope: Scope, node: Node) -> float | None:
     return float(scale.reshape(-1)[0]) if scale is not None and scale.size == 1 and scale.dtype.kind in "fV" else None
 
 
-@kept
+@once_per_model
 def refused(model: Model) -> _Refused:
     """Nodes that read or make quantized tensors, but stay in float, each with its graph and the reason.
 

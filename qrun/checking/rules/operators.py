@@ -10,7 +10,7 @@ from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, nodes
 from qrun.checking.rules._words import several
 from qrun.errors import OperatorError
-from qrun.ir import Model, Node, kept
+from qrun.ir import Model, Node, once_per_model
 from qrun.ir.schema import DOMAINS, MS, OPSETS, schema
 from qrun.ops import find, near_operators
 from qrun.ops._quantized import PER_AXIS_SINCE
@@ -259,7 +259,7 @@ def _cause(node: Node, error: OperatorError) -> str:
     )
 
 
-@kept
+@once_per_model
 def _refused(model: Model) -> list[tuple[Scope, Node, OperatorError]]:
     return [(scope, node, error) for scope, node in nodes(model) if (error := _refusal(node)) is not None]
 

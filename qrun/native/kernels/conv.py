@@ -72,7 +72,7 @@ class Conv(Operation):
         pads: Sequence[int] = (),
         kinds: frozenset[str] = KINDS,
         stores: bool = True,
-        kept: Memo | None = None,
+        memo: Memo | None = None,
     ) -> None:
         if len(x_shape) < 3 or w.ndim != len(x_shape) or w.dtype not in _EIGHT or x_zero_point.dtype not in _EIGHT:
             raise Declined("not 8-bit activations [N, C, spatial...] with 8-bit weights of the same rank")
@@ -103,14 +103,14 @@ class Conv(Operation):
         taps = w.reshape(outputs, w.shape[1], size(self.window.kernel)).transpose(0, 2, 1)
         zero, addend = self._parameters(taps, w_zero_point, bias)
         self.may_wrap = self.tiled = False
-        self._kept = kept or Memo()
+        self._memo = memo or Memo()
         self._kinds, self._tiles = kinds, "tiled" in kinds and engine.isa.tiles
         self._parts: list[tuple[RelocatableCall | TiledPart, int]] = []
         if 0 not in self.y_shape:
             signed = self.x_type == np.int8
             shift = 0 if self._depthwise(taps) else engine.isa.shift(signed)
             own = taps if taps.size else taps[:, :1]
-            folded = self._kept.once(
+            folded = self._memo.once(
                 ("folded", signed, shift), lambda: fold(own, zero, addend, self.x_zero, signed, shift)
             )
             self.may_wrap = bool((folded.low < INT32[0]).any() or (folded.high > INT32[1]).any())
@@ -146,7 +146,7 @@ class Conv(Operation):
     def _plan(self, folded: Folded, target: Target | None) -> list[tuple[RelocatableCall | TiledPart, int]]:
         """Kernel calls, each with its k."""
         engine, channels = self.engine, self.image[3]
-        results = self._kept.once(
+        results = self._memo.once(
             ("results", id(folded)), lambda: Results.of(target, folded, engine.kernels, engine.isa)
         )
 
@@ -261,20 +261,20 @@ class Gemm(Operation):
         bias: Array | None = None,
         target: Target | None = None,
         kinds: frozenset[str] = KINDS,
-        kept: Memo | None = None,
+        memo: Memo | None = None,
     ) -> None:
         rows = size(x_shape[:-1])
-        self.engine, kept = engine, kept or Memo()
+        self.engine, memo = engine, memo or Memo()
         self.conv = Conv(
             engine,
             (1, w.shape[0], max(rows, 1)),
-            kept.once("columns", lambda: np.ascontiguousarray(w.T)[:, :, None]),
+            memo.once("columns", lambda: np.ascontiguousarray(w.T)[:, :, None]),
             x_zero_point=x_zero_point,
             w_zero_point=w_zero_point,
             bias=bias,
             target=target,
             kinds=kinds,
-            kept=kept,
+            memo=memo,
         )
         self.empty = not rows
         shape = tuple(int(n) for n in x_shape)

@@ -53,7 +53,7 @@ class _Geometry:
 class FloatConv(Planned):
     """y = sum x * w + bias of float32 [N, C, spatial...], weights [M, C/group, kernel...] and bias [M] constant.
 
-    One or two spatial axes. exact: makes elements that the kernel does not decide. kept: weights in order, for convolutions
+    One or two spatial axes. exact: makes elements that the kernel does not decide. memo: weights in order, for convolutions
     that differ in x_shape. Raises Declined.
     """
 
@@ -71,10 +71,10 @@ class FloatConv(Planned):
         strides: Sequence[int] = (),
         dilations: Sequence[int] = (),
         pads: Sequence[int] = (),
-        kept: Memo | None = None,
+        memo: Memo | None = None,
     ) -> None:
         super().__init__()
-        self._kept = kept or Memo()
+        self._memo = memo or Memo()
         self.engine, self.exact, self.shape = engine, exact, tuple(int(n) for n in x_shape)
         window = Window.of(x_shape[2:], w.shape[2:], strides, dilations, pads)
         outputs, depth = w.shape[:2]
@@ -88,7 +88,7 @@ class FloatConv(Planned):
         y_shape = (self.shape[0], outputs, *window.out[2 - (len(self.shape) - 2) :])
         self.operands = (Operand(self.shape, _FLOAT, border, 0, lines), Operand(y_shape, _FLOAT))
         each = outputs // group
-        self.arrays = {"b*": self._kept.once("weights", lambda: self._ordered(w))}
+        self.arrays = {"b*": self._memo.once("weights", lambda: self._ordered(w))}
         if bias is not None:
             self.arrays["addend*"] = np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
@@ -133,7 +133,7 @@ class FloatConv(Planned):
 
     def _lengths(self) -> Array:
         weights = self.arrays["b*"].reshape(self.geometry.group, -1, self.each)
-        return self._kept.once("lengths", lambda: column_lengths(weights))
+        return self._memo.once("lengths", lambda: column_lengths(weights))
 
     def _left(self, pixel: int) -> LeftRows:
         window, depth = self.geometry.window, self.depth

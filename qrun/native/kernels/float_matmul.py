@@ -33,7 +33,7 @@ class FloatMatmul(Planned):
 
     a, b: shapes. weights: b itself if it is constant, else None. addend: its shape if it is to be read, None for none; its
     last axis is that of the result, and it has one row or as many. constant: the addend itself if it is constant.
-    exact: makes elements that the kernel does not decide. kept: the lengths of weights' columns, for other shapes of a.
+    exact: makes elements that the kernel does not decide. memo: the lengths of weights' columns, for other shapes of a.
     """
 
     order: Order = "plain"
@@ -50,14 +50,14 @@ class FloatMatmul(Planned):
         constant: Array | None = None,
         alpha: float = 1.0,
         beta: float = 1.0,
-        kept: Memo | None = None,
+        memo: Memo | None = None,
     ) -> None:
         super().__init__()
         left, right = tuple(a) if len(a) > 1 else (1, *a), tuple(b) if len(b) > 1 else (*b, 1)
         lead, k = broadcast_shapes(left[:-2], right[:-2]), left[-1]
         if not k:
             raise Declined("sums of nothing")
-        self.engine, self.exact, self._kept = engine, exact, kept or Memo()
+        self.engine, self.exact, self._memo = engine, exact, memo or Memo()
         y = (*lead, *(left[-2:-1] if len(a) > 1 else ()), *(right[-1:] if len(b) > 1 else ()))
         self.arrays: dict[str, Array] = {}
         shapes = {"a*": tuple(a), "b*": tuple(b), "addend*": None if addend is None else tuple(addend), "y*": y}
@@ -100,4 +100,4 @@ class FloatMatmul(Planned):
 
     def _lengths(self) -> Array:
         right = self.arrays["b*"]
-        return self._kept.once("lengths", lambda: column_lengths(right if right.ndim > 1 else right[:, None]))
+        return self._memo.once("lengths", lambda: column_lengths(right if right.ndim > 1 else right[:, None]))

@@ -27,7 +27,7 @@ class PairLookup(Planned):
             operand repeats along leading axes or along the ones between those and the row, or neither.
     table:  [256, 256], 8-bit, indexed by the bits of a and b as uint8. x_type: of a and b.
     near:   what the function is about, or None: a cheaper form is looked for there, and proven for all pairs.
-    kept:   the form that was found for the same table and other shapes.
+    memo:   the form that was found for the same table and other shapes.
 
     Raises Declined for anything else.
     """
@@ -40,7 +40,7 @@ class PairLookup(Planned):
         *,
         x_type: np.dtype[Any],
         near: CodeSum | CodeProduct | None = None,
-        kept: Memo | None = None,
+        memo: Memo | None = None,
     ) -> None:
         super().__init__()
         self.engine = engine
@@ -53,9 +53,9 @@ class PairLookup(Planned):
         self.order: Order = self.overlay.order
         shape = broadcast_shapes(a, b)
         self.operands = (Operand(a, np.dtype(x_type)), Operand(b, np.dtype(x_type)), Operand(shape, table.dtype))
-        kept = kept or Memo()
-        self.scalar = kept.once("table", lambda: _kernel(SINGLE[0], {}, {"table*": packed(table.view(np.uint8))}))
-        self.kernel = kept.once("pair", lambda: self._fitted(table, near)) or self.scalar
+        memo = memo or Memo()
+        self.scalar = memo.once("table", lambda: _kernel(SINGLE[0], {}, {"table*": packed(table.view(np.uint8))}))
+        self.kernel = memo.once("pair", lambda: self._fitted(table, near)) or self.scalar
 
     def _fitted(self, table: Array, near: CodeSum | CodeProduct | None) -> Kernel | None:
         if near is None:

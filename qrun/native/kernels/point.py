@@ -29,7 +29,7 @@ class Point(Planned):
 
     table: [256], or [C, 256] with one row for each index of `axis`; 8-bit, indexed by the bits of x as uint8.
     axis:  None, 1 or the last one. x_type: of x.
-    kept:  how the same table is looked up for other shapes.
+    memo:  how the same table is looked up for other shapes.
     likely: lines that the rows of the table may be.
 
     Raises Declined for anything else.
@@ -43,7 +43,7 @@ class Point(Planned):
         *,
         x_type: np.dtype[Any],
         axis: int | None = None,
-        kept: Memo | None = None,
+        memo: Memo | None = None,
         likely: Expected | None = None,
     ) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Point(Planned):
             raise ValueError(f"tables {list(table.shape)} for {list(shape)}")
         self.order: Order = "any" if place is None else "channels" if place < len(shape) - 1 else "rows"
         self.operands = (Operand(shape, np.dtype(x_type)), Operand(shape, table.dtype))
-        self.function = (kept or Memo()).once(
+        self.function = (memo or Memo()).once(
             ("function", x_type), lambda: Function.of(engine.isa, table, np.dtype(x_type), likely)
         )
 

@@ -100,7 +100,7 @@ class Product:
 
     def dense(self, groups: int = 1) -> list[RelocatableCall]:
         """Kernel calls for [rows, taps, groups * k] activations and [N, taps, k] weights, N/groups for each group."""
-        weights, taps = self.folded.kept.once("taps", lambda: int8_taps(self.folded.centred))
+        weights, taps = self.folded.memo.once("taps", lambda: int8_taps(self.folded.centred))
         unroll, steps = unroll_for(self.layout.k)
         each = len(weights) // groups
         parts = []
@@ -110,7 +110,7 @@ class Product:
             pick = pick.reshape(groups * panels, width)
             rows = min(TABLE_ROWS if form == "table" else self.isa.rows[vectors], self.layout.rows)
             own = weights.reshape(groups, each, *weights.shape[1:])[:, first:]
-            packed = self.folded.kept.once(
+            packed = self.folded.memo.once(
                 ("dense", first, panels, width, steps), partial(grouped, own, panels, width, 4 * steps)
             )
             blocks = -(-self.layout.rows // rows)
@@ -198,8 +198,8 @@ class Product:
         arrays, words: what is in its argument struct, but for what all products have; 0 for the others.
         """
         panel = spec.form, pick.shape, pick.tobytes()
-        bias = self.folded.kept.once(panel, lambda: self.bias(spec.form, pick))
-        constants = self.results.kept.once(panel, lambda: self.results.constants(spec.form, pick))
+        bias = self.folded.memo.once(panel, lambda: self.bias(spec.form, pick))
+        constants = self.results.memo.once(panel, lambda: self.results.constants(spec.form, pick))
         arrays = {**arrays, "bias*": bias, "constants*": constants}
         there, lanes = pick[-1] >= 0, self.isa.lanes
         if not (there[:-lanes].all() and there[-lanes:].any()):

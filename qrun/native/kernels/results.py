@@ -25,12 +25,12 @@ _PROVEN_FORMS = ("y32", "x32", "f64")
 class Results:
     """A requantization target and its proofs, or neither: then the int32 sums themselves are stored.
 
-    kept: packed constants, by form and channels.
+    memo: packed constants, by form and channels.
     """
 
     target: Target | None
     proven: Proven | None
-    kept: Memo = field(default_factory=Memo)
+    memo: Memo = field(default_factory=Memo)
 
     @classmethod
     def of(cls, target: Target | None, folded: Folded, kernels: Kernels, isa: Isa) -> Results:
@@ -52,7 +52,7 @@ class Results:
 
     def part(self, channels: slice) -> Results:
         """The results of some channels."""
-        return self.kept.once((channels.start, channels.stop), lambda: self._part(channels))
+        return self.memo.once((channels.start, channels.stop), lambda: self._part(channels))
 
     def _part(self, channels: slice) -> Results:
         if self.target is None:

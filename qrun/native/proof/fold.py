@@ -26,25 +26,25 @@ class Folded:
     centred:  int8 or int16 [N, taps, k]: w - w_zero, within -255..255.
     constant: int32 [N]: bias and the activations' zero point, modulo 2**32.
     low, high: int64 [N]: bounds of the sum before it wraps.
-    kept:     the same sums of other activations, and what kernels pack of these ones, for products of other shapes.
+    memo:     the same sums of other activations, and what kernels pack of these ones, for products of other shapes.
     """
 
     centred: Centred
     constant: Int32s
     low: Ints
     high: Ints
-    kept: Memo = field(default_factory=Memo)
+    memo: Memo = field(default_factory=Memo)
 
     def part(self, channels: slice) -> Folded:
         """The sums of some channels."""
-        return self.kept.once(
+        return self.memo.once(
             ("part", channels.start, channels.stop),
             lambda: Folded(self.centred[channels], self.constant[channels], self.low[channels], self.high[channels]),
         )
 
     def merged(self, groups: int, count: int) -> Folded:
         """The same sums with `count` neighbouring groups as one, the weights between them zero."""
-        return self if count == 1 else self.kept.once(("merged", groups, count), lambda: self._merged(groups, count))
+        return self if count == 1 else self.memo.once(("merged", groups, count), lambda: self._merged(groups, count))
 
     def _merged(self, groups: int, count: int) -> Folded:
         n, taps, k = self.centred.shape
@@ -57,7 +57,7 @@ class Folded:
 
     def shifted(self, by: int = 128) -> Folded:
         """The same sums of activations that are read higher by this."""
-        return self if not by else self.kept.once(("shifted", by), lambda: self._shifted(by))
+        return self if not by else self.memo.once(("shifted", by), lambda: self._shifted(by))
 
     def _shifted(self, by: int) -> Folded:
         constant = wrapped(self.constant.astype(np.int64) - by * _sums(self.centred))
@@ -67,7 +67,7 @@ class Folded:
         """The same sums with a whole kernel row as one tap."""
         n, _, k = self.centred.shape
         own = Folded(self.centred.reshape(n, kernel[0], kernel[1] * k), self.constant, self.low, self.high)
-        return self.kept.once(("lines", kernel), lambda: own)
+        return self.memo.once(("lines", kernel), lambda: own)
 
 
 def fold(
