@@ -14,6 +14,7 @@ from qrun.native.emit.values import Value, constants
 
 Write = Callable[[Flow, list[Value]], Value | None]
 BYTES, WORDS, INTS, FLOATS = "<64 x i8>", "<32 x i16>", "<16 x i32>", "<16 x float>"
+LONGS, DOUBLES = "<8 x i64>", "<8 x double>"
 MASK = "<64 x i1>"
 ROW, ROWS, TILES = 64, 16, 8
 PREFIX = "emulated."
@@ -89,15 +90,17 @@ def _products(bits: int, signed: bool) -> Callable[[Flow, list[Value]], Value]:
 
 
 def _two_tables(w: Flow, values: list[Value]) -> Value:
-    """VPERMI2B: byte i is the entry number x1[i] modulo 128 of x0 and x2 one after the other."""
+    """VPERMI2B, VPERMI2PD: entry number x1[i], modulo how many there are, of x0 and x2 one after the other."""
     first, places, second = values
-    tables = w.let("ptr", "alloca [128 x i8], align 64")
+    tables, size = w.let("ptr", "alloca [128 x i8], align 64"), 64 // first.lanes
     tables.store(first, 64)
     (tables + 64).store(second, 64)
-    wrapped = places & 127
-    found = w.value(BYTES, "poison")
-    for i in range(64):
-        found = found.insert((tables + wrapped.extract(i).zext("i64")).load("i8"), i)
+    wrapped = places & 2 * first.lanes - 1
+    found = w.value(first.kind, "poison")
+    for i in range(first.lanes):
+        place = wrapped.extract(i)
+        place = place.zext("i64") if place.kind != "i64" else place
+        found = found.insert((tables + place * size).load(first.element), i)
     return found
 
 
@@ -234,6 +237,7 @@ INSTRUCTIONS = {
     "x86.avx512.vpdpbusd.256": _dot("avxvnni", 8, 8),
     "x86.avx512.vpdpwssd.256": _dot("avxvnni", 8, 16),
     "x86.avx512.vpermi2var.qi.512": Instruction("avx512vbmi", _two_tables, BYTES, (BYTES,) * 3),
+    "x86.avx512.vpermi2var.pd.512": Instruction("avx512f", _two_tables, DOUBLES, (DOUBLES, LONGS, DOUBLES)),
     "x86.ldtilecfg": Instruction("amx-tile", _configure, "void", ("ptr",)),
     "x86.tilerelease": Instruction("amx-tile", _release, "void", ()),
     "x86.tileloadd64": Instruction("amx-tile", _load, "void", _MEMORY),

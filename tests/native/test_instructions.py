@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.emulation import translated, usable
-from helpers.intrinsics import BYTES, FLOATS, INSTRUCTIONS, INTS, MASK, ROW, WORDS
+from helpers.intrinsics import BYTES, DOUBLES, FLOATS, INSTRUCTIONS, INTS, LONGS, MASK, ROW, WORDS
 from helpers.native import Array, Guarded, codes
 
 from qrun.native.emit.flow import Flow
@@ -24,8 +24,10 @@ from qrun.native.machine.compile import compile_object, load_object
 
 AVX2 = next(isa for isa in ISAS if isa.name == "avx2")
 pytestmark = pytest.mark.skipif(AVX2 not in available(), reason="this CPU has no AVX2")
-TYPES = {BYTES: np.int8, WORDS: np.int16, INTS: np.int32, FLOATS: np.float32, "<8 x i32>": np.int32, "i16": np.int16}
-COUNTS = {BYTES: 64, WORDS: 32, INTS: 16, FLOATS: 16, "<8 x i32>": 8, "i16": 1}
+TYPES = {BYTES: np.int8, WORDS: np.int16, INTS: np.int32, FLOATS: np.float32, "<8 x i32>": np.int32, "i16": np.int16,
+         DOUBLES: np.int64, LONGS: np.int64}  # fmt: skip
+"""float64 only moves: its bits are compared."""
+COUNTS = {BYTES: 64, WORDS: 32, INTS: 16, FLOATS: 16, "<8 x i32>": 8, "i16": 1, DOUBLES: 8, LONGS: 8}
 I64 = np.int64
 TILE_CODE = [n for n, instruction in INSTRUCTIONS.items() if instruction.tiles]
 sides = pytest.mark.parametrize("side", ["emulated", "hardware"])
@@ -94,6 +96,7 @@ DEFINITIONS: dict[str, Callable[..., Array]] = {
     "x86.avx512.pshuf.b.512": shuffled,
     "x86.avx512.mask.cvtps2dq.512": converted,
     "x86.avx512.vpermi2var.qi.512": lambda a, places, b: np.concatenate([a, b])[places & 127],
+    "x86.avx512.vpermi2var.pd.512": lambda a, places, b: np.concatenate([a, b])[places & 15],
 }
 for _count in ("512", "256"):
     DEFINITIONS[f"x86.avx512.vpdpbusd.{_count}"] = lambda c, a, b: dot(a.view(np.uint8), b.view(np.int8), c.astype(I64))

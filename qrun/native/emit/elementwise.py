@@ -105,7 +105,8 @@ class _Block:
         y = k.starts["y"] + self.place * 4 if number == k.last else self._near(k.kept[number])
         with ExitStack() as doubtful:
             if name in ROUGH:
-                write, error = ROUGH[name]
+                write, errors = ROUGH[name]
+                error = errors[k.w.permutes]
                 unsure = _stored(y, write(call, [wide]), (1 - error, 1 + error))
                 doubtful.enter_context(k.w.when(unsure))
             unsure = _stored(y, CLOSE[name](call, [wide]), reach(name, wide))

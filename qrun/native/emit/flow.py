@@ -36,8 +36,8 @@ class Carry(NamedTuple):
 class Flow(Writer):
     """A Writer whose loops nest."""
 
-    def __init__(self, fused: bool = False) -> None:
-        super().__init__(fused)
+    def __init__(self, fused: bool = False, permutes: bool = False) -> None:
+        super().__init__(fused, permutes)
         self.blocks = 0
 
     @contextmanager

@@ -113,6 +113,11 @@ class Isa:
         return max(self.rows)
 
     @property
+    def permutes(self) -> bool:
+        """Whether one instruction takes, in each lane, one of sixteen float64."""
+        return self.lanes == 16
+
+    @property
     def tiles(self) -> bool:
         """Whether products may run on AMX tiles; the other kernels are those of avx512vnni."""
         return "amx-int8" in self.needs

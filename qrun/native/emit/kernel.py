@@ -28,7 +28,7 @@ class KernelEmitter:
     feature = ""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma)
+        self.spec, self.isa, self.w = spec, isa, Flow(isa.fma, isa.permutes)
         self.w.label("entry")
         self.a = Arguments(self.w, self.names)
         self.scratch = self.w.value("ptr", "%scratch")

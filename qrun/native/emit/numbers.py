@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from qrun.native.emit import tabled
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.values import MAGIC64, ZERO, Operand, Value
 
@@ -30,6 +31,8 @@ _EXPONENTIAL = (
     1 / 6227020800,
 )  # fmt: skip
 """(exp(r) - 1 - r) / r**2 in powers of r, for |r| <= log(2) / 2: the Taylor series."""
+_FINE_TERMS = 5
+"""Of which so many suffice for |r| <= log(2) / 32."""
 _ERF = (
     0.35353099564340495, -0.17657623330137173, 0.13167511689470185, -0.10771044252853698, 0.09020899411202223,
     -0.07472786574638322, 0.059886904985558306, -0.045765110393282064, 0.03306063261260751,
@@ -146,19 +149,29 @@ def series(coefficients: Sequence[float], x: Value) -> Value:
     return made
 
 
-def _powers(x: Value) -> tuple[Value, Value]:
-    """2**n and p with exp(x) = 2**n * (1 + p), p small, for x between -700 and 700.
+def _powers(x: Value, steps: int = 1) -> tuple[Value, Value]:
+    """2**n and p with exp(x) = 2**n * (1 + p), p small, for x between -700 and 700; n is a multiple of 1 / steps.
 
-    n is x / log(2) rounded to an integer, in the low bits of `raised`; shifted by 52, it is added to the exponent of 1.
+    n * steps is an integer in the low bits of `raised`. Those that stand for a whole n are added to the exponent of 1, or
+    of what the others stand for.
     """
-    raised = x.fma(_LOG2E, MAGIC64)
+    raised = x.fma(_LOG2E * steps, MAGIC64)
     count = raised - MAGIC64
-    rest = count.fma(-_LN2[0], x)
-    rest = count.fma(-_LN2[1], rest)
+    rest = count.fma(-_LN2[0] / steps, x)
+    rest = count.fma(-_LN2[1] / steps, rest)
     square = rest * rest
-    small = square.fma(series(_EXPONENTIAL, rest), rest)
-    shifted = raised.bitcast("i64") << 52
-    return (shifted + x.like(1.0).bitcast("i64")).bitcast("double"), small
+    small = square.fma(series(_EXPONENTIAL[: _FINE_TERMS if steps > 1 else None], rest), rest)
+    whole = raised.bitcast("i64")
+    if steps == 1:
+        return ((whole << 52) + x.like(1.0).bitcast("i64")).bitcast("double"), small
+    part = tabled.looked_up(tabled.POWERS, whole)
+    shifted = (whole << 52 - steps.bit_length() + 1) & -(1 << 52)
+    return (shifted + part.bitcast("i64")).bitcast("double"), small
+
+
+def _quick_powers(x: Value) -> tuple[Value, Value]:
+    """The same in less time; 2**n is then rounded, so that its difference from 1 has a greater relative error."""
+    return _powers(x, tabled.SIZE if x.w.permutes else 1)
 
 
 def _within(x: Value) -> Value:
@@ -174,7 +187,7 @@ def at_most(x: Value, limit: float) -> Value:
 
 def exp(x: Value) -> Value:
     """exp(x), 0 for x below -700, and as if x were no more than 700; NaN stays NaN."""
-    power, small = _powers(_within(x))
+    power, small = _quick_powers(_within(x))
     made = power.fma(small, power)
     made = x.test("olt", -_FARTHEST).select(0.0, made)
     return x.test("uno", x).select(x, made)
@@ -182,7 +195,7 @@ def exp(x: Value) -> Value:
 
 def decay(x: Value) -> Value:
     """exp(x) of no more than 0, as if x were at least -700: what lies below is nothing, too. NaN stays NaN."""
-    power, small = _powers(x.test("olt", -_FARTHEST).select(-_FARTHEST, x))
+    power, small = _quick_powers(x.test("olt", -_FARTHEST).select(-_FARTHEST, x))
     return power.fma(small, power)
 
 
@@ -202,6 +215,8 @@ def sigmoid(x: Value) -> Value:
 
 
 def erf(x: Value, rough: bool = False) -> Value:
+    if rough and x.w.permutes:
+        return tabled.erf_size(at_most(abs(x), tabled.ERF_END)).intrinsic("copysign", x)
     near = at_most(abs(x), 4.0)
     place = (near * near).fma(1 / 8, -1.0)
     return (near * series(_ROUGH_ERF if rough else _ERF, place)).intrinsic("copysign", x)

@@ -268,10 +268,11 @@ def constants(kind: str, numbers: Iterable[int]) -> str:
 
 
 class Instructions:
-    """Instructions in order. fused: whether `a.fma(b, c)` is one instruction with one rounding."""
+    """Instructions in order. fused: whether `a.fma(b, c)` is one instruction with one rounding. permutes: whether one
+    instruction takes, in each lane, one of sixteen float64."""
 
-    def __init__(self, fused: bool = False) -> None:
-        self.fused = fused
+    def __init__(self, fused: bool = False, permutes: bool = False) -> None:
+        self.fused, self.permutes = fused, permutes
         self.lines: list[str] = []
         self.declared: set[str] = set()
         self.count = 0

@@ -8,10 +8,10 @@ from qrun.native.emit.values import Instructions, Value
 
 
 class Writer(Instructions):
-    """Instructions of one function in labelled blocks. fused: whether `a.fma(b, c)` is one instruction with one rounding."""
+    """Instructions of one function in labelled blocks."""
 
-    def __init__(self, fused: bool = False) -> None:
-        super().__init__(fused)
+    def __init__(self, fused: bool = False, permutes: bool = False) -> None:
+        super().__init__(fused, permutes)
         self.here = ""
         """The label of the block that is being written."""
 
