@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import FileIO
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,13 @@ class External:
             fix = f"copy {location} next to the model"
             raise _external(tensor, location, error.strerror or str(error), fix=fix) from None
 
+    def content(self) -> Iterator[bytes | Bytes]:
+        """What was read: of each file its name, and for each block its place and its bytes."""
+        for location, file in sorted(self.files.items()):
+            for place, block in sorted(file.blocks.items(), key=itemgetter(0)):
+                yield repr((location, place)).encode()
+                yield block
+
     def _inside(self, location: str, tensor: str) -> Path:
         assert self.folder is not None
         parts = location.replace("\\", "/").split("/")
@@ -94,7 +102,7 @@ class _File:
         self.path = path
         self.seen: tuple[int, ...] = ()
         self.size = 0
-        self._blocks: dict[tuple[int, int], Bytes] = {}
+        self.blocks: dict[tuple[int, int], Bytes] = {}
         self._taken = 0
 
     def read(self, start: int, length: int, tensor: str, budget: Budget) -> Bytes:
@@ -102,12 +110,12 @@ class _File:
             self._check(stream)
             if start < 0 or start + length > self.size:
                 raise _Short(start, start + length, self.size)
-            if (start, length) in self._blocks:
-                return self._blocks[start, length]
+            if (start, length) in self.blocks:
+                return self.blocks[start, length]
             if self._taken + length > self.size:  # tensors overlap: one copy of the file serves them all
-                if (0, self.size) not in self._blocks:
+                if (0, self.size) not in self.blocks:
                     self._fill(stream, 0, self.size, tensor, budget)
-                return self._blocks[0, self.size][start : start + length]
+                return self.blocks[0, self.size][start : start + length]
             self._taken += length
             return self._fill(stream, start, length, tensor, budget)
 
@@ -139,7 +147,7 @@ class _File:
             left = left[count:]
         self._check(stream)
         budget.hold(block, f"tensor {tensor}")
-        self._blocks[start, length] = block
+        self.blocks[start, length] = block
         return block
 
 

@@ -49,9 +49,10 @@ def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "") -> Mo
     path = Path(model)
     lifted = lift(path)
     if lifted is not None and (proto := _parsed(lifted.proto)) is not None:
-        return _build(proto, path, source, lifted.size, "", lifted.payloads)
+        return _build(proto, path, source, lifted.size, "", lifted.payloads, lifted.rest)
     data = read_file(path)
-    return _build(parse(data, str(path)), path, source, len(data), "" if path.is_file() else _digest(data))
+    digest = "" if path.is_file() else _digest(data)
+    return _build(parse(data, str(path)), path, source, len(data), digest, rest=data)
 
 
 def _digest(data: bytes) -> str:
@@ -157,6 +158,7 @@ def _build(
     size: int,
     digest: str,
     payloads: Mapping[bytes, np.ndarray[Any, np.dtype[np.uint8]]] | None = None,
+    rest: bytes = b"",
 ) -> Model:
     label = str(path) if path else source or "the model"
     opsets = _opsets(proto, label)
@@ -177,6 +179,7 @@ def _build(
         size=size,
         digest=digest,
         external_files=tuple(sorted(external.files)),
+        content=(rest, *(payloads or {}).values(), *external.content()) if rest else (),
         **graph,
     )
 

@@ -91,6 +91,7 @@ class Model:
     file_order: for each node, its position in the file.
     source:     what to call a model that did not come from a path.
     digest:     SHA-256 of a model that is not a regular file; see `sha256`.
+    content:    of a model from a file: all bytes that it was made from, in pieces, those of external data too.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Model:
     digest: str = ""
     was_sorted: bool = True
     external_files: tuple[str, ...] = ()
+    content: tuple[bytes | Array, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def label(self) -> str:

@@ -27,11 +27,13 @@ _BYTES = 2
 
 @frozen
 class Lifted:
-    """proto: the file's bytes with stand-ins. payloads: uint8 arrays by stand-in. size: of the file."""
+    """proto: the file's bytes with stand-ins. payloads: uint8 arrays by stand-in. size: of the file. rest: its bytes without
+    the payloads, and without what differs each time that the file is read."""
 
     proto: bytes
     payloads: Mapping[bytes, np.ndarray[Any, np.dtype[np.uint8]]]
     size: int
+    rest: bytes
 
 
 class _Unusual(Exception):
@@ -138,7 +140,8 @@ def _lift(file: _File) -> Lifted | None:
     pieces.append(file.read(done, graph.end))
     around = file.read(0, graph.start), file.read(graph.end, file.size)
     payloads = {_stand_in(mark, i): array for i, array in enumerate(_payloads(file, lifted))}
-    return Lifted(around[0] + _field(_GRAPH, b"".join(pieces)) + around[1], payloads, file.size)
+    proto = around[0] + _field(_GRAPH, b"".join(pieces)) + around[1]
+    return Lifted(proto, payloads, file.size, proto.replace(mark, b""))
 
 
 def _stand_in(mark: bytes, number: int) -> bytes:

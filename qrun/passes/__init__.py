@@ -113,6 +113,10 @@ class Optimized:
     refused: tuple[Refusal, ...]
 
 
+Keeper = Callable[[frozenset[str], bool, Callable[[], Optimized]], Optimized]
+"""(keep, tables, make) to what `make` makes, or made in an earlier process."""
+
+
 @frozen
 class _Stage:
     """A model on its way.
@@ -139,7 +143,9 @@ class _Stage:
         return _Stage(current, groups, reasons)
 
 
-def optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool = True) -> Optimized:
+def optimize(
+    model: Model, keep: frozenset[str], arith: Arith, tables: bool = True, kept: Keeper | None = None
+) -> Optimized:
     """The model with integer operators and tables instead of groups of nodes; see the passes for what stays equal.
 
     What is made for the graph's outputs alone is kept with the model.
@@ -147,10 +153,15 @@ def optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool = Tr
     keep: names of tensors that must remain, besides the graph's outputs. One that a group would swallow keeps the group
           from being made; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
     tables: whether to tabulate, which changes no result, but a table cannot say what saturated.
+    kept:   keeps what is made here, and knows what was made before.
     """
     keep = keep.difference(value.name for value in model.outputs)
     memo = Memo() if keep else _memo(model)
-    return memo.once(("optimized", arith, tables), lambda: _optimize(model, keep, arith, tables, memo))
+
+    def make() -> Optimized:
+        return _optimize(model, keep, arith, tables, memo)
+
+    return memo.once(("optimized", arith, tables), make if kept is None else lambda: kept(keep, tables, make))
 
 
 @once_per_model

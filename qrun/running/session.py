@@ -20,6 +20,7 @@ from qrun.passes import has_tables, optimize
 from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels, cache_refused, make_engine, undecided
 from qrun.running.execution import RunResult, execute, run_program
+from qrun.running.images import Images
 from qrun.running.plan import BACKENDS, Plan, plan
 from qrun.running.programs import Programs, expected_failure
 from qrun.running.steps import NodeEvent, TensorInfo
@@ -94,6 +95,7 @@ class Session:
         self.backend = "native" if self._engine else "reference"
         self.fuse = backend != "reference" if fuse is None else fuse
         self._lock = threading.Lock()
+        self._images = Images(self._engine.kernels.cache, self.model, arith) if self._engine else None
         self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
         self._prepared((), False)
         self.load_ns = perf_counter_ns() - start
@@ -254,7 +256,8 @@ class Session:
         first = plan(self.model, keep)
         if not self.fuse:
             return self._with_kernels(first, {}, {})
-        done = optimize(self.model, frozenset(first.keep), self.arith, tables=not observe)
+        kept = self._images.optimized if self._images and self._images.usable else None
+        done = optimize(self.model, frozenset(first.keep), self.arith, not observe, kept)
         reasons = {refusal.index: refusal.reason for refusal in done.refused}
         best = first if done.model is self.model else plan(done.model, keep)
         return self._with_kernels(best, done.groups, reasons)

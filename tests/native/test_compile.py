@@ -173,7 +173,7 @@ def test_a_pipe_hangs_nobody(tmp_path: Path, where: str) -> None:
     entry.unlink()
     os.mkfifo(entry, 0o600)
     code = "import sys\nfrom qrun.native.machine.cache import ObjectCache\ncache = ObjectCache(sys.argv[1])\n" \
-        "path = cache.directory / sys.argv[2]\nfrom qrun.native.machine import cache as module\nassert module._read_own(path) == b''\n"  # fmt: skip
+        "path = cache.directory / sys.argv[2]\nfrom qrun.native.machine import cache as module\nassert module._open_own(path, 1 << 20) == -1\n"  # fmt: skip
     subprocess.run([sys.executable, "-c", code, directory, entry.name], check=True, timeout=60)
     again = Engine.create(cache=directory)
     assert np.array_equal(run(again), y)

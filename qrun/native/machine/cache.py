@@ -1,16 +1,20 @@
-"""Compiled kernels and found constants on disk. Kernels are executable code, so only a private directory of this user is
-trusted.
+"""Compiled kernels, found constants and images of models on disk. Kernels are executable code, so only a private directory
+of this user is trusted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import re
 import stat
+import struct
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from zlib import crc32
 
 from qrun.errors import CallError
 from qrun.memory import parse_size
@@ -22,7 +26,10 @@ except ImportError:
 
 _MAGIC = b"qrun-cache-2\n"
 _DIGEST = 32
+HEAD = len(_MAGIC) + 2 * _DIGEST
+"""Bytes of a file before the entry itself."""
 _LARGEST = 1 << 24
+"""Bytes of an entry that is read; one that is mapped takes at most half of all."""
 _BINARY = getattr(os, "O_BINARY", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
 _OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | _BINARY
@@ -32,7 +39,9 @@ SIZE = "512MiB"
 """Bytes that all entries take at most, about, unless QRUN_CACHE_SIZE says otherwise."""
 _PARTS = 32
 """All entries are looked at about so often while as many bytes are saved as the limit has."""
+_PIECE = 1 << 20
 _MINUTE, _HOUR = 60, 3600
+Bytes = bytes | memoryview
 
 
 def size_limit() -> int:
@@ -79,38 +88,73 @@ class ObjectCache:
 
     def load(self, key: str, suffix: str = ".o") -> bytes | None:
         """The object stored under `key`, or None. suffix: of the file's name, as saved."""
-        if self.refused or self.directory is None:
-            return None
-        try:
-            content = _read_own(self.directory / (_file_name(key) + suffix))
-        except OSError:
-            return None
-        size = len(_MAGIC) + 2 * _DIGEST
-        head, body = content[:size], content[size:]
-        return body if head == _head(key, body) else None
+        with self._opened(key, suffix, _LARGEST) as handle:
+            if handle < 0:
+                return None
+            try:
+                with os.fdopen(handle, "rb", buffering=0, closefd=False) as file:
+                    content = file.read(os.fstat(handle).st_size)
+            except OSError:
+                return None
+        head, body = content[:HEAD], content[HEAD:]
+        return body if head == _head(key, (body,)) else None
+
+    def mapped(self, key: str, suffix: str) -> memoryview | None:
+        """The same for a large object: the file's own memory, read-only, all of which was held against its checks."""
+        with self._opened(key, suffix, self._limit // 2) as handle:
+            if handle < 0:
+                return None
+            try:
+                content = memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError):
+                return None
+        body = content[HEAD:]
+        return body if content[:HEAD] == _head(key, (_checks((body,)),)) else None
 
     def save(self, key: str, body: bytes, suffix: str = ".o") -> None:
         """Store atomically; a full or read-only disk is no error."""
-        if self.refused or self.directory is None or len(body) > min(_LARGEST, self._limit):
+        if len(body) <= min(_LARGEST, self._limit):
+            self._save(key, _head(key, (body,)), (body,), suffix)
+
+    def save_parts(self, key: str, parts: Sequence[Bytes], suffix: str) -> None:
+        """Store an object that is to be `mapped`, which these parts make up one after the other."""
+        if sum(map(len, parts)) <= self._limit // 2:
+            self._save(key, _head(key, (_checks(parts),)), parts, suffix)
+
+    def _save(self, key: str, head: bytes, parts: Sequence[Bytes], suffix: str) -> None:
+        if self.refused or self.directory is None:
             return
-        name = _file_name(key)
+        name, size = _file_name(key), sum(map(len, parts))
         temporary = self.directory / f".new-{os.urandom(8).hex()}"
         try:
             with os.fdopen(os.open(temporary, _NEW, 0o600), "wb") as file:
-                file.write(_head(key, body) + body)
+                file.writelines((head, *parts))
             os.replace(temporary, self.directory / (name + suffix))
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        if int(name[:8], 16) * self._limit < len(body) * _PARTS << 32:
+        if int(name[:8], 16) * self._limit < size * _PARTS << 32:
             _trim(self.directory, self._limit - self._limit // _PARTS)
 
+    @contextlib.contextmanager
+    def _opened(self, key: str, suffix: str, largest: int) -> Iterator[int]:
+        """The file of this entry, open, if it is a regular one of this user alone, which is thereby used; else -1."""
+        handle = -1
+        if not self.refused and self.directory is not None:
+            handle = _open_own(self.directory / (_file_name(key) + suffix), largest)
+        try:
+            yield handle
+        finally:
+            if handle >= 0:
+                os.close(handle)
 
-def digest(*parts: bytes) -> str:
+
+def digest(*parts: Bytes) -> str:
     """A name for these parts, in this order; other parts have another one."""
     found = blake2b(digest_size=_DIGEST)
     for part in parts:
-        found.update(len(part).to_bytes(8, "little") + part)
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
     return found.hexdigest()
 
 
@@ -118,8 +162,25 @@ def _file_name(key: str) -> str:
     return digest(key.encode())[:40]
 
 
-def _head(key: str, body: bytes) -> bytes:
-    return _MAGIC + digest(key.encode(), body).encode()
+def _head(key: str, parts: Sequence[Bytes]) -> bytes:
+    return _MAGIC + digest(key.encode(), *parts).encode()
+
+
+def _checks(parts: Sequence[Bytes]) -> bytes:
+    """The length, and the CRC-32 of each piece: against damage they are as good as a hash, and take a sixth of the time.
+
+    Who could make others that fit could write to the folder, and so could write the hash as well.
+    """
+    found, check, room = [sum(map(len, parts))], 0, _PIECE
+    for part in parts:
+        left = memoryview(part)
+        while len(left):
+            now, left = left[:room], left[room:]
+            check, room = crc32(now, check), room - len(now)
+            if not room:
+                found.append(check)
+                check, room = 0, _PIECE
+    return struct.pack(f"<{len(found) + 1}Q", *found, check)
 
 
 def _refusal(directory: Path) -> str:
@@ -138,21 +199,24 @@ def _refusal(directory: Path) -> str:
     return ""
 
 
-def _read_own(path: Path) -> bytes:
-    """The content of a regular file of this user alone, which is thereby used; nothing of anything else."""
-    handle = os.open(path, _OLD)
+def _open_own(path: Path, largest: int) -> int:
+    """A regular file of this user alone, of this size at most, open; its time says that it is used. -1 for anything else."""
+    try:
+        handle = os.open(path, _OLD)
+    except OSError:
+        return -1
     try:
         status = os.fstat(handle)
         mine = not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST or not mine:
-            return b""
-        if time.time() - status.st_mtime > _MINUTE:
-            with contextlib.suppress(OSError):
-                os.utime(handle if os.utime in os.supports_fd else path)
-        with os.fdopen(handle, "rb", buffering=0, closefd=False) as file:
-            return file.read(status.st_size)
-    finally:
-        os.close(handle)
+        if stat.S_ISREG(status.st_mode) and status.st_size <= largest and mine:
+            if time.time() - status.st_mtime > _MINUTE:
+                with contextlib.suppress(OSError):
+                    os.utime(handle if os.utime in os.supports_fd else path)
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return -1
 
 
 def _trim(directory: Path, limit: int) -> None:

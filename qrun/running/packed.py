@@ -1,0 +1,106 @@
+"""Plain values and arrays as one piece of bytes that can be mapped into memory.
+
+    16 bytes        how long the index is, and the padding after it
+    index           Python's own form of constants (marshal): numbers, texts, tuples, dicts; for each array its type, shape, place
+    arrays          each on a boundary of 64 bytes of the file
+
+Reading makes values and calls nothing; marshal is for bytes that were checked, which is what the cache does.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import ONNX_NAMES
+from qrun.native.machine.cache import HEAD, Bytes
+
+_LINE = 64
+_FORMAT = 4
+_TYPES = {dtype.name: dtype for dtype in ONNX_NAMES if not dtype.hasobject}
+
+
+class Unstorable(Exception):
+    """A value that has no such form; the text says which."""
+
+
+class Bundle:
+    """Arrays that an index names by number; one array is stored once."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Array] = []
+        self._numbers: dict[int, int] = {}
+
+    def array(self, array: Array) -> int:
+        """The number of an array. Raises Unstorable for elements that are objects."""
+        found = self._numbers.get(id(array))
+        if found is None:
+            if _TYPES.get(array.dtype.name) != array.dtype:
+                raise Unstorable(f"an array of {array.dtype}")
+            found = self._numbers[id(array)] = len(self._arrays)
+            self._arrays.append(array)
+        return found
+
+    def parts(self, index: Any) -> list[Bytes]:
+        """What is to be stored, piece by piece."""
+        place, places = 0, []
+        for array in self._arrays:
+            places.append((array.dtype.name, array.shape, place))
+            place += -(-array.nbytes // _LINE) * _LINE
+        try:
+            head = marshal.dumps((index, tuple(places)), _FORMAT)
+        except ValueError as error:
+            raise Unstorable(str(error)) from None
+        rest = -(HEAD + 16 + len(head)) % _LINE
+        parts: list[Bytes] = [len(head).to_bytes(8, "little") + rest.to_bytes(8, "little"), head, bytes(rest)]
+        for array in self._arrays:
+            parts += [_bytes(array), bytes(-array.nbytes % _LINE)]
+        return parts
+
+
+def unpacked(body: memoryview) -> tuple[Any, Sequence[Array]]:
+    """The index and the arrays, which are read-only and lie in the memory of `body`."""
+    size, rest = (int.from_bytes(body[at : at + 8], "little") for at in (0, 8))
+    index, places = marshal.loads(body[16 : 16 + size])
+    data = body[16 + size + rest :]
+    arrays = []
+    for name, shape, place in places:
+        dtype = _TYPES[name]
+        piece = data[place : place + prod(shape) * dtype.itemsize]
+        arrays.append(np.frombuffer(piece, np.uint8).view(dtype).reshape(shape) if piece else np.empty(shape, dtype))
+    return index, arrays
+
+
+def _bytes(array: Array) -> memoryview:
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+
+
+def packed_mapping(values: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:
+    """Attributes of a node. Raises Unstorable for a graph."""
+    return {name: _packed(value, bundle) for name, value in values.items()}
+
+
+def _packed(value: Any, bundle: Bundle) -> Any:
+    if isinstance(value, np.ndarray):
+        return frozenset((bundle.array(value),))
+    if isinstance(value, tuple):
+        return tuple(_packed(part, bundle) for part in value)
+    if isinstance(value, (int, float, str, bytes)):
+        return value
+    raise Unstorable(f"a {type(value).__name__}")
+
+
+def unpacked_mapping(values: Mapping[str, Any], arrays: Sequence[Array]) -> dict[str, Any]:
+    return {name: _unpacked(value, arrays) for name, value in values.items()}
+
+
+def _unpacked(value: Any, arrays: Sequence[Array]) -> Any:
+    if isinstance(value, frozenset):
+        (number,) = value
+        return arrays[number]
+    return tuple(_unpacked(part, arrays) for part in value) if isinstance(value, tuple) else value
