@@ -13,8 +13,9 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow, widen
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native_products import exact_sums, matmul_kernel
 from qrun.ops._op import Shape, op
-from qrun.ops._quantize import note_scale
 from qrun.ops._sums import rounded_products
 
 _BITS = (2, 4, 8)
@@ -76,7 +77,7 @@ def matmul_n_bits(
     """
     ctx = ctx or Context()
     weights = checked_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
-    note_scale(ctx, scales, "scales")
+    _note_scales(ctx, scales)
     ctx.claim((*A.shape[:-1], N), 8)
     ctx.claim((min(N, weights.at_once), K), 24, "dequantized weights")
     product = _int8_product if ctx.arith == "ort" and weights.in_int8(accuracy_level) else _product
@@ -86,6 +87,50 @@ def matmul_n_bits(
         part = slice(start, start + weights.at_once)
         made[:, part] = product(rows, weights.part(part), None if bias is None else widen(bias[part]))
     return made.reshape(*A.shape[:-1], N)
+
+
+@matmul_n_bits.native
+def _lower(site: LoweringContext) -> NativeKernel:
+    a, *rest = site.inputs
+    given = site.attributes
+    assert a is not None
+    numbers = tuple(int(given[name]) for name in ("K", "N", "bits", "block_size"))
+    weights = checked_weights(a, rest, numbers, given["weight_prepacked"])
+    depth, columns = numbers[:2]
+    site.ctx.claim((*a.shape[:-1], columns), 8)
+    site.require_constants()
+    if a.dtype != np.float32:
+        raise declined(f"no native {type_name(a.dtype)} products")
+    if site.ctx.arith == "ort" and weights.in_int8(given["accuracy_level"]):
+        raise declined("no native kernels for accuracy_level 4 in ort arithmetic")
+    bias = rest[4]
+    if weights.groups is not None:
+        site.afford(4 * columns * depth)
+        return matmul_kernel(site, a, site.memo.once("values", lambda: weights.values(depth)).T, bias)
+    return coded_kernel(site, weights, a, bias)
+
+
+def coded_kernel(site: LoweringContext, weights: BlockWeights, a: Array, bias: Array | None) -> NativeKernel:
+    """The kernel of a product with these constant weights, of A's type float32, each with the scale of its own block."""
+    from qrun.native.kernels.coded import CodedMatmul, CodedWeights
+
+    whole = weights.scales.shape[1] * weights.block
+    site.afford(weights.codes.nbytes + 5 * weights.scales.size + 4 * whole * min(len(weights.scales), weights.at_once))
+    zeros = None if weights.zero_points is None else weights.zeros()
+    coded = CodedWeights(
+        weights.codes.reshape(len(weights.codes), -1), weights.scales, zeros, weights.bits, weights.block, weights.depth,
+        lambda columns: weights.part(columns).values(whole),
+    )  # fmt: skip
+    operation = CodedMatmul(site.engine, a.shape, coded, exact_sums(), bias=bias, memo=site.memo)
+    return kernel_of(site, operation, (0,), lambda y: True)
+
+
+def _note_scales(ctx: Context, scales: Array) -> None:
+    """Observe scales that are no numbers. Negative ones are what quantizers write, so that -8 is used as well."""
+    bad = ~np.isfinite(scales) if ctx.observing else np.zeros(0, bool)
+    if bad.any():
+        where = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+        ctx.observe("bad-scale", "scales", int(bad.sum()), bad.size, where, f"{float(scales[where])!r}")
 
 
 @frozen
@@ -109,7 +154,7 @@ class BlockWeights:
         """Columns of the product that are made together, so that few weights are dequantized at a time."""
         return max(1, _CHUNK // self.depth)
 
-    def part(self, columns: slice) -> BlockWeights:
+    def part(self, columns: slice | Array) -> BlockWeights:
         """Those of some columns of the product."""
         zeros = None if self.zero_points is None else self.zero_points[columns]
         return replace(self, codes=self.codes[columns], scales=self.scales[columns], zero_points=zeros)
@@ -125,19 +170,19 @@ class BlockWeights:
         return unpack(self.codes.reshape(len(self.codes), -1), self.bits)
 
     def zeros(self) -> Array:
-        """A zero point for each block, float32 [N, blocks]."""
+        """A zero point for each block, uint8 or of A's type [N, blocks]."""
         if self.zero_points is None:
-            return np.full(self.scales.shape, 2 ** (self.bits - 1), np.float32)
+            return np.full(self.scales.shape, 2 ** (self.bits - 1), np.uint8)
         if self.zero_points.dtype != np.uint8:
-            return self.zero_points.astype(np.float32)
-        return unpack(self.zero_points, self.bits)[:, : self.scales.shape[1]].astype(np.float32)
+            return self.zero_points
+        return unpack(self.zero_points, self.bits)[:, : self.scales.shape[1]]
 
-    def values(self) -> Array:
-        """What the codes stand for, of A's type [N, K]."""
-        blocks = np.arange(self.depth) // self.block if self.groups is None else self.groups[: self.depth]
+    def values(self, depth: int) -> Array:
+        """What the codes stand for, of A's type [N, depth]; depth: K, or that of whole blocks if there is no g_idx."""
+        blocks = np.arange(depth) // self.block if self.groups is None else self.groups[:depth]
         with np.errstate(all="ignore"):
-            wide = self.unpacked()[:, : self.depth].astype(np.float32)
-            wide -= self.zeros()[:, blocks]
+            wide = self.unpacked()[:, :depth].astype(np.float32)
+            wide -= self.zeros().astype(np.float32)[:, blocks]
             wide *= self.scales.astype(np.float32)[:, blocks]
             return wide.astype(self.dtype, copy=False)
 
@@ -151,7 +196,7 @@ def unpack(codes: Array, bits: int) -> Array:
 
 
 def _product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:
-    return rounded_products(rows, weights.values().T, rows.dtype, addend=bias)
+    return rounded_products(rows, weights.values(weights.depth).T, rows.dtype, addend=bias)
 
 
 def _int8_product(rows: Array, weights: BlockWeights, bias: Array | None) -> Array:

@@ -52,6 +52,9 @@ class FloatProductEmitter(RoundingEmitter):
     there is one strip, or ``known``, where the columns' lengths are known."""
 
     names = NAMES
+    turn = UNROLL
+    """How many elements at once are read of a row; zeros follow its last one."""
+    panel: Value
     lengths: Value
     panel_lengths: Value
     known_lengths: Value
@@ -100,6 +103,7 @@ class FloatProductEmitter(RoundingEmitter):
         w, a, rows = self.w, self.a, self.spec.rows
         strips = (self.count + (rows - 1)) // rows
         with w.loop(first, end, 1) as panel:
+            self.panel = panel.index
             self.left, self.column = a.columns - panel.index * self.width, panel.index * (4 * self.width)
             place = panel.index - first
             self.panel_lengths = self.lengths + (a.row_block + place * self.width) * 8
@@ -141,7 +145,7 @@ class FloatProductEmitter(RoundingEmitter):
                 source = self.row_part(self.first + row.index, self.tap + tap.index) + self.start * 4
                 tap.next(self._convert(source, target + tap.index * self.size * 8, tap.carried[0]))
             held.store(tap.carried[0], 8)
-            for place in range(0, 8 * UNROLL, 8):
+            for place in range(0, 8 * self.turn, 8):
                 (target + self.steps * 8 + place).store(w.value("double", 0.0), 8)
         with w.when(self.ends), w.loop(0, self.count, 1) as row:
             squares = (self.squares + row.index * (8 * self.lanes)).load(self.kind, 8)

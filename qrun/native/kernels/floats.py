@@ -41,7 +41,8 @@ class LeftRows:
     """Where rows of a product's left operand are: k is a tap of the row and an element there.
 
     row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
-    zeros; None if each row has one tap. column: bytes from what one column is made of to what the next one is.
+    zeros; None if each row has one tap. column: bytes from what one column is made of to what the next one is. whole:
+    whether all blocks of k but the last have DEPTH elements.
     """
 
     rows: int
@@ -50,10 +51,13 @@ class LeftRows:
     taps: int = 1
     offsets: Array | None = None
     column: int = 0
+    whole: bool = False
 
     @property
     def steps(self) -> tuple[int, int]:
         """Taps, and elements of each, of a block of k."""
+        if self.whole:
+            return 1, min(DEPTH, self.depth)
         if self.depth < DEPTH:
             return min(DEPTH // self.depth, self.taps), self.depth
         blocks = -(-self.depth // DEPTH)
@@ -109,6 +113,9 @@ class FloatTerms:
 class ElementRecheck(Rechecker):
     """Elements of products, exactly."""
 
+    names: Sequence[str] = NAMES
+    """Of the kernel's arguments."""
+
     def __init__(self, stack: FloatStack, exact: Exact) -> None:
         super().__init__()
         self.stack, self.exact = stack, exact
@@ -116,8 +123,8 @@ class ElementRecheck(Rechecker):
     def make(self, entries: Ints, x: int, y: int) -> None:
         """entries: rows of all products, and columns; x: address of the argument struct."""
         stack, left = self.stack, self.stack.left
-        words = np.ctypeslib.as_array((ctypes.c_int64 * len(NAMES)).from_address(x))
-        a, b, addend, result = (int(words[NAMES.index(name)]) for name in ("a*", "b*", "addend*", "y*"))
+        words = np.ctypeslib.as_array((ctypes.c_int64 * len(self.names)).from_address(x))
+        a, b, addend, result = (int(words[self.names.index(name)]) for name in ("a*", "b*", "addend*", "y*"))
         (number, row), column = divmod(entries[:, 0], left.rows), entries[:, 1]
         starts = stack.starts[number]
         k = np.arange(left.taps * left.depth)
@@ -128,7 +135,7 @@ class ElementRecheck(Rechecker):
             places = (starts[:, :1] + taps + left.column * column[:, None])[:, :, None] + 4 * np.arange(left.depth)
             places = np.where(taps[:, :, None] < 0, -1, places).reshape(len(row), -1)
         rows = _floats(a, places)
-        columns = _floats(b, starts[:, 1:2] + 4 * column[:, None] + stack.b_row * k)
+        columns = self.columns(b, starts[:, 1], column)
         added = (
             _floats(addend, starts[:, 2] + row * stack.addend_row + 4 * column)
             if addend
@@ -137,6 +144,11 @@ class ElementRecheck(Rechecker):
         made = self.exact(rows, columns, added)
         for place, value in zip((starts[:, 3] + row * stack.y_row + 4 * column).tolist(), made.tolist(), strict=True):
             ctypes.c_float.from_address(result + place).value = value
+
+    def columns(self, b: int, starts: Ints, column: Ints) -> Array:
+        """Columns of the right operands that start so many bytes from b, [count, K]."""
+        k = np.arange(self.stack.left.taps * self.stack.left.depth)
+        return _floats(b, (starts + 4 * column)[:, None] + self.stack.b_row * k)
 
 
 def column_lengths(right: Array) -> Array:
@@ -194,6 +206,27 @@ class Cut:
         return cls(high, even(panels, wide, 1))
 
 
+def scratch_places(
+    left: LeftRows, cut: Cut, block: tuple[int, int], lanes: int, direct: bool
+) -> tuple[Mapping[str, int], int]:
+    """Words that say what lies where in the thread's memory, and how many bytes it has. block: rows by vectors of a strip;
+    direct: the right matrix is converted as it is read."""
+    rows, width = block[0], block[1] * lanes
+    slot = 8 * rows * width if left.blocks > 1 else 0
+    right_at = cut.rows * PITCH
+    squares_at = right_at + (0 if direct else 8 * width * (DEPTH + UNROLL))
+    lengths_at = aligned_up(squares_at + cut.rows * lanes * 8)
+    sums_at = aligned_up(lengths_at + 8 * (cut.rows + cut.panels * width))
+    places = {
+        "slot": slot,
+        "right_at": right_at,
+        "squares_at": squares_at,
+        "lengths_at": lengths_at,
+        "sums_at": sums_at,
+    }
+    return places, sums_at + max(slot * -(-cut.rows // rows) * cut.panels, 8 * rows * width)
+
+
 def aligned_up(nbytes: int) -> int:
     """To the next line of 64 bytes."""
     return -(-nbytes // 64) * 64
@@ -222,13 +255,8 @@ def product_call(
     rows, vectors = block(engine.isa, left.rows, stack.columns, known is not None)
     width, direct = vectors * lanes, known is not None or left.rows <= _DIRECT
     cut = Cut.of(stack, rows, width, engine.threads)
-    panels, taps, depth = -(-stack.columns // width), *left.steps
-    slot = 8 * rows * width if left.blocks > 1 else 0
-    right_at = cut.rows * PITCH
-    squares_at = right_at + (0 if direct else 8 * width * (DEPTH + UNROLL))
-    lengths_at = aligned_up(squares_at + cut.rows * lanes * 8)
-    sums_at = aligned_up(lengths_at + 8 * (cut.rows + cut.panels * width))
-    scratch = sums_at + max(slot * -(-cut.rows // rows) * cut.panels, 8 * rows * width)
+    panels, (taps, depth) = -(-stack.columns // width), left.steps
+    places, scratch = scratch_places(left, cut, (rows, vectors), lanes, direct)
     how = "known" if known is not None else "direct" if direct else "packed"
     far = direct and left.taps * left.depth * stack.b_row > _FAR
     lines = -(-4 * width // 64) if far else 0
@@ -239,9 +267,7 @@ def product_call(
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
     words = {
         "ahead": _AHEAD * stack.b_row, "tap_step": taps, "depth_step": depth, "row_block": cut.rows, "panels": panels,
-        "panel_block": cut.panels, "slot": slot, "right_at": right_at,
-        "squares_at": squares_at, "lengths_at": lengths_at, "sums_at": sums_at,
-        "tiles": len(stack.starts) * row_blocks * panel_blocks,
+        "panel_block": cut.panels, **places, "tiles": len(stack.starts) * row_blocks * panel_blocks,
     }  # fmt: skip
     starts = np.pad(stack.starts, [(0, 0), (0, 1)])
     held = {**arrays, "batches*": starts}
@@ -265,9 +291,9 @@ def stack_call(
     scratch: int,
 ) -> KernelCall:
     """The call of a kernel of this specification; words: those of the struct that tell how it works. Else as above."""
-    left = stack.left
+    left, names = stack.left, recheck.names
     filled = {
-        **dict.fromkeys(NAMES, 0), "a_row": left.row, "b_row": stack.b_row, "addend_row": stack.addend_row,
+        **dict.fromkeys(names, 0), "a_row": left.row, "b_row": stack.b_row, "addend_row": stack.addend_row,
         "y_row": stack.y_row, "rows": left.rows, "columns": stack.columns, "taps": left.taps, "depth": left.depth,
         "recheck*": recheck.address, **words,
     }  # fmt: skip
@@ -276,7 +302,7 @@ def stack_call(
         wide = stack.columns if left.column else left.depth
         held |= {"offsets*": left.offsets, "padding*": np.zeros(wide, _FLOAT)}
     return KernelCall(
-        spec, engine.kernels.get(spec), struct(NAMES, filled, held),
-        tuple((NAMES.index(name), place) for place, name in enumerate(pointers)), tuple(extents), words["tiles"],
+        spec, engine.kernels.get(spec), struct(names, filled, held),
+        tuple((names.index(name), place) for place, name in enumerate(pointers)), tuple(extents), words["tiles"],
         channels=stack.columns, keep=tuple(held.values()), scratch=scratch, decides=False, rechecks=(recheck,),
     )  # fmt: skip

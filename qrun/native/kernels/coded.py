@@ -1,0 +1,173 @@
+"""Planned products of float32 rows with weights that stay codes of 2, 4 or 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
+from qrun.native.emit.coded import GROUP, NAMES
+from qrun.native.emit.floats import DEPTH, UNROLL
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.errors import Declined
+from qrun.native.kernels.floats import (
+    Cut,
+    ElementRecheck,
+    Exact,
+    FloatStack,
+    FloatTerms,
+    LeftRows,
+    column_lengths,
+    scratch_places,
+    stack_call,
+)
+from qrun.native.machine.call import KernelCall
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints
+from qrun.native.machine.operation import Operand, Order, Planned, size
+
+Array = np.ndarray[Any, Any]
+_FLOAT = np.dtype(np.float32)
+_CHUNK = 1 << 20
+"""Weights that are converted at once, where their lengths are found."""
+
+
+@frozen
+class CodedWeights:
+    """Columns of a product's right operand: (code - zero) * scale in float32 steps.
+
+    codes:  uint8 [N, bytes], packed along K from the low bits up, whole blocks.
+    scales: float32 [N, blocks]. zeros: as many, uint8 or float32, or None for the middle of the codes.
+    bits, block: of a code, and how many k share a scale, a power of two from 16 on. depth: K.
+    values: of some columns, by number, what they are, float32 [n, blocks * block].
+    """
+
+    codes: Array
+    scales: Array
+    zeros: Array | None
+    bits: int
+    block: int
+    depth: int
+    values: Callable[[Ints], Array]
+
+    @property
+    def how(self) -> str:
+        """Where zero points are, as the emitter names it."""
+        return "half" if self.zeros is None else "bytes" if self.zeros.dtype == np.uint8 else "floats"
+
+
+class CodedMatmul(Planned):
+    """a @ weights + bias of float32, a [..., K], each element rounded once.
+
+    a: its shape. bias: float32 [N], or None. exact: makes elements that the kernel does not decide. memo: the weights as
+    the kernel reads them, for other shapes of a.
+    """
+
+    order: Order = "plain"
+
+    def __init__(
+        self,
+        engine: Engine,
+        a: tuple[int, ...],
+        weights: CodedWeights,
+        exact: Exact,
+        *,
+        bias: Array | None = None,
+        memo: Memo | None = None,
+    ) -> None:
+        super().__init__()
+        self.engine, self.weights, self.exact, self._memo = engine, weights, exact, memo or Memo()
+        self.columns = len(weights.scales)
+        self.bias = None if bias is None else np.ascontiguousarray(bias)
+        self.operands = (Operand(a, _FLOAT), Operand((*a[:-1], self.columns), _FLOAT))
+        self.vectors = max(engine.isa.real_rows)
+        self.width = self.vectors * engine.isa.lanes // 2
+        self.panels = -(-self.columns // self.width)
+        self.lengths = self._memo.once("lengths", lambda: _lengths(weights, self.panels * self.width))
+        if not np.isfinite(self.lengths).all():
+            raise Declined("a weight is not finite")
+        left = LeftRows(size(a[:-1]), weights.depth, 4 * weights.depth, whole=True)
+        self.stack = FloatStack(np.zeros((1, 4), np.int64), left, self.columns, 0, 0, 4 * self.columns)
+
+    @cached_property
+    def recheck(self) -> ElementRecheck:
+        return _CodedRecheck(self.stack, self.exact, self.weights)
+
+    def _plan(self, strides: object) -> tuple[KernelCall, ...]:
+        left, isa = self.stack.left, self.engine.isa
+        if not left.rows:
+            return ()
+        most, lanes = isa.real_rows[self.vectors], isa.lanes // 2
+        direct = left.rows < most
+        rows = left.rows if direct else most
+        cut = Cut.of(self.stack, rows, self.width, self.engine.threads)
+        places, scratch = scratch_places(left, cut, (rows, self.vectors), lanes, direct)
+        terms = FloatTerms("sum" if self.bias is None else "bias")
+        how = f"rows-{'known' if direct else 'packed'}-{self.weights.bits}-{self.weights.how}"
+        spec = KernelSpec("coded_product", isa.name, rows, self.vectors, UNROLL, terms.form, "f32", False, operands=how)
+        words = {
+            "tap_step": 1, "depth_step": left.steps[1], "row_block": cut.rows, "panels": self.panels,
+            "panel_block": cut.panels, "block": self.weights.block, **places,
+            "tiles": -(-left.rows // cut.rows) * -(-self.panels // cut.panels),
+        }  # fmt: skip
+        held = {**self._arrays(), "known*": self.lengths}
+        if self.bias is not None:
+            held["addend*"] = self.bias
+        extents = [4 * size(operand.shape) for operand in self.operands]
+        given = (self.stack, terms, self.recheck, words, held, ("a*", "y*"), extents, scratch)
+        return (stack_call(self.engine, spec, *given),)
+
+    def _arrays(self) -> dict[str, Array]:
+        """The weights as the kernel reads them."""
+        made = {"b*": self._memo.once("codes", lambda: packed(self.weights, self.width))}
+        made["scales*"] = self._memo.once("scales", lambda: _by_block(self.weights.scales, self.width))
+        if self.weights.zeros is not None:
+            zeros = self.weights.zeros
+            made["zeros*"] = self._memo.once("zeros", lambda: _by_block(zeros, self.width))
+        return made
+
+
+class _CodedRecheck(ElementRecheck):
+    names = NAMES
+
+    def __init__(self, stack: FloatStack, exact: Exact, weights: CodedWeights) -> None:
+        super().__init__(stack, exact)
+        self.weights = weights
+
+    def columns(self, b: int, starts: Ints, column: Ints) -> Array:
+        return self.weights.values(column)[:, : self.weights.depth]
+
+
+def packed(weights: CodedWeights, width: int) -> Array:
+    """Codes as emit/coded.py has them: words [blocks of DEPTH k][panels][groups][columns of a panel]."""
+    group = GROUP[weights.bits]
+    words = np.ascontiguousarray(weights.codes).view(f"<u{group * weights.bits // 8}")
+    columns, panels = len(words), -(-len(words) // width)
+    groups = -(-weights.depth // group)
+    made = np.zeros(groups * panels * width, words.dtype)
+    for first in range(0, groups, DEPTH // group):
+        last = min(first + DEPTH // group, groups)
+        part = made[first * panels * width : last * panels * width].reshape(panels, last - first, width)
+        for panel in range(panels):
+            own = words[panel * width : min((panel + 1) * width, columns), first:last]
+            part[panel, :, : len(own)] = own.T
+    return made
+
+
+def _by_block(values: Array, width: int) -> Array:
+    """[N, blocks] to [blocks, columns of all panels]."""
+    columns = len(values)
+    return np.ascontiguousarray(np.pad(values.T, [(0, 0), (0, -columns % width)]))
+
+
+def _lengths(weights: CodedWeights, columns: int) -> Array:
+    """Of each column of all panels, float64; with what codes beyond K stand for."""
+    made, step = np.zeros(columns), max(1, _CHUNK // weights.depth)
+    for first in range(0, len(weights.scales), step):
+        numbers = np.arange(first, min(first + step, len(weights.scales)))
+        made[numbers] = column_lengths(weights.values(numbers).T)
+    return made

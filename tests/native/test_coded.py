@@ -1,0 +1,136 @@
+"""Native products with weights of 2, 4 and 8 bits equal the reference's, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import Array, engine, every_isa, thin
+from helpers.placed import elsewhere, run_placed, same_everywhere
+from helpers.sums import assert_bits
+from helpers.support import MS, node_model
+from ops.test_ms_blocks import ZEROS, case
+
+import qrun
+from qrun.native.errors import Declined
+from qrun.native.kernels.coded import CodedMatmul, CodedWeights
+from qrun.ops import Context, find
+from qrun.ops._native_products import exact_sums
+from qrun.ops.matmulnbits import checked_weights
+
+F = np.float32
+SIZES = (
+    (1, 1, 1, 16), (1, 300, 70, 32), (2, 16, 9, 16), (3, 129, 33, 64), (5, 128, 32, 32), (6, 200, 40, 128), (9, 17, 3, 16),
+    (13, 260, 70, 256), (70, 144, 20, 16), (130, 385, 9, 512),
+)  # fmt: skip
+"""m, k, n, block size."""
+
+
+def product(isa: str, inputs: list[Any], attributes: dict[str, int], threads: int = 1) -> CodedMatmul:
+    """The operation, as the operator's lowering makes it."""
+    a, *rest = inputs
+    weights = checked_weights(a, rest, [attributes[name] for name in ("K", "N", "bits", "block_size")], 0)
+    whole = weights.scales.shape[1] * weights.block
+    zeros = None if weights.zero_points is None else weights.zeros()
+    coded = CodedWeights(
+        weights.codes.reshape(len(weights.codes), -1), weights.scales, zeros, weights.bits, weights.block, weights.depth,
+        lambda columns: weights.part(columns).values(whole),
+    )  # fmt: skip
+    return CodedMatmul(engine(isa, threads), a.shape, coded, exact_sums(), bias=rest[4])
+
+
+def reference(inputs: list[Any], attributes: dict[str, int]) -> Array:
+    with np.errstate(all="ignore"):
+        made: Array = find(MS, "MatMulNBits", 1)(*inputs, **attributes, ctx=Context())
+    return made
+
+
+@thin(*SIZES, name="sizes")
+@pytest.mark.parametrize("at_end", [True, False])
+def test_sizes(isa: str, sizes: tuple[int, int, int, int], at_end: bool) -> None:
+    m, k, n, block = sizes
+    for number, (bits, zeros) in enumerate((b, z) for b in (2, 4, 8) for z in ZEROS):
+        inputs, attributes = case(number, bits, zeros, sizes=(m, k, n), block=block, bias=number % 2 == 0)
+        want = reference(inputs, attributes)
+        for threads in (1, 2):
+            made = product(isa, inputs, attributes, threads)
+            assert made.tight[0].spec.kind == "coded_product"
+            got = run_placed(engine(isa, threads), made, inputs[:1], (0, 0), at_end)
+            assert_bits(got, want, f"{bits} {zeros} {threads}")
+
+
+@every_isa
+def test_sums_beside_ties_and_of_odd_numbers(isa: str) -> None:
+    """Weights of 1 and -1, rows with hairs beside a tie; rows that cancel, are huge, or are no numbers."""
+    rng = np.random.default_rng(3)
+    for bits, zeros in ((4, ""), (4, "packed"), (8, "float"), (2, "packed")):
+        inputs, attributes = case(1, bits, zeros, sizes=(8, 160, 11), block=32)
+        rows = rng.standard_normal((8, 160)).astype(F)
+        rows[0] = 0
+        rows[1, :3] = 1, F(2.0**-24), F(2.0**-90)
+        rows[1, 3:] = 0
+        rows[2, 80:] = -rows[2, :80]
+        rows[3] *= F(1e37)
+        rows[4, 5] = np.inf
+        rows[5, 7] = np.nan
+        rows[6] = np.where(rng.random(160) < 0.5, F(-0.0), F(1e-44))
+        rows[7] = np.where(rng.random(160) < 0.5, F(2.0**100), rows[7])
+        inputs[0] = rows
+        if bits == 4 and not zeros:
+            inputs[2][:] = F(0.125)
+        want = reference(inputs, attributes)
+        for part in (rows, rows[:3], rows[4:7]):
+            got = product(isa, [part, *inputs[1:]], attributes)
+            own = want[[next(i for i in range(8) if rows[i].tobytes() == row.tobytes()) for row in part]]
+            assert_bits(engine(isa).run(got, [part]), own, f"{bits} {zeros} {len(part)}")
+
+
+@every_isa
+def test_weights_that_round(isa: str) -> None:
+    """Scales with all their bits: (code - zero point) * scale is rounded to float32 before it is multiplied."""
+    inputs, attributes = case(2, 8, "packed", sizes=(4, 64, 9), block=16)
+    inputs[2] = np.nextafter(F(1), F(2)) * np.exp2(np.random.default_rng(1).integers(-40, 40, inputs[2].shape)).astype(
+        F
+    )
+    inputs[0][1:] = 0
+    inputs[0][1, 5], inputs[0][2, 6] = 1, F(1.5)
+    assert_bits(engine(isa).run(product(isa, inputs, attributes), inputs[:1]), reference(inputs, attributes))
+
+
+def test_nodes_run_natively_and_as_part_of_a_program() -> None:
+    for seed, (bits, zeros) in enumerate((b, z) for b in (2, 4, 8) for z in ZEROS):
+        for groups in (False, True):
+            inputs, attributes = case(seed, bits, zeros, groups=groups, bias=seed % 2 == 0)
+            options: Any = {"domain": MS, "opset": 17, "constants": range(1, 6)}
+            model, feeds = node_model("MatMulNBits", inputs, {**attributes, "accuracy_level": 4}, **options)
+            result = same_everywhere(model, feeds)
+            assert result.events[0].backend == "native"
+    session = qrun.Session(model, backend="native")
+    session.run(feeds)
+    session.run(feeds)
+    assert not elsewhere(session)
+
+
+def declined(inputs: list[Any], attributes: dict[str, Any], constants: Any = range(1, 6), **options: Any) -> str:
+    model, feeds = node_model(
+        "MatMulNBits", inputs, attributes, domain=MS, opset=17, constants=constants, outputs=[inputs[0].dtype]
+    )
+    result = qrun.Session(model, backend="native", **options).execute(feeds)
+    assert result.events[0].backend == "reference"
+    return result.events[0].why
+
+
+def test_reasons() -> None:
+    inputs, attributes = case(1, 4, "", sizes=(2, 40, 4), block=16)
+    assert "accuracy_level 4 in ort" in declined(inputs, {**attributes, "accuracy_level": 4}, arith="ort")
+    assert "scales is not constant" in declined(inputs, attributes, [1])
+    half = [x.astype(np.float16) if x is not None and x.dtype == F else x for x in inputs]
+    assert "no native float16" in declined(half, attributes)
+    inputs[2][1, 1] = np.inf
+    assert "not finite" in declined(inputs, attributes)
+    inputs[2][1] = 1, 1, 3e38
+    inputs[1][1, 2] = [0x88] * 4 + [0] * 4
+    assert np.isfinite(reference(inputs, attributes)).all()
+    with pytest.raises(Declined, match="not finite"):
+        product("generic", inputs, attributes)
