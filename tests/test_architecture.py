@@ -325,12 +325,12 @@ def mismatches(definition: OpDef, versions: dict[int, Any]) -> list[str]:
     """Where a declaration differs from the schema versions that it covers."""
     found = []
     defaults = {p.name.removesuffix("_"): p.default for p in definition.signature.parameters.values()}
+    got = [(p.name, "Variadic" if p.variadic else "Optional" if p.optional else "Single") for p in definition.inputs]
     for version, raw in versions.items():
         want = [(i.name, i.option.name) for i in raw.inputs]
-        got = [
-            (p.name, "Variadic" if p.variadic else "Optional" if p.optional else "Single") for p in definition.inputs
-        ]
-        if got != want:
+        earlier = version != max(versions)  # which may lack the last inputs, or require optional ones
+        same = [(n, o) if (n, o) in want or not earlier else (n, o.replace("Optional", "Single")) for n, o in got]
+        if (same[: len(want)] if earlier else same) != want:
             found.append(f"{version}: inputs {got}, in onnx.defs {want}")
     union = {name: a for raw in versions.values() for name, a in raw.attributes.items() if a.type.name not in NOT_HELD}
     if set(union) != set(definition.attributes):
@@ -402,6 +402,28 @@ def test_attribute_newer_than_the_node_is_refused() -> None:
     with pytest.raises(OperatorError, match="no attribute 'allowzero'"):
         definition.bind(node)
     assert definition.bind(Node(0, "n", "", "Reshape", 14, ("data", "shape"), ("y",), {"allowzero": 1}))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "earlier", "later", "count", "message"),
+    [("Gemm", 9, 11, 2, "input 'C' is missing"), ("Pad", 13, 18, 4, "Pad has 4 inputs")],
+)
+def test_inputs_of_later_versions_are_refused(op_type: str, earlier: int, later: int, count: int, message: str) -> None:
+    definition = find("", op_type, earlier)
+    assert definition is not None
+    assert definition is find("", op_type, later)
+    before, after = (Node(0, "n", "", op_type, v, tuple("abcd"[:count]), ("y",), {}) for v in (earlier, later))
+    with pytest.raises(OperatorError, match=message):
+        definition.bind(before)
+    assert definition.bind(after) == {}
+
+
+def test_a_declaration_like_another_has_its_inputs_and_attributes() -> None:
+    of_onnx, of_ms = find("", "QLinearConv", 10), find("com.microsoft", "QLinearConv", 1)
+    assert of_onnx is not None
+    assert of_ms is not None
+    assert of_ms.inputs == of_onnx.inputs
+    assert set(of_ms.attributes) - set(of_onnx.attributes) == {"channels_last"}
 
 
 def test_heterogeneous_variadic_inputs_are_marked() -> None:

@@ -24,7 +24,6 @@ Rounded = Array
 def scale_param(scale: Array, name: str, op_type: str, ctx: Context) -> Array:
     """A per-tensor scale as float64 of rank 0; odd values are observed."""
     checked = scalar(scale, name, op_type)
-    assert checked is not None
     note_scale(ctx, checked, name)
     return checked.astype(np.float64)
 
@@ -34,9 +33,7 @@ def zero_param(zero_point: Array | None, dtype: np.dtype[Any], name: str, tensor
     if zero_point is None:
         return np.zeros((), dtype)
     same_type(zero_point, dtype, name, tensor)
-    checked = scalar(zero_point, name, op_type)
-    assert checked is not None
-    return checked
+    return scalar(zero_point, name, op_type)
 
 
 def parameters(

@@ -14,6 +14,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, refuse
 from qrun.ops._op import Shape
+from qrun.ops._quantize import Given
 from qrun.shapes import broadcast_shapes
 
 EXACT32 = 2**24
@@ -125,17 +126,17 @@ def check_matmul(a: Array, b: Array, names: tuple[str, str] = ("A", "B")) -> Non
         )
 
 
-def row_param(array: Array | None, name: str, a: Array, op_type: str) -> Array | None:
+def row_param(array: Given, name: str, a: Array, op_type: str) -> Given:
     """A parameter of the left operand [...,M,K]: scalar, [M] if it is 2-D, or [...,M,1]; returned to broadcast."""
     return _param(array, name, a, -2, op_type)
 
 
-def column_param(array: Array | None, name: str, b: Array, op_type: str) -> Array | None:
+def column_param(array: Given, name: str, b: Array, op_type: str) -> Given:
     """A parameter of the right operand [...,K,N]: scalar, [N] if it is 2-D, or [...,1,N]; returned to broadcast."""
     return _param(array, name, b, -1, op_type)
 
 
-def _param(array: Array | None, name: str, matrix: Array, axis: int, op_type: str) -> Array | None:
+def _param(array: Given, name: str, matrix: Array, axis: int, op_type: str) -> Given:
     if array is None:
         return None
     if array.ndim <= 1 and array.size == 1:

@@ -31,7 +31,8 @@ ENDS_SHARE = 20
 _GROUPS = 256
 _OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 
-Inputs = Sequence[Array | None]
+Inputs = Sequence[Any]
+"""Arrays, and None where an optional input is omitted."""
 
 
 @frozen
@@ -76,7 +77,7 @@ class NativeKernel:
 class LoweringContext:
     """A node whose inputs are known.
 
-    inputs:     one for each of the operator's parameters, None where omitted; fixed: those that never change.
+    inputs:     an array for each of the operator's parameters, None where omitted; fixed: those that never change.
     names:      the parameters' names.
     attributes: all of them, with their defaults.
     reference:  (inputs, context) to what the reference kernel makes, with these attributes.
@@ -84,7 +85,7 @@ class LoweringContext:
     """
 
     engine: Engine
-    inputs: tuple[Array | None, ...]
+    inputs: tuple[Any, ...]
     fixed: tuple[bool, ...]
     names: tuple[str, ...]
     attributes: Mapping[str, Any]

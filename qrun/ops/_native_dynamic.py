@@ -155,8 +155,6 @@ class DynamicProduct:
 
     def operands(self, inputs: Inputs) -> tuple[Array, Array]:
         a, b = inputs[self.places[0]], inputs[self.places[1]]
-        assert a is not None
-        assert b is not None
         a, b = (x.T if turned else x for x, turned in zip((a, b), self.turned, strict=True))
         return (a[None, :] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
 
@@ -294,7 +292,6 @@ def dynamic_sums_kernel(
     from qrun.native.machine.operation import Operand
 
     given = site.inputs[place]
-    assert given is not None
     prepare, sums = dynamic_sums(planned, weights, w_zero, Operand(given.shape, given.dtype), y_shape)
     wraps = reach(weights, w_zero) >= _WRAPS
     stages = Stage(prepare, (place,), "prepared"), Stage(sums, (0, "prepared"))

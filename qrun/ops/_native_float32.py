@@ -41,7 +41,6 @@ def function_kernel(site: LoweringContext, name: str, constants: Callable[[], Se
     from qrun.native.machine.operation import Operand
 
     x = site.inputs[0]
-    assert x is not None
     _called(site, np.empty(0, x.dtype))
     site.require_constants()
     if x.dtype != FLOAT and (name != "cast" or x.dtype not in _CAST):
@@ -119,12 +118,11 @@ def mean_kernel(
 
 def _rows(site: LoweringContext) -> Array:
     x = site.inputs[0]
-    assert x is not None
     if x.dtype != FLOAT:
         raise declined(f"no native kernel for {type_name(x.dtype)}")
     if not x.size:
         raise declined("no elements")
-    return x
+    return np.asarray(x)
 
 
 def _called(site: LoweringContext, x: Array) -> Array:

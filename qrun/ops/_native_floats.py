@@ -182,7 +182,6 @@ def quantizer_kernel(site: LoweringContext, x: Array) -> NativeKernel:
 
     def run(inputs: Inputs) -> tuple[Array, Array, Array]:
         (source,) = inputs
-        assert source is not None
         source = np.ascontiguousarray(source).reshape(source.shape)
         scale, zero = parameters(quantizer, source, site.ctx.arith)
         y = Buffer.empty(source.shape, np.uint8)

@@ -23,7 +23,6 @@ _AXES = 5
 def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Operation]) -> NativeKernel:
     """The kernel of an operator that moves its first input by constants; operation: of the input and its result."""
     x = site.inputs[0]
-    assert x is not None
     y = np.asarray(site.reference(site.inputs, site.ctx))
     site.require_constants()
     if x.dtype.itemsize not in _SIZES or x.dtype.hasobject:

@@ -105,8 +105,6 @@ def binary_kernel(
     scalar_side: which operand the reference treats as scalar ("a" or "b"), which may change its rounding.
     """
     a, b = site.inputs[0], site.inputs[3]
-    assert a is not None
-    assert b is not None
     shape = common_shape(op_type, A=a, B=b)
     swap = scalar_side(a.shape, b.shape) == "a"
     for place in _PARAMETERS:
@@ -120,8 +118,6 @@ def binary_kernel(
     complete = completeness(seen, table.dtype, site.inputs[7])
     for fixed, moving, by_moving in ((3, 0, table), (0, 3, table.T)):
         constant, x = site.inputs[fixed], site.inputs[moving]
-        assert constant is not None
-        assert x is not None
         axis = _axis(constant.shape, x.shape) if site.fixed[fixed] and not site.fixed[moving] else None
         if axis is not None and shape == x.shape:
             chosen = site.memo.once(("chosen", moving), partial(_lines, by_moving, constant))
@@ -142,7 +138,6 @@ def _expected(site: LoweringContext, near: Near, operands: tuple[int, int]) -> E
     from qrun.native.proof.lines import expected
 
     constant = site.inputs[operands[1]]
-    assert constant is not None
     with np.errstate(all="ignore"):
         return expected(_estimate(site, near, operands), constant.reshape(-1) + np.int64(_shift(constant)))
 
@@ -152,7 +147,6 @@ def _estimate(site: LoweringContext, near: Near, operands: tuple[int, int]) -> C
     scales, zeros = [], []
     for tensor in (*operands, 5):
         scale, zero, x = site.inputs[tensor + 1], site.inputs[tensor + 2], site.inputs[tensor] if tensor != 5 else None
-        assert scale is not None
         scales.append(np.float64(scale.reshape(())))
         zeros.append((0 if zero is None else int(zero.reshape(()))) + (0 if x is None else _shift(x)))
     with np.errstate(all="ignore"):
@@ -167,7 +161,6 @@ def _shift(x: Array) -> int:
 def _pairs(site: LoweringContext, swap: bool) -> tuple[Array, Context]:
     """The operator's results for all pairs of codes [256 of A, 256 of B], and what the reference observes in them."""
     a = site.inputs[0]
-    assert a is not None
     codes = all_codes(a.dtype)
     column, row = codes[:, None], codes[None, :]
     arguments: list[Any] = list(site.inputs)
@@ -183,8 +176,6 @@ def _pair_kernel(site: LoweringContext, table: Array, near: Near, complete: Comp
 
     operands = (3, 0) if swap else (0, 3)
     x, y = (site.inputs[place] for place in operands)
-    assert x is not None
-    assert y is not None
     about = _estimate(site, near, operands)
     entries = np.ascontiguousarray(table.T if swap else table)
     pair = PairLookup(site.engine, (x.shape, y.shape), entries, x_type=x.dtype, near=about, memo=site.memo)

@@ -78,7 +78,6 @@ def _turned(site: LoweringContext, kernel: NativeKernel, operands: Sequence[int]
     stages, names = [], dict[int, int | str](enumerate(range(3)))
     for place in turns:
         x = site.inputs[place]
-        assert x is not None
         names[place] = f"turned {place}"
         stages.append(Stage(transposed(site.engine, x.shape, x.dtype, (1, 0)), (place,), names[place]))
     stages.append(replace(kernel.stages[0], inputs=tuple(names[place] for place in operands)))

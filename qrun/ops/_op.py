@@ -103,6 +103,7 @@ class OpDef:
     cost:  (input shapes, output shapes, attributes) to multiply-adds.
     form:  see Form.
     computes: the real operator, of a quantized one.
+    like:  the declaration whose inputs and attributes this one has, besides attributes of its own.
     lowering: makes the native kernel of a node whose inputs are known, or None; declared with `native`.
     """
 
@@ -116,6 +117,7 @@ class OpDef:
         cost: Cost,
         form: Form = "",
         computes: Real | None = None,
+        like: OpDef | None = None,
     ) -> None:
         self.domain = domain
         self.op_type = op_type
@@ -125,6 +127,7 @@ class OpDef:
         self.cost = cost
         self.form: Form = form
         self.computes = computes
+        self.like = like
         self.lowering: Lowering | None = None
         self.__doc__ = reference.__doc__
 
@@ -155,7 +158,11 @@ class OpDef:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        return inspect.signature(self.reference, eval_str=True)
+        own = inspect.signature(self.reference, eval_str=True)
+        if self.like is None:
+            return own
+        more = {n: p for n, p in own.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        return own.replace(parameters=[*({**self.like.signature.parameters, **more}).values()])
 
     @cached_property
     def takes_context(self) -> bool:
@@ -219,8 +226,8 @@ class OpDef:
 
     def bind(self, node: Node) -> dict[str, Any]:
         """The keyword arguments that the node's attributes give; OperatorError if they or the inputs do not fit."""
-        self._check_inputs(node)
         known = schema(self.domain, self.op_type, node.version)
+        self._check_inputs(node, known)
         if known is not None and len(node.outputs) > known.max_outputs:
             raise OperatorError(
                 f"{node.op_type} has {len(node.outputs)} outputs",
@@ -252,18 +259,20 @@ class OpDef:
             raise _bad_attribute(f"attribute {missing[0]!r} is missing", f"{missing[0]}, {text}", "nothing")
         return kwargs
 
-    def _check_inputs(self, node: Node) -> None:
-        variadic = bool(self.inputs) and self.inputs[-1].variadic
-        if len(node.inputs) > len(self.inputs) and not variadic:
+    def _check_inputs(self, node: Node, known: Schema | None) -> None:
+        """Of versions that share a declaration, an earlier one may lack its last inputs, or require optional ones."""
+        inputs = self.inputs if known is None else self.inputs[: len(known.inputs)]
+        if len(node.inputs) > len(inputs) and not (inputs and inputs[-1].variadic):
             raise OperatorError(
                 f"{node.op_type} has {len(node.inputs)} inputs",
-                expected=f"at most {len(self.inputs)}: {', '.join(p.name for p in self.inputs)}",
+                expected=f"at most {len(inputs)}: {', '.join(p.name for p in inputs)}",
                 got=str(len(node.inputs)),
                 code="QR205",
             )
-        for place, p in enumerate(self.inputs):
+        for place, p in enumerate(inputs):
             given = place < len(node.inputs) and bool(node.inputs[place])
-            if not given and not p.optional and not p.variadic:
+            optional = p.optional if known is None else known.inputs[place].option == "Optional"
+            if not given and not optional and not p.variadic:
                 raise OperatorError(
                     f"input {p.name!r} is missing",
                     expected=f"input {place}, {p.name}; it is not optional in {node.op}-{node.version}",
@@ -294,14 +303,18 @@ def op(
     cost: Cost = no_cost,
     form: Form = "",
     computes: Real | None = None,
+    like: OpDef | None = None,
     native: Lowering | None = None,
 ) -> Callable[[Kernel], OpDef]:
     """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
     ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, and an optional ``ctx`` receives
-    the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`."""
+    the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
+
+    like: a declaration to take the inputs and attributes of: ``*inputs`` and ``**attributes`` then stand for those, and
+    keyword-only parameters are added."""
 
     def register(reference: Kernel) -> OpDef:
-        definition = OpDef(domain, op_type, since, reference, types or {}, cost, form, computes)
+        definition = OpDef(domain, op_type, since, reference, types or {}, cost, form, computes, like)
         definition.lowering = native
         versions = (INTERNAL if domain == OWN else REGISTRY).declared.setdefault((domain, op_type), [])
         versions.append(definition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +14,8 @@ from qrun.ops._context import Context, refuse
 from qrun.ops._rounding import DoubleDouble, Floats, nearest, scale_pair, two_product
 
 BLOCK = 1 << 16
+Given = TypeVar("Given", Array, Array | None)
+"""A parameter: None only where None was given."""
 _iinfo: Callable[[Any], Any] = ml_dtypes.iinfo
 _INTEGERS = {np.dtype(t): (int(_iinfo(t).min), int(_iinfo(t).max))
              for t in (np.uint8, np.int8, np.uint16, np.int16, np.int32,
@@ -29,7 +31,7 @@ def is_integer(dtype: np.dtype[Any]) -> bool:
     return dtype in _INTEGERS
 
 
-def scalar(array: Array | None, name: str, op_type: str) -> Array | None:
+def scalar(array: Given, name: str, op_type: str) -> Given:
     """A per-tensor parameter: rank 0 or shape [1], returned as rank 0."""
     if array is None:
         return None
@@ -46,7 +48,7 @@ def scalar(array: Array | None, name: str, op_type: str) -> Array | None:
     return array.reshape(())
 
 
-def per_channel(array: Array | None, name: str, channels: int, op_type: str) -> Array | None:
+def per_channel(array: Given, name: str, channels: int, op_type: str) -> Given:
     """A scalar, [1], or one element for each of `channels`; returned as rank 0 or [channels]."""
     if array is None:
         return None

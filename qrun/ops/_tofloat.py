@@ -7,7 +7,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context, refuse
 from qrun.ops._matmul import check_matmul, column_param, integer_matmul, matmul_shape
-from qrun.ops._quantize import note_scale, same_type
+from qrun.ops._quantize import Given, note_scale, same_type
 from qrun.ops._rounding import scaled
 
 
@@ -53,7 +53,6 @@ def check_product(
     same_type(b_zero_point, b.dtype, "b_zero_point", "B")
     bz = column_of(b_zero_point, "b_zero_point", b, op_type)
     bs = column_of(b_scale, "b_scale", b, op_type)
-    assert bs is not None
     note_scale(ctx, a_scale, "a_scale")
     note_scale(ctx, bs, "b_scale")
     columns = b.shape[-1] if b.ndim > 1 else 1
@@ -69,12 +68,12 @@ def check_product(
     return bz, bs
 
 
-def column_of(array: Array | None, name: str, b: Array, op_type: str) -> Array | None:
+def column_of(array: Given, name: str, b: Array, op_type: str) -> Given:
     """A parameter of the right operand: scalar, [N] for any rank of it, or [...,1,N]; returned to broadcast."""
     return column_param(_lifted(array, b), name, b, op_type)
 
 
-def _lifted(array: Array | None, b: Array) -> Array | None:
+def _lifted(array: Given, b: Array) -> Given:
     """[N] as [1,...,1,N] for a stack of matrices: these pages, unlike MatMulInteger's, allow 1-D for any rank of B."""
     if array is None or array.ndim != 1 or b.ndim < 3 or array.shape[0] != b.shape[-1]:
         return array

@@ -83,8 +83,6 @@ def _checked(x: Array, w: Array, bias: Array | None, geometry: Sequence[Any], ct
 @conv.native
 def _lower(site: LoweringContext) -> NativeKernel:
     x, w, bias = site.inputs
-    assert x is not None
-    assert w is not None
     a = site.attributes
     geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])
     return float_conv_kernel(site, x, w, bias, _checked(x, w, bias, geometry, site.ctx))

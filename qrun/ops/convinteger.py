@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import numpy as np
 
@@ -70,7 +69,7 @@ def _check(
 def _lower(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.sums import KINDS
 
-    x, w, x_zero_point, w_zero_point = cast(list[Any], site.inputs)
+    x, w, x_zero_point, w_zero_point = site.inputs
     a = site.attributes
     geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])
     xz, wz, win = _check(x, w, x_zero_point, w_zero_point, geometry, site.ctx)

@@ -85,8 +85,6 @@ def _placed(x: Array, w: Array, bias: Array | None, group: int, geometry: Sequen
 @conv_transpose.native
 def _lower(site: LoweringContext) -> NativeKernel:
     x, w, bias = site.inputs
-    assert x is not None
-    assert w is not None
     a = site.attributes
     group = a["group"]
     names = ("kernel_shape", "strides", "dilations", "pads", "auto_pad", "output_padding", "output_shape")

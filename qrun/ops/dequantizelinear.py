@@ -122,8 +122,6 @@ def _check(
 
 def _lower(site: LoweringContext) -> NativeKernel:
     x, scale, zero = site.inputs
-    assert x is not None
-    assert scale is not None
     a = site.attributes
     axis = a.get("axis")
     axis = assumed_axis(axis, scale, "x_scale", site.ctx) if "axis" in a else axis

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
 
 from qrun.ir import Array
@@ -53,5 +51,5 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context | None = None) -> tuple[Ar
 
 @dynamic_quantize_linear.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    (x,) = cast(list[Any], site.inputs)
+    (x,) = site.inputs
     return quantizer_kernel(site, x)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
 
 from qrun.ir import Array
@@ -62,7 +60,7 @@ def dynamic_quantize_matmul(
 
 @dynamic_quantize_matmul.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    a, b, b_scale, b_zero, bias = cast(list[Any], site.inputs)
+    a, b, b_scale, b_zero, bias = site.inputs
     check_product(a, np.ones((), np.float32), b, b_scale, b_zero, bias, _NAME, quiet(site))
     claim_product(a, b, site.ctx)
     codes = np.broadcast_to(np.uint8(0), a.shape)

@@ -22,22 +22,6 @@ def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping
 
 
 @op("Gemm", since=7, cost=_macs)
-def gemm_7(
-    A: Array,
-    B: Array,
-    C: Array,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    ctx: Context | None = None,
-) -> Array:
-    """alpha * A' @ B' + beta * C, as Gemm-11; C is required. Source: ONNX operators, Gemm-7 and Gemm-9."""
-    return _gemm(A, B, C, alpha, beta, transA, transB, ctx or Context())
-
-
-@op("Gemm", since=11, cost=_macs)
 def gemm(
     A: Array,
     B: Array,
@@ -56,19 +40,13 @@ def gemm(
     Raises OperatorError for shapes that do not fit.
     Source: ONNX operators, Gemm-13.
     """
-    return _gemm(A, B, C, alpha, beta, transA, transB, ctx or Context())
-
-
-def _gemm(
-    a: Array, b: Array, c: Array | None, alpha: float, beta: float, trans_a: int, trans_b: int, ctx: Context
-) -> Array:
-    left, right = _checked(a, b, c, trans_a, trans_b, ctx)
+    left, right = _checked(A, B, C, transA, transB, ctx or Context())
     alpha, beta = single(alpha), single(beta)
     with np.errstate(all="ignore"):
-        if is_integer(a.dtype):
+        if is_integer(A.dtype):
             total = _times(product(left, right), alpha)
-            return total if c is None else np.asarray(total + _times(c, beta))
-        return rounded_products(left, right, a.dtype, alpha, None if c is None else widen(c) * beta)
+            return total if C is None else np.asarray(total + _times(C, beta))
+        return rounded_products(left, right, A.dtype, alpha, None if C is None else widen(C) * beta)
 
 
 def _checked(a: Array, b: Array, c: Array | None, trans_a: int, trans_b: int, ctx: Context) -> tuple[Array, Array]:
@@ -99,18 +77,13 @@ def _checked(a: Array, b: Array, c: Array | None, trans_a: int, trans_b: int, ct
     return left, right
 
 
+@gemm.native
 def _lower(site: LoweringContext) -> NativeKernel:
     a, b, c = site.inputs
-    assert a is not None
-    assert b is not None
     given = site.attributes
     turned = bool(given["transA"]), bool(given["transB"])
     _checked(a, b, c, *turned, site.ctx)
     return matmul_kernel(site, a, b, c, alpha=single(given["alpha"]), beta=single(given["beta"]), turned=turned)
-
-
-gemm_7.native(_lower)
-gemm.native(_lower)
 
 
 def _times(x: Array, factor: float) -> Array:

@@ -95,8 +95,6 @@ def layer_normalization(
 @layer_normalization.native
 def _lower_layer_normalization(site: LoweringContext) -> NativeKernel:
     x, scale, bias = site.inputs
-    assert x is not None
-    assert scale is not None
     options = {name: site.attributes[name] for name in ("axis", "epsilon", "stash_type")}
     _stash(options["stash_type"])
     axis = axis_in(options["axis"], x.ndim)

@@ -72,7 +72,6 @@ def lower_lrn(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.normalize import Lrn
 
     x, beta, bias, size = site.inputs[0], *(site.attributes[name] for name in ("beta", "bias", "size"))
-    assert x is not None
     if x.dtype != np.float32 or single(beta) != 0.75:
         raise declined("not float32 to the power of 0.75")
     if x.ndim < 2 or size < 1 or not x.size:

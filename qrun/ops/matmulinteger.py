@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
 
 from qrun.ir import Array
@@ -59,7 +57,7 @@ def _check(A: Array, B: Array, a_zero: Array | None, b_zero: Array | None) -> tu
 
 @matmul_integer.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    a, b, a_zero_point, b_zero_point = cast(list[Any], site.inputs)
+    a, b, a_zero_point, b_zero_point = site.inputs
     zeros = _check(a, b, a_zero_point, b_zero_point)
     claim_product(a, b, site.ctx)
     if all(site.fixed[1:]) and b.ndim == 2 and (zeros[0] is None or not zeros[0].ndim):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
 
 from qrun.ir import Array
@@ -60,13 +58,12 @@ def matmul_integer_to_float(
     ctx = ctx or Context()
     same_type(a_zero_point, A.dtype, "a_zero_point", "A")
     scale, zero = scalar(a_scale, "a_scale", _NAME), scalar(a_zero_point, "a_zero_point", _NAME)
-    assert scale is not None
     return float_matmul(A, scale, zero, B, b_scale, b_zero_point, bias, _NAME, ctx)
 
 
 @matmul_integer_to_float.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    a, b, a_scale, b_scale, a_zero, b_zero, bias = cast(list[Any], site.inputs)
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = site.inputs
     same_type(a_zero, a.dtype, "a_zero_point", "A")
     scalar(a_scale, "a_scale", _NAME)
     scalar(a_zero, "a_zero_point", _NAME)

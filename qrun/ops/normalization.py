@@ -27,29 +27,11 @@ def batch_normalization_7(
     spatial: int = 1,
     ctx: Context | None = None,
 ) -> State:
-    """BatchNormalization-9; with spatial = 0 every element [C,spatial...] has parameters and statistics of its own.
-
-    Source: ONNX operators, BatchNormalization-7.
+    """BatchNormalization-15, in training mode when more outputs than Y are used: mean and var, the running statistics,
+    saved_mean and saved_var, those of this batch. In version 7, with spatial = 0, every element [C,spatial...] has
+    parameters and statistics of its own. Source: ONNX operators, BatchNormalization-7 and BatchNormalization-9.
     """
     return _training_by_outputs(X, (scale, B, mean, var), epsilon, momentum, bool(spatial), ctx or Context())
-
-
-@op("BatchNormalization", since=9, form="pointwise")
-def batch_normalization_9(
-    X: Array,
-    scale: Array,
-    B: Array,
-    mean: Array,
-    var: Array,
-    *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    ctx: Context | None = None,
-) -> State:
-    """BatchNormalization-15, in training mode when more outputs than Y are used: mean and var, the running statistics,
-    saved_mean and saved_var, those of this batch. Source: ONNX operators, BatchNormalization-9.
-    """
-    return _training_by_outputs(X, (scale, B, mean, var), epsilon, momentum, True, ctx or Context())
 
 
 @op("BatchNormalization", since=14, form="pointwise")

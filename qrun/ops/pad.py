@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -34,19 +34,6 @@ def _attribute(value: float, dtype: np.dtype[Any]) -> Array:
 
 
 @op("Pad", since=11)
-def pad_11(
-    data: Array,
-    pads: Array,
-    constant_value: Array | None = None,
-    *,
-    mode: str = "constant",
-    ctx: Context | None = None,
-) -> Array:
-    """Pad-18 of all axes. Source: ONNX operators, Pad-13."""
-    return _pad(data, ints(pads, "pads"), constant_value, None, mode, ctx or Context())
-
-
-@op("Pad", since=18)
 def pad(
     data: Array,
     pads: Array,
@@ -142,30 +129,20 @@ def _fill(value: Array | None, dtype: np.dtype[Any]) -> Any:
 @pad_2.native
 def _lower_2(site: LoweringContext) -> NativeKernel:
     (data,), a = site.inputs, site.attributes
-    assert data is not None
     return _lowered(site, a["pads"], lambda: _attribute(a["value"], data.dtype), None)
 
 
+@pad.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    _, pads, constant, axes = cast(list[Any], (*site.inputs, None)[:4])
-    data = site.inputs[0]
-    assert data is not None
+    data, pads, constant, axes = site.inputs
     places = None if axes is None else ints(axes, "axes")
     return _lowered(site, ints(pads, "pads"), lambda: np.asarray(_fill(constant, data.dtype)), places)
 
 
-pad_11.native(_lower)
-pad.native(_lower)
-
-
 def _lowered(
-    site: LoweringContext,
-    pads: Sequence[int],
-    value: Callable[[], Array],
-    axes: Sequence[int] | None,
+    site: LoweringContext, pads: Sequence[int], value: Callable[[], Array], axes: Sequence[int] | None
 ) -> NativeKernel:
     data = site.inputs[0]
-    assert data is not None
     if site.attributes["mode"] != "constant":
         raise declined("its mode is not constant")
     return pad_kernel(site, value, lambda: _amounts(data, pads, axes))

@@ -56,7 +56,6 @@ def max_pool(
 @max_pool.native
 def _lower_max(site: LoweringContext) -> NativeKernel:
     (x,), a = site.inputs, site.attributes
-    assert x is not None
     geometry = (a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"], a["ceil_mode"])
     win = _window(x, *geometry)
     site.ctx.claim((*x.shape[:2], *win.out), x.itemsize)
@@ -87,7 +86,6 @@ def nhwc_max_pool(
 @nhwc_max_pool.native
 def _lower_nhwc(site: LoweringContext) -> NativeKernel:
     (x,), a = site.inputs, site.attributes
-    assert x is not None
     planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x
     geometry = (a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"], a["ceil_mode"])
     win = _window(planes, *geometry, *_LAST)
@@ -145,7 +143,6 @@ def _lower_global_average_pool(site: LoweringContext) -> NativeKernel:
     from qrun.ops._native_float32 import mean_kernel
 
     x = site.inputs[0]
-    assert x is not None
     _check_rank(x, 2, "X", "[N,C,spatial...]")
     site.ctx.claim(x.shape[:2], 8)
     if x.ndim == 2:

@@ -41,8 +41,6 @@ def pow_(X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
 @pow_.native
 def _lower_pow(site: LoweringContext) -> NativeKernel:
     x, y = site.inputs
-    assert x is not None
-    assert y is not None
     site.require_constant(1)
     name = {2.0: "square", 3.0: "cube"}.get(float(y.reshape(-1)[0])) if y.size == 1 and y.ndim <= x.ndim else None
     if name is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, refuse
 from qrun.ops._matmul import claim_product, column_param, integer_matmul
-from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kernel, native_target, quiet
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, gemm_kernel, native_target, quiet
 from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
 from qrun.ops._rounding import scaled
@@ -75,7 +75,8 @@ def qgemm(
     Source: onnxruntime ContribOperators, com.microsoft.QGemm.
     """
     ctx = ctx or Context()
-    c = _check(A, a_scale, a_zero_point, B, b_scale, b_zero_point, C, y_scale, y_zero_point, (transA, transB), ctx)
+    inputs = (A, a_scale, a_zero_point, B, b_scale, b_zero_point, C, y_scale, y_zero_point)
+    c = _check(inputs, (transA, transB), ctx)
     acc = integer_matmul(c.a, c.b, c.a_zero, c.b_zero, ctx, bias=C)
     with np.errstate(all="ignore"):
         slope = np.float32(alpha)
@@ -104,20 +105,9 @@ class _Checked:
     y_zero: Array | None
 
 
-def _check(
-    A: Array,
-    a_scale: Array,
-    a_zero_point: Array,
-    B: Array,
-    b_scale: Array,
-    b_zero_point: Array,
-    C: Array | None,
-    y_scale: Array | None,
-    y_zero_point: Array | None,
-    transposed: tuple[int, int],
-    ctx: Context,
-) -> _Checked:
+def _check(inputs: Inputs, transposed: tuple[int, int], ctx: Context) -> _Checked:
     """Refuse what the page forbids and observe the scales."""
+    A, a_scale, a_zero_point, B, b_scale, b_zero_point, C, y_scale, y_zero_point = inputs
     a, b = _operands(A, B, *transposed)
     _check_bias(C, (a.shape[0], b.shape[1]))
     same_type(a_zero_point, A.dtype, "a_zero_point", "A")
@@ -134,8 +124,6 @@ def _check(
             "nothing",
             code="QR205",
         )
-    assert sa is not None
-    assert bs is not None
     for name, scale in (("a_scale", sa), ("b_scale", bs), ("y_scale", ys)):
         if scale is not None:
             note_scale(ctx, scale, name)
@@ -144,11 +132,11 @@ def _check(
 
 @qgemm.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero = cast(list[Any], site.inputs)
+    C, y_zero = site.inputs[6], site.inputs[8]
     transposed = (site.attributes["transA"], site.attributes["transB"])
     scales_fixed = all(site.fixed[place] for place in _SCALES)
     ctx = site.ctx if y_zero is not None and scales_fixed else quiet(site)
-    c = _check(A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero, transposed, ctx)
+    c = _check(site.inputs, transposed, ctx)
     claim_product(c.a, c.b, site.ctx)
     if C is not None and C.ndim == 2 and C.shape[0] != 1:
         raise declined("C is not one row")

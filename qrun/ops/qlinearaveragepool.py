@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -125,7 +125,7 @@ def _check(
 
 @qlinear_average_pool.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    x, xs, xz, ys, yz = cast(list[Any], site.inputs)
+    x, xs, xz, ys, yz = site.inputs
     c = _check(x, (xs, ys), (xz, yz), site.attributes, site.ctx)
     site.require_constants()
     order: Literal["rows", "channels"] = "rows" if site.attributes["channels_last"] else "channels"

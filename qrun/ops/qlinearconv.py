@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, refuse
 from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
-from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel, native_target
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, conv_kernel, native_target
 from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
 from qrun.ops._window import SlidingWindow
@@ -62,7 +62,7 @@ def qlinear_conv(
     """
     ctx = ctx or Context()
     geometry = (group, kernel_shape, strides, dilations, pads, auto_pad)
-    c = _check(x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B, geometry, ctx)
+    c = _check((x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B), geometry, ctx)
     channels, win = w.shape[0], c.window
     y = np.empty((x.shape[0], group, channels // group, *win.out), c.y_zero.dtype)
     lanes = (group, channels // group, *(1,) * len(win.out))
@@ -85,20 +85,9 @@ class _Checked:
     window: SlidingWindow
 
 
-def _check(
-    x: Array,
-    x_scale: Array,
-    x_zero_point: Array,
-    w: Array,
-    w_scale: Array,
-    w_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
-    B: Array | None,
-    geometry: tuple[int, Ints, Ints, Ints, Ints, str],
-    ctx: Context,
-) -> _Checked:
+def _check(inputs: Inputs, geometry: tuple[int, Ints, Ints, Ints, Ints, str], ctx: Context) -> _Checked:
     """Refuse what the page forbids, observe scales, and claim the output."""
+    x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B = inputs
     xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "QLinearConv-10")
     win = conv_window(x, w, *geometry)
     channels = w.shape[0]
@@ -115,10 +104,6 @@ def _check(
             why="QLinearConv-10: B is a 1-D tensor of M elements.",
             code="QR305",
         )
-    assert xs is not None
-    assert ws is not None
-    assert ys is not None
-    assert yz is not None
     for name, scale in (("x_scale", xs), ("w_scale", ws), ("y_scale", ys)):
         note_scale(ctx, scale, name)
     if wz is not None and wz.shape != ws.shape:
@@ -134,12 +119,12 @@ def _lower(site: LoweringContext) -> NativeKernel:
 
 
 def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
-    x, xs, xz, w, ws, wz, ys, yz, bias = cast(list[Any], site.inputs)
+    x, w, bias = (site.inputs[place] for place in (0, 3, 8))
     if channels_last:
         x = np.moveaxis(x, -1, 1)
     a = site.attributes
     geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])
-    c = _check(x, xs, xz, w, ws, wz, ys, yz, bias, geometry, site.ctx)
+    c = _check((x, *site.inputs[1:]), geometry, site.ctx)
     site.require_constants()
     target = native_target(site, c.x_scale, c.w_scale, c.y_scale, c.y_zero)
     return conv_kernel(site, x, w, (c.x_zero, c.w_zero), bias, c.window, target, channels_last=channels_last)
@@ -149,6 +134,7 @@ def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
     "QLinearConv",
     since=1,
     domain="com.microsoft",
+    like=qlinear_conv,
     computes=Real("Conv", {"w": "channel"}, bias="B"),
     cost=_macs,
     types={
@@ -159,42 +145,13 @@ def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
         "TS": ("float", "x_scale w_scale y_scale"),
     },
 )
-def ms_qlinear_conv(
-    x: Array,
-    x_scale: Array,
-    x_zero_point: Array,
-    w: Array,
-    w_scale: Array,
-    w_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
-    B: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    channels_last: int = 0,
-    dilations: tuple[int, ...] = (),
-    group: int = 1,
-    kernel_shape: tuple[int, ...] = (),
-    pads: tuple[int, ...] = (),
-    strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
-) -> Array:
+def ms_qlinear_conv(x: Array, *parameters: Array | None, channels_last: int = 0, **attributes: Any) -> Array:
     """QLinearConv; with channels_last, x and y are [N,spatial...,C] while w stays [M,C/group,kernel...].
 
     Source: onnxruntime ContribOperators, com.microsoft.QLinearConv.
     """
-    geometry: dict[str, Any] = {
-        "auto_pad": auto_pad,
-        "dilations": dilations,
-        "group": group,
-        "kernel_shape": kernel_shape,
-        "pads": pads,
-        "strides": strides,
-        "ctx": ctx,
-    }
-    if channels_last and x.ndim > 2:
-        x = np.moveaxis(x, -1, 1)
-    y = qlinear_conv(x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B, **geometry)
+    turned = bool(channels_last) and x.ndim > 2
+    y = qlinear_conv(np.moveaxis(x, -1, 1) if turned else x, *parameters, **attributes)
     return np.ascontiguousarray(np.moveaxis(y, 1, -1)) if channels_last else y
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast
+from typing import Literal
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def _rounded(acc: Array, c: _Checked, count: Array, arith: Arith) -> Array:
 
 @qlinear_global_average_pool.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    x, xs, xz, ys, yz = cast(list[Any], site.inputs)
+    x, xs, xz, ys, yz = site.inputs
     c = _check(x, (xs, ys), (xz, yz), site.attributes["channels_last"], site.ctx)
     site.require_constants()
     if not c.count:

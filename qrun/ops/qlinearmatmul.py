@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
 
 from qrun.declare.frozen import frozen
@@ -21,7 +19,7 @@ from qrun.ops._matmul import (
     row_param,
 )
 from qrun.ops._narrow import narrow
-from qrun.ops._native import LoweringContext, NativeKernel, declined, gemm_kernel, native_target
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, gemm_kernel, native_target
 from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
@@ -64,7 +62,7 @@ def qlinear_matmul(
     Source: ONNX operators, QLinearMatMul-21.
     """
     ctx = ctx or Context()
-    c = _check(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, ctx)
+    c = _check((a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point), ctx)
     if c.is_real:
         y = _real_quotient(_real_matmul(a, c.a_zero, b, c.b_zero, ctx), c.a_scale, c.b_scale, c.y_scale, c.y_zero, ctx)
     else:
@@ -77,6 +75,7 @@ def qlinear_matmul(
     "QLinearMatMul",
     since=1,
     domain=OWN,
+    like=qlinear_matmul,
     cost=matmul_macs,
     types={
         "T1": ("int8 uint8", "a a_zero_point"),
@@ -85,25 +84,15 @@ def qlinear_matmul(
         "T4": ("float", "a_scale b_scale y_scale"),
     },
 )
-def wide_matmul(
-    a: Array,
-    a_scale: Array,
-    a_zero_point: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
-    *,
-    ctx: Context | None = None,
-) -> Array:
+def wide_matmul(*inputs: Array, ctx: Context | None = None) -> Array:
     """What a MatMul of dequantized tensors becomes whose K is known at run time only: QLinearMatMul without its int32.
 
     As that of ai.onnx, for 8-bit codes, where K is so small that no sum can leave int32; for a longer K the real value,
     rounded once in every arithmetic.
     """
     ctx = ctx or Context()
-    c = _check(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, ctx)
+    a, b = inputs[0], inputs[3]
+    c = _check(inputs, ctx)
     if _fits_int32(a):
         y = requantize(integer_matmul(a, b, c.a_zero, c.b_zero, ctx), (c.a_scale, c.b_scale), c.y_scale, c.y_zero, ctx)
     else:
@@ -129,18 +118,9 @@ class _Checked:
     is_real: bool
 
 
-def _check(
-    a: Array,
-    a_scale: Array,
-    a_zero_point: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
-    ctx: Context,
-) -> _Checked:
+def _check(inputs: Inputs, ctx: Context) -> _Checked:
     """Refuse what the page forbids and observe the parameters."""
+    a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point = inputs
     check_matmul(a, b, ("a", "b"))
     same_type(a_zero_point, a.dtype, "a_zero_point", "a")
     same_type(b_zero_point, b.dtype, "b_zero_point", "b")
@@ -150,12 +130,6 @@ def _check(
     scale_b = column_param(b_scale, "b_scale", b, _NAME)
     ys = scalar(y_scale, "y_scale", _NAME)
     yz = scalar(y_zero_point, "y_zero_point", _NAME)
-    assert az is not None
-    assert bz is not None
-    assert scale_a is not None
-    assert scale_b is not None
-    assert ys is not None
-    assert yz is not None
     for name, scale in (("a_scale", scale_a), ("b_scale", scale_b), ("y_scale", ys)):
         note_scale(ctx, scale, name)
     for name, scale, zero in (("a_zero_point", scale_a, az), ("b_zero_point", scale_b, bz)):
@@ -171,8 +145,8 @@ def _check(
 
 @qlinear_matmul.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = cast(list[Any], site.inputs)
-    c = _check(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, site.ctx)
+    a, b = site.inputs[0], site.inputs[3]
+    c = _check(site.inputs, site.ctx)
     claim_product(a, b, site.ctx)
     for place in (1, 4, 6, 7):
         site.require_constant(place)

@@ -144,8 +144,6 @@ def _check(
 
 def _lower(site: LoweringContext) -> NativeKernel:
     x, scale, zero = site.inputs
-    assert x is not None
-    assert scale is not None
     a = site.attributes
     axis, contrib = a.get("axis"), site.ctx.version == 1
     axis = assumed_axis(axis, scale, "y_scale", site.ctx) if contrib else axis

@@ -68,7 +68,6 @@ def _left(data: Array, axes: Sequence[int], keepdims: int) -> list[int]:
 def _lowering(reduce: Reduction, native: Callable[..., NativeKernel]) -> Lowering:
     def lower(site: LoweringContext) -> NativeKernel:
         data, axes = site.inputs[0], site.inputs[1] if len(site.inputs) > 1 else None
-        assert data is not None
         given = site.attributes["axes"] if "axes" in site.attributes else _vector(axes)
         chosen = _chosen(data, given, site.attributes.get("noop_with_empty_axes", 0))
         site.require_constants()

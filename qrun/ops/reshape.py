@@ -161,7 +161,6 @@ def transpose(data: Array, *, perm: tuple[int, ...] = ()) -> Array:
 @transpose.native
 def _lower_transpose(site: LoweringContext) -> NativeKernel:
     x = site.inputs[0]
-    assert x is not None
     return transpose_kernel(site, site.attributes["perm"] or tuple(range(x.ndim))[::-1])
 
 

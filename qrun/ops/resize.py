@@ -58,28 +58,6 @@ def _resize_10(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
 
 
 @op("Resize", since=11)
-def resize_11(
-    X: Array,
-    roi: Array,
-    scales: Array,
-    sizes: Array | None = None,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
-    ctx: Context | None = None,
-) -> Array:
-    """Resize-19 of all axes; an empty roi or scales stands for an omitted one. Source: ONNX operators, Resize-11."""
-    options = _options(
-        mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, exclude_outside, extrapolation_value, 0
-    )
-    return _resize(X, roi, scales, sizes, None, "stretch", options, ctx or Context())
-
-
-@op("Resize", since=13)
 def resize(
     X: Array,
     roi: Array | None = None,
@@ -107,58 +85,40 @@ def resize(
     to X's type; integers are rounded to nearest, ties to even, and saturate (``ort``: cut off).
     Source: ONNX operators, Resize-19.
     """
-    options = _options(
+    _one_of("mode", mode, ("nearest", "linear", "cubic"))
+    _one_of("coordinate_transformation_mode", coordinate_transformation_mode, TRANSFORMS)
+    _one_of("nearest_mode", nearest_mode, tuple(NEAREST_MODES))
+    _one_of("keep_aspect_ratio_policy", keep_aspect_ratio_policy, _POLICIES)
+    ctx = ctx or Context()
+    options = Options(
         mode,
         coordinate_transformation_mode,
         nearest_mode,
         cubic_coeff_a,
-        exclude_outside,
+        bool(exclude_outside),
         extrapolation_value,
-        antialias,
+        bool(antialias),
     )
-    return _resize(X, roi, scales, sizes, axes, keep_aspect_ratio_policy, options, ctx or Context())
+    by_scales = scales is not None and scales.size > 0
+    by_sizes = sizes is not None and sizes.size > 0
+    places = axes_in(range(X.ndim) if axes is None else axes, X.ndim)
+    if by_scales == by_sizes:
+        if not by_scales and not places:
+            return X
+        raise refuse("either scales or sizes is given", "scales", "one of them", "both" if by_scales else "neither")
+    region = _region(roi, len(places)) if options.transform == "tf_crop_and_resize" else None
+    if by_scales:
+        assert scales is not None
+        found = _by_scales(X, scales, places, region, options, ctx)
+    else:
+        assert sizes is not None
+        found = _by_sizes(X, ints(sizes, "sizes"), places, region, keep_aspect_ratio_policy)
+    return resample(X, found, options, ctx)
 
 
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise refuse(f"{name} {value!r} does not exist", name, ", ".join(allowed), value, code="QR204")
-
-
-def _options(
-    mode: str, transform: str, nearest: str, cubic_a: float, exclude: int, outside: float, antialias: int
-) -> Options:
-    _one_of("mode", mode, ("nearest", "linear", "cubic"))
-    _one_of("coordinate_transformation_mode", transform, TRANSFORMS)
-    _one_of("nearest_mode", nearest, tuple(NEAREST_MODES))
-    return Options(mode, transform, nearest, cubic_a, bool(exclude), outside, bool(antialias))
-
-
-def _resize(
-    x: Array,
-    roi: Array | None,
-    scales: Array | None,
-    sizes: Array | None,
-    axes: tuple[int, ...] | None,
-    policy: str,
-    options: Options,
-    ctx: Context,
-) -> Array:
-    _one_of("keep_aspect_ratio_policy", policy, _POLICIES)
-    by_scales = scales is not None and scales.size > 0
-    by_sizes = sizes is not None and sizes.size > 0
-    places = axes_in(range(x.ndim) if axes is None else axes, x.ndim)
-    if by_scales == by_sizes:
-        if not by_scales and not places:
-            return x
-        raise refuse("either scales or sizes is given", "scales", "one of them", "both" if by_scales else "neither")
-    region = _region(roi, len(places)) if options.transform == "tf_crop_and_resize" else None
-    if by_scales:
-        assert scales is not None
-        found = _by_scales(x, scales, places, region, options, ctx)
-    else:
-        assert sizes is not None
-        found = _by_sizes(x, ints(sizes, "sizes"), places, region, policy)
-    return resample(x, found, options, ctx)
 
 
 def _region(roi: Array | None, count: int) -> list[tuple[float, float]]:

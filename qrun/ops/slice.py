@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from typing import Any, cast
 
 from qrun.ir import Array
 from qrun.ops._context import refuse
@@ -83,11 +82,10 @@ def _input_cuts(
 @slice_1.native
 def _lower_1(site: LoweringContext) -> NativeKernel:
     (data,), a = site.inputs, site.attributes
-    assert data is not None
     return slice_kernel(site, lambda: _cuts(data, a["starts"], a["ends"], a["axes"], None))
 
 
 @slice.native
 def _lower(site: LoweringContext) -> NativeKernel:
-    inputs = cast(list[Any], site.inputs)
+    inputs = site.inputs
     return slice_kernel(site, lambda: _input_cuts(*inputs))

@@ -27,7 +27,6 @@ def softmax_1(input: Array, *, axis: int = 1) -> Array:
 @softmax_1.native
 def _lower_softmax_1(site: LoweringContext) -> NativeKernel:
     x = site.inputs[0]
-    assert x is not None
     return shares_kernel(site, axis_in(site.attributes["axis"], x.ndim), _rows)
 
 
@@ -45,7 +44,6 @@ def softmax(input: Array, *, axis: int = -1) -> Array:
 @softmax.native
 def _lower_softmax(site: LoweringContext) -> NativeKernel:
     x = site.inputs[0]
-    assert x is not None
     axis = axis_in(site.attributes["axis"], x.ndim)
     if axis != x.ndim - 1:
         raise declined("not along the last axis")

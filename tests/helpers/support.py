@@ -107,14 +107,16 @@ def with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     return wide
 
 
-def assert_equal(got: np.ndarray, want: np.ndarray, message: str = "") -> None:
-    """Same type, shape and bits; -0 is not 0, but every NaN equals every NaN."""
+def assert_equal(got: np.ndarray, want: np.ndarray, message: str = "", *, signed_zeros: bool = True) -> None:
+    """Same type, shape and bits; every NaN equals every NaN, and without `signed_zeros` -0 equals 0, as in fractions."""
     assert got.dtype == want.dtype, f"{message}: type {got.dtype}, want {want.dtype}"
     assert got.shape == want.shape, f"{message}: shape {got.shape}, want {want.shape}"
     bits = [np.frombuffer(a.tobytes(), np.dtype((np.void, max(1, a.itemsize)))).reshape(a.shape) for a in (got, want)]
     differ = bits[0] != bits[1]
     if differ.any() and got.dtype.kind in "fcV":
         differ &= ~((got != got) & (want != want))
+        if not signed_zeros:
+            differ &= got != want
     if differ.any():
         first = tuple(int(i) for i in np.argwhere(differ)[0])
         raise AssertionError(
