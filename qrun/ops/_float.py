@@ -11,6 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, refuse
+from qrun.ops._matmul import matmul
 from qrun.ops._op import Shape
 from qrun.shapes import broadcast_shapes
 
@@ -145,13 +146,13 @@ def product(a: Array, b: Array) -> Array:
     if is_integer(a.dtype):
         reach = _magnitude(a) * _magnitude(b) * (a.shape[-1] if a.ndim else 1)
         if reach >= 2**53:
-            return np.asarray(np.matmul(a, b))
+            return matmul(a, b)
         return product(widen(a), widen(b)).astype(np.int64).astype(a.dtype)
     with np.errstate(all="ignore"):
         if b.ndim == 2 and a.ndim > 2 and a.size and b.size:
             flat = np.matmul(widen(a).reshape(-1, a.shape[-1]), widen(b))
             return np.asarray(flat.reshape(*a.shape[:-1], b.shape[1]))
-        return np.asarray(np.matmul(widen(a), widen(b)))
+        return matmul(widen(a), widen(b))
 
 
 def _magnitude(x: Array) -> int:

@@ -21,6 +21,14 @@ EXACT32 = 2**24
 """float32 holds every integer up to here, so sums bounded by it are exact in any order."""
 
 
+def matmul(a: Array, b: Array) -> Array:
+    """numpy.matmul(a, b) of one type; where an operand has no elements, without a walk through all other axes."""
+    if a.size and b.size:
+        return np.asarray(np.matmul(a, b))
+    lead = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return np.zeros((*lead, *a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ())), a.dtype)
+
+
 class Weights:
     """The left operand of exact products: centred codes (code - zero point) [..., M, K], float32.
 
@@ -31,7 +39,7 @@ class Weights:
     def __init__(self, values: Array, limit: int) -> None:
         self.values = values
         size = np.abs(self.values)
-        total = float(size.sum(axis=-1, dtype=np.float64).max(initial=0.0)) * limit
+        total = float(size.sum(axis=-1, dtype=np.float64).max()) * limit if size.size else 0.0
         k = self.values.shape[-1]
         self.bound = total
         self.chunks = [slice(0, k)]
@@ -51,9 +59,9 @@ class Weights:
         other: centred codes [..., K, N], float32.
         """
         if self.dtype is np.float64:
-            return np.asarray(np.matmul(self.values, other.astype(np.float64)))
+            return matmul(self.values, other.astype(np.float64))
         if len(self.chunks) == 1:
-            return np.asarray(np.matmul(self.values, other))
+            return matmul(self.values, other)
         total: Array | None = None
         for c in self.chunks:
             part = np.matmul(self.values[..., c], other[..., c, :])

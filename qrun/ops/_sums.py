@@ -34,11 +34,12 @@ def rounded_products(
     float64, of at most 48 bits each; it broadcasts to the result of operands of two axes or more. Infinities and NaN are
     as in IEEE 754, but NaN has one bit pattern. float64 has no wider sums: it is computed as it is.
     """
-    sums = product(a, b)
     left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
     lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    sums = sums.reshape(*lead, left.shape[-2], right.shape[-1])
     shape = (*lead, *((a.shape[-2],) if a.ndim > 1 else ()), *((b.shape[-1],) if b.ndim > 1 else ()))
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    sums = product(a, b).reshape(*lead, left.shape[-2], right.shape[-1])
     if dtype == np.float64:
         with np.errstate(all="ignore"):
             sums = sums * alpha if alpha != 1 else sums

@@ -14,6 +14,7 @@ from qrun.ops._matmul import (
     claim_product,
     column_param,
     integer_matmul,
+    matmul,
     matmul_macs,
     matmul_shape,
     row_param,
@@ -196,7 +197,7 @@ def _real_matmul(a: Array, a_zero: Array, b: Array, b_zero: Array, ctx: Context)
     lead = broadcast_shapes(left.shape[:-2], right.shape[:-2])
     ctx.claim((*lead, left.shape[-2], right.shape[-1]), 48, "accumulator")
     with np.errstate(all="ignore"):
-        return np.asarray(np.matmul(left, right))
+        return matmul(left, right)
 
 
 def _real_quotient(

@@ -30,6 +30,30 @@ def test_against_the_oracle(a_type: Any, b_type: Any) -> None:
         assert_equal(KERNEL(case.a, case.b, *zeros), want, f"case {number}: {case}")
 
 
+@pytest.mark.parametrize("backend", ["reference", "native"])
+@pytest.mark.parametrize(
+    ("op_type", "element", "parameters"),
+    [
+        ("MatMulInteger", u8, []),
+        ("MatMul", np.float32, []),
+        ("MatMul", np.int64, []),
+        ("QLinearMatMul", u8, [np.float32(0.5), u8(3)]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("a", "b"), [((2**31, 2, 3, 0), (1, 2, 0, 0)), ((1, 2, 0, 0), (2**31, 2, 0, 3)), ((2**31, 0, 5), (5, 3))]
+)
+def test_a_stack_without_elements_costs_nothing(
+    a: tuple[int, ...], b: tuple[int, ...], op_type: str, element: Any, parameters: list[Any], backend: str
+) -> None:
+    """What numpy keeps for each row, column or matrix of a stack may be gigabytes where the product itself is empty."""
+    x, y = np.zeros(a, element), np.zeros(b, element)
+    inputs = [x, *parameters, y, *parameters, *parameters]
+    model, feeds = node_model(op_type, inputs, outputs=[np.int32 if op_type == "MatMulInteger" else element])
+    (got,) = run_qrun(model, feeds, backend=backend, max_memory=1 << 20)
+    assert got.shape == (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+
+
 def test_against_onnxruntime() -> None:
     """Cases onnxruntime runs: K > 0, per-tensor zero points, operands of one sign (older CPUs saturate u8 by s8)."""
     rng = np.random.default_rng([SEED, 1])

@@ -42,7 +42,7 @@ class Shape:
     def of(cls, a: Sequence[int], b: Sequence[int]) -> Shape:
         lead = broadcast_shapes(tuple(a[:-2]), tuple(b[:-2]))
         m, k, n = a[-2], a[-1], b[-1]
-        if size(b[:-2]) == 1:
+        if size(b[:-2]) == 1 or not m * n:
             one = np.zeros(1, np.int64)
             return cls(lead, m, k, n, size(lead) * m, one, one)
         lefts, rights = (np.broadcast_to(np.arange(size(s[:-2])).reshape(s[:-2]), lead).reshape(-1) for s in (a, b))
