@@ -165,6 +165,29 @@ def staged_kernel(
     return NativeKernel(run, complete, sections, tuple(stages), plain)
 
 
+def turned_kernel(
+    site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Sequence[int]
+) -> NativeKernel:
+    """The kernel, of one stage, for matrices of which those at the places `turns` are transposed first."""
+    before = [turning(site, place) for place in turns]
+    names: dict[int, int | str] = {place: stage.output for place, stage in zip(turns, before, strict=True)}
+    last = replace(kernel.stages[0], inputs=tuple(names.get(place, place) for place in operands))
+
+    def run(inputs: Inputs) -> Array:
+        arrays = [x.T if x is not None and place in turns else x for place, x in enumerate(inputs)]
+        return np.asarray(kernel.run(arrays))
+
+    return replace(kernel, run=run, stages=(*before, last))
+
+
+def turning(site: LoweringContext, place: int) -> Stage:
+    """What transposes the matrix that is the input of this number."""
+    from qrun.native.kernels.copy import transposed
+
+    x = site.inputs[place]
+    return Stage(transposed(site.engine, x.shape, x.dtype, (1, 0)), (place,), f"turned {place}")
+
+
 def declined(reason: str) -> Exception:
     from qrun.native.errors import Declined
 
@@ -239,11 +262,7 @@ def gemm_kernel(
         site.engine, a.shape, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target, memo=site.memo
     )
     kernel = kernel_of(site, gemm, (0,), completeness(gemm.conv.may_wrap, target))
-    if not transpose:
-        return kernel
-    return replace(
-        kernel, run=lambda inputs: kernel.run([x.T if x is not None else None for x in inputs[:1]]), stages=()
-    )
+    return turned_kernel(site, kernel, (0,), (0,)) if transpose else kernel
 
 
 def quiet(site: LoweringContext) -> Context:

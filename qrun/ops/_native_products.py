@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._float import widen
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, turned_kernel
 from qrun.ops._sums import exact_products
 from qrun.ops._window import SlidingWindow
 
@@ -57,7 +56,7 @@ def matmul_kernel(
     )  # fmt: skip
     kernel = kernel_of(site, operation, operands, lambda y: True)
     turns = [place for place in (0, 1) if turned[place] and place in operands]
-    return _turned(site, kernel, operands, turns) if turns else kernel
+    return turned_kernel(site, kernel, operands, turns) if turns else kernel
 
 
 def exact_sums(alpha: float = 1.0, beta: float = 1.0) -> Callable[[Array, Array, Array], Array]:
@@ -69,24 +68,6 @@ def _spread(c: Array, rows: int, columns: int) -> Array:
     """C with as many columns as the result, and one row or as many."""
     shape = (rows, columns) if c.ndim == 2 and c.shape[0] != 1 else (columns,)
     return np.broadcast_to(c.reshape(c.shape[-1:]) if len(shape) == 1 and c.ndim else c, shape)
-
-
-def _turned(site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Sequence[int]) -> NativeKernel:
-    """The kernel of matrices that are transposed first."""
-    from qrun.native.kernels.copy import transposed
-
-    stages, names = [], dict[int, int | str](enumerate(range(3)))
-    for place in turns:
-        x = site.inputs[place]
-        names[place] = f"turned {place}"
-        stages.append(Stage(transposed(site.engine, x.shape, x.dtype, (1, 0)), (place,), names[place]))
-    stages.append(replace(kernel.stages[0], inputs=tuple(names[place] for place in operands)))
-
-    def run(inputs: Inputs) -> Array:
-        arrays = [x.T if x is not None and place in turns else x for place, x in enumerate(inputs)]
-        return np.asarray(kernel.run(arrays))
-
-    return replace(kernel, run=run, stages=tuple(stages))
 
 
 def float_conv_kernel(

@@ -9,11 +9,10 @@ from qrun.ops._context import Context
 from qrun.ops._dynamic import dynamic_parameters
 from qrun.ops._matmul import check_matmul, claim_product, matmul_macs
 from qrun.ops._native import LoweringContext, NativeKernel, quiet
-from qrun.ops._native_dynamic import DynamicProduct, copied, value
-from qrun.ops._native_floats import FloatProduct, dynamic_kernel, plain_scales
+from qrun.ops._native_floats import dynamic_kernel, plain_scales
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import store
-from qrun.ops._tofloat import check_product, column_of, float_matmul
+from qrun.ops._tofloat import check_product, float_matmul
 
 _NAME = "DynamicQuantizeMatMul"
 
@@ -63,10 +62,4 @@ def _lower(site: LoweringContext) -> NativeKernel:
     a, b, b_scale, b_zero, bias = site.inputs
     check_product(a, np.ones((), np.float32), b, b_scale, b_zero, bias, _NAME, quiet(site))
     claim_product(a, b, site.ctx)
-    codes = np.broadcast_to(np.uint8(0), a.shape)
-    product = DynamicProduct(
-        site, codes, b, (0, 1, None, 3), lambda zero: zero, lambda zero: column_of(zero, "b_zero_point", b, _NAME)
-    )
-    right = value(site, 2, lambda scale: product.per_column(column_of(scale, "b_scale", b, _NAME), np.float32))
-    floats = FloatProduct(product, right, value(site, 4, copied))
-    return dynamic_kernel(floats, plain_scales(("b_scale", right)), (1, 2, 3, 4))
+    return dynamic_kernel(site, a, b, (1, 2, 3, 4), plain_scales(site, 2))

@@ -62,13 +62,4 @@ def _lower(site: LoweringContext) -> NativeKernel:
     claim_product(a, b, site.ctx)
     if all(site.fixed[1:]) and b.ndim == 2 and (zeros[0] is None or not zeros[0].ndim):
         return gemm_kernel(site, a, b, zeros, None, None)
-    return sums_kernel(
-        DynamicProduct(
-            site,
-            a,
-            b,
-            (0, 1, 2, 3),
-            lambda zero: row_param(zero, "a_zero_point", a, _NAME),
-            lambda zero: column_param(zero, "b_zero_point", b, _NAME),
-        )
-    )
+    return sums_kernel(DynamicProduct(site, a, b, (0, 1, 2, 3)))

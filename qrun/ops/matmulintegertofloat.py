@@ -9,11 +9,11 @@ from qrun.ir.types import type_name
 from qrun.ops._context import Context
 from qrun.ops._matmul import claim_product, matmul_macs
 from qrun.ops._native import LoweringContext, NativeKernel, declined, quiet
-from qrun.ops._native_dynamic import DynamicProduct, copied, value
-from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
+from qrun.ops._native_dynamic import DynamicProduct
+from qrun.ops._native_floats import float_kernel, plain_scales
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import same_type, scalar
-from qrun.ops._tofloat import check_product, column_of, float_matmul
+from qrun.ops._tofloat import check_product, float_matmul
 
 _NAME = "MatMulIntegerToFloat"
 
@@ -71,15 +71,5 @@ def _lower(site: LoweringContext) -> NativeKernel:
     claim_product(a, b, site.ctx)
     if a_scale.dtype != np.float32:
         raise declined(f"no native {type_name(a_scale.dtype)} results")
-    product = DynamicProduct(
-        site,
-        a,
-        b,
-        (0, 1, 4, 5),
-        lambda zero: scalar(zero, "a_zero_point", _NAME),
-        lambda zero: column_of(zero, "b_zero_point", b, _NAME),
-    )
-    left = value(site, 2, lambda scale: scalar(scale, "a_scale", _NAME))
-    right = value(site, 3, lambda scale: product.per_column(column_of(scale, "b_scale", b, _NAME), np.float32))
-    floats = FloatProduct(product, right, value(site, 6, copied))
-    return float_kernel(floats, left, plain_scales(("a_scale", left), ("b_scale", right)), 2, (1, 3, 5, 6))
+    product = DynamicProduct(site, a, b, (0, 1, 4, 5))
+    return float_kernel(product, (2, 3), 6, plain_scales(site, 2, 3))

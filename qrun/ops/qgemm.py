@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _NAME = "QGemm"
 _SCALES = (1, 4, 7)
-_ANY = np.array([-(2**31), 2**31 - 1], np.int32)
 
 
 def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
@@ -151,40 +150,24 @@ def _lower(site: LoweringContext) -> NativeKernel:
         return gemm_kernel(site, c.a, c.b, (c.a_zero, c.b_zero), bias, target, transpose=bool(transposed[0]))
     from qrun.ops._native_dynamic import quantized_kernel
 
-    return quantized_kernel(_product(site, c, bias), target, bias, 1)
+    return quantized_kernel(_product(site, c), target, 1)
 
 
 def _lower_float(site: LoweringContext, c: _Checked) -> NativeKernel:
-    from qrun.ops._native_dynamic import value
-    from qrun.ops._native_floats import FloatProduct, float_kernel, plain_scales
+    from qrun.ops._native_floats import float_kernel, plain_scales
 
-    addend = value(site, 6, lambda given: _row(given, c.b.shape[1]))
-    product = _product(site, c, addend(site.inputs) if site.fixed[6] else _ANY)
-    right = value(site, 4, lambda scale: product.per_column(column_param(scale, "b_scale", c.b, _NAME), np.float32))
-    left = value(site, 1, lambda scale: scalar(scale, "a_scale", _NAME))
+    site.require_constant(6)
     with np.errstate(all="ignore"):
         slope = np.float32(site.attributes["alpha"])
-    floats = FloatProduct(product, right, addend=addend, slope=None if slope == 1 else np.asarray(slope))
-    scales = [("a_scale", left), ("b_scale", right)]
-    if site.inputs[7] is not None:
-        scales.append(("y_scale", value(site, 7, lambda scale: scale)))
-    return float_kernel(floats, left, plain_scales(*scales), 1, (3, 4, 5, 6))
+    product, plain = _product(site, c), plain_scales(site, *_SCALES)
+    return float_kernel(product, (1, 4), None, plain, None if slope == 1 else np.asarray(slope))
 
 
-def _product(site: LoweringContext, c: _Checked, addends: Array | None) -> DynamicProduct:
+def _product(site: LoweringContext, c: _Checked) -> DynamicProduct:
     from qrun.ops._native_dynamic import DynamicProduct
 
     turned = (bool(site.attributes["transA"]), bool(site.attributes["transB"]))
-    return DynamicProduct(
-        site,
-        c.a,
-        c.b,
-        (0, 3, 2, 5),
-        lambda zero: scalar(zero, "a_zero_point", _NAME),
-        lambda zero: column_param(zero, "b_zero_point", c.b, _NAME),
-        turned,
-        addends,
-    )
+    return DynamicProduct(site, c.a, c.b, (0, 3, 2, 5), turned, _row(site.inputs[6], c.b.shape[1]))
 
 
 def _row(bias: Array | None, columns: int) -> Array | None:

@@ -158,15 +158,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     target = native_target(site, c.a_scale, scale, c.y_scale, c.y_zero)
     if all(site.fixed[1:]) and b.ndim == 2 and not c.a_zero.ndim:
         return gemm_kernel(site, a, b, (c.a_zero, c.b_zero), None, target)
-    product = DynamicProduct(
-        site,
-        a,
-        b,
-        (0, 3, 2, 5),
-        lambda zero: row_param(zero, "a_zero_point", a, _NAME),
-        lambda zero: column_param(zero, "b_zero_point", b, _NAME),
-    )
-    return quantized_kernel(product, target, None, matrices)
+    return quantized_kernel(DynamicProduct(site, a, b, (0, 3, 2, 5)), target, matrices)
 
 
 @wide_matmul.native

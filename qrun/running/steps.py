@@ -123,9 +123,9 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
         _check_types(step, args)
         bound = _bind(step, args, run)
         start = run.clock.now()
-        result = _compute(step, args, bound, ctx)
+        result, native = _compute(step, args, bound, ctx)
         duration = run.clock.now() - start
-        if bound is not None and bound.kernel is not None and run.observe:
+        if native and bound is not None and run.observe:
             with run.clock.aside:
                 _observe(step, args, bound, result, ctx)
     except OperatorError as error:
@@ -184,17 +184,18 @@ def _bind(step: Step, args: Sequence[Array | None], run: Run) -> KernelBinding |
     return bound
 
 
-def _compute(step: Step, args: Sequence[Array | None], bound: KernelBinding | None, ctx: Context) -> Any:
+def _compute(step: Step, args: Sequence[Array | None], bound: KernelBinding | None, ctx: Context) -> tuple[Any, bool]:
+    """What the step makes, and whether the native kernel made it; the reference kernel has observed what it made."""
     if bound is None or bound.kernel is None:
-        return reference(step, args, ctx)
+        return reference(step, args, ctx), False
     for shape, itemsize, what in bound.claims:
         ctx.claim(shape, itemsize, what)
     try:
-        return bound.kernel.run(args)
+        return bound.kernel.run(args), True
     except Exception as error:
         if not undecided(error):
             raise
-        return reference(step, args, ctx)
+        return reference(step, args, ctx), False
 
 
 def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:

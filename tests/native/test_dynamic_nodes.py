@@ -43,7 +43,9 @@ def scales(rng: Rng, shape: Shape) -> np.ndarray:
 
 
 def shapes(rng: Rng) -> tuple[Shape, Shape]:
-    m, k, n = pick(rng, 0, 1, 4, 5, 6, 9), pick(rng, 0, 1, 3, 16, 20, 64, 65), pick(rng, 0, 1, 5, 16, 17, 64, 70)
+    m, k, n = pick(rng, 1, 4, 5, 6, 9), pick(rng, 1, 3, 16, 20, 64, 65), pick(rng, 1, 5, 16, 17, 64, 70)
+    if rng.random() < 0.15:
+        m, k, n = pick(rng, (0, k, n), (m, 0, n), (m, k, 0))
     la, lb = pick(rng, ((), ()), ((), ()), ((3,), ()), ((), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((0,), (1,)))
     a, b = (*la, m, k), (*lb, k, n)
     return (k,) if rng.random() < 0.1 else a, (k,) if rng.random() < 0.1 else b
@@ -100,7 +102,7 @@ def dynamic_codes(rng: Rng) -> Node:
 
 
 def gemm(rng: Rng) -> Node:
-    m, k, n = pick(rng, 0, 1, 4, 9), pick(rng, 0, 1, 8, 65), pick(rng, 1, 7, 40, 64)
+    m, k, n = pick(rng, 1, 4, 9), pick(rng, 0, 1, 8, 65), pick(rng, 1, 7, 40, 64)
     ta, tb, ty = pick(rng, U, S), pick(rng, U, S), pick(rng, U, S)
     ends = pick(rng, 4000, 2**31 - 1)
     inputs = [eight(rng, pick(rng, (m, k), (m, k)), ta), scales(rng, ()), eight(rng, (), ta), eight(rng, (k, n), tb),
@@ -139,6 +141,11 @@ def observed(result: Any) -> list[Any]:
 MAKERS = (integer_product, quantized_product, float_product, dynamic_product, dynamic_codes, gemm)
 NEEDED = {"QLinearMatMul": {1, 4, 6, 7}, "QGemm": {1, 4, 6, 7, 8}}
 """Inputs without which a node that requantizes is not lowered unless they are constant."""
+DECLINED = (
+    "alpha * a_scale is not", "an empty product", "an empty tensor", "zero_point has several values",
+    "b_scale differs from matrix to matrix", "C is not constant",
+)  # fmt: skip
+"""Why a node may run on the reference kernel."""
 
 
 @pytest.mark.parametrize("arith", ["exact", "ort"])
@@ -167,9 +174,9 @@ def test_random_nodes(isa: str, make: Any, arith: str) -> None:
         assert found == findings, case
         assert observed(got) == observed(want), case
         (event,) = got.events
-        assert event.backend == "native" or event.why.startswith("alpha * a_scale"), (case, event.why)
+        assert event.backend == "native" or any(why in event.why for why in DECLINED), (case, event.why)
         native += event.backend == "native"
-    assert native >= 10
+    assert native >= 6
 
 
 A, B = np.arange(6, dtype=U).reshape(2, 3), np.arange(12, dtype=S).reshape(3, 4)
@@ -178,12 +185,12 @@ ONE, ZERO, ZERO_S = np.array(F(0.5)), np.zeros((), U), np.zeros((), S)
 
 def declined(op_type: str, inputs: list[Any], constants: Any, **attributes: Any) -> Any:
     last = next(i.dtype for i in inputs[::-1] if i is not None)
-    out = F if op_type == "MatMulIntegerToFloat" and last != np.float16 else last
+    out = F if (op_type == "MatMulIntegerToFloat" and last != np.float16) or last == np.int32 else last
     domain = "" if op_type == "QLinearMatMul" else MS
     return node_model(op_type, inputs, attributes, domain=domain, outputs=[out], constants=constants)
 
 
-HALF = np.array(0.5, np.float16)
+HALF, STACK = np.array(0.5, np.float16), np.arange(1, 19, dtype=U).reshape(2, 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +203,12 @@ HALF = np.array(0.5, np.float16)
         (declined("QGemm", [A, ONE, ZERO, B, ONE, ZERO_S, np.zeros(4, np.int32), ONE, ZERO], [1, 4, 7, 8]), "C is not constant"),
         (declined("QGemm", [A, ONE, ZERO, B, ONE, ZERO_S, np.zeros((2, 4), np.int32), ONE, ZERO], [1, 4, 6, 7, 8]), "C is not one"),
         (declined("QGemm", [A, ONE * F(0.7), ZERO, B, ONE, ZERO_S, None, ONE, ZERO], [1, 4, 7, 8], alpha=0.3), "not a float32"),
+        (declined("QGemm", [A, ONE, ZERO, B, ONE, ZERO_S, np.zeros(4, np.int32)], [1]), "C is not constant"),
+        (declined("QLinearMatMul", [A, ONE, A[:, 0], B, ONE, ZERO_S, ONE, ZERO], [1, 3, 4, 6, 7]), "a_zero_point has several"),
+        (declined("QLinearMatMul", [A, ONE, ZERO, B, ONE, B[0], ONE, ZERO], [1, 4, 5, 6, 7]), "b_zero_point has several values"),
+        (declined("MatMulIntegerToFloat", [A, B, ONE, ONE, ZERO, B[0]], []), "b_zero_point has several values"),
+        (declined("MatMulIntegerToFloat", [STACK, STACK, ONE, STACK[:, :1] * F(1)], []), "b_scale differs from matrix to matrix"),
+        (declined("MatMulIntegerToFloat", [A, B[:, :0], ONE, ONE], []), "an empty product"),
         (declined("MatMulIntegerToFloat", [A, B, HALF, HALF], []), "no native float16 results"),
     ],
 )  # fmt: skip
@@ -206,15 +219,12 @@ def test_what_is_declined_and_why(model: Any, reason: str) -> None:
 
 
 @pytest.mark.parametrize("lead", [(3,), (2, 2)])
-@pytest.mark.parametrize("requantized", [False, True])
-def test_scales_of_each_matrix(lead: Shape, requantized: bool) -> None:
+def test_scales_of_each_matrix(lead: Shape) -> None:
     rng = np.random.default_rng(1)
     a, b = eight(rng, (*lead, 4, 8), U), eight(rng, (*lead, 8, 20), S)
-    scale, zero = rng.uniform(0.01, 1, (*lead, 1, 20)).astype(F), eight(rng, (*lead, 1, 20), S)
-    inputs = [a, ONE, ZERO, b, scale, zero, np.array(F(9)), ZERO] if requantized else [a, b, ONE, scale, ZERO, zero]
-    model, feeds = node_model("QLinearMatMul" if requantized else "MatMulIntegerToFloat", inputs,
-                              domain="" if requantized else MS, outputs=[U if requantized else F],
-                              constants=[1, 4, 6, 7] if requantized else [])  # fmt: skip
+    scale, zero = rng.uniform(0.01, 1, (*lead, 1, 20)).astype(F), np.full((*lead, 1, 20), 7, S)
+    model, feeds = node_model("QLinearMatMul", [a, ONE, ZERO, b, scale, zero, np.array(F(9)), ZERO],
+                              outputs=[U], constants=[1, 4, 5, 6, 7])  # fmt: skip
     result = qrun.Session(model, backend="native", cache=OBJECTS).execute(feeds)
     assert result.events[0].backend == "native"
     assert_equal(result.outputs["y0"], qrun.Session(model, backend="reference").run(feeds)["y0"])
@@ -294,7 +304,7 @@ def test_the_form_of_float_results_is_shown() -> None:
     model, feeds = node_model("MatMulIntegerToFloat", [A, B, ONE, ONE], domain=MS, outputs=[F])
     for arith, form in (("exact", "real"), ("ort", "ort"), ("onnx-ref", "real")):
         (event,) = qrun.Session(model, backend="native", cache=OBJECTS, arith=arith).execute(feeds).events
-        assert {s.form for s in event.sections} == {form}
+        assert {s.form for s in event.sections} == {"i32", form}
 
 
 def transformer_block(rng: Rng, length: int = 7, width: int = 24, heads: int = 3) -> onnx.ModelProto:

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import ISAS, OBJECTS, Array, codes, engine, every_isa, thin
+from helpers.native import ISAS, OBJECTS, Array, codes, engine, every_isa, exact_result, thin
 from helpers.placed import elsewhere, run_placed
 from helpers.support import assert_equal
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
-from qrun.native.kernels.finish import requantization
-from qrun.native.kernels.results import Results
+from qrun.native.kernels.results import Results, requantization
 from qrun.native.kernels.stacked import Pack, RowTerms, Stack, StackProduct
 from qrun.native.machine.operation import Operand
 from qrun.native.proof.epilogue import Target
@@ -63,6 +62,41 @@ def test_sums_and_codes_are_exact(isa: str, which: int) -> None:
         results = requantization(native, target, n, -reach, reach)
         want = np.clip(np.rint(sums / np.float64(F(reach / 300))) + 101, 0, 255).astype(np.uint8)
         assert_equal(run(native, a, b, known, results, None, at_end), want)
+
+
+@every_isa
+def test_extreme_codes_and_long_sums(isa: str) -> None:
+    """Sums that wrap around int32."""
+    a = np.full((2, 33100), 255, np.uint8)
+    for value, kind in ((255, np.uint8), (0, np.uint8), (-128, np.int8), (127, np.int8)):
+        b = np.full((33100, 3), value, kind)
+        for a_zero, b_zero in ((0, 0), (255, 255), (0, -128 if kind == np.int8 else 255)):
+            want = np.matmul(a.astype(np.int64) - a_zero, b.astype(np.int64) - b_zero).astype(np.int32)
+            assert_equal(run(engine(isa), a, b, (a_zero, b_zero), Results(None, None), None, True), want)
+
+
+@thin(*[(form, out) for form in ("y32", "x32", "f64", "table", "ort") for out in ("u8", "s8")], other=2, name="case")
+def test_every_form_of_requantization(isa: str, case: tuple[str, str]) -> None:
+    """What rows add goes before it."""
+    (form, out), rng, native = case, np.random.default_rng(6), engine(isa)
+    k, far, y_scale, reach = {
+        "y32": (8, 15, F(97.3), 2**20), "x32": (200, 77, F(70001), 2**25), "f64": (20000, 77, F(2e7), 2**31),
+        "table": (8, 3, F(-41), 2**31), "ort": (8, 15, F(97.3), 2**31),
+    }[form]  # fmt: skip
+    zero, zeros = 113 if out == "u8" else -7, (90, 77)
+    a = codes(rng, (6, k), "u8")
+    b = (zeros[1] + np.linspace(-far, far, 21) + np.zeros((k, 1))).astype(np.uint8)
+    target = Target(F(1), np.ones(1, F), y_scale, out, zero, "ort" if form == "ort" else "exact")
+    results = requantization(native, target, 21, -reach, reach - 1)
+    assert results.form(slice(None)) == form or not native.isa.fma
+    sums = np.matmul(a.astype(np.int64) - zeros[0], b.astype(np.int64) - zeros[1])
+    low, high = (0, 255) if out == "u8" else (-128, 127)
+    if form == "ort":
+        want = np.clip(np.rint(sums.astype(F) * (F(1) / y_scale)), low - zero, high - zero).astype(np.int64) + zero
+    else:
+        want = np.array([[exact_result(int(v), 1, 1, y_scale, out, zero) for v in line] for line in sums])
+    assert len(np.unique(want)) > 6
+    assert_equal(run(native, a, b, zeros, results, None, True), want.astype(np.uint8 if out == "u8" else np.int8))
 
 
 def node(op: str, kinds: tuple[str, str], zeros: tuple[Any, Any], fed: str) -> ModelProto:

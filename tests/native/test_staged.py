@@ -13,9 +13,9 @@ from helpers.support import assert_equal, node_model
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import qrun
+from qrun.native.emit.ranges import LEAST
 from qrun.native.errors import Undecided
 from qrun.native.kernels.conv import Conv
-from qrun.native.kernels.finish import Factors, Finish, Scaled
 from qrun.native.kernels.ranges import Parameters, Quantized, Range
 from qrun.native.kernels.sums import KINDS, dynamic_sums
 from qrun.native.machine.operation import Operand
@@ -167,6 +167,53 @@ def test_memory(isa: str, at_end: bool) -> None:
         assert_equal(got, want, f"{count}")
 
 
+def quantized(native: Any, x: Any, scale: Any, zero: int, at_end: bool = True) -> Any:
+    """The codes of x for a scale and a zero point, in memory that ends or begins at a guard page."""
+    parameters = np.array([scale, F(1) / scale if LEAST <= scale <= 1 / LEAST else np.nan, 0], F).view(np.int32)
+    parameters[2] = zero
+    return run_placed(native, Quantized(native, x.shape), [x, parameters], (0, 0, 0), at_end)
+
+
+def divided(x: Any, scale: Any, zero: int) -> Any:
+    """The same by the definition: NaN is the least code."""
+    with np.errstate(all="ignore"):
+        rounded = np.rint(np.divide(x, scale, dtype=F))
+    rounded[np.isnan(rounded)] = -np.inf
+    return (np.clip(rounded, -zero, 255 - zero) + zero).astype(np.uint8)
+
+
+@thin(1, 3, 15, 16, 17, 63, 64, 65, 200, 5000, best=1, other=2, name="count")
+def test_ranges_and_codes(isa: str, count: int) -> None:
+    rng = np.random.default_rng(count)
+    scales = (F(0.1), F(0.25), F(1 / 255), F(1e-40), F(2**-126), F(3e38), F(np.inf), F(1e-45), np.nextafter(F(1), F(0)))
+    for number, scale in enumerate(scales):
+        native, zero = engine(isa, 3 if number % 4 == 3 else 1), (0, 255, 117)[number % 3]
+        some = np.where(rng.random(count) < 0.5, rng.integers(-600, 600, count) / 2, rng.normal(0, 99, count))
+        with np.errstate(all="ignore"):
+            x = some.astype(F) * scale
+        x = np.nextafter(x, rng.normal(0, 1, count).astype(F)) if number % 2 else x
+        if number == 0:
+            x[rng.integers(0, count)] = np.nan
+        if number == 2:
+            x[rng.integers(0, count)] = -np.inf
+        found = run_placed(native, Range(native, x.shape), [x], (0, 0))
+        if np.isfinite(x).all():
+            ends = found[:, 0].min(), found[:, 1].max(), found[:, 2].sum()
+            assert ends == (x.min(initial=0), x.max(initial=0), 0)
+        else:
+            assert np.isnan(found[:, 2].sum())
+        assert_equal(quantized(native, x, scale, zero), divided(x, scale, zero), f"{scale} {zero}")
+
+
+@every_isa
+def test_codes_next_to_every_tie(isa: str) -> None:
+    rng = np.random.default_rng(8)
+    for scale in (*np.exp(rng.uniform(-20, 20, 12)).astype(F), F(0.1), F(1 / 255)):
+        middle = ((np.arange(-300, 300) + 0.5) * np.float64(scale)).astype(F)
+        x = np.concatenate([middle, *(np.nextafter(middle, F(end)) for end in (-np.inf, np.inf))])
+        assert_equal(quantized(engine(isa), x, scale, 128), divided(x, scale, 128), f"{scale}")
+
+
 def convolved(x: Any, w: Any, options: dict[str, Any]) -> Any:
     """Sums of int64 numbers, padding 0, from the definition."""
     axes, group = x.ndim - 2, options.get("group", 1)
@@ -251,17 +298,37 @@ def test_products_that_give_floats(isa: str, arith: Any, name: str) -> None:
             assert elsewhere(same(model, (rows, k), isa=isa, arith=arith, threads=1 + number % 2)) == []
 
 
-@pytest.mark.parametrize("at_end", [True, False])
-@every_isa
-def test_memory_of_scaled_sums(isa: str, at_end: bool) -> None:
-    rng, native = np.random.default_rng(31), engine(isa)
-    for n in (1, native.isa.lanes - 1, native.isa.lanes, 2 * native.isa.lanes + 3):
-        for form in ("ort", "real"):
-            finish = Finish(native, n, form)
-            factor, bias = np.full((1, n), 0.25), rng.integers(-9, 9, (1, n)).astype(np.float64)
-            fields = [factor, *[np.zeros((1, n))] * (2 if form == "real" else 0), bias]
-            factors = Factors(native, Operand((), np.dtype(F)), finish.constants(fields), form, 2.0)
-            held = run_placed(native, factors, [np.array(0.5, F)], (0, 0), at_end)
-            sums = rng.integers(-999, 999, (5, n)).astype(np.int32)
-            scaled = Scaled(finish, Operand(sums.shape, sums.dtype), factors.result, sums.shape)
-            assert_equal(run_placed(native, scaled, [sums, held], (0, 0, 0), at_end), (sums * 0.25 + bias).astype(F))
+@pytest.mark.parametrize("late", ["w", "ws", "wz", "bias", "w ws wz bias", ""])
+@pytest.mark.parametrize("name", ["DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm", "QGemm transA transB"])
+def test_parameters_that_come_with_the_run(name: str, late: str) -> None:
+    """Weights, their scale and zero point, and the bias, or nothing: all is in the program."""
+    rng = np.random.default_rng(33)
+    op, *turned = name.split()
+    k, n = 40, 33
+    values = {
+        "w": codes(rng, (n, k) if turned else (k, n), "s8"), "ws": np.array(0.02, F), "wz": np.array(3, np.int8),
+        "bias": rng.normal(0, 3, n).astype(F), "az": np.array(7, np.uint8), "added": np.arange(n, dtype=np.int32),
+        "as": np.array(0.1, F),
+    }  # fmt: skip
+    names = {
+        "DynamicQuantizeMatMul": ["x", "w", "ws", "wz", "bias"],
+        "MatMulIntegerToFloat": ["q", "w", "as", "ws", "az", "wz", "bias"],
+        "QGemm": ["q", "as", "az", "w", "ws", "wz", "added"],
+    }[op]
+    nodes = [helper.make_node(op, names, ["y"], domain="com.microsoft", **dict.fromkeys(turned, 1))]
+    if "q" in names:
+        nodes.insert(0, helper.make_node("QuantizeLinear", ["x", "as", "az"], ["q"]))
+    fed = {t: values[t] for t in late.split() if t in names}
+    kinds = {t: helper.np_dtype_to_tensor_dtype(a.dtype) for t, a in values.items()}
+    infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)]
+    infos += [helper.make_tensor_value_info(t, kinds[t], None) for t in fed]
+    tensors = [numpy_helper.from_array(a, t) for t, a in values.items() if t not in fed]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph(nodes, "g", infos, [y], tensors), opset_imports=opsets, ir_version=8)
+    session, reference = qrun.Session(model, cache=OBJECTS), qrun.Session(model, backend="reference")
+    for m in (1, 6):
+        for _ in range(3):
+            feeds = {"x": rng.normal(0, 2, (k, m) if "transA" in turned else (m, k)).astype(F), **fed}
+            assert_equal(session.run(feeds)["y"], reference.run(feeds)["y"], f"{m}")
+    assert elsewhere(session) == []

@@ -15,8 +15,8 @@ from onnx import helper, numpy_helper
 import qrun
 from qrun.native.kernels import tiled, tiling
 from qrun.native.kernels.conv import Conv, Gemm
-from qrun.native.kernels.dynamic import Matmul
 from qrun.native.kernels.layout import Window
+from qrun.native.kernels.sums import KINDS, dynamic_sums
 from qrun.native.kernels.tiling import Mode, TileGrid
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
@@ -127,9 +127,11 @@ def test_products_with_zero_points_known_late(kind: str) -> None:
         for threads in (1, 3):
             a, b = codes(rng, (2, m, k), kind), codes(rng, (k, n), "u8")
             zeros = codes(rng, (), kind), codes(rng, (n,), "u8")
-            native = Matmul(engine("amx", threads), Operand(a.shape, a.dtype), Operand(b.shape, b.dtype), weights=b)
-            assert native.gemm.conv.tiled == (m > 3)
-            got = native.run(a, b, zeros[0].astype(np.int32)[None], zeros[1].astype(np.int32)[None])
+            native = engine("amx", threads)
+            gemm = Gemm(native, a.shape, b, x_zero_point=np.zeros((), a.dtype), w_zero_point=zeros[1], kinds=KINDS)
+            assert gemm.conv.tiled == (m > 3)
+            prepare, sums = dynamic_sums(gemm, b.T, zeros[1], Operand((), a.dtype))
+            got = native.run(sums, [a, native.run(prepare, [zeros[0]])])
             assert np.array_equal(got, matmul_integer(a, b, *zeros)), (m, k, n)
 
 

@@ -23,9 +23,9 @@ class KernelSpec:
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), coded_product
-             (the same with weights in codes), float_depthwise; scale (sums to results) and factors (what it multiplies with); pack and row_terms (a right
-             operand of a run, and what rows add), pack_rows and pack_columns (the same for one product alone); prepare (what
-             a zero point of a run adds), range, parameters and codes (quantization of a run).
+             (the same with weights in codes), float_depthwise; scale (sums to results) and factors (what it multiplies
+             with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
+             adds), range, parameters and codes (quantization of a run).
     isa:     name of the instruction set.
     rows, vectors: the register block (point, pair: vectors pieces of 16 bytes at once, 0 for single bytes; pools:
              vectors of `rows` bytes, quantization: `rows` elements at once, both 0 vectors where only some of 16 exist;
@@ -69,6 +69,8 @@ TABLE = 256
 LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
 BYTES = {"y32": 12, "x32": 8, "f64": 8, "ort": 4, "table": 4 * TABLE + 8, "i32": 0}
 """Bytes of constants per channel."""
+FACTOR_BYTES = {"ort": 8, "real": 32}
+"""Bytes that a column of sums needs to become float32, in forms whose scales come with the run."""
 WIDE = ("i32", "f32")
 """Results of four bytes."""
 TAIL = "tail-"

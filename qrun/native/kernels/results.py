@@ -12,6 +12,7 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import LIMITS, MAGIC
 from qrun.native.machine.compile import Kernels
+from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints, aligned
 from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier
 from qrun.native.proof.fold import Folded
@@ -113,3 +114,10 @@ class Results:
         chosen = scales[channels] if scales.size > 1 else np.repeat(scales, len(channels))
         steps = exact_steps(self.target.x_scale, chosen, self.target.y_scale, lowest, self.target.zero_point)
         return [values[pick.reshape(lane.shape)] for values in table_rows(steps)]
+
+
+def requantization(engine: Engine, target: Target, channels: int, low: int, high: int) -> Results:
+    """The requantization of sums that lie within low..high, all channels alike; with its proofs, if it needs any."""
+    nothing = np.zeros((channels, 1, 0), np.int16), np.zeros(channels, np.int32)
+    folded = Folded(*nothing, np.full(channels, low), np.full(channels, high))
+    return Results.of(target, folded, engine.kernels, engine.isa)

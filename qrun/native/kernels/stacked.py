@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.dense import ARGUMENTS
 from qrun.native.emit.spec import MAGIC_BITS, KernelSpec, constant_bytes
-from qrun.native.emit.stack import PACK, ROW_TERMS
 from qrun.native.errors import Declined
 from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.product import TABLE_ROWS, lanes_of, panel_runs
 from qrun.native.kernels.results import Results
-from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import address, aligned
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
@@ -158,9 +156,10 @@ class Pack(Planned):
         named, value, given = _zero(self.zero, "zero")
         signed = stack.a.dtype == np.int8
         spec = KernelSpec("pack", isa.name, 4, panels.vectors, 1, "pack", "i8", bool(signed), operands=named)
+        kernel = stack.engine.kernels.get(spec)
         tiles = stack.count * panels.panels
         words = {
-            **dict.fromkeys(PACK, 0), "b*": panels.first, "weights*": panels.weights, "starts*": panels.starts,
+            **dict.fromkeys(kernel.names, 0), "b*": panels.first, "weights*": panels.weights, "starts*": panels.starts,
             "matrix": stack.k * stack.n, "line": stack.n, "depth": stack.k, "quads": stack.quads, "panels": panels.panels,
             "tiles": tiles, "factor!": value + isa.shift(bool(signed)), "flip!": _FLIP if stack.shift else 0,
         }  # fmt: skip
@@ -169,8 +168,8 @@ class Pack(Planned):
         result = 1 + len(given)
         pointers = [("b*", 0), ("weights*", result), ("starts*", result), *[("zero*", 1)] * len(given)]
         return KernelCall(
-            spec, stack.engine.kernels.get(spec), struct(PACK, words, {"first*": first}),
-            tuple((PACK.index(name), place) for name, place in pointers),
+            spec, kernel, kernel.struct(words, {"first*": first}),
+            tuple((kernel.word(name), place) for name, place in pointers),
             (size(stack.b.shape) + max(over, 0), *[1] * len(given), stack.packed), tiles, keep=(first,),
         )  # fmt: skip
 
@@ -191,16 +190,16 @@ class RowTerms(Planned):
         (a, a_value, a_given), (b, b_value, b_given) = (_zero(z, n) for z, n in zip(self.zeros, "ab", strict=True))
         spec = KernelSpec("row_terms", engine.isa.name, 1, 1, 1, _TYPES[stack.b.dtype], "i32",
                           bool(stack.a.dtype == np.int8), operands=a + b)  # fmt: skip
-        chunk = share(stack.rows, stack.k, engine.threads)
+        kernel, chunk = engine.kernels.get(spec), share(stack.rows, stack.k, engine.threads)
         words = {
-            **dict.fromkeys(ROW_TERMS, 0), "rows": stack.rows, "depth": stack.k, "chunk": chunk,
+            **dict.fromkeys(kernel.names, 0), "rows": stack.rows, "depth": stack.k, "chunk": chunk,
             "tiles": -(-stack.rows // chunk), "a_value!": a_value, "b_value!": b_value, "shift!": stack.shift,
         }  # fmt: skip
         names = ["a*", *["a_zero*"] * len(a_given), *["b_zero*"] * len(b_given), "y*"]
         return (
             KernelCall(
-                spec, engine.kernels.get(spec), struct(ROW_TERMS, words, {}),
-                tuple((ROW_TERMS.index(name), place) for place, name in enumerate(names)),
+                spec, kernel, kernel.struct(words),
+                tuple((kernel.word(name), place) for place, name in enumerate(names)),
                 (stack.rows * stack.k, *[1] * (len(names) - 2), 4 * stack.rows), words["tiles"],
             ),
         )  # fmt: skip
@@ -235,18 +234,18 @@ class StackProduct(Planned):
         table = offsets.table(rows, [0])
         constants = self._constants(panels, width)
         known = {
-            **dict.fromkeys(ARGUMENTS, 0), "y_row": stack.n * itemsize, "last_row": stack.m - rows, "taps": 1,
+            **dict.fromkeys(kernel.names, 0), "y_row": stack.n * itemsize, "last_row": stack.m - rows, "taps": 1,
             "blocks": -(-stack.m // rows), "depth": stack.quads // stack.unroll, "group_panels": panels.panels,
             "mask": (1 << (channels - 1) % isa.lanes + 1) - 1, "zero_point!": stack.results.zero_point,
             "y_group": stack.m * stack.n * itemsize,
         }  # fmt: skip
         for meeting in stack.meetings:
             words = {**known, **self._words(panels, meeting, width, rows)}
-            arguments = struct(ARGUMENTS, words, {"offsets*": table})
-            arguments[ARGUMENTS.index("constants*")] += address(constants)
+            arguments = kernel.struct(words, {"offsets*": table})
+            arguments[kernel.word("constants*")] += address(constants)
             places = {"x*": 0, "weights*": 1, "bias*": 1, "y*": len(self.operands) - 1}
             places |= {"rows*": 2} if self.terms else {}
-            pointers = tuple((ARGUMENTS.index(name), place) for name, place in places.items())
+            pointers = tuple((kernel.word(name), place) for name, place in places.items())
             yield KernelCall(
                 spec, kernel, arguments, pointers, self._extents(meeting, panels, channels), words["tiles"],
                 panels.first, channels, (table, constants),

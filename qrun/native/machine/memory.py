@@ -43,13 +43,6 @@ def address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def unwritten(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """An uninitialised array."""
-    array = np.empty(shape, dtype)
-    forget(array)
-    return array
-
-
 def forget(array: np.ndarray[Any, Any]) -> None:
     """Say that what this contiguous array holds is not to be read before it is written."""
     if poison is not None:

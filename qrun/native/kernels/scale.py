@@ -1,0 +1,122 @@
+"""Planned float32 results of integer products, whose scales come with the run: what sums are multiplied with, and the sums
+that are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.native.emit.spec import FACTOR_BYTES, KernelSpec
+from qrun.native.machine.call import KernelCall
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import aligned
+from qrun.native.machine.operation import Operand, Order, Planned, share, size
+
+Array = np.ndarray[Any, Any]
+_FLOAT, _INT32 = np.dtype(np.float32), np.dtype(np.int32)
+
+
+@frozen
+class Scaling:
+    """sums * left * right * slope + bias for sums of `columns` columns, at most `most` large.
+
+    left, right, bias: float32 arrays that are constant, or operands that come with the run. left has one element, right one
+    or one for each column, as bias, which may be missing.
+    form: ``real`` rounds the real value once; ``ort`` rounds each float32 step.
+    """
+
+    columns: int
+    form: str
+    left: Array | Operand
+    right: Array | Operand
+    bias: Array | Operand | None = None
+    most: int = 1 << 31
+    slope: float | None = None
+
+    def given(self) -> list[tuple[str, Operand]]:
+        """What comes with the run, and the words of the kernel that point to it."""
+        return [(word, value) for word, value in self._sources() if isinstance(value, Operand)]
+
+    def constants(self) -> dict[str, Array]:
+        """What does not, by word."""
+        made = {}
+        for word, value in self._sources():
+            if isinstance(value, np.ndarray):
+                made[word] = aligned(value.size, _FLOAT)
+                made[word][...] = value.reshape(-1)
+        return made
+
+    def _sources(self) -> tuple[tuple[str, Array | Operand | None], ...]:
+        return ("left*", self.left), ("right*", self.right), ("bias*", self.bias)
+
+    @property
+    def operands(self) -> str:
+        """What the specification of the kernel says of them."""
+        each = "s" if size(self.right.shape) == 1 else "v"
+        return each + "b" * (self.bias is not None) + "m" * (self.slope is not None)
+
+
+class Factors(Planned):
+    """What comes with the run of a Scaling to what Scaled multiplies with."""
+
+    order: Order = "plain"
+
+    def __init__(self, engine: Engine, scaling: Scaling) -> None:
+        super().__init__()
+        self.engine, self.scaling = engine, scaling
+        self.panels = -(-scaling.columns // engine.isa.lanes)
+        nbytes = self.panels * engine.isa.lanes * FACTOR_BYTES[scaling.form]
+        operands = [operand for _, operand in scaling.given()]
+        self.operands = (*operands, Operand((nbytes,), np.dtype(np.uint8)))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        scaling, arrays = self.scaling, self.scaling.constants()
+        spec = KernelSpec(
+            "factors", self.engine.isa.name, 1, 1, 1, scaling.form, "f32", False, operands=scaling.operands
+        )
+        kernel = self.engine.kernels.get(spec)
+        slope = np.array(1 if scaling.slope is None else scaling.slope, np.float32)
+        words = {
+            **dict.fromkeys(kernel.names, 0), "columns": scaling.columns, "panels": self.panels, "tiles": 1,
+            "most!": scaling.most, "slope!": int(slope.view(np.int32)),
+        }  # fmt: skip
+        names = [*(name for name, _ in scaling.given()), "y*"]
+        return (
+            KernelCall(
+                spec, kernel, kernel.struct(words, arrays), tuple((kernel.word(name), n) for n, name in enumerate(names)),
+                tuple(size(operand.shape) * operand.dtype.itemsize for operand in self.operands), 1,
+                keep=tuple(arrays.values()),
+            ),
+        )  # fmt: skip
+
+
+class Scaled(Planned):
+    """int32 sums [..., columns] and what Factors made to float32 of the shape `y_shape`, of as many elements."""
+
+    order: Order = "plain"
+
+    def __init__(self, factors: Factors, sums: Sequence[int], y_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.factors = factors
+        self.operands = (Operand(tuple(sums), _INT32), factors.result, Operand(tuple(y_shape), _FLOAT))
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        engine, columns, panels = self.factors.engine, self.factors.scaling.columns, self.factors.panels
+        count, lanes = size(self.operands[0].shape), engine.isa.lanes
+        if not count:
+            return ()
+        rows = count // columns
+        spec = KernelSpec("scale", engine.isa.name, 1, 1, 1, self.factors.scaling.form, "f32", False)
+        kernel = engine.kernels.get(spec)
+        chunk = share(rows, 8 * columns, engine.threads)
+        words = {
+            **dict.fromkeys(kernel.names, 0), "rows": rows, "panels": panels, "acc_row": 4 * columns, "y_row": 4 * columns,
+            "chunk": chunk, "tiles": -(-rows // chunk), "mask": (1 << (columns - 1) % lanes + 1) - 1,
+        }  # fmt: skip
+        pointers = tuple((kernel.word(name), place) for place, name in enumerate(("acc*", "factors*", "y*")))
+        read = 4 * (count + panels * lanes - columns)
+        extents = read, self.factors.result.shape[0], 4 * count
+        return (KernelCall(spec, kernel, kernel.struct(words, {}), pointers, extents, words["tiles"]),)
