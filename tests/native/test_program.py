@@ -13,11 +13,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.errors import QrunError
+from qrun.native.emit.spec import PASS, SKIP
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine.engine import Engine
+from qrun.native.plan.alone import _RUNS, Alone
 from qrun.native.plan.arena import Need, arrange
 from qrun.native.plan.placement import Task
 from qrun.native.plan.program import Program
+from qrun.native.plan.stamps import Segment, Stamp
 from qrun.native.proof.epilogue import Target
 from qrun.running.programs import Compiled
 
@@ -95,6 +98,48 @@ def test_a_second_run_is_a_program_with_the_same_results(threads: int, middle: s
             got, want = native.run(feeds, names), reference.run(feeds, names)
             assert all(np.array_equal(got[n], want[n]) for n in want), (seed, names)
     assert program_of(native) is not None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_calls_are_the_leader_s_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which runs say that they are small; here chance does. Helpers stay, as runs follow each other."""
+    rng, asked = np.random.default_rng(seed), list[bool]()
+
+    def measure(self: Alone, stamps: object) -> None:
+        self.runs = _RUNS if seed % 2 else self.runs + 1
+        self.work[:] = rng.choice([0, 10**6], len(self.work), p=[0.6, 0.4])
+        asked.append(self.known)
+
+    monkeypatch.setattr(Alone, "measure", measure)
+    model = chain(length=8, rows=700)
+    native = qrun.Session(model, backend="native", threads=2 + seed % 3, cache=OBJECTS)
+    want = qrun.Session(model, backend="reference").run({"x": codes(seed, 700)})
+    for _ in range(60):
+        got = native.run({"x": codes(seed, 700)})
+        assert all(np.array_equal(got[n], want[n]) for n in want)
+    assert asked.pop()
+    assert not any(asked)
+
+
+def test_helpers_leave_out_small_calls_and_waits_that_only_such_follow() -> None:
+    alone = Alone([1, 4, 4, 0, 1, 1], [True, False, True, True, True, True])
+    alone.work[:] = 100, 9000, 100, 100, 100, 100
+    assert alone.flags().tolist() == [SKIP, 0, SKIP, PASS, SKIP | PASS, SKIP | PASS]
+    alone.work[4] = 9000
+    assert alone.flags().tolist() == [SKIP, 0, SKIP, 0, PASS, SKIP | PASS]
+
+
+def test_the_shortest_of_some_runs_says_what_a_call_costs() -> None:
+    """The leader's clock ticks twice a nanosecond here. The helper was not there in the second run."""
+    alone, runs = Alone([1, 8], [True, True]), 0
+    for leader, helped in ((900, 800), (2000, 0)):
+        ticks = np.zeros((2, 3, 2), np.int64)
+        ticks[0] = [[5000, 5100], [5100, 5100 + leader], [5100 + leader, 0]]
+        ticks[1] = [[5050, 5050], [5200, 5200 + helped], [0, 0]] if helped else [[10, 400], [400, 900], [900, 0]]
+        alone.measure([Stamp(Segment(0, 2), 70000, 70000 + (100 + leader) // 2, ticks)])
+        runs += 1
+    assert alone.work.tolist() == [50, 850]
+    assert alone.runs == runs
 
 
 def test_results_do_not_change_with_the_next_run() -> None:

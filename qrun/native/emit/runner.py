@@ -1,6 +1,7 @@
 """The generated functions that walk a program: every thread runs all calls, each taking the tiles that are left.
 
-    segment  run calls first..last; where a call has the barrier mark, wait until the calls since the last one are done
+    segment  run calls first..last; where a call has the barrier mark, wait until the calls since the last one are done.
+             Helpers leave out calls that are the leader's alone, and waits before such calls only
     lead     what the thread that started the run calls: reset counters, let helpers in, run, wait until they are out
     follow   what helpers call: run whatever opens, until the leader is gone or nothing has opened for `patience` turns
 
@@ -26,13 +27,16 @@ seq_cst     Opening, entering, closing. A helper adds itself to those inside, th
             is the release after which the leader, who reads that nobody is inside, has all results. Both would do with
             less, but happen once a run and thread.
 
+A helper that leaves out the wait before calls of the leader alone does wait after the last of them, if it goes on with
+others. There it reads what the leader has added after it had waited itself: so all before is done, and seen.
+
 A plan is never changed while a helper is inside, so that all else may be plain loads and stores: a helper compares the
 generation again after it has entered, and so does not take a later run for the one that it saw.
 """
 
 from __future__ import annotations
 
-from qrun.native.emit.spec import DONE, ENTRY, GONE, INSIDE, NEXT, OPEN, RANGE
+from qrun.native.emit.spec import DONE, ENTRY, GONE, INSIDE, NEXT, OPEN, PASS, RANGE, SKIP
 
 _WAIT = {"x86_64": ("llvm.x86.sse2.pause()", ""), "aarch64": ("llvm.aarch64.hint(i32)", "i32 1")}
 """PAUSE and YIELD: this thread waits for another one."""
@@ -48,7 +52,7 @@ def runner_text(architecture: str) -> str:
 declare i64 @{clock}()
 declare void @{wait}
 
-define internal void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch) {{
+define internal void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded) {{
 entry:
   br label %call
 call:
@@ -60,6 +64,13 @@ call:
   store i64 %now, ptr %worked.p, align 8
   %offset = mul i64 %i, {ENTRY}
   %e = getelementptr i8, ptr %plan, i64 %offset
+  %alone.p = getelementptr i8, ptr %e, i64 40
+  %alone.all = load i64, ptr %alone.p, align 8
+  %alone = and i64 %alone.all, %heeded
+  %skips.bit = and i64 %alone, {SKIP}
+  %skips = icmp ne i64 %skips.bit, 0
+  br i1 %skips, label %told, label %run
+run:
   %kernel = load ptr, ptr %e, align 8
   %args.p = getelementptr i8, ptr %e, i64 8
   %args = load ptr, ptr %args.p, align 8
@@ -77,7 +88,10 @@ told:
   %i1 = add i64 %i, 1
   %mark.p = getelementptr i8, ptr %e, i64 24
   %mark = load i64, ptr %mark.p, align 8
-  %barrier = icmp ne i64 %mark, 0
+  %passes = and i64 %alone, {PASS}
+  %waits = icmp eq i64 %passes, 0
+  %marked = icmp ne i64 %mark, 0
+  %barrier = and i1 %marked, %waits
   br i1 %barrier, label %since, label %next
 since:
   %since.p = getelementptr i8, ptr %e, i64 32
@@ -138,7 +152,7 @@ open:
   store i64 %first, ptr %range.p, align 8
   store i64 %end, ptr %range1.p, align 8
   store atomic i64 %generation, ptr %open.p seq_cst, align 8
-  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch)
+  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 0)
   store atomic i64 0, ptr %open.p seq_cst, align 8
   br label %leave
 leave:
@@ -183,7 +197,7 @@ enter:
 work:
   %first = load i64, ptr %range.p, align 8
   %end = load i64, ptr %range1.p, align 8
-  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch)
+  call void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 {SKIP | PASS})
   br label %out
 out:
   %seen = phi i64 [%last, %enter], [%g, %work]

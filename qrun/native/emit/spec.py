@@ -78,7 +78,10 @@ _FIELDS = {"m": 1, "a": 1, "r": 0, "c": 2}
 """Steps of a form that begins with TAIL, and float32 constants of each: times m, plus a, the greater of that and 0, cut to
 lie within the two of c; each rounded to float32, the first one's operand the sum as float32."""
 ENTRY = 64
-"""Bytes of a call in the plan: kernel, argument struct, tiles, barrier mark, first call since the last barrier."""
+"""Bytes of a call in the plan: kernel, argument struct, tiles, barrier mark, first call since the last barrier, and what
+helpers leave out."""
+SKIP, PASS = 1, 2
+"""Bits of that: the call; the wait after it."""
 DOUBT, NEXT, DONE, STRUCT = 248, 256, 320, 384
 """In bytes from an argument struct's start: the word where a kernel says that it could not decide a result, the counter
 of taken tiles, that of finished ones, the struct's end. The counters have cache lines of 64 bytes to themselves: all

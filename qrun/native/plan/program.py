@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from qrun.memory import Budget
-from qrun.native.emit.spec import DOUBT, ENTRY, STATE, STRUCT
+from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT
 from qrun.native.errors import Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.compile import address_of
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import address, aligned, forget
 from qrun.native.machine.operation import Operand
+from qrun.native.plan.alone import Alone
 from qrun.native.plan.placement import Item, Key, PythonStep, Storage
 from qrun.native.plan.schedule import Schedule
 from qrun.native.plan.stamps import Segment, Stamp, StampedResult
@@ -48,6 +49,8 @@ class Instance:
         self.rows: dict[int, int] = {}
         self.patches: dict[Key, list[tuple[int, int, int]]] = {}
         self.generation, self.sent = 0, 0
+        self.alone = Alone([call.section.tiles for call in calls], schedule.barriers)
+        self.unshared = frozenset[int]()
         self.lock = threading.Lock()
         base = address(self.memory)
         for number, call in enumerate(calls):
@@ -120,7 +123,7 @@ class Instance:
         for segment in schedule.segments:
             begin = perf_counter_ns()
             if segment.item < 0:
-                if not segment.first or segment.tiles >= _WORTH:
+                if (not segment.first or segment.tiles >= _WORTH) and segment.first not in self.unshared:
                     self._call_helpers()
                 self._lead(segment)
             else:
@@ -138,7 +141,18 @@ class Instance:
                 budget.release(array)
                 if pointed is not array:
                     budget.release(pointed)
+        if schedule.engine.threads > 1 and not self.alone.known:
+            self._measure(stamps)
         return StampedResult({key: self._copy(key, values, budget) for key in schedule.wanted}, tuple(stamps))
+
+    def _measure(self, stamps: Sequence[Stamp]) -> None:
+        """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is inside now,
+        and where all of a segment are small none is called."""
+        self.alone.measure(stamps)
+        if self.alone.known:
+            self.plan[:, 5] = flags = self.alone.flags()
+            segments = (segment for segment in self.schedule.segments if segment.item < 0)
+            self.unshared = frozenset(s.first for s in segments if (flags[s.first : s.end] & SKIP).all())
 
     def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
         """A value as an array: a view of the arena, of another array, or that array."""
