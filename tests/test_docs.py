@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import qrun
+from qrun.ops import REGISTRY
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -64,6 +65,13 @@ def test_the_readme_shows_the_main_job() -> None:
 def test_links_to_files_exist() -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", README):
         assert (ROOT / target).exists() or (ROOT / target).name in ("LICENSE",), target
+
+
+def test_the_limits_name_the_operators_of_com_microsoft() -> None:
+    listed = re.search(r"Of com\.microsoft: the QLinear operators, (.*?)\.\n", README, re.S)
+    assert listed is not None
+    named = set(re.findall(r"\w+", listed[1].replace(" and ", " ")))
+    assert named == {name for domain, name in REGISTRY if domain and not name.startswith("QLinear")}
 
 
 def test_the_changelog_knows_this_version() -> None:

@@ -15,14 +15,14 @@ from qrun.io.files import replacing
 
 
 def write_report(argv: Sequence[str], error: BaseException) -> str:
-    """Write ``qrun-crash-XXXX.txt`` in the current folder, or the temporary one, and return its path; "" if neither."""
+    """Write ``qrun-crash-XXXX.txt`` in the temporary folder, or the current one, and return its path; "" if neither."""
     from qrun.cli._group import versions
 
     text = "\n".join(
         [versions(), "", f"qrun {shlex.join(argv)}", "", "".join(traceback.format_exception(error)).rstrip(), ""]
     )
     name = f"qrun-crash-{secrets.token_hex(4)}.txt"
-    for folder in (Path(), Path(tempfile.gettempdir())):
+    for folder in (Path(tempfile.gettempdir()), Path()):
         with suppress(CallError):
             with replacing(str(folder / name)) as file:
                 file.write(text.encode("utf-8", "backslashreplace"))

@@ -75,8 +75,7 @@ def _print_rule(screen: Screen, rule: Rule, verbose: bool) -> None:
     screen.line((f"{rule.id} {rule.name}", "bold"), "   ", (level, STYLES[rule.level]), f"   since qrun {rule.since}")
     before = rule.doc.partition("Why is this bad?")[0]
     _paragraphs(screen, f"{before.strip()}\n\n{rule.sections['Why is this bad?']}")
-    operators = dict.fromkeys(op.rpartition("::")[2] for op in rule.applies)
-    rows = [("applies to", ", ".join(operators)), ("spec", rule.spec), ("fix", rule.fix),
+    rows = [("applies to", ", ".join(rule.applies)), ("spec", rule.spec), ("fix", rule.fix),
             ("found by", "qrun run, and qrun check with vectors" if rule.runs else "qrun check, without running; qrun run"),
             ("silence", f"qrun check --ignore {rule.id}, or [tool.qrun.check] ignore")]  # fmt: skip
     for label, value in rows:

@@ -94,6 +94,8 @@ def test_a_bug_leaves_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("boom \x1b[31m")
 
+    (folder / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder / "tmp"))
     monkeypatch.setattr("qrun.running.execution.run_step", fail)
     ended = call("m.onnx", "--json")
     assert ended.code == 70
@@ -102,7 +104,7 @@ def test_a_bug_leaves_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "ZeroDivisionError in qrun/running/execution.py" in ended.err
     assert "Traceback" not in ended.err
     assert "\x1b" not in ended.err
-    report = next(folder.glob("qrun-crash-*.txt"))
+    report = next((folder / "tmp").glob("qrun-crash-*.txt"))
     assert report.name in ended.err
     assert "Traceback" in report.read_text()
     assert "qrun m.onnx --json" in report.read_text()
@@ -119,13 +121,12 @@ def test_a_kernel_bug_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "qrun failed on node 0 /features/features.0/" in ended.err
 
 
-def test_report_goes_to_the_temporary_folder_if_need_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qrun.cli import _crash
+def test_report_goes_to_the_current_folder_if_need_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qrun.cli._crash import write_report
 
-    (folder / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder / "tmp"))
-    monkeypatch.setattr(_crash, "Path", lambda *a: Path(*a) if a else folder / "missing")
-    assert _crash.write_report(["m.onnx"], ValueError("x")).startswith(str(folder / "tmp"))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder / "missing"))
+    assert (folder / write_report(["m.onnx"], ValueError("x"))).is_file()
 
 
 def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

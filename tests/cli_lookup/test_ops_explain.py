@@ -101,6 +101,7 @@ def test_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "QR301 scale-shape   error   since qrun 0.1"
     assert lines[1] == "  A scale has a shape that its operator does not allow."
     assert any(line.startswith("  applies to  ConvInteger, DequantizeLinear,") for line in lines)
+    assert "com.microsoft::QGemm," in text
     assert "  fix         export one scale per channel" in text
     assert "<ir_version" not in text
     assert run(capsys, "explain", "scale-shape")[0] == text

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import edges
+from helpers.float_conv import assert_placed, filled
 from helpers.native import Array, engine, every_isa, thin
-from helpers.placed import run_placed, same_everywhere
-from helpers.sums import SPECIAL, assert_bits, beside_ties, exact, operands
+from helpers.placed import same_everywhere
+from helpers.sums import SPECIAL, assert_bits, beside_ties, exact
 from helpers.support import node_model
 
 from qrun.native.errors import Declined
@@ -32,32 +34,17 @@ def wanted(x: Array, w: Array, bias: Array | None, geometry: dict[str, Any]) -> 
 
 def case(kind: str, rng: np.random.Generator, number: int) -> tuple[Array, Array, Array, dict[str, Any]]:
     x_shape, w_shape, geometry = edges.FLOAT_CONV[number]
-    x, w = (np.ravel(v) for v in operands(kind, rng, int(np.prod(x_shape)), 1, int(np.prod(w_shape))))
-    bias = rng.choice(np.array([0, -0.0, 1.5, -0.37], F), w_shape[0])
-    return x.reshape(x_shape), w.reshape(w_shape), bias, geometry
+    return *filled(kind, rng, x_shape, w_shape, w_shape[0]), geometry
 
 
 @thin(*range(len(edges.FLOAT_CONV)), name="number")
 @pytest.mark.parametrize("at_end", [True, False])
 def test_geometries(isa: str, number: int, at_end: bool) -> None:
-    rng = np.random.default_rng(number)
-    x, w, bias, geometry = case("normal", rng, number)
+    x, w, bias, geometry = case("normal", np.random.default_rng(number), number)
+    room = 4 * (x.shape[1] + 3), 4 * (w.shape[0] + 5)
     for given in (bias, None):
-        want = wanted(x, w, given, geometry)
-        for threads in (1, 2):
-            operation = made(isa, x, w, given, threads, **geometry)
-            gaps = 4 * (x.shape[1] + 3), 4 * (w.shape[0] + 5)
-            for strides in ((0, 0), (0, gaps[1]) if operation.operands[0].tight else gaps):
-                padded = np.pad(x, _border(operation, x.ndim))
-                got = run_placed(engine(isa, threads), operation, [padded], strides, at_end)
-                assert_bits(got, want, f"{threads} {strides}")
-            assert_bits(engine(isa, threads).run(operation, [x]), want, f"{threads}")
-
-
-def _border(operation: FloatConv, rank: int) -> list[tuple[int, int]]:
-    top, left, bottom, right = operation.operands[0].border
-    sides = [(top, bottom), (left, right)]
-    return [(0, 0), (0, 0), *sides[4 - rank :]]
+        plan = partial(made, isa, x, w, given, **geometry)
+        assert_placed(isa, plan, x, wanted(x, w, given, geometry), at_end, room)
 
 
 @every_isa

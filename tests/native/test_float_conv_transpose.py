@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.float_conv import assert_placed, filled
 from helpers.native import Array, engine, every_isa, thin
-from helpers.placed import run_placed, same_everywhere
-from helpers.sums import SPECIAL, assert_bits, operands
+from helpers.placed import same_everywhere
+from helpers.sums import SPECIAL, assert_bits
 from helpers.support import node_model
 
 from qrun.native.errors import Declined
@@ -51,26 +53,17 @@ def wanted(x: Array, w: Array, bias: Array | None, geometry: dict[str, Any]) -> 
 
 def case(kind: str, rng: np.random.Generator, number: int) -> tuple[Array, Array, Array, dict[str, Any]]:
     x_shape, w_shape, geometry = CASES[number]
-    x, w = (np.ravel(v) for v in operands(kind, rng, int(np.prod(x_shape)), 1, int(np.prod(w_shape))))
-    bias = rng.choice(np.array([0, -0.0, 1.5, -0.37], F), w_shape[1] * geometry.get("group", 1))
-    return x.reshape(x_shape), np.nan_to_num(w, nan=2, posinf=3, neginf=-3).reshape(w_shape), bias, geometry
+    x, w, bias = filled(kind, rng, x_shape, w_shape, w_shape[1] * geometry.get("group", 1))
+    return x, np.nan_to_num(w, nan=2, posinf=3, neginf=-3), bias, geometry
 
 
 @thin(*range(len(CASES)), name="number")
 @pytest.mark.parametrize("at_end", [True, False])
 def test_geometries(isa: str, number: int, at_end: bool) -> None:
-    rng = np.random.default_rng(number)
-    x, w, bias, geometry = case("normal", rng, number)
+    x, w, bias, geometry = case("normal", np.random.default_rng(number), number)
     for given in (bias, None):
-        want = wanted(x, w, given, geometry)
-        for threads in (1, 2):
-            operation = planned(isa, x, w, given, threads, **geometry)
-            top, left, bottom, right = operation.operands[0].border
-            sides = [(top, bottom), (left, right)][4 - x.ndim :]
-            padded = np.pad(x, [(0, 0), (0, 0), *sides])
-            got = run_placed(engine(isa, threads), operation, [padded], (0, 0), at_end)
-            assert_bits(got, want, f"{threads}")
-            assert_bits(engine(isa, threads).run(operation, [x]), want, f"{threads}")
+        plan = partial(planned, isa, x, w, given, **geometry)
+        assert_placed(isa, plan, x, wanted(x, w, given, geometry), at_end)
 
 
 @every_isa
