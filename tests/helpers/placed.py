@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 import qrun
 from helpers.native import OBJECTS, Array, Guarded
@@ -16,6 +17,7 @@ from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operation
 from qrun.native.plan.placement import PythonStep
 from qrun.native.plan.program import Program
+from qrun.running.plan import BACKENDS
 
 UNTOUCHED = 0xA5
 
@@ -91,6 +93,16 @@ def same_everywhere(
         for name, array in want.outputs.items():
             assert_equal(got[name], array, name)
     return watched
+
+
+def same_refusal(model: Any, feeds: Mapping[str, Array]) -> None:
+    """The native backend refuses the model with the reference's words."""
+    texts = []
+    for backend in BACKENDS:
+        with pytest.raises(qrun.OperatorError) as caught:
+            qrun.Session(model, backend=backend, cache=OBJECTS, fuse=False).run(feeds)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
 
 
 def programs(session: qrun.Session) -> list[Program]:

@@ -11,12 +11,12 @@ import onnx
 import pytest
 from helpers.aarch64 import Foreign, every_aarch64, needs_qemu
 from helpers.native import ISAS, OBJECTS, TYPES, Array, Guarded, codes, engine, every_isa, thin
+from helpers.placed import same_everywhere, same_refusal
 from helpers.pointwise import FILL, Rows, guarded, rows_of
 from helpers.support import MS, assert_equal, node_model
 from onnx import helper
 
 import qrun
-from qrun.checking.rules import check
 from qrun.native.errors import Declined
 from qrun.native.kernels.concat import Concat
 from qrun.native.machine.engine import Engine
@@ -162,13 +162,8 @@ MODELS = {
 @thin(*MODELS, name="name", other=4)
 def test_sessions_equal_the_reference(isa: str, name: str, arith: str) -> None:
     model, feeds = MODELS[name]
-    want = qrun.Session(model, arith=arith, backend="reference").execute(feeds)
-    session = qrun.Session(model, arith=arith, backend="native", isa=isa, cache=OBJECTS, fuse=False)
-    first = session.execute(feeds)
-    assert (first.events[0].backend, first.events[0].why) == ("native", "")
-    assert check(session.model, first) == check(session.model, want)
-    for result in (first, session.execute(feeds), session.execute(feeds)):
-        assert_equal(result.outputs["y0"], want.outputs["y0"], name)
+    event = same_everywhere(model, feeds, arith=arith, isa=isa, fuse=False).events[0]
+    assert (event.backend, event.why) == ("native", "")
 
 
 def test_what_the_lowering_leaves_to_the_reference() -> None:
@@ -192,16 +187,8 @@ def test_refusals_are_those_of_the_reference() -> None:
         [s, z, x.astype(F), s, z], [s, np.zeros(2, np.uint8), x, s, z], [s, z, x, s, z, x, np.ones(2, F), z],
     ]  # fmt: skip
     for inputs in cases:
-        texts = []
         fixed = [place for place in range(len(inputs)) if place != 2]
-        for options in ({}, {"backend": "native", "cache": OBJECTS, "fuse": False}):
-            model, feeds = node_model(
-                "QLinearConcat", inputs, {"axis": 0}, domain=MS, outputs=[np.uint8], constants=fixed
-            )
-            with pytest.raises(qrun.OperatorError) as caught:
-                qrun.Session(model, **options).run(feeds)
-            texts.append(str(caught.value))
-        assert texts[0] == texts[1]
+        same_refusal(*node_model("QLinearConcat", inputs, {"axis": 0}, domain=MS, outputs=[np.uint8], constants=fixed))
     model, feeds = node_model("QLinearConcat", [s, z, x, s, z], {"axis": 2}, domain=MS, outputs=[np.uint8],
                               constants=[0, 1, 3, 4])  # fmt: skip
     with pytest.raises(qrun.OperatorError, match="axis 2 is out of range"):

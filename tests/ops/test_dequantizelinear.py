@@ -9,6 +9,7 @@ import numpy as np
 import onnx.reference
 import pytest
 from helpers.support import MS, assert_equal, node_model, run_ort, run_qrun
+from oracle.granularity import granularity
 from oracle.quantize import dequantize_linear
 
 import qrun
@@ -37,23 +38,6 @@ def codes(rng: np.random.Generator, type: Any, shape: tuple[int, ...]) -> np.nda
             array = np.asarray(rng.choice([2**24 + 1, 2**31 - 1, -(2**31), 2**25 + 3, 7], shape))
         return np.asarray(array).astype(i8 if np.dtype(type).kind == "V" and info.min < 0 else np.int64).astype(type)
     return np.asarray(rng.integers(0, 256, shape)).astype(u8).view(type)
-
-
-def granularity(rng: np.random.Generator, version: int) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
-    """Shape of x, shape of the scale, attributes."""
-    shape = tuple(
-        int(n) for n in rng.choice([0, 1, 2, 3, 5, 7], rng.integers(0, 4), p=[0.04, 0.16, 0.2, 0.2, 0.2, 0.2])
-    )
-    kind = rng.integers(3) if shape else 0
-    if version < 13 or kind == 0:
-        return shape, [(), (1,)][rng.integers(2)], {}
-    axis = int(rng.integers(-len(shape), len(shape)))
-    if kind == 1 or version < 21:
-        return shape, (shape[axis],), {"axis": axis}
-    block = int(rng.integers(1, 5))
-    blocks = list(shape)
-    blocks[axis] = -(-shape[axis] // block)
-    return shape, tuple(blocks), {"axis": axis, "block_size": block}
 
 
 def scales(rng: np.random.Generator, type: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx.reference
 import pytest
 from helpers.support import MS, assert_equal, node_model, run_ort, run_qrun
+from oracle.granularity import granularity
 from oracle.quantize import quantize_linear
 
 import qrun
@@ -65,23 +66,6 @@ def scales(rng: np.random.Generator, type: Any, shape: tuple[int, ...], mode: st
         return (
             np.abs(np.asarray(values)).astype(f32).astype(type) if type is SCALE8 else values.astype(f32).astype(type)
         )
-
-
-def granularity(rng: np.random.Generator, version: int) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
-    """Shape of x, shape of the scale, attributes."""
-    shape = tuple(
-        int(n) for n in rng.choice([0, 1, 2, 3, 5, 7], rng.integers(0, 4), p=[0.04, 0.16, 0.2, 0.2, 0.2, 0.2])
-    )
-    kind = rng.integers(3) if shape else 0
-    if version < 13 or kind == 0:
-        return shape, [(), (1,)][rng.integers(2)], {}
-    axis = int(rng.integers(-len(shape), len(shape)))
-    if kind == 1 or version < 21:
-        return shape, (shape[axis],), {"axis": axis}
-    block = int(rng.integers(1, 5))
-    blocks = list(shape)
-    blocks[axis] = -(-shape[axis] // block)
-    return shape, tuple(blocks), {"axis": axis, "block_size": block}
 
 
 def zero_point(rng: np.random.Generator, type: Any, shape: tuple[int, ...]) -> np.ndarray:
