@@ -276,7 +276,7 @@ def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance)
 
 def _classified(
     c: ComparedOutput, model: Model, feeds: Mapping[str, Array], got: Array, want: Array, tolerance: Tolerance
-) -> ComparedOutput:  # fmt: skip
+) -> ComparedOutput:
     """With the verdict over the elements that differ, from the exact values that their node rounds."""
     node = model.producers.get(c.name)
     exact = _exact(model, node, feeds) if node is not None else None

@@ -169,8 +169,7 @@ class _Reader:
                             fixes=["write one of them to a file first"])  # fmt: skip
         stream, self.stdin = self.stdin, None
         if stream.isatty():
-            raise CallError("QR005", "- reads stdin, but stdin is a terminal",
-                            fixes=["qrun MODEL -i - < x.npy"])  # fmt: skip
+            raise CallError("QR005", "- reads stdin, but stdin is a terminal", fixes=["qrun MODEL -i - < x.npy"])
         return stream
 
     def assign_nameless(self) -> None:

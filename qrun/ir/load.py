@@ -89,8 +89,7 @@ def no_model(given: str, reason: str = "") -> CallError:
         fixes = [fix]
     else:
         fixes = _nearby(path)
-    return CallError("QR004", f"cannot read {given!r}: {reason}", where=[given],
-                     fixes=fixes)  # fmt: skip
+    return CallError("QR004", f"cannot read {given!r}: {reason}", where=[given], fixes=fixes)
 
 
 def _models_below(folder: Path) -> list[str]:

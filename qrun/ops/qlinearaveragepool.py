@@ -133,8 +133,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     zeros, scales, divisors = (c.x_zero, c.y_zero), (c.x_scale, c.y_scale), c.divisor.reshape(-1)
     if site.ctx.arith == "ort":
         return float_mean_kernel(site, x, taps, divisors, zeros, scales, order)
-    return mean_kernel(site, x, taps, divisors, zeros, scales,
-                       lambda sums, count: pooled(sums, *scales, count), order)  # fmt: skip
+    return mean_kernel(site, x, taps, divisors, zeros, scales, lambda sums, count: pooled(sums, *scales, count), order)
 
 
 def _padded_spans(size: tuple[int, ...], win: SlidingWindow) -> Spans:

@@ -87,7 +87,7 @@ CALLS = [
     ["ops", ANYWHERE],
     [START],
     ["run", FILE, "--random", "--backend", START],
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("words", CALLS, ids=" ".join)

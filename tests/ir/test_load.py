@@ -124,7 +124,7 @@ def test_subgraphs_are_nested_models() -> None:
         (lambda m: m.graph.sparse_initializer.add(), "QR203", "sparse"),
         (lambda m: m.graph.node[0].attribute.append(onnx.AttributeProto(name="z")), "QR102", "no type"),
     ],
-)  # fmt: skip
+)
 def test_contradictory_graphs_are_refused(break_it, code: str, words: str) -> None:
     model = identity_chain([0, 1, 2, 3])
     break_it(model)

@@ -41,7 +41,7 @@ NEEDS_LINKER = {
     "undefined function": "declare i64 @absent(i64)\ndefine i64 @kernel(i64 %a) {\n  %v = call i64 @absent(i64 %a)\n  ret i64 %v\n}",
     "variable": "@count = internal global i64 1\ndefine i64 @kernel() {\n  %v = load i64, ptr @count\n  store i64 3, ptr @count\n  ret i64 %v\n}",
     "address in data": "@table = internal constant [1 x ptr] [ptr @kernel]\ndefine ptr @kernel(i64 %i) {\n  %p = getelementptr ptr, ptr @table, i64 %i\n  %v = load ptr, ptr %p\n  ret ptr %v\n}",
-}  # fmt: skip
+}
 
 
 def isa() -> Isa:

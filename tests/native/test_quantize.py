@@ -74,9 +74,7 @@ def channels_last(operation: Any) -> Any:
     """An elementwise operation as its rows lie: gaps are between those of axis 1."""
 
     class Seen:
-        operands = tuple(
-            Operand((o.shape[0], *o.shape[2:], o.shape[1]), o.dtype) for o in operation.operands
-        )  # fmt: skip
+        operands = tuple(Operand((o.shape[0], *o.shape[2:], o.shape[1]), o.dtype) for o in operation.operands)
         source_order = result_order = "rows"
         sections = operation.sections
         result = operands[-1]

@@ -92,7 +92,7 @@ def test_rows_with_gaps_between_unreadable_pages(at_end: bool) -> None:
         (64, 32, (15, 15), (3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
         (100, 20, (8, 12), (1, 1), {"strides": (2, 2)}),
         (65, 64, (30,), (5,), {"dilations": (2,), "pads": (4, 3)}),
-    ):  # fmt: skip
+    ):
         x = codes(rng, (2, channels, *size), "u8")
         w = codes(rng, (m, channels, *kernel), "s8")
         target = Target(F(0.1), np.full(m, 1e-3, F), F(0.7), "u8", 9)

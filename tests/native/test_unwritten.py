@@ -24,11 +24,9 @@ ZERO_POINTS = (None, 0, 3)
 STACKS = [
     (a, b)
     for m, k, n in itertools.product((0, 3), (0, 5), (0, 4))
-    for a, b in itertools.product(
-        ((m, k), (1, m, k), (2, m, k), (3, m, k)), ((k, n), (1, k, n), (2, k, n), (3, k, n))
-    )
+    for a, b in itertools.product(((m, k), (1, m, k), (2, m, k), (3, m, k)), ((k, n), (1, k, n), (2, k, n), (3, k, n)))
     if len(a) < 3 or len(b) < 3 or a[0] == b[0] or 1 in (a[0], b[0])
-]  # fmt: skip
+]
 
 
 def _product(form: str, a: tuple[int, ...], b: tuple[int, ...], zero: int | None) -> onnx.ModelProto:

@@ -162,7 +162,7 @@ BAD = [
     ([X, f32(1)], {"output_dtype": 1000}, 23, "QR204", "output_dtype"),
     ([X, f32(1)], {"output_dtype": 1}, 21, "QR204", ""),
     ([X.astype(np.int64), f32(1)], {}, 21, "QR203", "x"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("inputs", "attributes", "opset", "code", "param"), BAD, ids=str)

@@ -186,7 +186,7 @@ BAD = [
     ({1: np.float16(1)}, "QR203", "a_scale", "", 10),
     ({1: np.float16(1)}, "QR203", "b_scale", "", 21),
     ({0: E4, 2: E4[0], 3: E4, 5: E4[0] * 0}, "QR202", "a_zero_point", "not used", 21),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("changes", "code", "param", "why", "opset"), BAD, ids=str)

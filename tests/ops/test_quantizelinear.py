@@ -256,7 +256,7 @@ BAD = [
     ([X, f32(1), np.int16(0)], {}, 19, "QR203", "y_zero_point"),
     ([X.astype(np.float64), f32(1)], {}, 21, "QR203", "x"),
     ([X, f32(1)], {"block_size": 2}, 19, "QR204", ""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("inputs", "attributes", "opset", "code", "param"), BAD, ids=str)
