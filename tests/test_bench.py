@@ -51,11 +51,12 @@ def write(folder: Path, name: str = "tiny", mean: bool = False) -> None:
     if mean:
         nodes += [helper.make_node("ReduceMean", ["y"], ["m"], axes=[0]), helper.make_node("Sub", ["y", "m"], ["d"])]
     graph = helper.make_graph(
-        nodes, "tiny",
+        nodes,
+        "tiny",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])],
         [helper.make_tensor_value_info("d" if mean else "y", TensorProto.FLOAT, [1, 1024])],
         [numpy_helper.from_array(np.asarray(value), key) for key, value in tensors.items()],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, folder / f"{name}-qop.onnx")
     np.save(folder / f"{name}-x.npy", rng.standard_normal((1, 4, 8, 8)).astype(np.float32))
@@ -77,8 +78,9 @@ def test_times_and_ratios_fit_together(tmp_path: Path) -> None:
     assert found["machine"]["isa"] == available()[0].name
     assert found["versions"]["qrun"] == qrun.__version__
     assert [(r["model"], r["format"], r["threads"], r["batch"]) for r in found["results"]] == [
-        ("tiny", "qop", 1, 1), ("tiny", "qop", 1, 2)
-    ]  # fmt: skip
+        ("tiny", "qop", 1, 1),
+        ("tiny", "qop", 1, 2),
+    ]
     for result in found["results"]:
         ours, theirs = result["engines"]["qrun"], result["engines"]["ort"]
         assert result["macs"] == MACS * result["batch"]

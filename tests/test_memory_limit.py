@@ -184,8 +184,9 @@ def doubling(op_type: str) -> onnx.ModelProto:
         return chain([helper.make_node("Pad", [a, f"p{i}"], [b]) for i, (a, b) in enumerate(pairs)], [1],
                      [(f"p{i}", np.array([0, 2**i])) for i in range(35)])  # fmt: skip
     if op_type == "Resize":
-        return chain([helper.make_node("Resize", [a, "", "s"], [b]) for a, b in pairs], [1, 1, 1],
-                     [("s", F([1, 1, 2]))])  # fmt: skip
+        return chain(
+            [helper.make_node("Resize", [a, "", "s"], [b]) for a, b in pairs], [1, 1, 1], [("s", F([1, 1, 2]))]
+        )
     if op_type == "ConvTranspose":
         return chain([helper.make_node("ConvTranspose", [a, "w"], [b], strides=[2]) for a, b in pairs], [1, 1, 1],
                      [("w", np.ones((1, 1, 2), F))])  # fmt: skip
@@ -255,8 +256,9 @@ def test_external_weights_are_in_memory_once(backend: str, tmp_path: Path) -> No
     nodes = [helper.make_node("QLinearMatMul", [a, "s", "z", f"w{i}", "s", "n", "s", "z"], [b])
              for i, (a, b) in enumerate(zip(names, names[1:], strict=False))]  # fmt: skip
     stored = [("s", F(0.01)), ("z", np.uint8(128)), ("n", np.int8(0))]
-    weights = [(f"w{i}", np.random.default_rng(i).integers(-128, 128, (side, side)).astype(np.int8))
-               for i in range(layers)]  # fmt: skip
+    weights = [
+        (f"w{i}", np.random.default_rng(i).integers(-128, 128, (side, side)).astype(np.int8)) for i in range(layers)
+    ]
     model = chain(nodes, [1, side], [*stored, *weights])
     for value in (model.graph.input[0], model.graph.output[0]):
         value.type.tensor_type.elem_type = TensorProto.UINT8
@@ -292,7 +294,8 @@ def test_all_input_files_together_count(kind: str, tmp_path: Path) -> None:
 def test_of_a_larger_array_only_what_is_fed_counts() -> None:
     images = np.zeros((1000, 1000), F)
     for backend in BACKENDS:
-        session = qrun.Session(chain([helper.make_node("Neg", ["x"], ["y"])], [1, 1000]), backend=backend, cache=OBJECTS,
-                               max_memory=20_000)  # fmt: skip
+        session = qrun.Session(
+            chain([helper.make_node("Neg", ["x"], ["y"])], [1, 1000]), backend=backend, cache=OBJECTS, max_memory=20_000
+        )
         for _ in range(3):
             assert session.run({"x": images[3:4]})["y"].shape == (1, 1000)

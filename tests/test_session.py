@@ -107,8 +107,9 @@ def test_a_refusal_names_node_and_facts(attributes: dict[str, object], words: st
 
 
 def test_types_are_checked_against_the_operator() -> None:
-    model, feeds = node_model("ConvInteger", [np.zeros((1, 1, 1), np.int16), np.ones((1, 1, 1), np.uint8)], opset=10,
-                              outputs=[np.int32])  # fmt: skip
+    model, feeds = node_model(
+        "ConvInteger", [np.zeros((1, 1, 1), np.int16), np.ones((1, 1, 1), np.uint8)], opset=10, outputs=[np.int32]
+    )
     with pytest.raises(qrun.OperatorError) as caught:
         qrun.Session(model).run(feeds)
     assert caught.value.code == "QR203"
@@ -244,8 +245,9 @@ def test_inputs_of_another_type_are_refused(element: str) -> None:
     x, y = (helper.make_tensor_value_info(name, number, [2]) for name in "xy")
     model = helper.make_model(
         helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y]),
-        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
-    )  # fmt: skip
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
     session = qrun.Session(model)
     dtype = helper.tensor_dtype_to_np_dtype(number)
     assert session.run({"x": np.ones(2, dtype)})["y"].dtype == dtype
@@ -260,8 +262,9 @@ def test_an_output_of_another_type_than_the_graph_declares_is_refused() -> None:
     y = helper.make_tensor_value_info("y", TensorProto.DOUBLE, [2])
     model = helper.make_model(
         helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y]),
-        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
-    )  # fmt: skip
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
     with pytest.raises(qrun.errors.RunError, match="QR203"):
         qrun.Session(model).run({"x": np.ones(2, np.float32)})
 

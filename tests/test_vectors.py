@@ -256,8 +256,9 @@ CASES: dict[str, tuple[onnx.NodeProto, tuple[int, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("op", CASES)
 def test_exact_values_round_to_the_output(op: str) -> None:
     node, shape, stored = CASES[op]
-    model = make_model([node], [value("x", EIGHT, shape)], [value("y", EIGHT, None)], {**PARAMETERS, **stored}, 21,
-                       ["com.microsoft"])  # fmt: skip
+    model = make_model(
+        [node], [value("x", EIGHT, shape)], [value("y", EIGHT, None)], {**PARAMETERS, **stored}, 21, ["com.microsoft"]
+    )
     loaded = load(model)
     x = ranks(shape)
     values = Session(loaded, backend="reference").run({"x": x}, [*node.input, "y"])

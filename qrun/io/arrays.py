@@ -216,8 +216,9 @@ def _exactly(stream: IO[bytes], nbytes: int, source: str, what: str) -> bytes | 
     while len(whole) < nbytes:
         block = stream.read(min(nbytes - len(whole), CHUNK))
         if not block:
-            raise bad_file(source, f"{len(whole)} bytes", f"{nbytes} bytes for {what}",
-                           fix="the file is cut off: write it again")  # fmt: skip
+            raise bad_file(
+                source, f"{len(whole)} bytes", f"{nbytes} bytes for {what}", fix="the file is cut off: write it again"
+            )
         whole += block
     return whole
 

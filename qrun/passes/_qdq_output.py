@@ -118,8 +118,9 @@ def put(draft: Draft, node: Node, form: IntegerOperator) -> None:
         codes = np.arange(256, dtype=np.uint8).view(side.dtype)
         table = draft.constant(np.minimum(high, np.maximum(low, codes)), f"{side.tensor}_table")
         last = out.clamps[-1]
-        limit = Node(last.index, last.label, OWN, "Table", 1, (made, table), (side.tensor,),
-                     {"input_dtype": NUMBERS[side.dtype]})  # fmt: skip
+        limit = Node(
+            last.index, last.label, OWN, "Table", 1, (made, table), (side.tensor,), {"input_dtype": NUMBERS[side.dtype]}
+        )
         draft.put(last.index, (limit, behind))
 
 

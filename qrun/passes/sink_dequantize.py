@@ -101,8 +101,9 @@ class _Sink:
         for name, codes in zip(node.outputs, outputs, strict=True):
             if name:
                 attributes = dict(side.node.attributes) | ({} if moved.axis is None else {"axis": moved.axis})
-                source = replace(side.node, outputs=(name,), attributes=attributes,
-                                 inputs=(codes, side.scale, side.zero))  # fmt: skip
+                source = replace(
+                    side.node, outputs=(name,), attributes=attributes, inputs=(codes, side.scale, side.zero)
+                )
                 made.append((source, [side.node.index]))
                 self.sides[name] = replace(side, tensor=codes, axis=moved.axis, node=source)
                 draft.state(codes, side.dtype, name)

@@ -193,8 +193,9 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) ->
 
         usable = available()
     except (ImportError, OSError) as error:
-        raise _unavailable("--backend native needs llvmlite, which cannot be imported", error,
-                           "pip install llvmlite") from None  # fmt: skip
+        raise _unavailable(
+            "--backend native needs llvmlite, which cannot be imported", error, "pip install llvmlite"
+        ) from None
     directory = default_directory() if cache is True else None if cache is False else cache
     try:
         return Engine.create(isa, directory, threads)
@@ -213,5 +214,6 @@ def cache_refused(engine: Engine) -> str:
 
 
 def _unavailable(message: str, reason: Exception, *fixes: str) -> UnsupportedError:
-    return UnsupportedError("QR014", message, facts=[("got", str(reason)[:200])],
-                            fixes=[*fixes, "--backend reference needs nothing more"])  # fmt: skip
+    return UnsupportedError(
+        "QR014", message, facts=[("got", str(reason)[:200])], fixes=[*fixes, "--backend reference needs nothing more"]
+    )

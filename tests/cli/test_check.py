@@ -441,8 +441,9 @@ def too_much_memory(folder: Path) -> list[str]:
 
 def no_kernel(folder: Path) -> list[str]:
     nodes = [helper.make_node("MaxPoolX", ["x"], ["y"], domain="com.acme", name="pool")]
-    model = make_model(nodes, [value("x", TensorProto.FLOAT, [2])], [value("y", TensorProto.FLOAT, [2])], {},
-                       domains=["com.acme"])  # fmt: skip
+    model = make_model(
+        nodes, [value("x", TensorProto.FLOAT, [2])], [value("y", TensorProto.FLOAT, [2])], {}, domains=["com.acme"]
+    )
     save(model, folder / "m.onnx")
     record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)], output=[np.zeros(2, np.float32)])
     return ["--ignore", "QR201"]
@@ -451,8 +452,9 @@ def no_kernel(folder: Path) -> list[str]:
 def sequence(folder: Path) -> list[str]:
     given = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
     at = helper.make_tensor("i", TensorProto.INT64, [], [0])
-    graph = helper.make_graph([helper.make_node("SequenceAt", ["s", "i"], ["y"])], "g", [given],
-                              [value("y", TensorProto.FLOAT, None)], [at])  # fmt: skip
+    graph = helper.make_graph(
+        [helper.make_node("SequenceAt", ["s", "i"], ["y"])], "g", [given], [value("y", TensorProto.FLOAT, None)], [at]
+    )
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
     record(folder / "test_data_set_0", input=[np.zeros(2, np.float32)])
     return ["--ignore", "QR201"]

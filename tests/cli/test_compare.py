@@ -221,8 +221,9 @@ def test_top(folder: Path) -> None:
     stored = {"half": f32(0.5), "scale": f32(1), "zero": u8(0), "odd": u8(1), "one": np.ones((1, 1), u8)}
     x, y = (helper.make_tensor_value_info(n, TensorProto.UINT8, [8, 1]) for n in (names[0], names[-1]))
     initializers = [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()]
-    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], initializers), ir_version=8,
-                              opset_imports=[helper.make_opsetid("", 13)])  # fmt: skip
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], initializers), ir_version=8, opset_imports=[helper.make_opsetid("", 13)]
+    )
     save(model, folder / "chain.onnx")
     call_it = ("compare", "chain.onnx", "-i", "x.npy", "--arith", "onnx-ref")
     differing = call(*call_it, "--json").json["summary"]["differing"]

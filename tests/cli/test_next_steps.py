@@ -168,8 +168,9 @@ def test_folders_for_models(folder: Path) -> None:
     for command in ("run", "inspect"):
         assert fixes(call(command, "single"), 2, "QR004") == ["did you mean single/model.onnx?"]
     assert fixes(call("./deep"), 2, "QR004") == [
-        "name one: deep/one/a.onnx, deep/two/b.onnx", "or all: qrun check deep"
-    ]  # fmt: skip
+        "name one: deep/one/a.onnx, deep/two/b.onnx",
+        "or all: qrun check deep",
+    ]
     assert fixes(call("./none"), 2, "QR004") == ["name a model: there is no .onnx file in it"]
 
 

@@ -52,8 +52,9 @@ def interrupted(folder: Path, entry: str, at: int, *words: str, again: int = 0) 
     (folder / "qrun-script").write_text(SCRIPT)
     command = [folder / "qrun-script"] if entry == "script" else ["-m", "qrun"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "INTERRUPT_AT": str(at)}
-    done = subprocess.run([sys.executable, *command, *words], env={**env, "AGAIN": str(again)}, cwd=folder,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *command, *words], env={**env, "AGAIN": str(again)}, cwd=folder, capture_output=True, text=True
+    )
     return done.returncode, done.stdout, done.stderr
 
 

@@ -33,11 +33,12 @@ Node = tuple[str, list[str], str, dict[str, Any]]
 def written(nodes: list[Node], stored: Mapping[str, Array], shape: list[int]) -> bytes:
     """A model with the input x of this shape, of which the last node makes the output."""
     graph = helper.make_graph(
-        [helper.make_node(op, read, [made], made, **more) for op, read, made, more in nodes], "g",
+        [helper.make_node(op, read, [made], made, **more) for op, read, made, more in nodes],
+        "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info(nodes[-1][2], TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()],
-    )  # fmt: skip
+    )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return made.SerializeToString()
 

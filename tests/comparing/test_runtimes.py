@@ -264,11 +264,12 @@ def test_types_that_python_cannot_read_from_onnxruntime(kind: type) -> None:
 @pytest.mark.parametrize("backend", ["onnx-ref", pytest.param("ort", marks=needs_ort)])
 def test_a_node_alone(backend: str) -> None:
     graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Add", ["a", "c"], ["y"], "add")], "g",
+        [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Add", ["a", "c"], ["y"], "add")],
+        "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
         [numpy_helper.from_array(np.array([1, 2], f32), "c")],
-    )  # fmt: skip
+    )
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
     model = qrun.load(data)
     values = {"a": np.array([5, 6], f32), "c": model.constants["c"]}
@@ -365,8 +366,9 @@ def test_inside_the_graph_that_onnxruntime_makes() -> None:
 
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
 def test_without_the_same_outputs_nothing_inside_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = network([helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Erf", ["s"], ["y"])],
-                   {"x": [3]}, {"y": [3]}, {}).SerializeToString()  # fmt: skip
+    data = network(
+        [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Erf", ["s"], ["y"])], {"x": [3]}, {"y": [3]}, {}
+    ).SerializeToString()
     model, feeds = qrun.load(data), {"x": np.ones(3, np.float32)}
     side = PeerSide(model, "ort", data=data, optimize=True)
     assert set(side.run(feeds)) == {"s", "y"}

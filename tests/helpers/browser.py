@@ -121,8 +121,9 @@ def browser(profile: Path) -> Iterator[Page]:
         os.dup2(kept_out, 4)
 
     with open(profile / "messages.txt", "wb") as messages:
-        running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, close_fds=False,
-                                   preexec_fn=at_3_and_4)  # fmt: skip
+        running = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, close_fds=False, preexec_fn=at_3_and_4
+        )
     os.close(theirs_in)
     os.close(theirs_out)
     try:

@@ -123,8 +123,9 @@ def defaults(n: int) -> onnx.ModelProto:
 
 def unused(n: int) -> onnx.ModelProto:
     """Initializers that nobody reads."""
-    return model([node("Relu", ["x"], ["y"])], [value("x")], [value("y")],
-                 ((f"w{i}", np.ones(2, np.float32)) for i in range(n)))  # fmt: skip
+    return model(
+        [node("Relu", ["x"], ["y"])], [value("x")], [value("y")], ((f"w{i}", np.ones(2, np.float32)) for i in range(n))
+    )
 
 
 def constants(n: int) -> onnx.ModelProto:
@@ -141,8 +142,9 @@ def folded(n: int) -> onnx.ModelProto:
     """A chain of nodes that depend on stored tensors only."""
     names = ["w", *(f"t{i}" for i in range(n))]
     nodes = [node("Neg", [a], [b]) for a, b in zip(names, names[1:], strict=False)]
-    return model([*nodes, node("Add", ["x", names[-1]], ["y"])], [value("x")], [value("y")],
-                 [("w", np.ones(2, np.float32))])  # fmt: skip
+    return model(
+        [*nodes, node("Add", ["x", names[-1]], ["y"])], [value("x")], [value("y")], [("w", np.ones(2, np.float32))]
+    )
 
 
 def wide(n: int) -> onnx.ModelProto:

@@ -202,8 +202,9 @@ def sharing_model(folder: Path, places: Sequence[tuple[int, int]]) -> Path:
     """Tensors of uint8, at (offset, length) in one file."""
     tensors = []
     for number, (offset, length) in enumerate(places):
-        tensor = TensorProto(name=f"w{number}", data_type=TensorProto.UINT8, dims=[length],
-                             data_location=TensorProto.EXTERNAL)  # fmt: skip
+        tensor = TensorProto(
+            name=f"w{number}", data_type=TensorProto.UINT8, dims=[length], data_location=TensorProto.EXTERNAL
+        )
         for key, item in {"location": "w.bin", "offset": offset, "length": length}.items():
             tensor.external_data.add(key=key, value=str(item))
         tensors.append(tensor)

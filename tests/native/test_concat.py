@@ -189,8 +189,9 @@ def test_refusals_are_those_of_the_reference() -> None:
     for inputs in cases:
         fixed = [place for place in range(len(inputs)) if place != 2]
         same_refusal(*node_model("QLinearConcat", inputs, {"axis": 0}, domain=MS, outputs=[np.uint8], constants=fixed))
-    model, feeds = node_model("QLinearConcat", [s, z, x, s, z], {"axis": 2}, domain=MS, outputs=[np.uint8],
-                              constants=[0, 1, 3, 4])  # fmt: skip
+    model, feeds = node_model(
+        "QLinearConcat", [s, z, x, s, z], {"axis": 2}, domain=MS, outputs=[np.uint8], constants=[0, 1, 3, 4]
+    )
     with pytest.raises(qrun.OperatorError, match="axis 2 is out of range"):
         qrun.Session(model, backend="native", cache=OBJECTS, fuse=False).run(feeds)
 

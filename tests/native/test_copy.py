@@ -272,8 +272,9 @@ def test_nodes_that_move_elements(
     shape, *rest = inputs
     x = np.random.default_rng(5).integers(0, 100, shape).astype(dtype)
     given = [np.asarray(v, dtype if isinstance(v, np.uint8) else np.int64) if v is not None else None for v in rest]
-    model, feeds = node_model(op_type, [x, *given], attributes, opset=opset, outputs=[dtype],
-                              constants=range(1, len(inputs)))  # fmt: skip
+    model, feeds = node_model(
+        op_type, [x, *given], attributes, opset=opset, outputs=[dtype], constants=range(1, len(inputs))
+    )
     (event,) = same_everywhere(model, feeds).events
     assert (event.backend, event.why, event.sections) == ("native", "", ())
 
@@ -334,8 +335,9 @@ def test_refusals_are_those_of_the_reference() -> None:
 
 
 def test_pads_claim_their_memory() -> None:
-    model, feeds = node_model("Pad", [np.zeros((2, 3), np.uint8), np.array([0, 0, 0, 9000])], outputs=[np.uint8],
-                              constants=[1])  # fmt: skip
+    model, feeds = node_model(
+        "Pad", [np.zeros((2, 3), np.uint8), np.array([0, 0, 0, 9000])], outputs=[np.uint8], constants=[1]
+    )
     session = qrun.Session(model, backend="native", cache=OBJECTS)
     session.run(feeds)
     session.max_memory = 10000

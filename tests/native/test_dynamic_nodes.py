@@ -266,8 +266,9 @@ def test_ties_that_float64_cannot_tell(alpha: int) -> None:
 def test_a_bias_that_float64_cannot_carry() -> None:
     left, right, bias = F(2**-12 * (1 + 2**-15)), F(2**-12 * (1 - 2**-15)), F(1 + 2**-23)
     one = np.ones((1, 1), U)
-    model, feeds = node_model("MatMulIntegerToFloat", [one, one, np.array(left), np.array(right), None, None,
-                                                       np.array([bias])], domain=MS)  # fmt: skip
+    model, feeds = node_model(
+        "MatMulIntegerToFloat", [one, one, np.array(left), np.array(right), None, None, np.array([bias])], domain=MS
+    )
     got = qrun.Session(model, backend="native", cache=OBJECTS).run(feeds)["y0"]
     exact = Fraction(float(left)) * Fraction(float(right)) + Fraction(float(bias))
     assert got == nearest32(exact) != F(float(left) * float(right) + float(bias))

@@ -112,8 +112,9 @@ def test_random_nodes(make: Any, integer: bool, arith: str) -> None:
     for number in range(30):
         op_type, inputs, attributes, domain = make(rng, integer)
         dtype = np.int32 if integer else inputs[-1].dtype if op_type != "QLinearConv" else inputs[7].dtype
-        model, feeds = node_model(op_type, inputs, attributes, domain=domain, outputs=[dtype],
-                                  constants=range(1, len(inputs)))  # fmt: skip
+        model, feeds = node_model(
+            op_type, inputs, attributes, domain=domain, outputs=[dtype], constants=range(1, len(inputs))
+        )
         case = f"seed {seed} case {number} {op_type} {[getattr(i, 'shape', None) for i in inputs]} {attributes}"
         error, want = outcome(model, feeds, arith=arith)
         refused, got = outcome(model, feeds, arith=arith, backend="native", cache=OBJECTS)

@@ -103,8 +103,9 @@ def test_each_arithmetic_is_that_of_the_session() -> None:
     a, b = np.arange(256, dtype=np.uint8)[:, None], np.array([[1, 3, 7, 127]], np.int8)
     differ = 0
     for y_scale in (6, 41, 82, 90, 92, 255, 1000):
-        model, feeds = one("QLinearMatMul", [a, S * 0 + F(1), Z, b, S * 0 + F(1.7), BZ, np.array(F(1.7 * y_scale)), Z],
-                           range(1, 8))  # fmt: skip
+        model, feeds = one(
+            "QLinearMatMul", [a, S * 0 + F(1), Z, b, S * 0 + F(1.7), BZ, np.array(F(1.7 * y_scale)), Z], range(1, 8)
+        )
         for arith in ("exact", "ort"):
             assert event_of(model, feeds, arith=arith).backend == "native"
         exact, ort = (qrun.Session(model, arith=arith).run(feeds)["y0"] for arith in ("exact", "ort"))

@@ -225,8 +225,9 @@ def model(
     a, b = (codes(rng, shape, kind) for shape in shapes)
     za, zb, zc = (np.array(zeros.get(n, z)).astype(TYPES[kind]) for n, z in (("a", 3), ("b", 250), ("c", 5)))
     sa, sb, sc = (np.array(F(scale)) for scale in scales)
-    return node_model(op_type, [a, sa, za, b, sb, zb, sc, zc], domain=MS, outputs=[a.dtype],
-                      constants=[1, 2, 4, 5, 6, 7, *constants])  # fmt: skip
+    return node_model(
+        op_type, [a, sa, za, b, sb, zb, sc, zc], domain=MS, outputs=[a.dtype], constants=[1, 2, 4, 5, 6, 7, *constants]
+    )
 
 
 SAME = ((2, 5, 9, 7),) * 2

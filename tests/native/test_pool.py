@@ -299,8 +299,9 @@ def test_nodes_that_average(place: int, kind: str, arith: str) -> None:
         last, include = (number + place) % 2, (number + place) // 2 % 2
         zeros = rng.integers(*(np.array(LIMITS[kind]) + (0, 1)), 2)
         x = codes(rng, (2, 7, 8, 19) if last else (2, 19, 7, 8), kind)
-        model, feeds = pool_node("QLinearAveragePool", x, scales, zeros, channels_last=last, count_include_pad=include,
-                                 **edges.POOLS[place])  # fmt: skip
+        model, feeds = pool_node(
+            "QLinearAveragePool", x, scales, zeros, channels_last=last, count_include_pad=include, **edges.POOLS[place]
+        )
         event = same_everywhere(model, feeds, arith=arith).events[0]
         assert (event.backend, event.why) == ("native", "")
         forms.update(s.form for s in event.sections)
@@ -330,8 +331,9 @@ WEIRD = [(0.0, 0.1), (0.1, 0.0), (-0.1, 0.1), (np.nan, 0.1), (np.inf, 0.1), (1e-
 def test_unusual_scales(scales: tuple[float, float], arith: str) -> None:
     x = codes(np.random.default_rng(10), (1, 20, 5, 5), "u8")
     for op_type, attributes in (
-        ("QLinearAveragePool", {"kernel_shape": [2, 2], "pads": [1, 0, 0, 1]}), ("QLinearGlobalAveragePool", {}),
-    ):  # fmt: skip
+        ("QLinearAveragePool", {"kernel_shape": [2, 2], "pads": [1, 0, 0, 1]}),
+        ("QLinearGlobalAveragePool", {}),
+    ):
         model, feeds = pool_node(op_type, x, scales, (7, 9), **attributes)
         event = same_everywhere(model, feeds, arith=arith).events[0]
         assert event.backend == "native" or event.why == "x_scale is not finite"
@@ -369,11 +371,12 @@ def test_what_is_declined_and_why() -> None:
 def test_refusals_are_those_of_the_reference() -> None:
     x = codes(np.random.default_rng(13), (1, 4, 5, 5), "u8")
     cases = [
-        pool_node("MaxPool", x, kernel_shape=[9, 9]), pool_node("MaxPool", x, kernel_shape=[2]),
+        pool_node("MaxPool", x, kernel_shape=[9, 9]),
+        pool_node("MaxPool", x, kernel_shape=[2]),
         pool_node("NhwcMaxPool", x, kernel_shape=[6, 6]),
         pool_node("QLinearAveragePool", x, kernel_shape=[2, 2], pads=[1, 1, 1, -1]),
         pool_node("QLinearGlobalAveragePool", x[0, 0]),
-    ]  # fmt: skip
+    ]
     for model, feeds in cases:
         same_refusal(model, feeds)
 

@@ -155,8 +155,9 @@ def test_images_become_pixels(isa: str, size: tuple[int, int], threads: int) -> 
     planes, width = size
     rng = np.random.default_rng(width)
     native = engine(isa, threads)
-    for number, (spatial, border) in enumerate((((5, width), (3, 2, 1, 4)), ((3, width), (0, 0, 0, 0)),
-                                                ((width,), (0, 2, 0, 1)), ((1, width), (0, 1, 2, 0)))):  # fmt: skip
+    for number, (spatial, border) in enumerate(
+        (((5, width), (3, 2, 1, 4)), ((3, width), (0, 0, 0, 0)), ((width,), (0, 2, 0, 1)), ((1, width), (0, 1, 2, 0)))
+    ):
         kind, shape = ("u8", "s8")[number % 2], (2, planes, *spatial)
         zero = int(rng.integers(LIMITS[kind][0], LIMITS[kind][1] + 1))
         scale = F((0.0187, -0.3)[number == 3])
@@ -259,12 +260,14 @@ def test_parameters_may_be_missing() -> None:
     x = np.linspace(-3, 300, 50, dtype=F)
     model, feeds = node_model("QuantizeLinear", [x, np.array(F(1.1))], outputs=[np.uint8], constants=[1])
     assert same_everywhere(model, feeds).events[0].backend == "native"
-    model, feeds = node_model("QuantizeLinear", [x, np.array([F(1.1)])], {"output_dtype": 3}, outputs=[np.int8],
-                              constants=[1])  # fmt: skip
+    model, feeds = node_model(
+        "QuantizeLinear", [x, np.array([F(1.1)])], {"output_dtype": 3}, outputs=[np.int8], constants=[1]
+    )
     assert same_everywhere(model, feeds).events[0].backend == "native"
     for dtype in (np.uint8, np.int32):
-        model, feeds = node_model("DequantizeLinear", [np.arange(50, dtype=dtype), np.array(F(1.1))], outputs=[F],
-                                  constants=[1])  # fmt: skip
+        model, feeds = node_model(
+            "DequantizeLinear", [np.arange(50, dtype=dtype), np.array(F(1.1))], outputs=[F], constants=[1]
+        )
         assert same_everywhere(model, feeds).events[0].backend == "native"
 
 
@@ -277,8 +280,9 @@ def test_checks_find_what_the_reference_finds(what: str, zero: int) -> None:
     elif what != "nothing":
         x[:100] = 900 if what == "top" else -900
     for scale in (1.0, 0.0, np.nan, -1.0):
-        model, feeds = node_model("QuantizeLinear", [x, np.array(F(scale)), np.uint8(zero)], outputs=[np.uint8],
-                                  constants=[1, 2])  # fmt: skip
+        model, feeds = node_model(
+            "QuantizeLinear", [x, np.array(F(scale)), np.uint8(zero)], outputs=[np.uint8], constants=[1, 2]
+        )
         got = same_everywhere(model, feeds).events[0].observations
         want = qrun.Session(model).execute(feeds).events[0].observations
         assert [(o.kind, o.param, o.count) for o in got] == [(o.kind, o.param, o.count) for o in want]

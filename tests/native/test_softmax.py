@@ -214,8 +214,9 @@ def test_sessions() -> None:
     rng = np.random.default_rng(8)
     for shape in ((1, 1000), (4, 50)):
         inputs = case(rng, shape, np.uint8, 0.08, 1 / 256)
-        made, feeds = node_model("QLinearSoftmax", inputs, {"axis": -1, "opset": 13}, domain=MS, outputs=[np.uint8],
-                                 constants=[1, 2, 3, 4])  # fmt: skip
+        made, feeds = node_model(
+            "QLinearSoftmax", inputs, {"axis": -1, "opset": 13}, domain=MS, outputs=[np.uint8], constants=[1, 2, 3, 4]
+        )
         want = qrun.Session(made, backend="reference").execute(feeds)
         session = qrun.Session(made, backend="native", cache=OBJECTS)
         for _ in range(3):

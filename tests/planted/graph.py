@@ -159,10 +159,11 @@ def a_choice(n: Network) -> None:
     """An If between two convolutions."""
     kind = helper.make_tensor_value_info
     branches = {
-        key: helper.make_graph([helper.make_node("Identity", [X], [name], name=name)], key, [],
-                               [kind(name, TensorProto.UINT8, None)])
+        key: helper.make_graph(
+            [helper.make_node("Identity", [X], [name], name=name)], key, [], [kind(name, TensorProto.UINT8, None)]
+        )
         for key, name in (("then_branch", "one"), ("else_branch", "other"))
-    }  # fmt: skip
+    }
     n.insert(CONV, "If", [n.store("choose", np.array(True))], ["chosen"], **branches)
     n.node(CONV).input[0] = "chosen"
 

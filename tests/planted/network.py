@@ -61,11 +61,12 @@ def resnet50(width: int = WIDTH, size: int = SIZE, classes: int = CLASSES) -> on
     stored["/fc.b"] = rng.normal(0, 0.05, classes)
     nodes.append(helper.make_node("Gemm", [x, "/fc.w", "/fc.b"], ["logits"], "/fc", transB=1))
     graph = helper.make_graph(
-        nodes, "resnet50",
+        nodes,
+        "resnet50",
         [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, size, size])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, classes])],
         [numpy_helper.from_array(value.astype(np.float32), name) for name, value in stored.items()],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return onnx.shape_inference.infer_shapes(model)
 

@@ -38,11 +38,12 @@ def float_network() -> onnx.ModelProto:
         node("Softmax", ["g"], ["y"]),
     ]
     graph = helper.make_graph(
-        nodes, "g",
+        nodes,
+        "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])],
         [numpy_helper.from_array(v.astype(np.float32), k) for k, v in stored.items()],
-    )  # fmt: skip
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 

@@ -73,9 +73,10 @@ def test_opset_newer_than_onnxruntime(opset: int) -> None:
         assert ort_refuses(model) == (opset > 26)
 
 
-@pytest.mark.parametrize(("domain", "version", "bad"), [("com.microsoft", 1, 0), ("com.microsoft", 2, 1),
-                                                       ("com.microsoft", 0, 1), ("com.acme", 7, 0),
-                                                       ("com.acme", 0, 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("domain", "version", "bad"),
+    [("com.microsoft", 1, 0), ("com.microsoft", 2, 1), ("com.microsoft", 0, 1), ("com.acme", 7, 0), ("com.acme", 0, 1)],
+)
 def test_versions_of_other_domains(domain: str, version: int, bad: int) -> None:
     model = relu(lambda m: m.opset_import.append(helper.make_opsetid(domain, version)))
     assert rules(model) == ["QR118"] * bad

@@ -306,11 +306,12 @@ def test_long_chains_do_not_recurse() -> None:
     nodes = [helper.make_node("Identity", [f"t{i}"], [f"t{i + 1}"]) for i in range(3000)]
     nodes.append(helper.make_node("DequantizeLinear", ["t3000", "s"], ["y"]))
     graph = helper.make_graph(
-        nodes, "g",
+        nodes,
+        "g",
         [helper.make_tensor_value_info("t0", TensorProto.INT8, [2])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.ones(4, F32), "s")],
-    )  # fmt: skip
+    )
     qrun.check(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
 
 

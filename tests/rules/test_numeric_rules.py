@@ -171,8 +171,9 @@ def test_dynamic_quantization_saturates_too() -> None:
 
 def dynamic(shape: tuple[Any, ...], stored: Any = None) -> onnx.ModelProto:
     x = np.zeros([d if isinstance(d, int) else 1 for d in shape], F32) if stored is None else stored
-    model, _ = node_model("DynamicQuantizeLinear", [x], opset=13, outputs=[U8, F32, U8],
-                          constants=[] if stored is None else [0])  # fmt: skip
+    model, _ = node_model(
+        "DynamicQuantizeLinear", [x], opset=13, outputs=[U8, F32, U8], constants=[] if stored is None else [0]
+    )
     for place, d in enumerate(shape if stored is None else ()):
         if not isinstance(d, int):
             model.graph.input[0].type.tensor_type.shape.dim[place].dim_param = d

@@ -103,10 +103,12 @@ def branches() -> onnx.ModelProto:
     def lstm(name: str) -> onnx.NodeProto:
         return helper.make_node("LSTM", ["x", "w", "r"], [f"{name}_y"], name=f"{name}_lstm", hidden_size=2)
 
-    deep = helper.make_node("If", ["c"], ["else_y"], name="deep", then_branch=branch("a", lstm("a")),
-                            else_branch=branch("b", lstm("b")))  # fmt: skip
-    outer = helper.make_node("If", ["c"], ["y"], name="choose", then_branch=branch("then", lstm("then")),
-                             else_branch=branch("else", deep))  # fmt: skip
+    deep = helper.make_node(
+        "If", ["c"], ["else_y"], name="deep", then_branch=branch("a", lstm("a")), else_branch=branch("b", lstm("b"))
+    )
+    outer = helper.make_node(
+        "If", ["c"], ["y"], name="choose", then_branch=branch("then", lstm("then")), else_branch=branch("else", deep)
+    )
     stored = {"w": np.zeros((1, 8, 3), np.float32), "r": np.zeros((1, 8, 2), np.float32)}
     inputs = [value("x", FLOAT, [1, 1, 3]), value("c", TensorProto.BOOL, [])]
     return make_model([outer], inputs, [value("y", FLOAT, None)], stored, opset=17)

@@ -21,11 +21,12 @@ ZERO = U8(128)
 def graph(nodes: Sequence[onnx.NodeProto], opset: int = 21, **stored: Any) -> onnx.ModelProto:
     """float [2,4] x to y, of an unstated shape."""
     body = helper.make_graph(
-        nodes, "g",
+        nodes,
+        "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items()],
-    )  # fmt: skip
+    )
     return helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 

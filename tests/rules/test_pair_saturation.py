@@ -152,8 +152,9 @@ def convolution(
     x = codes_of(rng, (2, channels, 7, 6))
     w = weights(rng, (4 * group, channels // group, kernel, kernel))
     inputs = [x, ONE, A_ZERO, w, ONE, I8(0), STEP, U8(128)]
-    model, feeds = node_model("QLinearConv", inputs, {"group": group, **attributes}, outputs=[U8],
-                              constants=range(1, 8), opset=13)  # fmt: skip
+    model, feeds = node_model(
+        "QLinearConv", inputs, {"group": group, **attributes}, outputs=[U8], constants=range(1, 8), opset=13
+    )
     return model, feeds, w
 
 

@@ -45,11 +45,12 @@ def qdq(op_type: str = "Conv", w: Any = SPREAD, *, axis: int | None = 0, scale: 
     ]
     shape = [1, w.shape[1], 8, 8] if op_type == "Conv" else [2, w.shape[0]]
     graph = helper.make_graph(
-        nodes, "g",
+        nodes,
+        "g",
         [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.asarray(v), k) for k, v in stored.items()],
-    )  # fmt: skip
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 

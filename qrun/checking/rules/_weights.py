@@ -122,8 +122,9 @@ def _behind_dequantize(scope: Scope, node: Node) -> Weight | None:
         return None
     slot = Slot(_OF_FLOAT[node.op_type], 1, node.inputs[1])
     zero = np.zeros(1, np.int8) if w.zero is None else w.zero
-    return Weight(scope, node, slot, w.tensor, codes.dtype, _widened(codes), axis, w.scale, zero.reshape(-1),
-                  x, stored, True)  # fmt: skip
+    return Weight(
+        scope, node, slot, w.tensor, codes.dtype, _widened(codes), axis, w.scale, zero.reshape(-1), x, stored, True
+    )
 
 
 def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
