@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
+import weakref
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, is_dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import changeable, frozen
 
 
 @frozen
@@ -99,6 +100,67 @@ def test_copied_and_pickled() -> None:
     for made in (copy.copy(point), copy.deepcopy(point), pickle.loads(pickle.dumps(point))):
         assert made == point == Point(4, 2.0, ["a"])
     assert copy.deepcopy(point).names is not point.names
+
+
+def test_a_class_without_slots_keeps_what_it_computes() -> None:
+    @frozen(slots=False)
+    class Word:
+        text: str
+        times: int = 2
+        seen: list[str] = field(default_factory=list)
+
+        @cached_property
+        def long(self) -> str:
+            self.seen.append(self.text)
+            return self.text * self.times
+
+    word = Word("ab", seen=[])
+    assert (word.long, word.long, word.seen) == ("abab", "abab", ["ab"])
+    assert vars(word).keys() == {"text", "times", "seen", "long"}
+    assert word == Word("ab", seen=["ab"])
+    assert Word("ab").seen is not Word("ab").seen
+    with pytest.raises(FrozenInstanceError):
+        word.times = 3  # type: ignore[misc]
+
+
+def test_a_class_without_equality_is_its_objects_and_may_be_held_weakly() -> None:
+    @frozen(eq=False, weak=True)
+    class Held:
+        value: Any
+
+    held = Held(np.zeros(2))
+    assert held != Held(held.value)
+    assert {held: 1}[held] == 1
+    assert weakref.ref(held)() is held
+    assert not hasattr(held, "__dict__")
+
+
+def test_a_changeable_class_is_equal_by_value_and_has_no_hash() -> None:
+    mine, theirs = (
+        kind(type("Written", (), dict(vars(Written)))) for kind in (changeable, partial(dataclass, slots=True))
+    )
+    for kind in (mine, theirs):
+        made = kind(1, names=["a"])
+        assert not hasattr(made, "__dict__")
+        made.x = 5
+        del made.y
+        made.y = 3.0
+        assert repr(made) == "Written(x=5, y=3.0, names=['a'])"
+        assert made == kind(5, 3.0, ["a"]) == replace(kind(1, 3.0, ["a"]), x=5) != kind(1, 3.0, ["a"])
+        with pytest.raises(AttributeError):
+            made.new = 1
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(made)
+
+
+def test_a_changeable_class_without_equality_is_its_objects() -> None:
+    @changeable(eq=False)
+    class Held:
+        value: int
+
+    held = Held(1)
+    assert held != Held(1)
+    assert {held: 2}[held] == 2
 
 
 def test_own_methods_stay() -> None:

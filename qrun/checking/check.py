@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -67,7 +67,7 @@ class Checked:
         return shown_path(self.path)
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Report:
     """All models, and the settings that a reader of the report needs."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from shlex import quote
 from time import perf_counter_ns
@@ -19,7 +19,7 @@ from qrun.checking.refusals import as_finding
 from qrun.checking.rules import Finding, at
 from qrun.comparing.differences import Tolerance, difference, distances, integral, plain
 from qrun.comparing.ties import NEAR, before_rounding, ties
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import changeable, frozen
 from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError, absent
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
@@ -64,7 +64,7 @@ class ComparedOutput:
     why: str = ""
 
 
-@dataclass(slots=True)
+@changeable
 class Vector:
     """One folder, replayed. status: ``passed``, ``failed`` (findings say why), or ``skipped``: qrun cannot run it.
 

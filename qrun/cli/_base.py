@@ -7,11 +7,12 @@ A command module defines ``command`` with `define` and the option decorators of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from qrun.declare.frozen import changeable
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ Function = Callable[..., Any]
 WIDTH = 80
 
 
-@dataclass
+@changeable
 class Call:
     """One call of the program, shared between a command and `main`, which prints what went wrong."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from qrun.cli._options import OTHERS, read_model
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OWN = (None, "native", "reference")
 
 
-@dataclass(frozen=True)
+@frozen
 class Ready:
     """A model, its feeds and the backend that will run it. load_ns: reading the file; plan_ns: preparing the backend.
 

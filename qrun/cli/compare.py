@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from qrun.cli._options import (
     tolerance_options,
 )
 from qrun.cli.profile import Top
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError, absent
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
 _RUNS = "--against, --arith, --isolate and --record run one model"
 
 
-@dataclass(frozen=True)
+@frozen
 class Shown:
     """What was compared, ready to be printed, as text or as Markdown (True), and the body of the JSON report.
 

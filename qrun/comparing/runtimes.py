@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from qrun.comparing.causes import Suspect, reason, same
@@ -14,6 +14,7 @@ from qrun.comparing.groups import NodeGroup
 from qrun.comparing.noise import noises
 from qrun.comparing.sides import ABSENT, Side, Unit, Values
 from qrun.comparing.tensors import PLAIN, TensorPair, pair
+from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, QrunError
 from qrun.ir import Array, Model
 
@@ -64,7 +65,7 @@ def compare_runtimes(
     return Comparison(a.model, a.label, b.label, names, tuple(found), outputs, tolerance, isolate, refused, origin)
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class _Work:
     """What the units of one comparison share."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -81,7 +81,7 @@ class Side(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class QrunSide:
     """qrun itself.
 

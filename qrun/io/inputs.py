@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from qrun.declare import Later
+from qrun.declare.frozen import changeable
 from qrun.errors import CallError
 from qrun.io.feeds import check_feeds, unknown_input
 from qrun.io.sizes import fixed_sizes
@@ -32,7 +33,7 @@ else:
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 
 
-@dataclass
+@changeable
 class Feeds:
     """Arrays for a model's inputs, with where each came from.
 
@@ -46,7 +47,7 @@ class Feeds:
     symbols: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass
+@changeable
 class _Reader:
     """Assigns specs to inputs: named ones first, then files without a name in graph order."""
 

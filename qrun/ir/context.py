@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from qrun.declare.frozen import frozen
 from qrun.errors import ModelError
 from qrun.ir.external import External
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-@dataclass(frozen=True)
+@frozen
 class GraphContext:
     """What a graph sees from outside: opsets, external files, and the names of the graphs around it.
 

@@ -5,8 +5,7 @@ Wire format: protobuf.dev/programming-guides/encoding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from qrun.declare.frozen import changeable
 from qrun.errors import ModelError
 from qrun.memory import file_size
 
@@ -72,7 +71,7 @@ def _error(label: str, what: str, facts: list[tuple[str, str]], fix: str) -> Mod
     return ModelError("QR101", f"{label} {what}", where=[label], facts=facts, fixes=[fix])
 
 
-@dataclass
+@changeable
 class _Cut:
     readable: str
     needed: int

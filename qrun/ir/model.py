@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, wraps
 from pathlib import Path
 from shlex import quote
@@ -79,7 +79,7 @@ class Node:
                 yield from (item for item in value if isinstance(item, Model))
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Model:
     """A graph ready to plan: nodes in an order in which every input is defined before it is used.
 

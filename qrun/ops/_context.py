@@ -6,12 +6,12 @@ Also the error with which it refuses one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import changeable, frozen
 from qrun.errors import OperatorError
 from qrun.ir.types import shape_text
 from qrun.memory import Budget
@@ -38,7 +38,7 @@ class Observation:
     detail: str = ""
 
 
-@dataclass(slots=True)
+@changeable
 class Context:
     """Handed to kernels that declare ``ctx``.
 

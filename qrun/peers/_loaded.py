@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
 from qrun.child import Crash, Failed, RemoteObject, alone, running
+from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError, RunError, UnsupportedError
 from qrun.ir import Array, Model
 from qrun.memory import human
@@ -22,7 +22,7 @@ STACK = 16 * 2**20
 """Bytes for each thread."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Loaded:
     """A model loaded by a runtime in the child process.
 

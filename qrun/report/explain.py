@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from qrun.checking.rules import RULES, Rule
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
 from qrun.report.explaincauses import causes, print_cause
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qrun.report.ops import Supported
 
 
-@dataclass(frozen=True)
+@frozen
 class Page:
     """What there is to say of one topic: for a screen, and as JSON."""
 

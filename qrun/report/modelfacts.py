@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from qrun.checking.rules._scope import Scope, constant_value, nodes, scopes
+from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.ir import Array, Model, Node
 from qrun.ir.schema import DOMAINS
@@ -25,7 +25,7 @@ FORMS = {"tensor": "per tensor", "channel": "per channel", "row": "per row", "co
          "gemm": "per column", "axis": "per channel"}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class OperatorFacts:
     """One operator of a model: how often, which versions, input types, bytes of stored inputs, and support.
 
@@ -40,7 +40,7 @@ class OperatorFacts:
     support: str
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class ModelFacts:
     """Facts of one model; each is computed when asked for."""
 

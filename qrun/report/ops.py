@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from qrun.checking.rules import RULES
+from qrun.declare.frozen import frozen
 from qrun.ir.schema import OPSETS, schema, standard_operators
 from qrun.ir.types import type_name
 from qrun.ops import REGISTRY, OpDef, facts, find, near_operators
@@ -19,7 +19,7 @@ FAMILIES = (("u", "uint"), ("i", "int"), ("bf", "bfloat"), ("f", "float"), ("c",
 NUMERIC = frozenset(map(np.dtype, "BHIQbhiqefd"))
 
 
-@dataclass(frozen=True)
+@frozen
 class Supported:
     """An operator of the registry.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +18,7 @@ from qrun.running.profiling import Profile, Summary, summary
 from qrun.running.session import NodeEvent
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class ProfileReport:
     """Everything that a report of a profile shows.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
@@ -37,7 +37,7 @@ ROWS = 4
 JSON_VALUES = 64
 
 
-@dataclass(frozen=True)
+@frozen
 class RunReport:
     """Everything that a report of a run shows.
 

@@ -6,9 +6,9 @@ import io
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from qrun.declare.frozen import changeable
 from qrun.report.grid import Grid, plain_lines, rich_table
 from qrun.report.text import CI, ELLIPSIS, encodable, no_command, safe, shorten, width_of
 
@@ -184,7 +184,7 @@ def _color(terminal: bool, choice: str) -> bool:
     return terminal
 
 
-@dataclass
+@changeable
 class Out:
     """The two streams of a command: the result, and messages beside it."""
 

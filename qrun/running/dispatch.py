@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.errors import CallError, UnsupportedError
 from qrun.ir import Array, Model, Node
@@ -36,7 +36,7 @@ each of its values."""
 Fixed = tuple[How, ...]
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@frozen(weak=True)
 class KernelBinding:
     """A native kernel ready to run, or the reason why the reference kernel runs (`why`, then `kernel` is None).
 

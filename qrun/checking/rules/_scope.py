@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
 from operator import itemgetter
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qrun.checking.rules._ort import known_schema
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ir.types import DTYPES
 from qrun.ops import Slot, facts, quantizers
@@ -21,7 +21,7 @@ _HOPS = 8
 _QUANTIZE = ("QuantizeLinear", "DequantizeLinear")
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Scope:
     """One graph of a model, seen from inside: names are looked up here, then in the graphs around it.
 

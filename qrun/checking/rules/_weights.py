@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from qrun.checking.rules._scope import Scope, number, parametrized
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ops import Quantizer, Slot, bias, quantizers
 
@@ -28,7 +29,7 @@ _SHORT = ("int4", "uint4", "int2", "uint2")
 _DYNAMIC = "DynamicQuantizeMatMul"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class QuantizedOperand:
     """A quantized tensor as one node reads it; what is not stored is None."""
 
@@ -40,7 +41,7 @@ class QuantizedOperand:
     node: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Weight:
     """Stored weights of a product.
 

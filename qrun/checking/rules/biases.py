@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from qrun.checking.rules._rule import Finding, rule
 from qrun.checking.rules._scope import Scope, nodes, parametrized
 from qrun.checking.rules._weights import QuantizedOperand, dequantized
 from qrun.checking.rules._words import digits, tolerance
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.ops import Bias, Slot, bias, quantizers
@@ -303,7 +303,7 @@ def _differs(one: Array, other: Array, bias: Array) -> int | None:
     return int(places[0]) if places.size else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class StoredBias:
     """A stored bias. scale: its real unit, in float64, flat; None if that is not stored. node: that which adds it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -87,7 +86,7 @@ _KEEPS = (("", "MaxPool"), ("", "Relu"), ("", "Clip"), ("", "Pad"), ("", "Resize
 """Operators, beside those that only move elements, whose codes have the scale and zero point of their input."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class End:
     """A node with the parameters that it gives to a tensor. scale, zero: None if they are not stored, or not to be judged."""
 
@@ -111,7 +110,7 @@ class End:
         return f" ({', '.join(f'{slot.name} {slot.tensor}' for slot in slots if slot)})" if any(slots) else ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Handed:
     """The codes that `made` writes and `read` reads. direct: as they are; otherwise other operators moved them."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -32,7 +32,7 @@ class AlternativeForm:
     run: Callable[[], Array | None]
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Suspect:
     """A tensor that differs though both sides read the same values.
 

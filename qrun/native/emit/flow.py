@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from qrun.declare.frozen import changeable
 from qrun.native.emit.spec import DOUBT
 from qrun.native.emit.values import Operand, Value
 from qrun.native.emit.writer import Writer
 
 
-@dataclass(slots=True)
+@changeable
 class Turn:
     """One turn of a loop: the index, carried values at its start, and what `next` says they are at its end."""
 

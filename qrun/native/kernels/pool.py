@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import PIECE, KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.machine.call import KernelCall
@@ -25,7 +25,7 @@ _ENTRIES = 1 << 26
 _UNROLLS = (4, 3, 2, 1)
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Taps:
     """What each output pixel reads, axis by axis: image sizes, and for each axis int64 [out, kernel] coordinates, -1
     outside."""

@@ -8,7 +8,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import changeable, frozen
 from qrun.native.emit.isa import ISAS, Isa, host_architecture
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
@@ -67,7 +67,7 @@ def address_of(kernel: Any) -> int:
     return int(ctypes.cast(kernel, ctypes.c_void_p).value or 0)
 
 
-@dataclass(slots=True)
+@changeable
 class Kernels:
     """The compiled kernels of one process, by specification. Safe to use from several threads.
 

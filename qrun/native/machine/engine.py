@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.declare.frozen import changeable
 from qrun.native.emit.isa import Isa, choose
 from qrun.native.emit.spec import DOUBT
 from qrun.native.machine.cache import ObjectCache
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 
-@dataclass(slots=True)
+@changeable
 class Engine:
     """Settings of the native engine. Plans made from it may run in several threads at once.
 

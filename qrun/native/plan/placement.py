@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
-from qrun.declare.frozen import frozen
+from qrun.declare.frozen import changeable, frozen
 from qrun.native.machine.operation import Operand, Operation, Order, size
 from qrun.native.plan.arena import Need, arrange
 
@@ -46,7 +46,7 @@ class PythonStep:
 Item = Task | Chain | PythonStep
 
 
-@dataclass(eq=False, slots=True)
+@changeable(eq=False)
 class Storage:
     """A value in memory, or one form of it.
 
