@@ -79,11 +79,12 @@ class Processes:
 
     def _once(self, process: Process) -> tuple[float, float]:
         """Wall and CPU seconds of one whole process."""
+        # in a folder of its own, where no configuration file is found
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
             words = [sys.executable, *map(str, process.words)]
             given = environment(folder if process.empty else self.warm)
             start = perf_counter()
-            started = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=given)
+            started = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=given, cwd=folder)
             _, status, used = os.wait4(started.pid, 0)
             taken = perf_counter() - start
             started.returncode = os.waitstatus_to_exitcode(status)
@@ -103,9 +104,9 @@ def environment(cache: str, given: Mapping[str, str] = os.environ) -> dict[str, 
 
 def runs(title: str, model: Path, x: Path, peer: bool) -> list[Process]:
     """One run of a model, with the whole screen, by a filled and an empty cache; if `peer`, onnxruntime's script too."""
-    words = ["-c", COMMAND, model, "--inputs", x]
+    words = ["-c", COMMAND, model.resolve(), "--inputs", x.resolve()]
     found = [Process(title, QRUN, words), Process(title, EMPTY, words, empty=True)]
-    return [*found, Process(title, PEER, ["-c", SCRIPT, model, x])] if peer else found
+    return [*found, Process(title, PEER, ["-c", SCRIPT, model.resolve(), x.resolve()])] if peer else found
 
 
 def look_ups() -> list[Process]:

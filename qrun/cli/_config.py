@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +162,8 @@ def _bad_value(key: str, what: str, facts: list[tuple[str, str]], path: Path) ->
 
 
 def _unknown(key: str, what: str, known: list[str], path: Path) -> CallError:
+    from difflib import get_close_matches
+
     name = key.rpartition(".")[2]
     near = get_close_matches(name, known, 1, 0.6)
     why = "files to read or write are named on the command line only." if name in FORBIDDEN else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -77,6 +76,8 @@ class CommandGroup(click.Group):
             if os.path.exists(word):
                 message += f" To run the file of that name: qrun ./{word}"
             else:
+                from difflib import get_close_matches
+
                 near = get_close_matches(word, COMMANDS, 1)
                 message += f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(COMMANDS)}."
             raise click.UsageError(message, ctx=ctx)

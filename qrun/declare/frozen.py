@@ -77,7 +77,7 @@ def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
     made = type(self)
     slots = "__slots__" in vars(made)
     known: dict[str, Any] = {}
-    parameters, steps, values = [], [] if slots else [" values = self.__dict__"], []
+    parameters, steps, values = [], [] if slots else [" __dict__ = self.__dict__"], []
     names, defaults = made._declared
     for name in names:
         default, factory = defaults.get(name, MISSING), False
@@ -88,7 +88,7 @@ def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         known[f"_set_{name}"] = getattr(made, name).__set__ if slots else None
         parameters.append(name if default is MISSING else f"{name}=_{name}")
         value = f"_{name}() if {name} is _{name} else {name}" if factory else name
-        steps.append(f" _set_{name}(self, {value})" if slots else f" values[{name!r}] = {value}")
+        steps.append(f" _set_{name}(self, {value})" if slots else f" __dict__[{name!r}] = {value}")
         values.append(f"self.{name},")
     if hasattr(made, "__post_init__"):
         steps.append(" self.__post_init__()")

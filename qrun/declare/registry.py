@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
-from pkgutil import iter_modules
 from threading import RLock
 from typing import TypeVar
 
@@ -47,19 +46,25 @@ class Registry(Mapping[K, T]):
         if name in self._asked or "" in self._asked:
             return
         with self._lock:
+            quoted = f'"{name}"'.encode()
             for module, source in sources(self._package).items():
-                if not name or not source or f'"{name}"' in source:
+                if not name or not source or quoted in source:
                     import_module(module)
             self._asked.add(name)
 
 
 @cache
-def sources(package: str) -> Mapping[str, str]:
-    """The source of each public module of a package; "" if only its bytecode is there."""
-    found = {}
+def sources(package: str) -> Mapping[str, bytes]:
+    """The source of each public module of a package, in order; "" if only its bytecode is there."""
+    found: dict[str, bytes] = {}
     for place in import_module(package).__path__:
-        for module in iter_modules([place]):
-            if not module.name.startswith("_"):
-                path = Path(place, f"{module.name}.py")
-                found[f"{package}.{module.name}"] = path.read_text("utf-8") if path.is_file() else ""
+        for file in sorted(os.listdir(place)):
+            name, _, suffix = file.partition(".")
+            if suffix in ("py", "pyc") and not name.startswith("_"):
+                found.setdefault(f"{package}.{name}", _content(os.path.join(place, file)) if suffix == "py" else b"")
     return found
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()

@@ -10,11 +10,10 @@ import io
 import math
 import os
 import warnings
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,11 +23,16 @@ from qrun.ir.types import NUMBERS, integer_range, is_extension, shape_text, type
 from qrun.memory import Budget, human
 from qrun.shapes import MOST_AXES
 
+if TYPE_CHECKING:
+    from zipfile import ZipInfo
+
 NPY = b"\x93NUMPY"
 ZIP = b"PK"
 MAX_HEADER = 10_000
 CHUNK = 1 << 24
-DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError, OSError, ValueError)
+DAMAGE = (NotImplementedError, EOFError, RuntimeError, OSError, ValueError)
+"""What reading a damaged .npz file raises, besides the errors of these modules."""
+DAMAGE_MODULES = ("zipfile", "zlib", "_lzma", "_bz2")
 FLOAT8_E5M2 = ("<f1", "|f1")
 """What np.save writes for ml_dtypes.float8_e5m2, and np.load does not read."""
 
@@ -75,10 +79,12 @@ class Npz:
     """An open .npz file. members: by key; an array is read when it is asked for. A damaged file is a CallError."""
 
     def __init__(self, source: str, stream: IO[bytes]) -> None:
+        from zipfile import ZipFile
+
         self.source = source
-        self.members: dict[str, zipfile.ZipInfo] = {}
+        self.members: dict[str, ZipInfo] = {}
         with _undamaged(source):
-            self._archive = zipfile.ZipFile(stream)
+            self._archive = ZipFile(stream)
         for info in self._archive.infolist():
             key = info.filename.removesuffix(".npy")
             if key in self.members:
@@ -105,7 +111,7 @@ def _undamaged(source: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(error, DAMAGE) and type(error).__module__ not in ("zlib", "lzma", "_bz2"):
+        if not isinstance(error, DAMAGE) and type(error).__module__.partition(".")[0] not in DAMAGE_MODULES:
             raise
         got = str(error) or type(error).__name__
         raise bad_file(source, got, "an .npz file", fix="write it again with np.savez") from None

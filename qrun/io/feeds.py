@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,6 +65,8 @@ def check_feeds(
 
 
 def unknown_input(model: Model, name: str, source: str) -> CallError:
+    from difflib import get_close_matches
+
     names = [v.name for v in model.inputs]
     near = get_close_matches(name, names, 1, 0.6)
     fixes = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from difflib import get_close_matches
 
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
@@ -126,6 +125,8 @@ def _whole(value: TensorType) -> str:
 
 def _meant(spec: str, known: list[str], values: list[str]) -> str:
     """The spec with the nearest name, and with ``:`` before the sizes of an input and ``=`` before that of a dimension."""
+    from difflib import get_close_matches
+
     for sign in ":=":
         name, found, sizes = spec.rpartition(sign)
         numbers = _numbers(sizes)

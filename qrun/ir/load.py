@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from shlex import quote
 from typing import IO, TYPE_CHECKING, Any
@@ -104,6 +102,8 @@ def _models_below(folder: Path) -> list[str]:
 
 def _nearby(path: Path) -> list[str]:
     """What beside the first part of a path that does not exist may be meant."""
+    from difflib import get_close_matches
+
     lost = next(p for p in (*reversed(path.parents), path) if not os.path.exists(p))
     folder = "the current folder" if lost.parent == Path() else str(lost.parent)
     models = [] if lost != path else sorted(p.name for p in lost.parent.glob("*.onnx"))
@@ -246,6 +246,8 @@ def _called(node: onnx.NodeProto) -> tuple[str, str, str]:
 
 def _refuse_explosion(proto: onnx.ModelProto, label: str) -> None:
     """ModelError if functions are recursive, or if inlining them would make more than MAX_INLINED nodes."""
+    from graphlib import CycleError, TopologicalSorter
+
     bodies = {(f.domain, f.name, f.overload): [_called(n) for n in _all_nodes(f.node)] for f in proto.functions}
     try:
         order = list(TopologicalSorter({key: bodies.keys() & set(body) for key, body in bodies.items()}).static_order())

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property, wraps
 from pathlib import Path
-from shlex import quote
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -127,6 +126,8 @@ class Model:
 
     def filled(self, text: str) -> str:
         """What to type, with the model's file, quoted for a shell, for the word MODEL; as it is if the model is no file."""
+        from shlex import quote
+
         return _MODEL.sub(lambda _: quote(str(self.path)), text) if self.path else text
 
     @property

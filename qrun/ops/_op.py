@@ -6,7 +6,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -242,6 +241,8 @@ class OpDef:
         for name, value in node.attributes.items():
             spec = self.attributes.get(name)
             if spec is None or name not in names:
+                from difflib import get_close_matches
+
                 near = get_close_matches(name, names, 1)
                 raise _bad_attribute(
                     f"{node.op_type} has no attribute {name!r}",
@@ -337,6 +338,8 @@ def find(domain: str, op_type: str, version: int) -> OpDef | None:
 
 def near_operators(op_type: str, cutoff: float = 0.7) -> list[str]:
     """Up to three registered operators with names like this one, whatever its case and domain."""
+    from difflib import get_close_matches
+
     names = {known.lower(): known for _, known in REGISTRY}
     return [names[name] for name in get_close_matches(op_type.lower(), names, 3, cutoff)]
 

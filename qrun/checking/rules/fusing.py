@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 from math import prod
 
 from qrun.checking.rules._forms import misfit
@@ -310,6 +309,8 @@ def _ties(scope: Scope, node: Node) -> Iterator[Finding]:
     x_scale = float(x.scale.reshape(-1)[0])
     if not (0 < x_scale < float("inf") and 0 < y_scale < float("inf")):
         return
+    from fractions import Fraction
+
     step = Fraction(x_scale) / (count * Fraction(y_scale))
     if step.denominator % 2 == 0 and step.denominator <= 4 * count:
         yield Finding(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import platform
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import cache
-from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -212,11 +212,16 @@ def _target(isa: Isa, flat: bool = False) -> Any:
 @cache
 def _version() -> str:
     """Names everything besides the specification that the machine code depends on; llvmlite need not be imported."""
-    native = resources.files("qrun.native")
-    written = [file for file in native.joinpath("emit").iterdir() if file.name.endswith(".py")]
-    made = [native.joinpath("machine", name) for name in ("compile.py", "image.py")]
-    sources = digest(*(file.read_bytes() for file in [*sorted(written, key=lambda file: file.name), *made]))
+    machine = os.path.dirname(__file__)
+    emit = os.path.join(os.path.dirname(machine), "emit")
+    written = [os.path.join(emit, name) for name in sorted(os.listdir(emit)) if name.endswith(".py")]
+    sources = digest(*map(_content, [*written, __file__, os.path.join(machine, "image.py")]))
     return f"{sources} {_llvmlite()} {sys.platform} {platform.machine()}"
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def _llvmlite() -> str:

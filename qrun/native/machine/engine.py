@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +15,11 @@ from qrun.native.emit.spec import DOUBT
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels, Runner
+from qrun.native.machine.helpers import HelperCall, Helpers
 from qrun.native.machine.memory import address, aligned, keep_freed_memory
 from qrun.native.machine.operation import Operation, size
 
 Array = np.ndarray[Any, Any]
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
 
 
 @changeable
@@ -34,7 +32,7 @@ class Engine:
     isa: Isa
     kernels: Kernels
     threads: int = 1
-    pool: ThreadPoolExecutor | None = field(default=None, repr=False)
+    pool: Helpers | None = field(default=None, repr=False)
 
     @property
     def runner(self) -> Runner:
@@ -49,12 +47,7 @@ class Engine:
         if threads < 1:
             raise ValueError(f"threads must be 1 or more, got {threads}")
         keep_freed_memory()
-        engine = cls(choose(isa), Kernels(ObjectCache(cache)), threads)
-        if threads > 1:
-            from concurrent.futures import ThreadPoolExecutor
-
-            engine.pool = ThreadPoolExecutor(threads - 1, "qrun")
-        return engine
+        return cls(choose(isa), Kernels(ObjectCache(cache)), threads, Helpers(threads - 1) if threads > 1 else None)
 
     def run(self, operation: Operation, arrays: Sequence[Array]) -> Array:
         """An operation alone on arrays of any strides. Raises ValueError if they are not as planned, and Undecided.
@@ -120,8 +113,8 @@ def _help(section: KernelCall, start: int, keep: object) -> None:
     section.run(start)
 
 
-def wait_for(helpers: Sequence[Future[None]]) -> None:
+def wait_for(helpers: Sequence[HelperCall]) -> None:
     """Until those that have begun have ended; the others would find nothing to do, and need not begin."""
     for helper in helpers:
         if not helper.cancel():
-            helper.result()
+            helper.wait()

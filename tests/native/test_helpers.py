@@ -1,0 +1,107 @@
+"""Threads that help: started when needed, ended when nobody holds them, waited for at the end of the process."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from qrun.native.machine.helpers import Helpers
+
+SOON = 20.0
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + SOON
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "qrun"}
+
+
+def test_calls_are_made_by_as_many_threads_as_there_may_be() -> None:
+    helpers, barrier, made = Helpers(3), threading.Barrier(3), []
+
+    def call(number: int) -> None:
+        barrier.wait(SOON)
+        made.append((number, threading.get_ident()))
+
+    for task in [helpers.submit(call, number) for number in range(9)]:
+        task.wait()
+    assert sorted(number for number, _ in made) == list(range(9))
+    assert len({thread for _, thread in made}) == 3
+
+
+def test_an_idle_thread_is_taken_again() -> None:
+    helpers, made = Helpers(8), []
+    for _ in range(5):
+        helpers.submit(lambda: made.append(threading.get_ident())).wait()
+        until(lambda: bool(helpers._idle))
+    assert (len(made), len(set(made))) == (5, 1)
+
+
+def test_errors_come_to_who_waits_and_end_no_thread() -> None:
+    helpers = Helpers(1)
+    with pytest.raises(ZeroDivisionError):
+        helpers.submit(lambda: 1 / 0).wait()
+    helpers.submit(lambda: None).wait()
+
+
+def test_a_cancelled_call_is_never_made() -> None:
+    helpers, gate, made = Helpers(1), threading.Event(), []
+    first, second, third = (
+        helpers.submit(call) for call in (lambda: gate.wait(SOON), lambda: made.append(2), lambda: None)
+    )
+    assert second.cancel()
+    gate.set()
+    third.wait()
+    first.wait()
+    assert made == []
+    assert not first.cancel()
+    assert not second.cancel()
+
+
+def test_threads_end_with_their_owner_and_hold_nothing_meanwhile() -> None:
+    class Held:
+        pass
+
+    before = threads()
+    helpers, held = Helpers(2), Held()
+    gone = weakref.ref(held)
+    for task in [helpers.submit(lambda *_: time.sleep(0.01), held) for _ in range(2)]:
+        task.wait()
+    del held, task
+    until(lambda: gone() is None)
+    assert threads() - before
+    del helpers
+    gc.collect()
+    until(lambda: not threads() - before)
+
+
+def test_the_process_waits_for_calls_that_have_begun() -> None:
+    script = """
+import sys, threading, time
+from qrun.native.machine.helpers import Helpers
+
+helpers, begun = Helpers(2), threading.Event()
+
+def call():
+    begun.set()
+    time.sleep(0.3)
+    sys.stdout.write("ended\\n")
+
+helpers.submit(lambda: None).wait()
+helpers.submit(call)
+begun.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
