@@ -115,6 +115,15 @@ def stored_schema(op_type: str, opset: int) -> Schema | None:
     )
 
 
+def schema_versions(domain: str, op_type: str) -> tuple[int, ...]:
+    """The since_versions that the opsets of OPSETS select, oldest first; none for an operator that is not in ai.onnx."""
+    if domain:
+        return ()
+    since = [int(fields[0]) for fields in _stored()[1].get(op_type, ())]
+    selected = [stored_schema(op_type, opset) for opset in (OPSETS[0], *since) if opset in OPSETS]
+    return tuple(sorted({found.version for found in selected if found is not None}))
+
+
 @cache
 def _stored() -> tuple[Mapping[str, str], Mapping[str, Sequence[Sequence[str]]]]:
     """What schemas.txt has: sets of types by number, and the fields of each version of each operator, in order."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from qrun.checking.rules import RULES
 from qrun.declare.frozen import frozen
-from qrun.ir.schema import OPSETS, schema, standard_operators
+from qrun.ir.schema import schema_versions, standard_operators
 from qrun.ir.types import type_name
 from qrun.ops import REGISTRY, OpDef, facts, find, near_operators
 from qrun.report.grid import Column, Grid
@@ -46,7 +47,17 @@ class Supported:
     @property
     def rules(self) -> tuple[str, ...]:
         """The rules that are about this operator."""
-        return tuple(rule.id for rule in RULES.values() if self.op in rule.applies)
+        return tuple(_rules().get(self.op, ()))
+
+
+@cache
+def _rules() -> dict[str, list[str]]:
+    """The rules about each operator, by the name that users write."""
+    found: dict[str, list[str]] = {}
+    for rule in RULES.values():
+        for op in dict.fromkeys(rule.applies):
+            found.setdefault(op, []).append(rule.id)
+    return found
 
 
 def supported() -> tuple[Supported, ...]:
@@ -69,10 +80,8 @@ def _supported(domain: str, op_type: str) -> Supported:
 
 
 def _versions(domain: str, op_type: str) -> tuple[int, ...]:
-    found = {known.version for opset in OPSETS if (known := schema(domain, op_type, opset)) is not None}
-    return tuple(sorted(v for v in found if find(domain, op_type, v))) or tuple(
-        d.since for d in REGISTRY[domain, op_type]
-    )
+    found = tuple(v for v in schema_versions(domain, op_type) if find(domain, op_type, v))
+    return found or tuple(d.since for d in REGISTRY[domain, op_type])
 
 
 def _inputs(definition: OpDef, version: int) -> tuple[tuple[tuple[str, ...], frozenset[np.dtype[Any]] | None], ...]:

@@ -9,7 +9,7 @@ import onnx.defs
 import pytest
 
 from qrun.ir import schema as kept
-from qrun.ir.schema import OPSETS, defined_schema, schema, stored_schema
+from qrun.ir.schema import OPSETS, defined_schema, schema, schema_versions, stored_schema
 
 WRITTEN_FOR = Path(kept.__file__).with_name("schemas.txt").read_text("ascii").split("\n")[0]
 
@@ -28,6 +28,16 @@ def test_older_versions_are_those_of_onnx() -> None:
     for name in {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}:
         for opset in range(OPSETS[0]):
             assert schema("", name, opset) == defined_schema("", name, opset), (name, opset)
+
+
+def test_the_versions_of_an_operator_are_those_that_its_opsets_select() -> None:
+    selected = {}
+    for name in {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}:
+        found = {known.version for opset in OPSETS if (known := schema("", name, opset)) is not None}
+        selected[name] = tuple(sorted(found))
+        assert schema_versions("", name) == selected[name], name
+    assert (selected["Add"], selected["Upsample"]) == ((7, 13, 14), (7, 9))
+    assert schema_versions("com.microsoft", "Add") == ()
 
 
 def test_unknown_operators_have_none() -> None:
