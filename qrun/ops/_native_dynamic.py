@@ -82,7 +82,7 @@ class DynamicProduct:
         if self.weighted:
             from qrun.native.kernels.sums import reach
 
-            high = reach(self.right.T, self._weights_zero())
+            high = self.site.memo.once("reach", lambda: reach(self.right.T, self._weights_zero()))
             low = -high
         else:
             (a0, a1), (b0, b1) = self._span(self.a, self.places[2]), self._span(self.b, self.places[3])
@@ -151,9 +151,10 @@ class DynamicProduct:
         site.afford(self.rows * 36 + self.right.size * 16 + self.n * 8192)
         known, kinds = (zero, conv.KINDS) if isinstance(zero, int) else (0, sums.KINDS)
         gemm = conv.Gemm(site.engine, self.a.shape, self.right, x_zero_point=np.array(known, self.a.dtype),
-                         w_zero_point=w_zero, bias=self.addend, kinds=kinds)  # fmt: skip
+                         w_zero_point=w_zero, bias=self.addend, kinds=kinds, memo=site.memo)  # fmt: skip
         if isinstance(zero, Given):
-            prepare, made = sums.dynamic_sums(gemm, self.right.T, w_zero, zero.operand, self.shape)
+            right = self.right.T
+            prepare, made = sums.dynamic_sums(gemm, right, w_zero, zero.operand, self.shape, site.memo)
             return [Stage(prepare, (zero.value,), "prepared"), Stage(made, (left, "prepared"), output)], made
         if gemm.result.shape == self.shape:
             return [Stage(gemm, (left,), output)], gemm
@@ -213,7 +214,7 @@ def dynamic_sums_kernel(
     """
     from qrun.native.kernels.sums import dynamic_sums, reach
 
-    prepare, sums = dynamic_sums(planned, weights, w_zero, Given.input(site, place).operand, y_shape)
-    wraps = reach(weights, w_zero) >= _WRAPS
+    prepare, sums = dynamic_sums(planned, weights, w_zero, Given.input(site, place).operand, y_shape, site.memo)
+    wraps = site.memo.once("reach", lambda: reach(weights, w_zero)) >= _WRAPS
     stages = Stage(prepare, (place,), "prepared"), Stage(sums, (0, "prepared"))
     return staged_kernel(site, stages, (sums,), lambda y: not wraps)

@@ -77,5 +77,5 @@ def _lower(site: LoweringContext) -> NativeKernel:
     site.require_constant(3)
     if site.fixed[2]:
         return conv_kernel(site, x, w, (xz, wz), None, win, None)
-    conv = planned_conv(site, x, w, (None, wz), None, win, None, kinds=KINDS, stores=False)
+    conv = planned_conv(site, x, w, (None, wz), None, win, None, kinds=KINDS, stores=False, memo=site.memo)
     return dynamic_sums_kernel(site, conv, w, wz, 2)

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qrun
 from qrun.declare.memo import Memo
 from qrun.native.kernels.conv import Conv, Gemm
+from qrun.native.proof import fold
 from qrun.native.proof.epilogue import Target
 
 F, U8, S8 = np.float32, np.uint8, np.int8
@@ -131,3 +132,29 @@ def test_what_is_kept_is_of_the_same_sums(isa: str) -> None:
             x = rng.integers(0, 128, (1, channels, size, size)).astype(dtype)
             shared, own = (Conv(engine(isa), x.shape, w, memo=k, **options) for k in (memo, None))
             assert_equal(shared.run(x), own.run(x), f"{channels} {group} {size}")
+
+
+@pytest.mark.parametrize("op_type", ["MatMulInteger", "ConvInteger"])
+def test_weights_beside_a_zero_point_of_the_run_are_looked_at_once(
+    op_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of them is added up again for another shape."""
+    rng, sums, known = np.random.default_rng(7), list[int](), 0
+    wide = op_type == "ConvInteger"
+    weights = rng.integers(-128, 128, (24, 40, 3, 3) if wide else (40, 24)).astype(S8)
+    node = helper.make_node(op_type, ["x", "w", "z"], ["y"])
+    made = model([node], {"w": weights}, ("n", 40, "h", "v") if wide else ("n", 40))
+    made.graph.input.append(helper.make_tensor_value_info("z", TensorProto.UINT8, []))
+    native = qrun.Session(made, backend="native", cache=OBJECTS)
+    reference = qrun.Session(made, backend="reference")
+    own = fold._sums
+    monkeypatch.setattr(fold, "_sums", lambda w: sums.append(w.size) or own(w))
+    for rows in (3, 9, 5, 3, 40):
+        fed = {
+            "x": rng.integers(0, 256, (rows, 40, 5, rows) if wide else (rows, 40)).astype(U8),
+            "z": np.array(rows, U8),
+        }
+        for _ in range(2):
+            assert_equal(native.run(fed)["y"], reference.run(fed)["y"], f"{rows}")
+        known = known or len(sums)
+    assert 0 < known == len(sums)

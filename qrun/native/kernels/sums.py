@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.native.emit.spec import SOURCES, TAIL, KernelSpec, constant_bytes
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv, Gemm
@@ -177,13 +178,19 @@ class DynamicSums(Operation):
 
 
 def dynamic_sums(
-    product: Conv | Gemm, weights: Array, w_zero: Array | None, zero: Operand, y_shape: Sequence[int] | None = None
+    product: Conv | Gemm,
+    weights: Array,
+    w_zero: Array | None,
+    zero: Operand,
+    y_shape: Sequence[int] | None = None,
+    memo: Memo | None = None,
 ) -> tuple[Prepare, DynamicSums]:
     """The two steps of a product planned for a zero point of 0: weights [N, ...], their zero point of one element or [N].
 
-    Raises Declined if it has no kernels: an empty product.
+    memo: what was made of the same weights for other shapes. Raises Declined if it has no kernels: an empty product.
     """
-    plan = SumsPlan(product, totals(weights, w_zero), zero)
+    memo = memo or Memo()
+    plan = SumsPlan(product, memo.once("totals", lambda: totals(weights, w_zero)), zero)
     if not plan.parts:
         raise Declined("an empty product")
     return Prepare(plan), DynamicSums(plan, y_shape)
