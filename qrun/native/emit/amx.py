@@ -47,30 +47,30 @@ mask         lanes of the very last vector that exist
 """
 
 TILE, STEP = 16, 64
-"""Rows of a tile, and int32 sums in a row of one; bytes of a row."""
+"""A tile has TILE rows of TILE int32 sums each; a row has STEP bytes."""
 _ROWS_AT_ONCE = 4
 _LONG = 24
-"""k-steps of a product beyond which a tile is saved in between (see `_products`)."""
+"""A product of more k-steps than this saves its last tile between two of them (see `_products`)."""
 _NOWHERE = 64
 _SUMS = _NOWHERE + 4 * STEP
 """Places in the thread's memory: the configuration, where unwanted rows go, the sums of a block; then the copy."""
 _HELD = {"y32": 3, "x32": 2, "ort": 1, "f64": 1}
-"""Vectors of constants that an epilogue keeps in registers for each vector of channels."""
+"""How many vectors of constants an epilogue, by its form, keeps in registers for each vector of channels."""
 
 
 def groups(spec: KernelSpec) -> list[range]:
-    """The vectors of a panel that are multiplied at a time: four tiles of sums, or what is left."""
+    """The vectors of channels that are multiplied at the same time: as many as four tiles of sums hold, or the rest."""
     width = 4 * TILE // spec.rows
     return [range(j, min(j + width, spec.vectors)) for j in range(0, spec.vectors, width)]
 
 
 def scratch_bytes(spec: KernelSpec, copied: int = 0) -> int:
-    """Memory that a thread brings to the kernel, on a 64-byte boundary. copied: bytes of the copy that tiles may read."""
+    """Bytes of memory that each thread gives the kernel, aligned to 64 bytes. copied: bytes of the copy that tiles read."""
     return _SUMS + spec.rows * spec.vectors * STEP + copied
 
 
 class _Holding(Requantizer):
-    """An epilogue that loads its constants once per panel, not once per row, if they are few."""
+    """An epilogue that loads its constants once per panel instead of once per row, if registers can hold them."""
 
     def hold(self, held: Value) -> None:
         element, load = "double" if self.form == "f64" else "float", super()._constant
@@ -146,7 +146,7 @@ class AmxEmitter(KernelEmitter):
         w.run("llvm.x86.ldtilecfg", self.scratch)
 
     def _place(self, tile: Value, before: Value) -> None:
-        """The image, chunk and panels of this work. The copy that is there may still be the right one."""
+        """Find the tile's image, chunk and panels. Copy the chunk unless the thread did so for the tile before."""
         w, a = self.w, self.a
         share = tile % a.shares
         place = w.let("i64", f"udiv i64 {tile}, {a.shares}", "%place")
@@ -160,7 +160,7 @@ class AmxEmitter(KernelEmitter):
                 self._copy(a.gather + chunk * (a.gathered * 4))
 
     def _copy(self, table: Value) -> None:
-        """The rows of a chunk, 64 bytes at a time; of the last ones only what exists is read."""
+        """Copy the rows of a chunk, 64 bytes at a time. Only bytes that exist are read."""
         w, a, kind = self.w, self.a, "<64 x i8>"
         whole = (a.depth + -1).lshr(6)
         past = (0 - a.depth) & 63
@@ -176,7 +176,7 @@ class AmxEmitter(KernelEmitter):
             (target + end).store(value)
 
     def _panel(self, panel: Value) -> None:
-        """All blocks of the chunk. A turn begins one and ends the one before it."""
+        """Multiply all blocks of the chunk. A turn of the loop begins one block and stores the results of the one before."""
         w, a, spec = self.w, self.a, self.spec
         channels = spec.vectors * TILE
         weights = a.weights + panel * self.panel_weights
@@ -206,7 +206,7 @@ class AmxEmitter(KernelEmitter):
                     self._products(group, places, block - self.first)
 
     def _rows(self, places: Value) -> list[Value]:
-        """Where the first row of each tile of activations lies."""
+        """The addresses of the first rows of the block's tiles of activations."""
         base = self.copy if self.copies else self.x
         offsets = [(places + 4 * i).load("i32", 4) for i in range(self.high)]
         return [base + offset.sext("i64") for offset in offsets]
@@ -215,7 +215,7 @@ class AmxEmitter(KernelEmitter):
         self.w.run(f"llvm.x86.tile{what}64", ("i8", f"{tile}"), pointer, ("i64", f"{stride}"))
 
     def _save(self, group: int, cell: int) -> None:
-        """A tile of sums to memory, where a row has all channels of the panel."""
+        """Store a tile of sums in the thread's memory, in which a row has all channels of the panel."""
         j, i = divmod(cell, self.high)
         vector = self.groups[group].start + j
         self._tile("stored", cell, self.sums[i] + STEP * vector, self.width)
@@ -243,7 +243,7 @@ class AmxEmitter(KernelEmitter):
             self._save(before or 0, cell)
 
     def _products(self, group: int, places: Value, turn: Value) -> None:
-        """All k-steps of a group but its first."""
+        """Multiply all k-steps of a group but the first."""
         w, a, size, lines = self.w, self.a, TILE * STEP * len(self.groups[group]), self.spec.prefetch
         if lines:
             fetch = self.fetch + (turn * len(self.groups) + group) * self.total * (STEP * lines)
@@ -262,7 +262,7 @@ class AmxEmitter(KernelEmitter):
                 self._step(group, [row + along for row in rows], self.weights[group] + place * size)
 
     def _results(self, targets: Value) -> None:
-        """Results of the block whose sums are complete."""
+        """Requantize and store the block whose sums are complete."""
         w, spec = self.w, self.spec
         count = 1 if spec.form == "table" else _ROWS_AT_ONCE
         with w.loop(0, self.a.rows * self.high, count) as row:

@@ -48,7 +48,7 @@ class BoundsEmitter(KernelEmitter):
                 (start + first + place).store(value, 8)
 
     def _step(self, index: Value, inverses: list[Value], state: list[Value], negative: bool) -> list[Value]:
-        """The bounds with those of one more step, of which `negative` tells the sign."""
+        """The bounds after one more step. negative: whether the step's `halves` are negative."""
         half, weight = (
             (start + index * 8).load("double", 8).splat(self.lanes) for start in (self.a.halves, self.a.weights)
         )
@@ -62,6 +62,6 @@ class BoundsEmitter(KernelEmitter):
         return lows + highs
 
     def _ceil(self, value: Value) -> Value:
-        """The least integer not below a value of less than 2**51; larger values become some integer near them."""
+        """The least integer that is not below the value, if that is less than 2**51; else some integer near it."""
         nearest = value + self.magic - self.magic
         return nearest + nearest.test("olt", value).select(self.one, ZERO)

@@ -29,7 +29,7 @@ _MADD_ADD = {"vnni512": "llvm.x86.avx512.vpdpwssd.512", "vnni256": "llvm.x86.avx
 
 
 def packed_words(isa: Isa, a: Value, b: Value) -> Value:
-    """int32 lanes of two vectors to int16, saturated: of each 16 bytes the first half from a, the second one from b."""
+    """int32 lanes of two vectors as int16, saturated. Of each 16 bytes, a gives the first half and b the second."""
     w, n = a.w, a.lanes
     if isa.architecture == "aarch64":
         low, high = (w.call("<4 x i16>", f"{_NEON}sqxtn.v4i16", value) for value in (a, b))
@@ -38,7 +38,7 @@ def packed_words(isa: Isa, a: Value, b: Value) -> Value:
 
 
 def packed_bytes(isa: Isa, out: str, a: Value, b: Value) -> Value:
-    """int16 lanes of two vectors to bytes in the same way. out: u8 or s8."""
+    """int16 lanes of two vectors as bytes, saturated and ordered as in `packed_words`. out: "u8" or "s8"."""
     w, n = a.w, a.lanes
     if isa.architecture == "aarch64":
         narrow = f"{_NEON}{'sqxtun' if out == 'u8' else 'sqxtn'}.v8i8"
@@ -55,7 +55,7 @@ def in_order(packed: Value) -> Value:
 
 
 def flipped(codes: Value) -> Value:
-    """int8 codes as uint8, 128 higher, or the other way round."""
+    """int8 codes as uint8 codes that are 128 higher, or uint8 codes as int8 codes that are 128 lower."""
     return codes ^ -128
 
 
@@ -70,7 +70,7 @@ def permuted(table: Sequence[Value], x: Value) -> Value:
 
 
 def byte_sums(x: Value) -> Value:
-    """The sum of each 8 of 64 uint8 codes, <8 x i64>."""
+    """The sums of every 8 neighbours among 64 uint8 codes, as <8 x i64>."""
     return x.w.call("<8 x i64>", "llvm.x86.avx512.psad.bw.512", x, x.w.zero(x.kind))
 
 
@@ -90,11 +90,11 @@ class Bytes:
         self.floats, self.floats64 = f"<{n} x float>", f"<{n // 2} x double>"
 
     def unpacked(self, a: Value, b: Value, half: int) -> Value:
-        """Elements of a and b by turns: of the lower or upper half of each 16 bytes."""
+        """Elements of a and b in turn, from the lower (half 0) or upper half of each 16 bytes."""
         return a.shuffled(unpacking(a.lanes, PIECE * a.lanes // self.width, half), b)
 
     def pairs(self, a: Value, b: Value) -> list[Value]:
-        """int32 lanes whose low half is a byte of a and whose high half is the byte of b."""
+        """int32 lanes whose low half is a byte of a and whose high half is the byte of b at the same place."""
         return [
             self.unpacked(both, self.w.zero(self.kind), quarter).bitcast(self.ints32)
             for both in (self.unpacked(a, b, half) for half in (0, 1))
@@ -142,7 +142,7 @@ class Bytes:
         return words[0].shuffled([b + i + side for b in range(0, n, 4) for side in (0, n) for i in (0, 2)], words[1])
 
     def weighted(self, a: Value, b: Value, weights: Value, offset: Value) -> list[Value]:
-        """int32 lanes a * low half + b * high half + offset; weights hold two int16."""
+        """int32 lanes a * w0 + b * w1 + offset. A lane of `weights` has two int16: w0 is the low half, w1 the high one."""
         w, kind = self.w, self.ints32
         if self.isa.architecture == "aarch64":
             low = (weights << 16).ashr(16)
@@ -158,16 +158,16 @@ class Bytes:
         ]
 
     def stored(self, values: Sequence[Value], add: Value, out: str) -> Value:
-        """float32 lanes to bytes: rounded to nearest, ties to even; `add`, an i16 vector, added; saturated."""
+        """float32 lanes as bytes: rounded to nearest, ties to even; then `add`, a vector of i16, is added; then saturated."""
         return self.saturated([self._rounded(value) for value in values], add, out)
 
     def saturated(self, lanes: Sequence[Value], add: Value, out: str) -> Value:
-        """int32 lanes to bytes: `add`, an i16 vector, added; saturated."""
+        """int32 lanes as bytes: `add`, a vector of i16, is added; then saturated."""
         words = [packed_words(self.isa, lanes[i], lanes[i + 1]) for i in (0, 2)]
         return packed_bytes(self.isa, out, *[word.intrinsic("sadd.sat", add) for word in words])
 
     def _rounded(self, value: Value) -> Value:
-        """To int32 in the processor's rounding mode, which is to nearest, ties to even."""
+        """float32 lanes as int32, by the processor's rounding mode: to nearest, ties to even."""
         w, kind = self.w, self.ints32
         if self.isa.architecture == "aarch64":
             return w.call(kind, f"{_NEON}fcvtns.v4i32.v4f32", value)

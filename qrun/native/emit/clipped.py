@@ -17,7 +17,7 @@ from qrun.native.emit.values import ZERO, Operand, Value
 from qrun.native.emit.writer import Arguments
 
 EIGHT = 8
-"""Bytes of a row that are clipped together."""
+"""Neighbouring bytes of a row that are clipped together."""
 VECTOR = 32
 LOW = 6
 """Bits that clipped activations keep: the products of four, 4 * 63 * 128 = 32,256, fit in int16."""
@@ -74,7 +74,7 @@ class Clipping:
             turn.next(copy + self.block, table + BLOCK, following)
 
     def _copy_block(self, x: Value, block: Value, copy: Value) -> Value:
-        """Copy a block's rows; how many eights do not fit."""
+        """Copy a block's rows. Returns how many groups of eight activations do not fit."""
         w, a, rows = self.w, self.a, self.spec.rows
         offsets = a.offsets + block * (a.taps * (4 * rows))
         whole = a.depth & -VECTOR
@@ -99,7 +99,7 @@ class Clipping:
         return tap.carried[1].reduced("add")
 
     def _codes(self, kind: str, source: Value) -> Value:
-        """Activations, as many as the type holds, as uint8."""
+        """As many activations as the type has bytes, as uint8."""
         codes = source.load(kind)
         return codes ^ _FLIP if self.flips else codes
 
@@ -121,15 +121,15 @@ class Clipping:
         return total.test("sgt", _MOST).sext("i16").bitcast(_EIGHTS).test("ne", ZERO)
 
     def _exchanged(self, codes: Value, distance: int) -> Value:
-        """Each byte's neighbour at a distance that is a power of two."""
+        """Bytes exchanged with their neighbours at this distance, a power of two."""
         return codes.shuffled(i ^ distance for i in range(VECTOR))
 
     def _count(self, eights: Value, bounds: list[Value], place: Value, found: Value) -> Value:
-        """The count so far and these: i1 sign-extended is -1."""
+        """The count so far plus those of `eights` that do not fit. An i1 that is true, sign-extended, is -1."""
         return found - self._over(eights, bounds, place).sext("i64")
 
     def _list(self, copy: Value, entry: Value) -> None:
-        """Clip a block's copy, and list what that takes away."""
+        """Clip a block's copy, and list what clipping removes."""
         w = self.w
         with (
             w.loop(0, self.a.stride, VECTOR, [entry]) as column,
@@ -146,13 +146,13 @@ class Clipping:
             column.next(*turn.carried)
 
     def _clip(self, eights: Value, over: Value, here: Value) -> Value:
-        """Keep the lower bits of some of a vector's eights; the upper bits of all."""
+        """Clip those eights of a vector that are over, in the copy. Returns the upper bits of all eights."""
         clipped = (eights.bitcast(BYTES) & (1 << LOW) - 1).bitcast(_EIGHTS)
         here.store(over.select(clipped, eights), 32)
         return (eights.lshr(LOW).bitcast(BYTES) & (1 << 8 - LOW) - 1).bitcast(_EIGHTS)
 
     def _enter(self, upper: Value, over: Value, number: Value, entry: Value) -> None:
-        """Write an entry for each eight that is over; number: of a vector's first one in the block."""
+        """Write an entry of the list for each eight that is over. number: of the vector's first eight in the block."""
         for lane in range(4):
             row, place = divmod(number + lane, self.eights)
             entry.store((row * self.width).trunc("i32"), 4)
@@ -271,15 +271,15 @@ class ClippedEmitter(copied.CopiedEmitter):
         return acc
 
     def _four(self, pointer: Value) -> Value:
-        """Four activations in every lane."""
+        """The four activations at this address, in every lane."""
         return pointer.load("i32").splat(self.isa.lanes)
 
     def _pair_of_weights(self, place: Value, j: int) -> list[Value]:
-        """Vector j of two quads' weights."""
+        """Vector j of the weights of two quads."""
         return [(place + (u * self.width + VECTOR * j)).load(BYTES, 32) for u in range(2)]
 
     def _eight(self, pair: list[Value], matrix: list[Value], scale: int) -> Value:
-        """`scale` times the products of two quads."""
+        """The sums of the products of two quads, times `scale`."""
         low, high = [multiplied(x.bitcast(BYTES), weight) for x, weight in zip(pair, matrix, strict=True)]
         both = low + high
         return self.w.call(self.kind, "llvm.x86.avx2.pmadd.wd", both, both.like(scale))

@@ -66,19 +66,19 @@ class CodedProductEmitter(FloatProductEmitter):
         return left, self._weights(word.lshr(shift), *parameters).double()
 
     def _codes(self, start: Value, size: Value) -> Value:
-        """The panel's codes of the block of k that starts here and has so many."""
+        """Where the panel's codes lie, for the block of k that starts at `start` and has `size` elements."""
         line = self.width * self.word
         groups = (size + (self.group - 1)) // self.group
         return self.a.b + start // self.group * (self.a.panels * line) + self.panel * groups * line
 
     def _word(self, place: Value, lanes: int) -> Value:
-        """Codes of as many columns, in the low bits of an i32 each."""
+        """The words of codes of `lanes` columns, one i32 per column."""
         kind = f"i{8 * self.word}"
         word = place.load(f"<{lanes} x {kind}>", self.word)
         return word if kind == "i32" else word.zext("i32")
 
     def _parameters(self, block: Value, column: Value | int, lanes: int) -> tuple[Value, Value]:
-        """What is subtracted from as many codes, and their scales."""
+        """The zero points of `lanes` columns, as what is subtracted from their codes, and their scales."""
         w, a = self.w, self.a
         place = (block * a.panels + self.panel) * self.width + column
         kind = f"<{lanes} x float>"
@@ -91,7 +91,7 @@ class CodedProductEmitter(FloatProductEmitter):
         return minus, (a.scales + place * 4).load(kind, 4)
 
     def _weights(self, words: Value, minus: Value, scale: Value) -> Value:
-        """float32 of the lowest code of each word."""
+        """The weights of the lowest code of each word, float32."""
         code = (words & (2**self.bits - 1) | _INTEGER_BITS).bitcast("float")
         number: Value = code - _INTEGERS - minus if self.zeros == "floats" else code - minus
         return number * scale
@@ -116,7 +116,7 @@ class CodedProductEmitter(FloatProductEmitter):
         self._last = part.carried[:-1]
 
     def _step(self, words: Sequence[Value], step: int, parameters: Sequence[tuple[Value, Value]]) -> list[Value]:
-        """The weights of a k, a vector of float64 for each vector of columns."""
+        """The weights of one k: a vector of float64 for each vector of columns."""
         made = []
         for word, (minus, scale) in zip(words, parameters, strict=True):
             both = self._weights(word.lshr(step * self.bits) if step else word, minus, scale)

@@ -50,15 +50,15 @@ class CopiedEmitter(KernelEmitter):
         self.epilogue = Requantizer(self.w, isa, spec.form, spec.out, spec.vectors, self.a.zero_point, self.a.mask)
 
     def copy_blocks(self, x: Value, first: Value, end: Value) -> None:
-        """Copy the rows of some blocks of the image at x."""
+        """Copy the rows of the blocks from `first` to `end` of the image at x."""
         raise NotImplementedError
 
     def copies(self) -> list[tuple[Value, Operand]]:
-        """Pointers to data of the first block, each with the bytes from one block's to the next one's."""
+        """Pointers to what sums of the first block read, each with the bytes from one block's data to the next one's."""
         raise NotImplementedError
 
     def panel_weights(self) -> Value:
-        """Bytes of a panel's weights."""
+        """Bytes of the weights of one panel."""
         raise NotImplementedError
 
     def sums(self, copies: list[Value], bias: Value, matrix: Value) -> list[Value]:
@@ -99,7 +99,7 @@ class CopiedEmitter(KernelEmitter):
 
 
 STEP = 2
-"""Activations of a tap are a multiple of this."""
+"""The number of activations per tap is a multiple of this."""
 PIECE = 16
 """Activations that are copied together, the last ones of a tap again. Of shorter taps, what is too much is written over."""
 
@@ -137,7 +137,7 @@ class WidenedEmitter(CopiedEmitter):
             block.next(*row.carried)
 
     def _copy(self, source: Value, to: Value) -> None:
-        """The activations of a tap."""
+        """Copy the activations of one tap, widened."""
         with self.w.loop(0, self.a.depth, PIECE) as k:
             place = k.index.least(self.last)
             wide = (source + place).load(f"<{PIECE} x i8>").extended("i16", self.spec.signed)

@@ -71,7 +71,7 @@ class DenseEmitter(KernelEmitter):
         return self.finished()
 
     def tile(self, tile: Value) -> None:
-        """A panel of channels and a chunk of the blocks of an image."""
+        """Make one tile: a panel of channels, for a chunk of an image's blocks."""
         w, a, spec = self.w, self.a, self.spec
         chunk = tile // a.chunk_step % a.chunks
         panel = tile // a.panel_step % a.panels
@@ -132,7 +132,7 @@ class DenseEmitter(KernelEmitter):
         return [[sums[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
 
     def _products(self, rows: list[Value], matrix: Value, sums: dict[tuple[int, int], Value]) -> None:
-        """Add the products of a turn to the sums."""
+        """Add the products of one turn of the loop to the sums."""
         spec, isa, vectors = self.spec, self.isa, range(self.spec.vectors)
         held: dict[Value, Value] = {}
         for u in range(spec.unroll):
@@ -157,11 +157,11 @@ class DenseEmitter(KernelEmitter):
         return held[row].shuffled([u % lanes] * lanes)
 
     def _flipped(self, packed: Value) -> Value:
-        """Activations of one sign as those of the other."""
+        """int8 activations as uint8, or uint8 ones as int8: what the dot product takes."""
         return packed if self.flip is None else packed ^ self.flip
 
     def _prefetch(self, place: Value) -> None:
-        """Ask for a share of the next panel's weights."""
+        """Prefetch a share of the next panel's weights."""
         for line in range(self.spec.prefetch):
             self.w.prefetch(place + 64 * line)
         self.w.at(place, 64 * self.spec.prefetch, "%f1")

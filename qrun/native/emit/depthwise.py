@@ -21,7 +21,7 @@ ARGUMENTS = (
 starts: panels overlap rather than run over, unless there are fewer channels than one vector (then `mask` cuts it)."""
 
 Sums = dict[tuple[int, int], Value]
-"""By pixel and vector."""
+"""Sums by pixel and vector of channels."""
 
 
 @emitter("depthwise")
@@ -50,7 +50,7 @@ class DepthwiseEmitter(KernelEmitter):
         return self.finished()
 
     def tile(self, tile: Value) -> None:
-        """A run of an image's blocks, each with all panels of channels."""
+        """Make one tile: some of an image's blocks, each with all panels of channels."""
         w, a, spec = self.w, self.a, self.spec
         lanes, size = spec.vectors * self.isa.lanes, 4 if spec.out in WIDE else 1
         image, chunk = divmod(tile, a.chunks)
@@ -72,7 +72,7 @@ class DepthwiseEmitter(KernelEmitter):
                 self.epilogue.store_block(sums, constants, row + channel * size, a.y_row)
 
     def _taps(self, x: Value, offsets: Value, panel: Value, start: list[Value]) -> list[list[Value]]:
-        """The sums of a block and a panel, from those that each pixel starts with."""
+        """The sums of a block and a panel over all taps. start: what the sums of each pixel start from."""
         spec = self.spec
         carried = [
             Carry("%t", self.w.value("i64", 0), "%t1", self.step),
@@ -89,7 +89,7 @@ class DepthwiseEmitter(KernelEmitter):
         return [[sums[i, j] for j in range(spec.vectors)] for i in range(spec.rows)]
 
     def _row(self, x: Value, place: Value) -> Value:
-        """Where the pixels of a unit have their channels for a tap."""
+        """The address of the channels that a tap reads, for the pixels of a unit."""
         offset = place.load("i32", 4)
         return offset.test("slt", 0).select(self.a.padding, x + offset.sext("i64"))
 
@@ -132,7 +132,7 @@ class InterleavedEmitter(DepthwiseEmitter):
                     sums[i, j] = multiply_add(self.isa, sums[i, j], x, weight, name)
 
     def _quads(self, taps: list[Value]) -> Iterator[Value]:
-        """Bytes of four taps by turns."""
+        """Bytes of four taps, interleaved."""
         for half in (0, 1):
             pairs = (self._unpack(taps[t], taps[t + 1], half).bitcast(int16s(self.isa)) for t in (0, 2))
             first, second = pairs
@@ -140,12 +140,12 @@ class InterleavedEmitter(DepthwiseEmitter):
                 yield self._unpack(first, second, quarter).bitcast(self.kind)
 
     def _pairs(self, taps: list[Value]) -> Iterator[Value]:
-        """Bytes of two taps by turns, as 16-bit numbers."""
+        """Bytes of two taps, interleaved, as 16-bit numbers."""
         for half in (0, 1):
             both = self._unpack(taps[0], taps[1], half)
             for quarter in (0, 1):
                 yield self._unpack(both, self.w.zero(both.kind), quarter).bitcast(self.kind)
 
     def _unpack(self, a: Value, b: Value, half: int) -> Value:
-        """punpckl or punpckh: elements of the low or high halves of each 16 bytes, by turns."""
+        """punpckl or punpckh: the elements of the low or high halves of each 16 bytes, interleaved."""
         return a.shuffled(unpacking(a.lanes, 16 * a.lanes // self.bytes, half), b)

@@ -16,14 +16,14 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.values import Value
 
 Bytes4 = tuple[Value, ...]
-"""Vectors of four bytes to a lane: as they are, or the even and the odd ones as int16."""
+"""Four bytes to a lane: one vector of them, or two vectors of int16 that hold the even and the odd bytes."""
 
 _VNNI = {"vnni512": "llvm.x86.avx512.vpdpbusd.512", "vnni256": "llvm.x86.avx512.vpdpbusd.256"}
 _MADD = {"madd512": "llvm.x86.avx512.pmaddw.d.512", "madd256": "llvm.x86.avx2.pmadd.wd"}
 _MAC16 = {"vnni512": "llvm.x86.avx512.vpdpwssd.512", "vnni256": "llvm.x86.avx512.vpdpwssd.256"}
 _NEON = "llvm.aarch64.neon."
 _WHOLE = (*_VNNI, "usdot", "sdot", "smull")
-"""Those that take packed bytes as they are."""
+"""Dot products that take packed bytes as they are."""
 
 
 def int32s(isa: Isa) -> str:
@@ -51,7 +51,7 @@ def weights(isa: Isa, packed: Value) -> Bytes4:
 
 
 def dot(isa: Isa, acc: Value, x: Bytes4, weight: Bytes4, name: str = "") -> Value:
-    """acc + the products of each lane."""
+    """acc plus the sum of the four products in each lane."""
     if isa.dot in _VNNI:
         return acc.w.call(acc.kind, _VNNI[isa.dot], acc, x[0], weight[0], name=name)
     if isa.dot in _WHOLE:
@@ -75,7 +75,7 @@ def _neon(isa: Isa, acc: Value, x: Value, weight: Value, name: str) -> Value:
 
 
 def pairs(isa: Isa, a: Value, b: Value) -> Value:
-    """Sums of neighbouring products of int16."""
+    """int32 sums of the products of neighbouring int16."""
     if isa.dot in _MADD:
         return a.w.call(int32s(isa), _MADD[isa.dot], a, b)
     # Products of two int16 fit in int32; "nsw" lets LLVM find pmaddwd in this.

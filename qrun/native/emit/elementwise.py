@@ -88,7 +88,7 @@ class _Block:
         self.kernel, self.known, self.made, self.place, self.first = kernel, dict(same), made, place, first
 
     def store(self, number: int) -> None:
-        """Make this value and put it where it belongs."""
+        """Make this value, and store it in the result or in the thread's memory."""
         k = self.kernel
         if number in k.doubts:
             self._store_close(number, k.steps.step(number))
@@ -119,7 +119,7 @@ class _Block:
             k.doubts[number].add(source, y)
 
     def _near(self, start: Value) -> Value:
-        """Where the block lies in the thread's memory; a row's last one may begin before its chunk."""
+        """The block's place in the thread's memory. The last block of a row may begin before its chunk does."""
         return start + (self.place - self.first + self.kernel.spec.rows) * 4
 
     def _value(self, number: int) -> Value:

@@ -32,7 +32,7 @@ TYPES = {
 }
 """The kinds that functions take besides float32; `where` takes bool and two of the same kind."""
 CONSTANTS = {"leaky_relu": 1, "clip": 2, "hard_sigmoid": 2, "swish": 1}
-"""How many constants a function has."""
+"""How many constants each function has; functions that are not here have none."""
 
 
 @frozen
@@ -57,10 +57,10 @@ def form_of(steps: Sequence[FunctionStep]) -> str:
 
 
 def operand_names(count: int) -> tuple[str, ...]:
-    """What a kernel calls so many operands and the result."""
+    """The names of `count` operands and of the result in a kernel's arguments."""
     return (*(f"x{n}" for n in range(count)), "y")
 
 
 def kind_of_result(function: str, last: str) -> str:
-    """The kind of a function's result. last: that of its last operand."""
+    """The kind of a function's result. last: the kind of its last operand."""
     return "t" if function in LOGICAL else "f" if function == "cast" else last

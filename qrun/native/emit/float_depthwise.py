@@ -42,7 +42,7 @@ class FloatDepthwiseEmitter(RoundingEmitter):
         self.doubts.end()
 
     def _sums(self, row: Value) -> list[Value]:
-        """Of a strip; the sizes of the products beside them."""
+        """The sums of a strip, and beside them those of the products' magnitudes."""
         w, a, lanes, vectors = self.w, self.a, self.lanes, self.spec.vectors
         count = self.spec.rows * vectors
         ends = []

@@ -53,7 +53,7 @@ class FloatProductEmitter(RoundingEmitter):
 
     names = NAMES
     turn = UNROLL
-    """How many elements at once are read of a row; zeros follow its last one."""
+    """How many elements of a row a turn of the loop reads; zeros follow the row's last one."""
     panel: Value
     lengths: Value
     panel_lengths: Value
@@ -136,7 +136,7 @@ class FloatProductEmitter(RoundingEmitter):
         return (self.lengths + row * 8).load("double", 8).splat(self.lanes)
 
     def _convert_rows(self) -> None:
-        """The tile's rows to float64. After the last block their lengths are known."""
+        """Convert the tile's rows to float64. After the last block of k, the lengths of the rows are known."""
         w, a = self.w, self.a
         with w.loop(0, self.count, 1) as row:
             target, held = self.scratch + row.index * PITCH, self.squares + row.index * (8 * self.lanes)
@@ -155,7 +155,7 @@ class FloatProductEmitter(RoundingEmitter):
                 self.odd_rows.store(w.value("i64", 1), 8)
 
     def _convert(self, source: Value, target: Value, total: Value) -> Value:
-        """A part of a row to float64; the sums of squares with its own."""
+        """Convert a part of a row to float64. Returns `total` plus the part's sum of squares."""
         w, size, lanes = self.w, self.size, self.lanes
         sums, done = [total, *[w.zero(self.kind)] * 3], w.value("i64", 0)
         for count in (4, 1):
@@ -176,17 +176,17 @@ class FloatProductEmitter(RoundingEmitter):
         return sums[0] + w.value(self.kind, 0.0).insert(turn.carried[0], 0)
 
     def _part(self) -> Value:
-        """Where the panel's part of the right matrix starts."""
+        """The address of the panel's part of the right matrix."""
         return self.row_starts[1] + (self.tap * self.a.depth + self.start) * self.a.b_row + self.column
 
     def _squares(self) -> list[Value]:
-        """Sums of squares of the panel's columns, in earlier blocks of k."""
+        """The sums of squares of the panel's columns over the earlier blocks of k."""
         zero, held = self.w.zero(self.kind), self.panel_lengths
         vectors = range(self.spec.vectors)
         return [self.opens.select(zero, (held + 8 * self.lanes * j).load(self.kind, 8)) for j in vectors]
 
     def _keep_squares(self, squares: Sequence[Value]) -> None:
-        """Keep them; after the last block their roots."""
+        """Store the sums of squares; after the last block of k, their square roots."""
         odd = []
         for j, square in enumerate(squares):
             made = self.ends.select(square.sqrt(), square)
@@ -195,7 +195,7 @@ class FloatProductEmitter(RoundingEmitter):
         self.odd_panel.store(reduce(or_, odd).zext("i64"), 8)
 
     def _pack(self) -> None:
-        """The panel's part of the right matrix to float64, and zeros to the end of a turn."""
+        """Convert the panel's part of the right matrix to float64, with zeros up to the end of a turn."""
         w, source, before = self.w, self._part(), self._squares()
         for whole in self.whole_or_cut():
             masks = [None if whole else self.mask(j) for j in range(self.spec.vectors)]
@@ -245,7 +245,7 @@ class FloatProductEmitter(RoundingEmitter):
         return turn.carried[:-2]
 
     def _multiply(self, left: Value, b: Sequence[Value], sums: list[Value]) -> None:
-        """Add the products of an element of each row and these vectors."""
+        """Add to the sums the products of one element of each row with these vectors of b."""
         for i in range(self.spec.rows):
             x = (left + i * PITCH).load("double", 8).splat(self.lanes)
             for j, vector in enumerate(b):
@@ -282,12 +282,12 @@ class FloatProductEmitter(RoundingEmitter):
 
 
 def parts(count: Value, size: Value) -> Value:
-    """How many parts of this size cover so many."""
+    """How many parts of this size cover `count` elements."""
     return (count + size - 1) // size
 
 
 def _folded(vector: Value) -> Value:
-    """The sum of all lanes."""
+    """The sum of all lanes of a vector."""
     lanes = vector.lanes
     while lanes > 1:
         lanes //= 2

@@ -35,7 +35,7 @@ class Carry(NamedTuple):
 
 
 class Flow(Writer):
-    """A Writer whose loops nest."""
+    """A Writer with loops that nest."""
 
     def __init__(self, fused: bool = False, permutes: bool = False) -> None:
         super().__init__(fused, permutes)
@@ -158,7 +158,7 @@ class Flow(Writer):
         self.do(f"store atomic i64 1, ptr {self.value('ptr', '%args') + DOUBT} monotonic, align 8")
 
     def prefetch(self, pointer: Value) -> None:
-        """Ask for a line of 64 bytes, to read it soon; addresses past the end are harmless."""
+        """Prefetch the cache line at an address. Addresses past the end of the array are harmless."""
         self.run("llvm.prefetch.p0", pointer, ("i32", "0"), ("i32", "2"), ("i32", "1"))
 
 
@@ -194,7 +194,7 @@ def interleaved(rows: list[Value]) -> list[Value]:
 
 
 def _bytes(vector: Value) -> int:
-    """Bytes of an integer vector's element."""
+    """The size in bytes of an integer vector's element."""
     return int(vector.element[1:]) // 8
 
 
@@ -218,13 +218,13 @@ def joined(pieces: list[Value]) -> list[Value]:
 
 
 def sixteens(pieces: list[Value]) -> list[Value]:
-    """Pieces of several times 16 bytes to the 16 bytes of each lane, in order."""
+    """Pieces of several lanes of 16 bytes as one list of the lanes, in order."""
     each = 16 // _bytes(pieces[0])
     return [piece.shuffled(range(start, start + each)) for start in range(0, pieces[0].lanes, each) for piece in pieces]
 
 
 def _three(rows: list[Value], count: int, each: int) -> list[Value]:
-    """In each lane of `each` elements the elements of three rows by turns."""
+    """The elements of three rows, interleaved within each lane of `each` elements."""
     pieces = []
     for first in range(0, 3 * each, each):
         two, three = [], []

@@ -28,13 +28,13 @@ class FunctionCall:
         return self.constants[1]
 
     def floating(self, value: Value) -> Value:
-        """An operand as float32."""
+        """The operand as float32 lanes."""
         if self.kind == "f":
             return value
         return value.uitofp("float") if self.kind in "ut" else value.sitofp("float")
 
     def compared(self, how: str, values: list[Value]) -> Value:
-        """Whether the two operands compare so, as i1; NaN compares as false."""
+        """Whether the comparison `how` holds for the two operands, i1 in each lane; false where one is NaN."""
         sign = "o" if self.kind == "f" else "" if how == "eq" else "u" if self.kind == "u" else "s"
         return values[0].test(sign + how, values[1])
 
@@ -108,7 +108,7 @@ _FAR = 256.0
 
 
 def reach(function: str, x: Value) -> tuple[Operand, Operand]:
-    """Factors of a result of one of CLOSE to the ends of what it may be."""
+    """For a function of CLOSE: the factors by which its result, times each, gives both ends of its interval."""
     if function != "gelu":
         return 1 - _REACH, 1 + _REACH
     relative = at_most(x * x, _FAR).fma(_GELU_REACH, _REACH)
@@ -141,20 +141,20 @@ class StepsEmitter:
         return self.calls[number - self.read]
 
     def loaded(self, number: int, start: Value, place: Value) -> Value:
-        """Elements of what is read, from this one on."""
+        """A vector of the elements of an operand from `place` on."""
         element, size = KINDS[self.kinds[number]]
         return self._told((start + place * size).load(f"<{self.lanes} x {element}>", size), number)
 
     def same(self, number: int, start: Value) -> Value:
-        """One element of what is read, in all lanes."""
+        """An operand's one element, in all lanes."""
         return self._told(start.load(*KINDS[self.kinds[number]]).splat(self.lanes), number)
 
     def _told(self, value: Value, number: int) -> Value:
-        """What is read as functions see it: bool as i1."""
+        """An operand's elements as functions take them: bool as i1."""
         return value.test("ne", 0) if self.kinds[number] == "t" else value
 
     def made(self, number: int, values: list[Value]) -> Value:
-        """What a step that is none of CLOSE makes of its values."""
+        """The result of a step whose function is not one of CLOSE."""
         name = self.step(number).function
         if name in EXACT:
             return EXACT[name](self.call(number), [value.double() for value in values]).single()

@@ -15,7 +15,7 @@ from qrun.native.errors import Declined
 
 _HWCAP, _HWCAP2 = 16, 26
 _LINUX = {"lse": (_HWCAP, 8), "dotprod": (_HWCAP, 20), "i8mm": (_HWCAP2, 13)}
-"""By feature: entry of the auxiliary vector, and bit in it."""
+"""For each feature of AArch64: the entry of Linux's auxiliary vector, and the bit in it."""
 _PERMISSION = (158, 0x1023, 18)
 """arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of x86-64."""
 _CPUINFO = {"abm": "lzcnt", "bmi1": "bmi"}
@@ -44,7 +44,7 @@ def _of_llvm() -> frozenset[str]:
 
 
 def _of_cpuinfo() -> frozenset[str]:
-    """Those of x86 that the kernel lets programs use."""
+    """The features of x86 that the operating system lets programs use."""
     try:
         with open("/proc/cpuinfo", encoding="ascii") as lines:
             line = next(line for line in lines if line.startswith("flags"))

@@ -34,7 +34,7 @@ class KernelEmitter:
         self.scratch = self.w.value("ptr", "%scratch")
 
     def tile(self, tile: Value) -> None:
-        """Write what makes the tile with this number."""
+        """Write the code that makes the tile of this number."""
         raise NotImplementedError
 
     def text(self) -> str:
@@ -44,7 +44,7 @@ class KernelEmitter:
         return self.finished()
 
     def finished(self) -> str:
-        """What is written so far, as the kernel."""
+        """The LLVM IR of the kernel, made of what is written so far."""
         more = ", ptr noalias %scratch" if self.own_memory else ""
         features = ",".join(f for f in (self.isa.features, f"+{self.feature}") if f)
         also = f' "target-features"="{features}"' if self.feature else ""

@@ -27,7 +27,7 @@ numbers      the reach of a result relative to its size, or of a mean relative t
 """
 REACH, SCALE_REACH, EPSILON, LENGTH, PAIR_REACH = range(0, 40, 8)
 _EXPONENT = 0x7FF0000000000000
-"""The bits of a float64 that make it a power of two."""
+"""The exponent bits of a float64; alone, they are a power of two."""
 _SURE = 2.0**-55
 """A pair whose reach is at most so much of it lies less than one unit of its first number from that."""
 
@@ -143,14 +143,14 @@ class SoftmaxF32Emitter(RowwiseEmitter):
     """exp(x - greatest) / sum exp(x - greatest). The exponentials of a row lie in the thread's memory."""
 
     def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
-        """A row waits for its greatest element, then for its sum: meanwhile others go on."""
+        """Several rows at once: while one waits for its greatest element, or for its sum, the others go on."""
         kept = [self.scratch + self.a.length * (8 * place) for place in range(len(xs))]
         greatest = [self._greatest(x).double() for x in xs]
         totals = [self._total(*row) for row in zip(xs, greatest, kept, strict=True)]
         return [self._shares(*row) for row in zip(kept, totals, ys, strict=True)]
 
     def _total(self, x: Value, greatest: Value, kept: Value) -> Value:
-        """The sum of a row's exponentials, which are kept."""
+        """The sum of a row's exponentials, which are stored at `kept`."""
 
         def exponential(n: int, index: Value) -> Value:
             made = decay(self.loaded(n, x, index) - greatest.splat(n))
@@ -171,7 +171,7 @@ class SoftmaxF32Emitter(RowwiseEmitter):
         return self.stored(y, result)
 
     def _greatest(self, x: Value) -> Value:
-        """Of a row's elements, float; of those that are no NaN, if there are others."""
+        """The greatest element of a row, float; elements that are NaN count only where all are."""
         w, n = self.w, self.n
         least = w.value(f"<{n} x float>", -math.inf)
         block = self.a.length & -(SUMS * n)

@@ -25,14 +25,14 @@ _LN2 = (0.6931471803691238, 1.9082149292705877e-10)
 _LONG = 16
 """Terms of a polynomial beyond which it is worth while to do its halves side by side."""
 _FARTHEST = 700.0
-"""exp(-700) is nothing beside any float32."""
+"""exp(-700) is less than any float32 number, so it does not count beside one."""
 _EXPONENTIAL = (
     1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800, 1 / 39916800, 1 / 479001600,
     1 / 6227020800,
 )  # fmt: skip
 """(exp(r) - 1 - r) / r**2 in powers of r, for |r| <= log(2) / 2: the Taylor series."""
 _FINE_TERMS = 5
-"""Of which so many suffice for |r| <= log(2) / 32."""
+"""How many of these terms suffice for |r| <= log(2) / 32."""
 _ERF = (
     0.35353099564340495, -0.17657623330137173, 0.13167511689470185, -0.10771044252853698, 0.09020899411202223,
     -0.07472786574638322, 0.059886904985558306, -0.045765110393282064, 0.03306063261260751,
@@ -63,12 +63,12 @@ degree 20."""
 
 
 def rounds_apart(low: Value, high: Value) -> Value:
-    """Whether the ends of some interval round to different float32: i1, lane by lane."""
+    """Whether the ends of an interval of float64 round to different float32: an i1 in each lane."""
     return differ(low.single(), high.single())
 
 
 def differ(low: Value, high: Value) -> Value:
-    """Whether two float32 have other bits than each other: i1, lane by lane."""
+    """Whether two float32 differ in their bits: an i1 in each lane."""
     return low.bitcast("i32").test("ne", high.bitcast("i32"))
 
 
@@ -175,18 +175,18 @@ def _quick_powers(x: Value) -> tuple[Value, Value]:
 
 
 def _within(x: Value) -> Value:
-    """x, or 700 if that is less. What lies below -700 stays as it is: `exp` makes 0 of it."""
+    """The lesser of x and 700. Values below -700 stay: `exp` makes them 0."""
     low = x.test("olt", -_FARTHEST).select(-_FARTHEST, x)
     return low.test("ogt", _FARTHEST).select(_FARTHEST, x)
 
 
 def at_most(x: Value, limit: float) -> Value:
-    """The lesser of the two; NaN stays NaN."""
+    """The lesser of x and the limit; NaN stays NaN."""
     return x.test("ogt", limit).select(limit, x)
 
 
 def exp(x: Value) -> Value:
-    """exp(x), 0 for x below -700, and as if x were no more than 700; NaN stays NaN."""
+    """exp(x) for x from -700 to 700; 0 below that, exp(700) above it; NaN stays NaN."""
     power, small = _quick_powers(_within(x))
     made = power.fma(small, power)
     made = x.test("olt", -_FARTHEST).select(0.0, made)
@@ -194,7 +194,7 @@ def exp(x: Value) -> Value:
 
 
 def decay(x: Value) -> Value:
-    """exp(x) of no more than 0, as if x were at least -700: what lies below is nothing, too. NaN stays NaN."""
+    """exp(x) for x from -700 to 0, exp(-700) below that; NaN stays NaN."""
     power, small = _quick_powers(x.test("olt", -_FARTHEST).select(-_FARTHEST, x))
     return power.fma(small, power)
 
@@ -255,14 +255,14 @@ class RecheckEmitter:
         self.rows, self.count, self.done = self.memory
 
     def _own(self) -> tuple[Value, Value, Value]:
-        """Memory for the list, which is empty; for how many it has; for whether they are done."""
+        """Take memory for the list, for its length, which is 0, and for whether all of its rows were made."""
         rows = self.w.let("ptr", f"alloca [{_ROOM} x [2 x i64]], align 16")
         count, done = (self.w.let("ptr", "alloca i64, align 8") for _ in range(2))
         count.store(self.zero, 8)
         return rows, count, done
 
     def add(self, x: Value, y: Value) -> None:
-        """List a row; when the list is full, make its rows."""
+        """Add a row to the list, and make all listed rows once it is full."""
         w, count = self.w, self.count.load("i64", 8)
         row = self.rows + count * 16
         row.store(x, 8)
@@ -272,7 +272,7 @@ class RecheckEmitter:
             self._recheck(w.value("i64", _ROOM))
 
     def end(self, least: Operand = 1) -> None:
-        """Make those that are left, before a tile is done, if they are so many."""
+        """Make the listed rows at the end of a tile, if there are at least so many."""
         count = self.count.load("i64", 8)
         with self.w.when(count.test("uge", least)):
             self._recheck(count)

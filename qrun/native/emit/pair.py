@@ -71,7 +71,7 @@ class PairEmitter(RowsEmitter):
         return [self.bytes.low_words(*pair) for pair in halves]
 
     def _double(self, u: Value, v: Value) -> Value:
-        """Products are exact: whether they are fused with the sums does not matter."""
+        """A float64 estimate. Its products are exact, so that it does not matter whether they are fused with the sums."""
         k = self.known
         return u.fma(k["a"], v.fma(k["b"], k["c"])) + k["snap"] + k["turn"]
 

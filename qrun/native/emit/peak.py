@@ -89,7 +89,7 @@ def _floats(isa: Isa) -> str:
 
 
 def _loop(name: str, vector: str, start: str, step: Any, first: Sequence[str] = ()) -> str:
-    """int64 name(int64 steps), with independent accumulators so that only throughput counts."""
+    """LLVM IR of int64 name(int64 steps): a loop with independent accumulators, so that only throughput counts."""
     lines = [f"define i64 @{name}(i64 %steps) {{", "entry:", *first, "br label %loop", "loop:"]
     lines += ["%step = phi i64 [ 0, %entry ], [ %next, %loop ]"]
     for j in range(ACCUMULATORS):
@@ -107,7 +107,7 @@ def _loop(name: str, vector: str, start: str, step: Any, first: Sequence[str] = 
 
 
 def _total(values: Sequence[str], vector: str) -> list[str]:
-    """Lines that return a number which needs all these vectors."""
+    """Lines that return a number for which all of these vectors are needed."""
     lines, last = [], values[0]
     for n, value in enumerate(values[1:]):
         lines.append(f"%x{n} = xor {vector} {last}, {value}")
@@ -133,7 +133,7 @@ def _reads(isa: Isa) -> str:
 
 
 def _tiles() -> str:
-    """Four tiles of sums, two of activations by two of weights, all zero."""
+    """A loop over AMX products: four tiles of sums, of two tiles of activations and two of weights, all zero."""
     lines = ["define i64 @tiles(i64 %steps, i64 %settings) {", "entry:", "%config = inttoptr i64 %settings to ptr"]
     lines += ["call void @llvm.x86.ldtilecfg(ptr %config)"]
     lines += [f"call void @llvm.x86.tilezero(i8 {tile})" for tile in range(8)]

@@ -68,7 +68,7 @@ class PointEmitter(RowsEmitter):
         return self.bytes.stored(made, self.add, self.spec.out)
 
     def _lines(self, start: Value) -> list[tuple[Value, Value]]:
-        """Slopes and offsets of a vector of columns: four vectors of each, in the order of lanes."""
+        """The slopes and offsets of a vector of columns, four vectors of each, in the order of the lanes."""
         panel = self.a.lines + start * 8
         loaded = [(panel + i * self.width).load(self.bytes.floats, 16) for i in range(8)]
         return list(zip(loaded[:4], loaded[4:], strict=True))
@@ -83,7 +83,7 @@ class PointEmitter(RowsEmitter):
         return permuted(self.constants, x)
 
     def _shuffle(self, x: Value) -> Value:
-        """Shuffles give 0 for negative indices, and use only the low four bits of the others."""
+        """Look codes up with shuffles, which give 0 for negative indices and use only the low four bits of others."""
         name, found = f"llvm.x86.{_SHUFFLES[self.width]}", None
         for first, index in ((0, x), (8, flipped(x))):
             for piece in range(first, first + 8):
@@ -95,7 +95,7 @@ class PointEmitter(RowsEmitter):
         return found
 
     def _lookup(self, x: Value) -> Value:
-        """TBL gives 0 for indices from 64 on, and TBX what was found before: each looks into a quarter of the table."""
+        """Look codes up in four quarters of the table: TBL gives 0 for indices from 64 on, TBX what was found before."""
         found = self.w.call(self.kind, f"{_NEON}tbl4.v16i8", *self.constants[:4], x)
         for first in range(4, 16, 4):
             x = x - 64

@@ -88,7 +88,7 @@ class _Pool(KernelEmitter):
 
 @emitter("max_pool")
 class MaxPoolEmitter(_Pool):
-    """The largest elements; NaN, once it is met."""
+    """The largest element of each window; NaN if one is NaN."""
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
         w, spec = self.w, self.spec
@@ -112,7 +112,7 @@ class MaxPoolEmitter(_Pool):
 
 @emitter("sum_pool")
 class SumPoolEmitter(_Pool):
-    """Results of sums of codes. form: x32, f64, q64 or table (proof/means.py)."""
+    """Means, requantized from sums of codes. form: x32, f64, q64 or table (proof/means.py)."""
 
     names = SUM
 
@@ -143,7 +143,7 @@ class SumPoolEmitter(_Pool):
         return flipped(x) if self.spec.signed else x
 
     def _wider(self, x: Value, element: str, half: int) -> Value:
-        """The low or high halves of each 16 bytes, zero-extended to twice the size."""
+        """The elements in the low or high half of each 16 bytes, zero-extended to twice their size."""
         return self.bytes.unpacked(x, self.w.zero(x.kind), half).bitcast(f"<{x.lanes // 2} x {element}>")
 
     def _single(self, sums: list[Value]) -> list[Value]:
@@ -163,7 +163,7 @@ class SumPoolEmitter(_Pool):
         return numbers
 
     def _lookup(self, sums: list[Value]) -> list[Value]:
-        """Codes from a table by sum. Four bytes are read, and the first of them is what counts."""
+        """The codes that the table has for these sums. Four bytes are read for each, of which only the first counts."""
         table = self.a.table + self.constant.load("i64", 8)
         on, codes = self.w.value("i1", "true").splat(self.lanes), []
         for value in sums:

@@ -48,7 +48,7 @@ class PrepareEmitter(KernelEmitter):
             (a.padding + piece.index).store(code.splat(_PIECE))
 
     def _fields(self, channels: Value) -> list[Value]:
-        """The bits of the constants of some channels, step by step."""
+        """The bits of the constants of a vector of channels: one vector for each field of the form."""
         on = self.w.value(channels.typed("i1"), every("i1", "true", self.isa.lanes))
         found, sources = [], iter(zip(SOURCES, self.spec.operands, strict=False))
         for step in self.spec.form[len(TAIL) :]:

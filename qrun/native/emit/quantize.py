@@ -42,7 +42,7 @@ class _Floats(KernelEmitter):
         self.single: dict[int, Value] = {}
 
     def _constants(self, *fields: int) -> None:
-        """Load the fields that are the same for all columns."""
+        """Load the constants that all columns share."""
         if not self.axis:
             for field in fields:
                 self.single[field] = (self.a.constants + 4 * field).load("float", 4).splat(self.lanes)
@@ -87,7 +87,7 @@ class QuantizeEmitter(_Floats):
             store_first(self.w, codes, self.a.columns, y)
 
     def _codes(self, x: Value, column: Value) -> Value:
-        """The codes of as many numbers as a vector has bytes."""
+        """The codes of the next numbers of a row, as many as a vector has bytes."""
         n = self.lanes
         numbers = [(x + 4 * n * i).load(self.kind, 4) for i in range(4)]
         quotients = [self._quotient(number, column, i) for i, number in enumerate(numbers)]
@@ -99,7 +99,7 @@ class QuantizeEmitter(_Floats):
         return packed if n == 4 else in_order(packed)
 
     def _quotient(self, x: Value, column: Value, i: int) -> Value:
-        """Between the least and the greatest number that does not saturate; NaN becomes the least."""
+        """x / scale, limited to what does not saturate; NaN becomes the lower limit."""
         if self.spec.form == "mul":
             x = x.within(*(self._constant(field, column, i) for field in (1, 2)))
             rest = x * self._constant(4, column, i)
@@ -109,7 +109,7 @@ class QuantizeEmitter(_Floats):
 
     @staticmethod
     def _placed(quotient: Value, zero: Value) -> Value:
-        """A small number rounded to an integer, then the zero point added."""
+        """The quotient rounded to an integer, plus the zero point."""
         return quotient + MAGIC32 - MAGIC32 + zero
 
 
@@ -169,7 +169,7 @@ class DequantizeEmitter(_Floats):
             (y + 4 * n * i).store(product, 4)
 
     def _wide(self, x: Value) -> Value:
-        """int32 lanes."""
+        """Bytes as int32 lanes."""
         if self.spec.out == "i32":
             return x.load(f"<{self.lanes} x i32>")
         return x.load(f"<{self.lanes} x i8>").extended("i32", self.spec.signed)

@@ -20,7 +20,7 @@ chunk       elements per tile
 parameters  float32 scale; fl32(1 / scale), or NaN where that has not full precision; int32 zero point
 """
 LEAST = 2.0**-100
-"""The least scale whose inverse has full precision, and the inverse of the greatest."""
+"""The least scale whose inverse has full precision; its inverse is the greatest such scale."""
 _SURE = 0.5 - 2.0**-14
 """At most this far from the nearest integer, the product rounds to the same integer as the quotient: both are no larger
 than 255, and the product has two roundings and the quotient one, of at most 2**-24 each, relative to that."""
@@ -41,7 +41,7 @@ class _Elements(KernelEmitter):
         return first, end - cut, end
 
     def _mask(self, index: Value, end: Value) -> Value:
-        """The lanes from `index` on that lie before `end`."""
+        """Which lanes, from `index` on, lie before `end`."""
         n = self.isa.lanes
         left = (end - index).least(n).trunc("i32").splat(n)
         return self.w.value(left.kind, constants("i32", range(n))).test("slt", left)
@@ -78,7 +78,7 @@ class RangeEmitter(_Elements):
             (to + 4 * number).store(one_of_all, 4)
 
     def _taken(self, x: Value, state: list[Value]) -> list[Value]:
-        """x - x is 0, or NaN."""
+        """The state with one more vector. x - x is 0 for finite x, else NaN."""
         nothing = x - x
         return self._joined([x, x, nothing], state)
 
@@ -127,7 +127,7 @@ class DynamicQuantizerEmitter(_Elements):
             (a.y + one.index).masked_store(code, mask)
 
     def _block(self, values: list[Value]) -> list[Value]:
-        """Codes of some vectors, before saturation."""
+        """The codes of these vectors, before saturation."""
         w, raised = self.w, []
         doubts: list[Value] = []
         for x in values:
@@ -146,7 +146,7 @@ class DynamicQuantizerEmitter(_Elements):
         return [self._shifted(value) for value in chosen]
 
     def _divided(self, x: Value) -> Value:
-        """The rounded quotient in the low bits of a float."""
+        """x / scale rounded to an integer, in the low bits of a float."""
         return (x / self.scale).within(self.low, self.high) + self.magic
 
     def _shifted(self, raised: Value) -> Value:
@@ -174,7 +174,7 @@ class ParametersEmitter(KernelEmitter):
         self._store(nothing, scale, nothing.select("0.0", zero).fptosi("i32"))
 
     def _range(self) -> tuple[Value, Value]:
-        """The least and the greatest number of all tiles; undecided if one is not finite."""
+        """The least and the greatest number of all tiles. The kernel is undecided if one of them is not finite."""
         w = self.w
         with w.loop(0, self.a.ranges, 1, [w.value("float", "0.0")] * 3) as turn:
             at = self.a.found + turn.index * 16

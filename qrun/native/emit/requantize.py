@@ -36,7 +36,7 @@ class Requantizer:
             self.shift = zero_point.splat(isa.lanes)
 
     def set_panel(self, last: Value) -> None:
-        """Choose the mask: `last` is an i1, true for the last panel."""
+        """Choose the mask of a panel. last: an i1, true for the last panel."""
         n = self.isa.lanes
         bits = last.select(self.mask, (1 << n) - 1).trunc(f"i{n}")
         self.lanes_on = bits.bitcast(f"<{n} x i1>")
@@ -61,7 +61,7 @@ class Requantizer:
         return (held + (field * self.vectors + place) * n * size).load(f"<{n} x {element}>", min(64, n * 4))
 
     def _tail(self, value: Value, place: int, held: Value) -> Value:
-        """The steps of the form, one after the other."""
+        """The value after the steps of a form that begins with TAIL."""
         field = 0
         for step in self.form[len(TAIL) :]:
             if step == "m":
@@ -142,7 +142,7 @@ class Requantizer:
                 self.store(row, target, whole)
 
     def _unmixed(self, four: list[Value]) -> list[Value]:
-        """Channels in order, of four vectors of which each has four of every sixteen."""
+        """Four vectors with their channels in order. Each of the given ones has four channels of every sixteen."""
         n = self.isa.lanes
         low, high = (a.shuffled(range(2 * n), b) for a, b in (four[:2], four[2:]))
         places = [channel % 16 // 4 * n + channel // 16 * 4 + channel % 4 for channel in range(4 * n)]
@@ -163,7 +163,7 @@ class Requantizer:
         return packed_bytes(self.isa, self.out, *words)
 
     def _packed32(self, rows: list[list[Value]]) -> list[list[Value]]:
-        """What is stored of each row of up to two vectors of eight, four vectors narrowed at a time."""
+        """The bytes of each row of one or two vectors of eight lanes; four vectors are narrowed at a time."""
         values = [value for row in rows for value in row]
         width, done = 8 * self.vectors, []
         for first in range(0, len(values), 4):
@@ -173,7 +173,7 @@ class Requantizer:
         return done
 
     def _pack16(self, row: list[Value]) -> Value:
-        """Four vectors of four, in order, through NEON's saturating narrowing."""
+        """Four vectors of four lanes as bytes, in order, by NEON's saturating narrowing."""
         w, narrow = self.w, "sqxtun" if self.out == "u8" else "sqxtn"
         words = [w.call("<4 x i16>", f"{_NEON}sqxtn.v4i16", value) for value in row]
         low, high = (
@@ -182,7 +182,7 @@ class Requantizer:
         return low.shuffled(range(16), high)
 
     def _store64(self, packed: Value, pointer: Value, whole: bool) -> None:
-        """The bytes of the row's vectors, the last one cut by the mask unless `whole`."""
+        """Store the bytes of a row's vectors; the mask cuts the last one unless `whole`."""
         before = 16 * (self.vectors - 1)
         if whole and self.vectors == 4:
             pointer.store(packed)
@@ -193,7 +193,7 @@ class Requantizer:
         pointer.masked_store(packed, bits.bitcast("<64 x i1>"))
 
     def store(self, row: list[Value], pointer: Value, whole: bool) -> None:
-        """Store one finished row; with `whole` false the last vector is cut by the mask."""
+        """Store one finished row. The mask cuts its last vector unless `whole`."""
         n = self.isa.lanes
         if self.by_lanes and self.out not in WIDE:
             pointer.store(row[0])

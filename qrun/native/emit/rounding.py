@@ -22,12 +22,12 @@ REACH, ALPHA, BETA, FLAW = range(0, 32, 8)
 """Places in `numbers`: what a sum may be off, relative to both lengths; the factors of the sum and of the addend; what the
 sum of all that was lost may be off, relative to that of its sizes."""
 _ADDEND = 2.0**-50
-"""What an addend and its addition may be off, several times over."""
+"""Several times the relative error of an addend and of its addition."""
 _NAN = 0x7FC00000
 _LOW, _TIE = (1 << 29) - 1, 1 << 28
 """The bits of a float64 number that float32 has not, and what they are in the middle between two float32 numbers."""
 _LEAST = 2.0**-125
-"""Below it float32 may have fewer bits."""
+"""Below this, float32 may have fewer bits."""
 
 
 class RoundingEmitter(KernelEmitter):
@@ -55,14 +55,14 @@ class RoundingEmitter(KernelEmitter):
         self.doubts = RecheckEmitter(w, self.a.recheck, args, 0)
 
     def row_part(self, row: Value, tap: Value) -> Value:
-        """Where a tap of a row of the product starts."""
+        """The address at which a tap of a row starts."""
         raise NotImplementedError
 
     def number(self, place: int) -> Value:
         return (self.a.numbers + place).load("double", 8).splat(self.lanes)
 
     def mask(self, vector: Value | int) -> Value:
-        """Which columns of a panel's vector there are."""
+        """Which columns of a panel's vector exist."""
         left = (self.left - vector * self.lanes).least(self.lanes).trunc("i32").splat(self.lanes)
         return left.like(constants("i32", range(self.lanes))).test("slt", left)
 
@@ -73,25 +73,25 @@ class RoundingEmitter(KernelEmitter):
         return self.w.either(self.left.test("sge", self.width), f"whole{n}", f"cut{n}", f"joined{n}")
 
     def strip_lengths(self, row: Value) -> list[tuple[Value, Value]]:
-        """Two factors of the reach of each of a strip's sums, [rows][vectors]."""
+        """Two factors for each of a strip's sums, whose product bounds its error: [rows][vectors]."""
         raise NotImplementedError
 
     def lengths_at(self, row: Value, vector: Value, slot: Value) -> tuple[Value, Value]:
-        """The same of one vector, where a strip is kept."""
+        """As `strip_lengths`, for one vector of a strip whose sums are kept."""
         raise NotImplementedError
 
     def factors(self, part: Value, start: Value, k: Value, vector: Value, mask: Value) -> tuple[Value, Value]:
-        """What is multiplied for these columns, float64: element k of a row's part, and of the right operand's from there."""
+        """The factors of product k as float64: the row's element, in all lanes, and those of these columns."""
         left = (part + k * 4).load("float", 4).double().splat(self.lanes)
         return left, self.numbers_at(start + k * self.a.b_row, mask)
 
     def keep(self, slot: Value, sums: Sequence[Value]) -> None:
-        """Keep a strip's sums."""
+        """Store a strip's sums in the thread's memory."""
         for place, value in enumerate(sums):
             (slot + 8 * self.lanes * place).store(value, 8)
 
     def round_strip(self, row: Value, slot: Value, sums: Sequence[Value]) -> None:
-        """Round sums [rows][vectors] of the tile's rows from this one on, and store them; then settle what is in doubt."""
+        """Round the sums [rows][vectors] of a strip that begins at this row, and store them; settle those in doubt."""
         w, differ = self.w, []
         for whole in self.whole_or_cut():
             masks = [None if whole else self.mask(j) for j in range(self.spec.vectors)]
@@ -107,7 +107,7 @@ class RoundingEmitter(KernelEmitter):
                 self._settle(row + i.index, j.index, held.load(self.kind, 8), lengths)
 
     def _stored(self, row: Value, sums: Sequence[Value], masks: Sequence[Value | None]) -> Value:
-        """Store what is right unless the ends differ; the bits in which they do."""
+        """Store the rounded sums. Returns the bits in which the two ends of a sum's interval, rounded, differ."""
         vectors, apart, lengths = len(masks), [], self.strip_lengths(row)
         shared = [self._addend(row, j, mask) for j, mask in enumerate(masks)] if self.spec.form == "bias" else None
         for i in range(self.spec.rows):
@@ -128,7 +128,7 @@ class RoundingEmitter(KernelEmitter):
         return reduce(or_, apart)
 
     def _ends(self, total: Value, length: Value, column: Value, addend: Value | None) -> tuple[Value, Value, Value]:
-        """The value that this sum stands for, and the ends of its reach as float32."""
+        """The result in float64, and both ends of its interval rounded to float32."""
         if addend is None:
             return total, (-length).fma(column, total).single(), length.fma(column, total).single()
         if self.spec.form == "scaled":
@@ -141,7 +141,7 @@ class RoundingEmitter(KernelEmitter):
         return self.row_starts[3] + (self.first + row) * self.a.y_row + self.column
 
     def _addend(self, row: Value, vector: Value | int, mask: Value | None) -> Value | None:
-        """What is added to these columns of a row, float64; None for nothing."""
+        """What is added to these columns of a row, as float64; None if nothing is."""
         if self.spec.form == "sum":
             return None
         start = self.row_starts[2] + (self.first + row) * self.a.addend_row + self.column + vector * (4 * self.lanes)
@@ -149,12 +149,12 @@ class RoundingEmitter(KernelEmitter):
         return made * self.number(BETA) if self.spec.form == "scaled" else made
 
     def numbers_at(self, source: Value, mask: Value | None) -> Value:
-        """float32 numbers as float64."""
+        """The float32 numbers at an address, as float64."""
         loaded = source.load(self.narrow, 4) if mask is None else source.masked_load(self.narrow, mask, 4)
         return loaded.double()
 
     def _settle(self, row: Value, vector: Value, total: Value, lengths: tuple[Value, Value]) -> None:
-        """Make those columns of a vector whose sums are in doubt."""
+        """Make the columns of a vector again whose sums are in doubt."""
         w, mask = self.w, self.mask(vector)
         addend = self._addend(row, vector, mask)
         value, low, high = self._ends(total, *lengths, addend)
@@ -175,7 +175,7 @@ class RoundingEmitter(KernelEmitter):
                 self.doubts.add(number, column + lane.index)
 
     def _added(self, row: Value, vector: Value, mask: Value, addend: Value | None) -> tuple[Value, Value, Value]:
-        """The sum, what its additions lost, and the sizes of that."""
+        """The sum of products, what its additions lost, and the sum of the magnitudes of what each lost."""
         w, a, scaled = self.w, self.a, self.spec.form == "scaled"
         zeros = [w.zero(self.kind)] * 3
         with w.loop(0, a.taps, 1, zeros) as tap:
@@ -193,7 +193,7 @@ class RoundingEmitter(KernelEmitter):
         return _with(total, lost, sizes, addend, None) if addend is not None else (total, lost, sizes)
 
     def _decided(self, total: Value, lost: Value, sizes: Value) -> tuple[Value, Value]:
-        """The sum to be rounded to float32, and whether it is known how."""
+        """A float64 that rounds to float32 as the real sum does, and an i1: whether that is certain."""
         top, rest = two_sum(total, lost)
         off = sizes * self.number(FLAW)
         exact = sizes.test("oeq", ZERO)

@@ -12,7 +12,7 @@ from qrun.native.emit.values import Value
 
 _GRID = ("columns", "rows", "chunk", "chunks", "part", "parts", "tiles", "last", "mask")
 _TOGETHER = 8
-"""Single bytes of a turn, stored at once."""
+"""How many single bytes a turn of the loop makes and stores together."""
 
 
 def struct_names(operands: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class RowsEmitter(KernelEmitter):
             self._store(self.value([self._load(source) for source in sources], place, at.index), target)
 
     def _entries(self, lines: list[Value], column: Value, end: Value) -> None:
-        """Single bytes of rows."""
+        """Make the bytes of these rows one by one."""
         for first, count in self.w.runs(column, end, (_TOGETHER, 1)):
             *sources, target = [line + first for line in lines]
             together = self.w.value(f"<{count} x i8>", "poison")
@@ -83,7 +83,7 @@ class RowsEmitter(KernelEmitter):
             target.store(together)
 
     def splat(self, name: str) -> Value:
-        """A float argument in every lane."""
+        """A float argument, in every lane."""
         return self.a[name].bitcast("float").splat(self.bytes.lanes)
 
     def added(self) -> Value:

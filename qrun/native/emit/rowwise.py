@@ -45,7 +45,7 @@ class RowwiseEmitter(KernelEmitter):
     own: tuple[str, ...] = ROWS
     own_memory = True
     reduces = False
-    """Whether a row becomes one result."""
+    """Whether a row has a single result."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         self.operands = operand_names(len(spec.operands))[:-1] or ("x",)
@@ -82,7 +82,7 @@ class RowwiseEmitter(KernelEmitter):
         return [self.made_row(x, y) for x, y in zip(xs, ys, strict=True)]
 
     def _source(self, row: Value, slot: Value) -> Value:
-        """Make a row of what the operands hold for it; where it is."""
+        """Compute a row from its operands. Returns where it lies."""
         w, a = self.w, self.a
         made, (rest, i2) = self.scratch + (slot * 4 + 8 * self.spec.vectors) * a.length, divmod(row, a.n2)
         starts = [a[name] for name in self.operands]
@@ -102,7 +102,7 @@ class RowwiseEmitter(KernelEmitter):
         return made
 
     def doubted(self, x: Value, y: Value) -> None:
-        """Make a row again that float64 leaves in doubt."""
+        """Make a row again whose results float64 leaves in doubt."""
         self.doubts.add(x, y)
 
     def made_row(self, x: Value, y: Value) -> Value:
@@ -116,7 +116,7 @@ class RowwiseEmitter(KernelEmitter):
         return (start + index * 4).load(f"<{n} x float>", 4).double()
 
     def sum(self, term: Term) -> Value:
-        """The sum of all terms: in each lane, then of lanes, then of the rest."""
+        """The sum of all terms: first within each lane, then over the lanes, then the elements that fill no vector."""
         w, n = self.w, self.n
         block = self.a.length & -(SUMS * n)
         with w.loop(0, block, SUMS * n, [w.zero(f"<{n} x double>")] * SUMS) as turns:
@@ -144,7 +144,7 @@ class RowwiseEmitter(KernelEmitter):
         return self.some(made)
 
     def some(self, made: Term) -> Value:
-        """Whether one of the i1 is true that are made for the elements of a row: an i1."""
+        """An i1: whether one of those that `made` gives for the elements of a row is true."""
         w = self.w
         with w.loop(0, self.whole, self.n, [w.zero(f"<{self.n} x i1>")]) as turn:
             turn.next(turn.carried[0] | made(self.n, turn.index))

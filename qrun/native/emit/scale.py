@@ -30,7 +30,7 @@ y           [panels][field][lanes], what `scale` reads
 most        the greatest magnitude that a sum can have, below 2**32
 """
 _REACH = 2.0**-51
-"""More than twice the error of a sum of a product in float64, relative to its terms."""
+"""More than twice the relative error of a product and a sum in float64."""
 
 
 @emitter("scale")
@@ -106,14 +106,14 @@ class FactorsEmitter(KernelEmitter):
                 (to + number * size * lanes).store(field, size)
 
     def _column(self, start: Value, first: Value, mask: Value, each: bool) -> Value:
-        """float32 numbers of some columns: one for each, or the same one."""
+        """float32 numbers of a vector of columns: one for each column, or one for all."""
         lanes = self.isa.lanes
         if not each:
             return start.load("float", 4).splat(lanes)
         return (start + first * 4).masked_load(f"<{lanes} x float>", mask, 4)
 
     def _left(self) -> tuple[Value, Value | None]:
-        """The left scale, and what it is to be multiplied with."""
+        """The left scale, times the slope if there is one."""
         slope = self.a.slope.bitcast("float") if "m" in self.spec.operands else None
         return self.a.left.load("float", 4), slope
 

@@ -79,7 +79,7 @@ class SoftmaxEmitter(KernelEmitter):
                 self._look_up(x, y, self.table, shift)
 
     def _precise(self, x: Value, y: Value, shift: Value, table: Value) -> None:
-        """A row whose results float32 leaves in doubt."""
+        """Make a row whose results float32 leaves in doubt, in float64."""
         w = self.w
         inverse = "1.0" / self._total(x, shift)
         doubtful = self._fill(table, inverse)
@@ -142,7 +142,7 @@ class SoftmaxEmitter(KernelEmitter):
         return reduce(add, parts).uitofp("double") * (1 / WEIGHT)
 
     def _rounded(self, levels: Value, inverse: Value) -> tuple[Value, Value, Value]:
-        """The codes of quotients, i8, the quotients, cut to _MOST, and how far each is from an integer."""
+        """The codes of the quotients (i8), the quotients, at most _MOST, and the distance of each from an integer."""
         magic, bits = (MAGIC32, "i32") if levels.element == "float" else (MAGIC64, "i64")
         quotient = (levels * inverse).where("olt", _MOST)
         raised = quotient + magic
@@ -153,7 +153,7 @@ class SoftmaxEmitter(KernelEmitter):
         return (whole.where("slt", high) + zero).trunc("i8"), quotient, error
 
     def _fill_single(self, table: Value, inverse: Value) -> Value:
-        """As `_fill`, in float32."""
+        """As `_fill`, computed in float32."""
         w, n = self.w, self.isa.lanes
         factor = inverse.single().splat(n)
         reach = self.a.reach.bitcast("float").splat(n)
@@ -176,7 +176,7 @@ class SoftmaxEmitter(KernelEmitter):
         return turn.carried[0].reduced("fmax").test("oge", self.certain)
 
     def _look_up(self, x: Value, y: Value, table: Value, shift: Value) -> None:
-        """Each code's result; the table's index is 255 - distance."""
+        """Look up and store the result of each code. The table's index is 255 minus the distance to the greatest code."""
         w, a, n = self.w, self.a, self.spec.rows
         if self.planes:
             pieces = [(table + i).load(f"<{n} x i8>", 16) for i in range(0, 256, 64)]
@@ -199,7 +199,7 @@ class SoftmaxEmitter(KernelEmitter):
             copy(rest.index)
 
     def _each(self, x: Value, y: Value, shift: Value, inverse: Value) -> None:
-        """Results one by one, each from its own quotient."""
+        """Make the results one by one, each from its own quotient."""
         w = self.w
         levels = self.a.levels + shift * 8
         factor = inverse.splat(1)

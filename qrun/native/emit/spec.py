@@ -68,11 +68,11 @@ MAGIC_BITS = 0x4B400000
 TABLE = 256
 LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
 BYTES = {"y32": 12, "x32": 8, "f64": 8, "ort": 4, "table": 4 * TABLE + 8, "i32": 0}
-"""Bytes of constants per channel."""
+"""Bytes of constants per channel, by form."""
 FACTOR_BYTES = {"ort": 8, "real": 32}
 """Bytes that a column of sums needs to become float32, in forms whose scales come with the run."""
 WIDE = ("i32", "f32")
-"""Results of four bytes."""
+"""Types of results that have four bytes."""
 TAIL = "tail-"
 _FIELDS = {"m": 1, "a": 1, "r": 0, "c": 2}
 """Steps of a form that begins with TAIL, and float32 constants of each: times m, plus a, the greater of that and 0, cut to
@@ -81,7 +81,7 @@ ENTRY = 64
 """Bytes of a call in the plan: kernel, argument struct, tiles, barrier mark, first call since the last barrier, and what
 helpers leave out."""
 SKIP, PASS = 1, 2
-"""Bits of that: the call; the wait after it."""
+"""Bits of what helpers leave out: the call itself, and the wait after it."""
 DOUBT, NEXT, DONE, STRUCT = 248, 256, 320, 384
 """In bytes from an argument struct's start: the word where a kernel says that it could not decide a result, the counter
 of taken tiles, that of finished ones, the struct's end. The counters have cache lines of 64 bytes to themselves: all
@@ -95,7 +95,7 @@ PIECE = 16
 DOUBLES = 4096.0
 """What `Bytes.doubles` adds: at this size, 2**12, the lowest bit of a float64's sixth byte stands for 1."""
 OUTER = 3
-"""Outer axes of a kernel that walks operands with strides."""
+"""How many outer axes a kernel has that walks its operands with strides."""
 INTERLEAVED = 4
 """Vectors of channels in a panel of the depthwise kernel that interleaves taps."""
 BOUND_VECTORS = 4
@@ -103,7 +103,7 @@ BOUND_VECTORS = 4
 SHUFFLED = 64
 """Bytes in which the table of a shuffle repeats each piece."""
 VBMI = "avx512vbmi"
-"""What the CPU must have for tables in registers."""
+"""The CPU feature that tables in registers need."""
 
 SOURCES = ("source0*", "source1*", "source2*", "source3*")
 """Where the operands of m and a come from: arguments of the kernel that prepares the constants."""
@@ -120,7 +120,7 @@ def lane_order(pieces: int) -> list[int]:
 
 
 def widest(isa: Isa) -> int:
-    """Pieces in the vectors of an instruction set."""
+    """How many pieces of 16 bytes a vector of the instruction set has."""
     return 4 * isa.lanes // PIECE
 
 

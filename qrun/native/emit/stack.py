@@ -101,7 +101,7 @@ class PackEmitter(KernelEmitter):
         return made
 
     def _pairs(self, rows: list[Value]) -> Iterator[tuple[Value, Value]]:
-        """Bytes of the rows in their places: two rows at a time."""
+        """The bytes of four rows shifted to their places in the lanes, two rows at a time."""
         parts = [row.load(f"<{self.isa.lanes} x i8>").zext("i32") << 8 * number for number, row in enumerate(rows)]
         return zip(parts[::2], parts[1::2], strict=True)
 

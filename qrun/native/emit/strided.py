@@ -33,7 +33,7 @@ class StridedEmitter(KernelEmitter):
         self.starts: dict[str, Value] = {}
 
     def tile(self, tile: Value) -> None:
-        """Let operands start at the outer index of each unit, and do its chunk."""
+        """Make one tile: for each of its units, let the operands start at the unit's outer index, and make its chunk."""
         w, a = self.w, self.a
         start, end = tile.part(a.share, a.units)
         rest, chunk = divmod(start, a.chunks)
@@ -56,14 +56,14 @@ class StridedEmitter(KernelEmitter):
         return self.a[f"{name}_{axis}"]
 
     def _chunk(self, first: Value, end: Value) -> None:
-        """Do this part of the first own axis; `end` may lie beyond it."""
+        """Write the code for this part of the kernel's first own axis. `end` may lie beyond the axis."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """What is left to do when a tile's units are done."""
+        """Write what remains to be done at the end of a tile."""
 
     def _following(self, counters: list[Value]) -> list[Value]:
-        """Chunk and outer indices of the next unit: one more, with carry from one to the next."""
+        """The chunk and outer indices of the next unit: the chunk plus one, with carry into the outer indices."""
         carry, following = self.w.value("i64", 1), []
         for counter, length in zip(counters, (self.a.chunks, self.a.n2, self.a.n1), strict=False):
             more = counter + carry
@@ -113,7 +113,7 @@ class RunsEmitter(StridedEmitter):
 
 @emitter("elements")
 class ElementsEmitter(StridedEmitter):
-    """Elements of `unroll` bytes, one by one."""
+    """Copies elements of `unroll` bytes one by one."""
 
     names = ELEMENTS
 

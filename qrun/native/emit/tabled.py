@@ -15,7 +15,7 @@ import numpy as np
 from qrun.native.emit.values import MAGIC64, Value, real
 
 SIZE = 16
-"""Numbers of a table, which are those of two registers."""
+"""Numbers in a table: as many as two registers hold."""
 _LANES = SIZE // 2
 POWERS = tuple(2.0 ** (n / SIZE) for n in range(SIZE))
 ERF_END = 3.93
@@ -26,7 +26,7 @@ _DEGREE = 8
 
 
 def looked_up(table: Sequence[float], index: Value) -> Value:
-    """table[index modulo 16], float64, lane by lane; index: i64."""
+    """table[index modulo 16] in each lane, float64. index: i64."""
     w, kind = index.w, f"<{_LANES} x double>"
     halves = [
         f"<{', '.join(f'double {real(number)}' for number in half)}>" for half in (table[:_LANES], table[_LANES:])

@@ -17,16 +17,16 @@ MAGIC32, MAGIC64 = 1.5 * 2.0**23, 1.5 * 2.0**52
 """Numbers of float32 and float64 whose last bit stands for 1: what is added to them is rounded to an integer, ties to
 even, which then stands in the low bits. Half as much again as the power of two leaves room below for negative ones."""
 REAL = {"double": "f64", "float": "f32"}
-"""Types of real numbers, and how the names of intrinsics call them."""
+"""LLVM types of real numbers, and their suffixes in the names of intrinsics."""
 
 
 def _integer(name: str) -> Callable[[Value, Operand], Value]:
-    """An instruction of two integers of one type."""
+    """The method that writes this instruction of two integers of one type."""
     return lambda value, other: value.op(name, other)
 
 
 def _cast(name: str) -> Callable[[Value, str], Value]:
-    """A conversion: to this element in each lane, or to a whole vector type."""
+    """The method that writes this conversion, to an element type in each lane or to a whole vector type."""
 
     def cast(value: Value, element: str) -> Value:
         kind = value.typed(element)
@@ -53,7 +53,7 @@ class Value:
 
     @property
     def lanes(self) -> int:
-        """Elements of a vector; 0 for a scalar."""
+        """The number of lanes of a vector; 0 for a scalar."""
         return parts(self.kind)[0]
 
     @property
@@ -71,7 +71,7 @@ class Value:
         return f"<{lanes} x {element}>" if lanes and element[0] != "<" else element
 
     def like(self, other: Operand) -> Value:
-        """The other operand as a value; what has no type yet gets that of this value."""
+        """The other operand as a value. A number, or the text of a constant, gets this value's type."""
         return other if isinstance(other, Value) else self.w.value(self.kind, other)
 
     def op(self, name: str, other: Operand) -> Value:
@@ -114,7 +114,7 @@ class Value:
     __lshift__, lshr, ashr = _integer("shl"), _integer("lshr"), _integer("ashr")
 
     def __invert__(self) -> Value:
-        """Of an i1."""
+        """The negation of an i1."""
         return self ^ "true"
 
     def __neg__(self) -> Value:
@@ -124,18 +124,18 @@ class Value:
         return self.intrinsic("fabs")
 
     def test(self, how: str, other: Operand, name: str = "") -> Value:
-        """Whether a comparison holds, as icmp or fcmp name it: i1, lane by lane."""
+        """The comparison `how`, in the words of icmp or fcmp: an i1 in each lane."""
         compare = "fcmp" if self.real else "icmp"
         return self.w.let(self.typed("i1"), f"{compare} {how} {self.kind} {self}, {self.like(other)}", name)
 
     def select(self, yes: Operand, no: Operand) -> Value:
-        """This i1 ? yes : no, lane by lane. One of the two knows its type."""
+        """`yes` where this i1 is true, else `no`, in each lane. At least one of the two is a Value."""
         known = next(value for value in (yes, no) if isinstance(value, Value))
         yes, no = known.like(yes), known.like(no)
         return self.w.let(yes.kind, f"select {self.kind} {self}, {yes.kind} {yes}, {no.kind} {no}")
 
     def where(self, how: str, other: Operand) -> Value:
-        """This value where it compares so with the other one, else the other one."""
+        """This value where the comparison `how` with the other one holds, else the other one."""
         other = self.like(other)
         return self.test(how, other).select(self, other)
 
@@ -171,11 +171,11 @@ class Value:
         return self.intrinsic("sqrt")
 
     def intrinsic(self, name: str, *others: Operand) -> Value:
-        """llvm.NAME of this and others of its type."""
+        """The result of llvm.NAME for this value and others of its type."""
         return self.w.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", self, *(self.like(other) for other in others))
 
     def reduced(self, name: str, *first: Typed) -> Value:
-        """All lanes as one, by llvm.vector.reduce.NAME; an fadd takes what to start from."""
+        """The lanes reduced to one by llvm.vector.reduce.NAME. An fadd also takes what it starts from."""
         return self.w.call(self.element, f"llvm.vector.reduce.{name}.{suffix(self.kind)}", *first, self)
 
     def least(self, other: Operand) -> Value:
@@ -183,7 +183,7 @@ class Value:
         return self.intrinsic("smin", other)
 
     def part(self, size: Operand, end: Operand) -> tuple[Value, Value]:
-        """Where a part of range(end) starts and ends: the one with this number, if all have this size but the last."""
+        """The start and end of part number `self` of range(end), whose parts have this size, but for the last one."""
         first = self * size
         return first, (first + size).least(end)
 
@@ -203,17 +203,17 @@ class Value:
         return self.w.let(self.kind, f"insertelement {self.kind} {self}, {value.kind} {value}, i32 {lane}")
 
     def shuffled(self, order: Iterable[int], other: Value | str = "poison") -> Value:
-        """Elements of this vector, then of the other one, by number; negative: any."""
+        """A vector of the elements with these numbers, of this vector and then of the other one; negative: any element."""
         lanes = ["i32 poison" if i < 0 else f"i32 {i}" for i in order]
         kind, places = f"<{len(lanes)} x {self.element}>", f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
         return self.w.let(kind, f"shufflevector {self.kind} {self}, {self.kind} {other}, {places}")
 
     def load(self, kind: str, align: int = 1) -> Value:
-        """What lies at this pointer."""
+        """The value of this type at this pointer."""
         return self.w.let(kind, f"load {kind}, ptr {self}, align {align}")
 
     def store(self, value: Value, align: int = 1) -> None:
-        """Store at this pointer."""
+        """Store a value at this pointer."""
         self.w.do(f"store {value.kind} {value}, ptr {self}, align {align}")
 
     def masked_load(self, kind: str, mask: Value, align: int = 1) -> Value:
@@ -247,7 +247,7 @@ def parts(kind: str) -> tuple[int, str]:
 
 
 def suffix(kind: str) -> str:
-    """What the names of overloaded intrinsics say of a type."""
+    """How a type is written in the names of overloaded intrinsics."""
     lanes, element = parts(kind)
     return (f"v{lanes}" if lanes else "") + REAL.get(element, element)
 
@@ -258,12 +258,12 @@ def real(value: float) -> str:
 
 
 def every(kind: str, value: int | str, lanes: int) -> str:
-    """A constant vector of one value."""
+    """A constant vector with the same value in every lane."""
     return f"<{', '.join([f'{kind} {value}'] * lanes)}>"
 
 
 def constants(kind: str, numbers: Iterable[int]) -> str:
-    """A constant vector."""
+    """A constant vector of these numbers."""
     return f"<{', '.join(f'{kind} {n}' for n in numbers)}>"
 
 
@@ -289,7 +289,7 @@ class Instructions:
         return Value(self, kind, name)
 
     def value(self, kind: str, what: float | str) -> Value:
-        """A constant (of a vector in every lane), or what already has a name."""
+        """A constant, in every lane of a vector type, or the value of this name."""
         if isinstance(what, str):
             return Value(self, kind, what)
         lanes, element = parts(kind)
@@ -314,7 +314,7 @@ class Instructions:
         return f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in typed)})"
 
     def at(self, pointer: Value, offset: Operand, name: str = "") -> Value:
-        """pointer plus a number of bytes."""
+        """The pointer plus a number of bytes."""
         if offset == 0 and not name:
             return pointer
         return self.let("ptr", f"getelementptr i8, ptr {pointer}, i64 {offset}", name)

@@ -35,7 +35,7 @@ class Writer(Instructions):
         self.label(after)
 
     def phi(self, *cases: tuple[Value, str]) -> Value:
-        """The value that belongs to the block that came before; each with that block's label."""
+        """The value that belongs to the block executed before. Values are given with their blocks' labels."""
         kind = cases[0][0].kind
         return self.let(kind, f"phi {kind} {', '.join(f'[{value}, %{label}]' for value, label in cases)}")
 
@@ -44,7 +44,7 @@ class Writer(Instructions):
         return self.let(first.kind, f"phi {first.kind} [{first}, %{before}], [{following}, %{after}]", name)
 
     def function(self, head: str) -> str:
-        """The text of a module with this one function."""
+        """The LLVM IR of a module with this one function."""
         return "\n".join([*sorted(self.declared), "", f"{head} {{", *self.lines, "}", ""])
 
 
