@@ -56,6 +56,8 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
     count = math.prod(dims)
     if len(dims) > 64:
         raise bad_tensor(name, "at most 64 dims", str(len(dims)))
+    if math.prod(d or 1 for d in dims) * DTYPES[number].itemsize >= 2**63:  # numpy asks that of empty arrays too
+        raise bad_tensor(name, "axes that span less than 2**63 bytes, also where one of them is 0", shape_text(dims))
     if number == 8:
         array: np.ndarray[Any, np.dtype[Any]] = _strings(tensor, name, count)
     elif tensor.data_location == TensorProto.EXTERNAL:

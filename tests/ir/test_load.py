@@ -335,6 +335,8 @@ def test_every_element_type_is_read(dtype: type, count: int, raw: bool) -> None:
 @pytest.mark.parametrize(
     ("dims", "raw", "dtype"),
     [
+        ([2**62, 0, 5], b"", 3),
+        ([2**31, 2**31, 0], b"", 1),
         ([3], bytes(8), 1),
         ([10**12], b"", 1),
         ([-1], b"", 1),
