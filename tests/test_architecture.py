@@ -310,7 +310,7 @@ def default(raw: Any) -> Any:
     value = onnx.helper.get_attribute_value(raw.default_value)
     if isinstance(value, bytes):
         return value.decode()
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(v.decode() if isinstance(v, bytes) else v for v in value) if isinstance(value, list) else value
 
 
 def same_default(got: Any, want: Any) -> bool:

@@ -47,6 +47,12 @@ OWN: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
         {"K": 16, "N": 8, "block_size": 16},
         F,
     ),
+    "DynamicQuantizeLSTM": (
+        [F(np.ones((5, 2, 3))), np.ones((1, 3, 8), np.uint8), np.ones((1, 2, 8), np.uint8), *[None] * 5]
+        + [F(np.ones(1)), np.zeros(1, np.uint8)] * 2,
+        {"hidden_size": 2},
+        F,
+    ),
     "QGemm": ([*A, *B, None, F(0.5), np.uint8(3)], {}, np.uint8),
     "QLinearAdd": ([*X, *X, *X[1:]], {}, np.uint8),
     "QLinearMul": ([*X, *X, *X[1:]], {}, np.uint8),

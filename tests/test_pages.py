@@ -77,8 +77,6 @@ def is_quantized(definition: OpDef) -> bool:
     return any("zero_point" in name for name in told)
 
 
-OTHERS = ("NhwcMaxPool", "MatMulNBits")
-"""Operators with sections of their own, whose scales or zero points have other names, or which have none."""
 QUANTIZED = sorted({op_type for (_, op_type), found in REGISTRY.items() if any(map(is_quantized, found))})
 
 
@@ -161,10 +159,10 @@ def test_every_disagreement_is_a_case() -> None:
 def test_every_quantized_operator_has_a_section() -> None:
     assert {"QLinearConv", "QuantizeLinear", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"} <= set(QUANTIZED)
     told = [heading for heading, _ in sections("docs/numerics.md", "## ") if not heading[0].isdigit()]
-    assert sorted(told) == sorted({*QUANTIZED, *OTHERS})
+    assert sorted(told) == sorted({*QUANTIZED, "NhwcMaxPool"})
 
 
-@pytest.mark.parametrize("op_type", [*QUANTIZED, "MatMulNBits"])
+@pytest.mark.parametrize("op_type", QUANTIZED)
 def test_formulas_are_those_of_the_docstrings(op_type: str) -> None:
     docs = [
         inspect.cleandoc(d.__doc__ or "") for (_, name), found in REGISTRY.items() if name == op_type for d in found
@@ -177,7 +175,7 @@ def test_formulas_are_those_of_the_docstrings(op_type: str) -> None:
     assert formulas == {line.strip() for line in block.splitlines()}
 
 
-@pytest.mark.parametrize("op_type", [*QUANTIZED, "MatMulNBits"])
+@pytest.mark.parametrize("op_type", QUANTIZED)
 def test_versions_are_those_that_run(op_type: str) -> None:
     body = dict(sections("docs/numerics.md", "## "))[op_type]
     runs = {s.op.rpartition("::")[0]: list(map(str, s.versions)) for s in supported() if s.op_type == op_type}

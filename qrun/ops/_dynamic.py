@@ -6,7 +6,8 @@ import numpy as np
 
 from qrun.errors import OperatorError
 from qrun.ir import Array
-from qrun.ops._context import Arith, refuse
+from qrun.ops._context import Arith, Context, refuse
+from qrun.ops._quantize import store
 
 _F32 = np.float32
 _NO_ZERO_POINT = "DynamicQuantizeLinear-11 derives the zero point from min x; it would be NaN."
@@ -37,6 +38,16 @@ def dynamic_parameters(x: Array, arith: Arith = "exact") -> tuple[Array, Array]:
     if bottom == -np.inf and arith != "ort":
         raise _refused("-inf", _NO_ZERO_POINT)
     return range_parameters(bottom, top, arith)
+
+
+def quantized(x: Array, arith: Arith = "exact") -> tuple[Array, Array, Array]:
+    """What DynamicQuantizeLinear makes of x, float32: codes (uint8), scale and zero point, as above."""
+    scale, zero = dynamic_parameters(x, arith)
+    codes = np.empty(x.shape, np.uint8)
+    with np.errstate(all="ignore"):
+        quotient = np.asarray(x / scale)
+        store(np.rint(quotient, out=quotient), zero, codes, Context(observing=False))
+    return codes, scale, zero
 
 
 def _refused(value: str, why: str) -> OperatorError:

@@ -6,12 +6,11 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._context import Context
-from qrun.ops._dynamic import dynamic_parameters
+from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import check_matmul, claim_product, matmul_macs
 from qrun.ops._native import LoweringContext, NativeKernel, quiet
 from qrun.ops._native_floats import dynamic_kernel, plain_scales
 from qrun.ops._op import Real, op
-from qrun.ops._quantize import store
 from qrun.ops._tofloat import check_product, float_matmul
 
 _NAME = "DynamicQuantizeMatMul"
@@ -49,11 +48,7 @@ def dynamic_quantize_matmul(
     """
     ctx = ctx or Context()
     check_matmul(A, B)
-    scale, zero = dynamic_parameters(A, "ort" if ctx.arith == "ort" else "exact")
-    codes = np.empty(A.shape, np.uint8)
-    with np.errstate(all="ignore"):
-        quotient = np.asarray(A / scale)
-        store(np.rint(quotient, out=quotient), zero, codes, Context(observing=False))
+    codes, scale, zero = quantized(A, "ort" if ctx.arith == "ort" else "exact")
     return float_matmul(codes, scale, zero, B, b_scale, b_zero_point, bias, _NAME, ctx)
 
 

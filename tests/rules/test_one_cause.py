@@ -95,22 +95,21 @@ def test_groups_that_stay_in_float_for_one_reason() -> None:
 
 
 def branches() -> onnx.ModelProto:
-    """If, whose branches hold LSTM, one of them inside another If."""
+    """If, whose branches hold MaxUnpool, one of them inside another If."""
 
     def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
         return helper.make_graph(list(nodes), name, [], [helper.make_tensor_value_info(f"{name}_y", FLOAT, None)])
 
-    def lstm(name: str) -> onnx.NodeProto:
-        return helper.make_node("LSTM", ["x", "w", "r"], [f"{name}_y"], name=f"{name}_lstm", hidden_size=2)
+    def unpool(name: str) -> onnx.NodeProto:
+        return helper.make_node("MaxUnpool", ["x", "i"], [f"{name}_y"], name=f"{name}_unpool", kernel_shape=[2, 2])
 
     deep = helper.make_node(
-        "If", ["c"], ["else_y"], name="deep", then_branch=branch("a", lstm("a")), else_branch=branch("b", lstm("b"))
+        "If", ["c"], ["else_y"], name="deep", then_branch=branch("a", unpool("a")), else_branch=branch("b", unpool("b"))
     )
-    outer = helper.make_node(
-        "If", ["c"], ["y"], name="choose", then_branch=branch("then", lstm("then")), else_branch=branch("else", deep)
-    )
-    stored = {"w": np.zeros((1, 8, 3), np.float32), "r": np.zeros((1, 8, 2), np.float32)}
-    inputs = [value("x", FLOAT, [1, 1, 3]), value("c", TensorProto.BOOL, [])]
+    then = branch("then", unpool("then"))
+    outer = helper.make_node("If", ["c"], ["y"], name="choose", then_branch=then, else_branch=branch("else", deep))
+    stored = {"i": np.zeros((1, 1, 1, 1), np.int64)}
+    inputs = [value("x", FLOAT, [1, 1, 1, 1]), value("c", TensorProto.BOOL, [])]
     return make_model([outer], inputs, [value("y", FLOAT, None)], stored, opset=17)
 
 
@@ -119,8 +118,8 @@ def test_a_run_names_what_is_missing_in_subgraphs_too() -> None:
         qrun.Session(branches())
     error = caught.value
     assert error.message == "qrun cannot run 2 operators of this model"
-    assert dict(error.facts) == {"If": "2 nodes, first choose", "LSTM": "3 nodes, first choose > deep > b_lstm"}
-    assert {f.op.partition("-")[0] for f in qrun.check(branches()) if f.rule == "QR201"} == {"If", "LSTM"}
+    assert dict(error.facts) == {"If": "2 nodes, first choose", "MaxUnpool": "3 nodes, first choose > deep > b_unpool"}
+    assert {f.op.partition("-")[0] for f in qrun.check(branches()) if f.rule == "QR201"} == {"If", "MaxUnpool"}
 
 
 def test_the_operator_sets_of_a_model_without_those_of_onnx() -> None:

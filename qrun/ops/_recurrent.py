@@ -1,0 +1,210 @@
+"""What LSTM, GRU and RNN share: their inputs checked, activations by name, and the walk along sequences.
+
+Every step of a cell is an operation of ai.onnx, rounded as that operator rounds: a product of matrices with what is added
+to it is one real number, Add, Mul, Sigmoid and Tanh are those operators. float16 and bfloat16 are computed in float32, and
+results are rounded at the end; float64 stays float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._activations import Activation, Gates
+from qrun.ops._context import Context, refuse
+from qrun.ops._float import narrow, widen
+from qrun.ops._sums import rounded_products
+
+Product = Callable[[Array, Array | None], Array]
+"""Rows [n, K], and what is added to their product with some weights, to the product [n, columns]."""
+Step = Callable[[Array, Sequence[Array]], Sequence[Array]]
+"""What a step's inputs give to the gates [n, columns], and the states before it, to those after it; the first one is h."""
+_DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+
+
+@frozen
+class Sequences:
+    """Checked inputs, batches not first.
+
+    x: [seq, batch, input]. lengths: of each sequence. states: initial ones, each [directions, batch, hidden], of `dtype`.
+    backward: of each direction, whether it goes from the end. dtype: in which is computed; made: that of the results.
+    """
+
+    x: Array
+    lengths: Array
+    states: tuple[Array, ...]
+    hidden: int
+    backward: tuple[bool, ...]
+    batch_first: bool
+    dtype: np.dtype[Any]
+    made: np.dtype[Any]
+
+    @property
+    def directions(self) -> int:
+        return len(self.backward)
+
+
+def checked(
+    x: Array,
+    weights: Sequence[tuple[str, Array | None, tuple[int, ...] | None]],
+    lengths: Array | None,
+    states: Sequence[tuple[str, Array | None]],
+    gates: int,
+    attributes: tuple[int | None, str, int],
+    ctx: Context,
+) -> Sequences:
+    """Refuse what does not fit, and claim the results.
+
+    weights: name, tensor, and shape after the directions, in which -1 stands for hidden and -2 for gates * hidden; the
+    second is R. states: name and initial value. gates: of a cell. attributes: hidden_size, if given, direction, layout.
+    """
+    hidden_size, direction, layout = attributes
+    if direction not in _DIRECTIONS:
+        raise refuse(f"direction is {direction!r}", "direction", ", ".join(_DIRECTIONS), direction, code="QR204")
+    if layout not in (0, 1):
+        raise refuse(f"layout is {layout}", "layout", "0 or 1", str(layout), code="QR204")
+    if x.ndim != 3:
+        raise refuse(
+            "X does not have rank 3", "X", "[seq,batch,input]" if not layout else "[batch,seq,input]", x, code="QR208"
+        )
+    hidden = _hidden(weights[1], hidden_size)
+    count = _DIRECTIONS[direction]
+    first = x.swapaxes(0, 1) if layout else x
+    sizes = {-1: hidden, -2: gates * hidden, -3: x.shape[2], -4: 2 * gates * hidden, -5: 3 * hidden}
+    for name, tensor, shape in weights:
+        want = (count, *(sizes[n] for n in shape or ()))
+        if tensor is not None and tensor.shape != want:
+            raise refuse(f"{name} has shape {shape_text(tensor.shape)}", name, shape_text(want), tensor, code="QR208")
+    seq, batch = first.shape[:2]
+    found = _lengths(lengths, seq, batch)
+    computed = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+    ctx.claim((seq, count, batch, hidden), 2 * computed.itemsize)
+    ctx.claim((seq, batch, gates * hidden), 3 * 8, "gates")
+    own = [_state(name, state, (count, batch, hidden), layout, computed) for name, state in states]
+    backward = (direction == "reverse",) if count == 1 else (False, True)
+    return Sequences(first.astype(computed), found, tuple(own), hidden, backward, bool(layout), computed, x.dtype)
+
+
+def _hidden(weight: tuple[str, Array | None, Any], hidden_size: int | None) -> int:
+    name, r, shape = weight
+    assert r is not None
+    if r.ndim != 3:
+        raise refuse(f"{name} does not have rank 3", name, "[directions,gates * hidden,hidden]", r, code="QR208")
+    hidden = int(r.shape[1 + shape.index(-1)])
+    if hidden_size is not None and hidden_size != hidden:
+        raise refuse(
+            f"hidden_size is {hidden_size}, but {name} has {hidden}",
+            name,
+            f"{hidden_size} in its shape",
+            r,
+            code="QR208",
+        )
+    return hidden
+
+
+def _lengths(lengths: Array | None, seq: int, batch: int) -> Array:
+    if lengths is None:
+        return np.full(batch, seq)
+    if lengths.shape != (batch,):
+        raise refuse("sequence_lens has the wrong shape", "sequence_lens", f"[{batch}]", lengths, code="QR208")
+    if ((lengths < 0) | (lengths > seq)).any():
+        got = int(lengths[int(np.argmax((lengths < 0) | (lengths > seq)))])
+        raise refuse(f"a sequence has length {got}", "sequence_lens", f"0 to {seq}", str(got), code="QR208")
+    return lengths.astype(np.int64)
+
+
+def _state(name: str, state: Array | None, shape: tuple[int, ...], layout: int, dtype: np.dtype[Any]) -> Array:
+    if state is None:
+        return np.zeros(shape, dtype)
+    want = (shape[1], shape[0], shape[2]) if layout else shape
+    if state.shape != want:
+        raise refuse(f"{name} has shape {shape_text(state.shape)}", name, shape_text(want), state, code="QR208")
+    return (state.swapaxes(0, 1) if layout else state).astype(dtype)
+
+
+def walk(sequences: Sequences, step_of: Callable[[int], tuple[Callable[[Array], Array], Step]]) -> tuple[Array, ...]:
+    """Y, and the last states, in the operator's layout and type.
+
+    step_of: of a direction, what makes the gates' share of all inputs [longest sequence * batch, input], and the step.
+    """
+    seq, batch = sequences.x.shape[:2]
+    longest = int(sequences.lengths.max(initial=0))
+    y = np.zeros((seq, sequences.directions, batch, sequences.hidden), sequences.dtype)
+    last = [state.copy() for state in sequences.states]
+    for number, backward in enumerate(sequences.backward):
+        order = _order(sequences.lengths, seq, backward)
+        share, step = step_of(number)
+        taken = np.take_along_axis(sequences.x, order[:longest, :, None], 0)
+        shared = share(taken.reshape(longest * batch, sequences.x.shape[2]))
+        inputs = shared.reshape(longest, batch, shared.shape[1])
+        for t in range(longest):
+            running = np.flatnonzero(sequences.lengths > t)
+            states = step(inputs[t, running], [state[number, running] for state in last])
+            for state, made in zip(last, states, strict=True):
+                state[number, running] = made
+            y[order[t, running], number, running] = states[0]
+    if sequences.batch_first:
+        y, last = y.transpose(2, 0, 1, 3), [state.swapaxes(0, 1) for state in last]
+    return tuple(np.ascontiguousarray(_rounded(array, sequences.made)) for array in (y, *last))
+
+
+def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:
+    return array if array.dtype == dtype else narrow(array, dtype)
+
+
+def _order(lengths: Array, seq: int, backward: bool) -> Array:
+    """Which element of each sequence a step takes, [seq, batch]."""
+    steps = np.broadcast_to(np.arange(seq)[:, None], (seq, len(lengths)))
+    return np.where(steps < lengths, lengths - 1 - steps, steps) if backward else np.asarray(steps)
+
+
+def products(weight: Array, dtype: np.dtype[Any]) -> Product:
+    """Of rows with the transpose of a weight [columns, K]; with what is added one real number, rounded once."""
+    turned = weight.astype(dtype).T
+    return lambda rows, added: rounded_products(rows, turned, dtype, addend=None if added is None else widen(added))
+
+
+def biases(b: Array | None, direction: int, columns: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Wb and Rb of a direction."""
+    if b is None:
+        return np.zeros(columns, dtype), np.zeros(columns, dtype)
+    own = b[direction].astype(dtype)
+    return own[:columns], own[columns:]
+
+
+def lstm_functions(gates: Gates, number: int, ctx: Context) -> tuple[Activation, Activation, Activation]:
+    """f, g and h of a direction."""
+    gate, cell, out = gates.of(number)
+    return gate, cell, gates.functions[number][2] if ctx.arith == "ort" else out
+
+
+def lstm_step(
+    sequences: Sequences,
+    functions: tuple[Activation, Activation, Activation],
+    recurrent: Product,
+    peepholes: Array | None,
+    number: int,
+    coupled: bool,
+) -> Step:
+    """A step of an LSTM; functions: f, g and h; recurrent: the product of h with R. coupled: f is 1 - i."""
+    gate, cell, out = functions
+    n, one = sequences.hidden, sequences.dtype.type(1)
+    p = None if peepholes is None else peepholes[number].astype(sequences.dtype)
+
+    def seen(values: Array, place: int, c: Array) -> Array:
+        return values if p is None else values + p[place * n : (place + 1) * n] * c
+
+    def step(x: Array, states: Sequence[Array]) -> Sequence[Array]:
+        h, c = states
+        i, o, f, g = np.split(recurrent(h, x), 4, axis=1)
+        i = gate(seen(i, 0, c))
+        f = one - i if coupled else gate(seen(f, 2, c))
+        c = f * c + i * cell(g)
+        return gate(seen(o, 1, c)) * out(c), c
+
+    return step

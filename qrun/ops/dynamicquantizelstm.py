@@ -1,0 +1,126 @@
+"""DynamicQuantizeLSTM of com.microsoft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._activations import activations
+from qrun.ops._context import Context, refuse
+from qrun.ops._dynamic import quantized
+from qrun.ops._matmul import integer_matmul
+from qrun.ops._op import Shape, op
+from qrun.ops._quantize import note_scale, same_type
+from qrun.ops._recurrent import Product, Step, biases, checked, lstm_functions, lstm_step, walk
+from qrun.ops._rounding import scaled
+
+
+def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    x, w, r = inputs[:3]
+    return int(x[0] * x[1] * (np.prod(w, dtype=np.int64) + np.prod(r, dtype=np.int64)))
+
+
+@op(
+    "DynamicQuantizeLSTM",
+    since=1,
+    domain="com.microsoft",
+    cost=_macs,
+    types={
+        "T": ("float", "X B initial_h initial_c P W_scale R_scale"),
+        "T1": ("int32", "sequence_lens"),
+        "T2": ("uint8 int8", "W R W_zero_point R_zero_point"),
+    },
+)
+def dynamic_quantize_lstm(
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None,
+    sequence_lens: Array | None,
+    initial_h: Array | None,
+    initial_c: Array | None,
+    P: Array | None,
+    W_scale: Array,
+    W_zero_point: Array,
+    R_scale: Array,
+    R_zero_point: Array,
+    *,
+    activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None,
+    activations_: tuple[str, ...] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    ctx: Context | None = None,
+) -> tuple[Array, ...]:
+    """LSTM whose products are of codes: of X, quantized once, and of H, quantized before each step, with W and R.
+
+        x = (DynamicQuantizeLinear(X) - zero) * scale @ (W - W_zero_point) * W_scale + (Wb + Rb)
+        g = (DynamicQuantizeLinear(H) - zero) * scale @ (R - R_zero_point) * R_scale + x
+
+    All else is as in LSTM. W [dirs,input,4*hidden] and R [dirs,hidden,4*hidden], int8 or uint8, gates in the order i, o, f,
+    c; scales and zero points [dirs], or [dirs,4*hidden]. Other inputs and the results float32, shapes as in LSTM.
+
+    Exact: codes as DynamicQuantizeLinear-11 says, in float32 steps; the sums of each line are int32, and its real value is
+    rounded once. X counts up to the end of the longest sequence, H for the sequences that still run. ``ort``: float32(sum) * float32(scale * W_scale) + x, each step
+    rounded to float32. onnxruntime quantizes H of the sequences that one thread takes.
+    Raises OperatorError for shapes, lengths and attributes that do not fit.
+    Source: onnxruntime ContribOperators, com.microsoft.DynamicQuantizeLSTM; ONNX operators, DynamicQuantizeLinear-11.
+    """
+    ctx = ctx or Context()
+    weights = [("W", W, (-3, -2)), ("R", R, (-1, -2)), ("B", B, (-4,)), ("P", P, (-5,))]
+    states = [("initial_h", initial_h), ("initial_c", initial_c)]
+    sequences = checked(X, weights, sequence_lens, states, 4, (hidden_size, direction, 0), ctx)
+    for name, array, tensor, of in (
+        ("W_scale", W_scale, W, "W"), ("W_zero_point", W_zero_point, W, "W"),
+        ("R_scale", R_scale, R, "R"), ("R_zero_point", R_zero_point, R, "R"),
+    ):  # fmt: skip
+        _check_parameter(name, array, tensor, of, ctx)
+    gates = activations(
+        activations_, ("Sigmoid", "Tanh", "Tanh"), sequences.directions, activation_alpha, activation_beta, clip
+    )
+
+    def step_of(number: int) -> tuple[Callable[[Array], Array], Step]:
+        wb, rb = biases(B, number, W.shape[2], sequences.dtype)
+        bias = None if B is None else wb + rb
+        inputs = _product(W[number], W_scale[number], W_zero_point[number], ctx)
+        recurrent = _product(R[number], R_scale[number], R_zero_point[number], ctx)
+        functions = lstm_functions(gates, number, ctx)
+        return lambda rows: inputs(rows, bias), lstm_step(
+            sequences, functions, recurrent, P, number, bool(input_forget)
+        )
+
+    with np.errstate(all="ignore"):
+        return walk(sequences, step_of)
+
+
+def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Context) -> None:
+    allowed = (tensor.shape[:1], (tensor.shape[0], tensor.shape[2]))
+    scale = name.endswith("scale")
+    if array.shape not in allowed:
+        expected = " or ".join(shape_text(shape) for shape in allowed)
+        code = "QR301" if scale else "QR302"
+        raise refuse(f"{name} has shape {shape_text(array.shape)}", name, expected, array, code=code)
+    if scale:
+        note_scale(ctx, array, name)
+    else:
+        same_type(array, tensor.dtype, name, of)
+
+
+def _product(weight: Array, scale: Array, zero: Array, ctx: Context) -> Product:
+    """Of rows, quantized together, with codes [K, columns]; with what is added one real number, rounded once."""
+
+    def product(rows: Array, added: Array | None) -> Array:
+        codes, row_scale, row_zero = quantized(rows, "ort" if ctx.arith == "ort" else "exact")
+        sums = integer_matmul(codes, weight, row_zero, zero, ctx)
+        if ctx.arith != "ort":
+            return scaled(sums, (row_scale, scale), added, rows.dtype)
+        y = sums.astype(np.float32) * (row_scale * scale)
+        return np.asarray(y if added is None else y + added)
+
+    return product

@@ -1,0 +1,201 @@
+"""LSTM, GRU and RNN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._activations import Activation, Gates, activations
+from qrun.ops._context import Context
+from qrun.ops._op import Shape, op
+from qrun.ops._recurrent import Product, Sequences, Step, biases, checked, lstm_functions, lstm_step, products, walk
+
+
+def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """Those of both products of every step."""
+    x, w, r = inputs[:3]
+    return int(x[0] * x[1] * (np.prod(w, dtype=np.int64) + np.prod(r, dtype=np.int64)))
+
+
+@op("LSTM", since=7, cost=_macs)
+def lstm(
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    initial_c: Array | None = None,
+    P: Array | None = None,
+    *,
+    activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None,
+    activations_: tuple[str, ...] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+    ctx: Context | None = None,
+) -> tuple[Array, ...]:
+    """Long short-term memory, with H and C the states before a step, and gates in the order i, o, f, c:
+
+        x = X @ W^T + (Wb + Rb)                    for all steps; what is in parentheses is rounded first
+        g = H @ R^T + x
+        i, f = f(g + P * C)                        f = 1 - i with input_forget
+        C' = f * C + i * g(g)
+        o = f(g + P * C')
+        H' = o * h(C')
+
+    X [seq,batch,input], W [dirs,4*hidden,input], R [dirs,4*hidden,hidden], B [dirs,8*hidden], sequence_lens int32 [batch],
+    initial_h and initial_c [dirs,batch,hidden], P [dirs,3*hidden] for i, o, f; Y [seq,dirs,batch,hidden], Y_h and Y_c
+    [dirs,batch,hidden]. layout 1: batch comes first. One floating-point type.
+
+    Each line is a step of ai.onnx's operators, and rounded as they are: products with what is added to them once, as Gemm;
+    * and +, 1 - i and the activations each once. float16 and bfloat16 are computed in float32, and the results rounded.
+    clip bounds what is given to every activation; in ``ort`` not what is given to h. Beyond a sequence's length Y is 0; the last states are those at its end,
+    the initial ones for length 0. Activations have alpha and beta in the order in which those that need one are named;
+    Affine and ScaledTanh have no defaults.
+    Raises OperatorError for shapes, lengths and attributes that do not fit.
+    Source: ONNX operators, LSTM-22.
+    """
+    ctx = ctx or Context()
+    weights = [("W", W, (-2, -3)), ("R", R, (-2, -1)), ("B", B, (-4,)), ("P", P, (-5,))]
+    states = [("initial_h", initial_h), ("initial_c", initial_c)]
+    sequences = checked(X, weights, sequence_lens, states, 4, (hidden_size, direction, layout), ctx)
+    given = (activation_alpha, activation_beta, clip)
+    gates = activations(activations_, ("Sigmoid", "Tanh", "Tanh"), sequences.directions, *given)
+
+    def step_of(number: int) -> tuple[Callable[[Array], Array], Step]:
+        share, recurrent = shares(sequences, W[number], R[number], B, number)
+        functions = lstm_functions(gates, number, ctx)
+        return share, lstm_step(sequences, functions, recurrent, P, number, bool(input_forget))
+
+    with np.errstate(all="ignore"):
+        return walk(sequences, step_of)
+
+
+def shares(
+    sequences: Sequences, w: Array, r: Array, b: Array | None, number: int
+) -> tuple[Callable[[Array], Array], Product]:
+    """What inputs give to the gates of a direction, with both biases, and the product with R."""
+    wb, rb = biases(b, number, len(w), sequences.dtype)
+    product, bias = products(w, sequences.dtype), None if b is None else wb + rb
+    return lambda rows: product(rows, bias), products(r, sequences.dtype)
+
+
+@op("GRU", since=7, cost=_macs)
+def gru(
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None,
+    activations_: tuple[str, ...] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+    ctx: Context | None = None,
+) -> tuple[Array, ...]:
+    """Gated recurrent unit, with H the state before a step, and gates in the order z, r, h:
+
+        z, r = f(H @ R^T + x)                      x = X @ W^T + (Wb + Rb)
+        h = g((r * H) @ R^T + x)
+        h = g(r * (H @ R^T + Rb) + x)              with linear_before_reset; x = X @ W^T + Wb
+        H' = (1 - z) * h + z * H
+
+    X [seq,batch,input], W [dirs,3*hidden,input], R [dirs,3*hidden,hidden], B [dirs,6*hidden], sequence_lens int32 [batch],
+    initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM.
+    Raises OperatorError for shapes, lengths and attributes that do not fit.
+    Source: ONNX operators, GRU-22.
+    """
+    ctx = ctx or Context()
+    weights = [("W", W, (-2, -3)), ("R", R, (-2, -1)), ("B", B, (-4,))]
+    states = [("initial_h", initial_h)]
+    sequences = checked(X, weights, sequence_lens, states, 3, (hidden_size, direction, layout), ctx)
+    given = (activation_alpha, activation_beta, clip)
+    gates = activations(activations_, ("Sigmoid", "Tanh"), sequences.directions, *given)
+
+    def step_of(number: int) -> tuple[Callable[[Array], Array], Step]:
+        return _gru(sequences, gates, (W[number], R[number], B), number, bool(linear_before_reset))
+
+    with np.errstate(all="ignore"):
+        return walk(sequences, step_of)
+
+
+def _gru(
+    sequences: Sequences, gates: Gates, weights: tuple[Array, Array, Array | None], number: int, linear: bool
+) -> tuple[Callable[[Array], Array], Step]:
+    w, r, b = weights
+    dtype, n = sequences.dtype, sequences.hidden
+    gate, new = gates.of(number)
+    wb, rb = biases(b, number, 3 * n, dtype)
+    added = wb + rb
+    if linear:
+        added[2 * n :] = wb[2 * n :]
+    inputs, both, last = products(w, dtype), products(r[: 2 * n], dtype), products(r[2 * n :], dtype)
+    one = dtype.type(1)
+
+    def step(x: Array, states: Sequence[Array]) -> Sequence[Array]:
+        (h,) = states
+        z, reset = np.split(gate(both(h, x[:, : 2 * n])), 2, axis=1)
+        own = x[:, 2 * n :]
+        made = new(reset * last(h, rb[2 * n :]) + own if linear else last(reset * h, own))
+        return ((one - z) * made + z * h,)
+
+    return lambda rows: inputs(rows, None if b is None else added), step
+
+
+@op("RNN", since=7, cost=_macs)
+def rnn(
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    activation_alpha: tuple[float, ...] | None = None,
+    activation_beta: tuple[float, ...] | None = None,
+    activations_: tuple[str, ...] = ("Tanh", "Tanh"),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    ctx: Context | None = None,
+) -> tuple[Array, ...]:
+    """H' = f(H @ R^T + (X @ W^T + (Wb + Rb))), with H the state before a step; what is in parentheses is rounded first.
+
+    X [seq,batch,input], W [dirs,hidden,input], R [dirs,hidden,hidden], B [dirs,2*hidden], sequence_lens int32 [batch],
+    initial_h [dirs,batch,hidden]; Y [seq,dirs,batch,hidden], Y_h [dirs,batch,hidden]. All else is as in LSTM,
+    but an activation for a second direction that there is not is left out.
+    Raises OperatorError for shapes, lengths and attributes that do not fit.
+    Source: ONNX operators, RNN-22.
+    """
+    ctx = ctx or Context()
+    weights = [("W", W, (-2, -3)), ("R", R, (-2, -1)), ("B", B, (-4,))]
+    states = [("initial_h", initial_h)]
+    sequences = checked(X, weights, sequence_lens, states, 1, (hidden_size, direction, layout), ctx)
+    given = (activation_alpha, activation_beta, clip)
+    gates = activations(activations_[: sequences.directions], ("Tanh",), sequences.directions, *given)
+
+    def step_of(number: int) -> tuple[Callable[[Array], Array], Step]:
+        share, recurrent = shares(sequences, W[number], R[number], B, number)
+        return share, partial(_rnn_step, recurrent, gates.of(number)[0])
+
+    with np.errstate(all="ignore"):
+        return walk(sequences, step_of)
+
+
+def _rnn_step(recurrent: Product, function: Activation, x: Array, states: Sequence[Array]) -> Sequence[Array]:
+    return (function(recurrent(states[0], x)),)
