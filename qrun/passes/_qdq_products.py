@@ -7,6 +7,8 @@ when it runs whether sums fit int32.
 from __future__ import annotations
 
 import math
+from dataclasses import field
+from fractions import Fraction
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.ir.schema import OWN
 from qrun.passes._draft import Draft, Refused
-from qrun.passes._qdq_output import IntegerOperator, read_output
+from qrun.passes._qdq_output import IntegerOperator, Output, read_output
 from qrun.passes._sides import QuantizedTensor, dequantize_side, dequantized, is_dequantize, param, per_tensor
 
 _INT32 = np.dtype(np.int32)
@@ -25,10 +27,10 @@ _CENTRED = 255
 
 @frozen
 class _Bias:
-    """An int32 bias, whose scale is the product of the operands' scales; `name` is "" if there is none."""
+    """An int32 bias, whose scale is the product of the operands' scales; `name` is "" if there is none, then it is 0."""
 
     name: str = ""
-    most: int = 0
+    value: Array = field(default_factory=lambda: np.zeros(1, np.int32))
     stands_for: tuple[int, ...] = ()
 
 
@@ -40,10 +42,11 @@ def conv(draft: Draft, node: Node) -> IntegerOperator:
     if weights.ndim < 3:
         raise Refused("W has no spatial axes")
     bias = _bias(draft, node, x, w, (len(weights),))
-    _check_sums(x, w, weights.reshape(len(weights), math.prod(weights.shape[1:])), bias)
+    rows = weights.reshape(len(weights), math.prod(weights.shape[1:]))
+    added = _fitting(draft, x, w, rows, bias, out)
     y = out.side
-    inputs = (x.tensor, x.scale, x.zero, w.tensor, w.scale, w.zero, y.scale, y.zero, bias.name)
-    return IntegerOperator("QLinearConv", inputs if bias.name else inputs[:-1], out,
+    inputs = (x.tensor, x.scale, x.zero, w.tensor, w.scale, w.zero, y.scale, y.zero, added)
+    return IntegerOperator("QLinearConv", inputs if added else inputs[:-1], out,
                 (x.node.index, w.node.index, *bias.stands_for), node.attributes, "", 10)  # fmt: skip
 
 
@@ -59,9 +62,9 @@ def gemm(draft: Draft, node: Node) -> IntegerOperator:
         raise Refused("B is not a matrix")
     columns = weights if transposed else weights.T
     bias = _bias(draft, node, a, b, (len(columns),))
-    _check_sums(a, b, columns, bias)
+    added = _fitting(draft, a, b, columns, bias, out)
     y = out.side
-    inputs = (a.tensor, a.scale, a.zero, b.tensor, b.scale, b.zero, bias.name, y.scale, y.zero)
+    inputs = (a.tensor, a.scale, a.zero, b.tensor, b.scale, b.zero, added, y.scale, y.zero)
     kept = {name: value for name, value in node.attributes.items() if name in ("transA", "transB")}
     return IntegerOperator("QGemm", inputs, out, (a.node.index, b.node.index, *bias.stands_for), kept)
 
@@ -76,7 +79,7 @@ def matmul(draft: Draft, node: Node) -> IntegerOperator:
         if weights.ndim != 2:
             raise Refused("B has one scale per column, but is not a matrix")
     if weights is not None and weights.ndim == 2:
-        _check_sums(a, b, weights.T, _Bias())
+        _fitting(draft, a, b, weights.T, _Bias(), out)
         known = True
     else:
         known = _check_depth(draft, node, a, b)
@@ -122,7 +125,7 @@ def _bias(draft: Draft, node: Node, x: QuantizedTensor, w: QuantizedTensor, shap
         raise Refused(f"{what} is not constant")
     if value.shape != shape and not (node.op_type == "Gemm" and value.shape == (1, *shape)):
         raise Refused(f"{what} is not one row")
-    return _Bias(name, int(np.abs(value.astype(np.int64)).max(initial=0)), stands_for)
+    return _Bias(name, value, stands_for)
 
 
 def _in_units(bias: Array | None, unit: Array, what: str) -> Array:
@@ -141,14 +144,43 @@ def _all_equal(a: Array, b: Array) -> bool:
     return (a.size == b.size or 1 in (a.size, b.size)) and bool(np.all(a == b))
 
 
-def _check_sums(x: QuantizedTensor, w: QuantizedTensor, rows: Array, bias: _Bias) -> None:
-    """Refused if a sum of products, one row of weights for each output channel, might not fit int32."""
-    if rows.shape[1] * _CENTRED**2 + bias.most <= _MOST:
-        return
-    sizes = np.abs(rows.astype(np.int32) - w.zero_value.astype(np.int32).reshape(-1, 1))
-    reach = max(abs(limit - int(x.zero_value.reshape(()))) for limit in _range(x.dtype))
-    if int(sizes.sum(1, dtype=np.int64).max(initial=0)) * reach + bias.most > _MOST:
+def _fitting(draft: Draft, x: QuantizedTensor, w: QuantizedTensor, rows: Array, bias: _Bias, out: Output) -> str:
+    """The name of a bias with which all sums fit int32; rows: of weights, one for each output channel.
+
+    That is the bias itself, or one that differs where a sum might not fit, but all sums of the channel give one code and go
+    on giving it. Quantizers write biases near 2**31 to channels whose weights, and so scales, are next to nothing. Refused
+    if there is none.
+    """
+    value = bias.value.astype(np.int64).reshape(-1)
+    if rows.shape[1] * _CENTRED**2 + int(np.abs(value).max(initial=0)) <= _MOST:
+        return bias.name
+    centred = rows.astype(np.int32) - w.zero_value.astype(np.int32).reshape(-1, 1)
+    above, below = (np.maximum(sign * centred, 0).sum(1, dtype=np.int64) for sign in (1, -1))
+    least, most = (limit - int(x.zero_value.reshape(())) for limit in _range(x.dtype))
+    low, high = above * least - below * most, above * most - below * least
+    moved = np.maximum(np.minimum(value, _MOST - high), -_MOST - 1 - low)
+    if np.array_equal(moved, np.broadcast_to(value, moved.shape)):
+        return bias.name
+    if not bias.name or draft.arith != "exact" or (moved + high > _MOST).any():
         raise Refused("its sums may not fit int32")
+    scales = np.broadcast_to(w.scale_value.reshape(-1), moved.shape)
+    for channel in np.flatnonzero(moved != value).tolist():
+        unit = _unit(x.scale_value, scales[channel], out.side.scale_value)
+        ends = (int(at[channel]) + int(end[channel]) for at in (value, moved) for end in (low, high))
+        if len({_code(acc * unit, out.side) for acc in ends}) > 1:
+            raise Refused("its sums may not fit int32")
+    return draft.constant(moved.astype(np.int32).reshape(bias.value.shape), f"{bias.name}_fitting")
+
+
+def _unit(x: Array, w: Array, y: Array) -> Fraction:
+    """x * w / y as a real number."""
+    return Fraction(float(x.item())) * Fraction(float(w.item())) / Fraction(float(y.item()))
+
+
+def _code(quotient: Fraction, side: QuantizedTensor) -> int:
+    """What QuantizeLinear makes of a real quotient."""
+    least, most = _range(side.dtype)
+    return min(max(round(quotient) + int(side.zero_value.item()), least), most)
 
 
 def _check_depth(draft: Draft, node: Node, a: QuantizedTensor, b: QuantizedTensor) -> bool:

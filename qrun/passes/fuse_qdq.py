@@ -19,7 +19,8 @@ elements often are ties. Where a step of the literal graph overflows float32, it
 
 Bias. Its scale in the graph is float32(x_scale * w_scale). The integer operators take it in units of the real product,
 which differs by at most one part in 2**24, and so may the bias. A bias with another scale is refused, as is a float
-constant that is not float32(n * float32(x_scale * w_scale)) for integers n.
+constant that is not float32(n * float32(x_scale * w_scale)) for integers n. Where a sum might leave int32, but all sums of
+its channel give one code, another bias stands there with which none leaves it, and the code is the same.
 
 Relu and Clip before QuantizeLinear limit its codes, in real numbers as in float32, because rounding keeps order: they
 vanish where the type's own range is as narrow (Relu, where the zero point is the smallest code), else become a table.

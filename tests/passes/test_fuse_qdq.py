@@ -84,6 +84,36 @@ def test_conv(seed: int) -> None:
     check(g, "QLinearConv", f"seed {seed}", exactly, units)
 
 
+def biased(bias: list[int], scales: list[float], scale: float, op_type: str = "Conv") -> tuple[Graph, dict[str, Any]]:
+    """Channels whose sums lie within 4 * 3 * 135 of their bias."""
+    rng, g, many = np.random.default_rng(3), Graph(), len(bias)
+    conv = op_type == "Conv"
+    x = g.dq(g.feed(codes(rng, U8, (1, 4, 2, 3) if conv else (6, 4))), F(0.02), U8(120))
+    per = np.array(scales, F)
+    weights = rng.integers(-3, 4, (many, 4, 1, 1) if conv else (4, many)).astype(S8)
+    w = g.dq(g.const(weights), per, np.zeros(many, S8), axis=0 if conv else 1)
+    unit, nothing = g.params(F(0.02) * per, np.zeros(many, np.int32))
+    added = g.node("DequantizeLinear", g.const(np.array(bias, np.int32)), unit, nothing, axis=0)
+    g.output(g.q(g.node(op_type, x, w, added, label="n"), F(scale), U8(100)))
+    return g, {unit: qdq.fractions(per) * Fraction(float(F(0.02)))}
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "Gemm"])
+def test_channels_whose_bias_leaves_no_room_for_their_products(op_type: str) -> None:
+    """Far from a tie, or beyond the type: such channels give one code, whatever the products are."""
+    ends, fused = [2**31 - 1, -(2**31), 77, 2**31 - 1000, -(2**31) + 1500], {"Conv": "QLinearConv", "Gemm": "QGemm"}
+    g, units = biased(ends, [1e-9, 1e-9, 0.01, 1e-5, 1e-5], 0.3, op_type)
+    check(g, fused[op_type], "biases at the ends", False, units)
+
+
+def test_a_bias_whose_products_decide_the_code_stays_in_float() -> None:
+    """Of the first channel: the bias alone is 2 / scale, and the products move that by up to 2**-20 of it."""
+    for scale, refused in ((0.8, True), (0.81, False)):
+        g, _ = biased([2**31 - 1, 5], [2.0**-30 / float(F(0.02)), 0.01], scale)
+        assert reasons(rewritten(g)) == ({"n": "its sums may not fit int32"} if refused else {})
+    assert reasons(rewritten(g, "ort")) == {"n": "its sums may not fit int32"}
+
+
 @seeds(20)
 def test_gemm(seed: int) -> None:
     rng = np.random.default_rng(seed)
