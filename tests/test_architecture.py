@@ -25,7 +25,7 @@ from qrun.ops import REGISTRY, OpDef, find
 ROOT = Path(qrun.__file__).parent
 LAYERS = [
     *("declare", "errors", "child", "memory", "shapes", "ir", "native", "ops", "passes", "io"),
-    *("running", "peers", "comparing"),
+    *("running", "documents", "peers", "comparing"),
     *("checking", "report", "cli", "pytest_plugin", "__main__"),
 ]
 """From the ground up: a module imports what stands before its layer, and its own."""

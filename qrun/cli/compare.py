@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from qrun.io.inputs import Feeds
     from qrun.ir import Model
     from qrun.report.screen import Out
+    from qrun.report.sheet import Sheet
 
 OWN = ("reference", "native", "fused", "literal")
 AGAINST = ("ort", "ort-optimized", "onnx-ref", *OWN)
@@ -37,13 +38,13 @@ _RUNS = "--against, --arith, --isolate and --record run one model"
 
 @frozen
 class Shown:
-    """What was compared, ready to be printed, as text or as Markdown (True), and the body of the JSON report.
+    """What was compared: the report, of so many rows (None for all), and the body of the JSON document.
 
     passed: is it good enough by another measure than equality? None: equality counts.
     """
 
     equal: bool
-    show: Callable[[Out, int | None, bool], None]
+    sheet: Callable[[int | None], Sheet]
     fields: Callable[[], dict[str, Any]]
     passed: bool | None = None
 
@@ -92,13 +93,15 @@ def command(out: Out, **options: Any) -> int:
     if kind != "models" and options["min_sqnr"] is not None:
         raise _unfit("--min-sqnr compares two models", "qrun compare FLOAT QUANTIZED --min-sqnr DB", f"{options['a']}",
                      "leave out --min-sqnr, or give a second model")  # fmt: skip
+    from qrun.report.sheet import print_sheet
+
     shown = _KINDS[kind](options, out)
     code = shown.exit_code
     top = None if options["top"] == "all" else options["top"]
     if options["format"] == "json":
         print_json(out, {**shown.fields(), "equal": shown.equal}, code)
     else:
-        shown.show(out, top, options["format"] == "markdown")
+        print_sheet(out, shown.sheet(top), options["format"] == "markdown")
     return code
 
 
@@ -173,7 +176,6 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     from qrun.comparing.choices import sides
     from qrun.comparing.runtimes import compare_runtimes
     from qrun.report import compare as report
-    from qrun.report.comparesheet import print_sheet
     from qrun.report.progress import Progress
 
     against = options["against"] or ("" if options["arith"] else "ort")
@@ -184,11 +186,8 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     tolerance = _tolerance(options, against)
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(a, b, feeds.arrays, tolerance, isolate=options["isolate"], progress=progress)
-    return Shown(
-        found.equal,
-        lambda out, top, markdown: print_sheet(out, report.comparison_sheet(found, top, feeds.sources), markdown),
-        lambda: report.comparison_fields(found, feeds),
-    )
+    return Shown(found.equal, lambda top: report.comparison_sheet(found, top, feeds.sources),
+                 lambda: report.comparison_fields(found, feeds))  # fmt: skip
 
 
 def _models(options: Mapping[str, Any], out: Out) -> Shown:
@@ -203,26 +202,16 @@ def _models(options: Mapping[str, Any], out: Out) -> Shown:
     with Progress(out, "compare") as progress:
         found = accuracy(first, second, [feeds.arrays], tolerance=_tolerance(options), min_sqnr=options["min_sqnr"],
                          max_memory=options["max_memory"], progress=progress)  # fmt: skip
-    return Shown(
-        found.equal,
-        lambda out, top, markdown: (report.print_accuracy_markdown if markdown else report.print_accuracy)(
-            out, found, top, feeds.sources
-        ),
-        lambda: {"kind": "models", **report.accuracy_fields(found, feeds.sources)},
-        found.passed,
-    )
+    return Shown(found.equal, lambda top: report.accuracy_sheet(found, top, feeds.sources),
+                 lambda: {"kind": "models", **report.accuracy_fields(found, feeds.sources)}, found.passed)  # fmt: skip
 
 
 def _files(found: Any, feeds: Feeds | None = None) -> Shown:
     from qrun.report import comparefiles as report
-    from qrun.report.comparesheet import print_sheet
 
     sources = feeds.sources if feeds else {}
-    return Shown(
-        found.equal,
-        lambda out, top, markdown: print_sheet(out, report.files_sheet(found, top, sources), markdown),
-        lambda: {"kind": "files", **report.files_fields(found, feeds)},
-    )
+    return Shown(found.equal, lambda top: report.files_sheet(found, top, sources),
+                 lambda: {"kind": "files", **report.files_fields(found, feeds)})  # fmt: skip
 
 
 def _archives(options: Mapping[str, Any], out: Out) -> Shown:
@@ -268,11 +257,8 @@ def _record(options: Mapping[str, Any], out: Out) -> Shown:
     check_folder(folder)
     side, feeds = _recorded_side(options, out)
     made = record(_tensors(side, feeds), side.model, feeds.arrays, side.label, folder)
-    return Shown(
-        True,
-        lambda out, top, markdown: report.print_recorded(out, made, feeds.sources),
-        lambda: {"kind": "recorded", **report.recorded_fields(made, feeds)},
-    )
+    return Shown(True, lambda top: report.recorded_sheet(made, feeds.sources),
+                 lambda: {"kind": "recorded", **report.recorded_fields(made, feeds)})  # fmt: skip
 
 
 def _with_record(options: Mapping[str, Any], out: Out) -> Shown:

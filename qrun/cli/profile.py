@@ -173,10 +173,15 @@ def _other(options: Mapping[str, Any]) -> str:
 
 
 def _print(out: Out, report: ProfileReport, format: str, code: int) -> None:
-    from qrun.report.profile import print_csv, print_markdown, print_profile, profile_fields
-
     if format == "json":
+        from qrun.report.profilejson import profile_fields
+
         print_json(out, profile_fields(report), code)
         return
-    printers = {"markdown": print_markdown, "csv": print_csv, "text": print_profile}
-    printers[format](out, report)
+    from qrun.report.profile import print_csv, profile_sheet
+    from qrun.report.sheet import print_sheet
+
+    if format == "csv":
+        print_csv(out, report)
+    else:
+        print_sheet(out, profile_sheet(report, out.result, format == "markdown"), format == "markdown")

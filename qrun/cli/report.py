@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
-    from qrun.report.html.models import Document
+    from qrun.report.html.collect import Document
     from qrun.report.screen import Out, Screen
 
 DEFAULT = "qrun-report.html"
@@ -45,8 +46,8 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
 @click.pass_context
 def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options: Any) -> int:
     """Write one self-contained HTML page."""
-    from qrun.report.html.collect import page_fields
-    from qrun.report.html.page import page
+    from qrun.report.html.collect import page_of
+    from qrun.report.html.page import html
 
     date = _date()
     told = out.messages if options["output"] == "-" else out.result
@@ -60,7 +61,7 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
         raise CallError("QR005", "a page is made of one model, or of saved results",
                         facts=[("got", ", ".join(sources))], fixes=["make one page for each model"])  # fmt: skip
     argv = ["qrun", *ctx.ensure_object(Call).argv]
-    _write(options["output"], page(page_fields(documents, argv, date)), out)
+    _write(options["output"], html(page_of(documents, argv, date)), out)
     return code
 
 
@@ -88,7 +89,7 @@ def _is_saved(source: str) -> bool:
 
 
 def _read(sources: Sequence[str], options: Mapping[str, Any]) -> list[Document]:
-    from qrun.comparing.documents import read_document
+    from qrun.documents.item import read_document
     from qrun.io.outputs import check_trace
     from qrun.report.html.collect import KINDS
 
@@ -118,7 +119,6 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     from qrun.errors import UnsupportedError
     from qrun.report.message import counted
     from qrun.report.quantized import CodeCounter
-    from qrun.report.run import finding_fields
     from qrun.report.text import plural
     from qrun.running.session import Session
 
@@ -139,8 +139,8 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
         found = counted(f.level for f in findings) or "nothing found"
         told.line(f"check    {plural(len(rules), 'rule')}, {plural(nodes, 'node')}: {found}")
     checked = {"path": ready.model.label, "sha256": ready.model.sha256, "nodes": nodes, "rules": rules,
-               "findings": [finding_fields(finding) for finding in findings]}  # fmt: skip
-    return [_document("check", {"models": [checked]}), _document("quantization", {"tensors": codes.fields()})]
+               "findings": findings}  # fmt: skip
+    return [_document("check", {"models": [checked]}), _document("quantization", {"tensors": codes.records()})]
 
 
 def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[Document, int]:
@@ -155,8 +155,8 @@ def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     if not out.quiet:
         told.line(f"profile  {plural(len(runs), 'run')}: median {duration(summary(runs).median)}")
     fields = profile_fields(report)
-    more = {"bytes": ready.model.size, "form": ModelFacts(ready.model).brief}
-    document = _document("profile", {**fields, "model": {**fields["model"], **more}})
+    model = replace(fields["model"], bytes=ready.model.size, form=ModelFacts(ready.model).brief)
+    document = _document("profile", {**fields, "model": model})
     return document, INTERRUPTED if report.profile.interrupted else 0
 
 
@@ -176,13 +176,11 @@ def _compared(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
 
 
 def _document(kind: str, fields: Mapping[str, Any]) -> Document:
-    """What reading the JSON of these fields gives: pages of live and of saved results are made the same way."""
-    import json
+    """What reading a saved result of these fields gives: pages of live and of saved results are made the same way."""
+    from qrun.documents.item import Item
+    from qrun.documents.record import encode
 
-    from qrun.comparing.documents import Item
-    from qrun.report.json import document
-
-    return kind, Item(json.loads(document(kind, (), fields)), kind)
+    return kind, Item(encode(fields), kind)
 
 
 def _write(target: str, text: str, out: Out) -> None:

@@ -13,10 +13,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from qrun.comparing.documents import read_document
 from qrun.comparing.recordentry import RecordEntry, digest, filled
 from qrun.comparing.recordhost import host
 from qrun.declare.frozen import frozen
+from qrun.documents.item import read_document
 from qrun.errors import CallError
 from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable

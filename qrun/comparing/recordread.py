@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 from pathlib import Path
 
-from qrun.comparing.documents import Item, damaged, read_document
 from qrun.comparing.record import FILE, HOW
 from qrun.comparing.recordentry import Histogram, Number, RecordEntry, Ties, places
 from qrun.comparing.settings import text
 from qrun.declare.frozen import frozen
+from qrun.documents.item import Item, damaged, read_document
 from qrun.errors import CallError
 
 HASH = 64

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from qrun.comparing.documents import Item, damaged, read_document
 from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
 from qrun.comparing.settings import Setting, settings
 from qrun.declare.frozen import frozen
+from qrun.documents.item import Item, damaged, read_document
 from qrun.errors import CallError
 from qrun.ir.types import shape_text
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from qrun.comparing.documents import Item, damaged
 from qrun.comparing.settings import Setting, settings
 from qrun.declare.frozen import frozen
+from qrun.documents.item import Item, damaged
 
 LEAST = 10
 """Runs of a profile from which its quartiles can be told apart from another's."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from qrun.comparing.documents import Item
 from qrun.declare.frozen import frozen
+from qrun.documents.item import Item
 
 
 @frozen

@@ -9,83 +9,42 @@ from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.accuracy_rows import TensorAccuracy
 from qrun.comparing.ranking import Cost
 from qrun.report.accuracyjson import accuracy_fields
-from qrun.report.accuracynotes import EXCLUDE, corrections, decibel, departed, kept, notes, verdict
-from qrun.report.comparesheet import NONE, Sources
+from qrun.report.accuracynotes import corrections, decibel, departed, kept, notes, verdict
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
-from qrun.report.markdown import code, table
-from qrun.report.nodes import fold_prefix, op_names
-from qrun.report.screen import Out, Screen
+from qrun.report.nodes import op_names
+from qrun.report.sheet import BAD, GOOD, NONE, Block, Sheet, Sources
 from qrun.report.text import number, percent, plural
 
-__all__ = ["accuracy_fields", "print_accuracy", "print_accuracy_markdown"]
+__all__ = ["accuracy_fields", "accuracy_sheet"]
 
 FOUND_BY = {"input": "as inputs", "output": "as outputs", "weights": "by weights", "operator": "by operator and inputs",
             "reader": "by readers"}  # fmt: skip
 
 
-def print_accuracy(out: Out, found: Accuracy, top: int | None, sources: Sources = NONE) -> None:
-    """The report as text; the verdict only when quiet. top: rows of each table, None for all; sources: of the inputs."""
-    if not out.quiet:
-        _details(out.result, found, top, sources)
-    out.result.wrapped("", "  ", verdict(found) + chance(sources))
-    if not out.quiet:
-        for note in notes(found):
-            out.result.wrapped("note: ", "      ", note)
+def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) -> Sheet:
+    """The report. top: rows of each table, None for all; sources: of the inputs."""
+    reached = found.equal if found.min_sqnr is None else found.passed
+    about = [_how(found), *filter(None, [departed(found)])]
+    advice = [Block(title, lines=lines) for title, lines in _advice(found)]
+    models = [headline(found.reference, found.feeds, sources), headline(found.quantized)]
+    return Sheet([*_tables(found, top), *advice], verdict(found) + chance(sources), GOOD if reached else BAD, models,
+                 about, notes(found))  # fmt: skip
 
 
-def _details(screen: Screen, found: Accuracy, top: int | None, sources: Sources) -> None:
-    headline(screen, found.reference, found.feeds, sources, {})
-    headline(screen, found.quantized, {}, {}, {})
-    screen.wrapped("  ", "  ", _how(found))
-    screen.line()
-    if found.departure is not None:
-        screen.wrapped("", "  ", departed(found))
-        screen.line()
-    for title, grid, rest in _tables(found, top):
-        screen.line((title, "bold"))
-        screen.grid(fold_prefix(screen, grid) if len(grid.columns) > 1 and grid.columns[1].shrink else grid)
-        if rest:
-            screen.wrapped(f"  {screen.ellipsis} ", "  ", rest)
-        screen.line()
-    for title, lines in _advice(found):
-        screen.line((title, "bold"))
-        for line in lines:
-            screen.wrapped("  ", "    " if line.startswith(EXCLUDE) else "  ", line)
-        screen.line()
-
-
-def print_accuracy_markdown(out: Out, found: Accuracy, top: int | None, sources: Sources = NONE) -> None:
-    """The report as GitHub Markdown."""
-    screen = out.result
-    names = " and ".join(code(model.label) for model in (found.reference, found.quantized))
-    lines = [f"### {names}", "", _how(found), ""]
-    lines += [departed(found), ""] if found.departure is not None else []
-    for title, grid, rest in _tables(found, top):
-        lines += [f"**{title}**", "", *table(grid), ""]
-        lines += [f"{screen.ellipsis} {rest}", ""] if rest else []
-    for title, said in _advice(found):
-        lines += [f"**{title}**", ""]
-        for line in said:
-            lines += ["```python", line, "```", ""] if line.startswith(EXCLUDE) else [line, ""]
-    lines += [verdict(found) + chance(sources), *(line for note in notes(found) for line in ("", f"note: {note}"))]
-    for line in lines:
-        screen.line(line)
-
-
-def _tables(found: Accuracy, top: int | None) -> list[tuple[str, Grid, str]]:
-    """Title, table, and what was left out."""
-    tables = [("Outputs", _outputs(found), "")]
+def _tables(found: Accuracy, top: int | None) -> list[Block]:
+    tables = [Block("Outputs", _outputs(found))]
     if found.costs:
         shown = found.costs[:top]
         more = len(found.costs) - len(shown)
         rest = f"{plural(more, 'more node')}, together {percent(sum(c.share for c in found.costs[len(shown):]))} of the noise   --top all, --json"  # fmt: skip
-        tables.append(("Costly nodes, each alone quantized", _costs(shown), rest if more else ""))
+        tables.append(Block("Costly nodes, each alone quantized", _costs(shown), more=rest if more else "", folds=True))
     tensors = worst(found.tensors, top)
     if tensors:
         more = len(found.tensors) - len(tensors)
         title = "Least accurate tensors, in graph order" if more else "Tensors, in graph order"
-        tables.append((title, _tensors(tensors), f"{plural(more, 'more tensor')}   --top all, --json" if more else ""))
+        left = f"{plural(more, 'more tensor')}   --top all, --json" if more else ""
+        tables.append(Block(title, _tensors(tensors), more=left, folds=True))
     return tables
 
 

@@ -11,8 +11,8 @@ from qrun.comparing.accuracy_sums import Noise
 from qrun.comparing.ranking import Cost
 from qrun.ir import Node
 from qrun.report.accuracynotes import corrections, departed, excluded, notes
-from qrun.report.comparesheet import NONE, Sources
 from qrun.report.header import input_fields, model_fields
+from qrun.report.sheet import NONE, Sources
 
 
 def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:

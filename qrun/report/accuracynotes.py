@@ -42,7 +42,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def verdict(found: Accuracy) -> str:
-    """The last line: are the outputs good enough, how far off is the worst one, and in how many is argmax another."""
+    """Are the outputs good enough, how far off is the worst one, and in how many is argmax another."""
     flips = "".join(
         f"; argmax of {o.name} changed in {o.decided - o.agreed} of {o.decided}"
         for o in found.outputs

@@ -10,11 +10,11 @@ from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt
 from qrun.comparing.tensors import TensorPair
 from qrun.io.inputs import Feeds
 from qrun.report.comparefirst import applied, first_facts, largest, limit, refusal, refuses
-from qrun.report.comparesheet import NONE, Block, Sheet, Sources
 from qrun.report.explaincauses import INHERITED
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, environment, input_fields, model_fields
 from qrun.report.nodes import op_names
+from qrun.report.sheet import BAD, GOOD, NONE, OPEN, Block, Sheet, Sources
 from qrun.report.text import number, percent, plural
 
 LEAST = 0.001
@@ -41,11 +41,12 @@ def comparison_sheet(found: Comparison, top: int | None, sources: Sources = NONE
         blocks.append(_outputs(found))
     each = f", each node fed the values of {found.names[1]}" if found.isolate else ""
     title = f"{found.a} and {found.b}, {plural(len(found.model.nodes), 'node')}, {plural(len(found.tensors), 'tensor')} on both sides{each}"
-    return Sheet(title, blocks, verdict(found) + chance(sources))
+    style = GOOD if found.equal else OPEN if found.first and found.first.refused else BAD
+    return Sheet(blocks, verdict(found) + chance(sources), style, about=[title])
 
 
 def verdict(found: Comparison) -> str:
-    """The last line: equal, or where and by how much the sides first differ."""
+    """Equal, or where and by how much the sides first differ."""
     tensors = plural(len(found.tensors), "tensor")
     first, refused = found.first, len(found.refused)
     told = applied(found.tolerance, (t.pair for t in found.tensors))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from qrun.comparing.archives import Archives, ArrayPair, ElementPair
@@ -13,14 +12,14 @@ from qrun.comparing.recordchange import TensorChange
 from qrun.comparing.recordcompare import RecordComparison
 from qrun.comparing.saved import SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import SavedProfiles
+from qrun.documents.record import encode
 from qrun.io.inputs import Feeds
 from qrun.ir.types import shape_text
 from qrun.report.comparefirst import limits
 from qrun.report.comparesaved import check_sheet, profile_sheet, run_sheet
-from qrun.report.comparesheet import NONE, Block, Sheet, Sources, listed, more, settings_block
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, input_fields
-from qrun.report.screen import Out
+from qrun.report.sheet import BAD, GOOD, NONE, OPEN, Block, Sheet, Sources, listed, more, settings_block
 from qrun.report.text import file_size, number, percent, plural
 
 VERDICTS = {"close": "within the tolerance", "unknown": "the record cannot tell", "form": "another form"}
@@ -35,7 +34,7 @@ def files_sheet(found: Files, top: int | None, sources: Sources = NONE) -> Sheet
 
 def files_fields(found: Files, feeds: Feeds | None = None) -> dict[str, Any]:
     """The body of the JSON report: ``files`` names the kind; everything that was compared, whole. feeds: of a run."""
-    fields = {"files": _KINDS[type(found)][0], "equal": found.equal, **_fed(feeds), **_plain(asdict(found))}
+    fields = {"files": _KINDS[type(found)][0], "equal": found.equal, **_fed(feeds), **encode(found)}
     if isinstance(found, RecordComparison):
         fields["tensors"] = [_tensor_fields(change) for change in found.tensors]
     return fields
@@ -45,18 +44,13 @@ def _tensor_fields(change: TensorChange) -> dict[str, Any]:
     """What was recorded and what is now only where the two differ."""
     now = change.now
     fields = {"name": now.name, "node": now.node, "op": now.op, "verdict": change.verdict}
-    return (
-        fields
-        if change.verdict == "equal"
-        else {**fields, **_plain(asdict(change)), "inputs_equal": change.inputs_equal}
-    )
+    return fields if change.verdict == "equal" else {**fields, **encode(change), "inputs_equal": change.inputs_equal}
 
 
-def print_recorded(out: Out, made: Recorded, sources: Sources = NONE) -> None:
+def recorded_sheet(made: Recorded, sources: Sources = NONE) -> Sheet:
     """What was written and how large it is."""
     what = f"recorded {plural(made.tensors, 'tensor')} in {made.folder} ({file_size(made.nbytes)})"
-    random = chance(sources)
-    out.result.wrapped("", "  ", f"{what}.{random}" if random else what)
+    return Sheet(verdict=f"{what}.{random}" if (random := chance(sources)) else what)
 
 
 def recorded_fields(made: Recorded, feeds: Feeds | None = None) -> dict[str, Any]:
@@ -65,14 +59,6 @@ def recorded_fields(made: Recorded, feeds: Feeds | None = None) -> dict[str, Any
 
 def _fed(feeds: Feeds | None) -> dict[str, Any]:
     return {"inputs": input_fields(feeds.arrays, feeds.sources)} if feeds else {}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _archives(found: Archives, top: int | None) -> Sheet:
@@ -100,11 +86,11 @@ def _archives(found: Archives, top: int | None) -> Sheet:
     title = (f"a: {found.a}, b: {found.b}, {plural(len(found.pairs), 'array')} in both; "
              f"tolerance {limits(found.tolerance) or 'none'}")  # fmt: skip
     if found.equal:
-        return Sheet(title, blocks, f"equal: {plural(len(found.pairs), 'array')}.")
+        return Sheet(blocks, f"equal: {plural(len(found.pairs), 'array')}.", GOOD, about=[title])
     only = len(found.only_a) + len(found.only_b)
     parts = [f"{len(differ)} of {plural(len(found.pairs), 'array')}, first {differ[0].name}"] if differ else []
     parts += [f"{plural(only, 'array')} in one file only"] if only else []
-    return Sheet(title, blocks, f"differ: {'; '.join(parts)}.")
+    return Sheet(blocks, f"differ: {'; '.join(parts)}.", BAD, about=[title])
 
 
 def _pair_row(pair: ArrayPair) -> list[str]:
@@ -144,11 +130,12 @@ def _record(found: RecordComparison, top: int | None) -> Sheet:
                 Block("Others", _change_grid(shown), more=more(len(later) - len(shown), "tensor"), folds=True)
             )
     blocks += listed([("Only in the record", found.only_recorded), ("Only in this run", found.only_now)], top)
-    return Sheet(title, blocks, _record_verdict(found, len(changed)))
+    told = _record_verdict(found, len(changed))
+    return Sheet(blocks, told, GOOD if found.equal else BAD if told.startswith("differ") else OPEN, about=[title])
 
 
 def _record_verdict(found: RecordComparison, changed: int) -> str:
-    """The last line: equal, different, or not known."""
+    """Equal, different, or not known."""
     if found.first is None:
         return f"equal: {plural(len(found.tensors), 'tensor')}, bit for bit."
     count = f"{changed} of {plural(len(found.tensors), 'tensor')} with other bits"

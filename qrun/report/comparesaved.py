@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from qrun.comparing.saved import Found, OutputPair, SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import LEAST, Change, Lone, NodeChange, SavedProfiles
 from qrun.ir.types import shape_text
-from qrun.report.comparesheet import Block, Sheet, listed, more, settings_block
 from qrun.report.grid import Column, Grid
+from qrun.report.sheet import BAD, GOOD, OPEN, Block, Sheet, listed, more, settings_block
 from qrun.report.text import duration, number, plural
 
 VERDICTS = {
@@ -40,7 +40,8 @@ def profile_sheet(found: SavedProfiles, top: int | None) -> Sheet:
         heading = "Nodes, in graph order" if top is None else "Nodes that changed most, by the change of the median"
         blocks.append(Block(heading, grid, more=more(len(found.nodes) - len(shown), "node"), folds=True))
     blocks += _lone("Only before", found.only_a, top) + _lone("Only after", found.only_b, top)
-    return Sheet(title, blocks, _outcome(found))
+    ways = {"slower": BAD, "faster": GOOD} if found.same_work else {found.whole.verdict: BAD}
+    return Sheet(blocks, _outcome(found), ways.get(found.whole.verdict, OPEN), about=[title])
 
 
 def _outcome(found: SavedProfiles) -> str:
@@ -99,11 +100,11 @@ def run_sheet(found: SavedRuns, top: int | None) -> Sheet:
         blocks.append(Block("Outputs that differ", Grid(columns, shown), more=more(len(differ) - len(shown), "output")))
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
     if found.equal:
-        return Sheet(title, blocks, f"equal: {plural(len(found.outputs), 'output')}, bit for bit.")
+        return Sheet(blocks, f"equal: {plural(len(found.outputs), 'output')}, bit for bit.", GOOD, about=[title])
     only = len(found.only_a) + len(found.only_b)
     parts = [f"{len(differ)} of {plural(len(found.outputs), 'output')}, first {differ[0].name}"] if differ else []
     parts += [f"{plural(only, 'output')} in one file only"] if only else []
-    return Sheet(title, blocks, f"differ: {'; '.join(parts)}.")
+    return Sheet(blocks, f"differ: {'; '.join(parts)}.", BAD, about=[title])
 
 
 def _output(pair: OutputPair) -> list[str]:
@@ -128,12 +129,12 @@ def check_sheet(found: SavedChecks, top: int | None) -> Sheet:
         blocks.append(Block("Vectors", Grid(columns, rows), more=more(len(found.vectors) - len(rows), "vector")))
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
     if found.equal:
-        return Sheet(title, blocks, f"equal: {plural(found.kept, 'finding')}.")
+        return Sheet(blocks, f"equal: {plural(found.kept, 'finding')}.", GOOD, about=[title])
     parts = [f"{len(found.new)} new and {len(found.gone)} gone of the findings"] if found.new or found.gone else []
     parts += [f"{plural(len(found.vectors), 'vector')} with another status"] if found.vectors else []
     only = len(found.only_a) + len(found.only_b)
     parts += [f"{plural(only, 'model')} in one file only"] if only else []
-    return Sheet(title, blocks, f"differ: {'; '.join(parts)}.")
+    return Sheet(blocks, f"differ: {'; '.join(parts)}.", BAD, about=[title])
 
 
 def _findings(title: str, found: Sequence[Found], top: int | None) -> list[Block]:

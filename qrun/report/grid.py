@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen
 from qrun.report.text import shorten, shorten_all, width_of, wrap
@@ -25,7 +25,7 @@ class Column:
     optional: left out; the higher number first. 0: never.
     shrink:   its cells are cut in the middle, equal ones only where they are equal; the higher number first. 0: never.
 
-    right: numbers stand right.
+    right: numbers stand right. cell: the text of a row, which may be any record; see `Grid.of`.
     """
 
     header: str
@@ -34,6 +34,7 @@ class Column:
     optional: int = 0
     style: str = ""
     wrap: bool = False
+    cell: Callable[[Any], str] = str
 
 
 @frozen
@@ -43,6 +44,12 @@ class Grid:
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
     styles: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, columns: Iterable[Column | None], rows: Iterable[Any]) -> Grid:
+        """What the columns say of the rows; None is left out."""
+        shown = [column for column in columns if column is not None]
+        return cls(shown, [[column.cell(row) for column in shown] for row in rows])
 
     def widths(self) -> list[int]:
         return [

@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model
 from qrun.ir.types import describe, type_name
 from qrun.report.screen import Screen
 from qrun.report.text import file_size, plural, width_of
 from qrun.running.cpus import usable_cpus
 
+if TYPE_CHECKING:
+    from qrun.documents.answers import FedInput, ModelFile
+
 INPUTS_SHOWN = 3
 
 
+@frozen
+class Headline:
+    """A model in a line or two: its name, what is in it, and what went in."""
+
+    name: str
+    facts: str
+    inputs: str = ""
+
+
 def headline(
-    screen: Screen,
     model: Model,
-    feeds: Mapping[str, Array],
-    sources: Mapping[str, str],
-    symbols: Mapping[str, int],
+    feeds: Mapping[str, Array] = MappingProxyType({}),
+    sources: Mapping[str, str] = MappingProxyType({}),
+    symbols: Mapping[str, int] = MappingProxyType({}),
     label: str = "",
-) -> None:
+) -> Headline:
     """``mnv2.onnx  opset 13, 101 nodes, 3.6 MB, QOperator int8   image float32 [1,3,224,224] from x.npy``."""
     from qrun.report.modelfacts import ModelFacts
 
@@ -30,15 +43,19 @@ def headline(
     facts += [plural(len(model.nodes), "node")]
     facts += [file_size(model.size)] if model.size else []
     facts += [ModelFacts(model).brief] + ([label] if label else [])
-    name, first, second = screen.clean(model.label), ", ".join(facts), inputs_text(feeds, sources, symbols)
+    return Headline(model.label, ", ".join(facts), inputs_text(feeds, sources, symbols))
+
+
+def print_headline(screen: Screen, head: Headline) -> None:
+    name, facts, inputs = screen.clean(head.name), f"  {head.facts}", f"   {head.inputs}" if head.inputs else ""
     if screen.width is not None:
-        name = screen.shorten(name, max(screen.width - 2 - width_of(first), screen.width // 2))
-    if screen.width is None or width_of(f"{name}  {first}   {screen.clean(second)}") <= screen.width:
-        screen.line((name, "bold"), f"  {first}", f"   {second}" if second else "")
-        return
-    screen.wrapped("", "  ", f"{name}  {first}")
-    if second:
-        screen.wrapped("", "  ", second)
+        name = screen.shorten(name, max(screen.width - width_of(facts), screen.width // 2))
+        if width_of(name + facts + screen.clean(inputs)) > screen.width:
+            screen.wrapped("", "  ", (name, "bold"), facts)
+            if inputs:
+                screen.wrapped("", "  ", head.inputs)
+            return
+    screen.line((name, "bold"), facts, inputs)
 
 
 def inputs_text(feeds: Mapping[str, Array], sources: Mapping[str, str], symbols: Mapping[str, int]) -> str:
@@ -65,23 +82,32 @@ def chance(sources: Mapping[str, str]) -> str:
     return f" {who} {sources[made[0]]}."
 
 
-def input_fields(feeds: Mapping[str, Array], sources: Mapping[str, str]) -> list[dict[str, Any]]:
-    """For JSON: what went in, and where it came from."""
+def input_fields(feeds: Mapping[str, Array], sources: Mapping[str, str], hashes: bool = False) -> list[FedInput]:
+    """What went in, and where it came from."""
+    from qrun.documents.answers import FedInput
+
     return [
-        {"name": name, "type": type_name(array.dtype), "shape": list(array.shape), "source": sources.get(name, "")}
-        for name, array in feeds.items()
+        FedInput(name, type_name(a.dtype), a.shape, sources.get(name, ""), digest(a) if hashes else "")
+        for name, a in feeds.items()
     ]
 
 
-def model_fields(model: Model) -> dict[str, Any]:
-    return {
-        "path": str(model.path) if model.path else None,
-        "sha256": model.sha256,
-        "ir_version": model.ir_version,
-        "producer": model.producer,
-        "opsets": {domain or "ai.onnx": version for domain, version in model.opsets.items()},
-        "nodes": len(model.nodes),
-    }
+def digest(array: Array) -> str:
+    """SHA-256 of an array's elements; of texts, of their list."""
+    from hashlib import sha256
+
+    from numpy import ascontiguousarray
+
+    data = repr(array.tolist()).encode() if array.dtype.kind == "O" else ascontiguousarray(array).tobytes()
+    return sha256(data).hexdigest()
+
+
+def model_fields(model: Model) -> ModelFile:
+    from qrun.documents.answers import ModelFile
+
+    opsets = {domain or "ai.onnx": version for domain, version in model.opsets.items()}
+    path = str(model.path) if model.path else None
+    return ModelFile(path, model.sha256, model.ir_version, model.producer, opsets, len(model.nodes))
 
 
 def environment(backend: str, label: str = "") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from shlex import quote
 from typing import Any
 
 from qrun.checking.rules._scope import Scope, nodes
+from qrun.documents.record import encode
 from qrun.errors import CallError
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.types import shape_text, type_name
@@ -213,7 +214,7 @@ def inspect_fields(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Ar
     model = facts.model
     activations, weights = facts.quantized
     body: dict[str, Any] = {
-        "model": {**model_fields(model), "size": model.size, "external_files": list(model.external_files)},
+        "model": {**encode(model_fields(model)), "size": model.size, "external_files": list(model.external_files)},
         "parameters": facts.parameters,
         "macs": facts.macs,
         "macs_unknown": facts.uncounted or None,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qrun.documents.record import encode
 from qrun.report.text import BRACKETS
 
 
@@ -20,20 +20,9 @@ def document(command: str, argv: Sequence[str], body: Mapping[str, Any]) -> str:
 
 def text(value: Any, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
     """JSON in ASCII, in which no text is a command to the runner of a CI job that has it in its log."""
-    made = json.dumps(strict(value), allow_nan=False, ensure_ascii=True, indent=indent, separators=separators)
+    made = json.dumps(encode(value), allow_nan=False, ensure_ascii=True, indent=indent, separators=separators)
     return BRACKETS.sub(r"#\\u0023", made)
 
 
 def failure(command: str, argv: Sequence[str], error: Mapping[str, Any], code: int) -> str:
     return document(command, argv, {"error": error, "exit_code": code})
-
-
-def strict(value: Any) -> Any:
-    """The value with every non-finite float as a string."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if value != value else "inf" if value > 0 else "-inf"
-    if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [strict(item) for item in value]
-    return value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qrun.errors import QrunError
 from qrun.report.screen import STYLES, Screen
-from qrun.report.text import plural, width_of
+from qrun.report.text import plural
 
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding
@@ -35,10 +35,7 @@ def print_message(
 ) -> None:
     """``LEVEL CODE name: message``, then ``-->``, ``|`` and ``=`` lines; wrapped at the width, if there is one."""
     title = f"{code} {name}: " if code else f"{name}: "
-    if screen.width is None or len(level) + 1 + len(title) + len(message) <= screen.width:
-        screen.line((level, STYLES.get(level, "")), " ", (title, "bold"), message)
-    else:
-        screen.wrapped(f"{level} {title}", "  ", message)
+    screen.wrapped("", "  ", (level, STYLES.get(level, "")), " ", (title, "bold"), message)
     if where:
         _joined(screen, where)
     width = max((len(label) for label, _ in facts), default=0)
@@ -93,11 +90,8 @@ def print_findings(screen: Screen, findings: Sequence[Finding], label: str, verb
     for rule, (first, *others) in groups.items():
         more = f" (and {len(others)} more)" if others else ""
         text = f"{_place(screen, first)}{_with_tensor(first)}{more}"
-        lead = f"  {rule} {first.level:<7}  "
-        if screen.width is None or width_of(lead) + width_of(screen.clean(text)) <= screen.width:
-            screen.line("  ", (rule, "bold"), " ", (f"{first.level:<7}", STYLES[first.level]), "  ", text)
-        else:
-            screen.wrapped(lead, " " * len(lead), text)
+        lead = (rule, "bold"), " ", (f"{first.level:<7}", STYLES[first.level]), "  "
+        screen.wrapped("  ", " " * (12 + len(rule)), *lead, text)
 
 
 def _place(screen: Screen, finding: Finding) -> str:

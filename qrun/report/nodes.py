@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qrun.ir import Model, Node
 from qrun.ir.types import shape_text, type_name
@@ -12,6 +12,9 @@ from qrun.report.grid import Grid
 from qrun.report.screen import Screen
 from qrun.report.text import same_start
 from qrun.running.session import NodeEvent
+
+if TYPE_CHECKING:
+    from qrun.documents.answers import RanNode, TensorForm
 
 
 def node_of(model: Model, event: NodeEvent) -> Node:
@@ -21,15 +24,20 @@ def node_of(model: Model, event: NodeEvent) -> Node:
     return event.node
 
 
-def op_names(nodes: Iterable[Node]) -> Callable[[Node], str]:
+def op_names(nodes: Iterable[Node]) -> Callable[[Node | RanNode], str]:
     """How tables of these nodes call their operators: with the domain only where two share a name."""
     domains: dict[str, set[str]] = {}
     for node in nodes:
         domains.setdefault(node.op_type, set()).add(node.domain)
-    return lambda node: node.op if len(domains.get(node.op_type, ())) > 1 else node.op_type
+
+    def name(node: Node | RanNode) -> str:
+        short, full = (node.op_type, node.op) if isinstance(node, Node) else (node.op, node.qualified)
+        return full if len(domains.get(short, ())) > 1 else short
+
+    return name
 
 
-def fused_text(event: NodeEvent, op: str) -> str:
+def fused_text(event: NodeEvent | RanNode, op: str) -> str:
     """The operator, and how many other nodes it stands for: ``Conv +3``."""
     others = len(event.group) - 1
     return f"{op} +{others}" if others > 0 else op
@@ -50,27 +58,25 @@ def output_text(event: NodeEvent) -> str:
     return ", ".join(f"{type_name(t.dtype)} {shape_text(t.shape)}" for t in event.outputs)
 
 
-def kernel_text(event: NodeEvent) -> str:
-    """What ran a node, in a native session: ``native y32``, ``native f64 (exact ties)``, ``reference: w is not constant``."""
-    if event.backend != "native":
-        return f"{event.backend}: {event.why}" if event.why else event.backend
-    alike: dict[tuple[str, str], list[str]] = {}
-    for s in event.sections:
-        places = alike.setdefault((s.form, s.why), [])
-        places += [f"{s.first}..{s.first + s.channels - 1}"] if s.channels else []
-    many = len(alike) > 1
-    parts = ([form, *(places if many else []), f"({why})" if why else ""] for (form, why), places in alike.items())
-    return " ".join(["native", ", ".join(" ".join(filter(None, part)) for part in parts)]).rstrip()
+def ran(model: Model, event: NodeEvent) -> RanNode:
+    """What ran, for documents and for tables that tell the kernel."""
+    from qrun.documents.answers import RanNode
+
+    return RanNode(**ran_fields(model, event))
 
 
-def kernel_fields(event: NodeEvent) -> dict[str, Any]:
-    """The backend that ran a node, why not the native one, and the native kernels with their channels; for JSON."""
-    sections = [
-        {"kernel": s.kernel, "form": s.form, "first": s.first, "channels": s.channels, "why": s.why}
-        for s in event.sections
-    ]
-    fused = {"group": list(event.group), "runs_as": event.node.op} if event.node and len(event.group) > 1 else {}
-    return {"backend": event.backend, "why": event.why, "kernels": sections, **fused}
+def ran_fields(model: Model, event: NodeEvent) -> dict[str, Any]:
+    """The fields of a RanNode."""
+    node = node_of(model, event)
+    fused = {"group": event.group, "runs_as": event.node.op} if event.node and len(event.group) > 1 else {}
+    return {"index": event.index, "name": node.name, "domain": node.domain or "ai.onnx", "op": node.op_type,
+            "backend": event.backend, "why": event.why, "kernels": event.sections, **fused}  # fmt: skip
+
+
+def outputs(event: NodeEvent) -> tuple[TensorForm, ...]:
+    from qrun.documents.answers import TensorForm
+
+    return tuple(TensorForm(t.name, type_name(t.dtype), t.shape) for t in event.outputs)
 
 
 def common_prefix(names: Sequence[str]) -> str:

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from qrun.comparing.savedprofiles import LEAST
-from qrun.report.grid import Grid
+from qrun.documents.answers import GroupTimes
 from qrun.report.header import headline
-from qrun.report.markdown import cell, code, table
-from qrun.report.nodes import FUSED, fold_prefix
-from qrun.report.profilejson import profile_csv, profile_fields
+from qrun.report.nodes import FUSED
+from qrun.report.profilejson import profile_csv
 from qrun.report.profilenotes import notes
-from qrun.report.profilerows import GroupRow, ProfileReport, run_ns
+from qrun.report.profilerows import ProfileReport, run_ns, spent
 from qrun.report.profiletables import against_grid, node_grid, operator_grid, paired_grid, refused_grid, whole_grid
 from qrun.report.screen import Out, Screen
+from qrun.report.sheet import BAD, GOOD, OPEN, Block, Sheet
 from qrun.report.text import bar, duration, percent, plural, width_of
 from qrun.running.cpus import usable_cpus
 from qrun.running.machine import Machine
 from qrun.running.profiling import summary
-
-__all__ = ["ProfileReport", "notes", "print_csv", "print_markdown", "print_profile", "profile_fields", "verdict"]
 
 JOINED = "+N: with N other nodes"
 UNDECIDED = {
@@ -32,44 +30,15 @@ BAR, BESIDE = 44, 62
 """Columns of the longest bar, and of what stands beside it without the operator's name."""
 
 
-def print_profile(out: Out, report: ProfileReport) -> None:
-    screen = out.result
-    if not out.quiet:
-        label = f"arith {report.arith}" if report.arith != "exact" else ""
-        headline(screen, report.profile.model, report.feeds, report.sources, report.symbols, label)
-        screen.wrapped("  ", "  ", _how(report))
-        screen.line()
-    if decided := verdict(report):
-        screen.wrapped("", "  ", decided)
-        screen.line()
-    screen.line(("Whole model", "bold"))
-    screen.grid(whole_grid(report, screen.clean("±")))
-    for title, grid, after in _sections(report, _bars(screen, report)):
-        screen.line()
-        screen.line((title, "bold"))
-        screen.grid(fold_prefix(screen, grid) if grid.columns[0].header == "#" else grid)
-        for line in after:
-            screen.wrapped("  ", "  ", line)
-    if not out.quiet:
-        found = notes(report)
-        if found:
-            screen.line()
-        for note in found:
-            screen.wrapped("note: ", "      ", note)
-
-
-def print_markdown(out: Out, report: ProfileReport) -> None:
-    """The report as GitHub Markdown."""
-    plain = out.result
-    lines = [f"### {code(report.profile.model.label)}", "", cell(_how(report)), ""]
-    lines += [cell(decided), ""] if (decided := verdict(report)) else []
-    lines += table(whole_grid(report, "±"))
-    for title, grid, after in _sections(report, None):
-        lines += ["", f"**{title}**", "", *table(grid), *(part for line in after for part in ("", cell(line)))]
-    for note in notes(report):
-        lines += ["", f"note: {cell(note)}"]
-    for line in lines:
-        plain.line(line)
+def profile_sheet(report: ProfileReport, screen: Screen, markdown: bool = False) -> Sheet:
+    """The report for a screen; bars and signs are those that it can show."""
+    label = f"arith {report.arith}" if report.arith != "exact" else ""
+    model = headline(report.profile.model, report.feeds, report.sources, report.symbols, label)
+    whole = Block("Whole model", whole_grid(report, screen.clean("±")))
+    blocks = [whole, *_blocks(report, None if markdown else _bars(screen, report))]
+    ways = {"faster": GOOD, "slower": BAD}
+    style = ways.get(report.against_change.verdict, OPEN) if report.against_change else OPEN
+    return Sheet(blocks, verdict(report), style, [model], [_how(report)], notes(report))
 
 
 def print_csv(out: Out, report: ProfileReport) -> None:
@@ -108,63 +77,55 @@ def verdict(report: ProfileReport) -> str:
     return f"{fast} is {ratio} {slow}: {median} a run."
 
 
-def _sections(report: ProfileReport, draw: Callable[[float], str] | None) -> Iterator[tuple[str, Grid, Sequence[str]]]:
-    """Title, table, and lines below it."""
+def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Iterator[Block]:
     if not report.rows:
         return
     both = report.against is not None and report.against.node_ns.size > 0
-    roof = [roof_text(report.machine)] if report.machine and any(row.reached is not None for row in report.rows) else []
+    known = report.machine if any(row.roof_share is not None for row in report.rows) else None
+    roof = [roof_text(known)] if known else []
     if both and report.by == "op":
-        yield (
-            "By operator, the slower of both first",
-            paired_grid(report),
-            [HEAVIEST, f"all: {_both(report.ran)}", *roof],
-        )
+        lines = [HEAVIEST, f"all: {_both(report.ran)}", *roof]
+        yield Block("By operator, the slower of both first", paired_grid(report), lines=lines)
     elif both:
-        title, grid, below = _groups(report)
-        yield title, grid, [*below, *roof]
+        yield _groups(report, roof)
     elif report.by == "node":
         title = "Nodes, in graph order" if report.top is None else "Slowest nodes"
-        yield title, node_grid(report), list(_below(report, roof))
-        yield "By operator", operator_grid(report, draw), []
+        yield Block(title, node_grid(report), lines=list(_below(report, roof)), folds=True)
+        yield Block("By operator", operator_grid(report, draw))
     else:
-        yield "By operator", operator_grid(report, draw), [*roof, *_beside(report)]
+        yield Block("By operator", operator_grid(report, draw), lines=[*roof, *_beside(report)])
     reasons = refused_grid(report)
     if reasons.rows:
-        yield "On the reference kernels", reasons, []
+        yield Block("On the reference kernels", reasons)
 
 
-def _groups(report: ProfileReport) -> tuple[str, Grid, Sequence[str]]:
+def _groups(report: ProfileReport, roof: Sequence[str]) -> Block:
     shown = ran = report.ran
+    title = "Groups of nodes that both ran as a whole, in graph order"
     if report.top is not None:
-        shown = sorted(ran, key=lambda group: -max(group.median or 0.0, group.other or 0.0))[: report.top]
+        title = "Slowest groups of nodes, the slower of both first"
+        shown = sorted(ran, key=lambda group: -max(spent(group.mine), spent(group.others)))[: report.top]
     left = [group for group in ran if group not in shown]
-    below = [JOINED] if any(len(group.extent.nodes) > 1 for group in shown) else []
-    below += [f"{plural(len(left), 'more group')}: {_both(left)}   --top all"] if left else []
-    below.append(f"all: {_both(ran)}")
-    title = (
-        "Groups of nodes that both ran as a whole, in graph order"
-        if report.top is None
-        else "Slowest groups of nodes, the slower of both first"
-    )
-    return title, against_grid(report, shown), below
+    lines = [JOINED] if any(len(group.nodes) > 1 for group in shown) else []
+    lines += [f"{plural(len(left), 'more group')}: {_both(left)}   --top all"] if left else []
+    return Block(title, against_grid(report, shown), lines=[*lines, f"all: {_both(ran)}", *roof], folds=True)
 
 
-def _both(groups: Sequence[GroupRow]) -> str:
-    mine, others = (sum(times) for times in zip(*((g.median or 0.0, g.other or 0.0) for g in groups), strict=True))
+def _both(groups: Sequence[GroupTimes]) -> str:
+    mine, others = sum(spent(g.mine) for g in groups), sum(spent(g.others) for g in groups)
     return f"qrun {duration(mine)}, onnxruntime {duration(others)}"
 
 
 def _below(report: ProfileReport, roof: Sequence[str]) -> Iterator[str]:
     """What stands under the table of nodes."""
-    if any(len(row.event.group) > 1 for row in report.slowest):
+    if any(row.group[1:] for row in report.slowest):
         yield JOINED if report.backend == "ort" else FUSED
     yield from roof
     shown = {id(row) for row in report.slowest}
     rest = [row for row in report.rows if id(row) not in shown]
     if rest:
-        spent = sum(row.times.median for row in rest)
-        yield f"… {plural(len(rest), 'more node')}, {duration(spent)} ({percent(sum(r.share for r in rest))})   --top all, --by op, --trace FILE, --json"
+        share = percent(sum(row.share for row in rest))
+        yield f"… {plural(len(rest), 'more node')}, {duration(spent(rest))} ({share})   --top all, --by op, --trace FILE, --json"
     yield from _beside(report)
 
 

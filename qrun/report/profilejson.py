@@ -6,24 +6,21 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
-from qrun.ir.types import type_name
+from qrun.documents.record import encode
 from qrun.report.header import environment, input_fields, model_fields
-from qrun.report.nodes import kernel_fields
 from qrun.report.profilenotes import notes
-from qrun.report.profilerows import GroupRow, NodeRow, ProfileReport, node_rows
-from qrun.report.profiletables import ran_by
+from qrun.report.profilerows import ProfileReport, statistics
 from qrun.report.text import safe
-from qrun.running.profiling import Profile, Summary, summary
+from qrun.running.profiling import Profile, summary
 
 
 def profile_fields(report: ProfileReport) -> dict[str, Any]:
     """The body of the JSON report; all samples in ms."""
-    profile, model = report.profile, report.profile.model
+    profile = report.profile
     return {
-        "model": model_fields(model),
+        "model": model_fields(profile.model),
         "environment": {**environment(report.backend, report.label), "arith": report.arith,
                         "threads_used": report.threads},
         "inputs": input_fields(report.feeds, report.sources),
@@ -32,13 +29,9 @@ def profile_fields(report: ProfileReport) -> dict[str, Any]:
         **_runs(profile),
         "between_ms": profile.between_ns / 1e6 if report.rows else None,
         "peak_bytes": profile.last.peak_bytes or None,
-        "machine": None if report.machine is None else asdict(report.machine),
-        "nodes": [_node(row) for row in report.rows],
-        "operators": [
-            {"op": k.op, "nodes": k.nodes, "median_ms": k.median / 1e6, "share": k.share, "macs": k.macs,
-             "gmacs": k.gmacs, "roof_share": k.reached, "ran_by": dict(k.ran_by)}
-            for k in report.operators
-        ],
+        "machine": report.machine,
+        "nodes": report.rows,
+        "operators": report.operators,
         "against": _against(report),
         "notes": notes(report),
         "interrupted": profile.interrupted,
@@ -55,26 +48,7 @@ def _runs(profile: Profile) -> dict[str, Any]:
 
 
 def _samples(samples: Sequence[int]) -> dict[str, Any]:
-    return {**_summary(summary(samples)), "samples_ms": [t / 1e6 for t in samples]}
-
-
-def _summary(s: Summary) -> dict[str, float | None]:
-    return {
-        "median_ms": s.median / 1e6, "min_ms": s.low / 1e6, "p90_ms": s.p90 / 1e6, "max_ms": s.high / 1e6,
-        "mean_ms": s.mean / 1e6, "sd_ms": None if s.deviation is None else s.deviation / 1e6,
-    }  # fmt: skip
-
-
-def _node(row: NodeRow) -> dict[str, Any]:
-    event, node = row.event, row.node
-    return {
-        "index": event.index, "name": node.name, "domain": node.domain or "ai.onnx", "op": node.op_type,
-        **kernel_fields(event), "inserted": row.inserted, "ran_by": ran_by(row),
-        **_summary(row.times), "share": row.share, "macs": event.macs, "gmacs": row.gmacs, "bytes": row.bytes_moved,
-        "roof_share": row.reached, "bound": row.roof.bound if row.reached is not None and row.roof else None,
-        "samples_ms": [t / 1e6 for t in row.samples],
-        "outputs": [{"name": t.name, "type": type_name(t.dtype), "shape": list(t.shape)} for t in event.outputs],
-    }  # fmt: skip
+    return {**statistics(summary(samples)), "samples_ms": [t / 1e6 for t in samples]}
 
 
 def _against(report: ProfileReport) -> dict[str, Any] | None:
@@ -83,41 +57,16 @@ def _against(report: ProfileReport) -> dict[str, Any] | None:
         return None
     mine, theirs = summary(report.profile.run_ns).median, summary(other.run_ns).median
     return {
-        "runtime": report.other,
-        "ratio": theirs / mine if mine else None,
-        "verdict": report.against_change.verdict if report.against_change else None,
-        **_runs(other),
-        "nodes": [_node(row) for row in node_rows(other, report.machine)],
-        "groups": [_group(group) for group in report.groups],
-        "operators": [
-            {"op": row.op, "groups": len(row.groups), "nodes": row.nodes, "median_ms": row.median / 1e6,
-             "other_ms": row.other / 1e6, "ratio": row.ratio}
-            for row in report.paired
-        ],
+        "runtime": report.other, "ratio": theirs / mine if mine else None,
+        "verdict": report.against_change.verdict if report.against_change else None, **_runs(other),
+        "nodes": report.other_rows, "groups": report.groups, "operators": report.paired,
     }  # fmt: skip
-
-
-def _group(group: GroupRow) -> dict[str, Any]:
-    """One group; `events` are places in the two lists of nodes."""
-    return {
-        "nodes": list(group.extent.nodes),
-        "name": group.node.name if group.node else "",
-        "op": group.node.op if group.node else "",
-        "folded": group.node is None,
-        "median_ms": None if group.median is None else group.median / 1e6,
-        "other_ms": None if group.other is None else group.other / 1e6,
-        "ratio": group.ratio,
-        "events": list(group.extent.first),
-        "other_events": list(group.extent.second),
-    }
 
 
 NODE_COLUMNS = (
     "index", "name", "domain", "op", "ran_by", "backend", "why", "group", "inserted", "median_ms", "min_ms", "p90_ms",
     "max_ms", "mean_ms", "sd_ms", "share", "sum", "macs", "gmacs", "bytes", "roof_share", "bound", "outputs",
 )  # fmt: skip
-OPERATOR_COLUMNS = ("op", "nodes", "median_ms", "share", "macs", "gmacs", "roof_share", "ran_by")
-PAIRED_COLUMNS = ("op", "groups", "nodes", "median_ms", "other_ms", "ratio")
 GROUP_COLUMNS = ("nodes", "name", "op", "folded", "median_ms", "other_ms", "ratio", "ran_by", "other_ran_by")
 
 
@@ -126,25 +75,25 @@ def profile_csv(report: ProfileReport) -> str:
 
     Several values in a field are separated by spaces (indices) or ``; `` (texts); what counts them is a JSON object.
     """
-    fields = profile_fields(report)
     if report.against is not None and report.by == "op":
-        return _csv(PAIRED_COLUMNS, fields["against"]["operators"])
+        return _csv(encode(report.paired), ("op", "groups", "nodes", "median_ms", "other_ms", "ratio"))
     if report.against is not None:
-        return _csv(GROUP_COLUMNS, [
-            {**_group(g), "ran_by": "; ".join(map(ran_by, g.mine)), "other_ran_by": "; ".join(map(ran_by, g.others)),
-             "nodes": " ".join(map(str, g.extent.nodes))} for g in report.groups])  # fmt: skip
+        return _csv([
+            {**encode(g), "ran_by": "; ".join(n.ran_by for n in g.mine), "nodes": " ".join(map(str, g.nodes)),
+             "other_ran_by": "; ".join(n.ran_by for n in g.others)} for g in report.groups], GROUP_COLUMNS)  # fmt: skip
     if report.by == "op":
-        return _csv(OPERATOR_COLUMNS, [{**o, "ran_by": json.dumps(o["ran_by"])} for o in fields["operators"]])
+        columns = ("op", "nodes", "median_ms", "share", "macs", "gmacs", "roof_share", "ran_by")
+        return _csv([{**encode(o), "ran_by": json.dumps(o.ran_by)} for o in report.operators], columns)
     records, running = [], 0.0
-    for node in fields["nodes"]:
-        running += node["share"]
-        outputs = "; ".join(f"{t['type']} [{','.join(map(str, t['shape']))}]" for t in node["outputs"])
-        group = " ".join(map(str, node.get("group", [] if node["inserted"] else [node["index"]])))
-        records.append({**node, "sum": running, "outputs": outputs, "group": group})
-    return _csv(NODE_COLUMNS, records)
+    for node in report.rows:
+        running += node.share
+        group = node.group or (() if node.inserted else (node.index,))
+        records.append({**encode(node), "sum": running, "outputs": "; ".join(f"{t.type} {list(t.shape)}".replace(", ", ",") for t in node.outputs),
+                        "group": " ".join(map(str, group))})  # fmt: skip
+    return _csv(records, NODE_COLUMNS)
 
 
-def _csv(columns: Sequence[str], records: Sequence[dict[str, Any]]) -> str:
+def _csv(records: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n")
     writer.writerow(columns)

@@ -1,19 +1,20 @@
-"""What a profile says about each node, each operator and each group of nodes, as numbers."""
+"""What a profile says about each node, each operator and each group of nodes, as the records of its JSON document."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from qrun.comparing.savedprofiles import Change, change
-from qrun.declare.frozen import frozen
-from qrun.ir import Array, Node
-from qrun.report.nodes import kernel_text, node_of
+from qrun.documents.answers import GroupTimes, OperatorTimes, PairedTimes, ProfileNode
+from qrun.ir import Array, Model
+from qrun.report.nodes import outputs, ran, ran_fields
 from qrun.running.extents import Extent, common_extents
-from qrun.running.machine import Bound, Kind, Machine, Roof
+from qrun.running.machine import Kind, Machine, Roof
 from qrun.running.profiling import Profile, Summary, summary
 from qrun.running.session import NodeEvent
 
@@ -45,16 +46,14 @@ class ProfileReport:
     other: str = ""
 
     @cached_property
-    def rows(self) -> list[NodeRow]:
+    def rows(self) -> list[ProfileNode]:
         """A row per node that ran, in graph order."""
         return node_rows(self.profile, self.machine)
 
     @cached_property
-    def slowest(self) -> list[NodeRow]:
+    def slowest(self) -> list[ProfileNode]:
         """The rows to print."""
-        if self.top is None:
-            return self.rows
-        return sorted(self.rows, key=lambda row: -row.times.median)[: self.top]
+        return self.rows if self.top is None else sorted(self.rows, key=lambda row: -row.median_ns)[: self.top]
 
     @property
     def beside(self) -> list[tuple[str, float]]:
@@ -66,26 +65,39 @@ class ProfileReport:
         return [("between the nodes", between), ("above the nodes' medians", above)]
 
     @cached_property
-    def operators(self) -> list[OperatorRow]:
+    def operators(self) -> list[OperatorTimes]:
         """A row per operator, the slowest first."""
-        return operator_rows(self.rows)
+        found: dict[str, list[ProfileNode]] = {}
+        for row in self.rows:
+            found.setdefault(row.qualified, []).append(row)
+        return sorted((_operator(op, rows) for op, rows in found.items()), key=lambda row: -row.median_ms)
 
     @cached_property
-    def groups(self) -> list[GroupRow]:
+    def other_rows(self) -> list[ProfileNode]:
+        """A row per node that the other runtime ran."""
+        return node_rows(self.against, self.machine) if self.against else []
+
+    @cached_property
+    def groups(self) -> list[GroupTimes]:
         """A row per group of nodes that both runtimes ran as a whole, in graph order."""
         if self.against is None:
             return []
-        return group_rows(self.rows, node_rows(self.against, self.machine), self.profile, self.against)
+        extents = common_extents(self.profile.model, self.profile.last.events, self.against.last.events)
+        return [_group(extent, self.rows, self.other_rows) for extent in extents]
 
     @cached_property
-    def ran(self) -> list[GroupRow]:
+    def ran(self) -> list[GroupTimes]:
         """The groups that either of them ran anything for."""
-        return [group for group in self.groups if group.node is not None]
+        return [group for group in self.groups if not group.folded]
 
     @cached_property
-    def paired(self) -> list[PairedRow]:
+    def paired(self) -> list[PairedTimes]:
         """A row per operator of the groups, that with the most time in either runtime first."""
-        return paired_rows(self.ran)
+        found: dict[str, list[GroupTimes]] = {}
+        for group in self.ran:
+            found.setdefault(group.op, []).append(group)
+        rows = (_paired(op, groups) for op, groups in found.items())
+        return sorted(rows, key=lambda row: -max(row.median_ms, row.other_ms))
 
     @cached_property
     def against_change(self) -> Change | None:
@@ -96,113 +108,35 @@ class ProfileReport:
         return change(before, after)
 
 
-@frozen
-class NodeRow:
-    """A node that ran: how long, its share of a run, and of the roof (None if that is not known)."""
-
-    event: NodeEvent
-    node: Node
-    times: Summary
-    samples: Sequence[int]
-    share: float
-    roof: Roof | None
-
-    @property
-    def inserted(self) -> bool:
-        """Whether it stands for no node of the model."""
-        return not self.event.group and self.event.backend == "ort"
-
-    @property
-    def bytes_moved(self) -> int:
-        return bytes_moved(self.event)
-
-    @property
-    def gmacs(self) -> float | None:
-        """10^9 multiply-adds per second; None if it has none."""
-        return speed(self.event.macs, self.times.median)
-
-    @property
-    def reached(self) -> float | None:
-        """Share of the roof."""
-        return self.roof.ns / self.times.median if self.roof and self.times.median else None
+def statistics(s: Summary) -> dict[str, float | None]:
+    """Of samples, in ms."""
+    return {
+        "median_ms": s.median / 1e6, "min_ms": s.low / 1e6, "p90_ms": s.p90 / 1e6, "max_ms": s.high / 1e6,
+        "mean_ms": s.mean / 1e6, "sd_ms": None if s.deviation is None else s.deviation / 1e6,
+    }  # fmt: skip
 
 
-@frozen
-class OperatorRow:
-    """All nodes of one operator. ran_by: their kernels and how many ran on each; least_ns: the sum of their roofs."""
-
-    op: str
-    nodes: int
-    median: float
-    share: float
-    macs: int
-    least_ns: float
-    ran_by: Mapping[str, int]
-
-    @property
-    def gmacs(self) -> float | None:
-        return speed(self.macs, self.median)
-
-    @property
-    def reached(self) -> float | None:
-        return self.least_ns / self.median if self.median and self.least_ns else None
+def node_rows(profile: Profile, machine: Machine | None) -> list[ProfileNode]:
+    if not profile.node_ns.size:
+        return []
+    total = run_ns(profile) or 1.0
+    timed = zip(profile.last.events, profile.node_ns, strict=True)
+    return [_node(profile.model, event, samples, total, machine) for event, samples in timed]
 
 
-@frozen
-class GroupRow:
-    """Nodes that both runtimes ran as a whole: their times, ns; None where a runtime ran nothing for them."""
-
-    extent: Extent
-    node: Node | None
-    mine: Sequence[NodeRow]
-    others: Sequence[NodeRow]
-
-    @property
-    def median(self) -> float | None:
-        return sum(row.times.median for row in self.mine) if self.mine else None
-
-    @property
-    def other(self) -> float | None:
-        return sum(row.times.median for row in self.others) if self.others else None
-
-    @staticmethod
-    def roof(rows: Sequence[NodeRow]) -> tuple[float, Bound] | None:
-        """Share of the roof that these nodes reach together, and what bounds the one that takes longest."""
-        median = sum(row.times.median for row in rows)
-        roofs = [(row.times.median, row.roof) for row in rows if row.roof and row.times.median]
-        if not median or not roofs or any(row.roof is None for row in rows):
-            return None
-        return sum(roof.ns for _, roof in roofs) / median, max(roofs, key=lambda item: item[0])[1].bound
-
-    @property
-    def ratio(self) -> float | None:
-        """The other runtime's time by this one's."""
-        return self.other / self.median if self.median and self.other else None
-
-
-@frozen
-class PairedRow:
-    """The groups whose heaviest node is of one operator: their nodes, and both runtimes' times, ns."""
-
-    op: str
-    groups: Sequence[GroupRow]
-
-    @property
-    def nodes(self) -> int:
-        return sum(len(group.extent.nodes) for group in self.groups)
-
-    @property
-    def median(self) -> float:
-        return sum(group.median or 0.0 for group in self.groups)
-
-    @property
-    def other(self) -> float:
-        return sum(group.other or 0.0 for group in self.groups)
-
-    @property
-    def ratio(self) -> float | None:
-        """The other runtime's time by this one's."""
-        return self.other / self.median if self.median and self.other else None
+def _node(model: Model, event: NodeEvent, samples: Array, total: float, machine: Machine | None) -> ProfileNode:
+    times, roof = summary(samples), _roof(machine, event) if machine else None
+    reached = roof.ns / times.median if roof and times.median else None
+    other = event.node.op if event.backend == "ort" and event.node is not None else ""
+    fields: dict[str, Any] = {**ran_fields(model, event), **statistics(times)}
+    return ProfileNode(
+        **fields, inserted=not event.group and event.backend == "ort",
+        ran_by=other or ran(model, event).kernel_text.partition(":")[0], share=times.median / total, macs=event.macs,
+        gmacs=_speed(event.macs, times.median), bytes=bytes_moved(event), roof_share=reached,
+        bound=roof.bound if roof and reached is not None else None,
+        samples_ms=tuple(t / 1e6 for t in samples.tolist()), outputs=outputs(event), median_ns=times.median,
+        roof_ns=roof.ns if roof else None,
+    )  # fmt: skip
 
 
 def bytes_moved(event: NodeEvent) -> int:
@@ -211,32 +145,19 @@ def bytes_moved(event: NodeEvent) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def speed(macs: int, median: float) -> float | None:
+def _speed(macs: int, median: float) -> float | None:
     return macs / median if macs and median else None
 
 
-def above_roof(rows: Iterable[NodeRow], times: float = 1.0) -> list[NodeRow]:
+def above_roof(rows: Iterable[ProfileNode], times: float = 1.0) -> list[ProfileNode]:
     """The nodes that are faster than `times` the roof."""
-    return [row for row in rows if row.reached is not None and row.reached > times]
+    return [row for row in rows if row.roof_share is not None and row.roof_share > times]
 
 
 def run_ns(profile: Profile) -> float:
     """The median of the runs that the nodes' times are of, ns; at least what the nodes and the time between add up to."""
     known = float(profile.medians.sum()) + profile.between_ns
     return max(float(np.median(profile.watched_ns or profile.run_ns)), known)
-
-
-def node_rows(profile: Profile, machine: Machine | None) -> list[NodeRow]:
-    if not profile.node_ns.size:
-        return []
-    total = run_ns(profile) or 1.0
-    rows = []
-    for event, samples in zip(profile.last.events, profile.node_ns, strict=True):
-        times = summary(samples)
-        roof = _roof(machine, event) if machine else None
-        row = NodeRow(event, node_of(profile.model, event), times, samples.tolist(), times.median / total, roof)
-        rows.append(row)
-    return rows
 
 
 def _roof(machine: Machine, event: NodeEvent) -> Roof | None:
@@ -252,48 +173,45 @@ def _roof(machine: Machine, event: NodeEvent) -> Roof | None:
     return machine.roof(event.macs, bytes_moved(event), kind or "int8")
 
 
-def operator_rows(rows: Iterable[NodeRow]) -> list[OperatorRow]:
-    found: dict[str, list[NodeRow]] = {}
-    for row in rows:
-        found.setdefault(row.node.op, []).append(row)
-    made = [
-        OperatorRow(
-            op,
-            len(mine),
-            sum(row.times.median for row in mine),
-            sum(row.share for row in mine),
-            sum(row.event.macs for row in mine),
-            sum(row.roof.ns for row in mine if row.roof and row.times.median) if all(row.roof for row in mine) else 0.0,
-            Counter(kernel_text(row.event).partition(":")[0] for row in mine),
-        )
-        for op, mine in found.items()
-    ]
-    return sorted(made, key=lambda row: -row.median)
+def spent(rows: Iterable[ProfileNode]) -> float:
+    """What the nodes take together, ns."""
+    return sum(row.median_ns for row in rows)
 
 
-def group_rows(mine: Sequence[NodeRow], others: Sequence[NodeRow], first: Profile, second: Profile) -> list[GroupRow]:
-    extents = common_extents(first.model, first.last.events, second.last.events)
-    made = []
-    for extent in extents:
-        left, right = [mine[at] for at in extent.first], [others[at] for at in extent.second]
-        heaviest = max([*left] or [*right], key=lambda row: (row.event.macs, row.times.median), default=None)
-        node = heaviest.node if heaviest else None
-        made.append(GroupRow(extent, node, left, right))
-    return made
+def roof_share(rows: Sequence[ProfileNode]) -> float | None:
+    """Share of the roof that these nodes reach together; None if that is not known of one."""
+    median, known = spent(rows), [row.roof_ns for row in rows if row.roof_ns is not None and row.median_ns]
+    return sum(known) / median if median and known and all(row.roof_ns is not None for row in rows) else None
 
 
-def paired_rows(groups: Iterable[GroupRow]) -> list[PairedRow]:
-    found: dict[str, list[GroupRow]] = {}
-    for group in groups:
-        if group.node is not None:
-            found.setdefault(group.node.op, []).append(group)
-    return sorted((PairedRow(*item) for item in found.items()), key=lambda row: -max(row.median, row.other))
+def _operator(op: str, rows: Sequence[ProfileNode]) -> OperatorTimes:
+    median, macs = spent(rows), sum(row.macs for row in rows)
+    kernels = Counter(row.backend if row.backend == "ort" else row.ran_by for row in rows)
+    return OperatorTimes(op, len(rows), median / 1e6, sum(row.share for row in rows), macs, _speed(macs, median),
+                         roof_share(rows) or None, kernels)  # fmt: skip
 
 
-def refused(rows: Iterable[NodeRow]) -> list[tuple[str, list[NodeRow]]]:
+def _group(extent: Extent, mine: Sequence[ProfileNode], others: Sequence[ProfileNode]) -> GroupTimes:
+    left, right = tuple(mine[at] for at in extent.first), tuple(others[at] for at in extent.second)
+    top = max(left or right, key=lambda row: (row.macs, row.median_ns), default=None)
+    a, b = (spent(rows) if rows else None for rows in (left, right))
+    return GroupTimes(
+        tuple(extent.nodes), top.name if top else "", top.qualified if top else "", top is None,
+        None if a is None else a / 1e6, None if b is None else b / 1e6, b / a if a and b else None,
+        tuple(extent.first), tuple(extent.second), left, right, top,
+    )  # fmt: skip
+
+
+def _paired(op: str, groups: Sequence[GroupTimes]) -> PairedTimes:
+    mine, others = tuple(n for g in groups for n in g.mine), tuple(n for g in groups for n in g.others)
+    a, b, nodes = spent(mine), spent(others), sum(len(g.nodes) for g in groups)
+    return PairedTimes(op, len(groups), nodes, a / 1e6, b / 1e6, b / a if a and b else None, mine, others)
+
+
+def refused(rows: Iterable[ProfileNode]) -> list[tuple[str, list[ProfileNode]]]:
     """Why nodes that took time did not run natively, the reason that costs most first."""
-    found: dict[str, list[NodeRow]] = {}
+    found: dict[str, list[ProfileNode]] = {}
     for row in rows:
-        if row.event.why and row.times.median:
-            found.setdefault(row.event.why, []).append(row)
-    return sorted(found.items(), key=lambda item: -sum(row.times.median for row in item[1]))
+        if row.why and row.median_ns:
+            found.setdefault(row.why, []).append(row)
+    return sorted(found.items(), key=lambda item: -spent(item[1]))

@@ -11,6 +11,7 @@ import numpy as np
 
 from qrun.checking.rules._scope import Scope
 from qrun.declare.frozen import frozen
+from qrun.documents.answers import TensorCodes
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import type_name
 from qrun.ops import quantizers
@@ -185,26 +186,21 @@ class CodeCounter:
         if name in self.places and (found := counted(array)) is not None:
             self._seen[name] = _Seen(type_name(array.dtype), array.shape, found)
 
-    def fields(self) -> list[dict[str, Any]]:
+    def records(self) -> list[TensorCodes]:
         """One record for each tensor that was counted, in graph order."""
-        return [self._fields(place, self._seen[name]) for name, place in self.places.items() if name in self._seen]
+        return [self._record(place, self._seen[name]) for name, place in self.places.items() if name in self._seen]
 
-    def _fields(self, place: QuantizedTensorNames, seen: _Seen) -> dict[str, Any]:
-        c = seen.counted
-        stored = place.tensor in self._stored
+    def _record(self, place: QuantizedTensorNames, seen: _Seen) -> TensorCodes:
+        c, stored = seen.counted, place.tensor in self._stored
         kind = "bias" if stored and seen.type == "int32" else "weight" if stored else "activation"
-        return {
-            "name": place.tensor, "index": place.node.index, "node": place.node.name, "kind": kind,
-            "type": seen.type, "shape": list(seen.shape),
-            "scale": _range(self._parameters.get(place.scale)),
-            "zero_point": _range(self._parameters.get(place.zero_point)),
-            "size": c.size, "limits": _plain(c.limits), "used": _plain(c.used) if c.used else None,
-            "at_low": c.at_low, "at_high": c.at_high,
-            "bins": list(c.bins), "bin_codes": list(c.codes),
-        }  # fmt: skip
+        scale, zero = (_range(self._parameters.get(name)) for name in (place.scale, place.zero_point))
+        return TensorCodes(
+            place.tensor, place.node.index, place.node.name, kind, seen.type, seen.shape, scale, zero, c.size,
+            _plain(c.limits), _plain(c.used) if c.used else None, c.at_low, c.at_high, c.bins, c.codes,
+        )  # fmt: skip
 
 
-def _range(values: Array | None) -> list[float] | None:
+def _range(values: Array | None) -> tuple[float, float] | None:
     """The smallest and the largest; None without any value."""
     if values is None or not values.size:
         return None
@@ -212,6 +208,7 @@ def _range(values: Array | None) -> list[float] | None:
     return _plain((float(wide.min()), float(wide.max())))
 
 
-def _plain(pair: tuple[float, float]) -> list[float]:
+def _plain(pair: tuple[float, float]) -> tuple[float, float]:
     """Whole numbers as integers, others with the nine digits that tell any float32 from its neighbours."""
-    return [int(v) if v.is_integer() else float(f"{v:.9g}") for v in pair]
+    low, high = (int(v) if v.is_integer() else float(f"{v:.9g}") for v in pair)
+    return low, high

@@ -9,19 +9,20 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import shape_text, type_name
 from qrun.report.grid import Column, Grid
-from qrun.report.header import environment, headline, model_fields
+from qrun.report.header import digest, environment, headline, input_fields, model_fields, print_headline
 from qrun.report.message import counted, print_findings
 from qrun.report.nodes import (
     FUSED,
     MOVED,
     fold_prefix,
     fused_text,
-    kernel_fields,
-    kernel_text,
     moved,
     node_of,
     op_names,
     output_text,
+    outputs,
+    ran,
+    ran_fields,
 )
 from qrun.report.screen import Out, Screen
 from qrun.report.stats import Stats, listed, print_values, stats
@@ -30,6 +31,7 @@ from qrun.running.session import NodeEvent, RunResult
 
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding
+    from qrun.documents.answers import RunNode
 
 TOP = 3
 ROWS = 4
@@ -69,7 +71,7 @@ def print_run(out: Out, report: RunReport) -> None:
     if out.quiet:
         _outputs(screen, report)
         return
-    headline(screen, report.model, report.feeds, report.sources, report.symbols, _label(report))
+    print_headline(screen, headline(report.model, report.feeds, report.sources, report.symbols, _label(report)))
     screen.line()
     if report.result.outputs:
         screen.line(("Outputs", "bold"))
@@ -169,7 +171,7 @@ def _time_grid(
     ]  # fmt: skip
     if with_kernels:
         columns.append(Column("kernel", shrink=1))
-        rows = [[*row, kernel_text(e)] for row, e in zip(rows, events, strict=True)]
+        rows = [[*row, ran(report.model, e).kernel_text] for row, e in zip(rows, events, strict=True)]
     return fold_prefix(screen, Grid(columns, rows))
 
 
@@ -190,69 +192,36 @@ def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
         screen.line("  -v shows each with the reason and a fix; qrun explain CODE tells more")
 
 
-def run_fields(report: RunReport, hashes: bool = True) -> dict[str, Any]:
+def run_fields(report: RunReport) -> dict[str, Any]:
     """The body of the JSON report."""
-    from hashlib import sha256
-
-    def digest(array: Array) -> str:
-        from numpy import ascontiguousarray
-
-        data = repr(array.tolist()).encode() if array.dtype.kind == "O" else ascontiguousarray(array).tobytes()
-        return sha256(data).hexdigest()
-
-    model = report.model
+    result = report.result
     return {
-        "model": model_fields(model),
-        "environment": {
-            **environment(report.backend, report.label),
-            "arith": report.arith,
-            "fused_groups": report.fused_groups,
-        },
-        "inputs": [
-            {"name": name, **_typed(array), "source": report.sources.get(name, ""), "sha256": digest(array)}
-            for name, array in report.feeds.items()
-        ],
+        "model": model_fields(report.model),
+        "environment": {**environment(report.backend, report.label), "arith": report.arith,
+                        "fused_groups": report.fused_groups},
+        "inputs": input_fields(report.feeds, report.sources, hashes=True),
         "symbols": dict(report.symbols),
-        "outputs": [_output_fields(name, array, digest(array)) for name, array in report.result.outputs.items()],
-        "time_ms": report.result.duration_ns / 1e6,
-        "runs": report.result.runs,
-        "first_ms": report.result.first_ns / 1e6 if report.result.first_ns else None,
-        "aside_ms": report.result.aside_ns / 1e6,
-        "peak_bytes": report.result.peak_bytes,
-        "nodes": [_node_fields(model, event) for event in report.result.events],
-        "findings": None if report.findings is None else [finding_fields(f) for f in report.findings],
-    }
+        "outputs": [_output_fields(name, array) for name, array in result.outputs.items()],
+        "time_ms": result.duration_ns / 1e6,
+        "runs": result.runs,
+        "first_ms": result.first_ns / 1e6 if result.first_ns else None,
+        "aside_ms": result.aside_ns / 1e6,
+        "peak_bytes": result.peak_bytes,
+        "nodes": [_node(report.model, event) for event in result.events],
+        "findings": report.findings,
+    }  # fmt: skip
 
 
-def _typed(array: Array) -> dict[str, Any]:
-    return {"type": type_name(array.dtype), "shape": list(array.shape)}
-
-
-def _output_fields(name: str, array: Array, digest: str) -> dict[str, Any]:
+def _output_fields(name: str, array: Array) -> dict[str, Any]:
     s = stats(array)
     return {
-        "name": name, **_typed(array), "min": s.low, "max": s.high, "mean": s.mean, "nan": s.nan, "inf": s.inf,
-        "argmax": None if s.argmax is None else list(s.argmax),
-        "argmax_rows": None if s.rows is None else list(s.rows[:JSON_VALUES]), "sha256": digest, "values": listed(array, JSON_VALUES),
+        "name": name, "type": type_name(array.dtype), "shape": array.shape, "min": s.low, "max": s.high, "mean": s.mean,
+        "nan": s.nan, "inf": s.inf, "argmax": s.argmax, "argmax_rows": None if s.rows is None else s.rows[:JSON_VALUES],
+        "sha256": digest(array), "values": listed(array, JSON_VALUES),
     }  # fmt: skip
 
 
-def _node_fields(model: Model, event: NodeEvent) -> dict[str, Any]:
-    node = node_of(model, event)
-    return {
-        "index": event.index,
-        "name": node.name,
-        "domain": node.domain or "ai.onnx",
-        "op": node.op_type,
-        **kernel_fields(event),
-        "time_ms": event.duration_ns / 1e6,
-        "outputs": [{"name": t.name, "type": type_name(t.dtype), "shape": list(t.shape)} for t in event.outputs],
-    }
+def _node(model: Model, event: NodeEvent) -> RunNode:
+    from qrun.documents.answers import RunNode
 
-
-def finding_fields(finding: Finding) -> dict[str, Any]:
-    return {
-        "rule": finding.rule, "name": finding.name, "level": finding.level, "message": finding.message,
-        "node": finding.node, "index": finding.index, "op": finding.op, "tensor": finding.tensor,
-        "expected": finding.expected, "got": finding.got, "why": finding.why, "fix": finding.fix,
-    }  # fmt: skip
+    return RunNode(**ran_fields(model, event), time_ms=event.duration_ns / 1e6, outputs=outputs(event))

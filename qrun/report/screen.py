@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from qrun.declare.frozen import changeable
@@ -89,20 +89,20 @@ class Screen:
         text.rstrip()
         self.console.print(text, soft_wrap=True)
 
-    def wrapped(self, first: str, rest: str, text: str) -> None:
+    def wrapped(self, first: str, rest: str, *pieces: Piece) -> None:
         """A paragraph after `first`, later lines after `rest`; broken at spaces only where there is a width."""
-        text = self.clean(text)
-        if self.width is None:
-            self.line(first + text)
-            return
-        start, line = first, ""
-        for word in text.split(" "):
-            if line and width_of(start) + width_of(line) + 1 + width_of(word) > self.width:
-                self.line(start + line)
-                start, line = rest, word
-            else:
-                line = f"{line} {word}" if line else word
-        self.line(start + line)
+        parts = [(self.clean(p), "") if isinstance(p, str) else (self.clean(p[0]), p[1]) for p in pieces]
+        text = "".join([part for part, _ in parts])
+        begin = end = at = 0
+        for word in text.split(" ") if self.width is not None else ():
+            if end > begin and width_of(first) + width_of(text[begin : at + len(word)]) > (self.width or 0):
+                self.line(first, *_slice(parts, begin, end))
+                first, begin = rest, at
+            elif end <= begin:
+                begin = at
+            end = at + len(word)
+            at = end + 1
+        self.line(first, *_slice(parts, begin, len(text)))
 
     def fits(self, grid: Grid) -> bool:
         """Can the grid be shown as it is?"""
@@ -141,6 +141,13 @@ class Screen:
                 highlight=False,
             )
         return self._console
+
+
+def _slice(pieces: Iterable[tuple[str, str]], begin: int, end: int) -> Iterator[Piece]:
+    """The characters of this part of the pieces, with their styles."""
+    for text, style in pieces:
+        yield text[max(begin, 0) : max(end, 0)], style
+        begin, end = begin - len(text), end - len(text)
 
 
 def _cleaned(column: Any, screen: Screen) -> Any:

@@ -39,7 +39,7 @@ def models(second: Path | str, *options: str) -> tuple[str | Path, ...]:
 def test_decibels_decide_in_place_of_the_tolerance(least: str, code: int, said: str) -> None:
     ended = call(*models(DIGITS / "qdq/model.onnx", "--min-sqnr", least))
     assert ended.code == code
-    assert ended.out.splitlines()[-1] == said
+    assert ended.out.splitlines()[0] == said
     assert said in call(*models(DIGITS / "qdq/model.onnx", "--min-sqnr", least, "--format", "markdown")).out
     found = call(*models(DIGITS / "qdq/model.onnx", "--min-sqnr", least, "--json")).json
     jsonschema.validate(found, SCHEMA)
@@ -49,7 +49,7 @@ def test_decibels_decide_in_place_of_the_tolerance(least: str, code: int, said: 
 
 def test_without_them_the_tolerance_decides() -> None:
     ended = call(*models(DIGITS / "qdq/model.onnx"))
-    assert (ended.code, ended.out.splitlines()[-1]) == (
+    assert (ended.code, ended.out.splitlines()[0]) == (
         1,
         "differ: logits over rtol 0.001, atol 1e-07; SQNR 35.8 dB.",
     )
@@ -60,10 +60,10 @@ def test_without_them_the_tolerance_decides() -> None:
     assert call(*models(DIGITS / "qdq/model.onnx", "--atol", "1", "--min-sqnr", "40")).code == 1
 
 
-def test_a_changed_class_is_in_the_last_line(coarse: Path) -> None:
+def test_a_changed_class_is_in_the_verdict(coarse: Path) -> None:
     for options in ((), ("--min-sqnr", "30"), ("--min-sqnr", "0"), ("--atol", "1000")):
         ended = call(*models(coarse, *options))
-        assert ended.out.splitlines()[-1].endswith("; argmax of logits changed in 1 of 8.")
+        assert ended.out.splitlines()[0].endswith("; argmax of logits changed in 1 of 8.")
         assert ended.code == (0 if options in (("--min-sqnr", "0"), ("--atol", "1000")) else 1)
 
 

@@ -128,7 +128,7 @@ def test_columns_go_where_there_is_no_room() -> None:
 def test_the_shares_of_a_run_add_up(words: Sequence[str]) -> None:
     """Of the nodes shown, of those that are not, and of what a run takes besides."""
     out = profiled(*words, "--format", "markdown").out
-    part = re.split(r"^\*\*.*\*\*$", out, flags=re.M)[1]
+    part = re.split(r"^\*\*.*\*\*$", out, flags=re.M)[2]
     head, _, *rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("|")]
     shares = [*(row[head.index("share")] for row in rows), *re.findall(r"\(([\d.]+%)\)", part)]
     assert sum(float(share.rstrip("%")) for share in shares) == pytest.approx(100, abs=1), out
@@ -215,7 +215,7 @@ def test_against_onnxruntime() -> None:
     assert made["environment"]["threads_used"] == usable_cpus()
     out = profiled("--against", "ort").out
     assert against["verdict"] == "few runs"
-    verdict = "\nnot decided, 10 runs or more are needed (-n): median "
+    verdict = "not decided, 10 runs or more are needed (-n): median "
     assert verdict in out
     assert out.index(verdict) < out.index("Whole model")
     assert re.search(r"^  qrun  .*\n  onnxruntime  ", out, re.MULTILINE)

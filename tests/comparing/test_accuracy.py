@@ -31,9 +31,10 @@ from qrun.comparing.accuracy import Accuracy, accuracy  # noqa: E402
 from qrun.comparing.accuracy_sums import ErrorSums  # noqa: E402
 from qrun.comparing.differences import Tolerance, cosine, sqnr  # noqa: E402
 from qrun.errors import CallError, MemoryLimitError  # noqa: E402
-from qrun.report.accuracy import accuracy_fields, print_accuracy, print_accuracy_markdown  # noqa: E402
+from qrun.report.accuracy import accuracy_fields, accuracy_sheet  # noqa: E402
 from qrun.report.json import document  # noqa: E402
 from qrun.report.screen import Out, Screen  # noqa: E402
+from qrun.report.sheet import print_sheet  # noqa: E402
 
 
 @cache
@@ -458,7 +459,7 @@ def test_equal_means_within_the_tolerance() -> None:
 def shown(found: Accuracy, width: int | None, top: int | None, encoding: str = "utf-8", markdown: bool = False) -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
     screen = Screen(stream, terminal=width is not None, width=width, color=False)
-    (print_accuracy_markdown if markdown else print_accuracy)(Out(screen, screen), found, top)
+    print_sheet(Out(screen, screen), accuracy_sheet(found, top), markdown)
     stream.flush()
     return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
 

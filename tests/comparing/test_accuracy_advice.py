@@ -16,8 +16,9 @@ from onnx import helper, numpy_helper
 
 import qrun
 from qrun.comparing.accuracy import Accuracy, accuracy
-from qrun.report.accuracy import accuracy_fields, print_accuracy, print_accuracy_markdown
+from qrun.report.accuracy import accuracy_fields, accuracy_sheet
 from qrun.report.screen import Out, Screen
+from qrun.report.sheet import print_sheet
 
 MODELS = Path(__file__).resolve().parents[2] / "models/digits"
 
@@ -47,9 +48,9 @@ def compared(first: onnx.ModelProto, second: onnx.ModelProto, **options: Any) ->
 def text(found: Accuracy, top: int | None = 3, markdown: bool = False) -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
     screen = Screen(stream, terminal=False, width=None, color=False)
-    (print_accuracy_markdown if markdown else print_accuracy)(Out(screen, screen), found, top)
+    print_sheet(Out(screen, screen), accuracy_sheet(found, top), markdown)
     stream.flush()
-    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    return stream.buffer.getvalue().decode().replace("\\_", "_")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("form", ["float", "qoperator", "qdq"])

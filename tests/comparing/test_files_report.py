@@ -25,12 +25,12 @@ from qrun.report.comparefiles import (
     Files,
     files_fields,
     files_sheet,
-    print_recorded,
     recorded_fields,
+    recorded_sheet,
 )
-from qrun.report.comparesheet import print_sheet
 from qrun.report.json import document
 from qrun.report.screen import Out, Screen
+from qrun.report.sheet import print_sheet
 
 ODD = "a|b`c`[d](e)<f>&@g:h,i%j\x00\x1b[31m\nk\u202e\ud800\\_*[/bold]:x:"
 A, B = Path("a.file"), Path("b.file")
@@ -156,7 +156,7 @@ def test_archives(tmp_path: Path) -> None:
     every = shown(found, top=None)
     assert "more arrays" not in every
     assert "25.0%" in every
-    assert shown(compare_npz(tmp_path / "a.npz", tmp_path / "a.npz", EXACT)).endswith("equal: 15 arrays.\n")
+    assert shown(compare_npz(tmp_path / "a.npz", tmp_path / "a.npz", EXACT)).startswith("equal: 15 arrays.\n")
 
 
 def test_record_names_the_first_difference() -> None:
@@ -187,7 +187,7 @@ def test_profile_of_nodes_that_changed_while_the_run_did_not() -> None:
     same, faster = Change(1.0, 1.0, "same"), Change(2.0, 1.0, "faster")
     nodes = tuple(NodeChange(at, f"n{at}", "Conv", c) for at, c in enumerate((same, faster, faster)))
     text = shown(SavedProfiles(A, B, (), same, nodes, (), ()))
-    assert text.endswith(
+    assert text.startswith(
         "no change of the whole run beyond the spread: 1.00 ms before, 1.00 ms after (+0.0%); 2 nodes faster, more than the spread.\n"
     )
     assert "Nodes that changed most, by the change of the median\n" in text
@@ -215,6 +215,6 @@ def test_recorded() -> None:
     stream = io.StringIO()
     screen = Screen(stream, terminal=False, width=None, color=False)
     made = Recorded(Path("rec"), 76, 88_367)
-    print_recorded(Out(screen, screen), made)
+    print_sheet(Out(screen, screen), recorded_sheet(made))
     assert stream.getvalue() == "recorded 76 tensors in rec (88.4 kB)\n"
     assert recorded_fields(made) == {"record": {"path": "rec", "tensors": 76, "bytes": 88_367}}

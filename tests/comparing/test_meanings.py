@@ -17,8 +17,9 @@ import qrun
 from qrun.comparing.accuracy import Accuracy, accuracy
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.meanings import meaning
-from qrun.report.accuracy import accuracy_fields, print_accuracy
+from qrun.report.accuracy import accuracy_fields, accuracy_sheet
 from qrun.report.screen import Out, Screen
+from qrun.report.sheet import print_sheet
 
 f32, u8, i8 = np.float32, np.uint8, np.int8
 W = np.random.default_rng(3).normal(0, 0.5, (8, 4)).astype(f32)
@@ -82,7 +83,7 @@ def compared(first: onnx.ModelProto, second: onnx.ModelProto) -> Accuracy:
 def text(found: Accuracy) -> str:
     stream = io.StringIO()
     screen = Screen(stream, terminal=True, width=110, color=False)
-    print_accuracy(Out(screen, screen), found, None)
+    print_sheet(Out(screen, screen), accuracy_sheet(found, None))
     return stream.getvalue()
 
 

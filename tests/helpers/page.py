@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 
-from qrun.comparing.documents import Item
-from qrun.report.html.collect import page_fields
-from qrun.report.html.page import page
+from qrun.documents.item import Item
+from qrun.report.html.collect import PageContent, page_of
+from qrun.report.html.page import html
 
 DATE = "2026-11-20"
 MACHINE = {"cpu": "a CPU", "threads": 1, "instruction": "vpdpbusd", "int8": 2e11, "float32": 5e10,
@@ -102,10 +102,10 @@ def models(name: str = "conv") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fields_of(**documents: Mapping[str, Any]) -> dict[str, Any]:
-    """The page's fields of documents by kind."""
+def collected(**documents: Mapping[str, Any]) -> PageContent:
+    """What a page shows of documents by kind."""
     items = [(kind, Item(json.loads(json.dumps(body)), f"{kind}.json")) for kind, body in documents.items()]
-    return page_fields(items, ["qrun", "report", "m.onnx"], DATE)
+    return page_of(items, ["qrun", "report", "m.onnx"], DATE)
 
 
 def full_page(count: int = 6) -> str:
@@ -113,7 +113,7 @@ def full_page(count: int = 6) -> str:
     findings = [finding(), finding(index=3, node="/features/3/conv/Conv_quant"),
                 finding(rule="QR402", name="saturated", level="warning")]  # fmt: skip
     tensors = [tensor(name=f"t{place}", at_low=place) for place in range(count)]
-    return page(fields_of(profile=profile([node(n) for n in range(count)]), check=check(findings),
+    return html(collected(profile=profile([node(n) for n in range(count)]), check=check(findings),
                           quantization={"tensors": tensors}))  # fmt: skip
 
 

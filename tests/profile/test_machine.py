@@ -161,7 +161,7 @@ def test_a_row_says_how_much_of_the_roof_it_reaches() -> None:
     last = RunResult({}, events, 20010, 0)
     profile = Profile(model, (), (20010,), np.array([[20000], [0], [10]], np.int64), last)
     rows = node_rows(profile, FAKE)
-    assert [row.reached for row in rows] == [pytest.approx(0.5), None, pytest.approx(0.1)]
-    assert [row.roof.bound for row in rows if row.roof] == ["compute", "memory", "memory"]
-    assert [row.bytes_moved for row in rows] == [20, 8, 200]
-    assert all(row.reached is None for row in node_rows(profile, None))
+    assert [row.roof_share for row in rows] == [pytest.approx(0.5), None, pytest.approx(0.1)]
+    assert [row.bound for row in rows] == ["compute", None, "memory"]
+    assert [row.bytes for row in rows] == [20, 8, 200]
+    assert all(row.roof_share is None for row in node_rows(profile, None))

@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from importlib.resources import files
-from typing import Any
 
 import jsonschema
 import pytest
@@ -15,7 +14,7 @@ from helpers.page import (
     DATE,
     Read,
     check,
-    fields_of,
+    collected,
     finding,
     full_page,
     models,
@@ -26,10 +25,10 @@ from helpers.page import (
     tensor,
 )
 
-from qrun.comparing.documents import Item
+from qrun.documents.item import Item
 from qrun.errors import CallError
-from qrun.report.html.collect import MOST, page_fields
-from qrun.report.html.page import page
+from qrun.report.html.collect import MOST, PageContent, page_of
+from qrun.report.html.page import html
 from qrun.report.text import safe
 
 SCHEMA = json.loads(files("qrun").joinpath("schemas/report-1.0.json").read_text())
@@ -40,12 +39,12 @@ ODD = [
 ]  # fmt: skip
 
 
-def named(name: str) -> dict[str, Any]:
-    """Fields with this text wherever a file's own words go."""
-    return fields_of(
+def named(name: str) -> PageContent:
+    """A page with this text wherever a file's own words go."""
+    return collected(
         profile=profile([node(0, name=name, op=name), node(1)], model={"path": name, "opsets": {name: 1}},
                         inputs=[{"name": name, "type": "uint8", "shape": [1], "source": name}], notes=[name],
-                        machine={"cpu": name, "instruction": name, "int8": 1e11, "memory": [[1 << 20, 1e10]]}),
+                        machine={"cpu": name, "instruction": name, "threads": 1, "int8": 1e11, "float32": 0, "memory": [[1 << 20, 1e10]]}),
         check=check([finding(message=name, node=name, tensor=name, why=name, fix=name, rule=name, name=name),
                      finding(message="other", node=name, tensor=name, why=name, rule=name)], path=name),
         quantization={"tensors": [tensor(name=name, type=name)]},
@@ -55,15 +54,15 @@ def named(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ODD, ids=range(len(ODD)))
 def test_no_name_breaks_out(name: str) -> None:
-    text = page(named(name))
+    text = html(named(name))
     read = Read(text)
-    assert [tag for tag, _ in read.elements] == [tag for tag, _ in Read(page(named("q"))).elements]
+    assert [tag for tag, _ in read.elements] == [tag for tag, _ in Read(html(named("q"))).elements]
     assert read.table("kernel")[1][1] == safe(name)
-    assert read.data == named(name)
+    assert read.data["documents"] == named(name).data
     assert read.table("what is known of it")[1][1] == safe(name)
-    accuracy = Read(page(fields_of(compare=models(name))))
+    accuracy = Read(html(collected(compare=models(name))))
     assert [tag for tag, _ in accuracy.elements] == [
-        tag for tag, _ in Read(page(fields_of(compare=models("q")))).elements
+        tag for tag, _ in Read(html(collected(compare=models("q")))).elements
     ]
     assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff]", text)
 
@@ -136,8 +135,8 @@ def test_the_header_and_the_big_numbers() -> None:
 
 
 def test_findings_of_a_rule_are_said_once() -> None:
-    text = page(
-        fields_of(check=check([finding(), finding(index=3, node="b", got="[4]"), finding(level="note", rule="QR402")]))
+    text = html(
+        collected(check=check([finding(), finding(index=3, node="b", got="[4]"), finding(level="note", rule="QR402")]))
     )
     assert text.count("one scale for each channel") == 2 + 3, "for each of the two rules, and three times in the data"
     read = Read(text)
@@ -155,9 +154,9 @@ def test_rules_are_explained() -> None:
 
 
 def test_no_check_is_not_no_finding() -> None:
-    text = page(fields_of(profile=profile([node(0)])))
+    text = html(collected(profile=profile([node(0)])))
     assert "no findings" not in text
-    assert "no findings" in page(fields_of(profile=profile([node(0)]), check=check([])))
+    assert "no findings" in html(collected(profile=profile([node(0)]), check=check([])))
 
 
 def test_nodes_are_in_graph_order() -> None:
@@ -173,7 +172,7 @@ def test_nodes_are_in_graph_order() -> None:
 
 def test_the_slowest_of_many_nodes() -> None:
     nodes = [node(n) for n in range(MOST + 300)]
-    text = page(fields_of(profile=profile(nodes)))
+    text = html(collected(profile=profile(nodes)))
     rows = Read(text).table("kernel")[1:]
     assert len(rows) == MOST
     assert f"slowest {MOST:,} of {MOST + 300:,} nodes" in text
@@ -200,7 +199,7 @@ def test_the_strip_ends_where_the_run_does() -> None:
     plain, watched = {"median_ms": 4.0, "samples_ms": [4.0]}, {"median_ms": 5.0, "samples_ms": [5.0]}
     for more, end, widths in ((plain, "4.00 ms", [50, 25, 25]), (watched, "5.00 ms", [40, 20, 40])):
         runs = {"profiled_run": more} if more is watched else {}
-        text = page(fields_of(profile=profile(nodes, run=plain, **runs)))
+        text = html(collected(profile=profile(nodes, run=plain, **runs)))
         strip = text[text.index('class="strip"') :].partition("</svg>")[0]
         assert [float(w) for w in re.findall(r'width="([\d.]+)%"', strip)] == pytest.approx(widths, abs=0.06)
         assert 'class="rest"' in strip
@@ -209,14 +208,14 @@ def test_the_strip_ends_where_the_run_does() -> None:
         assert shares == [f"{width:.1f}%" for width in widths[:2]]
         assert (
             "rest"
-            not in page(fields_of(profile=profile(nodes, run={"median_ms": 3.0, "samples_ms": [3.0]}))).partition(
+            not in html(collected(profile=profile(nodes, run={"median_ms": 3.0, "samples_ms": [3.0]}))).partition(
                 "<svg"
             )[2]
         )
 
 
 def test_a_node_without_a_name_is_called_as_on_the_screen() -> None:
-    text = page(fields_of(profile=profile([node(4, name="", op="MaxPool")])))
+    text = html(collected(profile=profile([node(4, name="", op="MaxPool")])))
     assert Read(text).table("kernel")[1][1] == "MaxPool_4"
     assert "#4 MaxPool_4 MaxPool" in text
 
@@ -226,14 +225,14 @@ def test_the_roofline_has_a_dot_for_each_node_with_products() -> None:
     assert text.count("<circle") == 10
     assert "20 nodes without multiply-adds are not shown" in text
     assert "int8 vpdpbusd 200 GMAC/s" in text
-    without = page(fields_of(profile=profile([node(0)], machine=None)))
+    without = html(collected(profile=profile([node(0)], machine=None)))
     assert "<circle" in without
-    assert "Roofline" not in page(fields_of(profile=profile([node(1)])))
+    assert "Roofline" not in html(collected(profile=profile([node(1)])))
 
 
 def test_many_tensors() -> None:
     tensors = [tensor(name=f"t{n}") for n in range(MOST + 1)]
-    text = page(fields_of(quantization={"tensors": tensors}))
+    text = html(collected(quantization={"tensors": tensors}))
     assert len(Read(text).table("zero point")) == 1 + MOST
     assert f"The first {MOST:,} of {MOST + 1:,} tensors" in text
 
@@ -247,14 +246,14 @@ def test_quantized_tensors() -> None:
 @pytest.mark.parametrize("odd", [None, ["nan", "nan"], [0, "inf"], [1], []])
 @pytest.mark.parametrize("key", ["scale", "zero_point", "used", "limits"])
 def test_parameters_that_are_no_numbers(key: str, odd: object) -> None:
-    row = Read(page(fields_of(quantization={"tensors": [tensor(**{key: odd})]}))).table("zero point")[1]
+    row = Read(html(collected(quantization={"tensors": [tensor(**{key: odd})]}))).table("zero point")[1]
     place = {"scale": 5, "zero_point": 6, "used": 7}.get(key)
     assert place is None or row[place] == "–"
 
 
 def test_histogram_marks_the_ends() -> None:
     def svg(**more: object) -> str:
-        text = page(fields_of(quantization={"tensors": [tensor(**more)]}))
+        text = html(collected(quantization={"tensors": [tensor(**more)]}))
         return re.findall(r'<svg class="h".*?</svg>', text)[0]
 
     assert svg().count('class="e"') == 2
@@ -266,14 +265,14 @@ def test_histogram_marks_the_ends() -> None:
 
 def test_histogram_is_of_elements_per_code() -> None:
     record = tensor(bins=[62, 128, 64], bin_codes=[31, 64, 32], at_low=2, at_high=2)
-    (svg,) = re.findall(r'<svg class="h".*?</svg>', page(fields_of(quantization={"tensors": [record]})))
+    (svg,) = re.findall(r'<svg class="h".*?</svg>', html(collected(quantization={"tensors": [record]})))
     heights = [int(height) for height in re.findall(r"V(\d+)h", svg)]
     assert len(set(heights)) == 1, "the same share of each code"
     assert svg.count("v-22h3") == 2, "and of the limits"
 
 
 def test_a_small_share_is_not_none() -> None:
-    row = Read(page(fields_of(quantization={"tensors": [tensor(size=10**6, at_low=1, at_high=0)]}))).table(
+    row = Read(html(collected(quantization={"tensors": [tensor(size=10**6, at_low=1, at_high=0)]}))).table(
         "zero point"
     )[1]
     assert row[9:] == ["<0.01%", "0"]
@@ -283,8 +282,8 @@ def test_two_runtimes() -> None:
     same = pair(name="a", identical=True, equal=True, differing=0)
     close = pair(name="c", equal=True, differing=0)
     read = Read(
-        page(
-            fields_of(
+        html(
+            collected(
                 profile=profile([node(0)]),
                 compare=runtimes(same, close, pair(node=None), pair(name="z", by_itself=None, largest_beyond=1)),
             )
@@ -299,34 +298,34 @@ def test_two_runtimes() -> None:
     assert "31.2 dB SQNR of the outputs; 2 of 4 tensors differ, against onnxruntime 1.31.1" in text
     assert "4 tensors: 2 beyond the tolerance (rtol 0.001, atol 1e-07), 1 within it, 1 the same bit for bit." in text
     assert [row[1] for row in rows] == ["y", "z"], "what the terminal counts as not equal"
-    assert read.data["comparison"]["differing"] == len(rows) == 2
-    equal = " ".join(Read(page(fields_of(compare=runtimes(same, equal=True)))).texts)
+    assert len(rows) == 2
+    equal = " ".join(Read(html(collected(compare=runtimes(same, equal=True)))).texts)
     assert "equal bit for bit, 1 tensor, against onnxruntime 1.31.1" in equal
-    within = " ".join(Read(page(fields_of(compare=runtimes(same, close, equal=True)))).texts)
+    within = " ".join(Read(html(collected(compare=runtimes(same, close, equal=True)))).texts)
     assert "equal within the tolerance, 2 tensors, against onnxruntime 1.31.1" in within
-    refused = " ".join(Read(page(fields_of(compare=runtimes(refused="no such kernel")))).texts)
+    refused = " ".join(Read(html(collected(compare=runtimes(refused="no such kernel")))).texts)
     assert "does not run the whole model: no such kernel" in refused
 
 
 def test_a_model_and_what_it_was_quantized_from() -> None:
-    read = Read(page(fields_of(profile=profile([node(0)]), compare=models())))
+    read = Read(html(collected(profile=profile([node(0)]), compare=models())))
     assert "35.8 dB SQNR against float.onnx" in " ".join(read.texts)
     assert read.table("same argmax")[1] == ["conv", "35.8", "0.999870", "0.45", "7 of 8"]
     assert read.table("reason")[1] == ["3", "conv", "Conv", "34.0%", "41.8", "35.8", "clipping", "conv"]
     assert read.table("of the float model")[1][0] == "–"
     with pytest.raises(CallError, match="different models"):
-        fields_of(profile=profile([], model={"path": "m.onnx", "sha256": "aa" * 32}), compare=models())
+        collected(profile=profile([], model={"path": "m.onnx", "sha256": "aa" * 32}), compare=models())
 
 
 def test_the_data_fit_their_schema() -> None:
-    compared = [page(fields_of(compare=found)) for found in (models(), runtimes(pair()))]
-    for text in (full_page(), page(fields_of(check=check([]))), page(fields_of(profile=profile([]))), *compared):
+    compared = [html(collected(compare=found)) for found in (models(), runtimes(pair()))]
+    for text in (full_page(), html(collected(check=check([]))), html(collected(profile=profile([]))), *compared):
         jsonschema.validate(Read(text).data, SCHEMA)
 
 
 def test_about_as_large_as_promised() -> None:
     nodes = [node(n) for n in range(100)]
-    text = page(fields_of(profile=profile(nodes), check=check([finding()])))
+    text = html(collected(profile=profile(nodes), check=check([finding()])))
     assert 50_000 < len(text.encode()) < 110_000
 
 
@@ -342,14 +341,14 @@ def test_about_as_large_as_promised() -> None:
 )
 def test_a_wrong_value_is_named(kind: str, body: dict[str, object], words: str) -> None:
     with pytest.raises(CallError) as caught:
-        fields_of(**{kind: body})
+        collected(**{kind: body})
     assert words in str(caught.value)
 
 
 def test_reports_of_two_models_do_not_mix() -> None:
     other = profile([], model={"path": "other.onnx", "sha256": "aa" * 32})
     with pytest.raises(CallError, match="different models"):
-        fields_of(profile=profile([]), run=other)
+        collected(profile=profile([]), run=other)
 
 
 @pytest.mark.parametrize(("path", "sha", "fits"), [
@@ -365,11 +364,12 @@ def test_a_check_is_of_the_model_of_the_page(path: str, sha: str | None, fits: b
     stranger = {**check([finding(message="of another")], "z.onnx")["models"][0], "sha256": "bb" * 32}
     for several in ([one], [stranger, one]):
         if fits:
-            fields = fields_of(profile=profile([]), check={"models": several})
-            assert [f["message"] for f in fields["checked"]["findings"]] == ["of this one"]
+            found = collected(profile=profile([]), check={"models": several}).checked
+            assert found is not None
+            assert [f.message for f in found.findings] == ["of this one"]
             continue
         with pytest.raises(CallError, match="different models") as caught:
-            fields_of(profile=profile([]), check={"models": several})
+            collected(profile=profile([]), check={"models": several})
         facts = dict(caught.value.facts)
         assert facts["first"].startswith("profile.json: m.onnx, sha256 9f9f9f9f9f9f")
         assert facts["second"].startswith("check.json: ")
@@ -384,8 +384,8 @@ def test_two_reports_of_one_kind_are_of_one_model_too() -> None:
         ("check", Item({"models": [{**check([])["models"][0], "sha256": sha}]}, f"{sha}.json")) for sha in ("aa", "bb")
     ]
     with pytest.raises(CallError, match="different models"):
-        page_fields(documents, ["qrun"], DATE)
-    assert page_fields(documents[:1] * 2, ["qrun"], DATE)["model"]["sha256"] == "aa"
+        page_of(documents, ["qrun"], DATE)
+    assert page_of(documents[:1] * 2, ["qrun"], DATE).model.sha256 == "aa"
 
 
 # Contrast: WCAG 2.2, success criteria 1.4.3 and 1.4.11

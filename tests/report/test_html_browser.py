@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from helpers.browser import Page, browser, find_browser
-from helpers.page import check, fields_of, finding, full_page, node, pair, profile, runtimes, tensor
+from helpers.page import check, collected, finding, full_page, node, pair, profile, runtimes, tensor
 
-from qrun.report.html.page import page
+from qrun.report.html.page import html
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="no chromium or google-chrome is installed")
 COUNT = 40
@@ -35,7 +35,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Long and hostile names, and findings that fill a table."""
     names = ["x" * 300, "<script>document.title = 'broken'</script>", '"><img src=x>', "[a] \U0001f600", "a\x00\u202eb"]
     found = [finding(node=name, tensor=name, expected=name, got=name, why=name, message=name) for name in names]
-    text = page(fields_of(
+    text = html(collected(
         profile=profile([node(n, name=name, op="Q" * 80) for n, name in enumerate(names)], notes=["n" * 300]),
         check=check([*found, finding(rule="QR402", message="m" * 300, node="n" * 300)], "p" * 200),
         quantization={"tensors": [tensor(name=name) for name in names]},
@@ -97,7 +97,7 @@ def test_what_the_other_tests_rely_on(tab: Page, tmp_path: Path) -> None:
 
 def test_the_data_can_be_read(tab: Page, normal: Path) -> None:
     tab.open(normal)
-    assert len(json.loads(tab.evaluate("document.getElementById('data').textContent"))["nodes"]) == COUNT
+    assert len(json.loads(tab.evaluate("document.getElementById('data').textContent"))["documents"]["profile"]["nodes"]) == COUNT
 
 
 @pytest.mark.parametrize("place", [3, 4, 5, 6, 7])

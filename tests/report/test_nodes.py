@@ -7,14 +7,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qrun import Session
+from qrun.documents.answers import RanNode
 from qrun.native.emit.isa import available
 from qrun.ops._native import NativeSection
-from qrun.report.nodes import kernel_fields, kernel_text
-from qrun.running.steps import NodeEvent
+from qrun.report.nodes import ran as ran_as
 
 
-def event(*sections: NativeSection, backend: str = "native", why: str = "") -> NodeEvent:
-    return NodeEvent(0, 0, 0, (), (), 0, backend, why=why, sections=sections)
+def kernel_text(*sections: NativeSection, backend: str = "native", why: str = "") -> str:
+    return RanNode(0, backend=backend, why=why, kernels=sections).kernel_text
 
 
 @pytest.mark.parametrize(
@@ -31,14 +31,13 @@ def event(*sections: NativeSection, backend: str = "native", why: str = "") -> N
     ],
 )
 def test_forms_and_reasons(sections: tuple[tuple[str, int, int, str], ...], text: str) -> None:
-    made = event(*(NativeSection("k", form, first, channels, why) for form, first, channels, why in sections))
-    assert kernel_text(made) == text
-    assert [k["why"] for k in kernel_fields(made)["kernels"]] == [why for *_, why in sections]
+    made = [NativeSection("k", form, first, channels, why) for form, first, channels, why in sections]
+    assert kernel_text(*made) == text
 
 
 def test_why_the_reference_ran() -> None:
-    assert kernel_text(event(backend="reference", why="w is not constant")) == "reference: w is not constant"
-    assert kernel_text(event(backend="reference")) == "reference"
+    assert kernel_text(backend="reference", why="w is not constant") == "reference: w is not constant"
+    assert kernel_text(backend="reference") == "reference"
 
 
 @pytest.mark.skipif(not available(), reason="no native kernels for this machine")
@@ -54,4 +53,4 @@ def test_the_reason_comes_from_the_proof() -> None:
     session = Session(model, backend="native", cache=False)
     for _ in range(3):
         (ran,) = session.execute({"x": np.ones((4, 16), np.uint8)}).events
-        assert kernel_text(ran) == "native table (exact ties, which float64 misses)"
+        assert ran_as(session.model, ran).kernel_text == "native table (exact ties, which float64 misses)"

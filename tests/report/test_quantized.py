@@ -11,6 +11,7 @@ from helpers.cli import conv_model, deep_model
 from onnx import TensorProto, helper
 
 import qrun
+from qrun.documents.record import encode
 from qrun.report import quantized
 from qrun.report.quantized import CodeCounter, counted
 
@@ -114,7 +115,7 @@ def run(model: object, feeds: dict[str, np.ndarray], **options: object) -> dict[
     for name, array in feeds.items():
         codes.see(name, array)
     session.watch(feeds, codes.see, codes.made)
-    return {record["name"]: record for record in codes.fields()}
+    return {record.name: encode(record) for record in codes.records()}
 
 
 def test_activations_weights_and_inputs() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from qrun.declare.frozen import frozen
 from qrun.declare.registry import Registry
@@ -30,6 +30,21 @@ class Finding:
     tensor:   the tensor's name and which input or output it is.
     cause:    what it has in common with others of which the first tells for all; "" for what stands alone.
     """
+
+    KEYS: ClassVar = (
+        "rule",
+        "name",
+        "level",
+        "message",
+        "node",
+        "index",
+        "op",
+        "tensor",
+        "expected",
+        "got",
+        "why",
+        "fix",
+    )
 
     message: str
     node: str = ""

@@ -7,10 +7,10 @@ from typing import Any
 from qrun.checking.check import Checked, Report
 from qrun.checking.rules import LEVELS
 from qrun.checking.vectors import ComparedOutput, Vector
+from qrun.documents.record import encode
 from qrun.report.check import fingerprints
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.json import document
-from qrun.report.run import finding_fields
 
 
 @check_format("json", suffix=".json")
@@ -44,7 +44,7 @@ def _model_fields(model: Checked, prints: Any) -> dict[str, Any]:
         "nodes": model.nodes,
         "rules": list(model.rules),
         "time_ms": model.duration_ns / 1e6,
-        "findings": [{**finding_fields(finding), "fingerprint": next(prints)} for finding in model.findings],
+        "findings": [{**encode(finding), "fingerprint": next(prints)} for finding in model.findings],
         "vectors": [_vector_fields(vector) for vector in model.vectors],
     }
 

@@ -1,227 +1,230 @@
-"""JSON reports of one model to the fields of a page: what is shown, in the units in which it is shown.
-
-The result is the page's machine-readable copy too; qrun/schemas/report-1.0.json is its schema.
-"""
+"""The documents of one model to what a page shows."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import field, replace
+from shlex import quote
 from typing import Any
 
-from qrun.checking.rules import LEVELS
-from qrun.comparing.documents import Item
-from qrun.ir.types import shape_text
-from qrun.report.html.compared import comparison_fields
-from qrun.report.html.models import MEASURED, Document, Named, of_model, page_model, records
-from qrun.report.html.read import items, real, rounded, size, text
+from qrun.checking.rules import LEVELS, Finding
+from qrun.declare.frozen import frozen
+from qrun.documents.answers import Environment, FedInput, ModelFile, ProfileNode, TensorCodes, Samples
+from qrun.documents.item import Item, damaged
+from qrun.documents.record import decode, encode
+from qrun.errors import CallError
+from qrun.running.machine import Machine
 
-Fields = dict[str, Any]
+Document = tuple[str, Item]
+"""The NAME of a document's schema ``qrun/NAME/1.x``, and its content."""
 KINDS = ("check", "profile", "run", "compare")
+MEASURED = ("profile", "run", "compare")
+"""Kinds of documents of one model each, the first to be asked which it is."""
 MOST = 2000
-"""Nodes in a page, of larger models the slowest; and quantized tensors, of larger models the first."""
+"""Nodes in a page, of larger models the slowest; and tensors, of larger models the first."""
 
 
-def page_fields(documents: Sequence[Document], command: Sequence[str], date: str) -> Fields:
+@frozen
+class Measurement:
+    """What a document that measured something tells besides its results."""
+
+    model: ModelFile | None = None
+    quantized: ModelFile | None = None
+    environment: Environment | None = None
+    inputs: tuple[FedInput, ...] = ()
+    symbols: Mapping[str, int] = field(default_factory=dict)
+    machine: Machine | None = None
+    run: Samples | None = None
+    profiled_run: Samples | None = None
+    load_ms: float | None = None
+    time_ms: float | None = None
+    peak_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@frozen
+class CheckedModel:
+    """The findings, worst first, how many rules judged, and what became of the vectors.
+
+    paths: of a finding's model, where they are of several. rules: 0 for those of qrun run.
+    """
+
+    findings: tuple[Finding, ...]
+    paths: tuple[str, ...]
+    rules: int = 0
+    vectors: Mapping[str, int] = field(default_factory=dict)
+
+
+@frozen
+class PageContent:
     """Everything that a page shows.
+
+    told:  of the first document that tells each; time: of whole runs, if one tells it.
+    nodes: in graph order, the slowest if there are more than MOST; all_nodes: how many the model has.
+    sum_ms, macs: of all nodes; run_ms: of a run, at least that.
+    comparison: a document of qrun compare. data: the documents themselves, for other programs.
+    """
+
+    command: Sequence[str]
+    date: str
+    model: ModelFile
+    told: Measurement
+    checked: CheckedModel | None
+    time: Samples | None
+    nodes: Sequence[ProfileNode]
+    all_nodes: int
+    sum_ms: float
+    run_ms: float
+    macs: int
+    tensors: Sequence[TensorCodes]
+    all_tensors: int
+    comparison: Item | None
+    data: Mapping[str, Any]
+
+
+def page_of(documents: Sequence[Document], command: Sequence[str], date: str) -> PageContent:
+    """Read everything that a page shows.
 
     documents: reports of one model, a later one going before an earlier one of the same kind; besides those of KINDS
                ``quantization``, with one record a tensor under ``tensors``.
     command:   how to make the page again; date: when it was made, as it is shown.
     Raises CallError if a value is of another kind than its schema says, or the reports are of different models.
     """
-    from qrun import __version__
-
-    by_kind = dict(documents)
-    known = [(kind, item) for kind in MEASURED if (item := by_kind.get(kind))]
-    measured, page = [item for _, item in known], page_model(documents)
-    return {
-        "schema": "qrun/report/1.0", "qrun": __version__, "command": list(command), "date": date,
-        "model": _model(known) or _checked_model(by_kind.get("check")),
-        "environment": _environment(measured), "inputs": _inputs(measured), "symbols": _symbols(measured),
-        "checked": _checked(by_kind, page),
-        "time": _time(by_kind), "machine": _machine(by_kind), **_nodes(by_kind),
-        "quantization": _tensors(by_kind.get("quantization")),
-        "all_tensors": len(list(items(by_kind.get("quantization"), "tensors"))),
-        "comparison": comparison_fields(by_kind.get("compare")),
-        "notes": [n.text for n in items(by_kind.get("profile"), "notes")],
-    }  # fmt: skip
-
-
-def _model(measured: Sequence[tuple[str, Item]]) -> Fields:
-    for kind, item in measured:
-        for record in records(kind, item):
-            opsets = record.find("opsets")
-            return {
-                "path": text(record, "path"), "sha256": text(record, "sha256"), "producer": text(record, "producer"),
-                "opsets": {name: opsets[name].whole for name in opsets.keys} if opsets else {},
-                "nodes": size(record, "nodes"), "bytes": size(record, "bytes"), "form": text(record, "form"),
-            }  # fmt: skip
-    return {}
+    by_kind, one = dict(documents), page_model(documents)
+    told = {kind: decode(Measurement, by_kind[kind], True) for kind in MEASURED if kind in by_kind}
+    checked, ran = _checked(by_kind, one), by_kind.get("profile") or by_kind.get("run")
+    every, runs = [_node(n) for n in items(ran, "nodes")], next(iter(told.values()), Measurement())
+    total = sum(n.median_ms for n in every)
+    time = runs.profiled_run or runs.run or (Samples(runs.time_ms) if runs.time_ms else Samples())
+    whole = max(total, time.median_ms) if ran else total
+    ranked = sorted(range(len(every)), key=lambda at: -every[at].median_ms)
+    nodes = [replace(every[at], share=every[at].median_ms / whole if whole else 0.0) for at in sorted(ranked[:MOST])]
+    tensors, comparison = list(items(by_kind.get("quantization"), "tensors")), by_kind.get("compare")
+    if comparison is not None and comparison["kind"].text not in ("runtimes", "models"):
+        raise damaged(comparison.source, "a comparison of two runtimes or of two models", comparison["kind"].text,
+                      "qrun compare MODEL --against RUNTIME --json, or qrun compare FLOAT MODEL --json, saves one")  # fmt: skip
+    shown = {n.index for n in nodes}
+    return PageContent(
+        command, date, _model(told.values(), by_kind.get("check")), _together(told.values()), checked,
+        runs.run or (Samples(runs.time_ms, samples_ms=(runs.time_ms,)) if runs.time_ms is not None else None),
+        nodes, len(every), total, whole, sum(n.macs for n in every),
+        [decode(TensorCodes, t, True) for t in tensors[:MOST]], len(tensors), comparison,
+        {kind: _data(item, shown) for kind, item in by_kind.items()},
+    )  # fmt: skip
 
 
-def _checked_model(check: Item | None) -> Fields:
-    models = list(items(check, "models"))
-    if len(models) != 1:
-        return {"path": f"{len(models)} models"} if models else {}
-    return {**asdict(Named.of(models[0])), "nodes": size(models[0], "nodes")}
+def items(item: Item | None, key: str) -> Iterable[Item]:
+    found = item.find(key) if item else None
+    return found or ()
 
 
-def _environment(measured: Sequence[Item]) -> Fields:
-    names = ("python", "numpy", "onnx", "machine", "backend", "runtime", "arith")
-    for item in measured:
-        record = item.find("environment")
-        if record:
-            return {**{name: text(record, name) for name in names}, "cpus": size(record, "cpus")}
-    return {}
+def _together(told: Iterable[Measurement]) -> Measurement:
+    """Of each field what the first of them tells."""
+    found: dict[str, Any] = {}
+    for each in told:
+        values = ((name, getattr(each, name)) for name in ("environment", "inputs", "symbols", "machine", "load_ms", "peak_bytes", "notes"))  # fmt: skip
+        found = {**{name: value for name, value in values if value}, **found}
+    return Measurement(**found)
 
 
-def _inputs(measured: Sequence[Item]) -> list[Fields]:
-    for item in measured:
-        found = [
-            {"name": text(i, "name"), "type": text(i, "type"), "shape": list(i["shape"].shape),
-             "source": text(i, "source")}
-            for i in items(item, "inputs")
-        ]  # fmt: skip
-        if found:
-            return found
-    return []
+def _model(told: Iterable[Measurement], check: Item | None) -> ModelFile:
+    for each in told:
+        if model := each.model or each.quantized:
+            return model
+    models = [decode(ModelFile, m) for m in items(check, "models")]
+    return models[0] if len(models) == 1 else ModelFile(f"{len(models)} models" if models else None)
 
 
-def _symbols(measured: Sequence[Item]) -> dict[str, int]:
-    for item in measured:
-        record = item.find("symbols")
-        if record and record.keys:
-            return {name: record[name].size for name in record.keys}
-    return {}
-
-
-def _checked(by_kind: Mapping[str, Item], page: Named | None) -> Fields | None:
-    """The findings, worst first, how many rules judged, and what became of the vectors; None if nothing was checked."""
+def _checked(by_kind: Mapping[str, Item], page: ModelFile | None) -> CheckedModel | None:
     check, run = by_kind.get("check"), by_kind.get("run")
-    if check is not None:
-        models = list(items(check, "models"))
-        same = models if page is None else of_model(models, page)
-        findings = [_finding(f, text(m, "path") if len(same) > 1 else "") for m in same for f in items(m, "findings")]
-        rules = len({r.text for m in same for r in items(m, "rules")})
-        states = [text(v, "status") for m in same for v in items(m, "vectors")]
-    elif run is not None and run.find("findings"):
-        findings, rules, states = [_finding(f, "") for f in items(run, "findings")], 0, []
-    else:
+    if check is None:
+        if run is None or not run.find("findings"):
+            return None
+        found = [(_finding(f), "") for f in items(run, "findings")]
+        return _sorted(found)
+    models = list(items(check, "models"))
+    same = models if page is None else of_model(models, page)
+    several = len(same) > 1
+    found = [(_finding(f), m["path"].text if several else "") for m in same for f in items(m, "findings")]
+    states = [v["status"].text for m in same for v in items(m, "vectors")]
+    rules = len({r.text for m in same for r in items(m, "rules")})
+    return replace(_sorted(found), rules=rules, vectors={state: states.count(state) for state in dict.fromkeys(states)})
+
+
+def _sorted(found: list[tuple[Finding, str]]) -> CheckedModel:
+    worst = sorted(found, key=lambda pair: LEVELS.index(pair[0].level))
+    return CheckedModel(tuple(f for f, _ in worst), tuple(path for _, path in worst))
+
+
+def _finding(item: Item) -> Finding:
+    finding = decode(Finding, item)
+    return finding if finding.level in LEVELS else replace(finding, level="note")
+
+
+def _node(item: Item) -> ProfileNode:
+    """A node of a profile, or of a run, whose time counts as its median; times in whole nanoseconds."""
+    node = decode(ProfileNode, item, True)
+    time = item.find("time_ms") if item.find("median_ms") is None else None
+    median = round(node.median_ms if time is None else time.real, 6)
+    return replace(node, median_ms=median, p90_ms=None if node.p90_ms is None else round(node.p90_ms, 6),
+                   gmacs=round(node.macs / median / 1e6, 3) if node.macs and median else None,
+                   ran_by=node.ran_by or node.kernel_text, samples_ms=())  # fmt: skip
+
+
+def _data(item: Item, nodes: Set[int]) -> Mapping[str, Any]:
+    """A document without what a page does not show: nodes that are left out, tensors after the first, single samples."""
+    kept: dict[str, Any] = {}
+    for key, value in item.value.items():
+        if key == "nodes" and isinstance(value, list):
+            kept[key] = [_sampled(node) for node in value if node["index"] in nodes]
+        else:
+            kept[key] = value[:MOST] if key == "tensors" else _sampled(value)
+    try:
+        return dict(encode(kept))
+    except RecursionError:
+        raise damaged(item.source, "a document", "values deep inside of each other") from None
+
+
+def _sampled(value: Any) -> Any:
+    return {k: v for k, v in value.items() if k != "samples_ms"} if isinstance(value, dict) else value
+
+
+def records(kind: str, item: Item) -> list[ModelFile]:
+    """What a document says about its model; a check has several."""
+    if kind == "check":
+        return [decode(ModelFile, m) for m in items(item, "models")]
+    found = (item.find("model") or item.find("quantized")) if kind in MEASURED else None
+    return [] if found is None else [decode(ModelFile, found)]
+
+
+def of_model(found: Iterable[Item], model: ModelFile) -> list[Item]:
+    """Those of the models of a check that are this one: under its path, or of its content if none is."""
+    same = [(item, record) for item in found if (record := decode(ModelFile, item)).is_the(model)]
+    return [item for item, record in same if record.path == model.path] or [item for item, _ in same]
+
+
+def page_model(documents: Sequence[Document]) -> ModelFile | None:
+    """The model of a page; None if only checks tell of models. Raises CallError if two documents have no model in common."""
+    told = [(kind, item, records(kind, item)) for kind, item in documents]
+    ranks = {kind: rank for rank, kind in enumerate(MEASURED)}
+    told = [each for each in sorted(told, key=lambda each: ranks.get(each[0], len(ranks))) if each[2]]
+    if not told:
         return None
-    return {
-        "rules": rules or None,
-        "vectors": {state: states.count(state) for state in dict.fromkeys(states)},
-        "findings": sorted(findings, key=lambda f: LEVELS.index(f["level"])),
-    }
+    first_kind, first, mine = told[0]
+    for kind, item, others in told[1:]:
+        if not any(one.is_the(other) for one in mine for other in others):
+            raise _different(first, mine, kind, item, others)
+    return mine[0] if first_kind in MEASURED else None
 
 
-def _finding(item: Item, path: str) -> Fields:
-    names = ("rule", "name", "level", "message", "node", "op", "tensor", "expected", "got", "why", "fix")
-    found: Fields = {name: text(item, name) for name in names}
-    if found["level"] not in LEVELS:
-        found["level"] = "note"
-    return {**found, "index": size(item, "index"), **({"model": path} if path else {})}
-
-
-def _time(by_kind: Mapping[str, Item]) -> Fields | None:
-    """Statistics of whole runs, ms; of a single run only the median."""
-    profile, run = by_kind.get("profile"), by_kind.get("run")
-    if profile is not None:
-        record = profile["run"]
-        names = ("median_ms", "min_ms", "p90_ms", "max_ms", "mean_ms", "sd_ms")
-        return {
-            **{name: real(record, name) for name in names}, "runs": len(list(items(record, "samples_ms"))),
-            "load_ms": real(profile, "load_ms"), "peak_bytes": size(profile, "peak_bytes"),
-        }  # fmt: skip
-    if run is not None:
-        return {"median_ms": real(run, "time_ms"), "runs": 1, "peak_bytes": size(run, "peak_bytes")}
-    return None
-
-
-def _machine(by_kind: Mapping[str, Item]) -> Fields | None:
-    """Peaks in GMAC/s and speeds of reading in GB/s, as `qrun.running.machine.Machine` has them."""
-    profile = by_kind.get("profile")
-    record = profile.find("machine") if profile else None
-    if record is None:
-        return None
-    names = {"int8": f"int8 {text(record, 'instruction')}".rstrip(), "float32": "float32"}
-    peaks = {names[key]: real(record, key) for key in names}
-    return {
-        "cpu": text(record, "cpu"),
-        "roofs": [{"name": name, "gmacs": peak / 1e9} for name, peak in peaks.items() if peak and peak > 0],
-        "memory": [{"bytes": size.size, "gbs": speed.real / 1e9} for size, speed in record["memory"] if speed.real > 0],
-    }
-
-
-def _nodes(by_kind: Mapping[str, Item]) -> Fields:
-    """The nodes in graph order, the slowest if there are more than MOST, what all of them take, and what a run does."""
-    item = by_kind.get("profile") or by_kind.get("run")
-    nodes = [_node(n) for n in items(item, "nodes")]
-    total = sum(n["median_ms"] or 0 for n in nodes)
-    whole = max(total, _run_ms(item)) if item else total
-    macs = sum(n["macs"] or 0 for n in nodes)
-    ranked = sorted(range(len(nodes)), key=lambda at: -(nodes[at]["median_ms"] or 0))
-    kept = [nodes[at] for at in sorted(ranked[:MOST])]
-    for node in kept:
-        node["share"] = round((node["median_ms"] or 0) / whole, 6) if whole else None
-    return {"nodes": kept, "all_nodes": {"count": len(nodes), "sum_ms": total, "run_ms": whole, "macs": macs}}
-
-
-def _run_ms(item: Item) -> float:
-    """The median of the runs that the nodes' times are of, or the time of the one run."""
-    runs = item.find("profiled_run") or item.find("run")
-    return (real(runs, "median_ms") if runs else real(item, "time_ms")) or 0.0
-
-
-def _node(item: Item) -> Fields:
-    median = rounded(real(item, "median_ms" if item.find("median_ms") else "time_ms"))
-    macs = size(item, "macs")
-    others = len(list(items(item, "group"))) - 1
-    outputs = [f"{text(t, 'type')} {shape_text(t['shape'].shape)}" for t in items(item, "outputs")]
-    return {
-        "index": item["index"].size, "name": _label(item),
-        "op": text(item, "op") + (f" +{others}" if others > 0 else ""),
-        "median_ms": median, "p90_ms": rounded(real(item, "p90_ms")), "share": None, "macs": macs,
-        "gmacs": round(macs / median / 1e6, 3) if macs and median else None, "bytes": size(item, "bytes"),
-        "roof": real(item, "roof_share"), "bound": text(item, "bound"), "kernel": text(item, "ran_by") or _kernel(item), "output": ", ".join(outputs),
-    }  # fmt: skip
-
-
-def _label(item: Item) -> str:
-    """A node's name; of one without, ``MaxPool_4``, as everywhere."""
-    return text(item, "name") or f"{text(item, 'op')}_{item['index'].size}"
-
-
-def _kernel(item: Item) -> str:
-    """``native y32``, ``native f64 (exact ties)``, ``reference: w is not constant``."""
-    backend, why = text(item, "backend"), text(item, "why")
-    if backend != "native":
-        return f"{backend}: {why}" if why else backend
-    parts = [(text(k, "form"), text(k, "why")) for k in items(item, "kernels")]
-    return f"native {', '.join(f'{form} ({why})' if why else form for form, why in dict.fromkeys(parts))}".rstrip()
-
-
-def _tensors(item: Item | None) -> list[Fields] | None:
-    if item is None:
-        return None
-    return [
-        {
-            "name": text(t, "name"), "index": t["index"].size, "kind": text(t, "kind"), "type": text(t, "type"),
-            "shape": list(t["shape"].shape), "scale": _pair(t, "scale"), "zero_point": _pair(t, "zero_point"),
-            "size": t["size"].size, "limits": _pair(t, "limits"), "used": _pair(t, "used"),
-            "at_low": t["at_low"].size, "at_high": t["at_high"].size,
-            "bins": list(t["bins"].shape), "bin_codes": list(t["bin_codes"].shape),
-        }
-        for t in islice(items(item, "tensors"), MOST)
-    ]  # fmt: skip
-
-
-def _pair(item: Item, key: str) -> list[float | int] | None:
-    """Two finite numbers, whole ones as integers; None where there are none."""
-    values = [part.real for part in items(item, key)]
-    if len(values) != 2 or not all(map(math.isfinite, values)):
-        return None
-    return [int(v) if v.is_integer() else v for v in values]
+def _different(first: Item, mine: Sequence[ModelFile], kind: str, item: Item, others: Sequence[ModelFile]) -> CallError:
+    facts = [
+        (number, f"{document.source}: {'; '.join(map(str, found))}")
+        for number, document, found in (("first", first, mine), ("second", item, others))
+    ]
+    fixes = [f"one page for each: qrun report {quote(d.source)} -o {name}.html"
+             for d, name in ((first, "first"), (item, "second"))]  # fmt: skip
+    if path := mine[0].path:
+        fixes.append(f"qrun {kind} {quote(path)} --json > OTHER.json goes with {first.source}")
+    return CallError("QR005", "these reports are of different models", where=[first.source, item.source],
+                     facts=facts, fixes=fixes)  # fmt: skip

@@ -2,144 +2,188 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import isfinite
 
-from qrun.report.html.tags import HtmlColumn, Markup, Row, table, tag
+from qrun.documents.item import Item
+from qrun.report.html.collect import MOST, items
+from qrun.report.html.tags import HtmlColumn, Markup, table, tag
 from qrun.report.html.timing import search, share
 from qrun.report.text import number, plural
 
-Fields = Mapping[str, Any]
-_PLACE = (HtmlColumn("#", number=True, rising=True), HtmlColumn("tensor", name=True))
+Show = Callable[[Item], str]
 
 
-def comparison_section(found: Fields) -> Markup:
+def comparison_section(found: Item) -> Markup:
+    """found: a document of qrun compare."""
     parts = [tag("h2", "Comparison", id="comparison"), tag("p", _about(found), class_="about")]
-    return tag("section", parts, _runtimes(found) if found["kind"] == "runtimes" else _models(found))
+    return tag("section", parts, _runtimes(found) if _is_of_runtimes(found) else _models(found))
 
 
-def _about(found: Fields) -> str:
-    a, b = found["sides"]
-    if found["kind"] == "models":
-        return f"{b} against {a}, which it was quantized from; {plural(found['runs'], 'run')}."
-    each = f", each node fed the values of {b}" if found["isolate"] else ""
-    tolerance = ", ".join(f"{name} {number(value)}" for name, value in found["tolerance"].items() if value)
-    within = found["count"] - found["differing"] - found["same"]
+def _is_of_runtimes(found: Item) -> bool:
+    return found["kind"].text == "runtimes"
+
+
+def _sides(found: Item) -> list[str]:
+    if _is_of_runtimes(found):
+        return [side["label"].text for side in found["sides"]]
+    return [_text("path")(found[side]) for side in ("reference", "quantized")]
+
+
+def _differing(found: Item) -> list[Item]:
+    """The tensors beyond the tolerance."""
+    return [t for t in found["tensors"] if not t["equal"].truth]
+
+
+def _same(found: Item) -> int:
+    return sum(t["identical"].truth for t in found["tensors"])
+
+
+def _about(found: Item) -> str:
+    a, b = _sides(found)
+    if not _is_of_runtimes(found):
+        return f"{b} against {a}, which it was quantized from; {plural(found['runs'].size, 'run')}."
+    each = f", each node fed the values of {b}" if found["isolate"].truth else ""
+    limits = found["tolerance"]
+    tolerance = ", ".join(f"{name} {number(limits[name].real)}" for name in limits.keys if limits[name].real)
+    count, differing, same = len(list(found["tensors"])), len(_differing(found)), _same(found)
+    within = count - differing - same
     counts = [
-        f"{found['differing']} beyond the tolerance ({tolerance})" if tolerance else f"{found['differing']} differ",
-        *([f"{within} within it"] if within else []), f"{found['same']} the same bit for bit",
+        f"{differing} beyond the tolerance ({tolerance})" if tolerance else f"{differing} differ",
+        *([f"{within} within it"] if within else []), f"{same} the same bit for bit",
     ]  # fmt: skip
-    return f"{a} against {b}{each}. {plural(found['count'], 'tensor')}: {', '.join(counts)}."
+    return f"{a} against {b}{each}. {plural(count, 'tensor')}: {', '.join(counts)}."
 
 
-def headline(found: Fields) -> tuple[str, str, bool]:
+def headline(found: Item) -> tuple[str, str, bool]:
     """The big number, the words below it, and whether the sides are equal."""
-    noise = [o["sqnr_db"] for o in found["outputs"] if o["sqnr_db"] is not None]
-    worst = f"{min(noise):.1f} dB" if noise else ""
-    if found["kind"] == "models":
-        return worst or ("equal" if found["equal"] else "differs"), f"SQNR against {found['sides'][0]}", found["equal"]
-    against, tensors = f"against {found['sides'][1]}", plural(found["count"], "tensor")
-    differing = found["differing"]
-    if found["equal"]:
-        exact = found["same"] == found["count"]
+    noise = [value for o in found["outputs"] if (value := _real(o, "sqnr_db")) is not None]
+    worst, equal, (a, b) = f"{min(noise):.1f} dB" if noise else "", found["equal"].truth, _sides(found)
+    if not _is_of_runtimes(found):
+        return worst or ("equal" if equal else "differs"), f"SQNR against {a}", equal
+    count, differing = len(list(found["tensors"])), len(_differing(found))
+    against, tensors = f"against {b}", plural(count, "tensor")
+    if equal:
+        exact = _same(found) == count
         return "equal", f"{'bit for bit' if exact else 'within the tolerance'}, {tensors}, {against}", True
     if worst:
-        return worst, f"SQNR of the outputs; {differing} of {tensors} differ, {against}", found["equal"]
-    return f"{differing} differ", f"of {tensors}, {against}; the outputs are the same", found["equal"]
+        return worst, f"SQNR of the outputs; {differing} of {tensors} differ, {against}", equal
+    return f"{differing} differ", f"of {tensors}, {against}; the outputs are the same", equal
 
 
-def _runtimes(found: Fields) -> list[Markup]:
-    parts = [tag("p", f"The other side does not run the whole model: {found['refused']}")] if found["refused"] else []
-    if found["outputs"]:
-        columns = [HtmlColumn("output", name=True), HtmlColumn("type", short=True), HtmlColumn("elements", number=True),
-                   HtmlColumn("differ", number=True), HtmlColumn("max abs", number=True), HtmlColumn("SQNR dB", number=True)]  # fmt: skip
-        rows = [Row([o["name"], o["type"], *_counts(o), _value(o["max_abs"]), _decibels(o)]) for o in found["outputs"]]
-        parts += [tag("h3", "Outputs"), table("outputs", columns, rows, box="narrow")]
-    if found["tensors"]:
+def _real(item: Item | None, key: str) -> float | None:
+    """A finite number; None where there is none."""
+    inner = item.find(key) if item else None
+    return inner.real if inner and isfinite(inner.real) else None
+
+
+def _text(key: str, default: str = "") -> Show:
+    return lambda item: inner.text if (inner := item.find(key)) else default
+
+
+def _inner(key: str, show: Show) -> Show:
+    """What of an object inside of a row is shown; "–" without it."""
+    return lambda item: show(inner) if (inner := item.find(key)) else "–"
+
+
+def _number(key: str, digits: int | None = None) -> Show:
+    def show(item: Item) -> str:
+        value = _real(item, key)
+        return "–" if value is None else number(value) if digits is None else f"{value:.{digits}f}"
+
+    return show
+
+
+def _count(key: str) -> Show:
+    return lambda item: f"{item[key].size:,}"
+
+
+def _place(item: Item) -> str:
+    return str(node.size) if (node := item.find("node")) else "–"
+
+
+INDEX = HtmlColumn("#", _place, number=True, rising=True)
+SIZES = (
+    HtmlColumn("elements", _count("elements"), number=True),
+    HtmlColumn("differ", _count("differing"), number=True),
+)
+SQNR = HtmlColumn("SQNR dB", _number("sqnr_db", 1), number=True)
+MAX_ABS = HtmlColumn("max abs", _number("max_abs"), number=True)
+COSINE = HtmlColumn("cosine", _number("cosine", 6), number=True)
+TYPE = HtmlColumn("type", _text("type"), short=True)
+
+
+def _runtimes(found: Item) -> list[Markup]:
+    refused, differing = found.find("refused"), _differing(found)
+    parts = [tag("p", f"The other side does not run the whole model: {refused.text}")] if refused else []
+    outputs = list(found["outputs"])
+    if outputs:
+        columns = [HtmlColumn("output", _text("name"), name=True), TYPE, *SIZES, MAX_ABS, SQNR]
+        parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
+    if differing:
         parts += [tag("h3", "Tensors that differ"), search("pair-table", "Filter by name, operator or cause", "1 2 9"),
-                  tag("div", _pairs(found["tensors"]), id="pair-table")]  # fmt: skip
+                  tag("div", _pairs(differing[:MOST]), id="pair-table")]  # fmt: skip
     return parts
 
 
-def _pairs(rows: Sequence[Fields]) -> Markup:
-    columns = [
-        *_PLACE, HtmlColumn("operator", short=True), HtmlColumn("type", short=True), HtmlColumn("elements", number=True),
-        HtmlColumn("differ", number=True), HtmlColumn("largest", number=True, about="Of those that differ; integers: steps, else absolute"),
-        HtmlColumn("max abs", number=True), HtmlColumn("SQNR dB", number=True), HtmlColumn("cause", short=True),
-        HtmlColumn("what is known of it", wide=True),
-    ]  # fmt: skip
-    made = [
-        Row([_index(r), r["name"], r["op"], r["type"], *_counts(r), _value(r["largest"]),
-             _value(r["max_abs"]), _decibels(r), r["cause"] or "inherited", r["text"]])
-        for r in rows
-    ]  # fmt: skip
-    return table("tensors that differ", columns, made, sortable=True, box="tall")
+def _pairs(rows: Sequence[Item]) -> Markup:
+    def largest(item: Item) -> str:
+        return _number("largest_beyond" if item.find("largest_beyond") else "largest")(item)
+
+    def own(key: str, default: str) -> Show:
+        return lambda item: _text(key, default)(inner) if (inner := item.find("by_itself")) else default
+
+    return table("tensors that differ", [
+        INDEX, HtmlColumn("tensor", _text("name"), name=True), HtmlColumn("operator", _text("op"), short=True), TYPE, *SIZES,
+        HtmlColumn("largest", largest, number=True, about="Of those that differ; integers: steps, else absolute"), MAX_ABS, SQNR,
+        HtmlColumn("cause", own("cause", "inherited"), short=True), HtmlColumn("what is known of it", own("text", ""), wide=True),
+    ], rows, sortable=True, box="tall")  # fmt: skip
 
 
-def _models(found: Fields) -> list[Markup]:
+def _models(found: Item) -> list[Markup]:
+    outputs, costs, tensors = list(found["outputs"]), list(found["costs"])[:MOST], list(found["tensors"])[:MOST]
+    kept = [node.text for node in items(found.find("keep_in_float"), "nodes")]
     parts = []
-    if found["outputs"]:
-        columns = [HtmlColumn("output", name=True), HtmlColumn("SQNR dB", number=True), HtmlColumn("cosine", number=True),
-                   HtmlColumn("max abs", number=True), HtmlColumn("same argmax", number=True)]  # fmt: skip
-        rows = [Row([o["name"], _decibels(o), _cosine(o), _value(o["max_abs"]), _agreed(o)]) for o in found["outputs"]]
-        parts += [tag("h3", "Outputs"), table("outputs", columns, rows, box="narrow")]
-    if found["costs"]:
-        parts += [tag("h3", "What costs accuracy, dearest first"), _costs(found["costs"])]
-    if found["keep_in_float"]:
-        parts.append(tag("p", "Worth keeping in float: ", tag("code", ", ".join(found["keep_in_float"])), "."))
-    if found["tensors"]:
-        parts += [tag("h3", "Tensors, in graph order"), _noises(found["tensors"])]
+    if outputs:
+        columns = [HtmlColumn("output", _text("name"), name=True), SQNR, COSINE, MAX_ABS,
+                   HtmlColumn("same argmax", _agreed, number=True)]  # fmt: skip
+        parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
+    if costs:
+        parts += [tag("h3", "What costs accuracy, dearest first"), _costs(costs)]
+    if kept:
+        parts.append(tag("p", "Worth keeping in float: ", tag("code", ", ".join(kept)), "."))
+    if tensors:
+        parts += [tag("h3", "Tensors, in graph order"), _noises(tensors)]
     return parts
 
 
-def _costs(rows: Sequence[Fields]) -> Markup:
-    columns = [
-        HtmlColumn("#", number=True, rising=True), HtmlColumn("node", name=True), HtmlColumn("operator", short=True),
-        HtmlColumn("share", number=True, about="Of the noise at the outputs"),
-        HtmlColumn("output SQNR dB", number=True, about="At the outputs, with only this node quantized"),
-        HtmlColumn("own SQNR dB", number=True, about="Of the tensor it makes"), HtmlColumn("reason", short=True), HtmlColumn("why", wide=True),
-    ]  # fmt: skip
-    largest = max((r["share"] or 0 for r in rows), default=0)
-    made = [
-        Row([str(r["index"]), r["name"], r["op"], share(r["share"], largest), _value(r["output_sqnr_db"], 1),
-             _decibels(r["local"]), r["reason"], r["why"]])
-        for r in rows
-    ]  # fmt: skip
-    return table("what costs accuracy", columns, made, sortable=True, box="tall")
+def _agreed(output: Item) -> str:
+    total = output.find("argmax_total")
+    return f"{output['argmax_agreed'].size} of {total.size}" if total and total.size else "–"
 
 
-def _noises(rows: Sequence[Fields]) -> Markup:
-    columns = [*_PLACE, HtmlColumn("of the float model", name=True), HtmlColumn("SQNR dB", number=True),
-               HtmlColumn("cosine", number=True), HtmlColumn("max abs", number=True),
-               HtmlColumn("own SQNR dB", number=True, about="Of its own quantization alone")]  # fmt: skip
-    made = [
-        Row([_index(r), r["name"], r["reference"], _decibels(r["cumulated"]),
-             _cosine(r["cumulated"]), _value(r["cumulated"]["max_abs"]), _decibels(r["local"])])
-        for r in rows
-    ]  # fmt: skip
-    return table("accuracy of tensors", columns, made, sortable=True, box="tall")
+def _costs(rows: Sequence[Item]) -> Markup:
+    largest = max((_real(r, "share") or 0 for r in rows), default=0)
+
+    def label(item: Item) -> str:
+        return _text("name")(item) or f"{_text('op')(item)}_{item['index'].size}"
+
+    return table("what costs accuracy", [
+        HtmlColumn("#", lambda r: str(r["index"].size), number=True, rising=True), HtmlColumn("node", label, name=True),
+        HtmlColumn("operator", _text("op"), short=True),
+        HtmlColumn("share", lambda r: share(_real(r, "share"), largest), number=True, about="Of the noise at the outputs"),
+        HtmlColumn("output SQNR dB", _number("output_sqnr_db", 1), number=True,
+                   about="At the outputs, with only this node quantized"),
+        HtmlColumn("own SQNR dB", _inner("local", SQNR.cell), number=True, about="Of the tensor it makes"),
+        HtmlColumn("reason", _text("reason"), short=True), HtmlColumn("why", _text("why"), wide=True),
+    ], rows, sortable=True, box="tall")  # fmt: skip
 
 
-def _index(row: Fields) -> str:
-    return "–" if row["index"] is None else str(row["index"])
-
-
-def _counts(row: Fields) -> tuple[str, str]:
-    """All elements, and those that differ by more than the tolerance."""
-    return f"{row['elements']:,}", f"{row['differing']:,}"
-
-
-def _value(value: float | None, digits: int | None = None) -> str:
-    return "–" if value is None else number(value) if digits is None else f"{value:.{digits}f}"
-
-
-def _decibels(row: Fields) -> str:
-    return _value(row["sqnr_db"], 1)
-
-
-def _cosine(row: Fields) -> str:
-    return _value(row["cosine"], 6)
-
-
-def _agreed(row: Fields) -> str:
-    return f"{row['agreed']} of {row['decided']}" if row["decided"] else "–"
+def _noises(rows: Sequence[Item]) -> Markup:
+    own = "Of its own quantization alone"
+    return table("accuracy of tensors", [
+        INDEX, HtmlColumn("tensor", _text("tensor"), name=True), HtmlColumn("of the float model", _text("reference"), name=True),
+        *(replace(column, cell=_inner("cumulated", column.cell)) for column in (SQNR, COSINE, MAX_ABS)),
+        HtmlColumn("own SQNR dB", _inner("local", SQNR.cell), number=True, about=own),
+    ], rows, sortable=True, box="tall")  # fmt: skip

@@ -2,93 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
-from qrun.checking.rules import LEVELS, RULES
+from qrun.checking.rules import LEVELS, RULES, Finding
 from qrun.report.catalog import entry
-from qrun.report.html.tags import HtmlColumn, Markup, Row, join, table, tag
+from qrun.report.html.collect import CheckedModel
+from qrun.report.html.tags import HtmlColumn, Markup, join, table, tag
 from qrun.report.message import counted
 from qrun.report.text import plural
 
-Fields = Mapping[str, Any]
+Placed = tuple[Finding, str]
+"""A finding, and the path of its model where there are several."""
 LABELS = ("tensor", "expected", "got", "why", "fix")
 NAMES = ("tensor",)
 
 
-def findings_section(checked: Fields, rows: Collection[int]) -> Markup:
+def findings_section(checked: CheckedModel, rows: Collection[int]) -> Markup:
     """rows: places in the graph of the nodes that the page has a row for."""
-    found: Sequence[Fields] = checked["findings"]
+    found = list(zip(checked.findings, checked.paths, strict=True))
     parts = [tag("h2", "Findings", id="findings"), tag("p", _judged(checked), class_="about")]
     for level in LEVELS:
-        of_level = [f for f in found if f["level"] == level]
+        of_level = [pair for pair in found if pair[0].level == level]
         if of_level:
             parts.append(tag("h3", plural(len(of_level), level)))
         parts += [
-            _block([f for f in of_level if f["rule"] == rule], rows)
-            for rule in dict.fromkeys(f["rule"] for f in of_level)
+            _block([pair for pair in of_level if pair[0].rule == rule], rows)
+            for rule in dict.fromkeys(f.rule for f, _ in of_level)
         ]
     return tag("section", parts)
 
 
-def counts(checked: Fields) -> str:
+def counts(checked: CheckedModel) -> str:
     """``1 error, 2 warnings``; notes only where there is nothing worse."""
-    return counted(f["level"] for f in checked["findings"]) or "no findings"
+    return counted(f.level for f in checked.findings) or "no findings"
 
 
-def _judged(checked: Fields) -> str:
-    parts = [f"{plural(checked['rules'], 'rule')} looked at the model"] if checked["rules"] else []
-    vectors = checked["vectors"]
+def _judged(checked: CheckedModel) -> str:
+    parts = [f"{plural(checked.rules, 'rule')} looked at the model"] if checked.rules else []
+    vectors = checked.vectors
     if vectors:
         states = ", ".join(f"{n} {state}" for state, n in vectors.items())
         parts.append(f"{plural(sum(vectors.values()), 'recorded vector')}: {states}")
-    if not checked["findings"]:
+    if not checked.findings:
         parts.append("nothing was found")
     return "; ".join(parts) + "." if parts else ""
 
 
-def _block(found: Sequence[Fields], rows: Collection[int]) -> Markup:
+def _block(found: Sequence[Placed], rows: Collection[int]) -> Markup:
     """The findings of one rule: what they have in common once, the rest in a table if there are several."""
-    first = found[0]
-    title = join([tag("span", first["level"], class_=first["level"]), " ",
-                  tag("a", f"{first['rule']} {first['name']}", href=f"#{first['rule']}")])  # fmt: skip
+    first, path = found[0]
+    title = join([tag("span", first.level, class_=first.level), " ",
+                  tag("a", f"{first.rule} {first.name}", href=f"#{first.rule}")])  # fmt: skip
     single = len(found) == 1
-    shared = [key for key in LABELS if len({f[key] for f in found}) == 1]
+    shared = [key for key in LABELS if len({getattr(f, key) for f, _ in found}) == 1]
     parts = [tag("h4", title, "" if single else f" · {len(found)}×")]
+    pairs = [(key, getattr(first, key), key in NAMES) for key in shared if getattr(first, key)]
     if single:
-        parts.append(tag("p", first["message"]))
-    pairs = [("node", _node(first, rows), True)] if single and (first["node"] or first.get("model")) else []
-    pairs += [(key, first[key], key in NAMES) for key in shared if first[key]]
-    if not single:
-        keys = [key for key in LABELS if key not in shared]
-        parts.append(_table(found, keys, rows))
+        parts.append(tag("p", first.message))
+        pairs = [*([("node", _node(found[0], rows), True)] if first.node or path else []), *pairs]
+    else:
+        columns = [HtmlColumn("node", lambda pair: _node(pair, rows), name=True),
+                   HtmlColumn("what", lambda pair: pair[0].message, wide=True)]  # fmt: skip
+        columns += [_column(key) for key in LABELS if key not in shared]
+        parts.append(table(f"findings of {first.rule}", columns, found))
     if pairs:
         parts.append(tag("dl", ([tag("dt", label), tag("dd", value, class_="k" if name else None)][at]
                                 for label, value, name in pairs for at in (0, 1))))  # fmt: skip
-    return tag("article", parts, class_=f"finding {first['level']}")
+    return tag("article", parts, class_=f"finding {first.level}")
 
 
-def _table(found: Sequence[Fields], keys: Sequence[str], rows: Collection[int]) -> Markup:
-    columns = [HtmlColumn("node", name=True), HtmlColumn("what", wide=True)]
-    columns += [HtmlColumn(key, name=key in NAMES, wide=key not in NAMES) for key in keys]
-    cells = (Row([_node(f, rows), f["message"], *(f[key] for key in keys)]) for f in found)
-    return table(f"findings of {found[0]['rule']}", columns, cells)
+def _column(key: str) -> HtmlColumn:
+    return HtmlColumn(key, lambda pair: getattr(pair[0], key), name=key in NAMES, wide=key not in NAMES)
 
 
-def _node(finding: Fields, rows: Collection[int]) -> Markup:
+def _node(placed: Placed, rows: Collection[int]) -> Markup:
     """The number, which leads to the node's row if it has one, its name and operator."""
-    parts: list[str] = [f"{finding['model']}: "] if finding.get("model") else []
-    index = finding["index"]
-    if index is not None:
+    finding, path = placed
+    parts: list[str] = [f"{path}: "] if path else []
+    if (index := finding.index) is not None:
         parts += [tag("a", f"#{index}", href=f"#n{index}") if index in rows else f"#{index}", " "]
-    parts.append(finding["node"])
-    parts += [f" ({finding['op']})"] if finding["op"] else []
-    return join(parts)
+    return join([*parts, finding.node, f" ({finding.op})" if finding.op else ""])
 
 
-def rules_section(checked: Fields) -> Markup:
+def rules_section(checked: CheckedModel) -> Markup:
     """Each rule that found something, as ``qrun explain`` tells it."""
-    fired = sorted({f["rule"] for f in checked["findings"]})
+    fired = sorted({f.rule for f in checked.findings})
     if not fired:
         return Markup()
     head = tag("h2", "Rules", id="rules"), tag("p", "What the rules above mean, as in qrun explain.", class_="about")

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from qrun.documents.answers import TensorCodes
 from qrun.ir.types import shape_text
-from qrun.report.html.tags import HtmlColumn, Markup, Row, shape, table, tag
+from qrun.report.html.tags import HtmlColumn, Markup, shape, table, tag
 from qrun.report.html.timing import search
 from qrun.report.text import number, plural
 
-Fields = Mapping[str, Any]
 WIDTH, HEIGHT, END = 120, 22, 3
 """A histogram in pixels; END: the width of the bar of each limit, with a gap of one pixel to the others."""
 
 
-def quantization_section(tensors: Sequence[Fields], count: int) -> Markup:
+def quantization_section(tensors: Sequence[TensorCodes], count: int) -> Markup:
     """count: of all tensors, those that are not in the page among them."""
     if not tensors:
         return Markup()
-    kinds = [(kind, sum(t["kind"] == kind for t in tensors)) for kind in ("activation", "weight", "bias")]
+    kinds = [(kind, sum(t.kind == kind for t in tensors)) for kind in ("activation", "weight", "bias")]
     counts = ", ".join(
         plural(n, kind) if kind != "bias" else f"{n} bias{'es' if n > 1 else ''}" for kind, n in kinds if n
     )
@@ -31,25 +30,20 @@ def quantization_section(tensors: Sequence[Fields], count: int) -> Markup:
         "largest value the scale is made for. Range is what the used codes stand for."
     )
     columns = [
-        HtmlColumn("#", number=True, rising=True), HtmlColumn("tensor", name=True), HtmlColumn("codes", sorts=False),
-        HtmlColumn("kind"), HtmlColumn("type", short=True), HtmlColumn("scale", number=True), HtmlColumn("zero point", number=True),
-        HtmlColumn("used codes", number=True), HtmlColumn("range", number=True), HtmlColumn("at low", number=True),
-        HtmlColumn("at high", number=True),
+        HtmlColumn("#", lambda t: str(t.index), number=True, rising=True), HtmlColumn("tensor", lambda t: t.name, name=True),
+        HtmlColumn("codes", _histogram, sorts=False), HtmlColumn("kind", lambda t: t.kind),
+        HtmlColumn("type", lambda t: f"{t.type} {shape_text(t.shape)}", short=True),
+        HtmlColumn("scale", lambda t: _parameter(t.scale), number=True),
+        HtmlColumn("zero point", lambda t: _parameter(t.zero_point), number=True),
+        HtmlColumn("used codes", lambda t: f"{t.used[0]:g} … {t.used[1]:g}" if t.used else "–", number=True),
+        HtmlColumn("range", _real_range, number=True), HtmlColumn("at low", lambda t: _part(t.at_low, t.size), number=True),
+        HtmlColumn("at high", lambda t: _part(t.at_high, t.size), number=True),
     ]  # fmt: skip
-    rows = (Row(_cells(t)) for t in tensors)
     return tag(
         "section", tag("h2", "Quantization", id="quantization"), tag("p", about, class_="about"),
         search("tensor-table", "Filter by name, kind or type", "1 3 4"),
-        tag("div", table("quantized tensors", columns, rows, sortable=True, box="tall"), id="tensor-table"),
+        tag("div", table("quantized tensors", columns, tensors, sortable=True, box="tall"), id="tensor-table"),
     )  # fmt: skip
-
-
-def _cells(t: Fields) -> list[str]:
-    return [
-        str(t["index"]), t["name"], _histogram(t), t["kind"], f"{t['type']} {shape_text(tuple(t['shape']))}", _parameter(t["scale"]),
-        _parameter(t["zero_point"]), f"{t['used'][0]} … {t['used'][1]}" if t["used"] else "–", _real_range(t),
-        _part(t, "at_low"), _part(t, "at_high"),
-    ]  # fmt: skip
 
 
 def _parameter(ends: Sequence[float] | None) -> str:
@@ -60,44 +54,45 @@ def _parameter(ends: Sequence[float] | None) -> str:
     return number(low) if low == high else f"{number(low)} … {number(high)}"
 
 
-def _real_range(t: Fields) -> str:
+def _real_range(t: TensorCodes) -> str:
     """What the used codes stand for, where one scale and zero point hold for the whole tensor."""
-    scale, zero = t["scale"], t["zero_point"] or (0, 0)
-    if scale is None or t["used"] is None or scale[0] != scale[1] or zero[0] != zero[1]:
+    scale, zero = t.scale, t.zero_point or (0, 0)
+    if scale is None or t.used is None or scale[0] != scale[1] or zero[0] != zero[1]:
         return "–"
-    low, high = ((code - zero[0]) * scale[0] for code in t["used"])
+    low, high = ((code - zero[0]) * scale[0] for code in t.used)
     return f"{number(float(low))} … {number(float(high))}"
 
 
-def _part(t: Fields, key: str) -> str:
-    if not t["size"]:
+def _part(count: int, size: int) -> str:
+    if not size:
         return "–"
-    part = 100 * t[key] / t["size"]
-    return "0" if not t[key] else "<0.01%" if part < 0.01 else f"{part:.2f}%"
+    part = 100 * count / size
+    return "0" if not count else "<0.01%" if part < 0.01 else f"{part:.2f}%"
 
 
-def _histogram(t: Fields) -> Markup:
+def _histogram(t: TensorCodes) -> Markup:
     """Elements per code, in proportion to the most that are not at a limit; the bars of the two limits are cut off at
     full height.
     """
-    bins = [count / (codes or 1) for count, codes in zip(t["bins"], t["bin_codes"], strict=False)]
-    top = max(bins, default=0) or max(t["at_low"], t["at_high"], 1)
+    bins = [count / (codes or 1) for count, codes in zip(t.bins, t.bin_codes, strict=False)]
+    top = max(bins, default=0) or max(t.at_low, t.at_high, 1)
     left = END + 1
     edges = [left + round((WIDTH - 2 * left) * at / len(bins)) for at in range(len(bins) + 1)]
     path = f"M{left} {HEIGHT}"
     for start, stop, count in zip(edges, edges[1:], bins, strict=False):
         path += f"V{HEIGHT - _height(count, top)}h{stop - start}"
-    return tag("svg", shape("path", d=f"{path}V{HEIGHT}z"), _end(t, "at_low", 0, 0, top), _end(t, "at_high", 1, WIDTH - END, top),
-               class_="h", aria_hidden="true")  # fmt: skip
+    ends = _end(t, t.at_low, 0, 0, top), _end(t, t.at_high, 1, WIDTH - END, top)
+    return tag("svg", shape("path", d=f"{path}V{HEIGHT}z"), *ends, class_="h", aria_hidden="true")
 
 
-def _end(t: Fields, key: str, side: int, at: int, top: float) -> Markup:
-    if not t[key]:
+def _end(t: TensorCodes, count: int, side: int, at: int, top: float) -> Markup:
+    if not count:
         return Markup()
-    zero = t["zero_point"]
-    meant = t["kind"] != "activation"
-    rests = meant or (zero is not None and t["limits"] is not None and zero[0] == zero[1] == t["limits"][side])
-    height = _height(t[key], top)
+    zero = t.zero_point
+    rests = t.kind != "activation" or (
+        zero is not None and t.limits is not None and zero[0] == zero[1] == t.limits[side]
+    )
+    height = _height(count, top)
     return shape("path", class_="z" if rests else "e", d=f"M{at} {HEIGHT}v-{height}h{END}v{height}z")
 
 

@@ -6,17 +6,16 @@ Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from qrun.declare.frozen import frozen
+from qrun.documents.answers import ProfileNode
 from qrun.memory import human
+from qrun.report.html.collect import PageContent
 from qrun.report.html.tags import Markup, shape, tag
-from qrun.report.html.timing import Palette, kind, label
+from qrun.report.html.timing import Palette, label
 from qrun.report.text import plural
-
-Fields = Mapping[str, Any]
-
+from qrun.running.machine import Machine
 
 MARGIN = 0.12
 """Decades beside the outermost values of an axis."""
@@ -48,16 +47,16 @@ class LogAxis:
         return [value for value in found if 4 <= self(value) <= 96]
 
 
-def roofline_section(fields: Fields, palette: Palette) -> Markup:
+def roofline_section(page: PageContent, palette: Palette) -> Markup:
     """Empty without a node that has multiply-adds, bytes and a time."""
-    nodes = [n for n in fields["nodes"] if n["gmacs"] and n["bytes"]]
+    nodes = [n for n in page.nodes if n.gmacs and n.bytes]
     if not nodes:
         return Markup()
-    left = len(fields["nodes"]) - len(nodes)
+    left = len(page.nodes) - len(nodes)
     about = "One dot a node, larger the more time it takes; both axes logarithmic."
     if left:
         about += f" {plural(left, 'node')} without multiply-adds {'is' if left == 1 else 'are'} not shown."
-    machine = fields["machine"]
+    machine = page.told.machine
     return tag(
         "section", tag("h2", "Roofline", id="roofline"), tag("p", about, class_="about"),
         tag("figure", tag("div", tag("span", "GMAC/s, up"), tag("span", "MAC a byte, to the right"), class_="ends"),
@@ -65,35 +64,45 @@ def roofline_section(fields: Fields, palette: Palette) -> Markup:
     )  # fmt: skip
 
 
-def _caption(machine: Fields) -> str:
-    peaks = ", ".join(f"{roof['name']} {roof['gmacs']:.0f} GMAC/s" for roof in machine["roofs"])
-    reads = ", ".join(f"{m['gbs']:.0f} GB/s from {human(m['bytes'])}" for m in machine["memory"])
-    return f"Lines: what {machine['cpu'] or 'this machine'} reached when it was measured. Flat: {peaks}. Slopes: reading {reads}."
+def _peaks(machine: Machine) -> list[tuple[str, float]]:
+    """Flat roofs by name, in GMAC/s."""
+    peaks = ((f"int8 {machine.instruction}".rstrip(), machine.int8), ("float32", machine.float32))
+    return [(name, peak / 1e9) for name, peak in peaks if peak and peak > 0]
 
 
-def _plot(nodes: Sequence[Fields], machine: Fields | None, palette: Palette) -> Markup:
-    across = [n["macs"] / n["bytes"] for n in nodes]
-    up = [n["gmacs"] for n in nodes]
-    roofs, memory = (machine["roofs"], machine["memory"]) if machine else ([], [])
-    top = max((roof["gmacs"] for roof in roofs), default=0.0)
-    across += [top / m["gbs"] for m in memory]
-    up += [roof["gmacs"] for roof in roofs]
-    x, y = LogAxis.over(across), LogAxis.over(up)
-    parts = [*_grid(x, y), *(_slope(m, top, x, y) for m in memory), *(_flat(roof, memory, x, y) for roof in roofs)]
-    parts += [_dot(n, x, y, palette) for n in sorted(nodes, key=lambda n: -(n["share"] or 0))]
-    parts += [_named(roof, y) for roof in roofs]
+def _reads(machine: Machine) -> list[tuple[int, float]]:
+    """Slopes: bytes of a buffer, and GB/s at which it is read."""
+    return [(pair[0], pair[1] / 1e9) for pair in machine.memory if pair and pair[1] > 0]
+
+
+def _caption(machine: Machine) -> str:
+    peaks = ", ".join(f"{name} {gmacs:.0f} GMAC/s" for name, gmacs in _peaks(machine))
+    reads = ", ".join(f"{speed:.0f} GB/s from {human(size)}" for size, speed in _reads(machine))
+    return f"Lines: what {machine.cpu or 'this machine'} reached when it was measured. Flat: {peaks}. Slopes: reading {reads}."
+
+
+def _plot(nodes: Sequence[ProfileNode], machine: Machine | None, palette: Palette) -> Markup:
+    roofs, memory = (_peaks(machine), _reads(machine)) if machine else ([], [])
+    top = max((gmacs for _, gmacs in roofs), default=0.0)
+    across = [n.macs / n.bytes for n in nodes] + [top / speed for _, speed in memory if top]
+    x, y = LogAxis.over(across), LogAxis.over([*(n.gmacs or 0.0 for n in nodes), *(gmacs for _, gmacs in roofs)])
+    fastest = max((speed for _, speed in memory), default=0.0)
+    parts = [*_grid(x, y), *(_slope(size, speed, top, x, y) for size, speed in memory if top)]
+    parts += [_flat(gmacs, fastest, x, y) for _, gmacs in roofs]
+    parts += [_dot(n, x, y, palette) for n in sorted(nodes, key=lambda n: -n.share)]
+    parts += [tag("text", f"{name} {gmacs:.0f} GMAC/s", x="100%", y=f"{100 - y(gmacs):.2f}%", dx="-6", dy="-6",
+                  text_anchor="end") for name, gmacs in roofs]  # fmt: skip
     name = f"Roofline of {plural(len(nodes), 'node')}: GMAC/s over MAC a byte"
     return tag("svg", parts, class_="plot", role="img", aria_label=name)
 
 
-def _dot(node: Fields, x: LogAxis, y: LogAxis, palette: Palette) -> Markup:
-    intensity = node["macs"] / node["bytes"]
-    title = f"{label(node)}: {node['gmacs']:.1f} GMAC/s, {intensity:.3g} MAC a byte"
-    if node["roof"] is not None:
-        title += f", {100 * node['roof']:.0f}% of the roof ({node['bound']})"
-    radius = 3.5 + 14 * math.sqrt(node["share"] or 0)
-    return tag("circle", tag("title", title), cx=f"{x(intensity):.2f}%", cy=f"{100 - y(node['gmacs']):.2f}%",
-               r=f"{radius:.1f}", class_=palette[kind(node)])  # fmt: skip
+def _dot(node: ProfileNode, x: LogAxis, y: LogAxis, palette: Palette) -> Markup:
+    intensity, gmacs = node.macs / node.bytes, node.gmacs or 0.0
+    title = f"{label(node)}: {gmacs:.1f} GMAC/s, {intensity:.3g} MAC a byte"
+    if node.roof_share is not None:
+        title += f", {100 * node.roof_share:.0f}% of the roof ({node.bound or ''})"
+    return tag("circle", tag("title", title), cx=f"{x(intensity):.2f}%", cy=f"{100 - y(gmacs):.2f}%",
+               r=f"{3.5 + 14 * math.sqrt(node.share):.1f}", class_=palette[node.op])  # fmt: skip
 
 
 def _grid(x: LogAxis, y: LogAxis) -> list[Markup]:
@@ -108,22 +117,16 @@ def _grid(x: LogAxis, y: LogAxis) -> list[Markup]:
     return parts
 
 
-def _slope(memory: Fields, top: float, x: LogAxis, y: LogAxis) -> Markup:
+def _slope(size: int, speed: float, top: float, x: LogAxis, y: LogAxis) -> Markup:
     """What reading from buffers of one size allows, up to the highest flat line."""
-    speed = memory["gbs"]
     start = max(10**x.low, 10**y.low / speed)
-    title = tag("title", f"{speed:.1f} GB/s from {human(memory['bytes'])}")
+    title = tag("title", f"{speed:.1f} GB/s from {human(size)}")
     return tag("line", title, class_="roof", x1=f"{x(start):.2f}%", y1=f"{100 - y(start * speed):.2f}%",
                x2=f"{x(top / speed):.2f}%", y2=f"{100 - y(top):.2f}%")  # fmt: skip
 
 
-def _flat(roof: Fields, memory: Sequence[Fields], x: LogAxis, y: LogAxis) -> Markup:
+def _flat(gmacs: float, fastest: float, x: LogAxis, y: LogAxis) -> Markup:
     """What the units allow, from where the nearest memory feeds them."""
-    start = roof["gmacs"] / max(m["gbs"] for m in memory) if memory else 10**x.low
-    at = f"{100 - y(roof['gmacs']):.2f}%"
+    start = gmacs / fastest if fastest else 10**x.low
+    at = f"{100 - y(gmacs):.2f}%"
     return shape("line", class_="roof", x1=f"{max(x(start), 0):.2f}%", y1=at, x2="100%", y2=at)
-
-
-def _named(roof: Fields, y: LogAxis) -> Markup:
-    name = f"{roof['name']} {roof['gmacs']:.0f} GMAC/s"
-    return tag("text", name, x="100%", y=f"{100 - y(roof['gmacs']):.2f}%", dx="-6", dy="-6", text_anchor="end")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from html import escape
+from typing import Any
 
 from qrun.declare.frozen import frozen
 from qrun.report.text import BRACKETS, safe
@@ -57,7 +58,7 @@ def _attributes(attributes: dict[str, str | bool | None]) -> str:
 
 @frozen
 class HtmlColumn:
-    """A column of a table.
+    """A column of a table. cell: what it shows of a row, text, markup or a whole ``<td>``.
 
     number: aligned to the right and sorted by value, the largest first unless `rising`.
     name:   in a fixed-width font, broken anywhere; short: cells that are never broken; wide: sentences.
@@ -65,6 +66,7 @@ class HtmlColumn:
     """
 
     header: str
+    cell: Callable[[Any], str]
     number: bool = False
     rising: bool = False
     name: bool = False
@@ -78,14 +80,6 @@ class HtmlColumn:
         return "n" if self.number else "k" if self.name else "s" if self.short else "w" if self.wide else None
 
 
-@frozen
-class Row:
-    """Cells of a table row: text, markup, or a whole ``<td>`` of its own. id: for links to it."""
-
-    cells: Sequence[str]
-    id: str | None = None
-
-
 class Cell(Markup):
     """A whole ``<td>``."""
 
@@ -93,24 +87,33 @@ class Cell(Markup):
 
 
 def table(
-    label: str, columns: Sequence[HtmlColumn], rows: Iterable[Row], *, sortable: bool = False, box: str = ""
+    label: str,
+    columns: Iterable[HtmlColumn | None],
+    rows: Iterable[Any],
+    *,
+    sortable: bool = False,
+    box: str = "",
+    id: Callable[[Any], str | None] = lambda row: None,
 ) -> Markup:
     """A table in a box of its own that scrolls where the page is too narrow, and is as `box` says.
 
     How a column looks is said once: the class ``n3`` is for numbers in the third column.
 
+    columns: None is left out. id: of a row, for links to it.
     box: ``tall`` to scroll what is longer than a window, ``narrow`` for a table of few columns.
     """
+    shown = [column for column in columns if column is not None]
     heads = (
         tag("th", c.header, scope="col", class_=c.style, title=c.about or None,
             data_fixed=sortable and not c.sorts, data_first="descending" if sortable and c.number and not c.rising else None)
-        for c in columns
+        for c in shown
     )  # fmt: skip
-    body = (
-        tag("tr", *(cell if isinstance(cell, Cell) else tag("td", cell) for cell in row.cells), NEWLINE, id=row.id)
-        for row in rows
-    )
-    styles = [f"{c.style}{place}" for place, c in enumerate(columns, 1) if c.style]
+    body = (tag("tr", *(_cell(column.cell(row)) for column in shown), NEWLINE, id=id(row)) for row in rows)
+    styles = [f"{c.style}{place}" for place, c in enumerate(shown, 1) if c.style]
     made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", body),
                class_=" ".join(["sortable"] * sortable + styles) or None)  # fmt: skip
     return tag("div", made, class_=f"scroll {box}".rstrip(), tabindex="0", role="region", aria_label=label)
+
+
+def _cell(shown: str) -> str:
+    return shown if isinstance(shown, Cell) else tag("td", shown)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from qrun.declare.frozen import frozen
-from qrun.report.html.tags import Cell, HtmlColumn, Markup, Row, join, table, tag, void
+from qrun.documents.answers import OperatorTimes, ProfileNode
+from qrun.report.html.collect import PageContent
+from qrun.report.html.tags import Cell, HtmlColumn, Markup, join, table, tag, void
 from qrun.report.text import duration, plural
 
-Fields = Mapping[str, Any]
 GAP, WIDE = 0.05, 0.2
 """Percent of the strip: what is left free after a block, if the block is wider than WIDE."""
 TINY = 0.005
@@ -22,10 +22,10 @@ COLOURS = 7
 class Palette:
     """A colour for each operator, by the time that its nodes take."""
 
-    def __init__(self, nodes: Iterable[Fields]) -> None:
+    def __init__(self, nodes: Iterable[ProfileNode]) -> None:
         sums: dict[str, float] = {}
         for node in nodes:
-            sums[kind(node)] = sums.get(kind(node), 0.0) + (node["median_ms"] or 0)
+            sums[node.op] = sums.get(node.op, 0.0) + node.median_ms
         self.order = sorted(sums, key=lambda op: -sums[op])
 
     def __getitem__(self, op: str) -> str:
@@ -33,17 +33,12 @@ class Palette:
         return f"c{min(self.order.index(op), COLOURS)}"
 
 
-def kind(node: Fields) -> str:
-    """The operator without what was fused with it."""
-    return str(node["op"]).partition(" +")[0]
+def label(node: ProfileNode) -> str:
+    return f"#{node.index} {node.label} {node.op_text}"
 
 
-def label(node: Fields) -> str:
-    return f"#{node['index']} {node['name']} {node['op']}"
-
-
-def time_section(fields: Fields, palette: Palette) -> Markup:
-    spent, whole = fields["all_nodes"]["sum_ms"], fields["all_nodes"]["run_ms"]
+def time_section(page: PageContent, palette: Palette) -> Markup:
+    spent, whole = page.sum_ms, page.run_ms
     rest = (
         f", the last one what a run takes besides these medians, {duration((whole - spent) * 1e6)}"
         if whole > spent
@@ -53,22 +48,22 @@ def time_section(fields: Fields, palette: Palette) -> Markup:
     parts = [
         tag("h2", "Time, in graph order", id="time"),
         tag("p", about, class_="about"),
-        _strip(fields["nodes"], spent, whole, palette),
+        _strip(page.nodes, spent, whole, palette),
         tag("div", tag("span", "0 ms"), tag("span", duration(whole * 1e6)), class_="ends"),
         tag("h3", "By operator"),
-        _operators(fields["nodes"], whole, palette, TimeUnit.of(spent)),
+        _operators(page.nodes, whole, palette, TimeUnit.of(spent)),
     ]
-    return tag("section", parts, (tag("p", f"Note: {note}") for note in fields["notes"]))
+    return tag("section", parts, (tag("p", f"Note: {note}") for note in page.told.notes))
 
 
-def _strip(nodes: Sequence[Fields], spent: float, whole: float, palette: Palette) -> Markup:
+def _strip(nodes: Sequence[ProfileNode], spent: float, whole: float, palette: Palette) -> Markup:
     """spent: by all nodes of the model, also those that the page does not have; whole: by a run, at least that, ms."""
     blocks, at = [], 0.0
     for node in nodes:
-        width = 100 * (node["median_ms"] or 0) / whole if whole else 0
-        title = tag("title", f"{label(node)} {duration((node['median_ms'] or 0) * 1e6)}")
+        width = 100 * node.median_ms / whole if whole else 0
+        title = tag("title", f"{label(node)} {duration(node.median_ms * 1e6)}")
         blocks.append(
-            tag("rect", title, x=f"{at:.2f}%", width=f"{width - GAP * (width > WIDE):.2f}%", class_=palette[kind(node)])
+            tag("rect", title, x=f"{at:.2f}%", width=f"{width - GAP * (width > WIDE):.2f}%", class_=palette[node.op])
         )
         at += width
     for what, until, style in (("other nodes", spent, f"c{COLOURS}"), (BESIDES, whole, "rest")):
@@ -82,28 +77,21 @@ def _strip(nodes: Sequence[Fields], spent: float, whole: float, palette: Palette
                           f"{duration(whole * 1e6)}")  # fmt: skip
 
 
-def _operators(nodes: Sequence[Fields], whole: float, palette: Palette, unit: TimeUnit) -> Markup:
-    total = whole or 1.0
-    spent_by = {op: sum(n["median_ms"] or 0 for n in nodes if kind(n) == op) for op in palette.order}
+def _operators(nodes: Sequence[ProfileNode], whole: float, palette: Palette, unit: TimeUnit) -> Markup:
     rows = []
     for op in palette.order:
-        own = [n for n in nodes if kind(n) == op]
-        spent, macs = sum(n["median_ms"] or 0 for n in own), sum(n["macs"] or 0 for n in own)
-        swatch = join([tag("i", class_=palette[op]), op])
-        rows.append(
-            Row(
-                [
-                    swatch,
-                    str(len(own)),
-                    unit(spent),
-                    share(spent / total, max(spent_by.values()) / total),
-                    gmacs(macs / spent / 1e6 if spent else None),
-                ]
-            )
-        )
-    columns = [HtmlColumn("operator", name=True), HtmlColumn("nodes", number=True), HtmlColumn(f"median {unit.name}", number=True),
-               HtmlColumn("share", number=True), HtmlColumn("GMAC/s", number=True)]  # fmt: skip
-    return table("operators", columns, rows, sortable=True, box="narrow")
+        own = [n for n in nodes if n.op == op]
+        spent, macs = sum(n.median_ms for n in own), sum(n.macs for n in own)
+        speed = macs / spent / 1e6 if macs and spent else None
+        rows.append(OperatorTimes(op, len(own), spent, spent / (whole or 1.0), macs, speed, None, {}))
+    largest = max(row.share for row in rows)
+    return table("operators", [
+        HtmlColumn("operator", lambda row: join([tag("i", class_=palette[row.op]), row.op]), name=True),
+        HtmlColumn("nodes", lambda row: str(row.nodes), number=True),
+        HtmlColumn(f"median {unit.name}", lambda row: unit(row.median_ms), number=True),
+        HtmlColumn("share", lambda row: share(row.share, largest), number=True),
+        HtmlColumn("GMAC/s", lambda row: gmacs(row.gmacs), number=True),
+    ], rows, sortable=True, box="narrow")  # fmt: skip
 
 
 def share(part: float | None, largest: float) -> Cell:
@@ -134,14 +122,15 @@ def gmacs(value: float | None) -> str:
     return f"{value:.1f}" if value else "–"
 
 
-def nodes_section(fields: Fields) -> Markup:
-    nodes, count = fields["nodes"], fields["all_nodes"]["count"]
+def nodes_section(page: PageContent) -> Markup:
+    nodes, count = page.nodes, page.all_nodes
     about = "In graph order; # is a node's place in the graph. Median and p90 are over all runs."
     if count > len(nodes):
         about = f"The slowest {len(nodes):,} of {count:,} nodes, in graph order; # is a node's place in the graph."
     return tag(
         "section", tag("h2", "Nodes", id="nodes"), tag("p", about, class_="about"),
-        search("node-table", "Filter by name or operator", "1 2"), tag("div", _node_table(nodes, TimeUnit.of(fields["all_nodes"]["sum_ms"])), id="node-table"),
+        search("node-table", "Filter by name or operator", "1 2"),
+        tag("div", _node_table(nodes, TimeUnit.of(page.sum_ms)), id="node-table"),
     )  # fmt: skip
 
 
@@ -151,29 +140,22 @@ def search(target: str, words: str, columns: str) -> Markup:
     return tag("p", box, tag("output"), class_="filter", data_table=target, data_columns=columns, hidden=True)
 
 
-def _node_table(nodes: Sequence[Fields], unit: TimeUnit) -> Markup:
-    roofs = any(n["roof"] is not None for n in nodes)
-    spread = any(n["p90_ms"] is not None for n in nodes)
-    columns = [
-        HtmlColumn("#", number=True, rising=True), HtmlColumn("node", name=True), HtmlColumn("operator", short=True),
-        HtmlColumn(f"median {unit.name}", number=True), *([HtmlColumn(f"p90 {unit.name}", number=True)] if spread else []),
-        HtmlColumn("share", number=True), HtmlColumn("GMAC/s", number=True),
-        *([HtmlColumn("roof", number=True, about="Share of what the machine allows at this intensity")] if roofs else []),
-        HtmlColumn("kernel", wide=True), HtmlColumn("output", short=True),
-    ]  # fmt: skip
-    largest = max((n["share"] or 0 for n in nodes), default=0)
-    seen: set[int] = set()
-    rows = []
-    for n in nodes:
-        cells = [
-            str(n["index"]), n["name"], n["op"], unit(n["median_ms"]),
-            *([unit(n["p90_ms"])] if spread else []), share(n["share"], largest), gmacs(n["gmacs"]),
-            *([_roof(n)] if roofs else []), n["kernel"], n["output"],
-        ]  # fmt: skip
-        rows.append(Row(cells, None if n["index"] in seen else f"n{n['index']}"))
-        seen.add(n["index"])
-    return table("nodes", columns, rows, sortable=True, box="tall")
+def _node_table(nodes: Sequence[ProfileNode], unit: TimeUnit) -> Markup:
+    roofs = any(n.roof_share is not None for n in nodes)
+    spread = any(n.p90_ms is not None for n in nodes)
+    largest = max((n.share for n in nodes), default=0)
+    first = {n.index: id(n) for n in reversed(nodes)}
+    return table("nodes", [
+        HtmlColumn("#", lambda n: str(n.index), number=True, rising=True), HtmlColumn("node", lambda n: n.label, name=True),
+        HtmlColumn("operator", lambda n: n.op_text, short=True),
+        HtmlColumn(f"median {unit.name}", lambda n: unit(n.median_ms), number=True),
+        HtmlColumn(f"p90 {unit.name}", lambda n: unit(n.p90_ms), number=True) if spread else None,
+        HtmlColumn("share", lambda n: share(n.share, largest), number=True),
+        HtmlColumn("GMAC/s", lambda n: gmacs(n.gmacs), number=True),
+        HtmlColumn("roof", _roof, number=True, about="Share of what the machine allows at this intensity") if roofs else None,
+        HtmlColumn("kernel", lambda n: n.ran_by, wide=True), HtmlColumn("output", lambda n: n.output_text, short=True),
+    ], nodes, sortable=True, box="tall", id=lambda n: f"n{n.index}" if first[n.index] == id(n) else None)  # fmt: skip
 
 
-def _roof(node: Fields) -> str:
-    return "–" if node["roof"] is None else f"{100 * node['roof']:.0f}% {node['bound']}"
+def _roof(node: ProfileNode) -> str:
+    return "–" if node.roof_share is None else f"{100 * node.roof_share:.0f}% {node.bound or ''}"

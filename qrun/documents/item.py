@@ -57,6 +57,12 @@ class Item:
         return self.value
 
     @property
+    def truth(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self._bad("true or false", kind(self.value))
+        return self.value
+
+    @property
     def whole(self) -> int:
         if type(self.value) is not int:
             raise self._bad("an integer", kind(self.value))
@@ -80,6 +86,12 @@ class Item:
             return float(self.value)
         except OverflowError:
             raise self._bad("a number", f"{str(self.value)[:20]}...") from None
+
+    @property
+    def number(self) -> int | float:
+        """A number; an integer of up to 64 bits as it is."""
+        real = self.real
+        return self.value if isinstance(self.value, int) and abs(real) <= 2**64 else real
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,0 +1,256 @@
+"""The records of JSON documents that more than one report, or a report and its reader, knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from qrun.declare.frozen import frozen
+from qrun.documents.record import omitted, unwritten
+from qrun.ir.types import shape_text
+from qrun.ops._native import NativeSection
+
+SHORT = 12
+"""Digits of a hash that are shown."""
+
+
+@frozen
+class TensorForm:
+    """Name, element type and shape of a tensor."""
+
+    name: str = ""
+    type: str = ""
+    shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """``uint8 [1,96,56,56]``."""
+        return f"{self.type} {shape_text(self.shape)}"
+
+
+@frozen
+class RanNode:
+    """A node that ran, or several of the model's that ran as one.
+
+    index:   its place in the model, the # of every table.
+    backend: what ran it; why: the reason why it did not run natively, "" if it did, or was not to.
+    kernels: the parts of a native kernel, by channels.
+    group:   the model's nodes that it stands for, if they are several; runs_as: the operator that ran in their place.
+    """
+
+    index: int
+    name: str = ""
+    domain: str = ""
+    op: str = ""
+    backend: str = ""
+    why: str = ""
+    kernels: tuple[NativeSection, ...] = ()
+    group: tuple[int, ...] = omitted(())
+    runs_as: str = omitted("")
+
+    @property
+    def label(self) -> str:
+        """Its name; of one without, ``MaxPool_4``, as everywhere."""
+        return self.name or f"{self.op}_{self.index}"
+
+    @property
+    def qualified(self) -> str:
+        """The operator with its domain unless that is ai.onnx."""
+        return self.op if self.domain in ("", "ai.onnx") else f"{self.domain}::{self.op}"
+
+    @property
+    def op_text(self) -> str:
+        """The operator, and how many other nodes it stands for: ``Conv +3``."""
+        return f"{self.op} +{len(self.group) - 1}" if len(self.group) > 1 else self.op
+
+    @property
+    def kernel_text(self) -> str:
+        """What ran it: ``native y32``, ``native f64 (exact ties)``, ``reference: w is not constant``."""
+        if self.backend != "native":
+            return f"{self.backend}: {self.why}" if self.why else self.backend
+        alike: dict[tuple[str, str], list[str]] = {}
+        for k in self.kernels:
+            places = alike.setdefault((k.form, k.why), [])
+            places += [f"{k.first}..{k.first + k.channels - 1}"] if k.channels else []
+        many = len(alike) > 1
+        parts = ([form, *(places if many else []), f"({why})" if why else ""] for (form, why), places in alike.items())
+        return " ".join(["native", ", ".join(" ".join(filter(None, part)) for part in parts)]).rstrip()
+
+
+@frozen
+class RunNode(RanNode):
+    """A node of one run."""
+
+    time_ms: float = 0.0
+    outputs: tuple[TensorForm, ...] = ()
+
+
+@frozen
+class ProfileNode(RanNode):
+    """A node of a profile, with statistics of its times.
+
+    inserted:   it stands for no node of the model: onnxruntime inserted it. ran_by: the kernel, or onnxruntime's operator.
+    sd_ms:      sample deviation; None for a single run.
+    share:      of the median of the runs that the nodes' times are of.
+    gmacs:      10^9 multiply-adds per second; bytes: of inputs, weights among them, and outputs.
+    roof_share: share of what the machine can do at most, None if that is not known; bound: what bounds it.
+    roof_ns:    the time that it would take then.
+    """
+
+    inserted: bool = False
+    ran_by: str = ""
+    median_ms: float = 0.0
+    min_ms: float | None = None
+    p90_ms: float | None = None
+    max_ms: float | None = None
+    mean_ms: float | None = None
+    sd_ms: float | None = None
+    share: float = 0.0
+    macs: int = 0
+    gmacs: float | None = None
+    bytes: int = 0
+    roof_share: float | None = None
+    bound: str | None = None
+    samples_ms: tuple[float, ...] = ()
+    outputs: tuple[TensorForm, ...] = ()
+    median_ns: float = unwritten(0.0)
+    roof_ns: float | None = unwritten(None)
+
+    @property
+    def output_text(self) -> str:
+        return ", ".join(map(str, self.outputs))
+
+
+@frozen
+class OperatorTimes:
+    """All nodes of one operator in a profile. ran_by: their kernels and how many ran on each."""
+
+    op: str
+    nodes: int
+    median_ms: float
+    share: float
+    macs: int
+    gmacs: float | None
+    roof_share: float | None
+    ran_by: Mapping[str, int]
+
+
+@frozen
+class GroupTimes:
+    """Nodes of the model that two runtimes ran as a whole, named after the heaviest, with both medians (None: nothing ran).
+
+    folded: neither ran anything for it. ratio: `other_ms` by `median_ms`. events, other_events: places in the nodes of both.
+    """
+
+    nodes: tuple[int, ...]
+    name: str
+    op: str
+    folded: bool
+    median_ms: float | None
+    other_ms: float | None
+    ratio: float | None
+    events: tuple[int, ...]
+    other_events: tuple[int, ...]
+    mine: tuple[ProfileNode, ...] = unwritten(())
+    others: tuple[ProfileNode, ...] = unwritten(())
+    heaviest: ProfileNode | None = unwritten(None)
+
+
+@frozen
+class PairedTimes:
+    """The groups whose heaviest node is of one operator: how many, their nodes, and both medians. ratio: as of a group."""
+
+    op: str
+    groups: int
+    nodes: int
+    median_ms: float
+    other_ms: float
+    ratio: float | None
+    mine: tuple[ProfileNode, ...] = unwritten(())
+    others: tuple[ProfileNode, ...] = unwritten(())
+
+
+@frozen
+class TensorCodes:
+    """The codes of a quantized tensor.
+
+    index, node: of the node that makes it or reads it first. kind: activation, weight or bias.
+    scale, zero_point: the smallest and the largest. limits: of the type; used: of the values.
+    at_low, at_high: elements at the limits. bins: the other elements in parts of the range; bin_codes: codes of each part.
+    """
+
+    name: str
+    index: int
+    node: str = ""
+    kind: str = "activation"
+    type: str = ""
+    shape: tuple[int, ...] = ()
+    scale: tuple[float, float] | None = None
+    zero_point: tuple[float, float] | None = None
+    size: int = 0
+    limits: tuple[float, float] | None = None
+    used: tuple[float, float] | None = None
+    at_low: int = 0
+    at_high: int = 0
+    bins: tuple[int, ...] = ()
+    bin_codes: tuple[int, ...] = ()
+
+
+@frozen
+class ModelFile:
+    """A model as a document names it; "" and None for what it does not tell. bytes, form: of pages."""
+
+    path: str | None = None
+    sha256: str | None = ""
+    ir_version: int = 0
+    producer: str = ""
+    opsets: Mapping[str, int] = field(default_factory=dict)
+    nodes: int | None = None
+    bytes: int = omitted(0)
+    form: str = omitted("")
+
+    def __str__(self) -> str:
+        return f"{self.path or 'a model without a path'}{f', sha256 {self.sha256[:SHORT]}' if self.sha256 else ''}"
+
+    def is_the(self, other: ModelFile) -> bool:
+        """The same SHA-256, or where one has none, the same path, as far as that is known."""
+        if self.sha256 and other.sha256:
+            return self.sha256 == other.sha256
+        return self.path == other.path or not self.path or not other.path
+
+
+@frozen
+class FedInput:
+    """An input of a run, where it came from, and the hash of its bytes."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    source: str = ""
+    sha256: str = omitted("")
+
+
+@frozen
+class Environment:
+    """Versions, machine and runtime of a result."""
+
+    python: str = ""
+    numpy: str = ""
+    onnx: str = ""
+    machine: str = ""
+    backend: str = ""
+    runtime: str = ""
+    arith: str = ""
+    cpus: int = 0
+
+
+@frozen
+class Samples:
+    """Times of whole runs, and their statistics."""
+
+    median_ms: float = 0.0
+    min_ms: float | None = None
+    p90_ms: float | None = None
+    max_ms: float | None = None
+    mean_ms: float | None = None
+    sd_ms: float | None = None
+    samples_ms: tuple[float, ...] = ()

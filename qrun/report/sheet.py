@@ -1,0 +1,153 @@
+"""What a command shows, before it is text or Markdown: who was looked at, a verdict, blocks, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+from qrun.comparing.settings import Setting
+from qrun.declare.frozen import frozen
+from qrun.documents.answers import SHORT
+from qrun.report.grid import Column, Grid
+from qrun.report.header import Headline, print_headline
+from qrun.report.markdown import cell, code, escape, table
+from qrun.report.nodes import fold_prefix
+from qrun.report.screen import Out, Screen
+from qrun.report.text import plural
+
+Sources = Mapping[str, str]
+"""Where each input came from, by name."""
+NONE: Sources = MappingProxyType({})
+GOOD, BAD, OPEN = "bold green", "bold red", "bold"
+"""How a verdict is shown: yes, no, and neither."""
+
+
+@frozen
+class Block:
+    """A heading, and below it labelled facts, a table, lines about it, and what was left out.
+
+    folds: the table's names are of nodes.
+    """
+
+    title: str
+    grid: Grid | None = None
+    facts: Sequence[tuple[str, str]] = ()
+    lines: Sequence[str] = ()
+    more: str = ""
+    folds: bool = False
+
+
+@frozen
+class Sheet:
+    """A report.
+
+    models:  headlines of the models looked at; about: what was done to them, a line each.
+    verdict: the answer in a sentence, "" where there is none; style: one of GOOD, BAD, OPEN.
+    """
+
+    blocks: Sequence[Block] = ()
+    verdict: str = ""
+    style: str = OPEN
+    models: Sequence[Headline] = ()
+    about: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def print_sheet(out: Out, sheet: Sheet, markdown: bool = False) -> None:
+    """The report as text: when quiet only the verdict, or the blocks if there is none; or as GitHub Markdown."""
+    if markdown:
+        for line in markdown_lines(sheet):
+            out.result.line(line)
+        return
+    screen, quiet = out.result, out.quiet
+    blocks = () if quiet and sheet.verdict else sheet.blocks
+    parts: list[Callable[[], None]] = [lambda: _print_verdict(screen, sheet)] if sheet.verdict else []
+    parts += [lambda: _print_subject(screen, sheet)] if not quiet and (sheet.models or sheet.about) else []
+    parts += [partial(_print_block, screen, block) for block in blocks]
+    parts += [lambda: _print_notes(screen, sheet)] if sheet.notes and not quiet else []
+    for number, part in enumerate(parts):
+        if number:
+            screen.line()
+        part()
+
+
+def _print_verdict(screen: Screen, sheet: Sheet) -> None:
+    word, colon, rest = sheet.verdict.partition(":")
+    screen.wrapped("", "  ", (word + colon, sheet.style), rest)
+
+
+def _print_subject(screen: Screen, sheet: Sheet) -> None:
+    for model in sheet.models:
+        print_headline(screen, model)
+    for line in sheet.about:
+        screen.wrapped("  " * bool(sheet.models), "  ", line)
+
+
+def _print_notes(screen: Screen, sheet: Sheet) -> None:
+    for note in sheet.notes:
+        screen.wrapped("note: ", "      ", note)
+
+
+def _print_block(screen: Screen, block: Block) -> None:
+    screen.line((block.title, "bold"))
+    width = max((len(label) for label, _ in block.facts), default=0)
+    for label, value in block.facts:
+        screen.wrapped(f"  {label:<{width}}  ", " " * (width + 4), value)
+    if block.grid is not None:
+        screen.grid(fold_prefix(screen, block.grid) if block.folds else block.grid)
+    for line in block.lines:
+        screen.wrapped("  ", "    " if is_code(line) else "  ", line)
+    if block.more:
+        screen.wrapped(f"  {screen.ellipsis} ", "    ", block.more)
+
+
+def is_code(line: str) -> bool:
+    """Is this line Python to copy, ``name=[...]``?"""
+    return line.partition("=[")[0].isidentifier()
+
+
+def markdown_lines(sheet: Sheet) -> Iterator[str]:
+    """The report as GitHub Markdown: models, or the verdict, as its heading."""
+    names = " and ".join(code(model.name) for model in sheet.models)
+    yield f"### {names or f'qrun compare: {cell(sheet.verdict)}'}"
+    yield from _paragraphs([*([cell(sheet.verdict)] if names and sheet.verdict else []), *map(escape, sheet.about)])
+    for block in sheet.blocks:
+        yield from _paragraphs([f"**{cell(block.title)}**"])
+        if block.facts:
+            yield from ("", *(f"- {label}: {cell(value)}" for label, value in block.facts))
+        if block.grid is not None:
+            yield from ("", *table(block.grid))
+        for line in block.lines:
+            yield from ("", "```python", line, "```") if is_code(line) else ("", escape(line))
+        yield from _paragraphs([cell(block.more)] if block.more else [])
+    yield from _paragraphs(f"note: {escape(note)}" for note in sheet.notes)
+
+
+def _paragraphs(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        yield ""
+        yield text
+
+
+def more(left: int, noun: str) -> str:
+    """``3 more arrays   --top all, --json``; "" if nothing was left out."""
+    return f"{plural(left, f'more {noun}')}   --top all, --json" if left > 0 else ""
+
+
+def settings_block(settings: Sequence[Setting], a: str, b: str) -> list[Block]:
+    """What was not the same; nothing if all was."""
+    if not settings:
+        return []
+    rows = [[s.name, *((v[:SHORT] if s.name.endswith("sha256") else v) for v in (s.a, s.b))] for s in settings]
+    return [Block("Not the same", Grid([Column("what", shrink=1), Column(a, wrap=True), Column(b, wrap=True)], rows))]
+
+
+def listed(groups: Sequence[tuple[str, Sequence[str]]], top: int | None) -> list[Block]:
+    """Names that only one side has."""
+    made = []
+    for title, names in groups:
+        if names:
+            grid = Grid([Column("name", shrink=1)], [[name] for name in names[:top]])
+            made.append(Block(title, grid, more=more(len(names) - len(grid.rows), "name")))
+    return made
