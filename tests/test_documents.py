@@ -20,8 +20,8 @@ from qrun.documents.answers import (
     OperatorTimes,
     PairedTimes,
     ProfileNode,
-    TensorCodes,
     Samples,
+    TensorCodes,
     TensorForm,
 )
 from qrun.documents.item import Item

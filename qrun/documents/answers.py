@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from qrun.declare.frozen import frozen
 from qrun.documents.record import omitted, unwritten
@@ -27,7 +27,7 @@ class TensorForm:
         return f"{self.type} {shape_text(self.shape)}"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RanNode:
     """A node that ran, or several of the model's that ran as one.
 
@@ -76,7 +76,7 @@ class RanNode:
         return " ".join(["native", ", ".join(" ".join(filter(None, part)) for part in parts)]).rstrip()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RunNode(RanNode):
     """A node of one run."""
 
@@ -84,7 +84,7 @@ class RunNode(RanNode):
     outputs: tuple[TensorForm, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ProfileNode(RanNode):
     """A node of a profile, with statistics of its times.
 

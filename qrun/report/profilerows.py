@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qrun.comparing.savedprofiles import Change, change
+from qrun.declare.frozen import frozen
 from qrun.documents.answers import GroupTimes, OperatorTimes, PairedTimes, ProfileNode
 from qrun.ir import Array, Model
 from qrun.report.nodes import outputs, ran, ran_fields

@@ -221,7 +221,9 @@ def test_findings_of_several_models_name_them(folder: Path) -> None:
         save(conv_model(w_scale=np.full(3, 0.01, np.float32)), folder / name)
     Path("check.json").write_text(call("check", ".", "--json").out)
     assert call("report", "check.json", "-o", "m.html").code == 0
-    assert {"a.onnx: #0 /stem/conv", "b.onnx: #0 /stem/conv"} <= {row[0].partition(" (")[0] for row in made().table("what")[1:]}
+    assert {"a.onnx: #0 /stem/conv", "b.onnx: #0 /stem/conv"} <= {
+        row[0].partition(" (")[0] for row in made().table("what")[1:]
+    }
     assert "3 models" in " ".join(made().texts)
 
 

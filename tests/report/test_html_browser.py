@@ -97,7 +97,10 @@ def test_what_the_other_tests_rely_on(tab: Page, tmp_path: Path) -> None:
 
 def test_the_data_can_be_read(tab: Page, normal: Path) -> None:
     tab.open(normal)
-    assert len(json.loads(tab.evaluate("document.getElementById('data').textContent"))["documents"]["profile"]["nodes"]) == COUNT
+    assert (
+        len(json.loads(tab.evaluate("document.getElementById('data').textContent"))["documents"]["profile"]["nodes"])
+        == COUNT
+    )
 
 
 @pytest.mark.parametrize("place", [3, 4, 5, 6, 7])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from qrun.declare.frozen import frozen
 from qrun.declare.registry import Registry
@@ -31,7 +31,7 @@ class Finding:
     cause:    what it has in common with others of which the first tells for all; "" for what stands alone.
     """
 
-    KEYS: ClassVar = (
+    KEYS = (
         "rule",
         "name",
         "level",

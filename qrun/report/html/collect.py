@@ -9,7 +9,7 @@ from typing import Any
 
 from qrun.checking.rules import LEVELS, Finding
 from qrun.declare.frozen import frozen
-from qrun.documents.answers import Environment, FedInput, ModelFile, ProfileNode, TensorCodes, Samples
+from qrun.documents.answers import Environment, FedInput, ModelFile, ProfileNode, Samples, TensorCodes
 from qrun.documents.item import Item, damaged
 from qrun.documents.record import decode, encode
 from qrun.errors import CallError
