@@ -10,9 +10,9 @@ from helpers.mutator import fields
 
 import qrun
 from qrun.checking.rules import RULES, check
+from qrun.documents.record import encode
 from qrun.errors import QrunError
 from qrun.report.inspect import inspect_fields, print_nodes, print_overview, print_tensors
-from qrun.report.json import strict
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.screen import Screen
 
@@ -28,7 +28,7 @@ def look(model: qrun.Model) -> None:
     print_nodes(screen, model)
     if facts.stored:
         print_tensors(screen, facts.stored)
-    strict(inspect_fields(facts, True, facts.stored))
+    encode(inspect_fields(facts, True, facts.stored))
 
 
 def test_damaged_models() -> None:
