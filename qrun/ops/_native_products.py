@@ -11,7 +11,7 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._float import widen
-from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of, turned_kernel
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel, turned_kernel
 from qrun.ops._sums import exact_products
 from qrun.ops._window import SlidingWindow
 
@@ -87,7 +87,10 @@ def float_conv_kernel(
     )  # fmt: skip
     if operation.result.shape != (x.shape[0], w.shape[0], *win.out):
         raise declined("its output shape is an unusual one")
-    return kernel_of(site, operation, (0,), lambda y: True)
+    if operation.widen is None:
+        return kernel_of(site, operation, (0,), lambda y: True)
+    stages = Stage(operation.widen, (0,), "image"), Stage(operation, ("image",))
+    return staged_kernel(site, stages, (operation,), lambda y: True)
 
 
 def float_conv_transpose_kernel(

@@ -111,6 +111,8 @@ FLOAT_CONV: list[Convolution] = [
     ((3, 9, 30), (4, 9, 5), {"pads": (4, 0), "dilations": (2,)}),
     ((3, 9, 30), (9, 1, 13), {"group": 9, "pads": (6, 6)}),
     ((1, 2, 14, 14), (3, 2, 12, 12), {}),
+    ((1, 21, 13, 12), (40, 21, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((1, 266, 9, 8), (18, 133, 3, 2), {"group": 2, "pads": (1, 1, 1, 0)}),
 ]
 """Convolutions of floats: image, kernel, geometry."""
 

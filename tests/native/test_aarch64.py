@@ -22,6 +22,7 @@ from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.copy import sliced, transposed
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.float_conv import FloatConv
+from qrun.native.kernels.float_image import WideImage
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
 from qrun.native.kernels.results import Results
@@ -198,6 +199,26 @@ def product_cases() -> Iterator[Case]:
             with np.errstate(all="ignore"):
                 want = np.asarray(conv(x, w, bias, group=group, pads=(1, 1, 1, 1)))
             yield Case(f"{kind} conv {group}", partial(plan_float_conv, x.shape, w, bias, group), x, want)
+
+    yield from image_cases()
+
+
+def image_cases() -> Iterator[Case]:
+    """An image as float64, and the convolution that reads it."""
+    rng = np.random.default_rng(75)
+    for channels, group in ((20, 1), (12, 2)):
+        x = rng.integers(-9, 10, (2, channels, 9, 8)).astype(F)
+        w, bias = (rng.standard_normal(s).astype(F) for s in ((10, channels // group, 3, 3), (10,)))
+        wide = np.zeros((2, -(-(channels + group) // 8) * 8, 9, 8))
+        wide[:, :channels] = x
+        wide[:, channels : channels + group] = (x.astype("d") ** 2).reshape(2, group, -1, 9, 8).sum(2)
+        yield Case(f"wide {group}", partial(plan_wide, x.shape, group), x, wide)
+        want = np.asarray(conv(x, w, bias, group=group, pads=(1, 1, 1, 1)))
+        yield Case(f"wide conv {group}", partial(plan_float_conv, x.shape, w, bias, group), wide, want)
+
+
+def plan_wide(shape: tuple[int, ...], group: int, engine: Engine) -> Operation:
+    return WideImage(engine, shape, group)
 
 
 def plan_product(shape: tuple[int, ...], b: Array, options: dict[str, Any], engine: Engine) -> Operation:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.float_conv import assert_placed, filled
+from helpers.float_conv import alone, assert_placed, filled
 from helpers.native import Array, engine, every_isa, thin
 from helpers.placed import same_everywhere
 from helpers.sums import SPECIAL, assert_bits, beside_ties, exact
 from helpers.support import node_model
 
 from qrun.native.errors import Declined
-from qrun.native.kernels import floats
+from qrun.native.kernels import float_conv, floats
 from qrun.native.kernels.float_conv import FloatConv
 from qrun.ops._native_products import exact_sums
 from qrun.ops.conv import conv
@@ -55,7 +55,7 @@ def test_a_bias_that_is_nan_gives_the_one_nan(isa: str) -> None:
     for group in (1, 4):
         w = rng.standard_normal((4, 4 // group, 3, 3)).astype(F)
         want = wanted(x, w, bias, {"group": group})
-        assert_bits(engine(isa).run(made(isa, x, w, bias, group=group), [x]), want, str(group))
+        assert_bits(alone(made(isa, x, w, bias, group=group), x), want, str(group))
 
 
 @every_isa
@@ -65,7 +65,7 @@ def test_kinds_of_numbers(isa: str, kind: str) -> None:
     for number in (0, 4, 6, 8, 9, 11):
         x, w, bias, geometry = case(kind, rng, number)
         for given in (bias, None):
-            got = engine(isa).run(made(isa, x, w, given, **geometry), [x])
+            got = alone(made(isa, x, w, given, **geometry), x)
             assert_bits(got, wanted(x, w, given, geometry), f"{kind} {edges.FLOAT_CONV[number]}")
 
 
@@ -84,7 +84,7 @@ def test_nothing_is_decided_by_the_ends_alone(isa: str, monkeypatch: pytest.Monk
         for number in (0, 1, 4, 6, 8, 10, 12):
             x, w, bias, geometry = case("normal", rng, number)
             monkeypatch.setattr(floats.FloatTerms, "numbers", wide)
-            got = engine(isa).run(made(isa, x, w, bias, **geometry), [x])
+            got = alone(made(isa, x, w, bias, **geometry), x)
             monkeypatch.undo()
             assert_bits(got, wanted(x, w, bias, geometry), f"{lost} {edges.FLOAT_CONV[number]}")
 
@@ -95,7 +95,23 @@ def test_depthwise_sums_beside_ties(isa: str) -> None:
     a, b = beside_ties(130, 19, 19, np.random.default_rng(4))
     want = np.array([exact(a[i : i + 1], b[:, i : i + 1])[0, 0] for i in range(19)], F)
     operation = made(isa, a[None], b.T[:, None].copy(), None, group=19)
-    assert_bits(engine(isa).run(operation, [a[None]]), want[None, :, None])
+    assert_bits(alone(operation, a[None]), want[None, :, None])
+
+
+@every_isa
+def test_grouped_sums_beside_ties(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group's reach follows from its own channels, whether the image is converted before or by the tiles."""
+    a, b = beside_ties(130, 76, 9, np.random.default_rng(5))
+    want = exact(a, b).T
+    pixels = a.reshape(76, 2, 65).transpose(2, 0, 1).reshape(65, 152)
+    w = b.reshape(2, 65, 9).transpose(2, 1, 0)
+    for reuse in (0, 99):
+        monkeypatch.setattr(float_conv, "_REUSE", reuse)
+        for scale in (1, 2.0**-20):
+            x = np.concatenate([pixels * F(scale), pixels])[None]
+            operation = made(isa, x, np.concatenate([w, w]), None, group=2, strides=(2,))
+            assert bool(operation.widen) == (reuse == 0)
+            assert_bits(alone(operation, x), np.concatenate([want * F(scale), want])[None], f"{reuse} {scale}")
 
 
 def test_what_is_declined() -> None:

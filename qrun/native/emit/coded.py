@@ -123,15 +123,15 @@ class CodedProductEmitter(FloatProductEmitter):
             made += [both.shuffled(range(first, first + self.lanes)).double() for first in (0, self.lanes)]
         return made
 
-    def _pack(self) -> None:
+    def pack(self) -> None:
         """The panel's block of k to float64, as many as whole groups have: those beyond K meet zeros."""
-        for first, weights, squares in self._turns(self._squares()):
+        for first, weights, squares in self._turns(self.earlier_squares()):
             for step, vectors in enumerate(weights):
                 target = self.right + (first + step) * (8 * self.width)
                 for j, b in enumerate(vectors):
                     (target + 8 * self.lanes * j).store(b, 8)
                     squares[j] = b.fma(b, squares[j])
-        self._keep_squares(self._last)
+        self.keep_squares(self._last)
 
     def _sums_direct(self, row: Value) -> list[Value]:
         start = self.scratch + row * PITCH

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import and_
 
-from qrun.native.emit.floats import BATCH, NAMES, parts
+from qrun.native.emit.float_panels import parts
+from qrun.native.emit.floats import BATCH, NAMES
 from qrun.native.emit.kernel import emitter, row_at
 from qrun.native.emit.rounding import REACH, RoundingEmitter
 from qrun.native.emit.values import Value
@@ -35,6 +36,7 @@ class FloatDepthwiseEmitter(RoundingEmitter):
         with w.loop(0, count, rows) as strip, w.loop(0, a.panels, 1) as panel:
             row = strip.index.least(count - rows)
             self.left, self.column = a.columns - panel.index * self.width, panel.index * (4 * self.width)
+            self.right_column = b + self.column
             sums = self._sums(row)
             finite = reduce(and_, (size.test("olt", math.inf) for size in self.sizes))
             self.odd_panel.store(finite.bits().test("ne", (1 << self.lanes) - 1).zext("i64"), 8)
@@ -49,7 +51,7 @@ class FloatDepthwiseEmitter(RoundingEmitter):
         for whole in self.whole_or_cut():
             masks = [None if whole else self.mask(j) for j in range(vectors)]
             start = [w.zero(self.kind)] * (2 * count)
-            with w.loop(0, a.taps, 1, [*start, self.row_starts[1] + self.column]) as tap:
+            with w.loop(0, a.taps, 1, [*start, self.right_column]) as tap:
                 *carried, weights = tap.carried
                 b = [self.numbers_at(weights + 4 * lanes * j, mask) for j, mask in enumerate(masks)]
                 sizes = [abs(value) for value in b]

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
-from operator import or_
 
+from qrun.native.emit.float_panels import UNROLL, PanelEmitter, parts
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter, row_at
-from qrun.native.emit.rounding import REACH, RoundingEmitter
+from qrun.native.emit.rounding import REACH
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import Value
+from qrun.native.emit.widen import folded, widened
 
 NAMES = (
     "a*", "b*", "addend*", "y*", "batches*", "offsets*", "padding*", "a_row", "b_row", "addend_row", "y_row",
@@ -26,7 +27,8 @@ NAMES = (
 )  # fmt: skip
 """One 8-byte word each.
 
-batches      int64 [number][5]: bytes from where a, b, addend, y and known start to a product's own
+batches      int64 [number][6]: bytes from where a, b, addend, y and known start to a product's own, and from its pixels
+             to their squares (an image)
 offsets      int32 [rows][taps]: bytes from where a product's a starts to what a tap of a row reads, or -1 for `padding`
 a_row, b_row, addend_row, y_row  bytes from row to row; of rows with taps, a_row is that of `offsets`
 columns      of the result
@@ -40,37 +42,34 @@ tiles        products * blocks of rows * blocks of panels
 numbers      float64 (rounding.py)
 recheck      makes elements that nothing else decides, of their row (of all products') and column
 """
-BATCH, DEPTH, UNROLL = 40, 128, 4
-"""Bytes of an entry of `batches`; elements of a block of k; of which so many are added in a turn."""
+BATCH, DEPTH = 48, 128
+"""Bytes of an entry of `batches`; elements of a block of k."""
 PITCH = 8 * DEPTH + 64
 """Bytes from one converted row to the next: it has room for a turn more, and rows do not fall into the same cache set."""
 
 
 @emitter("float_product")
-class FloatProductEmitter(RoundingEmitter):
-    """operands: ``rows`` or ``taps``, then ``packed``, or what converts the right matrix as it reads it: ``direct``, where
-    there is one strip, or ``known``, where the columns' lengths are known."""
+class FloatProductEmitter(PanelEmitter):
+    """operands: ``rows`` or ``taps``, or ``image`` where these are float64 already, and the right matrix: ``packed``, or what
+    converts it as it reads it: ``direct``, where there is one strip, or ``known``, where the columns' lengths are known.
+    Where it lies panel after panel, and they are known, ``panels`` are packed, and ``near`` ones converted."""
 
     names = NAMES
     turn = UNROLL
     """How many elements of a row a turn of the loop reads; zeros follow the row's last one."""
     panel: Value
     lengths: Value
-    panel_lengths: Value
     known_lengths: Value
-    tap: Value
     tap_count: Value
-    start: Value
     size: Value
-    steps: Value
-    opens: Value
-    ends: Value
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
         a = self.a
-        kind, _, how = spec.operands.partition("-")
-        self.tapped, self.packed, self.known = kind == "taps", how == "packed", how == "known"
+        left, _, right = spec.operands.partition("-")
+        self.image, self.tapped = left == "image", left != "rows"
+        self.ordered, self.packed = right in ("panels", "near"), right in ("packed", "panels")
+        self.known = self.ordered or right == "known"
         self.right, self.squares = self.scratch + a.right_at, self.scratch + a.squares_at
         self.lengths, self.sums = self.scratch + a.lengths_at, self.scratch + a.sums_at
 
@@ -89,32 +88,41 @@ class FloatProductEmitter(RoundingEmitter):
         if self.known:
             self.known_lengths = a.known + (starts + 32).load("i64", 8)
             self.odd_panel.store(a.known_odd, 8)
+        self.before_blocks(starts)
         with w.loop(0, a.taps, a.tap_step) as tap, w.loop(0, a.depth, a.depth_step) as inner:
             self.tap, self.start = tap.index, inner.index
             self.tap_count, self.size = a.tap_step.least(a.taps - self.tap), a.depth_step.least(a.depth - self.start)
             self.opens = (self.tap | self.start).test("eq", 0)
             self.ends = (self.tap + a.tap_step).test("sge", a.taps) & (self.start + a.depth_step).test("sge", a.depth)
             self.steps = self.tap_count * self.size
-            self._convert_rows()
+            self.block_rows()
             self._panels(*panels)
         self.doubts.end()
+
+    def before_blocks(self, starts: Value) -> None:
+        """What is done once for a tile; starts: of its product."""
 
     def _panels(self, first: Value, end: Value) -> None:
         w, a, rows = self.w, self.a, self.spec.rows
         strips = (self.count + (rows - 1)) // rows
+        self.panel_step = a.taps * a.depth * a.b_row
         with w.loop(first, end, 1) as panel:
             self.panel = panel.index
             self.left, self.column = a.columns - panel.index * self.width, panel.index * (4 * self.width)
+            self.right_column = self.row_starts[1] + (panel.index * self.panel_step if self.ordered else self.column)
             place = panel.index - first
             self.panel_lengths = self.lengths + (a.row_block + place * self.width) * 8
             if self.known:
                 self.panel_lengths = self.known_lengths + panel.index * (8 * self.width)
             if self.packed:
-                self._pack()
+                self.pack()
             if not self.packed and not self.known:
                 self._strip(w.value("i64", 0), place)
             else:
+                coming = self.coming(panel.index, first, end) if self.ordered else None
                 with w.loop(0, strips, 1) as strip:
+                    if coming is not None:
+                        self.fetch(coming, strip.index, strips)
                     row = (strip.index * rows).least(self.count - rows)
                     self._strip(row, place * strips + strip.index)
 
@@ -135,88 +143,33 @@ class FloatProductEmitter(RoundingEmitter):
     def _row_length(self, row: Value) -> Value:
         return (self.lengths + row * 8).load("double", 8).splat(self.lanes)
 
-    def _convert_rows(self) -> None:
+    def block_rows(self) -> None:
         """Convert the tile's rows to float64. After the last block of k, the lengths of the rows are known."""
-        w, a = self.w, self.a
+        w, zero = self.w, self.w.zero(self.kind)
         with w.loop(0, self.count, 1) as row:
             target, held = self.scratch + row.index * PITCH, self.squares + row.index * (8 * self.lanes)
-            total = self.opens.select(w.zero(self.kind), held.load(self.kind, 8))
-            with w.loop(0, self.tap_count, 1, [total]) as tap:
+            total = self.opens.select(zero, held.load(self.kind, 8))
+            with w.loop(0, self.tap_count, 1, [total, zero, zero, zero]) as tap:
                 source = self.row_part(self.first + row.index, self.tap + tap.index) + self.start * 4
-                tap.next(self._convert(source, target + tap.index * self.size * 8, tap.carried[0]))
-            held.store(tap.carried[0], 8)
-            for place in range(0, 8 * self.turn, 8):
-                (target + self.steps * 8 + place).store(w.value("double", 0.0), 8)
+                tap.next(*widened(w, self.lanes, source, target + tap.index * self.size * 8, self.size, tap.carried))
+            held.store(reduce(Value.__add__, tap.carried), 8)
+            for place in range(0, 8 * self.turn, 8 * self.lanes):
+                (target + self.steps * 8 + place).store(zero, 8)
         with w.when(self.ends), w.loop(0, self.count, 1) as row:
             squares = (self.squares + row.index * (8 * self.lanes)).load(self.kind, 8)
-            length = _folded(squares).sqrt() * (a.numbers + REACH).load("double", 8)
-            (self.lengths + row.index * 8).store(length, 8)
-            with w.when(~length.test("olt", math.inf)):
-                self.odd_rows.store(w.value("i64", 1), 8)
+            self.measured(row.index, folded(squares))
 
-    def _convert(self, source: Value, target: Value, total: Value) -> Value:
-        """Convert a part of a row to float64. Returns `total` plus the part's sum of squares."""
-        w, size, lanes = self.w, self.size, self.lanes
-        sums, done = [total, *[w.zero(self.kind)] * 3], w.value("i64", 0)
-        for count in (4, 1):
-            step = count * lanes
-            with w.loop(done, size - (step - 1), step, sums[:count]) as turn:
-                made = []
-                for n, square in enumerate(turn.carried):
-                    place = turn.index + n * lanes
-                    x = self.numbers_at(source + place * 4, None)
-                    (target + place * 8).store(x, 8)
-                    made.append(x.fma(x, square))
-                turn.next(*made)
-            done, sums = turn.index, [reduce(Value.__add__, turn.carried)]
-        with w.loop(done, size, 1, [w.value("double", 0.0)]) as turn:
-            single = (source + turn.index * 4).load("float", 4).double()
-            (target + turn.index * 8).store(single, 8)
-            turn.next(turn.carried[0] + single * single)
-        return sums[0] + w.value(self.kind, 0.0).insert(turn.carried[0], 0)
-
-    def _part(self) -> Value:
-        """The address of the panel's part of the right matrix."""
-        return self.row_starts[1] + (self.tap * self.a.depth + self.start) * self.a.b_row + self.column
-
-    def _squares(self) -> list[Value]:
-        """The sums of squares of the panel's columns over the earlier blocks of k."""
-        zero, held = self.w.zero(self.kind), self.panel_lengths
-        vectors = range(self.spec.vectors)
-        return [self.opens.select(zero, (held + 8 * self.lanes * j).load(self.kind, 8)) for j in vectors]
-
-    def _keep_squares(self, squares: Sequence[Value]) -> None:
-        """Store the sums of squares; after the last block of k, their square roots."""
-        odd = []
-        for j, square in enumerate(squares):
-            made = self.ends.select(square.sqrt(), square)
-            (self.panel_lengths + 8 * self.lanes * j).store(made, 8)
-            odd.append(made.test("olt", math.inf).bits().test("ne", (1 << self.lanes) - 1))
-        self.odd_panel.store(reduce(or_, odd).zext("i64"), 8)
-
-    def _pack(self) -> None:
-        """Convert the panel's part of the right matrix to float64, with zeros up to the end of a turn."""
-        w, source, before = self.w, self._part(), self._squares()
-        for whole in self.whole_or_cut():
-            masks = [None if whole else self.mask(j) for j in range(self.spec.vectors)]
-            with w.loop(0, self.steps, 1, before) as k:
-                squares, place = [], source + k.index * self.a.b_row
-                for line in range(0, 4 * self.width, 64):
-                    w.prefetch(place + (4 * self.width + line))
-                for j, mask in enumerate(masks):
-                    x = self.numbers_at(place + 4 * self.lanes * j, mask)
-                    (self.right + k.index * (8 * self.width) + 8 * self.lanes * j).store(x, 8)
-                    squares.append(x.fma(x, k.carried[j]))
-                k.next(*squares)
-            self._keep_squares(k.carried)
-        end = self.right + self.steps * (8 * self.width)
-        with w.loop(0, (UNROLL - 1) * 8 * self.width, 8 * self.lanes) as rest:
-            (end + rest.index).store(w.zero(self.kind), 8)
+    def measured(self, row: Value, squares: Value) -> None:
+        """Keep the reach of a row with this sum of squares."""
+        length = squares.sqrt() * (self.a.numbers + REACH).load("double", 8)
+        (self.lengths + row * 8).store(length, 8)
+        with self.w.when(~length.test("olt", math.inf)):
+            self.odd_rows.store(self.w.value("i64", 1), 8)
 
     def _strip(self, row: Value, number: Value) -> None:
         """Add a block of k to the sums of a strip, which is the tile's rows from this one on; round them after the last."""
         w = self.w
-        sums = self._sums(row) if self.packed else self._sums_direct(row)
+        sums = self.strip_sums(row)
         slot = self.sums + number * self.a.slot
         w.blocks += 1
         n, before = w.blocks, w.here
@@ -231,6 +184,10 @@ class FloatProductEmitter(RoundingEmitter):
                 self.round_strip(row, slot, sums)
             else:
                 self.keep(slot, sums)
+
+    def strip_sums(self, row: Value) -> list[Value]:
+        """Sums of the products of this block of k, [rows][vectors]."""
+        return self._sums(row) if self.packed else self._sums_direct(row)
 
     def _sums(self, row: Value) -> list[Value]:
         w, rows, vectors = self.w, self.spec.rows, self.spec.vectors
@@ -253,12 +210,12 @@ class FloatProductEmitter(RoundingEmitter):
 
     def _sums_direct(self, row: Value) -> list[Value]:
         """As `_sums`; the squares of the right matrix are added on the way, unless its lengths are known."""
-        w, vectors, source = self.w, self.spec.vectors, self._part()
-        before = [] if self.known else self._squares()
+        w, vectors, source = self.w, self.spec.vectors, self.part()
+        before = [] if self.known else self.earlier_squares()
         start = self.scratch + row * PITCH
         zeros = [w.zero(self.kind)] * (self.spec.rows * vectors)
         ends = []
-        for whole in self.whole_or_cut():
+        for whole in (True,) if self.ordered else self.whole_or_cut():
             masks = [None if whole else self.mask(j) for j in range(vectors)]
             carried, done = [*zeros, *before, start, source], w.value("i64", 0)
             for count in (UNROLL, 1) if whole else (1,):
@@ -276,20 +233,8 @@ class FloatProductEmitter(RoundingEmitter):
                     turn.next(*sums, *squares, left + 8 * count, right)
                 carried, done = turn.carried, turn.index
             if not self.known:
-                self._keep_squares(carried[len(zeros) : -2])
+                self.keep_squares(carried[len(zeros) : -2])
             ends.append((carried[: len(zeros)], w.here))
+        if len(ends) == 1:
+            return ends[0][0]
         return [w.phi(*((made[place], label) for made, label in ends)) for place in range(len(zeros))]
-
-
-def parts(count: Value, size: Value) -> Value:
-    """How many parts of this size cover `count` elements."""
-    return (count + size - 1) // size
-
-
-def _folded(vector: Value) -> Value:
-    """The sum of all lanes of a vector."""
-    lanes = vector.lanes
-    while lanes > 1:
-        lanes //= 2
-        vector = vector.shuffled(range(lanes)) + vector.shuffled(range(lanes, 2 * lanes))
-    return vector.extract(0)

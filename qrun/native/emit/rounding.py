@@ -16,7 +16,8 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter
 from qrun.native.emit.numbers import RecheckEmitter, product_error, two_sum
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.emit.values import ZERO, Value, constants
+from qrun.native.emit.values import ZERO, Value
+from qrun.native.emit.widen import first_lanes
 
 REACH, ALPHA, BETA, FLAW = range(0, 32, 8)
 """Places in `numbers`: what a sum may be off, relative to both lengths; the factors of the sum and of the addend; what the
@@ -34,7 +35,8 @@ class RoundingEmitter(KernelEmitter):
     """Ends strips of sums. form: ``sum``, ``bias`` (plus an addend per column), ``scaled`` (alpha * sum + beta * addend).
 
     batch, first, left: the product, the tile's first row, and the columns from this panel's first one to the last.
-    row_starts: where the product's a, b, addend and y start; column: bytes from there to the panel's first float32.
+    row_starts: where the product's a, b, addend and y start; column: bytes from there to the panel's first float32, and
+    right_column: where it is in b.
     """
 
     own_memory = True
@@ -42,6 +44,7 @@ class RoundingEmitter(KernelEmitter):
     first: Value
     left: Value
     column: Value
+    right_column: Value
     row_starts: tuple[Value, Value, Value, Value]
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
@@ -63,8 +66,7 @@ class RoundingEmitter(KernelEmitter):
 
     def mask(self, vector: Value | int) -> Value:
         """Which columns of a panel's vector exist."""
-        left = (self.left - vector * self.lanes).least(self.lanes).trunc("i32").splat(self.lanes)
-        return left.like(constants("i32", range(self.lanes))).test("slt", left)
+        return first_lanes(self.left - vector * self.lanes, self.lanes)
 
     def whole_or_cut(self) -> Iterator[bool]:
         """The body for panels whose columns all exist, with True, and for the last one."""
@@ -180,7 +182,7 @@ class RoundingEmitter(KernelEmitter):
         zeros = [w.zero(self.kind)] * 3
         with w.loop(0, a.taps, 1, zeros) as tap:
             x = self.row_part(self.first + row, tap.index)
-            b = self.row_starts[1] + tap.index * a.depth * a.b_row + self.column + vector * (4 * self.lanes)
+            b = self.right_column + tap.index * a.depth * a.b_row + vector * (4 * self.lanes)
             with w.loop(0, a.depth, 1, tap.carried) as k:
                 left, right = self.factors(x, b, k.index, vector, mask)
                 left = left * self.number(ALPHA) if scaled else left

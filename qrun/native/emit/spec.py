@@ -22,8 +22,9 @@ class KernelSpec:
              16 bits); widened (products of 16 bits);
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); elementwise (functions of elements, and of what those make); standardize (layer
-             normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), coded_product
-             (the same with weights in codes), float_depthwise; scale (sums to results) and factors (what it multiplies
+             normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
+             (of images that are float64 already), coded_product (with weights in codes), widen (what converts images),
+             float_depthwise; scale (sums to results) and factors (what it multiplies
              with); pack and row_terms (a right operand of a run, and what rows add); prepare (what a zero point of a run
              adds), range, parameters and codes (quantization of a run).
     isa:     name of the instruction set.
@@ -38,7 +39,7 @@ class KernelSpec:
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right
              matrix, per row (float_product).
-    operands: the kind of each operand (elementwise), or where they are (float_product, coded_product).
+    operands: the kind of each operand (elementwise), or where they are (float_product, float_image, coded_product).
     """
 
     kind: str

@@ -11,11 +11,12 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.coded import GROUP, NAMES
-from qrun.native.emit.floats import DEPTH, UNROLL
+from qrun.native.emit.float_panels import UNROLL
+from qrun.native.emit.floats import DEPTH
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
+from qrun.native.kernels.float_tiles import Cut
 from qrun.native.kernels.floats import (
-    Cut,
     ElementRecheck,
     Exact,
     FloatStack,
@@ -104,7 +105,8 @@ class CodedMatmul(Planned):
         most, lanes = isa.real_rows[self.vectors], isa.lanes // 2
         direct = left.rows < most
         rows = left.rows if direct else most
-        cut = Cut.of(self.stack, rows, self.width, self.engine.threads)
+        size_of = left.rows, self.columns, left.depth
+        cut = Cut.of(1, size_of, (rows, self.width), self.engine.threads, False)
         places, scratch = scratch_places(left, cut, (rows, self.vectors), lanes, direct)
         terms = FloatTerms("sum" if self.bias is None else "bias")
         how = f"rows-{'known' if direct else 'packed'}-{self.weights.bits}-{self.weights.how}"

@@ -12,17 +12,18 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
+from qrun.native.kernels.float_image import WideImage
+from qrun.native.kernels.float_tiles import even
 from qrun.native.kernels.floats import (
     ElementRecheck,
     Exact,
+    FloatPanels,
     FloatStack,
     FloatTerms,
     LeftRows,
-    column_lengths,
-    even,
     product_call,
     stack_call,
-)  # fmt: skip
+)
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
@@ -33,6 +34,8 @@ _FLOAT = np.dtype(np.float32)
 _LIMIT = 2**31 - 1
 _FEW_CHANNELS = 16
 """Below so many channels a whole line of the kernel is one tap, of an image whose padding is stored."""
+_REUSE = 2
+"""An image whose pixels are read so many times is converted to float64 first."""
 _DEPTHWISE_ROWS = 4
 _DEPTHWISE_WORK = 1 << 15
 """Products of a tile that are worth the taking."""
@@ -41,20 +44,21 @@ _DEPTHWISE_WORK = 1 << 15
 @frozen
 class _Geometry:
     """How a convolution's rows become sums. lines: whether a tap is a line of the kernel; plain: whether each pixel of the
-    result has one of its own, so that images follow each other."""
+    result has one of its own, so that images follow each other; wide: whether the image is float64 already."""
 
     window: Window
     group: int
     lines: bool
     plain: bool
     depthwise: bool
+    wide: bool
 
 
 class FloatConv(Planned):
     """y = sum x * w + bias of float32 [N, C, spatial...], weights [M, C/group, kernel...] and bias [M] constant.
 
     One or two spatial axes. exact: makes elements that the kernel does not decide. memo: weights in order, for convolutions
-    that differ in x_shape. Raises Declined.
+    that differ in x_shape. widen: what makes the operand of x, if that is not x itself. Raises Declined.
     """
 
     order: Order = "channels"
@@ -83,40 +87,43 @@ class FloatConv(Planned):
             raise Declined("sums of nothing")
         lines = group == 1 and depth < _FEW_CHANNELS and window.kernel[1] > 1 and window.dilations[1] == 1
         plain = taps == 1 and not any(window.pads) and window.strides == (1, 1)
-        self.geometry = _Geometry(window, group, lines, plain, depth == 1 < group == outputs)
+        depthwise = depth == 1 < group == outputs
+        wide = not lines and not depthwise and size(window.out) * taps >= _REUSE * size(window.image)
+        self.geometry = _Geometry(window, group, lines, plain, depthwise, wide)
         border = window.pads if lines else (0, 0, 0, 0)
         y_shape = (self.shape[0], outputs, *window.out[2 - (len(self.shape) - 2) :])
-        self.operands = (Operand(self.shape, _FLOAT, border, 0, lines), Operand(y_shape, _FLOAT))
+        self.widen = WideImage(engine, self.shape, group) if wide else None
+        x = self.widen.result if self.widen else Operand(self.shape, _FLOAT, border, 0, lines)
+        self.operands = (x, Operand(y_shape, _FLOAT))
         each = outputs // group
-        self.arrays = {"b*": self._memo.once("weights", lambda: self._ordered(w))}
+        ordered = w.reshape(group, each, depth, taps).transpose(0, 3, 2, 1)
+        self.weights = None if depthwise else FloatPanels(ordered, self._memo)
+        self.arrays: dict[str, Array] = {}
+        if depthwise:
+            self.arrays["b*"] = self._memo.once("weights", lambda: np.ascontiguousarray(ordered.reshape(group, taps).T))
         if bias is not None:
             self.arrays["addend*"] = np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
         self.depth, self.each, self.taps = depth, each, taps
-
-    def _ordered(self, w: Array) -> Array:
-        """The weights in the order in which they are read: group, tap, input, output."""
-        group, taps = self.geometry.group, size(w.shape[2:])
-        ordered: Array = w.reshape(group, len(w) // group, w.shape[1], taps).transpose(0, 3, 2, 1)
-        return np.ascontiguousarray(ordered.reshape(group, taps).T if self.geometry.depthwise else ordered)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
             return ()
         if self.geometry.lines and strides[0]:
             raise ValueError("an operand that is read line by line has no gaps")
-        channels, outputs = self.shape[1], self.result.shape[1]
-        pixel, row = strides[0] or 4 * channels, strides[1] or 4 * outputs
+        x, outputs = self.operands[0], self.result.shape[1]
+        each, channels = x.dtype.itemsize, x.shape[1]
+        pixel, row = strides[0] or each * channels, strides[1] or 4 * outputs
         left = self._left(pixel)
         images = 1 if self.geometry.plain else self.shape[0]
         groups = 1 if self.geometry.depthwise else self.geometry.group
-        stored = self.operands[0].stored("channels")
+        stored = x.stored("channels")
         pixels, results = size(stored[:-1]), size(self.result.shape) // outputs
         image, group = (n.reshape(-1) for n in np.indices((images, groups)))
         starts = np.stack(
             [
-                image * (pixels // images * pixel) + group * (4 * self.depth),
-                group * (4 * self.taps * self.depth * self.each),
+                image * (pixels // images * pixel) + group * (each * self.depth),
+                group,
                 group * (4 * self.each),
                 image * (results // images * row) + group * (4 * self.each),
             ],
@@ -124,16 +131,12 @@ class FloatConv(Planned):
         )
         columns = outputs if self.geometry.depthwise else self.each
         stack = FloatStack(np.ascontiguousarray(starts, np.int64), left, columns, 4 * columns, 0, row)
-        recheck = ElementRecheck(stack, self.exact)
-        extents = (pixels - 1) * pixel + 4 * channels, (results - 1) * row + 4 * outputs
-        given = (stack, self.terms, recheck)
+        extents = (pixels - 1) * pixel + each * channels, (results - 1) * row + 4 * outputs
         if self.geometry.depthwise:
-            return (_depthwise_call(self.engine, *given, self.arrays, extents),)
-        return (product_call(self.engine, *given, self.arrays, ("a*", "y*"), extents, self._lengths),)
-
-    def _lengths(self) -> Array:
-        weights = self.arrays["b*"].reshape(self.geometry.group, -1, self.each)
-        return self._memo.once("lengths", lambda: column_lengths(weights))
+            recheck = ElementRecheck(stack, self.exact)
+            return (_depthwise_call(self.engine, stack, self.terms, recheck, self.arrays, extents),)
+        given = (stack, self.terms, self.exact, self.arrays, ("a*", "y*"), extents)
+        return (product_call(self.engine, *given, weights=self.weights),)
 
     def _left(self, pixel: int) -> LeftRows:
         window, depth = self.geometry.window, self.depth
@@ -147,7 +150,8 @@ class FloatConv(Planned):
             raise Declined("one image is larger than 2 GB")
         taps = offsets.shape[1]
         held = np.ascontiguousarray(offsets, np.int32)
-        return LeftRows(len(offsets), depth, 4 * taps, taps, held, 4 * self.geometry.depthwise)
+        image = (self.shape[1], self.operands[0].shape[1]) if self.geometry.wide else None
+        return LeftRows(len(offsets), depth, 4 * taps, taps, held, 4 * self.geometry.depthwise, image=image)
 
 
 def _depthwise_call(

@@ -14,7 +14,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
-from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, LeftRows, product_call
+from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, LeftRows, product_call
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size
@@ -130,8 +130,7 @@ class FloatConvTranspose(Planned):
         arrays = {"b*": np.ascontiguousarray(packed), **({} if self.bias is None else {"addend*": self.bias})}
         terms = FloatTerms("sum" if self.bias is None else "bias")
         extents = 4 * size(x.stored("channels")), 4 * size(y.shape)
-        recheck = ElementRecheck(stack, self.exact)
-        return product_call(self.engine, stack, terms, recheck, arrays, ("a*", "y*"), extents)
+        return product_call(self.engine, stack, terms, self.exact, arrays, ("a*", "y*"), extents)
 
     def _stack(
         self, rows: LeftRows, lines: int, steps: tuple[int, int, int], places: tuple[tuple[int, ...], int]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.kernels.floats import (
-    ElementRecheck,
     Exact,
     FloatStack,
     FloatTerms,
@@ -87,16 +85,12 @@ class FloatMatmul(Planned):
         starts[:, 3] = np.arange(len(starts)) * (4 * m * n)
         return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n)
 
-    @cached_property
-    def recheck(self) -> ElementRecheck:
-        return ElementRecheck(self.stack, self.exact)
-
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):
             return ()
         extents = [4 * size(operand.shape) for operand in self.operands]
-        given = (self.stack, self.terms, self.recheck, self.arrays, self.names, extents)
-        return (product_call(self.engine, *given, self._lengths if "b*" in self.arrays else None),)
+        given = (self.stack, self.terms, self.exact, self.arrays, self.names, extents)
+        return (product_call(self.engine, *given, lengths=self._lengths if "b*" in self.arrays else None),)
 
     def _lengths(self) -> Array:
         right = self.arrays["b*"]

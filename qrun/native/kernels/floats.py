@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.floats import DEPTH, NAMES, PITCH, UNROLL
-from qrun.native.emit.isa import Isa
+from qrun.declare.memo import Memo
+from qrun.native.emit.float_panels import UNROLL
+from qrun.native.emit.floats import DEPTH, NAMES, PITCH
 from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels.float_tiles import Cut, aligned_up, block, direct
 from qrun.native.machine.call import KernelCall, Rechecker, struct
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints
+from qrun.native.machine.memory import Ints, aligned
 
 Array = np.ndarray[Any, Any]
 Exact = Callable[[Array, Array, Array], Array]
 """Rows of left operands and columns of right ones, [count, K], and what is added, float64 [count], to the results."""
 _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
-_ROW_BLOCK = 128
-_SUMS = 1 << 18
-"""Rows of a tile, and bytes of sums that wait between two blocks of k."""
-_TILES_PER_THREAD = 8
-_LEAST_WORK = 1 << 18
-"""Products of a tile that are worth the taking."""
 _AHEAD, _FAR = 16, 1 << 24
 """Rows of the right matrix by which it is fetched ahead where it is read as it lies, and bytes of it from which on that
 pays: it comes from memory, a short piece of each row at a time."""
-_KNOWN = 64
-"""Up to so many rows the right matrix is converted as it is read if the lengths of its columns are known."""
-_DIRECT = 8
-"""Up to so many rows the right matrix is converted as it is read."""
 
 
 @frozen
@@ -42,7 +35,8 @@ class LeftRows:
 
     row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
     zeros; None if each row has one tap. column: bytes from what one column is made of to what the next one is. whole:
-    whether all blocks of k but the last have DEPTH elements.
+    whether all blocks of k but the last have DEPTH elements. image: of one that is float64 already (widen.py), the channels
+    and all numbers of a pixel.
     """
 
     rows: int
@@ -52,6 +46,7 @@ class LeftRows:
     offsets: Array | None = None
     column: int = 0
     whole: bool = False
+    image: tuple[int, int] | None = None
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -80,7 +75,8 @@ class LeftRows:
 @frozen
 class FloatStack:
     """Products of one shape. starts: int64 [number, 4], bytes from where a, b, addend and y start to each one's own;
-    b_row, addend_row, y_row: bytes from one row to the next."""
+    b_row, addend_row, y_row: bytes from one row to the next. panel: columns of each panel of b, if it lies panel after
+    panel."""
 
     starts: Ints
     left: LeftRows
@@ -88,10 +84,51 @@ class FloatStack:
     b_row: int
     addend_row: int
     y_row: int
+    panel: int = 0
 
     @property
     def macs(self) -> int:
-        return len(self.starts) * self.left.rows * self.columns * self.left.taps * self.left.depth
+        return len(self.starts) * self.left.rows * self.columns * self.k
+
+    @property
+    def k(self) -> int:
+        return self.left.taps * self.left.depth
+
+    def b_places(self, column: Ints) -> Ints:
+        """Bytes from a right matrix's start to these columns."""
+        if not self.panel:
+            return 4 * column
+        panel, lane = divmod(column, self.panel)
+        return panel * (self.k * self.b_row) + 4 * lane
+
+
+class FloatPanels:
+    """Constant right matrices, float32 [number, taps, depth, N], that products read panel after panel.
+
+    memo: what is made of them, for products that differ in their left operands.
+    """
+
+    def __init__(self, matrices: Array, memo: Memo) -> None:
+        self.matrices, self.memo = matrices, memo
+
+    def panels(self, width: int) -> Array:
+        """[number, panels, taps, depth, width], zeros beyond the last column."""
+        return self.memo.once(("panels", width), lambda: self._panels(width))
+
+    def _panels(self, width: int) -> Array:
+        number, *k, columns = self.matrices.shape
+        count = -(-columns // width)
+        made = aligned((number, count, *k, width), _FLOAT, 0)
+        for panel in range(count):
+            part = self.matrices[..., panel * width : (panel + 1) * width]
+            made[:, panel, :, :, : part.shape[-1]] = part
+        return made
+
+    def lengths(self) -> Array:
+        """Of columns, float64 [number, N]."""
+        return self.memo.once(
+            "lengths", lambda: column_lengths(self.matrices.reshape(len(self.matrices), -1, self.matrices.shape[-1]))
+        )
 
 
 @frozen
@@ -127,14 +164,14 @@ class ElementRecheck(Rechecker):
         a, b, addend, result = (int(words[self.names.index(name)]) for name in ("a*", "b*", "addend*", "y*"))
         (number, row), column = divmod(entries[:, 0], left.rows), entries[:, 1]
         starts = stack.starts[number]
-        k = np.arange(left.taps * left.depth)
+        k, each = np.arange(stack.k), 8 if left.image else 4
         if left.offsets is None:
-            places = starts[:, :1] + (row * left.row)[:, None] + 4 * k
+            places = starts[:, :1] + (row * left.row)[:, None] + each * k
         else:
             taps = left.offsets[row].astype(np.int64)
-            places = (starts[:, :1] + taps + left.column * column[:, None])[:, :, None] + 4 * np.arange(left.depth)
+            places = (starts[:, :1] + taps + left.column * column[:, None])[:, :, None] + each * np.arange(left.depth)
             places = np.where(taps[:, :, None] < 0, -1, places).reshape(len(row), -1)
-        rows = _floats(a, places)
+        rows = _floats(a, places, each)
         columns = self.columns(b, starts[:, 1], column)
         added = (
             _floats(addend, starts[:, 2] + row * stack.addend_row + 4 * column)
@@ -147,8 +184,8 @@ class ElementRecheck(Rechecker):
 
     def columns(self, b: int, starts: Ints, column: Ints) -> Array:
         """Columns of the right operands that start so many bytes from b, [count, K]."""
-        k = np.arange(self.stack.left.taps * self.stack.left.depth)
-        return _floats(b, (starts + 4 * column)[:, None] + self.stack.b_row * k)
+        stack = self.stack
+        return _floats(b, (starts + stack.b_places(column))[:, None] + stack.b_row * np.arange(stack.k))
 
 
 def column_lengths(right: Array) -> Array:
@@ -158,64 +195,23 @@ def column_lengths(right: Array) -> Array:
         return np.asarray(np.sqrt(squares.reshape(-1, right.shape[-1])))
 
 
-def _floats(address: int, places: Array) -> Array:
-    """float32 numbers so many bytes from an address; 0 where that is negative."""
-    whole = int(places.max(initial=0)) // 4 + 1
-    memory = np.ctypeslib.as_array((ctypes.c_float * whole).from_address(address))
-    return np.where(places < 0, np.float32(0), memory[np.maximum(places, 0) // 4])
-
-
-def block(isa: Isa, rows: int, columns: int, known: bool) -> tuple[int, int]:
-    """Rows by vectors of a strip: what loads, empty columns and rows made twice cost together is least. known: the lengths of columns are,
-    which else take the registers of one row more where there are few."""
-    need = -(-columns // (isa.lanes // 2))
-    if rows <= _DIRECT:
-        most = max(r * v for v, r in isa.real_rows.items())
-        vectors = min(need, max(1, most // (rows + (not known))))
-        return rows, -(-need // -(-need // vectors))
-
-    def cost(vectors: int) -> float:
-        high = isa.real_rows[vectors]
-        made = -(-need // vectors) * vectors * -(-rows // high) * high
-        return made * (1 + 0.3 * (high + vectors) / (high * vectors))
-
-    vectors = min(isa.real_rows, key=cost)
-    return min(isa.real_rows[vectors], rows), vectors
-
-
-@frozen
-class Cut:
-    """How products are cut into tiles: rows and panels of each."""
-
-    rows: int
-    panels: int
-
-    @classmethod
-    def of(cls, stack: FloatStack, rows: int, width: int, threads: int) -> Cut:
-        """As many rows as stay near, and as many panels as their sums; less where that leaves threads without work."""
-        left, panels = stack.left, -(-stack.columns // width)
-        high = even(left.rows, _ROW_BLOCK, rows)
-        wide = panels if left.blocks == 1 else max(1, _SUMS // (8 * high * width))
-        if threads > 1:
-            k = left.taps * left.depth
-            work = max(stack.macs // (threads * _TILES_PER_THREAD), _LEAST_WORK)
-            wide = min(wide, max(1, work // (high * width * k)))
-            high = (
-                even(left.rows, max(rows, work // (wide * width * k)), rows) if high * wide * width * k > work else high
-            )
-        return cls(high, even(panels, wide, 1))
+def _floats(address: int, places: Array, each: int = 4) -> Array:
+    """Numbers so many bytes from an address, of 4 or 8 bytes, as float32; 0 where that is negative."""
+    kind = ctypes.c_float if each == 4 else ctypes.c_double
+    memory = np.ctypeslib.as_array((kind * (int(places.max(initial=0)) // each + 1)).from_address(address))
+    return np.where(places < 0, np.float32(0), memory[np.maximum(places, 0) // each].astype(_FLOAT))
 
 
 def scratch_places(
-    left: LeftRows, cut: Cut, block: tuple[int, int], lanes: int, direct: bool
+    left: LeftRows, cut: Cut, strip: tuple[int, int], lanes: int, near: bool
 ) -> tuple[Mapping[str, int], int]:
-    """Words that say what lies where in the thread's memory, and how many bytes it has. block: rows by vectors of a strip;
-    direct: the right matrix is converted as it is read."""
-    rows, width = block[0], block[1] * lanes
+    """Words that say what lies where in the thread's memory, and how many bytes it has. strip: its rows, and vectors of
+    columns; near: the right matrix is converted as it is read."""
+    rows, width = strip[0], strip[1] * lanes
     slot = 8 * rows * width if left.blocks > 1 else 0
-    right_at = cut.rows * PITCH
-    squares_at = right_at + (0 if direct else 8 * width * (DEPTH + UNROLL))
-    lengths_at = aligned_up(squares_at + cut.rows * lanes * 8)
+    right_at = 0 if left.image else cut.rows * PITCH
+    squares_at = right_at + (0 if near else 8 * width * (DEPTH + UNROLL))
+    lengths_at = aligned_up(squares_at + (0 if left.image else cut.rows * lanes * 8))
     sums_at = aligned_up(lengths_at + 8 * (cut.rows + cut.panels * width))
     places = {
         "slot": slot,
@@ -227,55 +223,64 @@ def scratch_places(
     return places, sums_at + max(slot * -(-cut.rows // rows) * cut.panels, 8 * rows * width)
 
 
-def aligned_up(nbytes: int) -> int:
-    """To the next line of 64 bytes."""
-    return -(-nbytes // 64) * 64
-
-
-def even(count: int, most: int, step: int) -> int:
-    """About `most` or less, a multiple of `step`, so that parts of a number are alike."""
-    parts = -(-count // max(most, step))
-    return -(-count // (parts * step)) * step
-
-
 def product_call(
     engine: Engine,
     stack: FloatStack,
     terms: FloatTerms,
-    recheck: ElementRecheck,
+    exact: Exact,
     arrays: Mapping[str, Array],
     pointers: Sequence[str],
     extents: Sequence[int],
+    *,
     lengths: Callable[[], Array] | None = None,
+    weights: FloatPanels | None = None,
 ) -> KernelCall:
     """The call for products that are not empty. arrays: constant operands by name; pointers: names of the others, in
-    order; extents: bytes of each that are touched. lengths: float64 [right matrices, columns], of columns, if constant."""
+    order; extents: bytes of each that are touched. lengths: float64 [right matrices, columns], of columns, if constant.
+    weights: b, if it is to lie panel after panel; starts then say which matrix it is."""
     left, lanes = stack.left, engine.isa.lanes // 2
-    known = lengths() if lengths is not None and left.rows <= _KNOWN else None
-    rows, vectors = block(engine.isa, left.rows, stack.columns, known is not None)
-    width, direct = vectors * lanes, known is not None or left.rows <= _DIRECT
-    cut = Cut.of(stack, rows, width, engine.threads)
+    known = weights is not None or (lengths is not None and direct(left.rows, True))
+    near = direct(left.rows, known)
+    rows, vectors = block(engine.isa, left.rows, stack.columns, known)
+    width, image = vectors * lanes, left.image is not None
     panels, (taps, depth) = -(-stack.columns // width), left.steps
-    places, scratch = scratch_places(left, cut, (rows, vectors), lanes, direct)
-    how = "known" if known is not None else "direct" if direct else "packed"
-    far = direct and left.taps * left.depth * stack.b_row > _FAR
-    lines = -(-4 * width // 64) if far else 0
+    held = dict(arrays)
+    if weights is not None:
+        held["b*"], lengths = weights.panels(width), weights.lengths
+        starts = stack.starts * np.array([1, 4 * width * panels * stack.k, 1, 1])
+        stack = replace(stack, starts=starts, b_row=4 * width, panel=width)
+    cut = Cut.of(len(stack.starts), (left.rows, stack.columns, stack.k), (rows, width), engine.threads, image)
+    places, scratch = scratch_places(left, cut, (rows, vectors), lanes, near)
+    far = near and not weights and stack.k * stack.b_row > _FAR
     spec = KernelSpec(
-        "float_product", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, lines,
-        operands=f"{'rows' if left.offsets is None else 'taps'}-{how}",
+        "float_image" if image else "float_product", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False,
+        -(-4 * width // 64) if far else 0, operands=_places(left, weights is not None, near, known),
     )  # fmt: skip
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
     words = {
         "ahead": _AHEAD * stack.b_row, "tap_step": taps, "depth_step": depth, "row_block": cut.rows, "panels": panels,
         "panel_block": cut.panels, **places, "tiles": len(stack.starts) * row_blocks * panel_blocks,
     }  # fmt: skip
-    starts = np.pad(stack.starts, [(0, 0), (0, 1)])
-    held = {**arrays, "batches*": starts}
-    if known is not None:
-        starts[:, 4] = stack.starts[:, 1] // (left.taps * left.depth * stack.b_row) * (8 * width * panels)
-        held["known*"] = np.pad(known, [(0, 0), (0, width * panels - stack.columns)])
-        words["known_odd"] = int(not np.isfinite(known).all())
+    if known and lengths is not None:
+        found, matrix = lengths(), 8 * width * panels
+        starts = np.pad(stack.starts, [(0, 0), (0, 2)])
+        starts[:, 4] = stack.starts[:, 1] // ((stack.k * stack.b_row) * (panels if weights else 1)) * matrix
+        if left.image is not None:
+            channels, numbers = left.image
+            first = stack.starts[:, 0] // 8 % numbers
+            starts[:, 5] = 8 * (channels + first // left.depth - first)
+        held |= {"batches*": starts, "known*": np.pad(found, [(0, 0), (0, width * panels - stack.columns)])}
+        words["known_odd"] = int(not np.isfinite(found).all())
+    recheck = ElementRecheck(stack, exact)
     return stack_call(engine, spec, stack, terms, recheck, words, held, pointers, extents, scratch)
+
+
+def _places(left: LeftRows, ordered: bool, near: bool, known: bool) -> str:
+    """Where the operands of a product are, as its kernel is told."""
+    rows = "rows" if left.offsets is None else "image" if left.image else "taps"
+    if ordered:
+        return f"{rows}-{'near' if near else 'panels'}"
+    return f"{rows}-{'known' if known else 'direct' if near else 'packed'}"
 
 
 def stack_call(
@@ -297,9 +302,9 @@ def stack_call(
         "y_row": stack.y_row, "rows": left.rows, "columns": stack.columns, "taps": left.taps, "depth": left.depth,
         "recheck*": recheck.address, **words,
     }  # fmt: skip
-    held = {"batches*": np.pad(stack.starts, [(0, 0), (0, 1)]), **arrays, "numbers*": terms.numbers(left)}
+    held = {"batches*": np.pad(stack.starts, [(0, 0), (0, 2)]), **arrays, "numbers*": terms.numbers(left)}
     if left.offsets is not None:
-        wide = stack.columns if left.column else left.depth
+        wide = stack.columns if left.column else max(left.depth, 2 * left.image[1] if left.image else 0)
         held |= {"offsets*": left.offsets, "padding*": np.zeros(wide, _FLOAT)}
     return KernelCall(
         spec, engine.kernels.get(spec), struct(names, filled, held),

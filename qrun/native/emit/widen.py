@@ -1,0 +1,79 @@
+"""Generated conversion of float32 rows to float64, with the sums of their squares: alone, or on the way into a product.
+
+An image that is converted once has, behind the channels of each pixel, the sum of squares of each group of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from qrun.native.emit.flow import Flow, Turn
+from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.values import Value, constants
+
+NAMES = ("x*", "y*", "x_row", "y_row", "rows", "depth", "groups", "squares_at", "share", "tiles")
+"""One 8-byte word each.
+
+x_row, y_row  bytes from pixel to pixel; squares_at: from a pixel of y to the sums of its groups of `depth` channels
+share         pixels of a tile
+"""
+
+
+@emitter("widen")
+class WidenEmitter(KernelEmitter):
+    names = NAMES
+
+    def tile(self, tile: Value) -> None:
+        w, a, lanes = self.w, self.a, self.isa.lanes // 2
+        zeros = [w.zero(f"<{lanes} x double>")] * 4
+        with w.part(tile, a.share, a.rows) as row:
+            source, target = a.x + row * a.x_row, a.y + row * a.y_row
+            with w.loop(0, a.groups, 1) as group:
+                first = group.index * a.depth
+                squares = widened(w, lanes, source + first * 4, target + first * 8, a.depth, zeros)
+                (target + a.squares_at + group.index * 8).store(folded(reduce(Value.__add__, squares)), 8)
+            with w.loop(a.squares_at + a.groups * 8, a.y_row, 8) as rest:
+                (target + rest.index).store(w.value("double", 0.0), 8)
+
+
+def widened(w: Flow, lanes: int, source: Value, target: Value, size: Value, squares: Sequence[Value]) -> list[Value]:
+    """Convert `size` numbers; four sums of squares with theirs."""
+    made, done = list(squares), w.value("i64", 0)
+    kind = f"<{lanes} x float>"
+
+    def step(turn: Turn, mask: Value | None) -> None:
+        sums = []
+        for n, square in enumerate(turn.carried):
+            place = turn.index + n * lanes
+            single = source + place * 4
+            x = (single.load(kind, 4) if mask is None else single.masked_load(kind, mask, 4)).double()
+            if mask is None:
+                (target + place * 8).store(x, 8)
+            else:
+                (target + place * 8).masked_store(x, mask)
+            sums.append(x.fma(x, square))
+        turn.next(*sums)
+
+    for count in (4, 1):
+        with w.loop(done, size - (count * lanes - 1), count * lanes, made[:count]) as turn:
+            step(turn, None)
+        done, made[:count] = turn.index, turn.carried
+    with w.loop(done, size, lanes, made[:1]) as turn:
+        step(turn, first_lanes(size - turn.index, lanes))
+    return [*turn.carried, *made[1:]]
+
+
+def first_lanes(count: Value, lanes: int) -> Value:
+    """The first `count` lanes of a vector, or all."""
+    count = count.least(lanes).trunc("i32").splat(lanes)
+    return count.like(constants("i32", range(lanes))).test("slt", count)
+
+
+def folded(vector: Value) -> Value:
+    """The sum of all lanes of a vector."""
+    lanes = vector.lanes
+    while lanes > 1:
+        lanes //= 2
+        vector = vector.shuffled(range(lanes)) + vector.shuffled(range(lanes, 2 * lanes))
+    return vector.extract(0)

@@ -1,0 +1,84 @@
+"""How products of floats are cut: strips that fit the registers, tiles of rows and panels."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from qrun.declare.frozen import frozen
+from qrun.native.emit.floats import DEPTH
+from qrun.native.emit.isa import Isa
+
+_ROW_BLOCK = 128
+_SUMS = 1 << 18
+"""Rows of a tile, and bytes of sums that wait between two blocks of k."""
+_DIRECT = 8
+"""Up to so many rows the right matrix is converted as it is read."""
+_KNOWN = 64
+"""The same if the lengths of its columns are known."""
+_CONVERT, _PACK, _TAKE = 6.0, 3.0, 20000
+"""What costs as much as so many products: a number of a tile's rows, one of its panels, taking a tile."""
+
+
+def direct(rows: int, known: bool) -> bool:
+    """Whether the right matrix is converted as it is read. known: the lengths of its columns are."""
+    return rows <= (_KNOWN if known else _DIRECT)
+
+
+def block(isa: Isa, rows: int, columns: int, known: bool) -> tuple[int, int]:
+    """Rows by vectors of a strip: what loads, empty columns and rows made twice cost together is least. known: the lengths
+    of columns are, which else take the registers of one row more where there are few."""
+    need = -(-columns // (isa.lanes // 2))
+    if rows <= _DIRECT:
+        most = max(r * v for v, r in isa.real_rows.items())
+        vectors = min(need, max(1, most // (rows + (not known))))
+        return rows, -(-need // -(-need // vectors))
+
+    def cost(size: tuple[int, int]) -> float:
+        high, vectors = size
+        made = -(-need // vectors) * vectors * -(-rows // high) * high
+        return made * (1 + 0.3 * (high + vectors) / (high * vectors))
+
+    return min(((min(r - less, rows), v) for v, r in isa.real_rows.items() for less in (0, 1)), key=cost)
+
+
+@frozen
+class Cut:
+    """How products are cut into tiles: rows and panels of each."""
+
+    rows: int
+    panels: int
+
+    @classmethod
+    def of(cls, number: int, size: tuple[int, int, int], strip: tuple[int, int], threads: int, ready: bool) -> Cut:
+        """The cut of products of this size (rows, columns, k) by which threads are done first: smaller tiles leave none
+        without work, larger ones convert less twice. strip: its rows and columns; ready: whether rows need no conversion.
+        """
+        rows, columns, k = size
+        high, width = strip
+        panels = -(-columns // width)
+
+        def cost(cut: Cut) -> float:
+            tiles = number * -(-rows // cut.rows) * -(-panels // cut.panels)
+            wide = cut.panels * width
+            work = cut.rows * wide * k * (1 + _PACK / cut.rows + (0 if ready else _CONVERT / wide)) + _TAKE
+            return work * (tiles / threads + (0.5 if threads > 1 and tiles > 1 else 0))
+
+        heights = {
+            even(rows, most, high) for most in ((_ROW_BLOCK, 96, 64, 32, high) if threads > 1 else (_ROW_BLOCK,))
+        }
+        cuts = []
+        for tall, parts in product(sorted(heights, reverse=True), (1, 2, 4, 8, panels) if threads > 1 else (1,)):
+            most = max(1, _SUMS // (8 * tall * width)) if k > DEPTH else panels
+            cuts.append(cls(tall, even(panels, min(most, -(-panels // parts)), 1)))
+        return min(cuts, key=cost)
+
+
+def aligned_up(nbytes: int) -> int:
+    """To the next line of 64 bytes."""
+    return -(-nbytes // 64) * 64
+
+
+def even(count: int, most: int, step: int) -> int:
+    """About `most` or less, a multiple of `step`, so that parts of a number are alike."""
+    parts = -(-count // max(most, step))
+    return -(-count // (parts * step)) * step
