@@ -97,6 +97,20 @@ class Copy(Planned):
         x, y = self._places(strides)
         return [CopyAxis(m.count, m.x_step * x.steps[m.x_axis], m.y_step * y.steps[m.y_axis]) for m in self._moves]
 
+    def lying_as(self, read: bool) -> tuple[int, ...] | None:
+        """Bytes from one element of the result to the next along each axis where the operand has them; or, unless `read`, of
+        the operand's where the result has them. None if that is not all that the copy does."""
+        if self.view or self._fills or any(map(any, self._first)) or self.orders != ("plain", "plain"):
+            return None
+        axes = sorted(self._moves, key=lambda move: move.y_axis if read else move.x_axis)
+        whole = list(range(len(axes)))
+        if [m.x_axis for m in sorted(axes, key=lambda m: m.x_axis)] != whole or sorted(m.y_axis for m in axes) != whole:
+            return None
+        if any((m.x_step, m.y_step) != (1, 1) or m.count != self.operands[0].shape[m.x_axis] for m in axes):
+            return None
+        x, y = self._places((0, 0))
+        return tuple(x.steps[m.x_axis] if read else y.steps[m.y_axis] for m in axes)
+
     def _places(self, strides: Sequence[int]) -> tuple[OperandStrides, OperandStrides]:
         if self.source_order == "any" and any(strides):
             raise ValueError("rows of a copy whose order is not known")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,10 @@ Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
 
 
+_COLUMNS = {"a*": 0, "b*": 1, "y*": 3}
+"""Where FloatStack.starts has what may lie in memory otherwise."""
+
+
 class FloatMatmul(Planned):
     """alpha * a @ b + beta * addend of float32, shapes as numpy.matmul, each element rounded once.
 
@@ -35,6 +41,7 @@ class FloatMatmul(Planned):
     """
 
     order: Order = "plain"
+    moves = True
 
     def __init__(
         self,
@@ -72,7 +79,33 @@ class FloatMatmul(Planned):
         )
         if row is None and not plain:
             self.arrays["addend*"], self.terms = np.zeros(right[-1], _FLOAT), FloatTerms("scaled", alpha, 0.0)
-        self.stack = self._stack(lead, left, right, 4 * right[-1] if many else 0)
+        self.lead, self.stack = lead, self._stack(lead, left, right, 4 * right[-1] if many else 0)
+
+    def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
+        """The same product of an operand (place -1: with a result) that lies in memory as another one does, so many bytes from
+        one element to the next along each axis; None where rows have gaps, or products are not apart."""
+        name, column = _COLUMNS.get(self.names[place]), steps[-1:]
+        if (
+            name is None
+            or len(self.stack.starts) != size(self.lead)
+            or size(self.lead) < 2
+            or column != (_FLOAT.itemsize,)
+        ):
+            return None
+        shape, starts = self.operands[place].shape[:-2], self.stack.starts.copy()
+        if len(steps) < 2 or (place == -1 and len(shape) != len(self.lead)):
+            return None
+        begin = np.zeros(shape, np.int64)
+        for axis, step in enumerate(steps[:-2]):
+            begin += step * np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1))
+        starts[:, name] = np.broadcast_to(begin, self.lead).reshape(-1)
+        made, row = copy(self), steps[-2]
+        operands = list(self.operands)
+        operands[place] = operand
+        made._made, made.operands = {}, tuple(operands)
+        rows = {"left": replace(self.stack.left, row=row)} if name == 0 else {"b_row" if name == 1 else "y_row": row}
+        made.stack = replace(self.stack, starts=starts, **rows)
+        return made
 
     def _stack(self, lead: Sequence[int], left: Sequence[int], right: Sequence[int], addend_row: int) -> FloatStack:
         m, k, n = left[-2], left[-1], right[-1]

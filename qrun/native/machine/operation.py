@@ -84,6 +84,8 @@ class Operation(ABC):
     """Whether the result is the operand's own bytes, in C order, under another shape."""
     leads = False
     """Whether elementwise operations on its result may be made in its kernels (plan/tails.py)."""
+    moves = False
+    """Whether it may read rows where a transpose would, and write them where one would (plan/moved.py)."""
     gaps = True
     """Whether the rows of its result may lie further apart than they are long."""
     steps: tuple[FunctionStep, ...] = ()

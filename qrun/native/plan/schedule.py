@@ -64,6 +64,16 @@ def _tailed(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
     return tailed(items, wanted)
 
 
+def _moved(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
+    """The items, with transposes left to operations that read and write there themselves."""
+    operations = [item.operation for item in items if isinstance(item, Task)]
+    if not any(o.moves for o in operations) or all(o.view for o in operations if isinstance(o, Copy)):
+        return items
+    from qrun.native.plan.moved import moved
+
+    return moved(items, wanted)
+
+
 def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list[int], list[Copy]]:
     """The copies that end with item `end`, each reading what the one before made, at most three: numbers and operations."""
     places: list[int] = []
@@ -131,7 +141,7 @@ class Schedule:
     ) -> None:
         self.engine, self.items, self.wanted = (
             engine,
-            tuple(fused(engine, _tailed(items, wanted), wanted)),
+            tuple(fused(engine, _moved(_tailed(items, wanted), wanted), wanted)),
             tuple(wanted),
         )
         self.given, self.fixed = dict(given), dict(fixed)

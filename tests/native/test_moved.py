@@ -1,0 +1,106 @@
+"""Products of floats that do what transposes beside them would do give the bits of the nodes one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import ISAS, OBJECTS, Array, every_isa
+from helpers.placed import programs
+from helpers.sums import assert_bits, beside_ties
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.native.kernels.copy import Copy
+from qrun.native.kernels.float_matmul import FloatMatmul
+from qrun.native.plan.placement import Task
+
+F = np.float32
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+HEADS = (0, 2, 1, 3)
+
+
+def network(
+    turns: dict[str, tuple[int, ...]], result: tuple[int, ...] | None, outputs: tuple[str, ...] = ("y",), **more: Any
+) -> ModelProto:
+    """y = the product of a and b, each transposed as `turns` says, transposed; `t-NAME` is what a transpose makes."""
+    names = {name: f"t-{name}" if name in turns else name for name in "ab"}
+    nodes = [helper.make_node("Transpose", [name], [names[name]], perm=perm) for name, perm in turns.items()]
+    nodes.append(helper.make_node("MatMul", [names["a"], names["b"]], ["p" if result else "y"]))
+    if result:
+        nodes.append(helper.make_node("Transpose", ["p"], ["y"], perm=result))
+    nodes += more.get("nodes", [])
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "ab" if name not in more]
+    for value in inputs:
+        value.type.tensor_type.shape.SetInParent()
+        value.type.tensor_type.ClearField("shape")
+    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    constants = [numpy_helper.from_array(more[name], name) for name in "ab" if name in more]
+    graph = helper.make_graph(nodes, "moved", inputs, outs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def run(model: ModelProto, feeds: dict[str, Array], **options: Any) -> tuple[int, int]:
+    """Results are those of the reference. Products and copies that are left in the program."""
+    names = [output.name for output in model.graph.output]
+    want = qrun.Session(model, backend="reference").run(feeds, names)
+    session = qrun.Session(model, backend="native", cache=OBJECTS, **options)
+    for _ in range(3):
+        for name, array in session.run(feeds, names).items():
+            assert_bits(array, want[name], name)
+    (program,) = programs(session)
+    operations = [item.operation for item in program.items if isinstance(item, Task)]
+    copies = sum(isinstance(operation, Copy) for operation in operations)
+    return sum(isinstance(operation, FloatMatmul) for operation in operations), copies
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return rng.standard_normal(shape).astype(F)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@every_isa
+def test_attention(isa: str, threads: int) -> None:
+    rng = np.random.default_rng(50)
+    for batch, rows, heads, k, n in ((2, 5, 3, 4, 9), (1, 33, 2, 32, 40), (3, 1, 2, 7, 1), (2, 130, 2, 17, 70)):
+        feeds = {"a": numbers(rng, (batch, rows, heads, k)), "b": numbers(rng, (batch, k, heads, n))}
+        assert run(network({"a": HEADS, "b": HEADS}, HEADS), feeds, isa=isa, threads=threads) == (1, 0)
+        turned = feeds | {"b": numbers(rng, (batch, n, heads, k))}
+        assert run(network({"a": HEADS, "b": (0, 2, 3, 1)}, HEADS), turned, isa=isa, threads=threads) == (1, 1)
+
+
+@every_isa
+def test_sums_in_doubt_are_read_and_written_where_they_lie(isa: str) -> None:
+    """Products of which nothing but the exact sum tells how they round."""
+    rng = np.random.default_rng(51)
+    pairs = [beside_ties(130, 14, 20, rng) for _ in range(3)]
+    a, b = (np.stack([pair[place] for pair in pairs], 1)[None] for place in (0, 1))
+    assert run(network({"a": HEADS, "b": HEADS}, HEADS), {"a": a, "b": b}, isa=isa) == (1, 0)
+
+
+def test_stacks_of_other_shapes() -> None:
+    rng = np.random.default_rng(52)
+    one = {"a": numbers(rng, (4, 3, 6)), "b": numbers(rng, (1, 6, 5))}
+    assert run(network({"a": (1, 0, 2)}, (1, 0, 2)), one)[0] == 1
+    held = numbers(rng, (3, 6, 5))
+    assert run(network({"a": (1, 0, 2)}, (1, 0, 2), b=held), {"a": one["a"]}) == (1, 0)
+    wide = {"a": numbers(rng, (4, 1, 3, 6)), "b": numbers(rng, (6, 2, 5))}
+    assert run(network({"a": (2, 1, 0, 3), "b": (1, 0, 2)}, (3, 2, 1, 0)), wide) == (1, 1)
+    deep = {"a": numbers(rng, (2, 3, 4, 2, 6)), "b": numbers(rng, (2, 4, 3, 6, 5))}
+    assert run(network({"a": (3, 2, 1, 0, 4)}, (0, 3, 1, 2, 4)), deep) == (1, 0)
+
+
+def test_what_somebody_else_reads_is_made() -> None:
+    rng = np.random.default_rng(53)
+    feeds = {"a": numbers(rng, (2, 5, 3, 4)), "b": numbers(rng, (2, 4, 3, 9))}
+    turns = {"a": HEADS, "b": HEADS}
+    assert run(network(turns, HEADS, ("y", "t-a")), feeds) == (1, 1)
+    assert run(network(turns, HEADS, ("y", "p")), feeds) == (1, 1)
+    again = [helper.make_node("Neg", ["t-b"], ["z"])]
+    assert run(network(turns, HEADS, ("y", "z"), nodes=again), feeds) == (1, 1)
+    square = {"a": numbers(rng, (2, 6, 3, 6))}
+    twice = network({"a": HEADS}, HEADS)
+    twice.graph.node[1].input[1] = "t-a"
+    del twice.graph.input[1]
+    assert run(twice, square) == (1, 1)
