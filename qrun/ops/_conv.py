@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, refuse
@@ -20,36 +21,53 @@ from qrun.ops._window import SlidingWindow, check_rank, padded, patches, window
 COLUMN_ELEMENTS = 1 << 21
 
 
-def conv_window(
-    x: Array,
-    w: Array,
-    group: int,
-    kernel_shape: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    pads: Sequence[int],
-    auto_pad: str,
-    names: tuple[str, str] = ("x", "w"),
-) -> SlidingWindow:
+@frozen
+class ConvGeometry:
+    """The attributes of a convolution, in the specification's names; a length of 0 stands for the default."""
+
+    group: int = 1
+    kernel_shape: Sequence[int] = ()
+    strides: Sequence[int] = ()
+    dilations: Sequence[int] = ()
+    pads: Sequence[int] = ()
+    auto_pad: str = "NOTSET"
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> ConvGeometry:
+        """Those of a node, which may leave some out."""
+        names = ("group", "kernel_shape", "strides", "dilations", "pads", "auto_pad")
+        return cls(**{name: attributes[name] for name in names if name in attributes})
+
+
+def conv_window(x: Array, w: Array, geometry: ConvGeometry, names: tuple[str, str] = ("x", "w")) -> SlidingWindow:
     """Check x [N,C,spatial] against w [M,C/group,kernel] and place the window.
 
     names: the specification's names of x and w.
     Refuses rank < 3, different ranks, channels that do not fit the groups, and kernel_shape unlike w's.
     """
+    check_operands(x, w, geometry.group, geometry.kernel_shape, names)
+    return window(x.shape[2:], w.shape[2:], geometry.strides, geometry.dilations, geometry.pads, geometry.auto_pad)
+
+
+def check_operands(
+    x: Array, w: Array, group: int, kernel_shape: Sequence[int], names: tuple[str, str], transposed: bool = False
+) -> None:
+    """What `conv_window` refuses; transposed: of a transposed convolution, whose w is [C,M/group,kernel]."""
     xn, wn = names
+    layout = "C,M/group" if transposed else "M,C/group"
     if x.ndim < 3 or w.ndim != x.ndim:
         raise refuse(
             f"{xn} and {wn} do not fit together",
             wn,
-            f"{xn} [N,C,spatial...], {wn} [M,C/group,kernel...] of one rank of 3 or more; {wn} of rank {max(x.ndim, 3)}",
+            f"{xn} [N,C,spatial...], {wn} [{layout},kernel...] of one rank of 3 or more; {wn} of rank {max(x.ndim, 3)}",
             f"{xn} {shape_text(x.shape)}, {wn} {shape_text(w.shape)}",
         )
     check_rank(x.ndim - 2, xn)
-    if group < 1 or x.shape[1] != w.shape[1] * group or w.shape[0] % group:
+    if group < 1 or x.shape[1] != (w.shape[0] if transposed else w.shape[1] * group) or w.shape[0] % group:
         raise refuse(
             "channels do not fit the groups",
             wn,
-            f"{wn} [M,C/group,...] with C = {x.shape[1]}, group = {group} and M a multiple of group",
+            f"{wn} [{layout},...] with C = {x.shape[1]}, group = {group} and {layout[0]} a multiple of group",
             f"{wn} {shape_text(w.shape)}",
             fix=f"check group and the layout of {xn}: channels are axis 1",
             code="QR207",
@@ -63,7 +81,13 @@ def conv_window(
             fix=f"remove kernel_shape; {wn} gives it",
             code="QR214",
         )
-    return window(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+
+
+def check_bias(bias: Array | None, channels: int, why: str = "") -> None:
+    """Refuse a B that is not [channels]."""
+    if bias is not None and bias.shape != (channels,):
+        expected = f"[{channels}] (one per output channel)"
+        raise refuse("the bias has the wrong shape", "B", expected, bias, why=why, code="QR305")
 
 
 def accumulate(

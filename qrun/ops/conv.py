@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ops._context import Context, refuse
-from qrun.ops._conv import conv_macs, conv_window
+from qrun.ops._context import Context
+from qrun.ops._conv import ConvGeometry, check_bias, conv_macs, conv_window
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_products import float_conv_kernel
 from qrun.ops._op import Real, op
@@ -42,7 +39,7 @@ def conv(
     Source: ONNX operators, Conv-22.
     """
     ctx = ctx or Context()
-    win = _checked(X, W, B, (group, kernel_shape, strides, dilations, pads, auto_pad), ctx)
+    win = _checked(X, W, B, ConvGeometry(group, kernel_shape, strides, dilations, pads, auto_pad), ctx)
     channels = W.shape[0]
     y = np.empty((X.shape[0], group, channels // group, *win.out), X.dtype)
     with np.errstate(all="ignore"):
@@ -69,20 +66,16 @@ def _convolve(x: Array, w: Array, bias: Array | None, win: SlidingWindow, y: Arr
             y[n, :, :, first:last] = made.reshape(group, m, last - first, *win.out[1:])
 
 
-def _checked(x: Array, w: Array, bias: Array | None, geometry: Sequence[Any], ctx: Context) -> SlidingWindow:
-    """Refuse what the page forbids, and claim the result; geometry: what conv_window takes."""
-    group, kernel, strides, dilations, pads, auto_pad = geometry
-    win = conv_window(x, w, group, kernel, strides, dilations, pads, auto_pad, ("X", "W"))
-    channels = w.shape[0]
-    if bias is not None and bias.shape != (channels,):
-        raise refuse("the bias has the wrong shape", "B", f"[{channels}] (one per output channel)", bias, code="QR305")
-    ctx.claim((x.shape[0], channels, *win.out), x.itemsize)
+def _checked(x: Array, w: Array, bias: Array | None, geometry: ConvGeometry, ctx: Context) -> SlidingWindow:
+    """Refuse what the page forbids, and claim the result."""
+    win = conv_window(x, w, geometry, ("X", "W"))
+    check_bias(bias, w.shape[0])
+    ctx.claim((x.shape[0], w.shape[0], *win.out), x.itemsize)
     return win
 
 
 @conv.native
 def _lower(site: LoweringContext) -> NativeKernel:
     x, w, bias = site.inputs
-    a = site.attributes
-    geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])
-    return float_conv_kernel(site, x, w, bias, _checked(x, w, bias, geometry, site.ctx))
+    win = _checked(x, w, bias, ConvGeometry.of(site.attributes), site.ctx)
+    return float_conv_kernel(site, x, w, bias, win)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._context import Context
-from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
-from qrun.ops._native import LoweringContext, NativeKernel, conv_kernel, planned_conv
+from qrun.ops._conv import ConvGeometry, accumulate, conv_macs, conv_params, conv_window
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, conv_kernel, planned_conv
 from qrun.ops._native_dynamic import dynamic_sums_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._window import SlidingWindow
-
-Ints = Sequence[int]
 
 
 @op("ConvInteger", since=10, cost=conv_macs, computes=Real("Conv", {"w": "channel"}))
@@ -42,25 +38,19 @@ def conv_integer(
     Source: ONNX operators, ConvInteger-10.
     """
     ctx = ctx or Context()
-    geometry = (group, kernel_shape, strides, dilations, pads, auto_pad)
-    xz, wz, win = _check(x, w, x_zero_point, w_zero_point, geometry, ctx)
+    geometry = ConvGeometry(group, kernel_shape, strides, dilations, pads, auto_pad)
+    xz, wz, win = _check((x, w, x_zero_point, w_zero_point), geometry, ctx)
     y = np.empty((x.shape[0], group, w.shape[0] // group, *win.out), np.int32)
     for index, acc in accumulate(x, w, xz, wz, None, win, group, ctx):
         y[index] = acc
     return y.reshape(x.shape[0], w.shape[0], *win.out)
 
 
-def _check(
-    x: Array,
-    w: Array,
-    x_zero_point: Array | None,
-    w_zero_point: Array | None,
-    geometry: tuple[int, Ints, Ints, Ints, Ints, str],
-    ctx: Context,
-) -> tuple[Array | None, Array | None, SlidingWindow]:
+def _check(inputs: Inputs, geometry: ConvGeometry, ctx: Context) -> tuple[Array | None, Array | None, SlidingWindow]:
     """Refuse what the page forbids and claim the output; the zero points, of x rank 0, and the window."""
+    x, w, x_zero_point, w_zero_point = inputs
     xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "ConvInteger-10")
-    win = conv_window(x, w, *geometry)
+    win = conv_window(x, w, geometry)
     ctx.claim((x.shape[0], w.shape[0], *win.out), 4)
     return xz, wz, win
 
@@ -69,10 +59,8 @@ def _check(
 def _lower(site: LoweringContext) -> NativeKernel:
     from qrun.native.kernels.sums import KINDS
 
-    x, w, x_zero_point, w_zero_point = site.inputs
-    a = site.attributes
-    geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])
-    xz, wz, win = _check(x, w, x_zero_point, w_zero_point, geometry, site.ctx)
+    x, w, *_ = site.inputs
+    xz, wz, win = _check(site.inputs, ConvGeometry.of(site.attributes), site.ctx)
     site.require_constant(1)
     site.require_constant(3)
     if site.fixed[2]:

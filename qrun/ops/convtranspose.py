@@ -12,13 +12,14 @@ from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, refuse
+from qrun.ops._conv import check_bias, check_operands
 from qrun.ops._float import narrow
 from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_products import float_conv_transpose_kernel
 from qrun.ops._op import Shape, op
 from qrun.ops._rounding import odd, two_sum
 from qrun.ops._sums import UNIT, decided, exact_products, steps_of
-from qrun.ops._window import INT32_MAX, check_rank, window
+from qrun.ops._window import INT32_MAX, window
 
 COLUMN_ELEMENTS = 1 << 20
 
@@ -78,7 +79,8 @@ def conv_transpose(
 def _placed(x: Array, w: Array, bias: Array | None, group: int, geometry: Sequence[Any]) -> _Placement:
     """Refuse what the page forbids; geometry: kernel_shape, then what _placement takes."""
     kernel_shape, strides, dilations, pads, auto_pad, output_padding, output_shape = geometry
-    _check(x, w, bias, group, kernel_shape)
+    check_operands(x, w, group, kernel_shape, ("X", "W"), transposed=True)
+    check_bias(bias, w.shape[1] * group)
     return _placement(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad, output_padding, output_shape)
 
 
@@ -146,39 +148,6 @@ class _Placement:
     full: tuple[int, ...]
     begin: tuple[int, ...]
     out: tuple[int, ...]
-
-
-def _check(x: Array, w: Array, bias: Array | None, group: int, kernel_shape: Sequence[int]) -> None:
-    if x.ndim < 3 or w.ndim != x.ndim:
-        raise refuse(
-            "X and W do not fit together",
-            "W",
-            f"X [N,C,spatial...] and W [C,M/group,kernel...] of one rank of 3 or more, W of rank {max(x.ndim, 3)}",
-            f"X {shape_text(x.shape)}, W {shape_text(w.shape)}",
-        )
-    check_rank(x.ndim - 2, "X")
-    if group < 1 or w.shape[0] != x.shape[1] or w.shape[0] % group:
-        raise refuse(
-            "channels do not fit the groups",
-            "W",
-            f"W [C,M/group,...] with C = {x.shape[1]}, a multiple of group = {group}",
-            f"W {shape_text(w.shape)}",
-            fix="check group and the layout of X: channels are axis 1",
-            code="QR207",
-        )
-    if kernel_shape and tuple(kernel_shape) != w.shape[2:]:
-        raise refuse(
-            "kernel_shape differs from W",
-            "kernel_shape",
-            shape_text(w.shape[2:]),
-            shape_text(tuple(kernel_shape)),
-            fix="remove kernel_shape; W gives it",
-            code="QR214",
-        )
-    if bias is not None and bias.shape != (w.shape[1] * group,):
-        raise refuse(
-            "the bias has the wrong shape", "B", f"[{w.shape[1] * group}] (one per output channel)", bias, code="QR305"
-        )
 
 
 def _numbers(values: Sequence[int], rank: int, name: str, below: Sequence[int]) -> tuple[int, ...]:

@@ -31,7 +31,10 @@ def batch_normalization_7(
     saved_mean and saved_var, those of this batch. In version 7, with spatial = 0, every element [C,spatial...] has
     parameters and statistics of its own. Source: ONNX operators, BatchNormalization-7 and BatchNormalization-9.
     """
-    return _training_by_outputs(X, (scale, B, mean, var), epsilon, momentum, bool(spatial), ctx or Context())
+    ctx = ctx or Context()
+    training, names = any(ctx.wanted[1:]), ("mean", "var")
+    made = _normalize(X, (scale, B, mean, var), epsilon, momentum, bool(spatial), training, ctx, names)
+    return made if training else made[:1]
 
 
 @op("BatchNormalization", since=14, form="pointwise")
@@ -69,14 +72,6 @@ def batch_normalization(
         )
     made = _normalize(X, (scale, B, input_mean, input_var), epsilon, momentum, True, bool(training_mode), ctx)
     return made[: 3 if further else 1]
-
-
-def _training_by_outputs(
-    x: Array, params: Sequence[Array], epsilon: float, momentum: float, spatial: bool, ctx: Context
-) -> State:
-    training = any(ctx.wanted[1:])
-    made = _normalize(x, params, epsilon, momentum, spatial, training, ctx, ("mean", "var"))
-    return made if training else made[:1]
 
 
 def _normalize(

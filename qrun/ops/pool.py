@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ else:
 
 State = tuple[Array, ...]
 _LAST = ("x", "[N,spatial...,C]")
+_GEOMETRY = ("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode")
 
 
 @op("MaxPool", since=1)
@@ -49,15 +50,14 @@ def max_pool(
     Source: ONNX operators, MaxPool-22.
     """
     ctx = ctx or Context()
-    win = _window(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    win = _window(X, (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
     return _max(X, win, storage_order, ctx.wants(1), ctx)
 
 
 @max_pool.native
 def _lower_max(site: LoweringContext) -> NativeKernel:
-    (x,), a = site.inputs, site.attributes
-    geometry = (a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"], a["ceil_mode"])
-    win = _window(x, *geometry)
+    (x,) = site.inputs
+    win = _window(x, (site.attributes[name] for name in _GEOMETRY))
     site.ctx.claim((*x.shape[:2], *win.out), x.itemsize)
     return largest_kernel(site, x, x.shape[2:], win, "channels")
 
@@ -79,16 +79,15 @@ def nhwc_max_pool(
     Source: onnxruntime ContribOperators, com.microsoft.NhwcMaxPool.
     """
     planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x
-    win = _window(planes, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, *_LAST)
+    win = _window(planes, (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode), *_LAST)
     return np.ascontiguousarray(np.moveaxis(_max(planes, win, 0, False, ctx or Context())[0], 1, -1))
 
 
 @nhwc_max_pool.native
 def _lower_nhwc(site: LoweringContext) -> NativeKernel:
-    (x,), a = site.inputs, site.attributes
+    (x,) = site.inputs
     planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x
-    geometry = (a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"], a["ceil_mode"])
-    win = _window(planes, *geometry, *_LAST)
+    win = _window(planes, (site.attributes[name] for name in _GEOMETRY), *_LAST)
     site.ctx.claim((*planes.shape[:2], *win.out), x.itemsize)
     return largest_kernel(site, x, planes.shape[2:], win, "rows")
 
@@ -114,7 +113,7 @@ def average_pool(
     Raises OperatorError for geometry that the page forbids.
     Source: ONNX operators, AveragePool-22.
     """
-    win = _window(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    win = _window(X, (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
     return _average(X, win, count_include_pad, ctx or Context())
 
 
@@ -168,19 +167,11 @@ def _check_rank(x: Array, least: int, name: str, layout: str) -> None:
         raise refuse(f"{name} has no spatial axes", name, layout, x, code="QR208")
 
 
-def _window(
-    x: Array,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    pads: Sequence[int],
-    auto_pad: str,
-    ceil_mode: int,
-    name: str = "X",
-    layout: str = "[N,C,spatial...]",
-) -> SlidingWindow:
+def _window(x: Array, geometry: Iterable[Any], name: str = "X", layout: str = "[N,C,spatial...]") -> SlidingWindow:
+    """The window over the spatial axes. geometry: the attributes that _GEOMETRY names."""
     _check_rank(x, 3, name, layout)
-    return window(x.shape[2:], kernel, strides, dilations, pads, auto_pad, ceil_mode=bool(ceil_mode))
+    *given, ceil_mode = geometry
+    return window(x.shape[2:], *given, ceil_mode=bool(ceil_mode))
 
 
 def _max(x: Array, win: SlidingWindow, storage_order: int, indices: bool, ctx: Context) -> State:

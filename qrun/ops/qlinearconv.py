@@ -10,14 +10,12 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text
-from qrun.ops._context import Context, refuse
-from qrun.ops._conv import accumulate, conv_macs, conv_params, conv_window
+from qrun.ops._context import Context
+from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, conv_kernel, native_target
 from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
 from qrun.ops._window import SlidingWindow
-
-Ints = Sequence[int]
 
 _EIGHT = "int8 uint8"
 
@@ -61,7 +59,7 @@ def qlinear_conv(
     Source: ONNX operators, QLinearConv-10.
     """
     ctx = ctx or Context()
-    geometry = (group, kernel_shape, strides, dilations, pads, auto_pad)
+    geometry = ConvGeometry(group, kernel_shape, strides, dilations, pads, auto_pad)
     c = _check((x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B), geometry, ctx)
     channels, win = w.shape[0], c.window
     y = np.empty((x.shape[0], group, channels // group, *win.out), c.y_zero.dtype)
@@ -85,25 +83,17 @@ class _Checked:
     window: SlidingWindow
 
 
-def _check(inputs: Inputs, geometry: tuple[int, Ints, Ints, Ints, Ints, str], ctx: Context) -> _Checked:
+def _check(inputs: Inputs, geometry: ConvGeometry, ctx: Context) -> _Checked:
     """Refuse what the page forbids, observe scales, and claim the output."""
     x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B = inputs
     xz, wz = conv_params(x, w, x_zero_point, w_zero_point, "QLinearConv-10")
-    win = conv_window(x, w, *geometry)
+    win = conv_window(x, w, geometry)
     channels = w.shape[0]
     xs = scalar(x_scale, "x_scale", "QLinearConv-10")
     ws = per_channel(w_scale, "w_scale", channels, "QLinearConv-10")
     ys = scalar(y_scale, "y_scale", "QLinearConv-10")
     yz = scalar(y_zero_point, "y_zero_point", "QLinearConv-10")
-    if B is not None and B.shape != (channels,):
-        raise refuse(
-            "the bias has the wrong shape",
-            "B",
-            f"[{channels}] (one per output channel)",
-            B,
-            why="QLinearConv-10: B is a 1-D tensor of M elements.",
-            code="QR305",
-        )
+    check_bias(B, channels, "QLinearConv-10: B is a 1-D tensor of M elements.")
     for name, scale in (("x_scale", xs), ("w_scale", ws), ("y_scale", ys)):
         note_scale(ctx, scale, name)
     if wz is not None and wz.shape != ws.shape:
@@ -122,9 +112,7 @@ def _native_conv(site: LoweringContext, channels_last: bool) -> NativeKernel:
     x, w, bias = (site.inputs[place] for place in (0, 3, 8))
     if channels_last:
         x = np.moveaxis(x, -1, 1)
-    a = site.attributes
-    geometry = (a["group"], a["kernel_shape"], a["strides"], a["dilations"], a["pads"], a["auto_pad"])
-    c = _check((x, *site.inputs[1:]), geometry, site.ctx)
+    c = _check((x, *site.inputs[1:]), ConvGeometry.of(site.attributes), site.ctx)
     site.require_constants()
     target = native_target(site, c.x_scale, c.w_scale, c.y_scale, c.y_zero)
     return conv_kernel(site, x, w, (c.x_zero, c.w_zero), bias, c.window, target, channels_last=channels_last)

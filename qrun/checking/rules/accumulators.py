@@ -17,7 +17,7 @@ from qrun.checking.rules._words import listed, several
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model
 from qrun.ops import Context, find
-from qrun.ops._conv import conv_window
+from qrun.ops._conv import ConvGeometry, conv_window
 from qrun.ops._window import padded, patches
 from qrun.shapes import broadcast_shapes
 
@@ -343,15 +343,13 @@ def _products(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _convolutions(w: Weight, x: Array) -> Iterator[tuple[Array, Array]]:
-    given: Any = w.node.attributes
-    group = given.get("group", 1)
-    window = conv_window(x, w.codes, group, given.get("kernel_shape", ()), given.get("strides", ()),
-                         given.get("dilations", ()), given.get("pads", ()), given.get("auto_pad", "NOTSET"))  # fmt: skip
+    geometry = ConvGeometry.of(w.node.attributes)
+    window = conv_window(x, w.codes, geometry)
     fill = 0 if w.x.zero is None else int(w.x.zero.reshape(-1)[0])
     rank, depth = len(window.kernel), w.codes.shape[1]
     for image in x:
         seen = patches(padded(image, window, fill, Context()), window)
-        for g, codes in enumerate(np.split(w.codes, group)):
+        for g, codes in enumerate(np.split(w.codes, geometry.group)):
             part = np.moveaxis(seen[g * depth : (g + 1) * depth], 0, rank)
             yield part.reshape(depth * np.prod(window.kernel, dtype=int), -1), _terms(codes)
 

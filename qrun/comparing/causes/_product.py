@@ -12,7 +12,7 @@ from qrun.comparing.causes._suspect import Suspect
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ops import Arith, Context, find
-from qrun.ops._conv import conv_window
+from qrun.ops._conv import ConvGeometry, conv_window
 from qrun.ops._quantize import requantize
 from qrun.ops._window import padded, patches
 from qrun.shapes import broadcast_shapes
@@ -70,9 +70,7 @@ def _of_conv(s: Suspect, x: Array | None, w: Array | None, *, last: bool) -> Ite
     a: dict[str, Any] = dict(s.node.attributes)
     if a.get("channels_last") and x.ndim > 2:
         x = np.moveaxis(x, -1, 1)
-    group = a.get("group", 1)
-    kernel, strides, dilations, pads = (a.get(n, ()) for n in ("kernel_shape", "strides", "dilations", "pads"))
-    win = conv_window(x, w, group, kernel, strides, dilations, pads, a.get("auto_pad", "NOTSET"))
+    group, win = a.get("group", 1), conv_window(x, w, ConvGeometry.of(a))
     zero = s.arg("x_zero_point")
     view = patches(padded(x, win, 0 if zero is None else zero.reshape(()), Context(observing=False)), win)
     rank, deep, many = len(win.kernel), w.shape[1], w.shape[0] // group
