@@ -15,7 +15,7 @@ from helpers.native_cases import reference, target_of
 from qrun.native import kernels, machine
 from qrun.native.emit.isa import ISAS as ALL
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.kernels import blocked, clipped, copied, widened
+from qrun.native.kernels import blocked, clipped, copied
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine.compile import compile_object, kernel_text
 from qrun.native.machine.engine import Engine
@@ -69,7 +69,7 @@ def force(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @every_own
 def test_all_codes_and_weights(isa: str, kind: str, threads: int, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
     force(kind, monkeypatch)
-    monkeypatch.setattr(widened, "_NEAR", near)
+    monkeypatch.setattr(copied, "_NEAR", near)
     monkeypatch.setattr(clipped, "_COPY", near)
     rng = np.random.default_rng(21)
     for number, (_, k, *_) in enumerate(edges.GROUPED):
@@ -128,7 +128,7 @@ def test_nothing_beyond_the_buffers_is_touched(
             array[...] = fill
         return array
 
-    for module in (blocked, clipped, widened, machine.call, kernels.product, kernels.layout):
+    for module in (blocked, clipped, copied, machine.call, kernels.product, kernels.layout):
         monkeypatch.setattr(module, "aligned", aligned)
     own = Engine.create(isa, OBJECTS)
     for number in range(len(edges.GROUPED)):
@@ -176,6 +176,6 @@ def test_blocks_are_no_higher_than_the_image(isa: str, kind: str) -> None:
 @pytest.mark.parametrize("name", [isa.name for isa in ALL if isa.widens])
 def test_every_width_compiles_for_every_cpu(name: str) -> None:
     isa = next(isa for isa in ALL if isa.name == name)
-    for vectors, rows in widened.block_rows(isa).items():
+    for vectors, rows in copied.block_rows(isa).items():
         for out, form in (("u8", "y32"), ("s8", "x32"), ("u8", "f64"), ("u8", "ort")):
             assert compile_object(kernel_text(KernelSpec("widened", name, rows, vectors, 1, form, out, True)), isa)

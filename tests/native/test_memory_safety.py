@@ -18,7 +18,6 @@ import qrun.native.kernels.product
 import qrun.native.kernels.results
 import qrun.native.kernels.tiled
 import qrun.native.kernels.tiling
-import qrun.native.kernels.widened
 import qrun.native.machine.call
 import qrun.native.machine.engine
 from qrun.native import kernels, machine
@@ -43,7 +42,7 @@ def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: boo
 
     modules = (
         kernels.blocked, kernels.clipped, machine.engine, kernels.layout, kernels.product, kernels.results, machine.call,
-        kernels.tiled, kernels.tiling, kernels.widened,
+        kernels.tiled, kernels.tiling, kernels.copied,
     )  # fmt: skip
     for module in modules:
         monkeypatch.setattr(module, "aligned", aligned)

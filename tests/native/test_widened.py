@@ -13,9 +13,9 @@ from helpers.native_cases import reference, target_of
 
 from qrun.native.emit.isa import ISAS as ALL
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.kernels import copied, widened
+from qrun.native.kernels import copied
 from qrun.native.kernels.conv import Conv
-from qrun.native.kernels.widened import ROWS
+from qrun.native.kernels.copied import WIDENED_ROWS
 from qrun.native.machine.compile import compile_object, kernel_text
 from qrun.native.proof.epilogue import Target
 from qrun.ops.convinteger import conv_integer
@@ -55,7 +55,7 @@ def planned(case: dict[str, Any], isa: str, threads: int) -> Conv:
 @pytest.mark.parametrize("threads", [1, 2])
 @every_own
 def test_all_codes_and_weights(isa: str, threads: int, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(widened, "_NEAR", near)
+    monkeypatch.setattr(copied, "_NEAR", near)
     monkeypatch.setattr(copied, "_FEW", 1 << 30)
     rng = np.random.default_rng(12)
     for number in range(len(edges.WIDENED)):
@@ -95,5 +95,5 @@ def test_compiles_for_every_cpu(name: str) -> None:
     for vectors in range(1, isa.vectors + 1):
         for out, form in (("u8", "y32"), ("s8", "x32"), ("u8", "f64"), ("u8", "ort")):
             for signed in (False, True):
-                spec = KernelSpec("widened", name, ROWS[vectors], vectors, 1, form, out, signed)
+                spec = KernelSpec("widened", name, WIDENED_ROWS[vectors], vectors, 1, form, out, signed)
                 assert compile_object(kernel_text(spec), isa)

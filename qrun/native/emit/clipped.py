@@ -11,10 +11,9 @@ from qrun.native.emit import copied
 from qrun.native.emit.dot import activations, dot, weights
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import emitter, row_at
+from qrun.native.emit.kernel import Arguments, emitter, row_at
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import ZERO, Operand, Value
-from qrun.native.emit.writer import Arguments
 
 EIGHT = 8
 """Neighbouring bytes of a row that are clipped together."""

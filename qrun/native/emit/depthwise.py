@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qrun.native.emit.bytes import unpacking
 from qrun.native.emit.dot import dot, int16s, int32s, multiply_add
-from qrun.native.emit.flow import Carry, unpacking
+from qrun.native.emit.flow import Carry
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.requantize import Requantizer

@@ -1,4 +1,4 @@
-"""Loops, branches and shared tiles on top of the IR writer."""
+"""The text of one function in LLVM IR: values get numbers, intrinsics declare themselves, loops nest, threads share tiles."""
 
 from __future__ import annotations
 
@@ -9,8 +9,48 @@ from typing import NamedTuple
 
 from qrun.declare.frozen import changeable
 from qrun.native.emit.spec import DOUBT
-from qrun.native.emit.values import Operand, Value
-from qrun.native.emit.writer import Writer
+from qrun.native.emit.values import Instructions, Operand, Value
+
+
+class Writer(Instructions):
+    """Instructions of one function in labelled blocks."""
+
+    def __init__(self, fused: bool = False, permutes: bool = False) -> None:
+        super().__init__(fused, permutes)
+        self.here = ""
+        """The label of the block that is being written."""
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+        self.here = name
+
+    def jump(self, label: str) -> None:
+        self.do(f"br label %{label}")
+
+    def branch(self, condition: Value, yes: str, no: str) -> None:
+        self.do(f"br i1 {condition}, label %{yes}, label %{no}")
+
+    def either(self, condition: Value, yes: str, no: str, after: str) -> Iterator[bool]:
+        """The body twice, with True for where the i1 is true and False for where it is not, then the label `after`."""
+        self.branch(condition, yes, no)
+        for name in (yes, no):
+            self.label(name)
+            yield name == yes
+            self.jump(after)
+        self.label(after)
+
+    def phi(self, *cases: tuple[Value, str]) -> Value:
+        """The value that belongs to the block executed before. Values are given with their blocks' labels."""
+        kind = cases[0][0].kind
+        return self.let(kind, f"phi {kind} {', '.join(f'[{value}, %{label}]' for value, label in cases)}")
+
+    def turn(self, name: str, first: Value, before: str, following: str, after: str) -> Value:
+        """A value with a name: `first` if its block is entered from label `before`, `following` if from `after`."""
+        return self.let(first.kind, f"phi {first.kind} [{first}, %{before}], [{following}, %{after}]", name)
+
+    def function(self, head: str) -> str:
+        """The LLVM IR of a module with this one function."""
+        return "\n".join([*sorted(self.declared), "", f"{head} {{", *self.lines, "}", ""])
 
 
 @changeable
@@ -160,90 +200,3 @@ class Flow(Writer):
     def prefetch(self, pointer: Value) -> None:
         """Prefetch the cache line at an address. Addresses past the end of the array are harmless."""
         self.run("llvm.prefetch.p0", pointer, ("i32", "0"), ("i32", "2"), ("i32", "1"))
-
-
-def unpacking(count: int, piece: int, half: int, run: int = 1) -> list[int]:
-    """The order that interleaves two vectors of `count` elements piece by piece, as x86's unpack instructions do.
-
-    Of a piece of 8 elements of a and of b:   half 0: a0 b0 a1 b1 a2 b2 a3 b3   half 1: a4 b4 a5 b5 a6 b6 a7 b7
-    In runs of two elements:                  half 0: a0 a1 b0 b1 a2 a3 b2 b3   half 1: a4 a5 b4 b5 a6 a7 b6 b7
-    """
-    starts = [base + half * piece // 2 + i for base in range(0, count, piece) for i in range(0, piece // 2, run)]
-    return [start + source + i for start in starts for source in (0, count) for i in range(run)]
-
-
-def interleaved(rows: list[Value]) -> list[Value]:
-    """Vectors [rows][count] of integers to [count][rows], in pieces of 16 bytes, or one smaller piece.
-
-    The number of rows is a power of two, or 3 of at least 16 bytes. Longer rows are taken as lanes of 16 bytes: the
-    first lanes of all pieces come before the second ones, and `joined` or `sixteens` puts them in order.
-    """
-    size, count = _bytes(rows[0]), rows[0].lanes
-    each = min(count, 16 // size)
-    if len(rows) == 3:
-        return _three(rows, count, each)
-    pieces = [[row] for row in rows]
-    while len(pieces) > 1:
-        half = len(pieces) // 2
-        pieces = [
-            [piece for x, y in zip(pieces[i], pieces[i + half], strict=True) for piece in _pair(x, y, each)]
-            for i in range(half)
-        ]
-        each = min(2 * each, 16 // size)
-    return pieces[0]
-
-
-def _bytes(vector: Value) -> int:
-    """The size in bytes of an integer vector's element."""
-    return int(vector.element[1:]) // 8
-
-
-def _pair(a: Value, b: Value, each: int) -> list[Value]:
-    """Elements of a and b by turns, in every lane of `each`: as one vector if it has at most 16 bytes, else as two."""
-    low, high = (unpacking(a.lanes, each, half) for half in (0, 1))
-    if 2 * each * _bytes(a) <= 16:
-        return [a.shuffled(low + high, b)]
-    return [a.shuffled(low, b), a.shuffled(high, b)]
-
-
-def joined(pieces: list[Value]) -> list[Value]:
-    """Pieces of 32 bytes to vectors that hold neighbouring 16 bytes."""
-    count = pieces[0].lanes
-    half = count // 2
-    return [
-        a.shuffled([*range(start, start + half), *range(count + start, count + start + half)], b)
-        for start in (0, half)
-        for a, b in zip(pieces[::2], pieces[1::2], strict=True)
-    ]
-
-
-def sixteens(pieces: list[Value]) -> list[Value]:
-    """Pieces of several lanes of 16 bytes as one list of the lanes, in order."""
-    each = 16 // _bytes(pieces[0])
-    return [piece.shuffled(range(start, start + each)) for start in range(0, pieces[0].lanes, each) for piece in pieces]
-
-
-def _three(rows: list[Value], count: int, each: int) -> list[Value]:
-    """The elements of three rows, interleaved within each lane of `each` elements."""
-    pieces = []
-    for first in range(0, 3 * each, each):
-        two, three = [], []
-        places = [(lane, p) for lane in range(0, count, each) for p in range(first, first + each)]
-        for place, (lane, p) in enumerate(places):
-            source = lane + p // 3
-            two.append(source + p % 3 * count if p % 3 < 2 else -1)
-            three.append(place if p % 3 < 2 else count + source)
-        pieces.append(rows[0].shuffled(two, rows[1]).shuffled(three, rows[2]))
-    return pieces
-
-
-def store_first(w: Flow, value: Value, count: Value, pointer: Value) -> None:
-    """The first `count` of 16 bytes, count less than 16: 8, 4, 2 and 1 of them, as the bits of count say."""
-    for size in (8, 4, 2, 1):
-        some = count & size
-        on = some.test("ne", 0)
-        with w.when(on):
-            pointer.store(value.shuffled(range(size)))
-        rest = value.shuffled((i + size) % 16 for i in range(16))
-        value = on.select(rest, value)
-        pointer = pointer + some

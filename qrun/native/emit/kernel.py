@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TypeVar
 
 from qrun.native import emit
-from qrun.native.emit.flow import Flow
+from qrun.native.emit.flow import Flow, Writer
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import Value
-from qrun.native.emit.writer import Arguments
+
+
+class Arguments:
+    """The words of the argument struct, each an attribute: pointers, i64, and i32 where the name ends in '!'."""
+
+    def __init__(self, w: Writer, names: Sequence[str]) -> None:
+        self._loaded: dict[str, Value] = {}
+        struct = w.value("ptr", "%args")
+        for place, name in enumerate(names):
+            value = (struct + 8 * place).load("ptr" if name.endswith("*") else "i64", 8)
+            self._loaded[name.rstrip("*!")] = value.trunc("i32") if name.endswith("!") else value
+
+    def __getattr__(self, name: str) -> Value:
+        return self._loaded[name]
+
+    def __getitem__(self, name: str) -> Value:
+        return self._loaded[name]
 
 
 class KernelEmitter:

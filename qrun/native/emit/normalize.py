@@ -1,4 +1,5 @@
-"""Generated normalization of float32 rows by what they hold, in float64: by mean and deviation, and as shares of a sum."""
+"""Generated normalization of float32 rows by what they hold, in float64: by mean and deviation, as shares of a sum, and by
+the squares of neighbouring channels."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 
-from qrun.native.emit.kernel import emitter
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.numbers import (
     decay,
     divided,
@@ -16,6 +18,7 @@ from qrun.native.emit.numbers import (
     two_sum,
 )  # fmt: skip
 from qrun.native.emit.rowwise import ROWS, SUMS, RowwiseEmitter
+from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import Value
 
 STANDARDIZE = (*ROWS, "scale*", "bias*", "slack*")
@@ -222,3 +225,59 @@ class MeanEmitter(RowwiseEmitter):
 
         with self.w.when(self.some(finer)):
             self.doubts.add(x, y)
+
+
+LRN = (
+    "x*", "y*", "x_row", "y_row", "rows", "chunk", "channels", "last", "before", "after", "taps", "tiles", "factor*",
+    "bias*",
+)  # fmt: skip
+"""One 8-byte word each.
+
+chunk             rows of a tile
+channels, last    of a row, and where its last block starts: it overlaps
+before, after     channels summed on either side; taps: before + 1 + after
+factor, bias      float64: of the sum of squares, and what is added to it
+"""
+
+
+@emitter("lrn")
+class LrnEmitter(KernelEmitter):
+    """`rows` channels at once. The squares of a row lie in the thread's memory, zeros on either side."""
+
+    names = LRN
+    own_memory = True
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        self.n, self.kind = spec.rows, f"<{spec.rows} x double>"
+        self.factor, self.bias = (start.load("double", 8).splat(self.n) for start in (self.a.factor, self.a.bias))
+        self.squares = self.scratch + self.a.before * 8
+
+    def tile(self, tile: Value) -> None:
+        w, a, squares = self.w, self.a, self.squares
+        for start, count in ((self.scratch, a.before), (squares + a.channels * 8, a.after)):
+            with w.loop(0, count, 1) as at:
+                (start + at.index * 8).store(w.value("double", "0.0"), 8)
+        with w.part(tile, a.chunk, a.rows) as row:
+            x, y = a.x + row * a.x_row, a.y + row * a.y_row
+            with w.loop(0, a.channels, self.n) as at:
+                channel = at.index.least(a.last)
+                value = self._numbers(x, channel)
+                square = value * value
+                (squares + channel * 8).store(square, 8)
+            with w.loop(0, a.channels, self.n) as at:
+                self._divide(x, y, at.index.least(a.last))
+
+    def _numbers(self, x: Value, channel: Value) -> Value:
+        return (x + channel * 4).load(f"<{self.n} x float>", 4).double()
+
+    def _divide(self, x: Value, y: Value, channel: Value) -> None:
+        """x / (bias + factor * sum)**0.75, the power as a root times the root's root."""
+        start = self.scratch + channel * 8
+        with self.w.loop(1, self.a.taps, 1, [start.load(self.kind, 8)]) as tap:
+            square = (start + tap.index * 8).load(self.kind, 8)
+            tap.next(tap.carried[0] + square)
+        root = (self.bias + self.factor * tap.carried[0]).sqrt()
+        power = root * root.sqrt()
+        result = (self._numbers(x, channel) / power).single()
+        (y + channel * 4).store(result, 4)

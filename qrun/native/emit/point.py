@@ -1,4 +1,6 @@
-"""Generated functions of one 8-bit code: a clamp, a line, or a table in the fastest form that the CPU has.
+"""Generated functions of one 8-bit code, or of two: tiles of images, the rows of each, vectors of each row's columns.
+
+Of one code: a clamp, a line, or a table in the fastest form that the CPU has.
 
 clamp    limits from below and above
 affine   y = saturate(RNE(u * a + b) + add), u the code, 128 higher if it is int8: one line
@@ -8,27 +10,135 @@ shuffle  pieces of 16 entries: each adds, where the code is beyond it, what chan
 lookup   pieces of 64 entries (AArch64)
 table    one code after the other
 tables   the same in a table for each column
+
+Of two codes u and v, int8 ones 128 higher (but for fma):
+
+int    y = saturate(RNE(w * m + c) + add), w = u * A + v * B + offset in int32, A and B int16
+fma    y = saturate(RNE(u * a + (v * b + c)) + add) in float32, u and v the codes themselves
+mul    y = saturate(RNE((u - u_zero) * (v * s + t) * m + c) + add) in float32, everything before m exact
+f64    y = low word of (((U * a + (V * b + c)) + snap) + turn) + add, saturated, in float64; U = u + 4096, V = v + 4096; snap
+       and turn are large enough to round: first to a grid that makes ties exact, then to integers
+table  one pair after the other in a table of all 65,536, by the codes' bits
 """
 
 from __future__ import annotations
 
-from qrun.native.emit.bytes import flipped, permuted
+from collections.abc import Sequence
+
+from qrun.native.emit.bytes import Bytes, flipped, permuted
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.kernel import emitter
-from qrun.native.emit.rows import RowsEmitter
-from qrun.native.emit.spec import SHUFFLED, VBMI, KernelSpec
+from qrun.native.emit.kernel import KernelEmitter, emitter
+from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, KernelSpec, masks
 from qrun.native.emit.values import Value
 
 ENTRIES = 256
 """Bytes of a table."""
 _LINES = ("lines*", "add!")
-OWN = {
+_POINT = {
     "clamp": ("low!", "high!"), "affine": ("a!", "b!", "add!"), "affines": _LINES,
     "permute": ("table*",), "shuffle": ("table*",), "lookup": ("table*",), "table": ("table*",), "tables": ("table*",),
 }  # fmt: skip
 """Words of each form."""
 _SHUFFLES = {64: "avx512.pshuf.b.512", 32: "avx2.pshuf.b", 16: "ssse3.pshuf.b.128"}
 _NEON = "llvm.aarch64.neon."
+_PAIR = {
+    "int": ("weights!", "offset!", "m!", "c!", "add!"), "fma": ("a!", "b!", "c!", "add!"),
+    "f64": ("a", "b", "c", "snap", "turn", "add!"),
+    "mul": ("u_zero!", "s!", "t!", "m!", "c!", "add!"), "table": ("table*",),
+}  # fmt: skip
+"""Words of each form; weights: A and B * 2**16."""
+_GRID = ("columns", "rows", "chunk", "chunks", "part", "parts", "tiles", "last", "mask")
+_TOGETHER = 8
+"""How many single bytes a turn of the loop makes and stores together."""
+
+
+def struct_names(operands: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
+    """One 8-byte word each; `own` are those of the kernel's form.
+
+    columns, rows     of an image
+    chunk, chunks     rows of a tile, and tiles that share an image's rows; part, parts: the same for columns
+    last              where the last vector of a row starts: it overlaps the one before rather than run over
+    mask              its bytes that exist, should rows be shorter than a vector (where stores can be masked)
+    """
+    steps = [f"{name}_{step}" for name in operands for step in ("image", "row")]
+    return (*(f"{name}*" for name in operands), *steps, *_GRID, *own)
+
+
+class RowsEmitter(KernelEmitter):
+    """Writes a kernel: one result byte for the bytes at its place in one or two operands.
+
+    It handles as many pieces of 16 bytes at once as `vectors` says, or with 0 one byte.
+    """
+
+    operands: tuple[str, ...] = ("x", "y")
+
+    def __init__(self, spec: KernelSpec, isa: Isa, own: Sequence[str]) -> None:
+        self.names = struct_names(self.operands, own)
+        super().__init__(spec, isa)
+        self.bytes = Bytes(self.w, isa, 4 * spec.vectors)
+        self.width = PIECE * spec.vectors
+        self.kind = self.bytes.kind if spec.vectors else "i8"
+
+    def value(self, operands: list[Value], column: Value, start: Value) -> Value:
+        """The results of the vectors at a column. start: the loop's index, beyond the column where that was cut."""
+        raise NotImplementedError
+
+    def entry(self, operands: list[Value], column: Value, offset: int) -> Value:
+        """The result of single bytes, which lie `offset` bytes after this column."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        if masks(self.spec.vectors):
+            self.on, self.whole = self.a.mask.bitcast("<64 x i1>"), self.a.mask.test("eq", -1)
+        return super().text()
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        rest, part = divmod(tile, a.parts)
+        image, chunk = divmod(rest, a.chunks)
+        row, column = chunk * a.chunk, part * a.part
+        row_end = (row + a.chunk).least(a.rows)
+        column_end = (column + a.part).least(a.columns)
+        images = [(name, a[name] + image * a[f"{name}_image"]) for name in self.operands]
+        with w.loop(row, row_end, 1) as at_row:
+            lines = [start + at_row.index * a[f"{name}_row"] for name, start in images]
+            (self._vectors if self.spec.vectors else self._entries)(lines, column, column_end)
+
+    def _vectors(self, lines: list[Value], column: Value, end: Value) -> None:
+        with self.w.loop(column, end, self.width) as at:
+            place = at.index.least(self.a.last)
+            *sources, target = [line + place for line in lines]
+            self._store(self.value([self._load(source) for source in sources], place, at.index), target)
+
+    def _entries(self, lines: list[Value], column: Value, end: Value) -> None:
+        """Make the bytes of these rows one by one."""
+        for first, count in self.w.runs(column, end, (_TOGETHER, 1)):
+            *sources, target = [line + first for line in lines]
+            together = self.w.value(f"<{count} x i8>", "poison")
+            for i in range(count):
+                together = together.insert(self.entry([(source + i).load("i8") for source in sources], first, i), i)
+            target.store(together)
+
+    def splat(self, name: str) -> Value:
+        """A float argument, in every lane."""
+        return self.a[name].bitcast("float").splat(self.bytes.lanes)
+
+    def added(self) -> Value:
+        """The argument `add` in every 16-bit lane."""
+        return self.a.add.trunc("i16").splat(2 * self.bytes.lanes)
+
+    def _load(self, pointer: Value) -> Value:
+        return pointer.masked_load(self.kind, self.on) if masks(self.spec.vectors) else pointer.load(self.kind)
+
+    def _store(self, value: Value, pointer: Value) -> None:
+        if not masks(self.spec.vectors):
+            pointer.store(value)
+            return
+        for whole in self.w.either(self.whole, "store_whole", "store_cut", "stored"):
+            if whole:
+                pointer.store(value)
+            else:
+                pointer.masked_store(value, self.on)
 
 
 @emitter("point")
@@ -36,7 +146,7 @@ class PointEmitter(RowsEmitter):
     """y = f(x)."""
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
-        super().__init__(spec, isa, OWN[spec.form])
+        super().__init__(spec, isa, _POINT[spec.form])
         a, form = self.a, spec.form
         self.constants: list[Value] = []
         self.feature = VBMI if form == "permute" else ""
@@ -101,3 +211,65 @@ class PointEmitter(RowsEmitter):
             x = x - 64
             found = self.w.call(self.kind, f"{_NEON}tbx4.v16i8", found, *self.constants[first : first + 4], x)
         return found
+
+
+@emitter("pair")
+class PairEmitter(RowsEmitter):
+    """y = f(x0, x1)."""
+
+    operands = ("x0", "x1", "y")
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa, _PAIR[spec.form])
+        self.known: dict[str, Value] = {}
+        if spec.form == "table":
+            return
+        self.add = self.added()
+        for name in (name.rstrip("!") for name in _PAIR[spec.form][:-1]):
+            if spec.form == "f64":
+                self.known[name] = self.a[name].bitcast("double").splat(self.bytes.lanes // 2)
+            elif name in ("weights", "offset"):
+                self.known[name] = self.a[name].splat(self.bytes.lanes)
+            else:
+                self.known[name] = self.splat(name)
+
+    def value(self, operands: list[Value], column: Value, start: Value) -> Value:
+        u, v = operands
+        if self.spec.signed and self.spec.form != "fma":
+            u, v = flipped(u), flipped(v)
+        if self.spec.form == "f64":
+            return self.bytes.saturated(self._doubles(u, v), self.add, self.spec.out)
+        made = {"int": self._int, "fma": self._fma, "mul": self._mul}[self.spec.form](u, v)
+        return self.bytes.stored(made, self.add, self.spec.out)
+
+    def _int(self, u: Value, v: Value) -> list[Value]:
+        k = self.known
+        sums = self.bytes.weighted(u, v, k["weights"], k["offset"])
+        return [total.sitofp("float").fma(k["m"], k["c"]) for total in sums]
+
+    def _fma(self, u: Value, v: Value) -> list[Value]:
+        k = self.known
+        left, right = (self.bytes.numbers(value, self.spec.signed) for value in (u, v))
+        inner = [number.fma(k["b"], k["c"]) for number in right]
+        return [number.fma(k["a"], rest) for number, rest in zip(left, inner, strict=True)]
+
+    def _doubles(self, u: Value, v: Value) -> list[Value]:
+        left, right = self.bytes.doubles(u), self.bytes.doubles(v)
+        halves = [[self._double(*both) for both in zip(a, b, strict=True)] for a, b in zip(left, right, strict=True)]
+        return [self.bytes.low_words(*pair) for pair in halves]
+
+    def _double(self, u: Value, v: Value) -> Value:
+        """A float64 estimate. Its products are exact, so that it does not matter whether they are fused with the sums."""
+        k = self.known
+        return u.fma(k["a"], v.fma(k["b"], k["c"])) + k["snap"] + k["turn"]
+
+    def _mul(self, u: Value, v: Value) -> list[Value]:
+        k = self.known
+        left = [number - k["u_zero"] for number in self.bytes.numbers(u)]
+        right = [number.fma(k["s"], k["t"]) for number in self.bytes.numbers(v)]
+        products = (a * b for a, b in zip(left, right, strict=True))
+        return [product * k["m"] + k["c"] for product in products]
+
+    def entry(self, operands: list[Value], column: Value, offset: int) -> Value:
+        row, place = (code.zext("i64") for code in operands)
+        return (self.a.table + (row << 8) + place).load("i8")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from qrun.native.emit.bytes import Bytes, flipped
-from qrun.native.emit.flow import store_first
+from qrun.native.emit.bytes import Bytes, flipped, store_first
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.spec import LIMITS, KernelSpec

@@ -1,13 +1,27 @@
-"""Generated preparation of a product whose weights are constant, but whose zero point comes with the run.
+"""Generated preparation of products of which something comes with the run.
 
-sum (x - zero) * w = sum x * w - zero * sum w: what the sums start from, the row that stands for padding, and the constants
-of the float32 operations that follow.
+Constant weights w, and a zero point of the activations: sum (x - zero) * w = sum x * w - zero * sum w. `prepare` makes what
+the sums start from, the row that stands for padding, and the constants of the float32 operations that follow.
+
+Two operands: for int8 weights w = b - shift and d = shift - b_zero:
+
+    sum (a - a_zero) * (b - b_zero) = sum a * w  - a_zero * sum w  + (sum a - K * a_zero) * d
+                                      products     `pack`, a column    `row_terms`, a row
+
+A vector of packed weights holds a quad, four rows, of as many columns as it has lanes. From rows k to k + 3 and columns
+a, b, c, ...:
+
+    in b       row k:  ak bk ck ...          packed   ak ak+1 ak+2 ak+3 | bk bk+1 bk+2 bk+3 | ck ...
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from qrun.native.emit.dot import activations, dot, int32s, weights
+from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import SOURCES, TAIL, constant_bytes
+from qrun.native.emit.spec import SOURCES, TAIL, KernelSpec, constant_bytes
 from qrun.native.emit.values import Value, every
 
 PREPARE = (
@@ -24,7 +38,30 @@ constants    float32 [tiles][fields][width], as the form's steps want them
 low, high    the limits of a step c; the operands of m and a are the sources: one number (operands ``s``) or one for each
              channel (``v``)
 """
-_PIECE = 64
+_FILL = 64
+PACK = (
+    "b*", "zero*", "first*", "weights*", "starts*", "matrix", "line", "depth", "quads", "panels", "tiles", "factor!", "flip!",
+)  # fmt: skip
+"""One 8-byte word each.
+
+b            matrices of `depth` rows, at least one, that lie `line` bytes apart; matrix: bytes from one to the next. Reads
+             may run over a row's end, to whole vectors
+zero         the left operand's 8-bit zero point (operands ``zero``)
+weights      int8 [matrices][panels][quads][width][4], 0 from `depth` on
+first        int32 [panels][width]; starts int32 [matrices][panels][width]: first - (factor + zero) * the weights' sum
+flip         xor of four codes that makes them int8
+"""
+ROW_TERMS = (
+    "a*", "a_zero*", "b_zero*", "y*", "rows", "depth", "chunk", "tiles", "a_value!", "b_value!", "shift!",
+)  # fmt: skip
+"""One 8-byte word each.
+
+a            8-bit [rows][depth]; y int32 [rows]: (sum a - depth * a_zero) * (shift - b_zero)
+a_zero, b_zero  8-bit zero points (operands ``a``, ``b`` or both); a_value, b_value: what they are where they are known
+chunk        rows per tile
+"""
+_ONES = 0x01010101
+_CODES = 16
 
 
 @emitter("prepare")
@@ -44,8 +81,8 @@ class PrepareEmitter(KernelEmitter):
                 channels = (a.places + place).load(zero.kind, 4)
                 for field, value in enumerate(self._fields(channels)):
                     (constants + (field * width + vector * n) * 4).store(value, 4)
-        with w.when(tile.test("eq", 0)), w.loop(0, a.fill, _PIECE) as piece:
-            (a.padding + piece.index).store(code.splat(_PIECE))
+        with w.when(tile.test("eq", 0)), w.loop(0, a.fill, _FILL) as piece:
+            (a.padding + piece.index).store(code.splat(_FILL))
 
     def _fields(self, channels: Value) -> list[Value]:
         """The bits of the constants of a vector of channels: one vector for each field of the form."""
@@ -60,3 +97,93 @@ class PrepareEmitter(KernelEmitter):
             elif step == "c":
                 found += [self.a[name].splat(self.isa.lanes) for name in ("low", "high")]
         return found
+
+
+@emitter("pack")
+class PackEmitter(KernelEmitter):
+    """A panel of `vectors` vectors: four rows at a time are interleaved, each byte shifted to its place in the lane."""
+
+    names = PACK
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        a, lanes = self.a, isa.lanes
+        self.kind, self.width = int32s(isa), spec.vectors * lanes
+        factor = a.factor
+        if spec.operands == "zero":
+            factor = factor + a.zero.load("i8").extended("i32", spec.signed)
+        self.factor, self.flip = factor.splat(lanes), a.flip.splat(lanes)
+        self.ones = activations(isa, self.w.value("i32", _ONES).splat(lanes))
+
+    def tile(self, tile: Value) -> None:
+        w, a = self.w, self.a
+        matrix, panel = divmod(tile, a.panels)
+        b = a.b + matrix * a.matrix + panel * self.width
+        weights = a.weights + tile * a.quads * (4 * self.width)
+        whole, totals = a.depth.lshr(2), [w.zero(self.kind)] * self.spec.vectors
+        with w.loop(0, whole, 1, [weights, *totals]) as quad:
+            here, *totals = quad.carried
+            first = quad.index * 4
+            totals = self._quad([b + (first + i) * a.line for i in range(4)], None, here, totals)
+            quad.next(here + 4 * self.width, *totals)
+        with w.loop(whole, a.quads, 1, quad.carried) as quad:
+            here, *totals = quad.carried
+            first = quad.index * 4
+            rows = [b + (first + i).least(a.depth - 1) * a.line for i in range(4)]
+            there = (a.depth - first).intrinsic("smax", 0).trunc("i32")
+            keep = (there.like(1) << there * 8) - 1
+            totals = self._quad(rows, keep.splat(self.isa.lanes), here, totals)
+            quad.next(here + 4 * self.width, *totals)
+        place = panel * (4 * self.width)
+        to = a.starts + tile * (4 * self.width)
+        for number, total in enumerate(quad.carried[1:]):
+            step = 4 * number * self.isa.lanes
+            first = (a.first + place + step).load(self.kind, 4)
+            (to + step).store(first - self.factor * total, 4)
+
+    def _quad(self, rows: list[Value], keep: Value | None, to: Value, totals: list[Value]) -> list[Value]:
+        """Pack a quad of all columns; what it adds to the weights' sums with it. keep: the bytes of a lane that exist."""
+        n, made = self.isa.lanes, []
+        for place, total in enumerate(totals):
+            low, high = (x | y for x, y in self._pairs([row + place * n for row in rows]))
+            packed = (low | high) ^ self.flip
+            packed = packed if keep is None else packed & keep
+            (to + 4 * place * n).store(packed, 16)
+            made.append(dot(self.isa, total, self.ones, weights(self.isa, packed)))
+        return made
+
+    def _pairs(self, rows: list[Value]) -> Iterator[tuple[Value, Value]]:
+        """The bytes of four rows shifted to their places in the lanes, two rows at a time."""
+        parts = [row.load(f"<{self.isa.lanes} x i8>").zext("i32") << 8 * number for number, row in enumerate(rows)]
+        return zip(parts[::2], parts[1::2], strict=True)
+
+
+@emitter("row_terms")
+class RowTermsEmitter(KernelEmitter):
+    """One row after the other, sixteen bytes at a time, then one. form: the type of b's zero point."""
+
+    names = ROW_TERMS
+
+    def __init__(self, spec: KernelSpec, isa: Isa) -> None:
+        super().__init__(spec, isa)
+        a = self.a
+        zeros = {"a": (a.a_value, a.a_zero, spec.signed), "b": (a.b_value, a.b_zero, spec.form == "s8")}
+        known = {
+            name: place.load("i8").extended("i32", signed) if name in spec.operands else value
+            for name, (value, place, signed) in zeros.items()
+        }
+        self.nothing = a.depth.trunc("i32") * known["a"]
+        self.factor = a.shift - known["b"]
+
+    def tile(self, tile: Value) -> None:
+        w, a, signed = self.w, self.a, self.spec.signed
+        whole = a.depth & -_CODES
+        with w.part(tile, a.chunk, a.rows) as row:
+            start = a.a + row * a.depth
+            with w.loop(0, whole, _CODES, [w.zero(f"<{_CODES} x i32>")]) as piece:
+                codes = (start + piece.index).load(f"<{_CODES} x i8>").extended("i32", signed)
+                piece.next(piece.carried[0] + codes)
+            with w.loop(whole, a.depth, 1, [piece.carried[0].reduced("add")]) as one:
+                code = (start + one.index).load("i8").extended("i32", signed)
+                one.next(one.carried[0] + code)
+            (a.y + row * 4).store((one.carried[0] - self.nothing) * self.factor, 4)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from qrun.native.emit.bytes import Bytes, in_order
-from qrun.native.emit.flow import interleaved, sixteens, store_first
+from qrun.native.emit.bytes import Bytes, in_order, interleaved, sixteens, store_first
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.spec import PIECE, KernelSpec

@@ -8,10 +8,10 @@ Saturation is exact because every form delivers the rounded value itself, far fr
 from __future__ import annotations
 
 from qrun.native.emit.bytes import in_order, packed_bytes, packed_words
+from qrun.native.emit.flow import Writer
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import LIMITS, MAGIC_BITS, TABLE, TAIL, WIDE, constant_bytes
 from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Value, constants, every
-from qrun.native.emit.writer import Writer
 
 _NEON = "llvm.aarch64.neon."
 

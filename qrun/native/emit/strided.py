@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qrun.native.emit.flow import interleaved, joined, sixteens
+from qrun.native.emit.bytes import interleaved, joined, sixteens
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.spec import OUTER, KernelSpec

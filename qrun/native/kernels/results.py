@@ -14,9 +14,8 @@ from qrun.native.emit.spec import LIMITS, MAGIC
 from qrun.native.machine.compile import Kernels
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints, aligned
-from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier
+from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier, proven
 from qrun.native.proof.fold import Folded
-from qrun.native.proof.proofs import proven
 from qrun.native.proof.thresholds import exact_steps, table_rows
 
 _PROVEN_FORMS = ("y32", "x32", "f64")

@@ -1,6 +1,6 @@
 """Cheap forms of functions of two 8-bit codes: searched for, and proven on every entry of the function's table.
 
-Codes are u = 0..255, int8 ones 128 higher. The forms are those of emit/point.py and emit/pair.py; rounding is emulated bit for
+Codes are u = 0..255, int8 ones 128 higher. The forms are those of emit/point.py; rounding is emulated bit for
 bit, with or without a fused multiply-add. Constants are nudged until every entry agrees; what never does is looked up.
 """
 
@@ -77,7 +77,7 @@ def fused(product: Floats, addend: Any) -> Floats:
 def fit_pair(
     table: Ints, near: CodeSum | CodeProduct, limits: tuple[int, int], fma: bool, signed: bool
 ) -> tuple[str, Words] | None:
-    """A form of emit/pair.py that gives table [256, 256], values within limits, and its words; None if none was found.
+    """A form of emit/point.py that gives table [256, 256], values within limits, and its words; None if none was found.
 
     signed: codes are int8.
     """
