@@ -60,6 +60,19 @@ def largest_kernel(
     return kernel_of(site, pool, (0,), lambda y: True)
 
 
+def average_kernel(
+    site: LoweringContext, x: Array, win: SlidingWindow, divisors: Array, means: Callable[[Array, Array], Array]
+) -> NativeKernel:
+    """The kernel of means of float32 [N,C,spatial...]. divisors: one for each output pixel; means: the reference's, of
+    windows [count, taps] and their divisors."""
+    from qrun.native.kernels.average_pool import AveragePool
+
+    if x.dtype != np.float32:
+        raise declined(f"no native means of {type_name(x.dtype)}")
+    pool = AveragePool(site.engine, x.shape, taps_of(site, x.shape[2:], win), divisors, means)
+    return kernel_of(site, pool, (0,), lambda y: True)
+
+
 def mean_kernel(
     site: LoweringContext,
     x: Array,

@@ -13,7 +13,7 @@ from qrun.declare import Later
 from qrun.ir import Array
 from qrun.ops._context import Context, refuse
 from qrun.ops._native import LoweringContext, NativeKernel, declined
-from qrun.ops._native_pool import largest_kernel
+from qrun.ops._native_pool import average_kernel, largest_kernel
 from qrun.ops._op import op
 from qrun.ops._window import SlidingWindow, padded, window
 
@@ -115,6 +115,24 @@ def average_pool(
     """
     win = _window(X, (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
     return _average(X, win, count_include_pad, ctx or Context())
+
+
+@average_pool.native
+def _lower_average(site: LoweringContext) -> NativeKernel:
+    (x,), a = site.inputs, site.attributes
+    win = _window(x, (a[name] for name in _GEOMETRY))
+    site.ctx.claim((*x.shape[:2], *win.out), 8)
+    divisors = _divisors(x, win, bool(a["count_include_pad"])).reshape(-1)
+    return average_kernel(site, x, win, divisors, lambda windows, counts: _window_means(windows, counts, win))
+
+
+def _window_means(windows: Array, divisors: Array, win: SlidingWindow) -> Array:
+    """The means of float32 windows [count, taps], added in the order in which `_average` adds them."""
+    ones = (1,) * len(win.kernel)
+    one = SlidingWindow(win.kernel, win.strides, ones, (0,) * len(ones), (0,) * len(ones), ones)
+    with np.errstate(all="ignore"):
+        total = _slide_all((_float.widen(windows.reshape(-1, *win.kernel)),), one, _plus)[0]
+        return _float.narrow(total.reshape(-1) / divisors, windows.dtype)
 
 
 @op("GlobalAveragePool", since=1)
@@ -226,10 +244,15 @@ def _average(x: Array, win: SlidingWindow, include_pad: int, ctx: Context) -> Ar
         return np.empty(shape, x.dtype)
     source = padded(x, win, 0, ctx)
     ctx.claim(source.shape, 16, "sums")
-    counts = [_counts(n, win, axis, bool(include_pad)) for axis, n in enumerate(x.shape[2:])]
     with np.errstate(all="ignore"):
         total = _slide_all((_float.widen(source),), win, _plus)[0]
-        return _float.narrow(total / np.maximum(reduce(np.multiply.outer, counts), 1), x.dtype)
+        return _float.narrow(total / _divisors(x, win, bool(include_pad)), x.dtype)
+
+
+def _divisors(x: Array, win: SlidingWindow, include_pad: bool) -> Array:
+    """What the sum of each window is divided by, [out...]."""
+    counts = [_counts(n, win, axis, include_pad) for axis, n in enumerate(x.shape[2:])]
+    return np.asarray(np.maximum(reduce(np.multiply.outer, counts), 1), np.float64)
 
 
 def _counts(size: int, win: SlidingWindow, axis: int, include_pad: bool) -> Array:

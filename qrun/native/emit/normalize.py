@@ -12,6 +12,7 @@ from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.numbers import (
     decay,
     divided,
+    finer,
     product_error,
     rounded_to_odd,
     rounds_apart,
@@ -29,8 +30,6 @@ numbers      the reach of a result relative to its size, or of a mean relative t
              ``standardize`` its reach relative to the scale, epsilon, the length, and the reach of pairs of float64
 """
 REACH, SCALE_REACH, EPSILON, LENGTH, PAIR_REACH = range(0, 40, 8)
-_EXPONENT = 0x7FF0000000000000
-"""The exponent bits of a float64; alone, they are a power of two."""
 _SURE = 2.0**-55
 """A pair whose reach is at most so much of it lies less than one unit of its first number from that."""
 
@@ -210,20 +209,10 @@ class MeanEmitter(RowwiseEmitter):
         return rounds_apart(mean - reach, mean + reach).any()
 
     def doubted(self, x: Value, y: Value) -> None:
-        """Ties are common where few elements are divided by a small number. The result stays if all sums are exact.
-
-        With 2**e the power of two up to the sum of all sizes and g = 2**(e - 50), they are if all elements are multiples of
-        g: every sum of some of them is one then, of at most 2**52 g. Adding 1.5 * 2**(e + 2) rounds to multiples of g.
-        """
+        """Ties are common where few elements are divided by a small number. The result stays if all sums are exact."""
         sizes = self.sum(lambda n, at: abs(self.loaded(n, x, at)))
-        power = (sizes.bitcast("i64") & _EXPONENT).bitcast("double")
-        magic = power * 6.0
-
-        def finer(n: int, index: Value) -> Value:
-            value, far = self.loaded(n, x, index), magic.splat(n)
-            return (value + far - far).test("une", value)
-
-        with self.w.when(self.some(finer)):
+        some = self.some(lambda n, at: finer(self.loaded(n, x, at), sizes.splat(n)))
+        with self.w.when(some):
             self.doubts.add(x, y)
 
 

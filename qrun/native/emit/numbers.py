@@ -19,6 +19,8 @@ from qrun.native.emit.values import MAGIC64, ZERO, Operand, Value
 
 _SPLITTER = 2.0**27 + 1
 """Times a float64 of 53 bits, it splits off the upper 26 (Dekker, after Veltkamp)."""
+_EXPONENT = 0x7FF0000000000000
+"""The bits of a float64 that are its exponent."""
 _LOG2E = 1.4426950408889634
 _LN2 = (0.6931471803691238, 1.9082149292705877e-10)
 """Its first 32 bits, of which up to 2**20 times are exact, and the rest."""
@@ -238,6 +240,16 @@ def gelu(x: Value) -> Value:
 
 _ROOM = 128
 """Rows in the list: 2 KiB. With all else that is on the stack it is less than a page."""
+
+
+def finer(value: Value, sizes: Value) -> Value:
+    """Whether elements, float64, keep a sum of all from being exact in any order: i1, lane by lane. sizes: that of all magnitudes.
+
+    With 2**e the power of two up to that and g = 2**(e - 50), every sum of some of them is a multiple of g, and at most
+    2**52 g, if all elements are multiples of g. Adding 1.5 * 2**(e + 2) rounds to multiples of g.
+    """
+    magic = (sizes.bitcast("i64") & _EXPONENT).bitcast("double") * 6.0
+    return (value + magic - magic).test("une", value)
 
 
 class RecheckEmitter:

@@ -31,7 +31,7 @@ BLOCK = 240
 """Taps that are added in 16 bits, 240 * 255 < 2**16; a multiple of every unroll."""
 
 
-class _Pool(KernelEmitter):
+class PoolEmitter(KernelEmitter):
     """Panels of `vectors` vectors of `rows` bytes; 0 vectors are one of 16 bytes of which only some are stored.
     `unroll` taps per turn of the loop."""
 
@@ -86,7 +86,7 @@ class _Pool(KernelEmitter):
 
 
 @emitter("max_pool")
-class MaxPoolEmitter(_Pool):
+class MaxPoolEmitter(PoolEmitter):
     """The largest element of each window; NaN if one is NaN."""
 
     def _window(self, x: Value, offsets: Value) -> list[Value]:
@@ -110,7 +110,7 @@ class MaxPoolEmitter(_Pool):
 
 
 @emitter("sum_pool")
-class SumPoolEmitter(_Pool):
+class SumPoolEmitter(PoolEmitter):
     """Means, requantized from sums of codes. form: x32, f64, q64 or table (proof/means.py)."""
 
     names = SUM

@@ -20,7 +20,7 @@ class KernelSpec:
              (the same, 64 channels and four taps at a time); point or pair (a function of one code, or of two);
              amx, amx_copy (products on tiles, rows read in place or copied first); clipped (products of four added in
              16 bits); widened (products of 16 bits);
-             runs, elements, blocks (copies); max_pool, sum_pool, mean_pool; quantize, quantize_image, dequantize;
+             runs, elements, blocks (copies); max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
              softmax; lrn (local response normalization); elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
              (of images that are float64 already), coded_product (with weights in codes), widen (what converts images),

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import PIECE, KernelSpec
 from qrun.native.errors import Declined
-from qrun.native.machine.call import KernelCall
+from qrun.native.machine.call import KernelCall, Rechecker
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints, aligned
 from qrun.native.machine.operation import TILE_BYTES, Operand, Order, Planned, size
@@ -78,13 +78,14 @@ class Taps:
         return np.where(inside, total, -1).reshape(self.pixels, self.count)
 
 
-class _Pool(Planned):
+class Pool(Planned):
     """A pool of [N, C, spatial...], or with order ``rows`` of [N, spatial..., C], over windows `taps`."""
 
     kind = ""
     types = tuple(_OUT)[:2]
     most_vectors = 4
     why = ""
+    rechecks: tuple[Rechecker, ...] = ()
 
     def __init__(self, engine: Engine, x_shape: Sequence[int], dtype: Any, taps: Taps, order: Order) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class _Pool(Planned):
         if not size(self.result.shape):
             return ()
         x_row, y_row = (s or self.columns for s in strides)
-        unroll, offsets = _unrolled(self.taps.offsets(x_row), repeat=self.kind == "max_pool")
+        unroll, offsets = _unrolled(self.taps.offsets(x_row), self.kind)
         width, vectors = self._panel()
         panel = width * max(vectors, 1)
         panels, last = -(-self.columns // panel), max(self.columns - panel, 0)
@@ -145,7 +146,8 @@ class _Pool(Planned):
         kernel = self.engine.kernels.get(spec)
         section = KernelCall(
             spec, kernel, kernel.struct(words, arrays), ((kernel.word("x*"), 0), (kernel.word("y*"), 1)), extents, words["tiles"],
-            channels=self.channels, keep=tuple(arrays.values()), why=self.why,
+            channels=self.channels, keep=tuple(arrays.values()), why=self.why, decides=not self.rechecks,
+            rechecks=self.rechecks,
         )  # fmt: skip
         return (section,)
 
@@ -174,7 +176,7 @@ class _Pool(Planned):
         return 1, wanted
 
 
-class MaxPool(_Pool):
+class MaxPool(Pool):
     """The largest element of each window, 8-bit or float32; the type's least, or -inf, where there is none; NaN if there
     is one."""
 
@@ -193,7 +195,7 @@ class MaxPool(_Pool):
         return "max", {}, {}
 
 
-class SumPool(_Pool):
+class SumPool(Pool):
     """A function of the sum of each window's codes, padding counting as x_zero; see Means."""
 
     kind = "sum_pool"
@@ -231,7 +233,7 @@ class SumPool(_Pool):
         )
 
 
-class MeanPool(_Pool):
+class MeanPool(Pool):
     """onnxruntime's mean, all in float32 in this order:
 
         y = saturate(RNE((sum of (x - x_zero) * x_scale) / divisor / y_scale + y_zero))
@@ -270,10 +272,13 @@ class MeanPool(_Pool):
         return "ort", words, {"constants*": self.divisors}
 
 
-def _unrolled(offsets: Ints, repeat: bool) -> tuple[int, Ints]:
-    """Taps per turn, and the table with as many taps as that takes: the last one again, or padding."""
+def _unrolled(offsets: Ints, kind: str) -> tuple[int, Ints]:
+    """Taps per turn, and the table with as many taps as that takes: for a maximum the last one again, else padding. Of
+    float sums there are no more, as a zero may be -0."""
     pixels, taps = offsets.shape
+    if kind == "average_pool":
+        return next(u for u in _UNROLLS if taps % u == 0), offsets
     unroll = min((u for u in _UNROLLS if u <= taps), key=lambda u: -(-taps // u) * (u + 1))
     more = -taps % unroll
-    extra = np.repeat(offsets[:, -1:], more, axis=1) if repeat else np.full((pixels, more), -1, np.int64)
+    extra = np.repeat(offsets[:, -1:], more, axis=1) if kind == "max_pool" else np.full((pixels, more), -1, np.int64)
     return unroll, np.concatenate([offsets, extra], axis=1)
