@@ -118,6 +118,8 @@ def test_outputs_of_every_operator_count(
         result = session.execute(feeds, observe=False)
         fed, made = sum(a.nbytes for a in feeds.values()), Watched.made
         given = sum(a.nbytes for a in result.outputs.values())
+        if any(definition.graphs for definition in REGISTRY[domain, op_type]):
+            made = given - fed  # bodies make much that is gone before the end
         assert result.peak_bytes >= max(fed + made, given)
         tried += given > 0
         for limit in {fed + made, fed, given} - {0}:

@@ -77,6 +77,11 @@ class Node:
             elif isinstance(value, tuple) and value and isinstance(value[0], Model):
                 yield from (item for item in value if isinstance(item, Model))
 
+    @property
+    def captured(self) -> tuple[str, ...]:
+        """Names that the node's subgraphs take from outside, each once."""
+        return tuple(dict.fromkeys(name for graph in self.subgraphs for name in graph.captured))
+
 
 @frozen(slots=False)
 class Model:
@@ -153,6 +158,15 @@ class Model:
     def fed(self) -> Mapping[str, TensorType]:
         """What a run can be fed with, by name: graph inputs, and the defaults that may be replaced."""
         return {value.name: value for value in (*self.inputs, *self.defaults)}
+
+    @cached_property
+    def captured(self) -> tuple[str, ...]:
+        """Of a subgraph: names that it, or a graph inside it, takes from outside, each once."""
+        own = {*self.fed, *self.constants, *(name for node in self.nodes for name in node.outputs)}
+        read = [name for node in self.nodes for name in (*node.inputs, *node.captured)]
+        return tuple(
+            dict.fromkeys(name for name in (*read, *(v.name for v in self.outputs)) if name and name not in own)
+        )
 
     @cached_property
     def op_types(self) -> frozenset[str]:

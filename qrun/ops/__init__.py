@@ -4,7 +4,7 @@ A declaration is the schema, the reference kernel, the cost and perhaps the lowe
 be imported by `passes` and everything above it. Knows no graph: a kernel sees the values of one node.
 """
 
-from qrun.ops._context import Arith, Context, Observation
+from qrun.ops._context import Arith, Body, Context, Observation
 from qrun.ops._op import REGISTRY, Granularity, OpDef, find, near_operators, op
 from qrun.ops._quantized import (
     Bias,
@@ -22,7 +22,7 @@ from qrun.ops._quantized import (
     real_operator,
 )
 
-__all__ = ["REGISTRY", "Arith", "Context", "Observation", "OpDef", "find", "near_operators", "op"]
+__all__ = ["REGISTRY", "Arith", "Body", "Context", "Observation", "OpDef", "find", "near_operators", "op"]
 __all__ += [
     "Bias",
     "Facts",

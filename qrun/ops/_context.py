@@ -5,7 +5,7 @@ Also the error with which it refuses one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from qrun.declare.frozen import changeable, frozen
 from qrun.errors import OperatorError
+from qrun.ir import Array, TensorType
 from qrun.ir.types import shape_text
 from qrun.memory import Budget
 
@@ -38,6 +39,15 @@ class Observation:
     detail: str = ""
 
 
+@frozen
+class Body:
+    """A graph inside a node, ready to run. run: what its inputs are, in order, to its outputs, in order."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    run: Callable[[Sequence[Array]], Sequence[Array]]
+
+
 @changeable
 class Context:
     """Handed to kernels that declare ``ctx``.
@@ -47,6 +57,7 @@ class Context:
     outputs:   how many outputs the node names; `wants` tells whether one is used.
     observing: False while profiling: observations cost time.
     claims:    what is claimed, in order, if it is to be known: shape, bytes an element, what for.
+    bodies:    the graphs inside the node, by attribute.
     """
 
     arith: Arith = "exact"
@@ -57,6 +68,7 @@ class Context:
     budget: Budget = field(default_factory=Budget)
     observations: list[Observation] = field(default_factory=list)
     claims: list[Claim] | None = None
+    bodies: Mapping[str, Body] = field(default_factory=dict)
 
     def wants(self, place: int) -> bool:
         return place < len(self.wanted) and self.wanted[place]

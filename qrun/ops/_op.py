@@ -15,7 +15,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.registry import Registry
 from qrun.errors import OperatorError
-from qrun.ir import Array, Attribute, Node
+from qrun.ir import Array, Attribute, Model, Node
 from qrun.ir.schema import OWN, Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME
 from qrun.ops._context import Context
@@ -117,6 +117,7 @@ class OpDef:
         form: Form = "",
         computes: Real | None = None,
         like: OpDef | None = None,
+        graphs: Sequence[str] = (),
     ) -> None:
         self.domain = domain
         self.op_type = op_type
@@ -127,6 +128,7 @@ class OpDef:
         self.form: Form = form
         self.computes = computes
         self.like = like
+        self.graphs = tuple(graphs)
         self.lowering: Lowering | None = None
         self.__doc__ = reference.__doc__
 
@@ -234,11 +236,18 @@ class OpDef:
                 got=str(len(node.outputs)),
                 code="QR205",
             )
+        for name in self.graphs:
+            if not isinstance(node.attributes.get(name), Model):
+                raise _bad_attribute(
+                    f"attribute {name!r} is no graph", f"{name}, a graph", str(node.attributes.get(name))
+                )
         if not node.attributes and not self._required:
             return {}
         kwargs: dict[str, Any] = {}
         names = [name for name in self.attributes if known is None or name in known.attributes]
         for name, value in node.attributes.items():
+            if name in self.graphs:
+                continue
             spec = self.attributes.get(name)
             if spec is None or name not in names:
                 from difflib import get_close_matches
@@ -306,16 +315,17 @@ def op(
     computes: Real | None = None,
     like: OpDef | None = None,
     native: Lowering | None = None,
+    graphs: Sequence[str] = (),
 ) -> Callable[[Kernel], OpDef]:
     """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
     ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, and an optional ``ctx`` receives
     the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
 
     like: a declaration to take the inputs and attributes of: ``*inputs`` and ``**attributes`` then stand for those, and
-    keyword-only parameters are added."""
+    keyword-only parameters are added. graphs: attributes that are graphs, which the kernel finds in the Context's bodies."""
 
     def register(reference: Kernel) -> OpDef:
-        definition = OpDef(domain, op_type, since, reference, types or {}, cost, form, computes, like)
+        definition = OpDef(domain, op_type, since, reference, types or {}, cost, form, computes, like, graphs)
         definition.lowering = native
         versions = (INTERNAL if domain == OWN else REGISTRY).declared.setdefault((domain, op_type), [])
         versions.append(definition)

@@ -35,7 +35,7 @@ def derived_tensors(model: Model, shapes: bool = True) -> frozenset[str]:
     found: set[str] = set()
     for node in model.nodes:
         definition = find(node.domain, node.op_type, node.version)
-        if definition is None:
+        if definition is None or definition.graphs:
             continue
         if (shapes and definition.form == "shape") or all(
             not name or name in found or model.constant(name) is not None for name in node.inputs
@@ -72,6 +72,8 @@ def foretold(
 
     info: a tensor's type and shape, value: its elements; None where they are not known. Raises what the kernel raises.
     """
+    if step.bodies:
+        return {}
     args = [None if not name else _shape_of(info(name)) if step.definition.form == "shape" else value(name)
             for name in step.node.inputs]  # fmt: skip
     if any(name and array is None for name, array in zip(step.node.inputs, args, strict=True)):

@@ -64,8 +64,18 @@ class NativeKernels:
         self._fixed: dict[int, Fixed] = {}
         self._bound: dict[int, dict[Key, KernelBinding]] = {}
         self._memos: dict[int, Memo] = {}
+        self._inside: dict[tuple[int, str], NativeKernels] = {}
         self._alike: WeakValueDictionary[Hashable, KernelBinding] = WeakValueDictionary()
         self._lock = threading.Lock()
+
+    def inside(self, step: Step, name: str) -> NativeKernels:
+        """Those of a graph inside a step, by the name of its attribute."""
+        key = step.node.index, name
+        with self._lock:
+            found = self._inside.get(key)
+            if found is None:
+                found = self._inside[key] = NativeKernels(step.bodies[name].model, self.engine, self.arith)
+            return found
 
     def known(self, step: Step, args: Sequence[Array | None]) -> KernelBinding | None:
         """What was bound for these shapes and types, if anything."""
@@ -131,7 +141,8 @@ class NativeKernels:
 
         definition = step.definition
         if definition.lowering is None:
-            return KernelBinding(None, self._reason(step, self.literal.get(step.node.index, "no native kernel")))
+            reason = "its nodes run one by one" if definition.graphs else "no native kernel"
+            return KernelBinding(None, self._reason(step, self.literal.get(step.node.index, reason)))
         missing = len(definition.inputs) - len(args)
         names = tuple(p.name for p in definition.inputs)
         wanted = tuple(bool(name) for name in step.node.outputs)

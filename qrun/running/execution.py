@@ -14,10 +14,11 @@ from qrun.ir import Array, Model
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
 from qrun.ops import Arith
+from qrun.running.clock import Clock
 from qrun.running.dispatch import NativeKernels
 from qrun.running.plan import Plan
 from qrun.running.programs import Compiled
-from qrun.running.steps import Clock, NodeEvent, Run, run_step
+from qrun.running.steps import NodeEvent, Run, run_step
 
 
 @frozen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class Step:
     kwargs:   the node's attributes as the kernel takes them.
     frees:    names of the values that no later step reads.
     accepted: element types of inputs that the operator takes, as far as they were looked at; shared by its steps.
+    bodies:   plans of the graphs inside the node, by attribute.
     """
 
     node: Node
@@ -32,6 +33,13 @@ class Step:
     formals: tuple[Formal, ...]
     frees: tuple[str, ...]
     accepted: set[tuple[np.dtype[Any] | None, ...]] = field(default_factory=set)
+    bodies: Mapping[str, Plan] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of what it reads, "" for what is left out: the node's inputs, then what its bodies take from outside."""
+        captured = (name for body in self.bodies.values() for name in body.model.captured)
+        return (*self.node.inputs, *captured) if self.bodies else self.node.inputs
 
 
 @frozen
@@ -56,7 +64,12 @@ def plan(model: Model, keep: Iterable[str] = ()) -> Plan:
         if name not in known:
             raise _unknown_tensor(model, name, known)
     _refuse_unsupported(model)
-    last = _last_use(model, kept)
+    return _bound(model, kept, frozenset())
+
+
+def _bound(model: Model, kept: tuple[str, ...], outside: frozenset[str]) -> Plan:
+    """The plan of a model, or of a body. outside: names of what the body takes from around it."""
+    last = _last_use(model, kept, outside)
     accepted: dict[tuple[str, str, int], set[tuple[np.dtype[Any] | None, ...]]] = {}
     steps = []
     for node in model.nodes:
@@ -67,8 +80,19 @@ def plan(model: Model, keep: Iterable[str] = ()) -> Plan:
         except OperatorError as error:
             raise located(error, model, node, definition) from None
         seen = accepted.setdefault((node.domain, node.op_type, node.version), set())
-        steps.append(Step(node, definition, kwargs, definition.formals(node.version), last.get(node.index, ()), seen))
+        bodies = {name: _body(model, node, name) for name in definition.graphs if name in node.attributes}
+        formals, frees = definition.formals(node.version), last.get(node.index, ())
+        steps.append(Step(node, definition, kwargs, formals, frees, seen, bodies))
     return Plan(model, tuple(steps), kept)
+
+
+def _body(model: Model, node: Node, name: str) -> Plan:
+    """The plan of a graph inside a node; constants that it takes from outside are its own."""
+    graph = node.attributes[name]
+    assert isinstance(graph, Model)
+    captured = {n: value for n in graph.captured if (value := model.constant(n)) is not None}
+    own = replace(graph, constants={**captured, **graph.constants}, source=f"{model.label}: {node.label}/{name}")
+    return _bound(own, tuple(dict.fromkeys(v.name for v in own.outputs)), frozenset(own.captured))
 
 
 def _known(model: Model) -> set[str]:
@@ -89,17 +113,18 @@ def _unknown_tensor(model: Model, name: str, known: set[str]) -> CallError:
     )
 
 
-def _last_use(model: Model, kept: Iterable[str]) -> dict[int, tuple[str, ...]]:
+def _last_use(model: Model, kept: Iterable[str], outside: frozenset[str]) -> dict[int, tuple[str, ...]]:
     last: dict[str, int] = {}
     for node in model.nodes:
-        for name in (*node.inputs, *node.outputs):
+        captured = node.captured if node.attributes else ()
+        for name in (*node.inputs, *captured, *node.outputs):
             if name:
                 last[name] = node.index
     for name in kept:
         last.pop(name, None)
     frees: dict[int, list[str]] = {}
     for name, index in last.items():
-        if name not in model.constants:
+        if name not in model.constants and name not in outside:
             frees.setdefault(index, []).append(name)
     return {index: tuple(names) for index, names in frees.items()}
 

@@ -12,10 +12,11 @@ from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Arith, Context
+from qrun.running.clock import Clock
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.plan import Plan, Step
-from qrun.running.steps import NodeEvent, TensorInfo, reference
+from qrun.running.steps import NodeEvent, Run, TensorInfo, reference
 
 if TYPE_CHECKING:
     from qrun.native.plan.placement import Chain
@@ -42,6 +43,7 @@ class Compiled:
     bounds: tuple[KernelBinding | None, ...]
     events: tuple[NodeEvent, ...]
     arith: Arith
+    natives: NativeKernels
 
     def run(self, feeds: Mapping[str, Array], budget: Budget) -> StampedResult:
         """feeds: counted in the budget already. Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one."""
@@ -65,6 +67,9 @@ class Compiled:
         else:
             wanted = tuple(bool(name) for name in node.outputs)
             ctx = Context(self.arith, node.version, len(node.outputs), wanted, False, budget)
+            if step.bodies:
+                run = Run(self.arith, budget, False, self.natives, Clock(), {})
+                ctx.bodies = run.bodies(step, {**constants, **values})
             made = reference(step, args, ctx)
         made = made if isinstance(made, tuple) else (made,)
         return [array for name, array in zip(node.outputs, made, strict=False) if name]
@@ -182,7 +187,7 @@ class Programs:
             program = Program(self.natives.engine, items, given, fixed, wanted)
         except Declined:
             return None
-        return Compiled(plan, program, tuple(bounds), events, self.arith)
+        return Compiled(plan, program, tuple(bounds), events, self.arith, self.natives)
 
 
 def _chain(step: Step, kernel: NativeKernel) -> Chain:
@@ -209,9 +214,9 @@ def expected_failure(error: Exception) -> bool:
 
 
 def moving(plan: Plan, step: Step) -> tuple[str, ...]:
-    """The step's inputs that are not constants, each once."""
+    """What the step reads, its bodies too, that is not constant, each once."""
     constants, fed = plan.model.constants, plan.model.fed
-    return tuple(dict.fromkeys(n for n in step.node.inputs if n and (n not in constants or n in fed)))
+    return tuple(dict.fromkeys(n for n in step.reads if n and (n not in constants or n in fed)))
 
 
 def defaults(plan: Plan) -> dict[str, Array]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ from qrun.errors import MemoryLimitError, OperatorError, QrunError, RunError
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
-from qrun.ops import Arith, Context, Observation
+from qrun.ops import Arith, Body, Context, Observation
 from qrun.ops._native import NativeSection
+from qrun.running.clock import Clock
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
-from qrun.running.plan import Step, located
+from qrun.running.plan import Plan, Step, located
 
 
 @frozen
@@ -66,34 +66,6 @@ class NodeEvent:
         )  # fmt: skip
 
 
-class Clock:
-    """perf_counter_ns, less the time spent in ``with clock.aside:`` blocks."""
-
-    def __init__(self) -> None:
-        self.aside_ns = 0
-        self.aside = _Aside(self)
-
-    def now(self) -> int:
-        return perf_counter_ns() - self.aside_ns
-
-
-class _Aside:
-    """Blocks for which a clock stands still; those inside another one do nothing."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._depth, self._start = clock, 0, 0
-
-    def __enter__(self) -> None:
-        if not self._depth:
-            self._start = perf_counter_ns()
-        self._depth += 1
-
-    def __exit__(self, *failed: object) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._clock.aside_ns += perf_counter_ns() - self._start
-
-
 @frozen
 class Run:
     """What the steps of one run share. infos: of the tensors that were read or made so far."""
@@ -105,6 +77,10 @@ class Run:
     clock: Clock
     groups: Mapping[int, tuple[int, ...]]
     infos: dict[str, TensorInfo] = field(default_factory=dict)
+
+    def bodies(self, step: Step, values: Mapping[str, Array]) -> dict[str, Body]:
+        """The graphs inside a step, by attribute, to be run where these values are around them."""
+        return {name: _body(step, name, values, self) for name in step.bodies}
 
     def info(self, name: str, array: Array) -> TensorInfo:
         found = self.infos.get(name)
@@ -119,6 +95,8 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
     args = [values[name] if name else None for name in node.inputs]
     wanted = tuple(map(bool, node.outputs))
     ctx = Context(run.arith, node.version, len(node.outputs), wanted, run.observe, run.budget)
+    if step.bodies:
+        ctx.bodies = run.bodies(step, values)
     try:
         _check_types(step, args)
         bound = _bind(step, args, run)
@@ -129,7 +107,7 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
             with run.clock.aside:
                 _observe(step, args, bound, result, ctx)
     except OperatorError as error:
-        raise located(error, model, node, step.definition) from None
+        raise error if error.where else located(error, model, node, step.definition) from None
     except MemoryLimitError as error:
         raise placed(error, model, node) from None
     except (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError) as error:
@@ -166,9 +144,47 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
     )
 
 
+def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> Body:
+    plan = step.bodies[attribute]
+    inputs = plan.model.inputs
+    if plan.model.defaults:
+        raise OperatorError(
+            "a body's input has an initializer", expected="inputs without", got=plan.model.defaults[0].name
+        )
+
+    def start(args: Sequence[Array]) -> Sequence[Array]:
+        if len(args) != len(inputs):
+            raise OperatorError(f"the body takes {len(inputs)} inputs", expected=str(len(args)), got=str(len(inputs)))
+        fed = {value.name: array for value, array in zip(inputs, args, strict=True)}
+        natives = run.natives.inside(step, attribute) if run.natives else None
+        own = Run(run.arith, run.budget, False, natives, run.clock, {})
+        return _run_body(plan, {name: around[name] for name in plan.model.captured if name in around}, fed, own)
+
+    return Body(inputs, plan.model.outputs, start)
+
+
+def _run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array], run: Run) -> Sequence[Array]:
+    """What a body makes of what it is fed with; `outside` has what it takes from around it."""
+    model, budget = plan.model, run.budget
+    values = {**outside, **model.constants, **fed}
+    for name, array in fed.items():
+        budget.hold_made(array, name)
+    for step in plan.steps:
+        run_step(step, model, values, run)
+        for name in step.frees:
+            freed = values.pop(name, None)
+            if freed is not None:
+                budget.release(freed)
+    made = [values[value.name] for value in model.outputs]
+    for name, array in values.items():
+        if name not in outside and name not in model.constants:
+            budget.release(array)
+    return made
+
+
 def placed(error: MemoryLimitError, model: Model, node: Node) -> MemoryLimitError:
-    """The error with file and node in it, unless it names them: what was foreseen is a later node's."""
-    if error.where[0] != model.label:
+    """The error with file and node in it, unless it names them: what was foreseen is a later node's, or one inside."""
+    if not error.where[0].startswith(model.label):
         error.where = (model.label, f"node {node.index} {node.label} ({node.op}-{node.version})")
     return error
 

@@ -1,0 +1,240 @@
+"""Operators with graphs inside: If, Loop and Scan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text, type_name
+from qrun.ops._context import Body, Context, refuse
+from qrun.ops._float import axis_in
+from qrun.ops._op import op
+from qrun.ops._shape import checked
+
+_FORWARD, _REVERSE = 0, 1
+
+
+@op("If", since=1, graphs=("then_branch", "else_branch"))
+def if_(cond: Array, *, ctx: Context | None = None) -> Sequence[Array]:
+    """What then_branch makes where cond is true, else what else_branch makes. The other one is not run.
+
+    cond: a bool, a scalar or of one element. The branches have no inputs, and take names from outside; they make as many
+    outputs as the node has. Raises OperatorError for a cond of more elements.
+    Source: ONNX operators, If-25.
+    """
+    ctx = ctx or Context()
+    name = "then_branch" if _truth(cond, "cond") else "else_branch"
+    made = ctx.bodies[name].run(())
+    if len(made) < ctx.outputs:
+        raise refuse(f"{name} makes {len(made)} outputs", name, str(ctx.outputs), str(len(made)), code="QR205")
+    return tuple(made)
+
+
+def _truth(value: Array, name: str) -> bool:
+    if value.size != 1:
+        raise refuse(f"{name} is not one element", name, "a scalar", value, code="QR208")
+    return bool(value.reshape(())[()])
+
+
+@op("Loop", since=1, graphs=("body",))
+def loop(
+    M: Array | None = None, cond: Array | None = None, *v_initial: Array, ctx: Context | None = None
+) -> Sequence[Array]:
+    """Run body until it has run M times, or its condition is false; without both, for ever.
+
+    M: int64, and cond: bool, scalars or of one element. The body takes the number of the iteration, the condition, and the
+    values that go around, v_initial at first; it makes the condition, those values, whose shapes may change, and elements
+    of scan outputs. The outputs are the values after the last iteration, then the scan outputs, stacked along a first axis.
+    Without iterations these have the shapes that the body states, 0 for sizes that it does not.
+    Raises OperatorError for elements whose shapes differ, and where the body does not fit.
+    Source: ONNX operators, Loop-25.
+    """
+    ctx = ctx or Context()
+    body, state = ctx.bodies["body"], list(v_initial)
+    if len(body.outputs) < 1 + len(state):
+        raise refuse(
+            f"body makes {len(body.outputs)} outputs", "body", f"a condition and {len(state)} values",
+            str(len(body.outputs)), code="QR205",
+        )  # fmt: skip
+    going = cond is None or _truth(cond, "cond")
+    most = None if M is None else int(_one(M))
+    stacks = [ScanOutput(ctx) for _ in body.outputs[1 + len(state) :]]
+    number = 0
+    while going and (most is None or number < most):
+        counter = _as(body, 0, np.array(number, np.int64))
+        made = body.run([counter, _as(body, 1, np.array(going)), *state])
+        going = _truth(made[0], "cond")
+        state = list(made[1 : 1 + len(state)])
+        for stack, element in zip(stacks, made[1 + len(state) :], strict=True):
+            stack.add(element)
+        number += 1
+    stated = body.outputs[1 + len(state) :]
+    return (*state, *(stack.whole(value.shape, value.dtype, 0) for stack, value in zip(stacks, stated, strict=True)))
+
+
+def _one(value: Array) -> int:
+    if value.size != 1:
+        raise refuse("M is not one element", "M", "a scalar", value, code="QR208")
+    return int(value.reshape(())[()])
+
+
+def _as(body: Body, place: int, value: Array) -> Array:
+    """A scalar, or of shape [1] where the body's input states that."""
+    stated = body.inputs[place].shape if place < len(body.inputs) else None
+    return value.reshape(1) if stated is not None and len(stated) == 1 else value
+
+
+class ScanOutput:
+    """Elements of a scan output, in the order in which they are made."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx, self._elements, self._nbytes = ctx, list[Array](), 0
+
+    def add(self, element: Array) -> None:
+        """Raises MemoryLimitError where all of them, and the whole that they become, are too much."""
+        if self._elements and (element.shape, element.dtype) != (self._elements[0].shape, self._elements[0].dtype):
+            first = self._elements[0]
+            raise refuse(
+                f"element {len(self._elements)} of a scan output has another shape or type", "body",
+                f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
+                f"{type_name(element.dtype)} {shape_text(element.shape)}", code="QR208",
+            )  # fmt: skip
+        self._nbytes += element.nbytes
+        self._ctx.claim((2 * self._nbytes,), 1, "scan output")
+        self._elements.append(element)
+
+    def whole(
+        self, stated: Sequence[int | str | None] | None, dtype: np.dtype | None, axis: int, backward: bool = False
+    ) -> Array:
+        """All of them along a new axis; stated: their shape and type, for none."""
+        if self._elements:
+            axis = axis_in(axis, self._elements[0].ndim + 1, "scan_output_axes")
+            shape = self._elements[0].shape
+            checked((*shape[:axis], len(self._elements), *shape[axis:]), self._elements[0].itemsize, "body")
+            return np.stack(self._elements[::-1] if backward else self._elements, axis)
+        if dtype is None:
+            raise refuse("a scan output without elements has no type", "body", "a type of the output", "none stated")
+        shape = [size if isinstance(size, int) else 0 for size in stated or ()]
+        axis = axis_in(axis, len(shape) + 1, "scan_output_axes")
+        return np.zeros((*shape[:axis], 0, *shape[axis:]), dtype)
+
+
+@op("Scan", since=8, graphs=("body",))
+def scan_8(
+    sequence_lens: Array | None,
+    *initial_state_and_scan_inputs: Array,
+    num_scan_inputs: int,
+    directions: tuple[int, ...] | None = None,
+    ctx: Context | None = None,
+) -> Sequence[Array]:
+    """Scan-9 of each element of a batch, which is the first axis of all inputs and outputs; axis 1 of scan inputs is scanned.
+
+    sequence_lens: int64 [batch], how many elements of each are scanned; what scan outputs have beyond is 0.
+    Raises OperatorError for shapes and attributes that do not fit. Source: ONNX operators, Scan-8.
+    """
+    ctx = ctx or Context()
+    body = ctx.bodies["body"]
+    count = _states(initial_state_and_scan_inputs, num_scan_inputs)
+    backward = _numbers(directions, num_scan_inputs, "directions")
+    scanned = initial_state_and_scan_inputs[count:]
+    if any(x.ndim < 2 for x in initial_state_and_scan_inputs[count:]):
+        raise refuse(
+            "a scan input has no batch or no sequence", "initial_state_and_scan_inputs", "rank 2 or more", "less"
+        )
+    batch, longest = scanned[0].shape[:2]
+    lengths = np.full(batch, longest) if sequence_lens is None else sequence_lens
+    if lengths.shape != (batch,) or ((lengths < 0) | (lengths > longest)).any():
+        raise refuse(
+            "sequence_lens does not fit", "sequence_lens", f"[{batch}] of 0 to {longest}", lengths, code="QR208"
+        )
+    results = []
+    for number, length in enumerate(lengths.tolist()):
+        own = [x[number] for x in initial_state_and_scan_inputs]
+        parts = [x[:length] for x in own[count:]]
+        axes = [0] * num_scan_inputs
+        states, outputs = _scan(body, own[:count], parts, (axes, backward), length, ctx)
+        wholes = [s.whole(v.shape, v.dtype, 0) for s, v in zip(outputs, body.outputs[count:], strict=True)]
+        results.append([*states, *(_padded(whole, longest) for whole in wholes)])
+    return tuple(np.stack(parts) for parts in zip(*results, strict=True))
+
+
+def _padded(whole: Array, length: int) -> Array:
+    return np.concatenate([whole, np.zeros((length - len(whole), *whole.shape[1:]), whole.dtype)])
+
+
+@op("Scan", since=9, graphs=("body",))
+def scan(
+    *initial_state_and_scan_inputs: Array,
+    num_scan_inputs: int,
+    scan_input_axes: tuple[int, ...] | None = None,
+    scan_input_directions: tuple[int, ...] | None = None,
+    scan_output_axes: tuple[int, ...] | None = None,
+    scan_output_directions: tuple[int, ...] | None = None,
+    ctx: Context | None = None,
+) -> Sequence[Array]:
+    """Run body for each element of the scan inputs along their axes, which are the last num_scan_inputs inputs.
+
+    The body takes states, the other inputs at first, and an element of each scan input; it makes the states and an element
+    of each scan output. The outputs are the last states, and the scan outputs, stacked along scan_output_axes. A direction
+    of 1 goes from the end. Axes and directions are 0 where they are not given.
+    Raises OperatorError for shapes and attributes that do not fit.
+    Source: ONNX operators, Scan-25.
+    """
+    ctx = ctx or Context()
+    body = ctx.bodies["body"]
+    count = _states(initial_state_and_scan_inputs, num_scan_inputs)
+    scanned = initial_state_and_scan_inputs[count:]
+    given = _numbers(scan_input_axes, num_scan_inputs, "scan_input_axes")
+    axes = [axis_in(axis, x.ndim, "scan_input_axes") for axis, x in zip(given, scanned, strict=True)]
+    backward = _numbers(scan_input_directions, num_scan_inputs, "scan_input_directions")
+    made = max(len(body.outputs) - count, 0)
+    output_axes = _numbers(scan_output_axes, made, "scan_output_axes")
+    turned = _numbers(scan_output_directions, made, "scan_output_directions")
+    lengths = {x.shape[axis] for x, axis in zip(scanned, axes, strict=True)}
+    if len(lengths) != 1:
+        shapes = ", ".join(shape_text(x.shape) for x in scanned)
+        raise refuse(
+            "scan inputs have other lengths", "initial_state_and_scan_inputs", "one length", shapes, code="QR208"
+        )
+    inputs = list(initial_state_and_scan_inputs[:count])
+    states, stacks = _scan(body, inputs, scanned, (axes, backward), lengths.pop(), ctx)
+    stated = zip(stacks, body.outputs[count:], output_axes, turned, strict=True)
+    return (*states, *(s.whole(v.shape, v.dtype, axis, bool(turn)) for s, v, axis, turn in stated))
+
+
+def _scan(
+    body: Body, states: list[Array], scanned: Sequence[Array], how: tuple[Sequence[int], Sequence[int]], length: int,
+    ctx: Context,
+) -> tuple[list[Array], list[ScanOutput]]:  # fmt: skip
+    """The last states and the scan outputs. how: the axis and the direction of each scan input."""
+    stacks = [ScanOutput(ctx) for _ in body.outputs[len(states) :]]
+    for step in range(length):
+        places = [length - 1 - step if backward else step for backward in how[1]]
+        elements = [x.take(place, axis) for x, place, axis in zip(scanned, places, how[0], strict=True)]
+        made = body.run([*states, *(np.asarray(element) for element in elements)])
+        states = list(made[: len(states)])
+        for stack, element in zip(stacks, made[len(states) :], strict=True):
+            stack.add(element)
+    return states, stacks
+
+
+def _states(inputs: Sequence[Array], scanned: int) -> int:
+    if not 0 < scanned <= len(inputs):
+        raise refuse(
+            f"num_scan_inputs is {scanned}",
+            "num_scan_inputs",
+            f"1 to {len(inputs)}, the inputs",
+            str(scanned),
+            code="QR204",
+        )
+    return len(inputs) - scanned
+
+
+def _numbers(given: Sequence[int] | None, count: int, name: str) -> Sequence[int]:
+    numbers = (0,) * count if given is None else given
+    if len(numbers) != count or ("directions" in name and not {*numbers} <= {_FORWARD, _REVERSE}):
+        expected = f"{count} numbers" + (", 0 or 1" if "directions" in name else "")
+        raise refuse(f"{name} does not fit", name, expected, str(list(numbers)), code="QR204")
+    return numbers

@@ -1,0 +1,213 @@
+"""If, Loop and Scan: bodies with names from outside, nested, quantized, of changing shapes; on all backends and onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from helpers.placed import same_everywhere
+from helpers.support import assert_equal, run_ort
+
+import qrun
+from qrun.errors import MemoryLimitError, QrunError
+
+F32, I64 = np.float32, np.int64
+HEAD = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
+X = np.arange(6, dtype=F32).reshape(2, 3) - 2
+
+
+def model(text: str) -> onnx.ModelProto:
+    made = onnx.parser.parse_model(HEAD + text)
+    onnx.checker.check_model(made)
+    return made
+
+
+CHOICE = """main (float[2,3] x, bool c) => (float[2,3] y, float[N] z)
+<float[3] w = {1, 2, 3}>
+{
+    d = Mul(x, w)
+    y, z = If(c) <
+        then_branch = a () => (float[2,3] ay, float[N] az) { ay = Add(d, w)  az = Identity(w) },
+        else_branch = b () => (float[2,3] by, float[N] bz)
+            <float[2] k = {5, 6}> { t = Neg(d)  by = Relu(t)  bz = Identity(k) }
+    >
+}"""
+GROWING = """main (float[2,3] x, int64 n) => (float[M,3] y, float[K,2,3] s)
+{
+    y, s = Loop(n, , x) <body = b (int64 i, bool c, float[M,3] v) => (bool o, float[L,3] u, float[2,3] e)
+        <float two = {2}>
+        {
+            o = Identity(c)
+            u = Concat<axis = 0>(v, x)
+            f = Cast<to = 1>(i)
+            g = Mul(f, two)
+            e = Add(x, g)
+        }>
+}"""
+WHILE = """main (float[2,3] x, float limit) => (float[2,3] y)
+{
+    yes = Constant<value = bool {1}>()
+    y = Loop( , yes, x) <body = b (int64 i, bool c, float[2,3] v) => (bool o, float[2,3] u)
+        <float two = {2}>
+        {
+            u = Mul(v, two)
+            m = ReduceMax<keepdims = 0>(u)
+            o = Less(m, limit)
+        }>
+}"""
+NESTED = """main (float[2,3] x, int64 n, bool c) => (float[2,3] y)
+<float[3] w = {1, -2, 3}>
+{
+    y = Loop(n, , x) <body = b (int64 i, bool c0, float[2,3] v) => (bool o, float[2,3] u)
+        {
+            o = Identity(c0)
+            u = If(c) <
+                then_branch = t () => (float[2,3] ty) {
+                    ty = Loop(n, c0, v) <body = inner (int64 j, bool c1, float[2,3] q) => (bool p, float[2,3] r) {
+                        p = Identity(c1)
+                        a = Add(q, w)
+                        b2 = Add(a, x)
+                        r = Mul(b2, v)
+                    }>
+                },
+                else_branch = e () => (float[2,3] ey) { ey = Sub(v, w) }
+            >
+        }>
+}"""
+CELL = """main (float[4,2,3] x, float[2,3] h) => (float[2,3] last, float[2,4,3] y)
+<float[3,3] r = {0.1, 0.2, 0.3, -0.4, 0.5, -0.6, 0.7, 0.8, -0.9}>
+{
+    last, y = Scan<num_scan_inputs = 1, scan_input_directions = [1], scan_output_axes = [1], scan_output_directions = [1],
+        body = b (float[2,3] s, float[2,3] e) => (float[2,3] t, float[2,3] o) {
+            p = MatMul(s, r)
+            q = Add(p, e)
+            t = Relu(q)
+            o = Identity(t)
+        }>(h, x)
+}"""
+QUANTIZED = """main (float[2,3] x, bool c) => (float[2,2] y)
+<float s = {0.5}, uint8 z = {3}, int8[3,2] w = {1, -2, 3, 4, -5, 6}, int8 wz = {0}, float ws = {0.25}>
+{
+    q = QuantizeLinear(x, s, z)
+    y = If(c) <
+        then_branch = a () => (float[2,2] ay) {
+            p = QLinearMatMul(q, s, z, w, ws, wz, s, z)
+            ay = DequantizeLinear(p, s, z)
+        },
+        else_branch = b () => (float[2,2] by) {
+            d = DequantizeLinear(q, s, z)
+            f = DequantizeLinear(w, ws, wz)
+            by = MatMul(d, f)
+        }
+    >
+}"""
+N = np.array
+CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
+    "then": (CHOICE, {"x": X, "c": N(True)}),
+    "else": (CHOICE, {"x": X, "c": N(False)}),
+    "growing": (GROWING, {"x": X, "n": N(3, I64)}),
+    "not once": (GROWING, {"x": X, "n": N(0, I64)}),
+    "while": (WHILE, {"x": X, "limit": N(500, F32)}),
+    "nested": (NESTED, {"x": X, "n": N(2, I64), "c": N(True)}),
+    "nested else": (NESTED, {"x": X, "n": N(2, I64), "c": N(False)}),
+    "scan": (CELL, {"x": np.linspace(-2, 2, 24, dtype=F32).reshape(4, 2, 3), "h": X * F32(0.1)}),
+    "quantized": (QUANTIZED, {"x": X, "c": N(True)}),
+    "dequantized": (QUANTIZED, {"x": X, "c": N(False)}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_backends_and_onnxruntime(name: str) -> None:
+    text, feeds = CASES[name]
+    made = model(text)
+    result = same_everywhere(made, feeds)
+    for got, want in zip(result.outputs.values(), run_ort(made, feeds), strict=True):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_by_hand() -> None:
+    y, s = qrun.Session(model(GROWING)).run({"x": X, "n": N(2, I64)}).values()
+    assert_equal(y, np.concatenate([X, X, X]))
+    assert_equal(s, np.stack([X, X + 2]))
+    (y,) = qrun.Session(model(WHILE)).run({"x": X, "limit": N(20, F32)}).values()
+    assert_equal(y, X * 8)
+
+
+def test_the_same_session_with_other_conditions_and_counts() -> None:
+    """Shapes stay, values change: a program must not keep what a condition chose."""
+    session = qrun.Session(model(CHOICE))
+    for c in (True, True, False, False, True):
+        y, z = session.run({"x": X, "c": N(c)}).values()
+        w = np.array([1, 2, 3], F32)
+        assert_equal(y, X * w + w if c else np.maximum(-(X * w), F32(0)) + F32(0))
+        assert len(z) == (3 if c else 2)
+    session = qrun.Session(model(GROWING))
+    for n in (1, 1, 3, 0, 2):
+        assert session.run({"x": X, "n": N(n, I64)})["y"].shape == (2 * n + 2, 3)
+
+
+def test_scans_of_a_batch() -> None:
+    text = """main (int64[2] lens, float[2,3] h, float[2,4,3] x) => (float[2,3] last, float[2,4,3] y)
+    { last, y = Scan<num_scan_inputs = 1, directions = [1],
+        body = b (float[3] s, float[3] e) => (float[3] t, float[3] o) { t = Add(s, e)  o = Mul(t, e) }>(lens, h, x) }"""
+    made = onnx.parser.parse_model(HEAD.replace('"" : 17', '"" : 8') + text)
+    x = np.arange(24, dtype=F32).reshape(2, 4, 3)
+    feeds = {"lens": N([4, 2], I64), "h": np.ones((2, 3), F32), "x": x}
+    last, y = same_everywhere(made, feeds).outputs.values()
+    assert_equal(last, np.stack([1 + x[0].sum(0), 1 + x[1, :2].sum(0)]).astype(F32))
+    assert_equal(y[1, 0], (1 + x[1, 1]) * x[1, 1])
+    assert not y[1, 2:].any()
+
+
+def test_weights_taken_from_outside_are_constants_of_the_body() -> None:
+    """So that the nodes inside are native."""
+    session = qrun.Session(model(QUANTIZED), backend="native")
+    session.execute({"x": X, "c": N(True)})
+    natives = next(p.natives for p in session._plans.values() if p.natives)
+    (inside,) = natives._inside.values()
+    assert [bound.kernel is not None for kept in inside._bound.values() for bound in kept.values()] == [True, True]
+
+
+@pytest.mark.parametrize("backend", ["reference", "native"])
+def test_memory_is_counted_inside(backend: str) -> None:
+    text = """main (float[N] x) => (float[M] y)
+    { y = Loop( , , x) <body = b (int64 i, bool c, float[K] v) => (bool o, float[L] u)
+        { o = Identity(c)  u = Concat<axis = 0>(v, v) }> }"""
+    stacked = """main (float[N] x) => (float[K,N] y)
+    { y = Loop( , ) <body = b (int64 i, bool c) => (bool o, float[N] u) { o = Identity(c)  u = Neg(x) }> }"""
+    for source in (text, stacked):
+        session = qrun.Session(onnx.parser.parse_model(HEAD + source), backend=backend, max_memory=10 << 20)
+        for _ in range(2):
+            with pytest.raises(MemoryLimitError) as caught:
+                session.run({"x": np.ones(1000, F32)})
+            assert "Loop" in str(caught.value.where)
+    session = qrun.Session(model(GROWING), backend=backend)
+    result = session.execute({"x": X, "n": N(50, I64)})
+    assert result.peak_bytes < 3 * sum(a.nbytes for a in result.outputs.values())
+
+
+def refused(text: str, feeds: dict[str, Any]) -> QrunError:
+    with pytest.raises(QrunError) as caught:
+        qrun.Session(onnx.parser.parse_model(HEAD + text)).run(feeds)
+    return caught.value
+
+
+def test_refusals_name_the_place_inside() -> None:
+    inside = CHOICE.replace("t = Neg(d)  by = Relu(t)", "t = Reshape(d, d)  by = Relu(t)")
+    error = refused(inside, {"x": X, "c": N(False)})
+    assert error.where[0].endswith(": If_1/else_branch")
+    assert error.where[1].startswith("node 0 Reshape_0")
+    many = CHOICE.replace("bool c)", "bool[2] c)")
+    assert refused(many, {"x": X, "c": N([True, False])}).code == "QR208"
+    other = GROWING.replace("e = Add(x, g)", "e = Identity(u)").replace("float[2,3] e)", "float[J,3] e)")
+    assert "another shape" in refused(other, {"x": X, "n": N(2, I64)}).message
+    few = GROWING.replace("float[M,3] v)", "float[M,3] v, float v2)")
+    assert "takes 4 inputs" in refused(few, {"x": X, "n": N(2, I64)}).message
+    scans = CELL.replace("num_scan_inputs = 1", "num_scan_inputs = 5")
+    assert refused(scans, {"x": np.zeros((4, 2, 3), F32), "h": X}).code == "QR204"
+    turned = CELL.replace("scan_input_directions = [1]", "scan_input_directions = [2]")
+    assert "0 or 1" in str(refused(turned, {"x": np.zeros((4, 2, 3), F32), "h": X}).facts)
