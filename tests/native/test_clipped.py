@@ -10,8 +10,9 @@ from helpers import edges
 from helpers.native import ISAS, TYPES, Array, codes, engine
 from helpers.native_cases import reference, target_of
 
-from qrun.native.kernels import clipped, copied
+from qrun.native.kernels import copied
 from qrun.native.kernels.conv import Conv
+from qrun.native.proof import fold
 
 ISA = "avx2"
 Random = np.random.Generator
@@ -44,10 +45,10 @@ def together(shape: SHAPE) -> Array:
 @pytest.mark.parametrize("near", [200, 1 << 18])
 @pytest.mark.parametrize("kind", WEIGHTS)
 def test_bounds_hold_for_every_channel_and_sign(kind: str, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clipped, "_NEAR_BOUNDS", near)
+    monkeypatch.setattr(fold, "_NEAR_BOUNDS", near)
     rng = np.random.default_rng(4)
     weights = WEIGHTS[kind](rng, (30, 2, 21)).astype(np.int8)
-    each, first = (bound.astype(np.int64).reshape(2, 3, 2, 2, 2) for bound in clipped.lane_bounds(weights, 24))
+    each, first = (bound.astype(np.int64).reshape(2, 3, 2, 2, 2) for bound in fold.lane_bounds(weights, 24))
     padded = np.zeros((30, 2, 24), np.int64)
     padded[:, :, :21] = np.maximum(weights, -127)
     lanes = padded.reshape(30, 2, 3, 2, 2, 2)

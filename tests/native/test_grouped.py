@@ -15,7 +15,7 @@ from helpers.native_cases import reference, target_of
 from qrun.native import kernels, machine
 from qrun.native.emit.isa import ISAS as ALL
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.kernels import blocked, clipped, copied
+from qrun.native.kernels import copied
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine.compile import compile_object, kernel_text
 from qrun.native.machine.engine import Engine
@@ -70,7 +70,7 @@ def force(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_codes_and_weights(isa: str, kind: str, threads: int, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
     force(kind, monkeypatch)
     monkeypatch.setattr(copied, "_NEAR", near)
-    monkeypatch.setattr(clipped, "_COPY", near)
+    monkeypatch.setattr(copied, "_COPY", near)
     rng = np.random.default_rng(21)
     for number, (_, k, *_) in enumerate(edges.GROUPED):
         for kinds in (("u8", "s8", "u8"), ("s8", "u8", "s8")):
@@ -128,7 +128,7 @@ def test_nothing_beyond_the_buffers_is_touched(
             array[...] = fill
         return array
 
-    for module in (blocked, clipped, copied, machine.call, kernels.product, kernels.layout):
+    for module in (copied, machine.call, kernels.product, kernels.layout):
         monkeypatch.setattr(module, "aligned", aligned)
     own = Engine.create(isa, OBJECTS)
     for number in range(len(edges.GROUPED)):

@@ -10,8 +10,6 @@ import pytest
 from helpers import edges
 from helpers.native import ISAS, OBJECTS, THOROUGH, Array, Guarded, codes, needs_amx, thin
 
-import qrun.native.kernels.blocked
-import qrun.native.kernels.clipped
 import qrun.native.kernels.copied
 import qrun.native.kernels.layout
 import qrun.native.kernels.product
@@ -41,7 +39,7 @@ def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: boo
         return array
 
     modules = (
-        kernels.blocked, kernels.clipped, machine.engine, kernels.layout, kernels.product, kernels.results, machine.call,
+        machine.engine, kernels.layout, kernels.product, kernels.results, machine.call,
         kernels.tiled, kernels.tiling, kernels.copied,
     )  # fmt: skip
     for module in modules:
@@ -73,7 +71,7 @@ def test_nothing_beyond_the_buffers_is_touched_by_tiles(
 def test_nothing_beyond_the_buffers_is_touched_by_clipped_products(
     at_end: bool, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(qrun.native.kernels.clipped, "SMALL", 255)
+    monkeypatch.setattr(qrun.native.kernels.copied, "SMALL", 255)
     monkeypatch.setattr(qrun.native.kernels.copied, "_FEW", 1)
     check("avx2", at_end, out, monkeypatch)
 

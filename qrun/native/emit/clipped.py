@@ -12,11 +12,9 @@ from qrun.native.emit.dot import activations, dot, weights
 from qrun.native.emit.flow import Flow
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import Arguments, emitter, row_at
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import EIGHT, KernelSpec
 from qrun.native.emit.values import ZERO, Operand, Value
 
-EIGHT = 8
-"""Neighbouring bytes of a row that are clipped together."""
 VECTOR = 32
 LOW = 6
 """Bits that clipped activations keep: the products of four, 4 * 63 * 128 = 32,256, fit in int16."""

@@ -163,8 +163,9 @@ class PointEmitter(RowsEmitter):
         (x,) = operands
         if self.spec.form in ("affine", "affines"):
             return self._affine(x, start)
-        make = {"clamp": self._clamp, "permute": self._permuted, "shuffle": self._shuffle, "lookup": self._lookup}
-        return make[self.spec.form](x)
+        if self.spec.form == "permute":
+            return permuted(self.constants, x)
+        return {"clamp": self._clamp, "shuffle": self._shuffle, "lookup": self._lookup}[self.spec.form](x)
 
     def _clamp(self, x: Value) -> Value:
         low, high = self.constants
@@ -188,9 +189,6 @@ class PointEmitter(RowsEmitter):
         if self.spec.form == "tables":
             table = table + column * ENTRIES + ENTRIES * offset
         return (table + operands[0].zext("i64")).load("i8")
-
-    def _permuted(self, x: Value) -> Value:
-        return permuted(self.constants, x)
 
     def _shuffle(self, x: Value) -> Value:
         """Look codes up with shuffles, which give 0 for negative indices and use only the low four bits of others."""

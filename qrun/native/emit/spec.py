@@ -97,6 +97,8 @@ DOUBLES = 4096.0
 """What `Bytes.doubles` adds: at this size, 2**12, the lowest bit of a float64's sixth byte stands for 1."""
 OUTER = 3
 """How many outer axes a kernel has that walks its operands with strides."""
+EIGHT = 8
+"""Neighbouring bytes of a row that the kernel clipped clips together."""
 INTERLEAVED = 4
 """Vectors of channels in a panel of the depthwise kernel that interleaves taps."""
 BOUND_VECTORS = 4

@@ -1,5 +1,7 @@
-"""Products that copy activations first: which do, and in which form; and those that copy them as 16 bits, where there are
-only products of 16 bits."""
+"""Products that copy blocks of activations first, where there are only products of 16 bits: which do, and in which form.
+
+Activations are copied as 16 bits (widened), or as bytes that are small enough for sums of 16 bits (clipped).
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.frozen import frozen
+from qrun.native.emit.clipped import VECTOR, scratch_bytes
 from qrun.native.emit.copied import PIECE, STEP
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import KernelSpec
-from qrun.native.kernels.blocked import Blocked, Run
-from qrun.native.kernels.clipped import ROWS as CLIPPED_ROWS
-from qrun.native.kernels.clipped import clipped, clips
-from qrun.native.kernels.product import Product, RelocatableCall
-from qrun.native.machine.memory import aligned
+from qrun.native.emit.spec import EIGHT, KernelSpec
+from qrun.native.kernels.product import Product, RelocatableCall, grouped
+from qrun.native.machine.memory import Ints, aligned
+from qrun.native.proof.fold import Int8s, int8_taps, lane_bounds
 
 Array = np.ndarray[Any, Any]
-WIDENED_ROWS = {4: 5, 3: 7, 2: 5, 1: 8}
-"""Rows of a block, by vectors of a panel, with 32 registers."""
-_WIDENED_ROWS_16 = {3: 3, 2: 5, 1: 8}
-_NEAR = 128 << 10
-_SIZE = 2
+Run = tuple[int, int, int, str]
+"""First channel, vectors of a panel, panels, form: see Product.panels."""
+_LEAST_BLOCKS = 8
+_UNITS_PER_THREAD = 8
+_UNIT_MACS = 1 << 20
 _LEAST_ROWS = 16
 """Rows below which it matters more that 16-bit weights are twice as many bytes."""
 _FEW = 2
@@ -32,6 +34,17 @@ _VECTORS, _QUAD = 2, 4
 """Groups of no more vectors of channels, or no more activations at each tap, are not copied."""
 _BROADCAST, _PRODUCT, _LOOP = 1.25, 2, 7
 """Instructions for each row, for each of its vectors, and for the loop; the first and last fitted to what was measured."""
+SMALL = 32
+"""Zero points, as uint8, beyond which most activations are expected to be large."""
+CLIPPED_ROWS = {2: 4, 1: 8}
+"""Rows of a block of clipped activations, by vectors of a panel."""
+_COPY = 256 << 10
+_LISTED = 3 / 8
+WIDENED_ROWS = {4: 5, 3: 7, 2: 5, 1: 8}
+"""Rows of a block of widened activations, by vectors of a panel, with 32 registers."""
+_WIDENED_ROWS_16 = {3: 3, 2: 5, 1: 8}
+_NEAR = 128 << 10
+_SIZE = 2
 
 
 def copied(product: Product, groups: int, kinds: frozenset[str]) -> list[RelocatableCall]:
@@ -80,6 +93,130 @@ def _runs(plain: list[Run], channels: int, lanes: int, rows: Mapping[int, int]) 
 def _cost(vectors: int, rows: int) -> float:
     """Instructions per row in a turn of the inner loop of a panel. The loop and the loads of weights are shared by the rows."""
     return _BROADCAST + _PRODUCT * vectors + (vectors + _LOOP) / rows
+
+
+@frozen
+class Blocked:
+    """A run of neighbouring panels with one form, of all groups of a product.
+
+    rows:  rows of a block. taps: for each tap of the kernel, the number of the layout's tap that it reads.
+    depth: activations of a tap, with padding. read: bytes that the kernel reads at each offset.
+    block: bytes of a block's copy. near: bytes of copies that a tile may hold, so that they stay in a cache.
+    """
+
+    product: Product
+    groups: int
+    run: Run
+    rows: int
+    taps: tuple[int, ...]
+    depth: int
+    read: int
+    block: int
+    near: int
+
+    @property
+    def width(self) -> int:
+        """Channels of a panel."""
+        return self.run[1] * self.product.isa.lanes
+
+    @property
+    def channels(self) -> int:
+        """Output channels of a group."""
+        return len(self.product.folded.centred) // self.groups
+
+    @property
+    def pick(self) -> Ints:
+        """int64 [groups * panels, width]: the channels, -1 where there is none; a group's last panel overlaps the one
+        before it rather than run over.
+        """
+        first, _, panels, _ = self.run
+        count = min(panels * self.width, self.channels - first)
+        starts = np.minimum(np.arange(panels) * self.width, max(count - self.width, 0))
+        lanes = starts[:, None] + np.arange(self.width)
+        groups = self.channels * np.arange(self.groups)[:, None, None]
+        return np.where(lanes < count, groups + first + lanes, -1).reshape(-1, self.width)
+
+    def cut(self) -> tuple[int, int]:
+        """(blocks per tile, panels per tile): copies that stay near, and about eight tiles per thread."""
+        product, panels = self.product, self.run[2]
+        images, blocks = product.layout.images * self.groups, -(-product.layout.rows // self.rows)
+        chunks = -(-blocks // max(1, self.near // self.block))
+        units = 1
+        if product.threads > 1:
+            macs = self.rows * len(self.taps) * self.depth * self.width
+            units = min(_UNITS_PER_THREAD * product.threads, images * blocks * panels * macs // _UNIT_MACS)
+            units = max(1, units // images)
+            chunks = max(chunks, min(units, -(-blocks // _LEAST_BLOCKS)))
+        shares = min(panels, -(-units // chunks))
+        return -(-blocks // chunks), -(-panels // shares)
+
+    def part(
+        self,
+        spec: KernelSpec,
+        arrays: Mapping[str, Array],
+        words: Mapping[str, int],
+        scratch: int,
+    ) -> RelocatableCall:
+        """The kernel call; arrays, words: besides what all have. scratch: bytes that a calling thread brings."""
+        product, (first, _, panels, _) = self.product, self.run
+        layout, pick = product.layout, self.pick
+        blocks, (chunk, share) = -(-layout.rows // self.rows), self.cut()
+        chunks, shares = -(-blocks // chunk), -(-panels // share)
+        known = {
+            "last_row": layout.rows - self.rows, "blocks": blocks, "taps": len(self.taps), "depth": self.depth,
+            "panels": panels, "shares": shares, "share": share, "chunks": chunks, "chunk": chunk,
+            "tiles": layout.images * self.groups * chunks * shares, "last_channel": int(pick[panels - 1, 0]) - first,
+            "groups": self.groups, "x_group": layout.k, "y_group": self.channels * product.results.size,
+        }  # fmt: skip
+        arrays = {**arrays, "padding*": aligned(self.read, product.x_zero.dtype, int(product.x_zero))}
+        section = product.section(spec, pick, arrays, {**known, **words}, scratch)
+        read = self.read + (self.groups - 1) * layout.k
+        return RelocatableCall(section, self.taps, read, product.results.size)
+
+
+def clips(product: Product) -> bool:
+    """Whether this serves a product: activations may be mostly small."""
+    layout, isa = product.layout, product.isa
+    zero = int(product.x_zero) + isa.shift(product.signed)
+    return isa.clips and zero <= SMALL and layout.k >= EIGHT
+
+
+def clipped(product: Product, groups: int, run: Run) -> RelocatableCall:
+    """The call for one run of panels."""
+    _, vectors, panels, form = run
+    layout, isa = product.layout, product.isa
+    weights, taps = int8_taps(product.folded.centred)
+    depth, rows = -(-layout.k // EIGHT) * EIGHT, CLIPPED_ROWS[vectors]
+    row = len(taps) * depth
+    plan = Blocked(product, groups, run, rows, tuple(taps), depth, depth, rows * row, _COPY)
+    spec = KernelSpec(
+        "clipped",
+        isa.name,
+        rows,
+        vectors,
+        4 if row % (2 * EIGHT) == 0 else 2,
+        form,
+        product.results.out,
+        product.signed,
+    )
+    limit = int(rows * row // EIGHT * _LISTED)
+    pick = plan.pick
+    weights = weights[pick[pick >= 0]]
+    each, most = lane_bounds(weights, depth)
+    arrays = {
+        "weights*": grouped(weights.reshape(groups, -1, *weights.shape[1:]), panels, plan.width, depth),
+        "each*": _repeated(each, rows),
+        "first*": _repeated(most, rows),
+    }
+    words = {"limit": limit, "stride": row if row % VECTOR == 0 else VECTOR}
+    return plan.part(spec, arrays, words, scratch_bytes(spec, plan.block, plan.cut()[0], limit))
+
+
+def _repeated(values: Int8s, rows: int) -> Int8s:
+    """The same for each row of a block."""
+    made = aligned((rows, *values.shape), np.int8)
+    made[...] = values
+    return made
 
 
 def block_rows(isa: Isa) -> Mapping[int, int]:

@@ -9,14 +9,17 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
+from qrun.native.emit.spec import EIGHT
 from qrun.native.machine.memory import Ints
 
 Int8s = np.ndarray[Any, np.dtype[np.int8]]
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
+Words = np.ndarray[Any, np.dtype[np.uint16]]
 Centred = np.ndarray[Any, np.dtype[np.int8 | np.int16]]
 
 _WIDE = 1 << 23
 _NEAR = 1 << 17
+_NEAR_BOUNDS = 1 << 18
 
 
 @frozen
@@ -155,3 +158,50 @@ def int8_taps(centred: Centred) -> tuple[Int8s, list[int]]:
         if not len(keep):
             return np.concatenate(parts, axis=1), sources
         rest, taps = rest[:, keep], [taps[i] for i in keep]
+
+
+def lane_bounds(weights: Int8s, depth: int) -> tuple[Int8s, Int8s]:
+    """Of int8 [N, taps, k]: factors [taps, depth] of the activations and of the largest of a lane's four.
+
+    With s(k) the largest sum of k of the lane's weights that have one sign, in any channel, and sorted activations x,
+    sums are at most those of (x[k] - x[k+1]) * s(k), and so of x[0] * s(1) + (x[1] + x[2] + x[3]) * d for a d of at
+    least (s(k) - s(1)) / (k - 1).
+    """
+    count, taps, k = weights.shape
+    size = taps * depth
+    most = [np.zeros((size // EIGHT, pairs, 2), np.uint16) for pairs in (2, 2, 1, 1)]
+    nothing, least = np.zeros(size, np.int8), np.full(size, -127, np.int8)
+    step = max(1, _NEAR_BOUNDS // size)
+    for start in range(0, count, step):
+        part = weights[start : start + step]
+        if k < depth:
+            part = np.pad(part, ((0, 0), (0, 0), (0, depth - k)))
+        part = np.maximum(part.reshape(-1, size), least)
+        for values in (np.maximum(part, nothing), -np.minimum(part, nothing)):
+            for total, found in zip(most, _largest_sums(values), strict=True):
+                np.maximum(total, found.reshape(total.shape), out=total)
+    one, pair, apart, four = (total.max(axis=1) for total in most)
+    each = np.minimum(one, np.maximum(np.maximum(pair, apart) - one, (four - one + 1) // 2))
+    spread = np.zeros((2, size // EIGHT, 2, 2, 2), np.int8)
+    spread[0] = each[:, None, :, None]
+    spread[1, ..., 0] = (one - each)[:, None]
+    bounds = spread.reshape(2, taps, depth)
+    return bounds[0], bounds[1]
+
+
+def _largest_sums(values: Int8s) -> tuple[Words, Words, Words, Words]:
+    """Of [N, size], not negative, the largest over N, where a lane reads the first and third or second and fourth pair of
+    each eight: of a pair's values, of their sum, of the sum of a value of each of a lane's pairs, and of all four.
+    """
+    pairs = values.view(np.uint16)
+    low, high = pairs & 0xFF, pairs >> 8
+    larger, sums = np.maximum(low, high), low + high
+    return larger.max(axis=0), sums.max(axis=0), _both(larger), _both(sums)
+
+
+def _both(pairs: Words) -> Words:
+    """The largest sums of a lane's two pairs, of which one word has the first of two lanes, the next word the second."""
+    words = pairs.view(np.uint32)
+    sums = (words[:, ::2] + words[:, 1::2]).view(np.uint16)
+    most: Words = sums.max(axis=0)
+    return most
