@@ -23,6 +23,8 @@ class Noise:
     ratio:   noise to signal, the sqnr as a number: sum((got - want)^2) / sum(want^2).
     """
 
+    KEYS = {"sqnr_db": "sqnr", "cosine": "cosine", "max_abs": "largest", "elements": "count", "odd": "odd"}
+
     sqnr: float
     cosine: float
     largest: float

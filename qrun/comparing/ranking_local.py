@@ -55,6 +55,9 @@ class Spread:
                   of the values in it.
     """
 
+    KEYS = {"count": "count", "beyond": "beyond", "min": "least", "max": "most", "bulk": "bulk", "typical": "typical",
+            "near": "near", "near_share": "nearby"}  # fmt: skip
+
     count: int
     beyond: int
     least: float

@@ -30,6 +30,8 @@ class Fit:
     inside: is it in front of the group's operators, not behind them?
     """
 
+    KEYS = {"scale": "now", "wanted": "wanted", "of_input": "inside"}
+
     now: float
     wanted: float
     inside: bool

@@ -16,6 +16,7 @@ from qrun.comparing.savedprofiles import SavedProfiles, compare_profiles
 from qrun.comparing.settings import Setting, settings
 from qrun.declare.frozen import frozen
 from qrun.documents.item import Item, damaged, read_document
+from qrun.documents.record import decode
 from qrun.errors import CallError
 from qrun.ir.types import shape_text
 
@@ -69,12 +70,12 @@ class Found:
     """A finding of a saved check."""
 
     model: str
-    rule: str
-    name: str
-    level: str
-    node: str
-    tensor: str
-    message: str
+    rule: str = ""
+    name: str = ""
+    level: str = ""
+    node: str = ""
+    tensor: str = ""
+    message: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -171,15 +172,7 @@ def _flat(output: Item, total: int) -> list[Any]:
         pending = [inner for item in pending for inner in item]
     if len(pending) != total:
         raise damaged(output.source, f"{output.place}.values: {total} elements", str(len(pending)))
-    return [json.dumps(item.value) if texts else _number(item) for item in pending]
-
-
-def _number(item: Item) -> int | float:
-    """Integers of element types exactly; true and false as 1 and 0."""
-    if isinstance(item.value, bool):
-        return int(item.value)
-    real = item.real
-    return item.value if isinstance(item.value, int) and abs(real) <= 2**64 else real
+    return [json.dumps(i.value) if texts else int(i.value) if isinstance(i.value, bool) else i.number for i in pending]
 
 
 def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
@@ -187,20 +180,13 @@ def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
     if len(left) == len(right) == 1:
         right = {next(iter(left)): next(iter(right.values()))}
     both = [path for path in left if path in right]
-    before, after = ([f for path in both for f in _findings(path, side[path])] for side in (left, right))
+    before, after = (
+        [decode(Found, f, model=path) for path in both for f in side[path]["findings"]] for side in (left, right)
+    )
     new, gone = _without(after, before), _without(before, after)
     changed = [(path, *change) for path in both for change in _vectors(left[path], right[path])]
     return SavedChecks(a, b, settings(first, second), tuple(new), tuple(gone), len(before) - len(gone), tuple(changed),
                        tuple(p for p in left if p not in right), tuple(p for p in right if p not in left))  # fmt: skip
-
-
-def _findings(path: str, model: Item) -> list[Found]:
-    def text(item: Item, key: str) -> str:
-        found = item.find(key)
-        return found.text if found is not None else ""
-
-    keys = ("rule", "name", "level", "node", "tensor", "message")
-    return [Found(path, *(text(item, key) for key in keys)) for item in model["findings"]]
 
 
 def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:

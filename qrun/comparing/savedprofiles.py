@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Literal
@@ -10,7 +11,9 @@ import numpy as np
 
 from qrun.comparing.settings import Setting, settings
 from qrun.declare.frozen import frozen
+from qrun.documents.answers import ProfileNode, Samples
 from qrun.documents.item import Item, damaged
+from qrun.documents.record import decode
 
 LEAST = 10
 """Runs of a profile from which its quartiles can be told apart from another's."""
@@ -83,21 +86,12 @@ class SavedProfiles:
         return self.same_work
 
 
-@frozen
-class _Row:
-    index: int
-    name: str
-    op: str
-    group: int
-    samples: tuple[float, ...]
-
-
 def compare_profiles(a: Path, b: Path, first: Item, second: Item) -> SavedProfiles:
     """Compare the content of two profile documents. Nodes are matched by place, name and operator, then by name."""
     differ = settings(first, second)
     same = not any(s.name == "model sha256" or s.name.startswith("input ") for s in differ)
     whole = change(_samples(first["run"]), _samples(second["run"]), same)
-    left, right = _rows(first), _rows(second)
+    left, right = _nodes(first), _nodes(second)
     pairs = _matched(left, right)
     nodes = tuple(_node(left[i], right[j], same) for i, j in pairs)
     lone_a = tuple(_lone(row) for at, row in enumerate(left) if at not in {i for i, _ in pairs})
@@ -120,23 +114,18 @@ def change(before: tuple[float, ...], after: tuple[float, ...], same_work: bool 
     return Change(float(mid_a), float(mid_b), verdict)
 
 
-def _rows(document: Item) -> list[_Row]:
-    rows = []
-    for node in document["nodes"]:
-        group = node.find("group")
-        size = 1 if group is None else len(list(group))
-        rows.append(_Row(node["index"].whole, node["name"].text, node["op"].text, size, _samples(node)))
-    return rows
+def _nodes(document: Item) -> list[ProfileNode]:
+    return [replace(decode(ProfileNode, node), samples_ms=_samples(node)) for node in document["nodes"]]
 
 
 def _samples(item: Item) -> tuple[float, ...]:
-    samples = tuple(sample.real for sample in item["samples_ms"])
+    samples = decode(Samples, item).samples_ms
     if not samples or not all(isfinite(s) and s >= 0 for s in samples):
         raise damaged(item.source, f"{item.place}.samples_ms: times of 0 or more, at least one", f"{samples}"[:60])
     return samples
 
 
-def _matched(left: list[_Row], right: list[_Row]) -> list[tuple[int, int]]:
+def _matched(left: list[ProfileNode], right: list[ProfileNode]) -> list[tuple[int, int]]:
     """Places of nodes that are the same in both, in the order of `left`."""
     pairs: dict[int, int] = {}
     taken: set[int] = set()
@@ -153,10 +142,11 @@ def _matched(left: list[_Row], right: list[_Row]) -> list[tuple[int, int]]:
     return sorted(pairs.items())
 
 
-def _node(a: _Row, b: _Row, same_work: bool) -> NodeChange:
-    note = f"stands for {b.group} nodes, before for {a.group}" if a.group != b.group else ""
-    return NodeChange(b.index, b.name, b.op, change(a.samples, b.samples, same_work), note)
+def _node(a: ProfileNode, b: ProfileNode, same_work: bool) -> NodeChange:
+    before, now = (max(len(node.group), 1) for node in (a, b))
+    note = f"stands for {now} nodes, before for {before}" if before != now else ""
+    return NodeChange(b.index, b.name, b.op, change(a.samples_ms, b.samples_ms, same_work), note)
 
 
-def _lone(row: _Row) -> Lone:
-    return Lone(row.index, row.name, row.op, float(np.median(row.samples)))
+def _lone(row: ProfileNode) -> Lone:
+    return Lone(row.index, row.name, row.op, float(np.median(row.samples_ms)))

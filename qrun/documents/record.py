@@ -28,12 +28,14 @@ def unwritten(default: Any) -> Any:
 def encode(value: Any) -> Any:
     """A record, or anything that holds records, as what ``json.dumps`` takes; NaN and infinities as nan, inf, -inf.
 
-    A class with ``KEYS`` has the attributes of these names as its keys, properties among them; paths are texts.
+    A class with ``KEYS`` has the attributes of these names as its keys, properties among them, or attributes by key; paths
+    are texts.
     """
     if is_dataclass(value):
         keys = getattr(type(value), "KEYS", None)
         if keys is not None:
-            return {key: encode(getattr(value, key)) for key in keys}
+            names = keys if isinstance(keys, Mapping) else dict(zip(keys, keys, strict=True))
+            return {key: encode(getattr(value, name)) for key, name in names.items()}
         pairs = ((f, getattr(value, f.name)) for f in fields(value) if not f.metadata.get("unwritten"))
         return {f.name: encode(v) for f, v in pairs if not (f.metadata.get("omitted") and v == f.default)}
     if isinstance(value, float) and not isfinite(value):

@@ -7,8 +7,8 @@ from typing import Any
 
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.accuracy_rows import TensorAccuracy
-from qrun.comparing.accuracy_sums import Noise
 from qrun.comparing.ranking import Cost
+from qrun.documents.record import encode
 from qrun.ir import Node
 from qrun.report.accuracynotes import corrections, departed, excluded, notes
 from qrun.report.header import input_fields, model_fields
@@ -22,13 +22,12 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "quantized": model_fields(found.quantized),
         "inputs": input_fields(found.feeds, sources),
         "runs": found.runs,
-        "tolerance": {"rtol": found.tolerance.rtol, "atol": found.tolerance.atol, "lsb": found.tolerance.lsb,
-                      "eps": found.tolerance.eps},
+        "tolerance": {name: getattr(found.tolerance, name) for name in ("rtol", "atol", "lsb", "eps")},
         "min_sqnr_db": found.min_sqnr,
         "equal": found.equal,
         "passed": found.passed,
         "outputs": [
-            {"name": o.name, "other": o.other, **_noise(o.noise), "argmax_agreed": o.agreed, "argmax_total": o.decided,
+            {"name": o.name, "other": o.other, **encode(o.noise), "argmax_agreed": o.agreed, "argmax_total": o.decided,
              "codes": o.codes, "equal": o.equal, "passed": found.reaches(o)}
             for o in found.outputs
         ],
@@ -46,33 +45,17 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _noise(noise: Noise) -> dict[str, Any]:
-    return {
-        "sqnr_db": noise.sqnr,
-        "cosine": noise.cosine,
-        "max_abs": noise.largest,
-        "elements": noise.count,
-        "odd": noise.odd,
-    }
-
-
 def _node(node: Node) -> dict[str, Any]:
     return {"index": node.index, "name": node.name, "domain": node.domain or "ai.onnx", "op": node.op_type}
 
 
 def _cost(cost: Cost) -> dict[str, Any]:
-    spread, local = cost.spread, cost.local
-    known = spread.range
+    local = {name: getattr(cost.local, name) for name in ("weights", "input", "rounding", "clipped", "before")}
     return {
         **_node(cost.node), "tensor": cost.target, "float_nodes": [node.label for node in cost.floats],
-        "measured": cost.measured, "output_sqnr_db": cost.sqnr,
-        "share": cost.share, "reason": cost.reason, "why": cost.why,
-        "local": {**_noise(local.noise), "weights": local.weights, "input": local.input, "rounding": local.rounding,
-                  "clipped": local.clipped, "before": local.before},
-        "values": {"count": spread.count, "beyond": spread.beyond, "min": spread.least, "max": spread.most,
-                   "bulk": spread.bulk, "typical": spread.typical, "near": spread.near, "near_share": spread.nearby},
-        "fit": None if cost.fit is None else {"scale": cost.fit.now, "wanted": cost.fit.wanted, "of_input": cost.fit.inside},
-        "range": None if known is None else {"low": known.low, "high": known.high, "step": known.step, "codes": known.codes},
+        "measured": cost.measured, "output_sqnr_db": cost.sqnr, "share": cost.share, "reason": cost.reason,
+        "why": cost.why, "local": {**encode(cost.local.noise), **local}, "values": cost.spread, "fit": cost.fit,
+        "range": cost.spread.range,
     }  # fmt: skip
 
 
@@ -101,6 +84,6 @@ def _suggested(found: Accuracy) -> dict[str, Any] | None:
 def _tensor(row: TensorAccuracy) -> dict[str, Any]:
     return {
         "tensor": row.tensor, "node": None if row.node is None else row.node.index, "reference": row.reference,
-        "matched": row.how, "codes": row.codes, "cumulated": None if row.cumulated is None else _noise(row.cumulated),
-        "local": None if row.local is None else _noise(row.local.noise),
+        "matched": row.how, "codes": row.codes, "cumulated": row.cumulated,
+        "local": row.local and row.local.noise,
     }  # fmt: skip

@@ -212,7 +212,7 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
         "environment": environment(found.names[0], found.a),
         "inputs": input_fields(feeds.arrays, feeds.sources),
         "sides": [{"name": n, "label": text} for n, text in zip(found.names, (found.a, found.b), strict=True)],
-        "tolerance": {"lsb": t.lsb, "rtol": t.rtol, "atol": t.atol, "eps": t.eps},
+        "tolerance": t,
         "isolate": found.isolate,
         "refused": None if found.piecewise is None else dict(found.piecewise.facts).get("got", found.piecewise.message),
         "equal": found.equal,
