@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from qrun.comparing.accuracy_sums import ErrorSums, Noise
-from qrun.comparing.codes import TensorScales
-from qrun.comparing.differences import Tolerance, difference, integral
+from qrun.comparing.differences import ErrorSums, Noise, Tolerance, difference, integral
 from qrun.comparing.matching import Match, Matching
 from qrun.comparing.matching_graph import Reals, Source
-from qrun.comparing.meanings import Meaning, meaning
+from qrun.comparing.meanings import Meaning, TensorScales, meaning
 from qrun.comparing.ranking_effects import mean_ratio
 from qrun.comparing.ranking_local import Local
 from qrun.declare.frozen import frozen

@@ -1,4 +1,5 @@
-"""Which groups cost most accuracy at the outputs: each put alone into the first model's run, and what comes out."""
+"""Which groups cost most accuracy at the outputs: each put alone into the first model's run, what comes out, and
+why, from what was seen of its values, its range and its weights."""
 
 from __future__ import annotations
 
@@ -6,12 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from time import monotonic
 
-from qrun.comparing.accuracy_sums import ErrorSums, decibels
+from qrun.comparing.differences import ErrorSums, decibels
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_effects import Effects, comparable, mean_ratio
-from qrun.comparing.ranking_groups import Mixed, RoundingGroup
-from qrun.comparing.ranking_local import Local, Spread, Watch
-from qrun.comparing.ranking_reasons import Fit, explain
+from qrun.comparing.ranking_groups import Limits, Mixed, RoundingGroup
+from qrun.comparing.ranking_local import BULK, Local, Spread, Watch
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Node
 from qrun.running.profiling import Progress
@@ -144,3 +144,140 @@ def _won(whole: float, left: float) -> float:
     if not math.isfinite(whole):
         return float(math.isfinite(left))
     return 1 - left / whole if whole else 0.0
+
+
+_WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0
+"""How many times fewer codes are used than there are, than others use; how many times channels differ."""
+_LOST = 0.001
+"""Share of an input's values outside the range that counts as the cause."""
+_SEEN = 0.01
+"""Steps that small values must reach to count: rounding smaller ones away is no loss."""
+_OFF = 4.0
+"""How many times too small or too large a scale must be to be called wrong: calibration clips and rounds up by less."""
+
+_BOUNDED = ("Softmax", "Sigmoid", "HardSigmoid", "Tanh")
+"""Operators whose codes stand for all that they can make, by convention, whatever the values are."""
+
+
+@frozen
+class Fit:
+    """A scale that does not suit the values.
+
+    now:    the scale; wanted: the smallest one whose codes reach from the smallest to the largest value and 0.
+    inside: is it in front of the group's operators, not behind them?
+    """
+
+    KEYS = {"scale": "now", "wanted": "wanted", "of_input": "inside"}
+
+    now: float
+    wanted: float
+    inside: bool
+
+
+def explain(watch: Watch, local: Local, spread: Spread) -> tuple[str, str, Fit | None]:
+    """The reason for a group's noise: its largest part, and what the values and the range say about that.
+
+    The third is the scale that the values need, where that is the reason.
+    """
+    inputs = watch.input_spread()
+    reason, why = _reason(watch, local, spread, inputs)
+    inside = max(local.clipped, local.rounding, local.weights) < local.input
+    seen = inputs if inside and inputs is not None else spread
+    bounded = not inside and any(node.op_type in _BOUNDED for node in watch.group.floats)
+    lossy = reason == "clipped" and seen.beyond > _LOST * seen.count
+    wide = reason == "range-unused" and not bounded
+    return reason, why, _fit(seen, inside) if lossy or wide else None
+
+
+def _fit(spread: Spread, inside: bool) -> Fit | None:
+    known = spread.range
+    if known is None or known.codes < 2:
+        return None
+    wanted = (max(spread.most, 0.0) - min(spread.least, 0.0)) / (known.codes - 1)
+    return Fit(known.step, wanted, inside) if wanted and not 1 / _OFF < wanted / known.step < _OFF else None
+
+
+def _reason(watch: Watch, local: Local, spread: Spread, inputs: Spread | None) -> tuple[str, str]:
+    parts = {"clipped": local.clipped, "rounding": local.rounding, "weights": local.weights, "input": local.input}
+    largest = max(parts, key=lambda part: parts[part])
+    if local.before > parts[largest] and not watch.group.rounds:
+        return "first-rounds", f"only the first model rounds here{_step(watch.group.before)}"
+    if _shared(watch, local, largest):
+        return "both-round", _both(watch)
+    if largest == "clipped" and spread.range is not None:
+        return "clipped", _clipped(spread)
+    if largest == "weights" and watch.group.inside:
+        return "operator", f"both models quantize what it reads; {_apart(local)} before the result is rounded"
+    if largest == "weights" and not watch.group.weights:
+        return "operator", f"computes something else, {_apart(local)} before the result is rounded"
+    if largest == "weights":
+        ratio = watch.channel_ratio()
+        if ratio >= _CHANNELS:
+            return "weights-per-tensor", f"one scale for weights whose channels differ {ratio:.3g}-fold in size"
+        return "weights", f"rounded weights, {decibels(local.weights):.1f} dB"
+    if largest == "input" and inputs is not None:
+        reason, why = ("clipped", _clipped(inputs)) if inputs.beyond > _LOST * inputs.count else _rounding(inputs)
+        return "input" if reason == "rounding" else reason, f"its input: {why}"
+    return _rounding(spread)
+
+
+def _apart(local: Local) -> str:
+    return f"{decibels(local.weights):.1f} dB apart"
+
+
+def _shared(watch: Watch, local: Local, largest: str) -> bool:
+    """Does the first model round as much itself where this is the largest part?"""
+    if largest not in ("clipped", "rounding") or not local.before:
+        return False
+    if watch.range is not None and watch.range == watch.group.before:
+        return True
+    return largest == "rounding" and local.rounding <= _OFF**2 * local.before
+
+
+def _step(range_: Limits | None) -> str:
+    return "" if range_ is None else f", in steps of {range_.step:.3g}"
+
+
+def _both(watch: Watch) -> str:
+    """What is known where both models round the same values, each in its way."""
+    own, before, codes = watch.range, watch.group.before, f"{watch.moved} of {watch.sums.count} elements"
+    if own is not None and before is not None and own != before:
+        return f"both models round here, in other codes: steps of {own.step:.3g}, the first one {before.step:.3g}; {codes} differ"
+    return f"both models round here; {codes} go to other codes, from values that are {watch.apart:.2g} apart at most"
+
+
+def _clipped(spread: Spread) -> str:
+    assert spread.range is not None
+    past = spread.most - spread.range.high >= spread.range.low - spread.least
+    value, end = (spread.most, spread.range.high) if past else (spread.least, spread.range.low)
+    return (
+        f"clips {spread.beyond / spread.count:.2%} of the values: they reach {value:.4g}, the range ends at {end:.4g}"
+    )
+
+
+def _rounding(spread: Spread) -> tuple[str, str]:
+    known = spread.range
+    if known is None:
+        return "rounding", f"rounding; values up to {max(abs(spread.least), abs(spread.most)):.4g}"
+    used = spread.codes(math.inf)
+    if (
+        spread.near is not None
+        and spread.near >= _SEEN * known.step
+        and (few := spread.codes(spread.near)) * _FEW <= min(used, known.codes)
+    ):
+        far = spread.most if abs(spread.most) > abs(spread.least) else spread.least
+        return "far-values", (f"{spread.nearby:.1%} of the values are below {spread.near:.3g} and share "
+                              f"{few} of {known.codes} codes; others reach {far:.4g}")  # fmt: skip
+    if used * _WIDE <= known.codes:
+        return (
+            "range-unused",
+            f"values use {used} of {known.codes} codes: step {known.step:.3g}, typical value {spread.typical:.3g}",
+        )
+    few = spread.codes(spread.bulk)
+    if few * _FEW <= used:
+        width = spread.bulk / max(abs(known.low), abs(known.high))
+        return (
+            "outliers",
+            f"{BULK:.1%} of the values are within {width:.1%} of the range and share {few} of {known.codes} codes",
+        )
+    return "rounding", f"rounding to {used} codes: step {known.step:.3g}, typical value {spread.typical:.3g}"

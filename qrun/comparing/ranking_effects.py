@@ -9,7 +9,7 @@ from time import monotonic
 
 import numpy as np
 
-from qrun.comparing.accuracy_sums import ErrorSums
+from qrun.comparing.differences import ErrorSums
 from qrun.comparing.ranking_groups import Mixed
 from qrun.comparing.ranking_local import Watch
 from qrun.ir import Array

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qrun.comparing.accuracy_sums import ErrorSums, Noise
-from qrun.comparing.differences import differing
+from qrun.comparing.differences import ErrorSums, Noise, differing
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.ranking_groups import Limits, RoundingGroup, limits, rounded, simulate
 from qrun.declare.frozen import frozen

@@ -1,20 +1,23 @@
 """``--record DIR``: all tensors of a run as hashes and statistics, small enough to commit, to compare another run with.
 
 The directory holds record.json (qrun/schemas/record-1.0.json), one tensor a line, in graph order. It has no clock and no
-path in it: two runs that make the same tensors on one machine make the same bytes.
+path in it, but the versions, the CPU and the instruction set: two runs that make the same tensors on one machine make the same bytes.
 """
 
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import file_digest
+from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qrun.comparing.recordentry import RecordEntry, digest, filled
-from qrun.comparing.recordhost import host
 from qrun.declare.frozen import frozen
 from qrun.documents.item import read_document
 from qrun.errors import CallError
@@ -22,6 +25,7 @@ from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable
 from qrun.ir import Array, Model, Node
 from qrun.ir.types import describe
+from qrun.native.emit.isa import available
 
 FILE = "record.json"
 SCHEMA = "qrun/record/1.0"
@@ -182,3 +186,41 @@ def _cannot(folder: Path, reason: str) -> CallError:
     return CallError("QR008", f"cannot write a record to {str(folder)!r}: {reason}", where=[str(folder)],
                      facts=[("expected", "a new or empty directory, or an older record")],
                      fixes=["--record NEW_DIR"])  # fmt: skip
+
+
+def host(threads: int | None) -> dict[str, str | int]:
+    """What results may depend on. threads: those of the runtime, None for its default."""
+    from qrun import __version__
+
+    return {
+        "qrun": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "onnx": version("onnx"),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu": next(_cpu_names(), platform.machine()),
+        "isa": _isa(),
+        "threads": "default" if threads is None else threads,
+    }
+
+
+def _cpu_names() -> Iterator[str]:
+    """The processor as the system calls it: ``AMD EPYC 9B14``; nothing where it does not tell."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    told = dict(line.partition(":")[::2] for line in reversed(text.splitlines()))
+    fields = {key.strip(): value.strip() for key, value in told.items()}
+    yield from (fields[key] for key in ("model name", "Hardware", "CPU part") if fields.get(key))
+    if name := platform.processor():
+        yield name
+
+
+def _isa() -> str:
+    """The best instruction set that qrun has kernels for here."""
+    try:
+        return next((isa.name for isa in available()), "none")
+    except ImportError:
+        return "none"

@@ -1,24 +1,27 @@
-"""A run beside a record: the first tensor that differs, and what the recorded facts say about by how much."""
+"""A run beside a record: the first tensor that differs, by how much, as far as the recorded facts
+tell, and why, where making the recorded bytes again shows it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from qrun.comparing.differences import Tolerance
-from qrun.comparing.record import Tensors, input_facts, model_facts, walk
+from qrun.comparing.causes import CAUSES, UNKNOWN, Suspect, reason
+from qrun.comparing.differences import Tolerance, integral
+from qrun.comparing.record import Made, Tensors, host, input_facts, model_facts, walk
 from qrun.comparing.recordchange import Gap, TensorChange, judged
-from qrun.comparing.recordentry import RecordEntry
-from qrun.comparing.recordhost import host
-from qrun.comparing.recordproof import RECORD_EXACT, proved
+from qrun.comparing.recordentry import TIE, RecordEntry, digest, exact_values, tie_distance
 from qrun.comparing.recordread import Record, read_record
 from qrun.comparing.settings import Setting, differing, text
+from qrun.comparing.sides import Unit
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.ir import Array, Model, Node
+from qrun.ir.types import integer_range
 
 
 @frozen
@@ -156,3 +159,68 @@ def _same_inputs(record: Record, feeds: Mapping[str, Array]) -> None:
                             where=[str(record.folder), f"input {name}"],
                             facts=[("recorded", f"{recorded[0]}, sha256 {recorded[1]}"), ("got", f"{got[0]}, sha256 {got[1]}")],
                             fixes=["give the inputs that were recorded, or --record again"])  # fmt: skip
+
+
+RECORD_EXACT = "the record is exact"
+SUBSETS = 10
+"""Near-ties of which all subsets are tried."""
+HASHED = 1 << 29
+"""Bytes to hash at most while trying subsets."""
+
+
+def proved(made: Made, model: Model, sha256: str) -> str:
+    """Which cause, or which rounding of near-ties, leads from the node's inputs to the recorded hash; "" if none does.
+
+    made: a tensor whose hash is another one, though its node read the same values. If the record has the exact result,
+    it is told what led to this tensor instead. Only for tensors of integers.
+    """
+    if made.values is None or not integral(made.array.dtype):
+        return ""
+    values = {name: v for name, v in zip(made.node.inputs, made.values, strict=True) if v is not None}
+    suspect = Suspect(model, Unit(made.node, (made.node,)), made.name, values, made.array, made.array)
+    exact = suspect.evaluate()
+    if exact is not None:
+        suspect = replace(suspect, mine=exact)
+        if digest(exact) == sha256:
+            found = reason(suspect)
+            named = f"now: {found.cause}: {found.text}" if found.cause != UNKNOWN else _ties(made, sha256)
+            return f"{RECORD_EXACT}; {named}" if named else RECORD_EXACT
+        for name, text, array in _hypotheses(suspect):
+            if digest(array) == sha256:
+                return f"the record has {name}: {text}"
+    return _ties(made, sha256)
+
+
+def _hypotheses(suspect: Suspect) -> Iterator[tuple[str, str, Array]]:
+    blind = replace(suspect, theirs=None)
+    for known in sorted(CAUSES.values(), key=lambda c: c.rank):
+        for hypothesis in known.function(blind):
+            if hypothesis.array is not None:
+                yield known.name, hypothesis.text, hypothesis.array
+
+
+def _ties(made: Made, sha256: str) -> str:
+    """Tells that the recorded bytes follow if elements within 1e-5 LSB of a tie are rounded to the other side; "" if not."""
+    array, exact = made.array, exact_values(made.array, made.node, made.values)
+    if exact is None:
+        return ""
+    low, high = integer_range(array.dtype)
+    flat, below = exact.reshape(-1), np.floor(exact.reshape(-1))
+    now = array.reshape(-1).astype(np.float64)
+    between = ((now == below) | (now == below + 1)) & (below >= low) & (below + 1 <= high)
+    places = np.flatnonzero(between & (tie_distance(flat) <= TIE))
+    other = 2 * below[places] + 1 - now[places]
+    for chosen in _subsets(len(places), HASHED // max(array.nbytes, 1)):
+        tried = array.reshape(-1).copy()
+        tried[places[chosen]] = other[chosen].astype(np.int64).astype(array.dtype)
+        if digest(tried.reshape(array.shape)) == sha256:
+            return f"only near-ties: {len(chosen)} of {len(places)} elements within {TIE:g} LSB of one go to the other side"
+    return ""
+
+
+def _subsets(count: int, most: int) -> Iterator[list[int]]:
+    """All of them first, then all smaller subsets, if there are at most `most`."""
+    yield list(range(count))
+    if count <= SUBSETS and 2**count <= most:
+        for size in range(1, count):
+            yield from map(list, combinations(range(count), size))

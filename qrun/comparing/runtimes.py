@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import cached_property
 
 from qrun.comparing.causes import Suspect, reason, same
-from qrun.comparing.codes import TensorScales
 from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt, first_difference
 from qrun.comparing.differences import EXACT, Tolerance, integral
 from qrun.comparing.groups import NodeGroup
+from qrun.comparing.meanings import TensorScales
 from qrun.comparing.noise import noises
 from qrun.comparing.sides import ABSENT, Side, Unit, Values
 from qrun.comparing.tensors import PLAIN, TensorPair, pair

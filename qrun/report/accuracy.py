@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.accuracy_rows import TensorAccuracy
 from qrun.comparing.ranking import Cost
-from qrun.report.accuracyjson import accuracy_fields
-from qrun.report.accuracynotes import corrections, decibel, departed, kept, notes, verdict
+from qrun.report.accuracyjson import accuracy_fields, corrections, decibel, departed, kept, notes, verdict
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
 from qrun.report.nodes import op_names

@@ -1,18 +1,22 @@
-"""The JSON body of a report of accuracy."""
+"""The JSON body of a report of accuracy, and its sentences: decibels, names, the verdict, advice, notes."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from qrun.comparing.accuracy import Accuracy
-from qrun.comparing.accuracy_rows import TensorAccuracy
-from qrun.comparing.ranking import Cost
+from qrun.comparing.accuracy import Accuracy, Left
+from qrun.comparing.accuracy_rows import OutputAccuracy, TensorAccuracy
+from qrun.comparing.differences import decibels
+from qrun.comparing.ranking import HALF, Cost
 from qrun.documents.record import encode
-from qrun.ir import Node
-from qrun.report.accuracynotes import corrections, departed, excluded, notes
+from qrun.ir import Model, Node
+from qrun.report.comparefirst import limits
 from qrun.report.header import input_fields, model_fields
 from qrun.report.sheet import NONE, Sources
+from qrun.report.text import plural
 
 
 def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
@@ -87,3 +91,150 @@ def _tensor(row: TensorAccuracy) -> dict[str, Any]:
         "matched": row.how, "codes": row.codes, "cumulated": row.cumulated,
         "local": row.local and row.local.noise,
     }  # fmt: skip
+
+
+_SHOWN = 4
+EXCLUDE = "nodes_to_exclude"
+"""What onnxruntime's quantizers call the nodes to keep in float."""
+
+
+def decibel(value: float | None) -> str:
+    """``37.3 dB``; ``exact`` without any noise."""
+    if value is None or value != value:
+        return "-"
+    return "exact" if value == float("inf") else "no signal" if value == float("-inf") else f"{value:.1f} dB"
+
+
+def excluded(found: Accuracy) -> str:
+    """The suggested nodes as a Python list."""
+    kept = found.suggestion
+    nodes = (
+        []
+        if kept is None
+        else sorted({n.index: n for n in (*kept.nodes, *kept.around)}.values(), key=lambda n: n.index)
+    )
+    return json.dumps([node.label for node in nodes])
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def verdict(found: Accuracy) -> str:
+    """Are the outputs good enough, how far off is the worst one, and in how many is argmax another."""
+    flips = "".join(
+        f"; argmax of {o.name} changed in {o.decided - o.agreed} of {o.decided}"
+        for o in found.outputs
+        if o.decided is not None and o.agreed is not None and o.agreed < o.decided
+    )
+    off = [o for o in found.outputs if not found.reaches(o)]
+    counted = any(o.counted for o in off or found.outputs)
+    within = limits(found.tolerance if counted else replace(found.tolerance, lsb=0)) or "no tolerance"
+    if found.min_sqnr is None and found.equal:
+        return f"equal: all outputs within {within}{flips}."
+    codes = next((o for o in off if o.codes), None)
+    if codes is not None:
+        return f"differ: {codes.name} holds codes in one model only, and no node tells their scale{flips}."
+    low = min(off or found.outputs, key=_order)
+    others = f" and {plural(len(off) - 1, 'more output')}" if len(off) > 1 else ""
+    reached = f"SQNR {decibel(low.noise.sqnr)}"
+    if found.min_sqnr is None:
+        return f"differ: {low.name}{others} over {within}; {reached}{flips}."
+    if off:
+        return f"too noisy: {low.name}{others} below {found.min_sqnr:g} dB; {reached}{flips}."
+    return f"accurate: all outputs at {found.min_sqnr:g} dB or more; {low.name} has {reached}{flips}."
+
+
+def _order(output: OutputAccuracy) -> float:
+    return output.noise.sqnr if output.noise.sqnr == output.noise.sqnr else 0.0
+
+
+def departed(found: Accuracy) -> str:
+    """Why nodes are not ranked, and where to look; "" if they are."""
+    gone = found.departure
+    if gone is None:
+        return ""
+    text = (f"Nodes are not ranked: {decibel(gone.measured)} at the outputs with all quantized nodes measured together, but "
+            f"{decibel(gone.real)} in the model itself.")  # fmt: skip
+    if gone.node is None:
+        return text
+    does = f"node {gone.node.index} {gone.node.label}"
+    like = f"the first model's {listed([n.label for n in gone.floats])}" if gone.floats else "the first model"
+    verb = "compute" if len(gone.floats) > 1 else "computes"
+    return f"{text} It starts at {does}, which does not compute what {like} {verb}: {gone.hint}."
+
+
+def corrections(found: Accuracy) -> list[str]:
+    """Scales to correct before anything else, one a line."""
+    return [_correction(cost) for cost in found.misfits]
+
+
+def _correction(cost: Cost) -> str:
+    fit = cost.fit
+    assert fit is not None
+    what = "scale of its input" if fit.inside else "scale of its result"
+    bound = f"at least {fit.wanted:.4g}" if fit.wanted > fit.now else f"about {fit.wanted:.4g} for these inputs"
+    return f"node {cost.node.index} {cost.node.label}: {what} {bound} (now {fit.now:.4g}): calibrate again"
+
+
+def kept(found: Accuracy) -> list[str]:
+    """What to keep in float, in sentences; nothing where scales are to be corrected first."""
+    advice = found.suggestion
+    if advice is None or found.misfits:
+        return []
+    (_, whole), *rest = advice.tried
+    steps = ", ".join(f"{n}: {decibel(value)}" for n, value in rest)
+    aside = f" (the model itself: {decibel(found.real)})" if decibel(found.real) != decibel(whole) else ""
+    if not advice.count:
+        return [f"No short list helps: {decibel(whole)}{aside} with all nodes quantized, and with the first ones in float {steps}. "
+                f"A list is suggested if it takes away {HALF:.0%} of the noise ({decibels(1 - HALF):.0f} dB)."]  # fmt: skip
+    lines = [f"With the dearest {advice.count} of {found.quantizing} quantized nodes in float: {decibel(dict(advice.tried)[advice.count])} "
+             f"at the outputs instead of {decibel(whole)}{aside}, measured ({steps}).",
+             f"{EXCLUDE}={excluded(found)}"]  # fmt: skip
+    if advice.around:
+        does = (
+            "reads these results and would round them"
+            if len(advice.around) == 1
+            else "read these results and would round them"
+        )
+        lines.append(f"{listed([node.label for node in advice.around])} {does} again.")
+    return lines
+
+
+def notes(found: Accuracy) -> list[str]:
+    """What the reader should know about these numbers."""
+    made = []
+    if found.measured < found.quantizing and found.departure is None:
+        made.append(f"{found.measured} of {found.quantizing} quantized nodes were measured alone, the others in sets whose noise is "
+                    "shared out by that of their own results (~).")  # fmt: skip
+    worse = [
+        cost
+        for cost in found.costs
+        if cost.measured and decibel(cost.sqnr) != decibel(found.real) and cost.sqnr < found.real
+    ]
+    if worse:
+        made.append(f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)}) than all nodes together "
+                    f"({decibel(found.real)}){f', and so do {len(worse) - 1} more' if worse[1:] else ''}: what nodes do cancels in part, "
+                    "so shares give an order and no sum.")  # fmt: skip
+    if found.partly:
+        made.append(f"of {plural(len(found.partly), 'quantized node')} only the rounding of the result is known: "
+                    f"{listed([node.label for node in found.partly])}.")  # fmt: skip
+    for side, model in (("quantized", found.quantized), ("reference", found.reference)):
+        strays = [one for one in found.left if one.side == side and not one.inside]
+        if strays:
+            names = listed([_stray(model, one) for one in strays])
+            made.append(f"{plural(len(strays), 'tensor')} of the {side} model without a counterpart: {names} (node "
+                        f"{strays[0].index}: {strays[0].why}).")  # fmt: skip
+    if found.suggestion is not None and found.suggestion.runs < found.runs:
+        made.append(
+            f"the lists to keep in float were measured with {found.suggestion.runs} of {found.runs} sets of inputs."
+        )
+    if any(not node.name for cost in found.costs for node in cost.floats):
+        made.append("some nodes of the first model have no name; quantizers need one to leave a node out.")
+    return made
+
+
+def _stray(model: Model, one: Left) -> str:
+    """The tensor; of a step inside a quantized operator, that operator."""
+    node = next(n for n in model.nodes if n.index == one.index)
+    return one.tensor if one.tensor in node.outputs else f"a step of {node.label}"

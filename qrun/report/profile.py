@@ -8,8 +8,7 @@ from qrun.comparing.savedprofiles import LEAST
 from qrun.documents.answers import GroupTimes
 from qrun.report.header import headline
 from qrun.report.nodes import FUSED
-from qrun.report.profilejson import profile_csv
-from qrun.report.profilenotes import notes
+from qrun.report.profilejson import notes, profile_csv
 from qrun.report.profilerows import ProfileReport, run_ns, spent
 from qrun.report.profiletables import against_grid, node_grid, operator_grid, paired_grid, refused_grid, whole_grid
 from qrun.report.screen import Out, Screen

@@ -28,8 +28,12 @@ import _quantizer  # noqa: E402
 
 import qrun  # noqa: E402
 from qrun.comparing.accuracy import Accuracy, accuracy  # noqa: E402
-from qrun.comparing.accuracy_sums import ErrorSums  # noqa: E402
-from qrun.comparing.differences import Tolerance, cosine, sqnr  # noqa: E402
+from qrun.comparing.differences import (  # noqa: E402
+    ErrorSums,
+    Tolerance,
+    cosine,
+    sqnr,
+)
 from qrun.errors import CallError, MemoryLimitError  # noqa: E402
 from qrun.report.accuracy import accuracy_fields, accuracy_sheet  # noqa: E402
 from qrun.report.json import document  # noqa: E402

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.numpy_helper import from_array
 
 import qrun
-from qrun.comparing.emulation import run_saturating
+from qrun.comparing.groups import run_saturating
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide, Unit
 from qrun.ir import Array, Model

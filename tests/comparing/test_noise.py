@@ -139,7 +139,7 @@ def test_files_have_no_noise(tmp_path: Path) -> None:
     for name, small in (("a", 0.1), ("b", 5.0)):
         np.savez(tmp_path / f"{name}.npz", scores=np.array([small, LOWEST], f32))
     ended = call("compare", tmp_path / "a.npz", tmp_path / "b.npz")
-    assert (ended.code, ended.out.splitlines()[-1]) == (1, "differ: 1 of 1 array, first scores.")
+    assert (ended.code, ended.out.splitlines()[0]) == (1, "differ: 1 of 1 array, first scores.")
 
 
 def test_two_models_have_no_noise_and_steps_only_where_they_are(tmp_path: Path) -> None:
@@ -149,5 +149,5 @@ def test_two_models_have_no_noise_and_steps_only_where_they_are(tmp_path: Path) 
         (tmp_path / f"{name}.onnx").write_bytes(written(nodes, {"k": f32(factor), "mask": mask}, [4, 4]))
     np.save(tmp_path / "x.npy", np.arange(16, dtype=f32).reshape(4, 4))
     ended = call("compare", tmp_path / "a.onnx", tmp_path / "b.onnx", "-i", tmp_path / "x.npy", "--lsb", "1")
-    last = ended.out.splitlines()[-1]
-    assert (ended.code, last.split(";")[0]) == (1, "differ: scores over rtol 0.001, atol 1e-07")
+    told = ended.out.splitlines()[0]
+    assert (ended.code, told.split(";")[0]) == (1, "differ: scores over rtol 0.001, atol 1e-07")

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 import qrun
 from qrun.comparing import record as recording
 from qrun.comparing.differences import EXACT, NOISE, Tolerance
-from qrun.comparing.emulation import run_saturating
+from qrun.comparing.groups import run_saturating
 from qrun.comparing.record import check_folder, record, walk
 from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison, compare_record

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.comparing.choices import tolerance
-from qrun.comparing.codes import TensorScales
 from qrun.comparing.differences import NOISE, Tolerance, difference, magnitude
+from qrun.comparing.meanings import TensorScales
 from qrun.ir import Model
 
 f32, f64 = np.float32, np.float64

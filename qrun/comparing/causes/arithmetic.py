@@ -1,4 +1,4 @@
-"""The same formula in other arithmetic."""
+"""The same formula in other arithmetic: where it rounds, where exact ties go, and the same nodes in another form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, cause
-from qrun.comparing.causes._suspect import Suspect, spread
+from qrun.comparing.causes._suspect import TIE, Suspect, spread
+from qrun.ir import Array
 from qrun.ir.types import NUMBERS, type_name
 
 _PRODUCTS = ("QLinearConv", "QLinearMatMul", "QGemm")
@@ -132,3 +133,87 @@ def near_tie(s: Suspect) -> Iterator[Hypothesis]:
             made = s.coded(np.rint(whole).astype(np.float64), zero)
             if made is not None:
                 yield Hypothesis(made, f"rounds the value before rounding to float32{text}")
+
+
+@cause(
+    "fused-requantization",
+    rank=45,
+    source="onnxruntime, graph optimizations: QDQ selectors and transformers; qrun.passes.fuse_qdq",
+)
+def fused_requantization(s: Suspect) -> Iterator[Hypothesis]:
+    """DequantizeLinear-operator-QuantizeLinear groups run as one integer operator that rounds once, or the reverse.
+
+    To confirm: qrun compare MODEL -i X --against fused shows the same difference without another runtime.
+
+    To do: Decide which of the two the target computes: qrun run --fuse gives what integer operators give, --no-fuse
+    the graph as written. Each group may differ by a step of its result, which later ones can make more of: --lsb 1 with
+    --isolate allows for that; without --isolate it does where nothing adds up.
+    """
+    for made, text in s.formed("fused-requantization"):
+        yield Hypothesis(made, text)
+
+
+_SPEC = "ONNX operators, QuantizeLinear: rounding to nearest ties to even, of x / y_scale"
+
+
+@cause("zero-point-before-rounding", rank=30, source=_SPEC)
+def zero_point_before_rounding(s: Suspect) -> Iterator[Hypothesis]:
+    """The zero point is added before rounding, which sends ties to the other neighbour where it is odd.
+
+    To confirm: The line `ties` says that all are exact ties, and the zero point is odd.
+
+    To do: Use an even zero point (128, or 0 with int8), or allow --lsb 1.
+    """
+    if s.exact is not None and s.alone and np.any(s.zero % 2):
+        made = s.coded(np.rint(_snapped(s.exact)))
+        if made is not None:
+            yield Hypothesis(made, f"adds the zero point {_text(s.zero)}, an odd one, before rounding")
+
+
+@cause("tie-rounding", rank=31, source=_SPEC)
+def tie_rounding(s: Suspect) -> Iterator[Hypothesis]:
+    """Ties are not rounded to even but away from zero, or up.
+
+    To confirm: The line `ties` says that all are exact ties.
+
+    To do: Allow --lsb 1, or use scales that are no multiples of each other by powers of two, so that ties are rare.
+    """
+    if s.exact is None or not s.alone:
+        return
+    real = _snapped(s.exact - s.zero)
+    with np.errstate(all="ignore"):
+        away = np.copysign(np.floor(np.abs(real) + 0.5), real)
+        inward = np.copysign(np.ceil(np.abs(real) - 0.5), real)
+        ways = (("away from zero", away), ("up", np.floor(real + 0.5)), ("towards zero", inward))
+    for text, whole in ways:
+        made = s.coded(whole, s.zero)
+        if made is not None:
+            yield Hypothesis(made, f"rounds exact ties {text}")
+
+
+@cause("truncation", rank=32, source=_SPEC)
+def truncation(s: Suspect) -> Iterator[Hypothesis]:
+    """The fraction is dropped instead of rounded.
+
+    To confirm: Elements differ by one step wherever the fraction is above one half, not at ties only.
+
+    To do: Add half a step before the node, or round before it; report it to the runtime.
+    """
+    if s.exact is None or not s.alone:
+        return
+    real = s.exact - s.zero
+    for text, whole in (("drops the fraction", np.trunc(real)), ("rounds down", np.floor(real))):
+        made = s.coded(whole, s.zero)
+        if made is not None:
+            yield Hypothesis(made, text)
+
+
+def _snapped(values: Array) -> Array:
+    """Values that float64 puts beside a tie, on it."""
+    with np.errstate(all="ignore"):
+        tie = np.floor(values) + 0.5
+        return np.asarray(np.where(np.abs(values - tie) <= TIE, tie, values))
+
+
+def _text(zero: Array) -> str:
+    return f"{int(zero)}" if not zero.ndim else f"of each channel ({int(zero.reshape(-1)[0])}, ...)"

@@ -1,4 +1,4 @@
-"""Sums of floats, whose order no specification fixes."""
+"""Sums of floats, whose order no specification fixes, sums of no terms, and where the windows lie that they are of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from qrun.comparing.causes._cause import Hypothesis, cause
-from qrun.comparing.causes._suspect import Suspect, computed, part
+from qrun.comparing.causes._suspect import Suspect, computed, part, same
 from qrun.ir import Array
 
 _UNIT = 2.0**-24
@@ -82,3 +82,91 @@ def _sizes(s: Suspect) -> Array | None:
 def _made(s: Suspect, args: Sequence[Array | None]) -> Array | None:
     outputs = computed(s.node, args)
     return None if outputs is None else outputs[s.node.outputs.index(s.tensor)]
+
+
+_SPEC = "ONNX operators, Conv and MaxPool: auto_pad; onnx shape inference clamps the padding at 0"
+
+
+@cause("negative-padding", rank=22, source=_SPEC)
+def negative_padding(s: Suspect) -> Iterator[Hypothesis]:
+    """With SAME_* and strides longer than the kernel, the computed padding is below 0 and crops the input.
+
+    To confirm: Set explicit pads (0) in place of auto_pad: the difference is gone.
+
+    To do: Replace auto_pad by explicit pads.
+    """
+    x, auto_pad = (s.args[0] if s.args else None), s.node.attributes.get("auto_pad")
+    w = s.arg("w")
+    if x is None or x.ndim < 3 or auto_pad not in ("SAME_UPPER", "SAME_LOWER") or s.definition is None:
+        return
+    rank = x.ndim - 2
+    kernel = s.node.attributes.get("kernel_shape") or (w.shape[2:] if w is not None else ())
+    strides = s.node.attributes.get("strides") or (1,) * rank
+    dilations = s.node.attributes.get("dilations") or (1,) * rank
+    if not isinstance(kernel, tuple) or not isinstance(strides, tuple) or not isinstance(dilations, tuple):
+        return
+    cut = []
+    for size, k, step, apart in zip(x.shape[2:], kernel, strides, dilations, strict=True):
+        total = (-(-size // step) - 1) * step + (k - 1) * apart + 1 - size
+        if total > 0:
+            return
+        half = -total // 2
+        cut.append(half if auto_pad == "SAME_UPPER" else -total - half)
+    if any(cut):
+        cropped = np.ascontiguousarray(x[(slice(None), slice(None), *(slice(c, None) for c in cut))])
+        made = s.evaluate(attributes={"auto_pad": "VALID"}, inputs={s.definition.inputs[0].name: cropped})
+        if made is not None:
+            yield Hypothesis(
+                made, f"padding below 0 crops {cut[0] if len(cut) == 1 else cut} elements before the first"
+            )
+
+
+_TRIES = 3
+
+
+@cause("empty-sum", rank=5, source="numerics: a product over K = 0 is y_zero_point, or the bias")
+def empty_sum(s: Suspect) -> Iterator[Hypothesis]:
+    """A sum of no terms is 0, so that the result cannot depend on data; the other side gives something else.
+
+    It is run again after memory of the size of the result was filled and freed: if the result changes, it is what
+    was in memory before. Where it does not, the int32 sum may have been handed out as it is, or nothing was written.
+
+    To confirm: Run the other side twice, with other memory in use: the values may change. The shape of an input has
+    a 0 along the summed axis.
+
+    To do: Do not feed tensors with an empty summed axis to this runtime, or remove the node from the graph; report
+    it to the runtime.
+    """
+    operands = [a for a in s.args[:6] if a is not None and a.ndim > 1]
+    if s.theirs is None or not s.mine.size or not operands or all(a.size for a in operands):
+        return
+    start = "the sum has no terms (K = 0), so the result cannot depend on the data"
+    if _changes(s):
+        yield Hypothesis(None, f"{start}; it changes from run to run: uninitialised memory")
+        return
+    for bias in (s.arg("C"), s.arg("bias"), s.arg("B")):
+        if bias is not None and s.mine.dtype == np.float32 and bias.dtype == np.int32:
+            raw = np.ascontiguousarray(np.broadcast_to(bias, s.mine.shape)).view(np.float32)
+            if s.explained(raw):
+                yield Hypothesis(raw, f"{start}; the bits of the int32 bias are given as float32")
+                return
+    zeros = np.zeros_like(s.mine)
+    text = (
+        "all elements are 0, as fresh memory is: nothing was computed"
+        if s.explained(zeros)
+        else "what is given is arbitrary"
+    )
+    yield Hypothesis(None, f"{start}; {text}")
+
+
+def _changes(s: Suspect) -> bool:
+    """Does the other side give something else when memory of this size held other bytes before?"""
+    if s.again is None:
+        return False
+    for fill in range(1, _TRIES + 1):
+        held = [np.full(max(s.mine.nbytes, 1) * size, 85 * fill % 256, np.uint8) for size in (1, 1, 2, 4, 8)]
+        del held
+        made = s.again()
+        if made is not None and s.theirs is not None and not same(made, s.theirs):
+            return True
+    return False

@@ -15,9 +15,8 @@ from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import comparison_section, headline
 from qrun.report.html.findings import counts, findings_section, rules_section
 from qrun.report.html.quantization import quantization_section
-from qrun.report.html.roofline import roofline_section
 from qrun.report.html.tags import NEWLINE, Markup, join, tag, void
-from qrun.report.html.timing import Palette, nodes_section, time_section
+from qrun.report.html.timing import Palette, nodes_section, roofline_section, time_section
 from qrun.report.json import text as json_text
 from qrun.report.text import duration, file_size, plural
 
