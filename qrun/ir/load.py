@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,6 +96,8 @@ def _models_below(folder: Path) -> list[str]:
         return ["name a model: there is no .onnx file in it"]
     if len(found) == 1:
         return [f"did you mean {found[0]}?"]
+    from shlex import quote
+
     return [f"name one: {_some([str(path) for path in found])}", f"or all: qrun check {quote(str(folder))}"]
 
 

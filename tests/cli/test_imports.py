@@ -21,7 +21,8 @@ with contextlib.redirect_stdout(io.StringIO()):
     code = main(sys.argv[1:])
 print(json.dumps([code, sorted(sys.modules)]))
 """
-UNUSED = ("jsonschema", "llvmlite", "numpy.ma", "onnx", "qrun.comparing", "qrun.peers", "qrun.report.html")
+UNUSED = ("concurrent.futures", "difflib", "importlib.resources", "jsonschema", "llvmlite", "logging", "numpy.ma", "onnx",
+          "qrun.comparing", "qrun.peers", "qrun.report.html", "tempfile", "zipfile")  # fmt: skip
 EMITTERS = "qrun.native.emit.kernel"
 
 
