@@ -14,6 +14,7 @@ import pytest
 from qrun.checking.rules import RULES
 from qrun.declare import Later
 from qrun.declare.registry import Registry, sources
+from qrun.native.emit.kernel import emitters
 from qrun.ops import REGISTRY
 from qrun.ops._op import INTERNAL
 
@@ -67,6 +68,12 @@ def test_imports_all_where_there_is_no_source(known: Registry[str, int], tmp_pat
     invalidate_caches()
     assert known["beet"] == 3
     assert imported() == {"fruit", "root"}
+
+
+def test_every_emitter_is_found_by_the_kind_of_its_kernels() -> None:
+    read = sources("qrun.native.emit")
+    lost = {kind for kind, emitter in emitters().items() if f'"{kind}"'.encode() not in read[emitter.__module__]}
+    assert (len(emitters()) > 30, lost) == (True, set())
 
 
 def test_every_operator_and_rule_is_found_by_its_name() -> None:

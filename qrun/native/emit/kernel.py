@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from qrun.native import emit
+from qrun.declare.registry import Registry
 from qrun.native.emit.flow import Flow, Writer
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec
@@ -67,7 +64,7 @@ class KernelEmitter:
         return self.w.function(f"define i64 @kernel(ptr noalias %args, ptr noalias %next{more}){also}")
 
 
-_EMITTERS: dict[str, type[KernelEmitter]] = {}
+_EMITTERS: Registry[str, type[KernelEmitter]] = Registry("qrun.native.emit")
 E = TypeVar("E", bound=type[KernelEmitter])
 
 
@@ -76,7 +73,7 @@ def emitter(*kinds: str) -> Callable[[E], E]:
 
     def declare(made: E) -> E:
         for kind in kinds:
-            other = _EMITTERS.setdefault(kind, made)
+            other = _EMITTERS.declared.setdefault(kind, made)
             if other is not made:
                 raise TypeError(f"both {other.__name__} and {made.__name__} write kernels of kind {kind!r}")
         return made
@@ -84,11 +81,8 @@ def emitter(*kinds: str) -> Callable[[E], E]:
     return declare
 
 
-@cache
-def emitters() -> dict[str, type[KernelEmitter]]:
-    """The emitter of every kind of kernel, found in the modules of this package."""
-    for module in iter_modules(emit.__path__):
-        import_module(f"{emit.__name__}.{module.name}")
+def emitters() -> Mapping[str, type[KernelEmitter]]:
+    """The emitter of every kind of kernel, in a module of this package that is imported when it is asked for."""
     return _EMITTERS
 
 

@@ -52,6 +52,7 @@ class RowwiseEmitter(KernelEmitter):
         self.names = (*(f"{name}*" for name in self.operands), *(_SOURCE if spec.operands else ()), *self.own)
         super().__init__(spec, isa)
         self.n, a = spec.rows, self.a
+        self.w.frozen = True
         self.whole = a.length & -self.n
         self.made = self.w.value("i64", 1) if self.reduces else a.length
         self.doubts = RecheckEmitter(self.w, a.recheck, a.length, self.made)

@@ -94,6 +94,7 @@ class RunsEmitter(StridedEmitter):
 
     def _chunk(self, first: Value, end: Value) -> None:
         w, a, spec = self.w, self.a, self.spec
+        w.frozen = True
         block = spec.vectors * spec.unroll
         last = a.bytes - block
         with w.loop(first, end.least(a.rows), 1) as row:
