@@ -7,8 +7,8 @@ input ``<tensor>``, in any case; those of no input are the output's. Inputs that
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ _GROUP = ("tensor", "scale", "zero_point")
 _SUFFIXES = ("_scale", "_zero_point")
 _OWN_ATTRIBUTES = {"channels_last", "opset"}
 """Of quantized operators; the real ones have none such."""
+_REMEMBERED = 1 << 14
+"""Nodes whose quantizers are remembered; every rule asks for them."""
 _INT32: frozenset[np.dtype[Any]] = frozenset([np.dtype(np.int32)])
 
 
@@ -167,23 +169,36 @@ def input_name(node: Node, place: int) -> str:
         return f"input {place}"
     if place < len(known.names):
         return known.names[place]
+    return _repeated(known, place) if known.repeats else str(place)
+
+
+def _repeated(known: Facts, place: int) -> str:
     number, which = divmod(place - len(known.names), len(_GROUP))
-    return f"{_GROUP[which]}[{number}]" if known.repeats else str(place)
+    return f"{_GROUP[which]}[{number}]"
 
 
-def quantizers(node: Node) -> Iterator[Quantizer]:
+def quantizers(node: Node) -> tuple[Quantizer, ...]:
     """The scales and zero points of a node, each with its tensor."""
-    known = facts(node.domain, node.op_type)
+    return _quantizers(node.domain, node.op_type, node.inputs, node.outputs[:1])
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _quantizers(domain: str, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> tuple[Quantizer, ...]:
+    known = facts(domain, op_type)
     if known is None:
-        return
+        return ()
+    found = []
     for tensor, scale, zero_point, form in known.quantized:
-        owner = _output(node) if tensor < 0 else _slot(node, known, tensor)
+        owner = _output(outputs) if tensor < 0 else _slot(inputs, known, tensor)
         if owner:
-            yield Quantizer(owner, _slot(node, known, scale), _slot(node, known, zero_point), form, tensor < 0)
+            found.append(
+                Quantizer(owner, _slot(inputs, known, scale), _slot(inputs, known, zero_point), form, tensor < 0)
+            )
     if known.repeats:
-        for start in range(len(known.names), len(node.inputs) - len(_GROUP) + 1, len(_GROUP)):
-            slots = [Slot(input_name(node, p), p, node.inputs[p]) for p in range(start, start + len(_GROUP))]
-            yield Quantizer(slots[0], slots[1], slots[2] if slots[2].tensor else None, "tensor")
+        for start in range(len(known.names), len(inputs) - len(_GROUP) + 1, len(_GROUP)):
+            slots = [Slot(_repeated(known, p), p, inputs[p]) for p in range(start, start + len(_GROUP))]
+            found.append(Quantizer(slots[0], slots[1], slots[2] if slots[2].tensor else None, "tensor"))
+    return tuple(found)
 
 
 def operands(node: Node) -> list[tuple[str, Quantizer | None]]:
@@ -222,15 +237,13 @@ def bias(node: Node) -> Bias | None:
     if known is None or known.bias is None:
         return None
     place, weight, form = known.bias
-    slot, owner = _slot(node, known, place), _slot(node, known, weight)
+    slot, owner = _slot(node.inputs, known, place), _slot(node.inputs, known, weight)
     return Bias(slot, owner, form, known.integer_bias) if slot and owner else None
 
 
-def _output(node: Node) -> Slot | None:
-    return Slot("output", 0, node.outputs[0]) if node.outputs else None
+def _output(outputs: Sequence[str]) -> Slot | None:
+    return Slot("output", 0, outputs[0]) if outputs else None
 
 
-def _slot(node: Node, known: Facts, place: int) -> Slot | None:
-    if not 0 <= place < len(node.inputs) or not node.inputs[place]:
-        return None
-    return Slot(known.names[place], place, node.inputs[place])
+def _slot(inputs: Sequence[str], known: Facts, place: int) -> Slot | None:
+    return Slot(known.names[place], place, inputs[place]) if 0 <= place < len(inputs) and inputs[place] else None

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.checking.rules._scope import Scope, number, parametrized
 from qrun.declare.frozen import frozen
-from qrun.ir import Array, Model, Node
+from qrun.ir import Array, Model, Node, once_per_model
 from qrun.ops import Quantizer, Slot, bias, quantizers
 
 PRODUCTS = (
@@ -87,11 +87,22 @@ class Weight:
 
 def weights(model: Model) -> Iterator[Weight]:
     """Every stored weight of the model, with the node that reads it."""
-    for scope, node in parametrized(model, *_OF_FLOAT):
-        found = _behind_dequantize(scope, node) if not node.domain and node.op_type in _OF_FLOAT else None
-        found = found or _of_integer_node(scope, node)
-        if found is not None and _sane(found):
+    for scope, node in _weighted(model):
+        found = _weight(scope, node)
+        if found is not None:
             yield found
+
+
+@once_per_model
+def _weighted(model: Model) -> tuple[tuple[Scope, Node], ...]:
+    """The nodes that read stored weights; the weights are not kept, as those of 4 bits are widened."""
+    return tuple((s, node) for s, node in parametrized(model, *_OF_FLOAT) if _weight(s, node) is not None)
+
+
+def _weight(scope: Scope, node: Node) -> Weight | None:
+    found = _behind_dequantize(scope, node) if not node.domain and node.op_type in _OF_FLOAT else None
+    found = found or _of_integer_node(scope, node)
+    return found if found is not None and _sane(found) else None
 
 
 def dequantized(scope: Scope, name: str, unknown_zero: bool = False) -> QuantizedOperand | None:
