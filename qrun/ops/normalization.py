@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.ir import Array
-from qrun.ir.types import shape_text
+from qrun.ir.types import shape_text, type_name
 from qrun.ops._context import Context, refuse
 from qrun.ops._float import State, narrow, single, widen
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._op import op
 
 
@@ -85,16 +86,7 @@ def _normalize(
     statistics: tuple[str, str] = ("input_mean", "input_var"),
 ) -> State:
     """Y, running mean, running variance, mean and variance of the batch (those only in training mode)."""
-    features = x.shape[1:] if not spatial else x.shape[1:2] if x.ndim > 1 else (1,)
-    for name, value in zip(("scale", "B", *statistics), params, strict=True):
-        if value.shape != features:
-            raise refuse(
-                f"{name} does not fit X",
-                name,
-                f"{shape_text(features)} for X {shape_text(x.shape)}",
-                value,
-                code="QR208",
-            )
+    features = _features(x, params, spatial, statistics)
     ctx.claim(x.shape, 8)
     shape = features if not spatial or x.ndim < 2 else (*features, *(1,) * (x.ndim - 2))
     scale, bias, mean, var = (widen(p).reshape(shape) for p in params)
@@ -108,12 +100,49 @@ def _normalize(
             current_var = np.sum(np.square(widen(x) - current_mean), axis=axes, keepdims=True) / count
             pairs = ((mean, current_mean), (var, current_var))
             running = [old * keep + new.reshape(shape) * (1 - keep) for old, new in pairs]
-            mean, var = current_mean.reshape(shape), current_var.reshape(shape)
+            mean, var = (np.asarray(v).reshape(shape) for v in (current_mean, current_var))
             further = tuple(narrow(v.reshape(features), kind) for v in (*running, mean, var))
         y = np.subtract(x, mean, dtype=np.float64)
         y *= scale / np.sqrt(var + single(epsilon))
         y += bias
     return narrow(y, x.dtype), *further
+
+
+def _features(x: Array, params: Sequence[Array], spatial: bool, statistics: tuple[str, str]) -> tuple[int, ...]:
+    """The shape that parameters must have."""
+    features = x.shape[1:] if not spatial else x.shape[1:2] if x.ndim > 1 else (1,)
+    for name, value in zip(("scale", "B", *statistics), params, strict=True):
+        if value.shape != features:
+            raise refuse(
+                f"{name} does not fit X",
+                name,
+                f"{shape_text(features)} for X {shape_text(x.shape)}",
+                value,
+                code="QR208",
+            )
+    return features
+
+
+@batch_normalization_7.native
+@batch_normalization.native
+def _lower_batch_normalization(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.batch_norm import BatchNorm
+
+    x, *params = (value for value in site.inputs if value is not None)
+    attributes, statistics = site.attributes, (site.names[3], site.names[4])
+    if any(site.ctx.wanted[1:]) or attributes.get("training_mode", 0):
+        raise declined("statistics of the batch are asked for")
+    _features(x, params, bool(attributes.get("spatial", 1)), statistics)
+    site.require_constants()
+    if x.dtype != np.float32:
+        raise declined(f"no native kernel for {type_name(x.dtype)}")
+    if x.ndim < 2 or not x.size or not attributes.get("spatial", 1):
+        raise declined("no channels")
+    scale, bias, mean, var = (widen(param) for param in params)
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(var + single(attributes["epsilon"]))
+    operation = BatchNorm(site.engine, x.shape, mean, factor, bias)
+    return kernel_of(site, operation, (0,), lambda y: True)
 
 
 @op("Dropout", since=7)

@@ -21,7 +21,7 @@ class KernelSpec:
              amx, amx_copy (products on tiles, rows read in place or copied first); clipped (products of four added in
              16 bits); widened (products of 16 bits);
              runs, elements, blocks (copies); max_pool, sum_pool, mean_pool, average_pool; quantize, quantize_image, dequantize;
-             softmax; lrn (local response normalization); elementwise (functions of elements, and of what those make); standardize (layer
+             softmax; lrn (local response normalization); batch_norm; elementwise (functions of elements, and of what those make); standardize (layer
              normalization); shares (softmax of float32); mean; float_product (products of float32 matrices), float_image
              (of images that are float64 already), coded_product (with weights in codes), widen (what converts images),
              float_depthwise; scale (sums to results) and factors (what it multiplies
