@@ -107,6 +107,14 @@ def test_doubts_inside_a_chain_and_after_others() -> None:
         assert chains(run(model, {"x": near}, threads=threads)) == [7]
 
 
+def test_results_inside_a_chain_that_the_short_series_of_erf_does_not_decide() -> None:
+    """Of so many some thousand are."""
+    x = np.random.default_rng(41).normal(0, 1.5, 1 << 20).astype(F)
+    model = network([("Erf", ["x"], "e"), ("Mul", ["e", "half"], "y")], {"x": x.shape}, {"half": F(0.5)})
+    for isa in ISAS:
+        assert chains(run(model, {"x": x}, isa=isa)) == [2]
+
+
 def expression(isa: str, shape: tuple[int, ...], asked: list[Array], error: type[BaseException] | None) -> Expression:
     """sigmoid(sigmoid(x) - 1/2) * bias, whose second reference is watched, or fails."""
 

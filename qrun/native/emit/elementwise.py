@@ -27,9 +27,10 @@ recheckN       what makes the results that the Nth function of CLOSE does not de
 class ElementwiseEmitter(StridedEmitter):
     """`rows` elements at once, the last ones of a row overlapping. form: the steps; operands: the kinds of what is read.
 
-    What a function of CLOSE leaves in doubt is made by the reference; so each of them ends a pass over the chunk, while
-    it is near: it keeps its results in the thread's memory, unless they are the kernel's, and later passes go on from
-    there. Each pass makes the other values that it needs.
+    What a function of CLOSE leaves in doubt is made by the reference. One alone lists its doubts. In a chain a chunk with
+    a doubt, which is rare, is made again, where each of them ends a pass over the chunk, while it is near: it keeps its
+    results in the thread's memory, unless they are the kernel's, and later passes go on from there. Each pass makes the
+    other values that it needs.
     """
 
     own_memory = True
@@ -62,13 +63,26 @@ class ElementwiseEmitter(StridedEmitter):
         w, a, spec = self.w, self.a, self.spec
         kinds = enumerate(spec.operands)
         same = {number: self.steps.same(number, self.starts[f"x{number}"]) for number, kind in kinds if kind.isupper()}
-        end, made = end.least(a.columns), set[int]()
-        for number in self.passes:
+        end = end.least(a.columns)
+        if not self.doubts or self.at_once:
             with w.loop(first, end, spec.rows) as turn:
-                block = _Block(self, same, made, turn.index.least(a.last), first)
-                block.store(number)
+                _Block(self, same, set(), turn.index.least(a.last), first).store(self.last)
+            return
+        with w.loop(first, end, spec.rows, [w.zero(f"<{spec.rows} x i1>")]) as turn:
+            block = _QuickBlock(self, same, set(), turn.index.least(a.last), first)
+            block.store(self.last)
+            turn.next(turn.carried[0] | block.doubtful)
+        with w.when(turn.carried[0].any()):
+            self._again(first, end, same)
+
+    def _again(self, first: Value, end: Value, same: dict[int, Value]) -> None:
+        """A chunk that has doubts."""
+        made = set[int]()
+        for number in self.passes:
+            with self.w.loop(first, end, self.spec.rows) as turn:
+                _Block(self, same, made, turn.index.least(self.a.last), first).store(number)
             made.add(number)
-            if number in self.doubts and not self.at_once:
+            if number in self.doubts:
                 self.doubts[number].end()
 
     def end(self) -> None:
@@ -104,19 +118,26 @@ class _Block:
         wide, call, name = x.double(), k.steps.call(number), step.function
         y = k.starts["y"] + self.place * 4 if number == k.last else self._near(k.kept[number])
         with ExitStack() as doubtful:
-            if name in ROUGH:
-                write, errors = ROUGH[name]
-                error = errors[k.w.permutes]
-                unsure = _stored(y, write(call, [wide]), (1 - error, 1 + error))
-                doubtful.enter_context(k.w.when(unsure))
-            unsure = _stored(y, CLOSE[name](call, [wide]), reach(name, wide))
-            doubtful.enter_context(k.w.when(unsure))
+            if name in ROUGH and k.at_once:
+                made, unsure = _rounded(*self._rough(number, wide))
+                y.store(made, 4)
+                doubtful.enter_context(k.w.when(unsure.any()))
+            made, unsure = _rounded(CLOSE[name](call, [wide]), reach(name, wide))
+            y.store(made, 4)
+            doubtful.enter_context(k.w.when(unsure.any()))
             if k.at_once:
                 source = k.starts["x0"] + self.place * 4
             else:
                 source = self._near(k.scratch)
                 source.store(x, 4)
             k.doubts[number].add(source, y)
+
+    def _rough(self, number: int, x: Value) -> tuple[Value, tuple[Operand, Operand]]:
+        """What one of ROUGH makes of float64, and factors to the ends of what the result may be."""
+        k = self.kernel
+        write, errors = ROUGH[k.steps.step(number).function]
+        error = errors[k.w.permutes]
+        return write(k.steps.call(number), [x]), (1 - error, 1 + error)
 
     def _near(self, start: Value) -> Value:
         """The block's place in the thread's memory. The last block of a row may begin before its chunk does."""
@@ -136,8 +157,36 @@ class _Block:
         return steps.made(number, [self._value(value) for value in steps.step(number).values])
 
 
-def _stored(y: Value, made: Value, ends: tuple[Operand, Operand]) -> Value:
-    """Store float64 as float32. Returns an i1: whether the ends of what some result may be, by factors, round apart."""
+class _QuickBlock(_Block):
+    """All steps at once. doubtful: i1, the lanes in which some function of CLOSE is in doubt."""
+
+    def __init__(
+        self, kernel: ElementwiseEmitter, same: dict[int, Value], made: set[int], place: Value, first: Value
+    ) -> None:
+        super().__init__(kernel, same, made, place, first)
+        self.doubtful = kernel.w.zero(f"<{kernel.spec.rows} x i1>")
+
+    def _store_close(self, number: int, step: FunctionStep) -> None:
+        (self.kernel.starts["y"] + self.place * 4).store(self._value(number), 4)
+
+    def _made(self, number: int) -> Value:
+        if number not in self.kernel.doubts:
+            return super()._made(number)
+        k, step = self.kernel, self.kernel.steps.step(number)
+        x = self._value(step.values[0]).double()
+
+        def precise() -> tuple[Value, Value]:
+            return _rounded(CLOSE[step.function](k.steps.call(number), [x]), reach(step.function, x))
+
+        if step.function in ROUGH:
+            made, unsure = k.w.instead(*_rounded(*self._rough(number, x)), precise)
+        else:
+            made, unsure = precise()
+        self.doubtful = self.doubtful | unsure
+        return made
+
+
+def _rounded(made: Value, ends: tuple[Operand, Operand]) -> tuple[Value, Value]:
+    """float64 as float32, and i1: where the ends of what a result may be, by factors, round apart."""
     low, high = ((made * factor).single() for factor in ends)
-    y.store(low, 4)
-    return differ(low, high).any()
+    return low, differ(low, high)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from typing import NamedTuple
@@ -138,6 +138,20 @@ class Flow(Writer):
         yield
         self.jump(after)
         self.label(after)
+
+    def instead(self, value: Value, unsure: Value, again: Callable[[], tuple[Value, Value]]) -> tuple[Value, Value]:
+        """A value and where it is unsure, or, if some lane is, what `again` makes of both."""
+        self.blocks += 1
+        other, after, before = f"again{self.blocks}", f"made{self.blocks}", self.here
+        self.branch(unsure.any(), other, after)
+        self.label(other)
+        better = again()
+        end = self.here
+        self.jump(after)
+        self.label(after)
+        first, second = ((value, better[0]), (unsure, better[1]))
+        made, rest = (self.phi((one, before), (two, end)) for one, two in (first, second))
+        return made, rest
 
     @contextmanager
     def tiles(self, count: Value) -> Iterator[Value]:
