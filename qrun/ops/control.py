@@ -151,12 +151,14 @@ def scan_8(
         )
     results = []
     for number, length in enumerate(lengths.tolist()):
-        own = [x[number] for x in initial_state_and_scan_inputs]
+        own = [x.take(number, 0) for x in initial_state_and_scan_inputs]
         parts = [x[:length] for x in own[count:]]
         axes = [0] * num_scan_inputs
         states, outputs = _scan(body, own[:count], parts, (axes, backward), length, ctx)
         wholes = [s.whole(v.shape, v.dtype, 0) for s, v in zip(outputs, body.outputs[count:], strict=True)]
         results.append([*states, *(_padded(whole, longest) for whole in wholes)])
+    for first in results[0] if results else ():
+        checked((batch, *first.shape), first.itemsize, "body")
     return tuple(np.stack(parts) for parts in zip(*results, strict=True))
 
 
