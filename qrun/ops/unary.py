@@ -38,19 +38,19 @@ def sign(input: Array) -> Array:
     return _exact(np.sign, input)
 
 
-@op("Floor", since=6, form="pointwise")
+@op("Floor", since=6, form="pointwise", native=function("floor"))
 def floor(X: Array) -> Array:
     """The largest integer not above X, exact. Source: ONNX operators, Floor-13."""
     return _exact(np.floor, X)
 
 
-@op("Ceil", since=6, form="pointwise")
+@op("Ceil", since=6, form="pointwise", native=function("ceil"))
 def ceil(X: Array) -> Array:
     """The smallest integer not below X, exact. Source: ONNX operators, Ceil-13."""
     return _exact(np.ceil, X)
 
 
-@op("Round", since=11, form="pointwise")
+@op("Round", since=11, form="pointwise", native=function("round"))
 def round_(X: Array) -> Array:
     """The nearest integer, halves to even, exact. Source: ONNX operators, Round-22."""
     return _exact(np.rint, X)

@@ -17,6 +17,7 @@ UNARY: dict[str, tuple[str, dict[str, Any]]] = {
     "sqrt": ("Sqrt", {}), "reciprocal": ("Reciprocal", {}), "exp": ("Exp", {}), "tanh": ("Tanh", {}),
     "sigmoid": ("Sigmoid", {}), "erf": ("Erf", {}), "gelu": ("Gelu", {}), "swish": ("Swish", {"alpha": P}),
     "hard_sigmoid": ("HardSigmoid", {"alpha": P, "beta": Q}), "hard_swish": ("HardSwish", {}),
+    "floor": ("Floor", {}), "ceil": ("Ceil", {}), "round": ("Round", {}),
 }  # fmt: skip
 
 

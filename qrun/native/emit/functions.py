@@ -42,6 +42,20 @@ class FunctionCall:
         below = self.p * x
         return x.test("olt", ZERO).select(below, x)
 
+    def whole(self, x: Value) -> Value:
+        """x rounded to an integer, ties to even, with the sign of x; NaN stays NaN.
+
+        Numbers from 2**23 on are integers. Below it, adding 2**23 rounds; llvm.roundeven is no instruction on every CPU.
+        """
+        size = abs(x)
+        rounded = ((size + _WHOLE) - _WHOLE).intrinsic("copysign", x)
+        return size.test("olt", _WHOLE).select(rounded, x)
+
+    def beside(self, x: Value, how: str, step: float) -> Value:
+        """The integer next to x in the direction of `step`: `whole`, and one step more where that compares so with x."""
+        rounded = self.whole(x)
+        return rounded.test(how, x).select((rounded + step).intrinsic("copysign", x), rounded)
+
     def hard(self, x: Value, fixed: bool = False) -> Value:
         """p * x + q between 0 and 1; fixed: x + 1/2."""
         scaled = x if fixed else self.p.double() * x
@@ -49,6 +63,7 @@ class FunctionCall:
         return moved.where("ult", 1.0).where("ugt", 0.0)
 
 
+_WHOLE = 2.0**23
 Write = Callable[[FunctionCall, list[Value]], Value]
 SINGLE: dict[str, Write] = {
     "add": lambda k, v: v[0] + v[1],
@@ -63,6 +78,9 @@ SINGLE: dict[str, Write] = {
     "abs": lambda k, v: abs(v[0]),
     "neg": lambda k, v: -v[0],
     "sqrt": lambda k, v: v[0].sqrt(),
+    "round": lambda k, v: k.whole(v[0]),
+    "floor": lambda k, v: k.beside(v[0], "ogt", -1.0),
+    "ceil": lambda k, v: k.beside(v[0], "olt", 1.0),
     "cast": lambda k, v: k.floating(v[0]),
     "where": lambda k, v: v[0].select(v[1], v[2]),
 }
