@@ -14,7 +14,7 @@ from typing import Any
 
 from _bench_cases import BenchError, Networks
 
-COMMAND = "import sys; from qrun.cli import main; sys.exit(main())"
+COMMAND = "from qrun.cli import command; command()"
 """What the installed command runs."""
 SCRIPT = """
 import sys

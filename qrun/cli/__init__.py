@@ -4,6 +4,6 @@ Imported by `__main__` and the installed commands only. Knows no operator, no ke
 `report` has these.
 """
 
-from qrun.cli._main import main
+from qrun.cli._main import command, main
 
-__all__ = ["main"]
+__all__ = ["command", "main"]

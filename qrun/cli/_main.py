@@ -8,8 +8,9 @@ import errno
 import gc
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from qrun.cli._base import Call
 from qrun.cli._interrupt import finish, heed
@@ -45,6 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return CLOSED_PIPE
     except OSError as error:
         return _stdout_failed(error)
+
+
+def command() -> NoReturn:
+    """What the installed commands run: `main`, then the end of the process without Python's own.
+
+    That takes apart every module and object, for a twentieth of the time of a short run.
+    """
+    code = main()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        _flush()
+    os._exit(code)
 
 
 def limit_blas_threads(arguments: Sequence[str]) -> None:

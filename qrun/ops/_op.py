@@ -6,8 +6,8 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import cached_property, lru_cache
-from types import NoneType, UnionType
+from functools import cache, cached_property, lru_cache
+from types import CodeType, NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import numpy as np
@@ -159,7 +159,7 @@ class OpDef:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        own = inspect.signature(self.reference, eval_str=True)
+        own = _signature(self.reference)
         if self.like is None:
             return own
         more = {n: p for n, p in own.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
@@ -293,6 +293,23 @@ class OpDef:
 
 def _bad_attribute(message: str, expected: str, got: str, *, why: str = "", fix: str = "") -> OperatorError:
     return OperatorError(message, expected=expected, got=got, why=why, fix=fix, code="QR204")
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """As inspect.signature with eval_str, which compiles every annotation anew; there are few different ones."""
+    written = inspect.signature(function)
+    parameters = [
+        p.replace(annotation=eval(_compiled(p.annotation), function.__globals__))
+        if isinstance(p.annotation, str)
+        else p
+        for p in written.parameters.values()
+    ]
+    return written.replace(parameters=parameters)
+
+
+@cache
+def _compiled(annotation: str) -> CodeType:
+    return compile(annotation, "<annotation>", "eval")
 
 
 REGISTRY: Registry[tuple[str, str], list[OpDef]] = Registry("qrun.ops")

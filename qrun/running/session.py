@@ -37,7 +37,7 @@ PATIENCE_NS = 2 * 10**9
 """The longest first run that `measured` repeats."""
 PATIENCE_STEPS = 20_000
 """The most steps that it makes a program of, which takes a tenth of a millisecond for each."""
-LATER_NS, LATER_RUNS = 30 * 10**6, 20
+LATER_NS, LATER_RUNS = 10**7, 20
 """It runs no more when later runs have taken so long, or are so many, but at least two."""
 PLANS = 8
 """Plans kept per session, for different outputs; the oldest goes."""

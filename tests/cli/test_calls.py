@@ -178,8 +178,24 @@ def test_module_and_scripts() -> None:
     import tomllib
 
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"qrun": "qrun.cli:main", "onnx-qrun": "qrun.cli:main"}
+    assert scripts == {"qrun": "qrun.cli:command", "onnx-qrun": "qrun.cli:command"}
     assert process("-V", cwd=ROOT).code == 0
+
+
+@pytest.mark.parametrize("words", [("-V",), ("m.onnx", "-i", "x.npy"), ("nosuch.onnx",), ("ops", "--nosuch")])
+def test_the_installed_command_ends_as_main_does(words: tuple[str, ...], folder: Path) -> None:
+    last = "import atexit, sys; atexit.register(lambda: print('last'));"
+    ends = ("from qrun.cli import main; sys.exit(main())", "from qrun.cli import command; command()")
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", last + end, *words], capture_output=True, text=True, cwd=folder, timeout=60
+        )
+        for end in ends
+    ]
+    assert [done.stdout.endswith("last\n") for done in found] == [True, True]
+    assert found[0].returncode == found[1].returncode
+    times = [re.sub(r"[\d.]+ (ns|us|ms|s|%)|[\d.]+%", "", done.stdout + done.stderr) for done in found]
+    assert times[0].split()[:20] == times[1].split()[:20]
 
 
 def test_completion(folder: Path) -> None:

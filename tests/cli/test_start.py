@@ -31,7 +31,7 @@ if Hook.left < 0:
 else:
     sys.meta_path.insert(0, Hook)
 """
-SCRIPT = "import sys\nfrom qrun.cli import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+SCRIPT = "import sys\nfrom qrun.cli import command\nif __name__ == '__main__':\n    sys.exit(command())\n"
 """As pip makes the command."""
 LIBRARY = """
 import signal, sys

@@ -167,7 +167,7 @@ def rule(
     def register(function: Callable[..., Iterator[Finding]]) -> Rule:
         if id in RULES.declared:
             raise ValueError(f"rule {id} is declared twice")
-        names = inspect.signature(function).parameters
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
         page, sign, part = spec.partition("#")
         known = (
             spec
