@@ -86,8 +86,8 @@ class FloatConv(Planned):
         if not depth * taps:
             raise Declined("sums of nothing")
         lines = group == 1 and depth < _FEW_CHANNELS and window.kernel[1] > 1 and window.dilations[1] == 1
-        plain = taps == 1 and not any(window.pads) and window.strides == (1, 1)
         depthwise = depth == 1 < group == outputs
+        plain = not depthwise and taps == 1 and not any(window.pads) and window.strides == (1, 1)
         wide = not lines and not depthwise and size(window.out) * taps >= _REUSE * size(window.image)
         self.geometry = _Geometry(window, group, lines, plain, depthwise, wide)
         border = window.pads if lines else (0, 0, 0, 0)
