@@ -53,7 +53,7 @@ def _quantizes_twice(model: Model) -> bool:
 
 
 def _moves_dequantized(model: Model) -> bool:
-    """Whether a node reads what a DequantizeLinear made, or may be one that does nothing."""
+    """Whether a node reads a dequantized tensor, or is an Identity or Dropout."""
     if "DequantizeLinear" not in model.op_types:
         return "Identity" in model.op_types
     made = {name for node in model.nodes if node.op_type == "DequantizeLinear" for name in node.outputs}
@@ -130,7 +130,7 @@ class _Stage:
     reasons: Mapping[int, str]
 
     def then(self, passes: Iterable[_Pass], keep: frozenset[str], arith: Arith) -> _Stage:
-        """What these passes make of it."""
+        """The stage after these passes."""
         current, groups, reasons = self.model, self.groups, dict(self.reasons)
         for rewrite in passes:
             done = rewrite(current, keep, arith)
@@ -189,7 +189,7 @@ def _optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool, me
 
 
 def _placed(model: Model) -> Model:
-    """The model with nodes whose indices are their places; their labels stay."""
+    """The model with its nodes numbered by their places; labels stay."""
     if all(node.index == place for place, node in enumerate(model.nodes)):
         return model
     return replace(model, nodes=tuple(replace(node, index=i, name=node.label) for i, node in enumerate(model.nodes)))
@@ -201,7 +201,7 @@ def has_tables(model: Model) -> bool:
 
 
 def _named(model: Model, nodes: Iterable[Node], groups: Iterable[tuple[int, ...]]) -> Iterator[Node]:
-    """The nodes with index and label of that of their group which does the work; a new index where that is taken."""
+    """The nodes, each named after the node of its group that does the work, with that one's index or, if taken, a new one."""
     free = max((node.index for node in model.nodes), default=0) + 1
     taken: set[int] = set()
     for node, group in zip(nodes, groups, strict=True):
@@ -228,7 +228,7 @@ def _reads_dequantized(model: Model, node: Node) -> bool:
 
 
 def _reason(model: Model, node: Node) -> str:
-    """Why a node stays for which no pass has said it."""
+    """Why a node stays in float, where no pass has given a reason."""
     definition = find(node.domain, node.op_type, node.version)
     if definition is not None and definition.form and _reads_dequantized(model, node):
         return "its result is not quantized"

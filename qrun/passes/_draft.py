@@ -65,18 +65,18 @@ class Draft:
 
     @cached_property
     def kept(self) -> frozenset[str]:
-        """Names that must stay."""
+        """Names of tensors that must stay: asked for, outputs of the graph, or read by a subgraph."""
         return frozenset(self._keep) | {v.name for v in self.model.outputs} | frozenset(_captured(self.model.nodes))
 
     @cached_property
     def _used(self) -> set[str]:
-        """Names that something has."""
+        """Names that are in use."""
         found = self._given | set(self.constants) | self.kept
         return found.union(*((*node.inputs, *node.outputs) for node in self.model.nodes))
 
     @cached_property
     def _fixed(self) -> set[str]:
-        """What nodes make of constants alone."""
+        """Tensors that nodes make of constants alone, by name."""
         found: set[str] = set()
         for node in self.model.nodes:
             if all(not n or n in found or self.value(n) is not None for n in node.inputs) and not any(node.subgraphs):
@@ -84,11 +84,11 @@ class Draft:
         return found
 
     def value(self, name: str) -> Array | None:
-        """A constant, or None. What may be fed is none."""
+        """The value of a constant, or None. Initializers that may be fed are not constants."""
         return None if name in self._fed else self.constants.get(name)
 
     def computed(self, name: str, depth: int = _DEPTH) -> Array | None:
-        """A constant, or what nodes make of constants alone if that is small; else None."""
+        """The value of a constant, or of a small tensor that nodes make of constants alone; else None."""
         found = self.value(name)
         if found is not None or name not in self._fixed or not depth:
             return found
@@ -116,7 +116,7 @@ class Draft:
         return self.model.consumers.get(name, ())
 
     def type(self, name: str) -> TensorType | None:
-        """What the file states about a tensor, or a pass has added."""
+        """The type of a tensor, as the file states it or a pass has added it."""
         return self._types.get(name) or self.model.types.get(name)
 
     def fresh(self, base: str) -> str:
@@ -199,7 +199,7 @@ class Draft:
         return name
 
     def _leaves(self) -> set[str]:
-        """What nodes make that nobody reads: they run, and may fail, all the same."""
+        """Tensors that nobody reads. Their nodes run, and may fail, all the same."""
         consumers = self.model.consumers
         found: set[str] = set()
         for node in self.model.nodes:
@@ -209,7 +209,7 @@ class Draft:
 
 
 def unchanged(model: Model, refused: Mapping[int, str] | None = None) -> Rewritten:
-    """What a pass returns that found nothing to rewrite."""
+    """The result of a pass that found nothing to rewrite."""
     return Rewritten(model, (), refused or {})
 
 

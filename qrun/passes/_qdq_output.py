@@ -77,7 +77,7 @@ def _first(node: Node) -> str:
 
 
 def _limits(draft: Draft, side: QuantizedTensor, clamps: Sequence[Node]) -> tuple[int, int] | None:
-    """The codes of what the clamps make of the ends of the real line: every step between keeps order."""
+    """The codes of what the clamps make of -infinity and infinity; all others lie between, as every step is monotonic."""
     values: Array = np.array([-np.inf, np.inf], np.float32)
     for node in (*clamps, side.node):
         if node is side.node and draft.arith == "exact":
@@ -94,7 +94,7 @@ def _limits(draft: Draft, side: QuantizedTensor, clamps: Sequence[Node]) -> tupl
 
 
 def _nearest(value: float, side: QuantizedTensor) -> int:
-    """The code of a number, its quotient rounded once, as a real number; NaN has the smallest."""
+    """The code of a number: the real quotient, rounded once. NaN has the smallest code."""
     info = np.iinfo(side.dtype)
     if not math.isfinite(value):
         return int(info.max if value > 0 else info.min)
@@ -125,7 +125,7 @@ def put(draft: Draft, node: Node, form: IntegerOperator) -> None:
 
 
 def one_type(**tensors: QuantizedTensor) -> None:
-    """Refused unless all are of one type."""
+    """Raises Refused unless all sides have one element type."""
     (first, side), *others = tensors.items()
     for name, other in others:
         if other.dtype != side.dtype:

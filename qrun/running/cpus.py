@@ -10,7 +10,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cpus(cgroup: Path = CGROUP) -> int:
-    """CPUs that this process may use: those it may be scheduled on, and no more than its control group's quota of time."""
+    """The number of CPUs that this process may use: those it may be scheduled on, limited by its control group's quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(count, _quota(cgroup))))
 

@@ -17,7 +17,7 @@ from qrun.ops import Arith, Context, find
 from qrun.running.plan import Step
 
 SMALL = 1024
-"""Elements of the largest value that is kept: shapes are small, and what they fill is not."""
+"""Values of more elements are not kept: shapes are small, and tensors filled by them need not be."""
 
 
 class TensorLike(Protocol):

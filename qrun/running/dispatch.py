@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
 
 VARIANTS = 32
-"""Kernels kept per node, for different shapes; the oldest goes. What does not depend on shapes they share."""
+"""How many kernels a node keeps, for different shapes; then the oldest goes. They share what does not depend on shapes."""
 
 
 Key = tuple[tuple[tuple[int, ...], np.dtype[Any], bytes] | None, ...]
@@ -78,12 +78,12 @@ class NativeKernels:
             return found
 
     def known(self, step: Step, args: Sequence[Array | None]) -> KernelBinding | None:
-        """What was bound for these shapes and types, if anything."""
+        """The binding for inputs of these shapes and types, if there is one."""
         fixed = self._fixed.get(step.node.index)
         return None if fixed is None else self._bound[step.node.index].get(_key(args, fixed))
 
     def bound(self, step: Step, infos: Mapping[str, TensorLike], shapes: Mapping[str, Array]) -> KernelBinding | None:
-        """What was bound for inputs of these types and shapes, if anything. shapes: values that follow from shapes."""
+        """As `known`, from types and shapes alone. shapes: the values that follow from shapes."""
         fixed = self._fixed.get(step.node.index)
         if fixed is None:
             return None
@@ -118,7 +118,7 @@ class NativeKernels:
     def _shared(
         self, step: Step, args: Sequence[Array | None], fixed: Fixed, key: Key, budget: Budget
     ) -> KernelBinding:
-        """What another node has that differs in the names of the tensors only, or a new one."""
+        """The binding of a node that differs in the names of its tensors only, or else a new one."""
         node = step.node
         given = [name if how == "constant" else part for name, how, part in zip(node.inputs, fixed, key, strict=True)]
         attributes = [  # numbers by their digits: 0.0 and -0.0 are equal
@@ -165,7 +165,7 @@ class NativeKernels:
         return "reads constants only" if made <= derived_tensors(self.model, shapes=False) else "follows from shapes"
 
     def _memo_of(self, node: Node) -> Memo:
-        """What kernels of the node share that have the same constants, those among them that follow from shapes."""
+        """What the node's kernels share: nothing if an input follows from shapes, as each kernel then has other constants."""
         if any(name in self.derived for name in node.inputs):
             return Memo()
         return self._memos.setdefault(node.index, Memo())
@@ -188,7 +188,7 @@ def _attributes(step: Step) -> Mapping[str, Any]:
 
 
 def undecided(error: Exception) -> bool:
-    """Whether this is a native kernel's word that it cannot decide a result, which the reference kernel can."""
+    """Whether a native kernel raised this because it could not decide a result; the reference kernel can."""
     from qrun.native.errors import Undecided
 
     return isinstance(error, Undecided)

@@ -40,7 +40,7 @@ class RunResult:
     runs: int = 1
 
     def timed_as(self, later: Sequence[RunResult]) -> RunResult:
-        """The same with the times of the fastest of later runs of the same nodes."""
+        """This result with the times of the fastest of later runs of the same nodes."""
         best = min(later, key=lambda run: run.duration_ns)
         events = [replace(own, start_ns=other.start_ns, duration_ns=other.duration_ns, helpers=other.helpers)
                   for own, other in zip(self.events, best.events, strict=True)]  # fmt: skip
@@ -137,7 +137,7 @@ def _copied(name: str, array: Array, model: Model, budget: Budget) -> Array:
 
 
 def _root(array: Array) -> Array:
-    """The array whose memory it is."""
+    """The array that owns the memory of this one."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

@@ -41,7 +41,7 @@ def foresee(model: Model, steps: Sequence[Step], values: Mapping[str, Array], li
 def _needs(
     model: Model, steps: Sequence[Step], values: Mapping[str, Array], live: int
 ) -> Iterator[tuple[int, Node, str, tuple[int, ...], int]]:
-    """For each output that is told: bytes held with it, its node, name, shape and bytes."""
+    """For each output of the steps: the bytes held once it is made, its node, name, shape and own bytes (0 if unknown)."""
     told = _Told(model, values)
     sizes = {name: array.nbytes for name, array in values.items() if name not in model.constants}
     for step in steps:
@@ -59,7 +59,7 @@ def _needs(
 
 
 class _Told:
-    """What is known of tensors before they are made: types and shapes, and the values of small ones.
+    """Types and shapes of tensors before they are made, as far as they are known, and the values of small ones.
 
     Small values are computed by the kernels, not by ONNX, whose propagation of data knows no limit.
     """
@@ -77,7 +77,7 @@ class _Told:
             self.values[name] = array
 
     def learn(self, step: Step) -> None:
-        """What the step makes of what is known."""
+        """Add what can be told of the step's outputs."""
         from qrun.ir.infer import infer_node
 
         node = step.node

@@ -49,7 +49,7 @@ class Roof:
 
 @frozen
 class Machine:
-    """What `threads` threads of this machine can do together.
+    """The measured speed of this machine, with `threads` threads.
 
     cpu:           the processor's name; instruction: of the peak for 8-bit integers.
     int8, float32: multiply-adds per second.
@@ -143,7 +143,7 @@ def _measured(isa: Isa, threads: int) -> Machine:
 
 
 def falling(memory: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """The same with no size slower than a larger one, as a small buffer is at least as near."""
+    """The speeds (bytes, bytes per second), none below that of a larger buffer, as a smaller buffer is at least as near."""
     speeds: list[float] = []
     for _, speed in reversed(memory):
         speeds.append(max(speed, speeds[-1] if speeds else 0.0))

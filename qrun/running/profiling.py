@@ -22,12 +22,12 @@ SPREAD = 1.5
 """p90 above this many medians is worth a note."""
 
 BURST = 3
-"""Runs in a row where several are measured in turn."""
+"""How many runs in a row a runner makes where several are measured in turn."""
 PENDING = 100
 """Runs after which their nodes' times are read."""
 
 Progress = Callable[[int, int | None, float], None]
-"""Called after each run with: runs done, runs asked for (None: by time), seconds left."""
+"""Called after each run with the runs done, the runs asked for (None if time decides), and the seconds left."""
 
 
 @frozen
@@ -181,7 +181,7 @@ class _Samples:
                 self._read()
 
     def _read(self) -> None:
-        """Take the times out of the events, which costs more than a run may be disturbed by."""
+        """Read the nodes' times from the events kept so far. Between single runs this would disturb the measurement."""
         self.nodes += [[event.duration_ns for event in events] for events in self.events]
         self.events.clear()
 

@@ -123,7 +123,7 @@ class Programs:
         self._lock = threading.Lock()
 
     def learn(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> None:
-        """Remember which shapes these inputs lead to; a program made for others is forgotten."""
+        """Remember the events that inputs of these shapes lead to, and drop a program that was made for such inputs before."""
         with self._lock:
             key = _key(plan, feeds)
             self._seen.pop(key, None)

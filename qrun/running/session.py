@@ -230,7 +230,7 @@ class Session:
         return measure(runner.run, self.model, runs, warmup, seconds, progress, runner.prepare)
 
     def runner(self, feeds: Mapping[str, Array]) -> TimedRunner:
-        """Runs with these inputs, to be measured beside those of others."""
+        """A runner with these inputs, to be measured in turn with others."""
         from qrun.running.profiling import TimedRunner
 
         prepare = 2 if self._engine is not None and self.model.nodes else 0
@@ -292,7 +292,7 @@ def _names(outputs: Sequence[str] | None) -> tuple[str, ...]:
 def _engine(
     backend: str | None, isa: str, cache: str | os.PathLike[str] | bool, threads: int
 ) -> tuple[Engine | None, str]:
-    """The native engine if it is asked for, or can be had; and if it cannot, why."""
+    """The native engine, or None; and why there is none although the reference backend was not asked for."""
     if backend == "reference":
         return None, ""
     try:

@@ -59,7 +59,7 @@ class NodeEvent:
     helpers: tuple[tuple[int, int, int], ...] = ()
 
     def at(self, start_ns: int, duration_ns: int, helpers: Sequence[tuple[int, int, int]] = ()) -> NodeEvent:
-        """The same at another time, without observations."""
+        """This event with other times, without observations."""
         return NodeEvent(
             self.index, start_ns, duration_ns, self.inputs, self.outputs, self.macs, self.backend, (), self.why,
             self.sections, self.group, self.node, tuple(helpers),
@@ -190,7 +190,7 @@ def placed(error: MemoryLimitError, model: Model, node: Node) -> MemoryLimitErro
 
 
 def _bind(step: Step, args: Sequence[Array | None], run: Run) -> KernelBinding | None:
-    """What runs the step in a native session, made now if these shapes are new; None in another session."""
+    """The step's binding in a native session, made now if these shapes are new; None on the reference backend."""
     if run.natives is None:
         return None
     bound = run.natives.known(step, args)
@@ -201,7 +201,7 @@ def _bind(step: Step, args: Sequence[Array | None], run: Run) -> KernelBinding |
 
 
 def _compute(step: Step, args: Sequence[Array | None], bound: KernelBinding | None, ctx: Context) -> tuple[Any, bool]:
-    """What the step makes, and whether the native kernel made it; the reference kernel has observed what it made."""
+    """The step's outputs, and whether the native kernel made them. The reference kernel observes while it computes."""
     if bound is None or bound.kernel is None:
         return reference(step, args, ctx), False
     for shape, itemsize, what in bound.claims:
@@ -220,7 +220,7 @@ def reference(step: Step, args: Sequence[Array | None], ctx: Context) -> Any:
 
 
 def _observe(step: Step, args: Sequence[Array | None], bound: KernelBinding, result: Array, ctx: Context) -> None:
-    """What the reference kernel would have observed: known from the parameters, or by running it as well."""
+    """Add what the reference kernel would have observed: known from the parameters, or found by running it as well."""
     kernel = bound.kernel
     if kernel is not None and kernel.complete(result) and (kernel.plain is None or kernel.plain(args)):
         ctx.observations.extend(bound.observations)
@@ -234,7 +234,7 @@ def _macs(step: Step, args: Sequence[Array | None], made: Sequence[Array]) -> in
 
 
 def _check_types(step: Step, args: Sequence[Array | None]) -> None:
-    """The inputs' element types against the operator's constraints; remembered for types seen before."""
+    """Refuse element types that the operator does not take. Accepted combinations are remembered with the step."""
     key = tuple([None if a is None else a.dtype for a in args])
     if key in step.accepted:
         return
