@@ -179,3 +179,20 @@ def test_own_methods_stay() -> None:
 
     assert (repr(Name("a")), Name("a") == Name("b"), hash(Name("a"))) == ("a", True, 7)
     assert Name.__doc__
+
+
+def test_a_class_that_extends_one_makes_its_objects_itself() -> None:
+    @changeable
+    class Base:
+        x: int
+        y: int = 2
+
+    class Extended(Base):
+        def __init__(self, x: int) -> None:
+            super().__init__(2 * x)
+            self.z = x
+
+    for _ in range(2):
+        made = Extended(3)
+        assert (made.x, made.y, made.z) == (6, 2, 3)
+    assert Base(1, 5) == Base(1, 5) != Base(1)

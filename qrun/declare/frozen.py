@@ -74,7 +74,7 @@ _DESCRIBED = _Described()
 
 def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
     """The first object of a class: write the class's own ``__init__`` and the tuple of its values, then call it."""
-    made = type(self)
+    made: Any = next(kind for kind in type(self).__mro__ if "_declared" in vars(kind))
     slots = "__slots__" in vars(made)
     known: dict[str, Any] = {}
     parameters, steps, values = [], [] if slots else [" __dict__ = self.__dict__"], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.aarch64 import AARCH64, BY_NAME, Foreign, Object, Unlinked, every_aarch64, needs_qemu
 from helpers.float32 import UNARY, P, Q, function
-from helpers.native import ISAS, Array, codes, engine, exact_result
+from helpers.native import ISAS, Array, codes, engine, exact_result, nearest32
 from helpers.native_cases import OUTPUTS, RATIOS, SPECIAL, conv_case, critical, reference, target_of
 from helpers.sums import operands
 
@@ -25,7 +26,10 @@ from qrun.native.kernels.float_conv import FloatConv
 from qrun.native.kernels.float_image import WideImage
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
+from qrun.native.kernels.ranges import Quantized
 from qrun.native.kernels.results import Results
+from qrun.native.kernels.scale import Factors, Scaled, Scaling
+from qrun.native.kernels.stacked import RowTerms, Stack
 from qrun.native.machine.compile import _llvm, _target, compile_object, kernel_text
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Operation
@@ -42,12 +46,16 @@ FORMS = ("y32", "x32", "f64", "ort", "table")
 
 
 class Case(NamedTuple):
-    """An operation, planned for any engine, on one array."""
+    """An operation, planned for any engine, on one array or several."""
 
     label: str
     plan: Callable[[Engine], Operation]
-    x: Array
+    x: Array | tuple[Array, ...]
     want: Array
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        return self.x if isinstance(self.x, tuple) else (self.x,)
 
 
 def random_cases() -> Iterator[Case]:
@@ -217,6 +225,44 @@ def image_cases() -> Iterator[Case]:
         yield Case(f"wide conv {group}", partial(plan_float_conv, x.shape, w, bias, group), wide, want)
 
 
+def run_cases() -> Iterator[Case]:
+    """What makes and takes parameters of a run, but for what is packed in an order of the instruction set's own."""
+    rng = np.random.default_rng(76)
+    x, scale, zero = rng.normal(0, 3, (5, 67)).astype(F), F(0.03), 99
+    x[0, :4] = scale * F(0.5), -scale * F(2.5), 1e9, -1e9
+    parameters = np.array([scale, F(1) / scale, 0], F).view(np.int32)
+    parameters[2] = zero
+    want = np.clip(np.rint(x / scale) + F(zero), 0, 255).astype(np.uint8)
+    yield Case("codes", lambda e: Quantized(e, x.shape), (x, parameters), want)
+    a = codes(rng, (6, 37), "u8")
+    terms = (a.sum(axis=1, dtype=np.int32) - 37 * 7) * np.int32(128 - 3)
+    yield Case("row terms", lambda e: RowTerms(stack_of(e, a), 7, 3), a, terms)
+
+
+def stack_of(engine: Engine, a: Array) -> Stack:
+    return Stack(engine, Operand(a.shape, a.dtype), Operand((a.shape[1], 9), np.dtype(np.uint8)), Results(None, None))
+
+
+def scaled_cases() -> Iterator[Case]:
+    """Sums whose real values lie next to middles of float32 numbers, with factors in lanes of AArch64."""
+    rng = np.random.default_rng(77)
+    acc = (rng.integers(2**24, 2**31 - 1, (9, 4)) | 1).astype(np.int32)
+    acc[::2] = (acc[::2] >> 8 << 8) + 128
+    right, bias = (1 + rng.integers(1, 2**20, 4) * 2.0**-23).astype(F), rng.normal(0, 2.0**-30, 4).astype(F)
+    reach = right.astype("d") * 2.0**-18
+    factors = np.stack([right, reach, np.zeros(4), bias]).astype("d").view(np.uint8).reshape(-1)
+    exact = [[nearest32(int(v) * Fraction(float(r)) + Fraction(float(b))) for v, r, b in zip(row, right, bias, strict=True)]
+             for row in acc]  # fmt: skip
+    yield Case("real", partial(plan_scaled, "real"), (acc, factors), np.array(exact))
+    single = np.stack([right, bias]).view(np.uint8).reshape(-1)
+    yield Case("ort", partial(plan_scaled, "ort"), (acc, single), acc.astype(F) * right + bias)
+
+
+def plan_scaled(form: str, engine: Engine) -> Operation:
+    one = np.ones(1, F)
+    return Scaled(Factors(engine, Scaling(4, form, one, one)), (9, 4), (9, 4))
+
+
 def plan_wide(shape: tuple[int, ...], group: int, engine: Engine) -> Operation:
     return WideImage(engine, shape, group)
 
@@ -240,7 +286,8 @@ def refused(*operands: Array) -> Array:
 @cache
 def cases() -> tuple[list[Case], list[Case]]:
     """Those that are planned as users' are, and those that force a form."""
-    return [*random_cases(), *extreme_cases(), *copy_cases(), *float_cases()], list(step_cases())
+    own = [*scaled_cases()] * 3
+    return [*random_cases(), *extreme_cases(), *copy_cases(), *float_cases(), *run_cases()], [*own, *step_cases()]
 
 
 @pytest.mark.slow
@@ -252,13 +299,13 @@ def test_kernels_are_exact(isa: str, tmp_path: Path) -> None:
     plain, forced = cases()
     forced = forced[place % 3 :: 3] if place else forced
     foreign, own = Foreign(isa), engine(ISAS[place % len(ISAS)])
-    got = [foreign.run(case.plan(foreign), [case.x]) for case in plain + forced]
+    got = [foreign.run(case.plan(foreign), case.arrays) for case in plain + forced]
     foreign.finish(tmp_path)
     for case, y in zip(plain + forced, got, strict=True):
         assert y.dtype == case.want.dtype
         assert np.array_equal(y, case.want, equal_nan=y.dtype == F), case.label
     for case, y in zip(plain, got, strict=False):
-        assert np.array_equal(y, own.run(case.plan(own), [case.x]), equal_nan=y.dtype == F), case.label
+        assert np.array_equal(y, own.run(case.plan(own), case.arrays), equal_nan=y.dtype == F), case.label
     specs = [spec for spec in foreign.program.kernels if spec.kind in ("dense", "depthwise")]
     products = set(itertools.product(("dense", "depthwise"), FORMS, ("u8", "s8")))
     products |= {("dense", "i32", "i32"), ("depthwise", "i32", "i32")}
@@ -272,7 +319,11 @@ def test_kernels_are_exact(isa: str, tmp_path: Path) -> None:
 def specs(isa: Isa) -> Iterator[KernelSpec]:
     """Every kind and form."""
     planner = Engine(isa, Unlinked())
-    yield from {section.spec for case in (*copy_cases(), *float_cases()) for section in case.plan(planner).tight}
+    yield from {
+        section.spec
+        for case in (*copy_cases(), *float_cases(), *run_cases(), *scaled_cases())
+        for section in case.plan(planner).tight
+    }
     for kind, unroll in (("dense", 4), ("depthwise", 1)):
         for form in (*FORMS, "i32"):
             vectors = max(isa.rows) if form != "i32" else 1
