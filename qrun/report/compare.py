@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from qrun.comparing.causes import INHERITED
 from qrun.comparing.causes.seen import CRASH
 from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt
 from qrun.comparing.tensors import TensorPair
 from qrun.io.inputs import Feeds
 from qrun.report.comparefirst import applied, first_facts, largest, limit, refusal, refuses
-from qrun.report.explaincauses import INHERITED
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, environment, input_fields, model_fields
 from qrun.report.nodes import op_names

@@ -10,11 +10,11 @@ from qrun.checking.rules import RULES, Rule
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.report.codes import CODES, GROUPS, TOPICS, nearest
-from qrun.report.explaincauses import causes, print_cause
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import STYLES, Screen
 
 if TYPE_CHECKING:
+    from qrun.comparing.causes import Cause
     from qrun.report.ops import Supported
 
 
@@ -148,6 +148,13 @@ def _topic(word: str) -> Page | None:
     return Page(lambda screen: _print_topic(screen, name), {"topic": name, "text": TOPICS[name]})
 
 
+def causes() -> Mapping[str, Cause]:
+    """Every cause by name; imported only by who asks for one."""
+    from qrun.comparing.causes import told
+
+    return told()
+
+
 def _causes() -> Page:
     """The topic with every cause below it."""
     known = causes()
@@ -159,17 +166,32 @@ def _causes() -> Page:
         for name, told in known.items():
             screen.wrapped(f"  {name}".ljust(width), " " * width, told.summary)
 
-    fields = [{"name": name, **told.fields} for name, told in known.items()]
+    from qrun.documents.record import encode
+
+    fields = [{"name": name, **encode(told)} for name, told in known.items()]
     return Page(show, {"topic": "causes", "text": TOPICS["causes"], "causes": fields})
 
 
 def _cause(word: str) -> Page | None:
     """Codes begin with QR, causes do not: for a code they are not even imported."""
+    from qrun.documents.record import encode
+
     told = None if word.upper().startswith("QR") else causes().get(word.lower())
     if told is None:
         return None
     also = next((r.id for r in RULES.values() if r.name == told.name), "")
-    return Page(lambda screen: print_cause(screen, told, also), {**told.fields, "rule": also or None})
+    return Page(lambda screen: _print_cause(screen, told, also), {**encode(told), "rule": also or None})
+
+
+def _print_cause(screen: Screen, told: Cause, also: str) -> None:
+    """also: code and name of a rule that has the same name, "" if none has."""
+    screen.line((told.name, "bold"), "   cause of a difference in qrun compare")
+    screen.wrapped("  ", "  ", told.summary)
+    rows = [("confirm", told.confirm), ("what to do", told.remedy), ("source", told.source),
+            ("see also", f"qrun explain {also}, the rule of the same name" if also else "")]  # fmt: skip
+    for label, value in rows:
+        if value:
+            screen.wrapped(f"  {label:<10}  ", " " * 14, value)
 
 
 def _print_topic(screen: Screen, name: str) -> None:

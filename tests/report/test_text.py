@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import tracemalloc
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from qrun.report.json import document
 from qrun.report.markdown import escape, table
 from qrun.report.nodes import common_prefix
 from qrun.report.profile import ProfileReport, notes, verdict
-from qrun.report.screen import Screen
+from qrun.report.screen import Out, Screen
+from qrun.report.sheet import BAD, Block, Sheet, print_sheet
 from qrun.report.stats import listed, stats, values_shown
 from qrun.report.text import bar, duration, file_size, number, safe, shorten, shorten_all, width_of, wrap
 from qrun.running.profiling import Profile, measure, outliers, summary
@@ -238,6 +240,35 @@ def test_wrapping_keeps_words() -> None:
     screen = Screen(stream, terminal=False, width=20, color=False)
     screen.wrapped("  = ", "    ", "one two three four five six")
     assert stream.getvalue() == "  = one two three\n    four five six\n"
+
+
+def test_wrapping_keeps_styles() -> None:
+    def drawn(width: int | None, color: bool) -> str:
+        stream = io.StringIO()
+        Screen(stream, terminal=False, width=width, color=color).wrapped("= ", "  ", ("error", "bold"), " one  two ", ("three four", "red"), " five")  # fmt: skip
+        return stream.getvalue()
+
+    assert drawn(None, False) == "= error one  two three four five\n"
+    assert drawn(18, False) == "= error one  two\n  three four five\n"
+    assert drawn(16, False) == "= error one  two\n  three four\n  five\n"
+    assert drawn(12, True) == ("= \x1b[1merror\x1b[0m one\n  two \x1b[31mthree\x1b[0m\n  \x1b[31mfour\x1b[0m five\n")
+
+
+def test_a_sheet_begins_with_its_verdict() -> None:
+    def drawn(quiet: bool = False, markdown: bool = False) -> str:
+        stream = io.StringIO()
+        screen = Screen(stream, terminal=False, width=None, color=not markdown)
+        grid = Grid([Column("a")], [["1"]])
+        sheet = Sheet(
+            [Block("Table", grid, lines=["x=[1]"], more="2 more")], "differ: much.", BAD, about=["a_b"], notes=["n"]
+        )
+        print_sheet(Out(screen, screen, quiet), sheet, markdown)
+        return stream.getvalue()
+
+    assert drawn(quiet=True) == "\x1b[1;31mdiffer:\x1b[0m much.\n"
+    plain = re.sub(r"\x1b\[[\d;]*m", "", drawn())
+    assert plain == "differ: much.\n\na_b\n\nTable\n  a\n  1\n  x=[1]\n  … 2 more\n\nnote: n\n"
+    assert drawn(markdown=True).splitlines()[:5] == ["### qrun compare: differ: much.", "", "a\\_b", "", "**Table**"]
 
 
 def test_time_between_nodes_is_that_of_a_run() -> None:

@@ -26,6 +26,8 @@ class Hypothesis:
 class Cause:
     """A declared cause. rank: those of lower rank are tried first; the more specific ones."""
 
+    KEYS = {"cause": "name", "summary": "summary", "source": "source", "confirm": "confirm", "fix": "remedy"}
+
     name: str
     rank: int
     source: str
