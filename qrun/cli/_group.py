@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qrun.cli._base import Command, help_width, places
-from qrun.cli._commands import COMMANDS
+from qrun.cli._base import COMMANDS, Command, help_width, places
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -138,7 +138,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    from qrun.cli._commands import COMMANDS
+    from qrun.cli._base import COMMANDS
 
     return arguments[0] if arguments and arguments[0] in COMMANDS else "run"
 

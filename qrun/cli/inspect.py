@@ -36,8 +36,9 @@ def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: 
     from qrun.ir.infer import with_inferred
     from qrun.ir.load import load
     from qrun.ops import expansion
-    from qrun.report.inspect import inspect_fields, match_stored, print_nodes, print_overview, print_tensors
+    from qrun.report.inspect import inspect_fields, match_stored, print_nodes, print_overview
     from qrun.report.modelfacts import ModelFacts
+    from qrun.report.stats import print_arrays
 
     source = read_model(model, ())
     loaded = load(source, source="stdin" if model == "-" else "")
@@ -53,4 +54,4 @@ def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: 
     if tensors is not None:
         if nodes:
             out.result.line()
-        print_tensors(out.result, tensors)
+        print_arrays(out.result, tensors)

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.accuracy_rows import TensorAccuracy
 from qrun.comparing.ranking import Cost
-from qrun.report.accuracyjson import accuracy_fields, corrections, decibel, departed, kept, notes, verdict
+from qrun.report.accuracyjson import accuracy_fields, corrections, departed, kept, notes, verdict
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
 from qrun.report.nodes import op_names
 from qrun.report.sheet import BAD, GOOD, NONE, Block, Sheet, Sources
-from qrun.report.text import number, percent, plural
+from qrun.report.text import decibel, number, percent, plural
 
 __all__ = ["accuracy_fields", "accuracy_sheet"]
 

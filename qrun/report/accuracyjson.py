@@ -16,7 +16,7 @@ from qrun.ir import Model, Node
 from qrun.report.comparefirst import limits
 from qrun.report.header import input_fields, model_fields
 from qrun.report.sheet import NONE, Sources
-from qrun.report.text import plural
+from qrun.report.text import decibel, plural
 
 
 def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
@@ -96,13 +96,6 @@ def _tensor(row: TensorAccuracy) -> dict[str, Any]:
 _SHOWN = 4
 EXCLUDE = "nodes_to_exclude"
 """What onnxruntime's quantizers call the nodes to keep in float."""
-
-
-def decibel(value: float | None) -> str:
-    """``37.3 dB``; ``exact`` without any noise."""
-    if value is None or value != value:
-        return "-"
-    return "exact" if value == float("inf") else "no signal" if value == float("-inf") else f"{value:.1f} dB"
 
 
 def excluded(found: Accuracy) -> str:

@@ -15,7 +15,7 @@ from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, environment, input_fields, model_fields
 from qrun.report.nodes import op_names
 from qrun.report.sheet import BAD, GOOD, NONE, OPEN, Block, Sheet, Sources
-from qrun.report.text import number, percent, plural
+from qrun.report.text import decibel, number, percent, plural
 
 LEAST = 0.001
 """The smallest share that is told as it is."""
@@ -138,7 +138,7 @@ def _row(t: ComparedTensor, op: str) -> list[str]:
     return [str(t.node.index), t.name, op, p.type, missing or _share(d.differing, d.total),
             "-" if missing else _share(p.other_bits, d.total),
             f"{d.largest:.0f}" if d.integral and not d.form else "-", "-" if p.max_abs is None else number(p.max_abs),
-            decibels(p.sqnr), cause]  # fmt: skip
+            decibel(p.sqnr), cause]  # fmt: skip
 
 
 def _share(count: int, total: int) -> str:
@@ -184,7 +184,7 @@ def _output(found: Comparison, name: str, p: TensorPair) -> list[str]:
         else "differs"
     )
     sizes = ("0", "0") if p.identical else ("-" if v is None else number(v) for v in (p.max_abs, p.max_rel))
-    return [name, *sizes, decibels(p.sqnr), _argmax(p), verdict]
+    return [name, *sizes, decibel(p.sqnr), _argmax(p), verdict]
 
 
 def _argmax(p: TensorPair) -> str:
@@ -196,10 +196,6 @@ def _argmax(p: TensorPair) -> str:
         return f"same in {agreed} of {decided}"
     a, b = (",".join(map(str, place)) for place in p.argmax)
     return f"same ({a})" if a == b else f"{a} and {b}"
-
-
-def decibels(value: float | None) -> str:
-    return "-" if value is None or value != value else "inf" if value == float("inf") else f"{value:.1f} dB"
 
 
 def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from qrun.report.comparesaved import check_sheet, profile_sheet, run_sheet
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, input_fields
 from qrun.report.sheet import BAD, GOOD, NONE, OPEN, Block, Sheet, Sources, listed, more, settings_block
-from qrun.report.text import file_size, number, percent, plural
+from qrun.report.text import decibel, file_size, number, percent, plural
 
 VERDICTS = {"close": "within the tolerance", "unknown": "the record cannot tell", "form": "another form"}
 Files = Archives | SavedRuns | SavedProfiles | SavedChecks | RecordComparison
@@ -101,7 +101,7 @@ def _pair_row(pair: ArrayPair) -> list[str]:
         pair.a,
         percent(d.differing / d.total),
         largest,
-        decibels(pair.sqnr),
+        decibel(pair.sqnr),
         *_place(pair.first),
         *_place(pair.worst),
     ]
@@ -111,10 +111,6 @@ def _place(place: ElementPair | None) -> list[str]:
     if place is None:
         return ["-", "-", "-"]
     return [shape_text(place.index), *(v if isinstance(v, str) else number(v) for v in (place.a, place.b))]
-
-
-def decibels(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} dB"
 
 
 def _record(found: RecordComparison, top: int | None) -> Sheet:

@@ -18,8 +18,8 @@ from qrun.report.header import model_fields
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.nodes import op_names
 from qrun.report.screen import Screen
-from qrun.report.stats import SHOWN, listed, print_values, stats
-from qrun.report.text import file_size, number, plural
+from qrun.report.stats import SHOWN, listed, stats
+from qrun.report.text import file_size, plural
 
 
 def print_overview(screen: Screen, facts: ModelFacts) -> None:
@@ -188,22 +188,6 @@ def _no_match(facts: ModelFacts, pattern: str) -> CallError:
         why=f"{pattern} is made while the model runs: qrun run -t shows it." if made else "",
         fixes=[f"did you mean {' or '.join(near)}?" if near else f"qrun inspect {path} -t '*' shows all of them"],
     )
-
-
-def print_tensors(screen: Screen, tensors: Mapping[str, Array]) -> None:
-    """Type, shape and extremes of each tensor, then its values."""
-    columns = [Column("name", shrink=1), Column("type"), Column("shape", shrink=2), Column("min", right=True),
-               Column("max", right=True), Column("NaN/Inf", right=True)]  # fmt: skip
-    rows: list[list[str]] = []
-    styles: dict[tuple[int, int], str] = {}
-    for name, array in tensors.items():
-        s = stats(array)
-        if s.nan or s.inf:
-            styles[len(rows), 5] = "yellow"
-        odd = f"{s.nan}/{s.inf}" if s.nan or s.inf else "0"
-        rows.append([name, type_name(array.dtype), shape_text(array.shape), number(s.low), number(s.high), odd])
-    screen.grid(Grid(columns, rows, styles))
-    print_values(screen, tensors)
 
 
 # JSON

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
-from qrun.ir.types import shape_text, type_name
+from qrun.ir.types import type_name
 from qrun.report.grid import Column, Grid
 from qrun.report.header import digest, environment, headline, input_fields, model_fields, print_headline
 from qrun.report.message import counted, print_findings
@@ -25,8 +25,8 @@ from qrun.report.nodes import (
     ran_fields,
 )
 from qrun.report.screen import Out, Screen
-from qrun.report.stats import Stats, listed, print_values, stats
-from qrun.report.text import duration, number, percent, plural
+from qrun.report.stats import listed, print_arrays, stats
+from qrun.report.text import duration, percent, plural
 from qrun.running.session import NodeEvent, RunResult
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from qrun.documents.answers import RunNode
 
 TOP = 3
-ROWS = 4
-"""Rows of which the table of outputs tells the argmax."""
 JSON_VALUES = 64
 
 
@@ -69,13 +67,13 @@ def print_run(out: Out, report: RunReport) -> None:
     """The text report: header, Outputs, Time, Checks; Outputs only when quiet."""
     screen = out.result
     if out.quiet:
-        _outputs(screen, report)
+        print_arrays(screen, report.result.outputs, True)
         return
     print_headline(screen, headline(report.model, report.feeds, report.sources, report.symbols, _label(report)))
     screen.line()
     if report.result.outputs:
         screen.line(("Outputs", "bold"))
-        _outputs(screen, report)
+        print_arrays(screen, report.result.outputs, True)
         screen.line()
     _time(screen, report, out.verbose > 0)
     if report.findings is not None:
@@ -94,33 +92,6 @@ def _label(report: RunReport) -> str:
     parts = [f"arith {report.arith}"] if report.arith != "exact" else []
     parts += [f"{plural(fused, 'group')} fused"] if fused else ["as written"] if written else []
     return ", ".join(parts)
-
-
-def _outputs(screen: Screen, report: RunReport) -> None:
-    columns = [
-        Column("name", shrink=2), Column("type"), Column("shape", shrink=1), Column("min", right=True),
-        Column("max", right=True), Column("mean", right=True, optional=1), Column("argmax", right=True, optional=2),
-        Column("NaN/Inf", right=True),
-    ]  # fmt: skip
-    rows: list[list[str]] = []
-    styles: dict[tuple[int, int], str] = {}
-    for name, array in report.result.outputs.items():
-        s = stats(array)
-        odd = "0" if not s.nan and not s.inf else f"{s.nan}/{s.inf}"
-        if odd != "0":
-            styles[len(rows), 7] = "yellow"
-        rows.append([name, type_name(array.dtype), shape_text(array.shape), number(s.low), number(s.high),
-                     number(s.mean), _argmax(s), odd])  # fmt: skip
-    screen.grid(Grid(columns, rows, styles))
-    print_values(screen, report.result.outputs)
-
-
-def _argmax(s: Stats) -> str:
-    """``3``; of [N,C] ``4,9,1,… per row``; of more axes the place, ``[0,3,1]``."""
-    if s.rows is not None:
-        shown = ["-" if at is None else str(at) for at in s.rows[:ROWS]]
-        return ",".join([*shown, *(["…"] if len(s.rows) > ROWS else [])]) + " per row"
-    return "-" if s.argmax is None else str(s.argmax[0]) if len(s.argmax) == 1 else shape_text(s.argmax)
 
 
 def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:

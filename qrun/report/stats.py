@@ -10,11 +10,14 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
-from qrun.ir.types import is_extension, type_name
+from qrun.ir.types import is_extension, shape_text, type_name
+from qrun.report.grid import Column, Grid
 from qrun.report.screen import Screen
 from qrun.report.text import number, shorten_all, width_of
 
 SHOWN = 32
+ROWS = 4
+"""Rows of which the argmax is told."""
 ENDS = 3
 
 
@@ -120,6 +123,35 @@ def listed(array: Array, limit: int) -> list[Any] | None:
     else:
         nested = np.stack([array.real, array.imag], -1).tolist()
     return nested if isinstance(nested, list) else [nested] if array.ndim else nested
+
+
+def print_arrays(screen: Screen, arrays: Mapping[str, Array], full: bool = False) -> None:
+    """A row for each array with type, shape and extremes, then its values. full: with mean and argmax."""
+
+    def odd(s: Stats) -> str:
+        return f"{s.nan}/{s.inf}" if s.nan or s.inf else "0"
+
+    rows = [(name, array, stats(array)) for name, array in arrays.items()]
+    grid = Grid.of([
+        Column("name", shrink=2, cell=lambda row: row[0]), Column("type", cell=lambda row: type_name(row[1].dtype)),
+        Column("shape", shrink=1, cell=lambda row: shape_text(row[1].shape)),
+        Column("min", right=True, cell=lambda row: number(row[2].low)),
+        Column("max", right=True, cell=lambda row: number(row[2].high)),
+        Column("mean", right=True, optional=1, cell=lambda row: number(row[2].mean)) if full else None,
+        Column("argmax", right=True, optional=2, cell=lambda row: _argmax(row[2])) if full else None,
+        Column("NaN/Inf", right=True, cell=lambda row: odd(row[2])),
+    ], rows)  # fmt: skip
+    grid.styles.update({(at, len(grid.columns) - 1): "yellow" for at, row in enumerate(rows) if odd(row[2]) != "0"})
+    screen.grid(grid)
+    print_values(screen, arrays)
+
+
+def _argmax(s: Stats) -> str:
+    """``3``; of [N,C] ``4,9,1,… per row``; of more axes the place, ``[0,3,1]``."""
+    if s.rows is not None:
+        shown = ["-" if at is None else str(at) for at in s.rows[:ROWS]]
+        return ",".join([*shown, *(["…"] if len(s.rows) > ROWS else [])]) + " per row"
+    return "-" if s.argmax is None else str(s.argmax[0]) if len(s.argmax) == 1 else shape_text(s.argmax)
 
 
 def print_values(screen: Screen, arrays: Mapping[str, Array]) -> None:

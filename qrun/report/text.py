@@ -193,6 +193,13 @@ def number(value: float | int | bool | None) -> str:
     return "nan" if value != value else "inf" if value > 0 else "-inf"
 
 
+def decibel(value: float | None) -> str:
+    """``37.3 dB``; ``exact`` without any noise."""
+    if value is None or value != value:
+        return "-"
+    return "exact" if value == float("inf") else "no signal" if value == float("-inf") else f"{value:.1f} dB"
+
+
 def percent(share: float) -> str:
     return f"{share * 100:.1f}%"
 

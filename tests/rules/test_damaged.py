@@ -12,9 +12,10 @@ import qrun
 from qrun.checking.rules import RULES, check
 from qrun.documents.record import encode
 from qrun.errors import QrunError
-from qrun.report.inspect import inspect_fields, print_nodes, print_overview, print_tensors
+from qrun.report.inspect import inspect_fields, print_nodes, print_overview
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.screen import Screen
+from qrun.report.stats import print_arrays
 
 ROUNDS = 8
 SEED = 2
@@ -27,7 +28,7 @@ def look(model: qrun.Model) -> None:
     print_overview(screen, facts)
     print_nodes(screen, model)
     if facts.stored:
-        print_tensors(screen, facts.stored)
+        print_arrays(screen, facts.stored)
     encode(inspect_fields(facts, True, facts.stored))
 
 
