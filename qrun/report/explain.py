@@ -174,11 +174,11 @@ def _causes() -> Page:
 
 def _cause(word: str) -> Page | None:
     """Codes begin with QR, causes do not: for a code they are not even imported."""
-    from qrun.documents.record import encode
-
     told = None if word.upper().startswith("QR") else causes().get(word.lower())
     if told is None:
         return None
+    from qrun.documents.record import encode
+
     also = next((r.id for r in RULES.values() if r.name == told.name), "")
     return Page(lambda screen: _print_cause(screen, told, also), {**encode(told), "rule": also or None})
 
