@@ -89,9 +89,9 @@ class Timed(Sequence[NodeEvent]):
     def _events(self) -> tuple[NodeEvent, ...]:
         from qrun.native.plan.stamps import helped, times
 
-        program = self._compiled.program
-        starts, spans = times(self._stamps, program.item_of, len(program.items))
-        helpers = helped(self._stamps, program.item_of) if program.engine.threads > 1 else {}
+        listing = self._compiled.program.listing
+        starts, spans = times(self._stamps, listing.item_of, listing.items)
+        helpers = helped(self._stamps, listing.item_of) if listing.engine.threads > 1 else {}
         return tuple(
             event.at(start, span, helpers.get(item, ()))
             for item, (event, start, span) in enumerate(zip(self._compiled.events, starts, spans, strict=True))
@@ -145,7 +145,7 @@ class Programs:
 
     def _forget(self) -> None:
         """Drop the programs that were used longest ago, until what is left is little; the newest one stays."""
-        sizes = {key: made.program.nbytes if made else 0 for key, made in self._made.items()}
+        sizes = {key: made.program.listing.nbytes if made else 0 for key, made in self._made.items()}
         while len(sizes) > 1 and (len(sizes) > KEPT or sum(sizes.values()) > KEPT_BYTES):
             oldest = next(iter(sizes))
             del sizes[oldest], self._made[oldest]

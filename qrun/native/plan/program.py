@@ -19,7 +19,8 @@ from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import address, aligned, forget
 from qrun.native.machine.operation import Operand
 from qrun.native.plan.alone import Alone
-from qrun.native.plan.placement import Item, Key, PythonStep, Storage
+from qrun.native.plan.listing import Listing
+from qrun.native.plan.placement import Item, Key
 from qrun.native.plan.schedule import Schedule
 from qrun.native.plan.stamps import Segment, Stamp, StampedResult
 
@@ -36,67 +37,45 @@ _OPEN, _INSIDE, _RANGE, _GONE = range(0, STATE // 8, 8)
 class Instance:
     """Memory for one run at a time: arena, argument structs, plan, state shared with helpers."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.memory = aligned(schedule.arena, np.uint8, 0)
-        calls = schedule.calls
-        self.structs = aligned((len(calls), STRUCT // 8), np.int64, 0)
-        self.plan = aligned((len(calls), ENTRY // 8), np.int64, 0)
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        self.memory = aligned(listing.arena, np.uint8, 0)
+        calls = len(listing.kernels)
+        self.structs = aligned((calls, STRUCT // 8), np.int64, 0)
+        self.plan = aligned((calls, ENTRY // 8), np.int64, 0)
         self.state = aligned(STATE // 8, np.int64, 0)
-        self.times = np.zeros((schedule.engine.threads, len(calls) + 1, 2), np.int64)
+        self.times = np.zeros((listing.engine.threads, calls + 1, 2), np.int64)
         self.starts = address(self.plan), address(self.state), address(self.times)
-        self.lead = schedule.engine.runner.lead
+        self.lead = listing.engine.runner.lead
         self.rows: dict[int, int] = {}
-        self.patches: dict[Key, list[tuple[int, int, int]]] = {}
         self.generation, self.sent = 0, 0
-        self.alone = Alone([call.section.tiles for call in calls], schedule.barriers)
+        self.alone = Alone(listing.counts[:, 0], listing.counts[:, 1])
         self.unshared = frozenset[int]()
         self.lock = threading.Lock()
-        base = address(self.memory)
-        for number, call in enumerate(calls):
-            section = call.section
-            self.structs[number, : len(section.arguments)] = section.arguments
-            for word, operand in section.pointers:
-                storage = call.placed.storages[operand]
-                start = int(section.arguments[word]) + storage.place
-                self.structs[number, word] = start + base
-                if storage.root.key is not None:
-                    self.patches.setdefault(storage.root.key, []).append((number, word, start))
-            mark, since = schedule.barriers[number], schedule.since[number]
-            self.plan[number, :5] = (
-                address_of(section.kernel), address(self.structs[number]), section.tiles, mark, since
-            )  # fmt: skip
+        self.structs[...] = listing.structs
+        self._move(None, address(self.memory))
+        self.plan[:, 0] = [address_of(kernel) for kernel in listing.kernels]
+        self.plan[:, 1] = address(self.structs) + STRUCT * np.arange(calls)
+        self.plan[:, 2:5] = listing.counts[:, :3]
         self.forget()
-        self.views: dict[Key, Array] = {}
-        for key, forms in schedule.placement.forms.items():
-            if forms[0].shown and forms[0].root.key is None:
-                self.views[key] = self._view(forms[0])
-        self.kept = [self._point(key, array) for key, array in schedule.fixed.items() if key in self.patches]
+        self.views = {key: view.of(self.memory) for key, view in listing.views.items() if view.key is None}
+        self.kept = [self._point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
+
+    def _move(self, key: Key | None, start: int) -> None:
+        """Let the words that are addresses in the arena, or in the array of this key, be so with this start."""
+        rows = self.listing.pointers.get(key)
+        if rows is not None:
+            self.structs[rows[:, 0], rows[:, 1]] = rows[:, 2] + start
 
     def forget(self) -> None:
         """Keep nothing in the arena but what is filled once."""
         forget(self.memory)
-        for border in self.schedule.placement.borders:
-            self._bytes(border)[...] = border.operand.fill
-
-    def _bytes(self, storage: Storage) -> Array:
-        return self.memory[storage.place : storage.place + storage.nbytes].view(storage.operand.dtype)
-
-    def _view(self, storage: Storage) -> Array:
-        """The value as an array with its own shape."""
-        operand = storage.operand
-        stored, itemsize = operand.stored(storage.order), operand.dtype.itemsize
-        steps = [itemsize]
-        for axis in range(len(stored) - 1, 0, -1):
-            packed = steps[0] * stored[axis]
-            steps.insert(0, storage.stride if storage.stride and axis == len(stored) - 1 else packed)
-        flat = self.memory[storage.place :]
-        array = np.ndarray(stored, operand.dtype, flat.data if flat.size else b"", 0, tuple(steps[: len(stored)]))
-        return np.moveaxis(array, -1, 1) if storage.order == "channels" else array
+        for border, fill in self.listing.borders:
+            border.of(self.memory)[...] = fill
 
     def _point(self, key: Key, array: Array) -> Array:
         """Let the calls that read this value read the array; returns what must live until they have."""
-        operand, room = self.schedule.given[key], self.schedule.room.get(key, 0)
+        operand, room = self.listing.given[key], self.listing.room.get(key, 0)
         if array.shape != operand.shape or array.dtype != operand.dtype:
             raise Unplanned(f"{array.dtype}{list(array.shape)} instead of {operand.dtype}{list(operand.shape)}")
         if not array.flags.c_contiguous or array.nbytes < room:
@@ -104,14 +83,12 @@ class Instance:
             held[array.nbytes :] = 0
             held[: array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
             array = held
-        start = address(array)
-        for number, word, offset in self.patches.get(key, ()):
-            self.structs[number, word] = start + offset
+        self._move(key, address(array))
         return array
 
     def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> StampedResult:
-        schedule = self.schedule
-        values, held, stamps = {**schedule.fixed}, {}, []
+        listing = self.listing
+        values, held, stamps = {**listing.fixed}, {}, []
 
         def take(key: Key, array: Array) -> None:
             values[key], held[key] = array, self._point(key, array)
@@ -120,15 +97,14 @@ class Instance:
 
         for key, array in arrays.items():
             take(key, array)
-        for segment in schedule.segments:
+        for segment in listing.segments:
             begin = perf_counter_ns()
             if segment.item < 0:
                 if (not segment.first or segment.tiles >= _WORTH) and segment.first not in self.unshared:
                     self._call_helpers()
                 self._lead(segment)
             else:
-                item = schedule.items[segment.item]
-                assert isinstance(item, PythonStep)
+                item = listing.steps[segment.item]
                 made = elsewhere(segment.item, [self._value(key, values) for key in item.inputs])
                 for key, array in zip(item.outputs, made, strict=True):
                     own = array.copy() if np.may_share_memory(array, self.memory) else array
@@ -141,9 +117,9 @@ class Instance:
                 budget.release(array)
                 if pointed is not array:
                     budget.release(pointed)
-        if schedule.engine.threads > 1 and not self.alone.known:
+        if listing.engine.threads > 1 and not self.alone.known:
             self._measure(stamps)
-        return StampedResult({key: self._copy(key, values, budget) for key in schedule.wanted}, tuple(stamps))
+        return StampedResult({key: self._copy(key, values, budget) for key in listing.wanted}, tuple(stamps))
 
     def _measure(self, stamps: Sequence[Stamp]) -> None:
         """Note what the calls of a run cost. After some runs helpers leave small ones to the leader: no helper is inside now,
@@ -151,7 +127,7 @@ class Instance:
         self.alone.measure(stamps)
         if self.alone.known:
             self.plan[:, 5] = flags = self.alone.flags()
-            segments = (segment for segment in self.schedule.segments if segment.item < 0)
+            segments = (segment for segment in self.listing.segments if segment.item < 0)
             self.unshared = frozenset(s.first for s in segments if (flags[s.first : s.end] & SKIP).all())
 
     def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
@@ -160,13 +136,12 @@ class Instance:
             return self.views[key]
         if key in values:
             return values[key]
-        storage = self.schedule.placement.forms[key][0]
-        stored = values[storage.root.key].reshape(storage.operand.stored(storage.order))
-        return np.moveaxis(stored, -1, 1) if storage.order == "channels" else stored
+        view = self.listing.views[key]
+        return view.of(np.ascontiguousarray(values[view.key]))
 
     def _copy(self, key: Key, values: Mapping[Any, Array], budget: Budget) -> Array:
         value = self._value(key, values)
-        if value is values.get(key) and key not in self.schedule.fixed and value.flags.c_contiguous:
+        if value is values.get(key) and key not in self.listing.fixed and value.flags.c_contiguous:
             return value
         budget.reserve(value.nbytes, str(key))
         return np.array(value, order="C")
@@ -174,48 +149,41 @@ class Instance:
     def _lead(self, segment: Segment) -> None:
         self.generation += 1
         plan, state, times = self.starts
-        own = scratch(self.schedule.scratch) if self.schedule.scratch else 0
+        own = scratch(self.listing.scratch) if self.listing.scratch else 0
         self.lead(plan, segment.first, segment.end, state, self.generation, times, own)
-        doubtful = [number for number in self.schedule.doubtful if self.structs[number, DOUBT // 8]]
+        doubtful = [number for number in self.listing.doubtful if self.structs[number, DOUBT // 8]]
         if doubtful:
             self.structs[doubtful, DOUBT // 8] = 0
-            raise self.schedule.calls[doubtful[0]].section.undecided()
+            raise self.listing.undecided(doubtful[0])
 
     def _call_helpers(self) -> None:
         """Wake the helpers that are not waiting already."""
-        pool = self.schedule.engine.pool
+        pool = self.listing.engine.pool
         if pool is None:
             return
         present = self.sent - int(self.state[_GONE])
-        for _ in range(self.schedule.helpers - present):
+        for _ in range(self.listing.helpers - present):
             self.sent += 1
             pool.submit(_follow, self)
 
 
 def _follow(instance: Instance) -> None:
-    engine = instance.schedule.engine
-    own = scratch(instance.schedule.scratch)
+    engine = instance.listing.engine
+    own = scratch(instance.listing.scratch)
     with instance.lock:
         row = instance.rows.setdefault(get_ident(), len(instance.rows) + 1)
     times = address(instance.times[row:])
     engine.runner.follow(address(instance.plan), address(instance.state), _PATIENCE, times, own)
 
 
-class Program(Schedule):
-    """A schedule and the memory of its runs.
+class ListedProgram:
+    """A listing and the memory of its runs.
 
     `run` may be called from several threads at once; each run has memory of its own, kept for the next one.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        items: Sequence[Item],
-        given: Mapping[Any, Operand],
-        fixed: Mapping[Any, Array],
-        wanted: Sequence[Key],
-    ) -> None:
-        super().__init__(engine, items, given, fixed, wanted)
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
         self._free: list[Instance] = []
         self._lock = threading.Lock()
 
@@ -227,12 +195,27 @@ class Program(Schedule):
         with self._lock:
             instance = self._free.pop() if self._free else None
         if instance is None:
-            budget.reserve(self.nbytes, "native program")
-            instance = Instance(self)
+            budget.reserve(self.listing.nbytes, "native program")
+            instance = Instance(self.listing)
         else:
-            budget.reserve(self.nbytes, "native program", there=True)
+            budget.reserve(self.listing.nbytes, "native program", there=True)
         try:
             return instance.run(arrays, elsewhere, budget)
         finally:
             with self._lock:
                 self._free.append(instance)
+
+
+class Program(Schedule, ListedProgram):
+    """A schedule that runs."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        items: Sequence[Item],
+        given: Mapping[Any, Operand],
+        fixed: Mapping[Any, Array],
+        wanted: Sequence[Key],
+    ) -> None:
+        Schedule.__init__(self, engine, items, given, fixed, wanted)
+        ListedProgram.__init__(self, Listing.of(self))

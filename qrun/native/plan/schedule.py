@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.spec import ENTRY, STRUCT
 from qrun.native.kernels.copy import Copy, arrange, shuffled
 from qrun.native.kernels.strided import CopyAxis, coalesced
 from qrun.native.machine.call import KernelCall
@@ -147,7 +146,6 @@ class Schedule:
         self.given, self.fixed = dict(given), dict(fixed)
         self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine))
         self.calls = self._calls()
-        self.item_of = [call.placed.item for call in self.calls]
         self.barriers, self.since = self._barriers()
         self.segments = self._segments()
         self.room = self._room()
@@ -234,11 +232,6 @@ class Schedule:
                 key = storage.root.key
                 room[key] = max(room.get(key, 0), storage.place + extent)
         return room
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of one run."""
-        return self.arena + len(self.calls) * (STRUCT + ENTRY) + self.engine.threads * self.scratch
 
 
 def _is_part(storage: Storage, whole: Storage, start: int) -> bool:

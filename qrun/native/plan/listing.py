@@ -1,0 +1,173 @@
+"""What a run needs of a schedule, as numbers: argument structs, which words of them are addresses, and where values lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.native.emit.spec import ENTRY, STRUCT
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints
+from qrun.native.machine.operation import Operand
+from qrun.native.plan.placement import Key, PythonStep, Storage
+from qrun.native.plan.stamps import Segment
+
+if TYPE_CHECKING:
+    from qrun.native.plan.schedule import Schedule
+
+Array = np.ndarray[Any, Any]
+
+
+@frozen
+class View:
+    """A value as its user sees it, so many bytes from the start of the arena, or of the array of this key."""
+
+    key: Key | None
+    start: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def of(self, memory: Array) -> Array:
+        """The value in this memory, which is contiguous."""
+        if not memory.size or 0 in self.shape:
+            return np.empty(self.shape, self.dtype)
+        return np.ndarray(self.shape, self.dtype, memory.reshape(-1).view(np.uint8).data, self.start, self.strides)
+
+
+@frozen
+class Listing:
+    """A schedule that is ready to run.
+
+    structs:  [calls, STRUCT / 8], complete but for the addresses of arena and arrays; kernels: of the calls.
+    counts:   [calls, 4]: tiles; whether all threads wait after the call; the first call since the wait before; item.
+    pointers: [words, 3] by key, None for the arena: call, word, and how many bytes from the start.
+    borders:  values of the arena that are filled once, and with what. views: of values that are read from outside.
+    given, room: of arrays by key, their type and shape, and the bytes that calls may touch. fixed: those that never change.
+    steps:    what runs elsewhere, by item; items: how many there are. wanted: keys of the values that a run returns.
+    doubtful: the calls that may leave a result undecided; undecided: what is to be raised if one does.
+    keep:     what structs point to.
+    """
+
+    engine: Engine
+    structs: Ints
+    kernels: Sequence[Any]
+    counts: Ints
+    pointers: Mapping[Key | None, Ints]
+    borders: Sequence[tuple[View, int]]
+    views: Mapping[Key, View]
+    given: Mapping[Key, Operand]
+    room: Mapping[Key, int]
+    fixed: Mapping[Key, Array]
+    segments: Sequence[Segment]
+    steps: Mapping[int, PythonStep]
+    items: int
+    wanted: tuple[Key, ...]
+    doubtful: Sequence[int]
+    undecided: Callable[[int], BaseException]
+    arena: int
+    scratch: int
+    helpers: int
+    keep: object = None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of one run."""
+        return self.arena + len(self.kernels) * (STRUCT + ENTRY) + self.engine.threads * self.scratch
+
+    @property
+    def item_of(self) -> list[int]:
+        """Each call's item."""
+        found: list[int] = self.counts[:, 3].tolist()
+        return found
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Listing:
+        calls = schedule.calls
+        structs = np.zeros((len(calls), STRUCT // 8), np.int64)
+        counts = np.zeros((len(calls), 4), np.int64)
+        for number, call in enumerate(calls):
+            structs[number, : len(call.section.arguments)] = call.section.arguments
+            counts[number] = (
+                call.section.tiles, schedule.barriers[number], schedule.since[number], call.placed.item
+            )  # fmt: skip
+        return cls(
+            schedule.engine,
+            structs,
+            [call.section.kernel for call in calls],
+            counts,
+            _pointers(schedule),
+            [(_whole(border), border.operand.fill) for border in schedule.placement.borders],
+            {key: _shown(forms[0]) for key, forms in schedule.placement.forms.items() if _is_seen(key, forms[0])},
+            schedule.given,
+            {key: room for key, room in schedule.room.items() if key is not None},
+            schedule.fixed,
+            schedule.segments,
+            {n: item for n, item in enumerate(schedule.items) if isinstance(item, PythonStep) and item.outputs},
+            len(schedule.items),
+            schedule.wanted,
+            schedule.doubtful,
+            lambda number: calls[number].section.undecided(),
+            schedule.arena,
+            schedule.scratch,
+            schedule.helpers,
+            calls,
+        )
+
+
+def seen(schedule: Schedule, key: Key) -> View | None:
+    """Where a value lies when the item that makes it is done; None if no memory ever holds it."""
+    made = {id(placed.storages[-1]) for placed in schedule.placement.placed}
+    for storage in schedule.placement.forms.get(key, ()):
+        outer: Storage | None = storage
+        while outer is not None and id(outer) not in made and outer.key != key:
+            outer = outer.parent
+        if outer is not None:
+            return _shown(storage)
+    return None
+
+
+def _pointers(schedule: Schedule) -> Mapping[Key | None, Ints]:
+    found: dict[Key | None, list[tuple[int, int, int]]] = {}
+    for number, call in enumerate(schedule.calls):
+        for word, operand in call.section.pointers:
+            storage = call.placed.storages[operand]
+            start = int(call.section.arguments[word]) + storage.place
+            found.setdefault(storage.root.key, []).append((number, word, start))
+    return {key: np.array(rows, np.int64) for key, rows in found.items()}
+
+
+def _is_seen(key: Key, storage: Storage) -> bool:
+    """Whether the value is read from outside, and is no array itself."""
+    return storage.shown and (storage.root.key is None or storage.root.key != key)
+
+
+def _whole(storage: Storage) -> View:
+    """All of a storage, with its border."""
+    dtype, shape = storage.operand.dtype, (storage.nbytes // storage.operand.dtype.itemsize,)
+    return View(storage.root.key, storage.place, dtype, shape, (dtype.itemsize,))
+
+
+def _shown(storage: Storage) -> View:
+    operand, order = storage.operand, storage.order
+    stored, itemsize = operand.stored(order), operand.dtype.itemsize
+    steps = [itemsize]
+    for axis in range(len(stored) - 1, 0, -1):
+        packed = steps[0] * stored[axis]
+        steps.insert(0, storage.stride if storage.stride and axis == len(stored) - 1 else packed)
+    steps = steps[: len(stored)]
+    cuts = operand.interior(order) or (slice(0, None),) * len(stored)
+    start = storage.place + sum((cut.start or 0) * step for cut, step in zip(cuts, steps, strict=False))
+    shape = [len(range(*cut.indices(n))) for cut, n in zip(chain(cuts, _rest()), stored, strict=False)]
+    if order == "channels" and len(stored) > 2:
+        steps, shape = [steps[0], steps[-1], *steps[1:-1]], [shape[0], shape[-1], *shape[1:-1]]
+    return View(storage.root.key, int(start), operand.dtype, tuple(map(int, shape)), tuple(map(int, steps)))
+
+
+def _rest() -> Iterator[slice]:
+    while True:
+        yield slice(None)
