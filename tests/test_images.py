@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from helpers.native import ISAS
+from helpers.graphs_images import image_compare
+from helpers.graphs_images import told as facts
+from helpers.native import ISAS, OBJECTS
 
 import qrun
 from qrun import passes
+from qrun.checking.rules import check
 from qrun.ir import Model
 from qrun.native.machine.cache import ObjectCache
 from qrun.running.images import SUFFIX
@@ -139,3 +148,143 @@ def test_attributes_come_back_as_they_were() -> None:
     for value in (np.array(["text"], object), object()):
         with pytest.raises(Unstorable):
             packed_mapping({"x": value}, bundle)
+
+
+def outcome(session: qrun.Session, feeds: Any) -> Any:
+    """What a session tells of these inputs, or the words with which it refuses them."""
+    try:
+        first = session.execute(feeds)
+        again = session.measured(feeds)
+    except qrun.QrunError as error:
+        return str(error)
+    return facts(first), check(session.model, first), [plain(array) for array in again.outputs.values()]
+
+
+def served(session: qrun.Session) -> bool:
+    """Whether it ran programs that earlier sessions made, and planned nothing."""
+    return not session._plans and session._kept is not None and any(session._kept._found.values())
+
+
+@pytest.mark.parametrize("arith", ["exact", "ort", "onnx-ref"])
+@pytest.mark.parametrize("form", ["qdq", "qoperator", "dynamic", "float"])
+def test_a_kept_program_tells_what_a_first_run_tells(form: str, arith: Any) -> None:
+    path, cache = DIGITS / form / "model.onnx", OBJECTS
+    x = np.load(DIGITS / "x.npy")
+    odd = x.copy()
+    odd.flat[::7] = np.nan
+    bare = replace(qrun.load(path), content=())
+    for fuse in (True, False):
+        options: dict[str, Any] = {"arith": arith, "fuse": fuse}
+        feeds = {qrun.load(path).inputs[0].name: x}
+        qrun.Session(path, cache=cache, **options).measured(feeds)
+        for array in (x, 1000 * x, -x, odd, np.zeros_like(x)):
+            feeds = dict.fromkeys(feeds, array)
+            kept = qrun.Session(path, cache=cache, **options)
+            want, got = (outcome(session, feeds) for session in (qrun.Session(bare, cache=cache, **options), kept))
+            assert got == want
+            assert served(kept) or arith == "onnx-ref" or isinstance(got, str)
+
+
+def test_the_first_run_makes_what_the_next_process_runs(model: Path, tmp_path: Path) -> None:
+    cache, feeds = tmp_path / "cache", {"x": np.load(DIGITS / "x.npy")}
+    feeds = {qrun.load(model).inputs[0].name: feeds["x"]}
+    want = qrun.Session(model, cache=cache).run(feeds)
+    session = qrun.Session(model, cache=cache)
+    for _ in range(2):
+        assert [plain(a) for a in session.run(feeds).values()] == [plain(a) for a in want.values()]
+    assert served(session)
+    other = {name: np.repeat(array, 2, 0) for name, array in feeds.items()}
+    limited = qrun.Session(model, cache=cache, max_memory=1 << 30)
+    assert [plain(a) for a in limited.run(feeds).values()] == [plain(a) for a in want.values()]
+    assert not served(limited), "what a limit allows is found out each time"
+    assert len(session.run(other)) == 1
+    assert session._plans, "inputs of other shapes"
+
+
+def test_errors_are_those_of_a_run_step_by_step(tmp_path: Path) -> None:
+    path, cache = tmp_path / "model.onnx", tmp_path / "cache"
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 13]> main (float[4] x, int64[1] i) => (float[1] z)'
+        " { y = Relu(x) z = Gather(y, i) }"
+    )
+    onnx.save(proto, path)
+    good = {"x": np.arange(4, dtype=np.float32), "i": np.array([3])}
+    bad = good | {"i": np.array([9])}
+    qrun.Session(path, cache=cache).measured(good)
+    with pytest.raises(qrun.QrunError) as want:
+        qrun.Session(path, cache=False).execute(bad)
+    for observe in (True, False):
+        session = qrun.Session(path, cache=cache)
+        with pytest.raises(qrun.QrunError) as got:
+            session.execute(bad, observe=observe)
+        assert str(got.value) == str(want.value)
+        assert plain(session.execute(good, observe=observe).outputs["z"]) == plain(np.array([3], np.float32))
+
+
+def test_a_model_that_cannot_run_is_refused_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 13]> main (float[4] x) => (float[4] y) { y = Multinomial(x) }'
+        ),
+        path,
+    )
+    for _ in range(2):
+        with pytest.raises(qrun.QrunError, match="QR201"):
+            qrun.Session(path, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("first", range(0, 32, 8))
+def test_random_graphs_with_and_without_an_image(first: int, tmp_path: Path) -> None:
+    assert sum(image_compare(seed, tmp_path, OBJECTS) for seed in range(first, first + 8)) > 0
+
+
+def test_damaged_images_are_made_again(model: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    feeds = {qrun.load(model).inputs[0].name: np.load(DIGITS / "x.npy")}
+    want = facts(qrun.Session(model, cache=cache).measured(feeds))[0]
+    rng = np.random.default_rng(3)
+    for turn in range(24):
+        for file in images(cache):
+            data = bytearray(file.read_bytes())
+            place = int(rng.integers(max(len(data), 1)))
+            if turn % 3:
+                data[place : place + 1] = bytes(byte ^ int(rng.integers(1, 256)) for byte in data[place : place + 1])
+            else:
+                del data[place:]
+            file.write_bytes(data)
+        session = qrun.Session(model, cache=cache)
+        assert facts(session.execute(feeds))[0] == want
+        assert not served(session)
+        session.measured(feeds)
+
+
+def test_an_image_of_other_sources_is_not_used(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    feeds = {qrun.load(model).inputs[0].name: np.load(DIGITS / "x.npy")}
+    qrun.Session(model, cache=cache).measured(feeds)
+    monkeypatch.setattr("qrun.running.images._version", lambda: "another version")
+    session = qrun.Session(model, cache=cache)
+    session.execute(feeds)
+    assert not served(session)
+
+
+def test_processes_at_once_make_whole_images(model: Path, tmp_path: Path) -> None:
+    x = DIGITS / "x.npy"
+    command = [sys.executable, "-m", "qrun", str(model), "-i", str(x), "--format", "json"]
+    environment = {**os.environ, "QRUN_CACHE_DIR": str(tmp_path / "cache")}
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(6)]
+    killed = [subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) for _ in range(3)]
+    for place, process in enumerate(killed):
+        time.sleep(0.3 * place)
+        process.kill()
+        process.wait()
+    shown = [json.loads(process.communicate(timeout=120)[0]) for process in runs]
+    shown.append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True).stdout))
+    assert [process.returncode for process in runs] == [0] * len(runs)
+    assert len({report["outputs"][0]["sha256"] for report in shown}) == 1
+    for report in shown:
+        assert report["findings"] == shown[0]["findings"]
+        assert [{**node, "time_ms": 0} for node in report["nodes"]] == [
+            {**node, "time_ms": 0} for node in shown[0]["nodes"]
+        ]

@@ -92,7 +92,7 @@ def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         values.append(f"self.{name},")
     if hasattr(made, "__post_init__"):
         steps.append(" self.__post_init__()")
-    body = "\n".join(steps)
+    body = "\n".join(steps) or " pass"
     exec(
         f"def __init__(self, {', '.join(parameters)}):\n{body}\ndef values(self):\n return ({' '.join(values)})", known
     )

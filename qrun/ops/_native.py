@@ -17,6 +17,7 @@ from qrun.declare.memo import Memo
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.ir.types import type_name
+from qrun.ops._complete import ALWAYS, NEVER, Complete, FewEnds
 from qrun.ops._context import Context
 from qrun.ops._window import SlidingWindow
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from qrun.native.machine.operation import Operation
     from qrun.native.proof.epilogue import Target
 
-ENDS_SHARE = 20
-"""Up to one in so many results at the ends of their type, a native kernel reports no saturation."""
 _GROUPS = 256
 _OUT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
 
@@ -67,7 +66,7 @@ class NativeKernel:
     """
 
     run: Callable[[Inputs], Any]
-    complete: Callable[[Any], bool]
+    complete: Complete
     sections: tuple[NativeSection, ...]
     stages: tuple[Stage, ...] = ()
     plain: Callable[[Inputs], bool] | None = None
@@ -111,9 +110,7 @@ class LoweringContext:
             raise declined("its tables need more memory than is allowed") from None
 
 
-def kernel_of(
-    site: LoweringContext, operation: Operation, operands: Sequence[int], complete: Callable[[Array], bool]
-) -> NativeKernel:
+def kernel_of(site: LoweringContext, operation: Operation, operands: Sequence[int], complete: Complete) -> NativeKernel:
     """The kernel that runs an operation on the node's inputs of these numbers."""
     from qrun.native.machine.operation import must_reach
 
@@ -138,7 +135,7 @@ def staged_kernel(
     site: LoweringContext,
     stages: Sequence[Stage],
     shown: Sequence[Operation],
-    complete: Callable[[Any], bool],
+    complete: Complete,
     plain: Callable[[Inputs], bool] | None = None,
 ) -> NativeKernel:
     """The kernel that runs stages one after the other. shown: the operations whose kernel calls a profile names."""
@@ -290,24 +287,13 @@ def _number(scale: Array) -> np.float32:
     return np.float32(scale)
 
 
-def completeness(may_wrap: bool, target: Target | None) -> Callable[[Array], bool]:
+def completeness(may_wrap: bool, target: Target | None) -> Complete:
     """Conservative: where sums may wrap, or a multiplier gives NaN, no result is complete."""
     if may_wrap or not (target is None or _is_finite(target)):
-        return lambda y: False
+        return NEVER
     if target is None:
-        return lambda y: True
-    return few_ends(np.dtype(np.uint8 if target.out == "u8" else np.int8), target.zero_point)
-
-
-def few_ends(dtype: np.dtype[Any], zero: int) -> Callable[[Array], bool]:
-    """Whether so few results are at the ends of their 8-bit type that no saturation is worth reporting."""
-    info = np.iinfo(dtype)
-    ends = [int(info.max)] + [int(info.min)] * (zero > info.min)
-
-    def complete(y: Array) -> bool:
-        return sum(int(np.count_nonzero(y == end)) for end in ends) * ENDS_SHARE <= y.size
-
-    return complete
+        return ALWAYS
+    return FewEnds.of(np.dtype(np.uint8 if target.out == "u8" else np.int8), target.zero_point)
 
 
 def _is_finite(target: Target) -> bool:

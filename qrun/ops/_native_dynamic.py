@@ -10,6 +10,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import type_name
+from qrun.ops._complete import Settled
 from qrun.ops._matmul import matmul_shape
 from qrun.ops._native import LoweringContext, NativeKernel, Stage, completeness, declined, staged_kernel, turning
 from qrun.shapes import broadcast_shapes
@@ -191,7 +192,7 @@ def sums_kernel(product: DynamicProduct) -> NativeKernel:
     """The kernel of int32 sums."""
     stages, shown = product.stages()
     wraps = product.wraps
-    return staged_kernel(product.site, stages, (shown,), lambda y: not wraps)
+    return staged_kernel(product.site, stages, (shown,), Settled(not wraps))
 
 
 def quantized_kernel(product: DynamicProduct, target: Target, matrices: int) -> NativeKernel:
@@ -217,4 +218,4 @@ def dynamic_sums_kernel(
     prepare, sums = dynamic_sums(planned, weights, w_zero, Given.input(site, place).operand, y_shape, site.memo)
     wraps = site.memo.once("reach", lambda: reach(weights, w_zero)) >= _WRAPS
     stages = Stage(prepare, (place,), "prepared"), Stage(sums, (0, "prepared"))
-    return staged_kernel(site, stages, (sums,), lambda y: not wraps)
+    return staged_kernel(site, stages, (sums,), Settled(not wraps))

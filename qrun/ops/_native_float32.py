@@ -14,6 +14,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import type_name
+from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
 from qrun.ops._float import broadcast, single
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
@@ -47,7 +48,7 @@ def function_kernel(site: LoweringContext, name: str, constants: Callable[[], Se
         raise declined(f"no native kernel for {type_name(x.dtype)}")
     operand, parameters = Operand(x.shape, x.dtype), replace(site, inputs=(None, *site.inputs[1:]))
     operation = Elementwise(site.engine, name, [operand], constants(), lambda x: _called(parameters, x))
-    return kernel_of(site, operation, (0,), lambda y: True)
+    return kernel_of(site, operation, (0,), ALWAYS)
 
 
 def pointwise_kernel(
@@ -73,7 +74,7 @@ def elementwise_kernel(site: LoweringContext, name: str, inputs: Sequence[str]) 
     arrays = [x for x in site.inputs if x is not None]
     broadcast(site.ctx, arrays, inputs)
     operands = [Operand(x.shape, x.dtype) for x in arrays]
-    return kernel_of(site, Elementwise(site.engine, name, operands), range(len(arrays)), lambda y: True)
+    return kernel_of(site, Elementwise(site.engine, name, operands), range(len(arrays)), ALWAYS)
 
 
 def standardize_kernel(
@@ -92,7 +93,7 @@ def standardize_kernel(
     rows = [w.reshape(w.shape[-len(inner) :]) for w in weights]
     scale, *bias = (np.ascontiguousarray(np.broadcast_to(w, inner)).reshape(-1) for w in rows)
     operation = LayerNorm(site.engine, x.shape, scale, bias[0] if bias else None, epsilon, reference)
-    return kernel_of(site, operation, (0,), lambda y: True)
+    return kernel_of(site, operation, (0,), ALWAYS)
 
 
 def shares_kernel(site: LoweringContext, axis: int, reference: Callable[[Array], Array]) -> NativeKernel:
@@ -100,7 +101,7 @@ def shares_kernel(site: LoweringContext, axis: int, reference: Callable[[Array],
     from qrun.native.kernels.normalize import SoftmaxF32
 
     x = _rows(site)
-    return kernel_of(site, SoftmaxF32(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), lambda y: True)
+    return kernel_of(site, SoftmaxF32(site.engine, x.shape, math.prod(x.shape[axis:]), reference), (0,), ALWAYS)
 
 
 def mean_kernel(
@@ -113,7 +114,7 @@ def mean_kernel(
     if sorted(axes) != list(range(x.ndim - len(axes), x.ndim)) or not axes:
         raise declined("not over the last axes")
     length = math.prod(x.shape[axis] for axis in axes)
-    return kernel_of(site, Mean(site.engine, x.shape, length, reference, y_shape), (0,), lambda y: True)
+    return kernel_of(site, Mean(site.engine, x.shape, length, reference, y_shape), (0,), ALWAYS)
 
 
 def _rows(site: LoweringContext) -> Array:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qrun.ir import Array
+from qrun.ops._complete import NEVER, Finite, KnownScale, Settled
 from qrun.ops._context import Context
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
 from qrun.ops._native_dynamic import DynamicProduct, Given
@@ -33,8 +34,7 @@ def float_kernel(
     observe.
     """
     stages, shown = _scaled(product, _parameter(product, scales[0]), scales[1], bias, slope)
-    wraps = product.wraps
-    return staged_kernel(product.site, stages, shown, lambda y: not wraps, plain)
+    return staged_kernel(product.site, stages, shown, Settled(not product.wraps), plain)
 
 
 def dynamic_kernel(
@@ -50,13 +50,8 @@ def dynamic_kernel(
     codes = np.broadcast_to(np.uint8(0), a.shape)
     product = DynamicProduct(site, codes, b, ("codes", right, Given("zero", RESULTS["zero"]), zero))
     stages, shown = _scaled(product, Given("scale", RESULTS["scale"]), scale, bias)
-    wraps = product.wraps
-
-    def complete(y: Array) -> bool:
-        return not wraps and bool(np.isfinite(y).all())
-
     quantized = quantizing(site.engine, a, ("codes", "scale", "zero"))
-    return staged_kernel(site, [*quantized, *stages], shown, complete, plain)
+    return staged_kernel(site, [*quantized, *stages], shown, NEVER if product.wraps else Finite(), plain)
 
 
 def _scaled(
@@ -98,7 +93,7 @@ def quantizer_kernel(site: LoweringContext, x: Array) -> NativeKernel:
         raise declined("no native kernels for onnx-ref arithmetic")
     stages = quantizing(site.engine, x, (0, 1, 2))
     shown = tuple(stages[place].operation for place in (0, -1))
-    return staged_kernel(site, stages, shown, lambda made: bool(0 < made[1] < np.inf))
+    return staged_kernel(site, stages, shown, KnownScale())
 
 
 def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:

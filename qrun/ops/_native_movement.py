@@ -9,6 +9,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import type_name
+from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context
 from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined
 
@@ -34,7 +35,7 @@ def moving_kernel(site: LoweringContext, operation: Callable[[Array, Array], Ope
     made = operation(x, y)
     if not made.view and x.ndim > _AXES:
         _ = made.tight
-    return NativeKernel(run, lambda y: True, (), (Stage(made, (0,)),))
+    return NativeKernel(run, ALWAYS, (), (Stage(made, (0,)),))
 
 
 def view_kernel(site: LoweringContext) -> NativeKernel:

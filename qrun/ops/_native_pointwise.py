@@ -17,8 +17,9 @@ from qrun.declare.memo import Memo
 from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._codes import all_codes, common_shape
+from qrun.ops._complete import ALWAYS, NEVER, Complete, EachPart, FewEnds
 from qrun.ops._context import Context
-from qrun.ops._native import LoweringContext, NativeKernel, declined, few_ends, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._op import Shape
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from qrun.native.proof.lines import Expected
 
 EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
-Complete = Callable[[Array], bool]
 Near = Callable[..., "CodeSum | CodeProduct"]
 _IN_RESULTS = ("saturated", "nan-quantized")
 _JOINED = 256
@@ -34,16 +34,12 @@ _JOINED = 256
 _PARAMETERS = (1, 2, 4, 5, 6, 7)
 
 
-def always(y: Array) -> bool:
-    return True
-
-
 def table_kernel(
     site: LoweringContext,
     x: Array,
     table: Array,
     axis: int | None = None,
-    complete: Complete = always,
+    complete: Complete = ALWAYS,
     place: int = 0,
     likely: Expected | None = None,
 ) -> NativeKernel:
@@ -89,8 +85,8 @@ def completeness(seen: Context, dtype: np.dtype[Any], zero: Array | None, param:
     """
     kinds = {o.kind for o in seen.observations if param in ("", o.param)}
     if "nan-quantized" in kinds:
-        return lambda y: False
-    return few_ends(dtype, 0 if zero is None else int(zero.reshape(()))) if "saturated" in kinds else always
+        return NEVER
+    return FewEnds.of(dtype, 0 if zero is None else int(zero.reshape(()))) if "saturated" in kinds else ALWAYS
 
 
 def binary_kernel(
@@ -207,10 +203,7 @@ def concat_kernel(
     types = [x.dtype for x in tensors]
     y_type = types[0] if tables[0] is None else tables[0].dtype
     operation = Concat(site.engine, [x.shape for x in tensors], axis, tables, x_types=types, y_type=y_type)
-    ends = np.cumsum([0, *(x.shape[axis] for x in tensors)]).tolist()
-    parts = [(*(slice(None),) * axis, slice(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
-
-    def whole(y: Array) -> bool:
-        return all(check(y[part]) for part, check in zip(parts, complete, strict=False))
-
+    ends = np.cumsum([x.shape[axis] for x in tensors]).tolist()
+    told = all(check is ALWAYS for check in complete)
+    whole = ALWAYS if told else EachPart(axis, tuple(ends), tuple(complete))
     return kernel_of(site, operation, tuple(places), whole)

@@ -10,8 +10,9 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import type_name
+from qrun.ops._complete import ALWAYS, NEVER, Complete, FewEnds
 from qrun.ops._context import Context
-from qrun.ops._native import LoweringContext, NativeKernel, declined, few_ends, kernel_of
+from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._quantize import store
 from qrun.ops._window import SlidingWindow
 
@@ -57,7 +58,7 @@ def largest_kernel(
     if site.ctx.wants(1):
         raise declined("Indices are asked for")
     pool = MaxPool(site.engine, x.shape, x.dtype, taps_of(site, size, win), order)
-    return kernel_of(site, pool, (0,), lambda y: True)
+    return kernel_of(site, pool, (0,), ALWAYS)
 
 
 def average_kernel(
@@ -70,7 +71,7 @@ def average_kernel(
     if x.dtype != np.float32:
         raise declined(f"no native means of {type_name(x.dtype)}")
     pool = AveragePool(site.engine, x.shape, taps_of(site, x.shape[2:], win), divisors, means)
-    return kernel_of(site, pool, (0,), lambda y: True)
+    return kernel_of(site, pool, (0,), ALWAYS)
 
 
 def mean_kernel(
@@ -123,10 +124,10 @@ def float_mean_kernel(
     return kernel_of(site, pool, (0,), mean_complete(x, zeros[1], scales, divisors))
 
 
-def mean_complete(x: Array, zero: Array, scales: tuple[Array, Array], divisors: Array) -> Callable[[Array], bool]:
+def mean_complete(x: Array, zero: Array, scales: tuple[Array, Array], divisors: Array) -> Complete:
     """Conservative: where a mean may be NaN, no result is complete."""
     plain = all(np.isfinite(scale) and scale > 0 for scale in scales) and bool((divisors > 0).all())
-    return few_ends(x.dtype, int(zero)) if plain else lambda y: False
+    return FewEnds.of(x.dtype, int(zero)) if plain else NEVER
 
 
 def _range(x: Array, zero: Array) -> tuple[tuple[int, int], int]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import type_name
+from qrun.ops._complete import ALWAYS
 from qrun.ops._float import widen
 from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, kernel_of, staged_kernel, turned_kernel
 from qrun.ops._sums import exact_products
@@ -54,7 +55,7 @@ def matmul_kernel(
         weights=weights, addend=None if c is None or constant is not None else c.shape, constant=constant,
         alpha=alpha, beta=beta, memo=site.memo,
     )  # fmt: skip
-    kernel = kernel_of(site, operation, operands, lambda y: True)
+    kernel = kernel_of(site, operation, operands, ALWAYS)
     turns = [place for place in (0, 1) if turned[place] and place in operands]
     return turned_kernel(site, kernel, operands, turns) if turns else kernel
 
@@ -88,9 +89,9 @@ def float_conv_kernel(
     if operation.result.shape != (x.shape[0], w.shape[0], *win.out):
         raise declined("its output shape is an unusual one")
     if operation.widen is None:
-        return kernel_of(site, operation, (0,), lambda y: True)
+        return kernel_of(site, operation, (0,), ALWAYS)
     stages = Stage(operation.widen, (0,), "image"), Stage(operation, ("image",))
-    return staged_kernel(site, stages, (operation,), lambda y: True)
+    return staged_kernel(site, stages, (operation,), ALWAYS)
 
 
 def float_conv_transpose_kernel(
@@ -106,4 +107,4 @@ def float_conv_transpose_kernel(
         raise declined("a weight is not finite")
     site.afford(16 * max(y_shape[2:], default=1) * math.prod(w.shape[2:]) + 2 * w.nbytes)
     operation = FloatConvTranspose(site.engine, x.shape, w, y_shape, exact_sums(), bias=bias, **geometry)
-    return kernel_of(site, operation, (0,), lambda y: True)
+    return kernel_of(site, operation, (0,), ALWAYS)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ir.types import type_name
+from qrun.ops._complete import ALWAYS, NEVER, Between, Complete
 from qrun.ops._granularity import Grain
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 
@@ -42,7 +42,7 @@ def dequantize_kernel(
         raise declined(f"no native product of {names} to {type_name(target)}")
     site.require_constants()
     operation = Dequantize(site.engine, x.shape, *_parameters(scale, zero, x.dtype, form))
-    return kernel_of(site, operation, (0,), lambda y: True)
+    return kernel_of(site, operation, (0,), ALWAYS)
 
 
 def _parameters(scale: Array, zero: Array | None, dtype: np.dtype[Any], form: Grain) -> tuple[Array, Array, int | None]:
@@ -54,13 +54,9 @@ def _parameters(scale: Array, zero: Array | None, dtype: np.dtype[Any], form: Gr
     return scale.reshape(shape), zero.reshape(shape), axis
 
 
-def _complete(scale: Array, zero: Array) -> Callable[[Array], bool]:
+def _complete(scale: Array, zero: Array) -> Complete:
     """Conservative: the least and the largest code may stand for NaN or infinity."""
     info = np.iinfo(zero.dtype)
     with np.errstate(invalid="ignore"):
         plain = bool((np.isfinite(scale) & (scale > 0)).all())
-
-    def complete(y: Array) -> bool:
-        return plain and (not y.size or (info.min < int(y.min()) and int(y.max()) < info.max))
-
-    return complete
+    return Between(int(info.min), int(info.max)) if plain else NEVER

@@ -11,6 +11,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.ir import Array
 from qrun.ir.types import shape_text, type_name
+from qrun.ops._complete import ALWAYS
 from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
@@ -122,7 +123,7 @@ def coded_kernel(site: LoweringContext, weights: BlockWeights, a: Array, bias: A
         lambda columns: weights.part(columns).values(whole),
     )  # fmt: skip
     operation = CodedMatmul(site.engine, a.shape, coded, exact_sums(), bias=bias, memo=site.memo)
-    return kernel_of(site, operation, (0,), lambda y: True)
+    return kernel_of(site, operation, (0,), ALWAYS)
 
 
 def _note_scales(ctx: Context, scales: Array) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._codes import Rounded, scale_param, single, zero_param
+from qrun.ops._complete import FewEnds
 from qrun.ops._context import Context, refuse
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, few_ends, kernel_of
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
@@ -93,7 +94,7 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     length = math.prod(x.shape[axis % x.ndim :])
     equal = int(whole(np.zeros(length, x.dtype), *site.inputs[1:], axis=0, opset=13)[0])
     softmax = Softmax(site.engine, x.shape, length, xs, ys, zero, equal)
-    kernel = kernel_of(site, softmax, (0,), few_ends(x.dtype, int(zero)))
+    kernel = kernel_of(site, softmax, (0,), FewEnds.of(x.dtype, int(zero)))
 
     def run(arrays: Inputs) -> Array:
         try:

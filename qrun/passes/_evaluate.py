@@ -11,7 +11,7 @@ from qrun.ir import Array, Node
 from qrun.ir.schema import OPSETS, schema
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation, OpDef, find
-from qrun.ops._native import ENDS_SHARE
+from qrun.ops._complete import ENDS_SHARE
 
 
 def evaluate(

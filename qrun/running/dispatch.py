@@ -53,14 +53,22 @@ class NativeKernels:
     """The native kernels of one model. Safe to use from several threads.
 
     literal: why nodes, by index, were left in float by the passes that look for integer operators.
+    derived: the tensors that follow from shapes, where that is known.
     """
 
-    def __init__(self, model: Model, engine: Engine, arith: Arith, literal: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        engine: Engine,
+        arith: Arith,
+        literal: Mapping[int, str] | None = None,
+        derived: frozenset[str] | None = None,
+    ) -> None:
         self.model = model
         self.engine = engine
         self.arith: Arith = arith
         self.literal = literal or {}
-        self.derived = derived_tensors(model)
+        self.derived = derived_tensors(model) if derived is None else derived
         self._fixed: dict[int, Fixed] = {}
         self._bound: dict[int, dict[Key, KernelBinding]] = {}
         self._memos: dict[int, Memo] = {}

@@ -17,7 +17,7 @@ from qrun.ops import Arith
 from qrun.running.clock import Clock
 from qrun.running.dispatch import NativeKernels
 from qrun.running.plan import Plan
-from qrun.running.programs import Compiled
+from qrun.running.programs import Compiled, Observing
 from qrun.running.steps import NodeEvent, Run, run_step
 
 
@@ -93,16 +93,19 @@ def execute(
     return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)
 
 
-def run_program(compiled: Compiled, feeds: Mapping[str, Array], budget: Budget, timed: bool) -> RunResult:
+def run_program(
+    compiled: Compiled, feeds: Mapping[str, Array], budget: Budget, timed: bool, observer: Observing | None = None
+) -> RunResult:
     """Run a plan's native program on checked feeds; with events if `timed`."""
-    begin = perf_counter_ns()
+    now = observer.now if observer else perf_counter_ns
+    begin = now()
     plan = compiled.plan
     _hold_feeds(plan.model, feeds, budget)
-    ran = compiled.run(feeds, budget)
+    ran = compiled.run(feeds, budget, observer)
     made = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
     outputs = _own(made, feeds, plan.model, budget)
     _check_outputs(plan.model, outputs)
-    duration = perf_counter_ns() - begin
+    duration = now() - begin
     return RunResult(outputs, compiled.timed(ran) if timed else (), duration, budget.peak, begin)
 
 

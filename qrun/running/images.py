@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
-from qrun.ir import Array, Model, Node, TensorType
-from qrun.native.machine.cache import ObjectCache, digest
+from qrun.ir import Array, Model, TensorType
+from qrun.native.machine.cache import digest
+from qrun.native.machine.engine import Engine
 from qrun.ops import Arith
 from qrun.passes import Optimized, Refusal
-from qrun.running.packed import Bundle, Unstorable, packed_mapping, unpacked, unpacked_mapping
+from qrun.running.keptprograms import KeptProgram, packed_program, unpacked_program
+from qrun.running.packed import Bundle, Unstorable, packed_node, unpacked, unpacked_node
+from qrun.running.programs import KEPT, Compiled
+
+if TYPE_CHECKING:
+    from qrun.running.execution import RunResult
 
 SUFFIX = ".model"
+_MARK = ".planned"
 _OTHERS = frozenset(("cli", "report", "comparing", "peers", "__pycache__"))
 """Packages of which nothing that is kept depends on."""
 
@@ -33,9 +41,44 @@ _OTHERS = frozenset(("cli", "report", "comparing", "peers", "__pycache__"))
 class Images:
     """The images of one model, computed in one way; none are kept of a model that did not come from a file."""
 
-    def __init__(self, store: ObjectCache, model: Model, arith: Arith) -> None:
-        self._store, self._model, self._arith = store, model, arith
-        self.usable = bool(model.content) and not store.refused
+    def __init__(self, engine: Engine, model: Model, arith: Arith, fuse: bool) -> None:
+        self._engine, self._model, self._arith, self._fuse = engine, model, arith, fuse
+        self._store = engine.kernels.cache
+        self.usable = bool(model.content) and not self._store.refused
+
+    @property
+    def planned(self) -> bool:
+        """Whether a process has planned the model, so that nothing in it is missing or wrong."""
+        return self.usable and self._store.load(self._key("planned"), _MARK) is not None
+
+    def program(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> KeptProgram | None:
+        """The program that an earlier process made for these outputs and inputs like these; None if there is none."""
+        if not self.usable:
+            return None
+        for kind in ((False, True), (True, False), (observe,)):
+            body = self._store.mapped(self._program_key(keep, kind, feeds), SUFFIX)
+            if body is not None:
+                found = unpacked_program(*unpacked(body), self._model, keep, self._engine, self._arith)
+                if not observe or found.told is not None:
+                    return found
+        return None
+
+    def keep(self, compiled: Compiled, serves: tuple[bool, ...], feeds: Mapping[str, Array], first: RunResult) -> None:
+        """Keep a program. first: the run by which it was made. serves: whether that observed, and whether runs do that the
+        program serves besides."""
+        if not self.usable:
+            return
+        bundle = Bundle()
+        try:
+            parts = bundle.parts(packed_program(compiled, first if serves[0] else None, self._model, bundle))
+        except Unstorable:
+            return
+        self._store.save_parts(self._program_key(compiled.plan.keep, serves, feeds), parts, SUFFIX)
+        self._store.save(self._key("planned"), b"", _MARK)
+
+    def _program_key(self, keep: tuple[str, ...], kind: object, feeds: Mapping[str, Array]) -> str:
+        inputs = tuple((name, feeds[name].shape, feeds[name].dtype.str) for name in sorted(feeds))
+        return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, inputs)
 
     def optimized(self, keep: frozenset[str], tables: bool, make: Callable[[], Optimized]) -> Optimized:
         """What `make` makes of the model, or made in an earlier process. keep, tables: as `qrun.passes.optimize` takes them."""
@@ -55,7 +98,46 @@ class Images:
         return made
 
     def _key(self, *parts: object) -> str:
-        return f"{_version()} {_content(self._model)} {self._arith} {parts!r}"
+        return f"{_version()} {_content(self._model)} {self._arith} {self._fuse} {parts!r}"
+
+
+class KeptPrograms:
+    """The programs of a session that earlier processes made; those it makes are kept for later ones. Safe to use from several
+    threads."""
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+        self._found: dict[tuple[Any, ...], KeptProgram | None] = {}
+        self._lock = threading.Lock()
+
+    def find(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> KeptProgram | None:
+        """The program for these outputs and inputs like these, if there is one."""
+        key = _key(keep, observe, feeds)
+        with self._lock:
+            if key not in self._found:
+                self._put(key, self._images.program(keep, observe, feeds))
+            return self._found[key]
+
+    def drop(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> None:
+        """Use it no more: it could not run."""
+        with self._lock:
+            self._put(_key(keep, observe, feeds), None)
+
+    def add(
+        self, made: Compiled | None, serves: tuple[bool, ...], feeds: Mapping[str, Array], first: RunResult
+    ) -> None:
+        """Keep a program, as `Images.keep` does."""
+        if made is not None:
+            self._images.keep(made, serves, feeds, first)
+
+    def _put(self, key: tuple[Any, ...], program: KeptProgram | None) -> None:
+        while len(self._found) >= KEPT:
+            del self._found[next(iter(self._found))]
+        self._found[key] = program
+
+
+def _key(keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> tuple[Any, ...]:
+    return keep, observe, tuple((name, array.shape, array.dtype.str) for name, array in sorted(feeds.items()))
 
 
 def _content(model: Model) -> str:
@@ -97,7 +179,7 @@ def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
         return None, dict(made.groups), _refusals(made)
     old, new = model.constants, made.model.constants
     constants = {name: None if old.get(name) is array else bundle.array(array) for name, array in new.items()}
-    nodes = tuple(_packed_node(node, bundle) for node in made.model.nodes)
+    nodes = tuple(packed_node(node, bundle) for node in made.model.nodes)
     types = [v for name, v in made.model.types.items() if model.types.get(name) is not v]
     return (
         (nodes, constants, dict(made.model.opsets), tuple(map(_packed_type, types))),
@@ -108,11 +190,6 @@ def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
 
 def _refusals(made: Optimized) -> tuple[tuple[int, str, str], ...]:
     return tuple((refusal.index, refusal.name, refusal.reason) for refusal in made.refused)
-
-
-def _packed_node(node: Node, bundle: Bundle) -> tuple[Any, ...]:
-    fields = node.index, node.name, node.domain, node.op_type, node.version, node.inputs, node.outputs
-    return (*fields, packed_mapping(node.attributes, bundle))
 
 
 def _packed_type(value: TensorType) -> tuple[Any, ...]:
@@ -127,7 +204,7 @@ def _optimized(model: Model, index: Any, arrays: Sequence[Array]) -> Optimized:
     nodes, constants, opsets, types = changed
     made = replace(
         model,
-        nodes=tuple(Node(*(*node[:-1], unpacked_mapping(node[-1], arrays))) for node in nodes),
+        nodes=tuple(unpacked_node(node, arrays) for node in nodes),
         constants={name: model.constants[name] if n is None else arrays[n] for name, n in constants.items()},
         opsets=opsets,
         types={**model.types, **{fields[0]: _type(*fields) for fields in types}},

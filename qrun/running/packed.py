@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array
+from qrun.ir import Array, Node
 from qrun.ir.types import ONNX_NAMES
 from qrun.native.machine.cache import HEAD, Bytes
 
@@ -40,8 +40,7 @@ class Bundle:
         """The number of an array. Raises Unstorable for elements that are objects."""
         found = self._numbers.get(id(array))
         if found is None:
-            if _TYPES.get(array.dtype.name) != array.dtype:
-                raise Unstorable(f"an array of {array.dtype}")
+            type_named(array.dtype)
             found = self._numbers[id(array)] = len(self._arrays)
             self._arrays.append(array)
         return found
@@ -78,6 +77,27 @@ def unpacked(body: memoryview) -> tuple[Any, Sequence[Array]]:
 
 def _bytes(array: Array) -> memoryview:
     return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+
+
+def type_named(dtype: np.dtype[Any]) -> str:
+    """The name of an element type. Raises Unstorable for one that has none."""
+    if _TYPES.get(dtype.name) != dtype:
+        raise Unstorable(f"elements of {dtype}")
+    return dtype.name
+
+
+def type_of(name: str) -> np.dtype[Any]:
+    return _TYPES[name]
+
+
+def packed_node(node: Node, bundle: Bundle) -> tuple[Any, ...]:
+    """A node as plain values. Raises Unstorable for one with a graph inside."""
+    fields = node.index, node.name, node.domain, node.op_type, node.version, node.inputs, node.outputs
+    return (*fields, packed_mapping(node.attributes, bundle))
+
+
+def unpacked_node(fields: Sequence[Any], arrays: Sequence[Array]) -> Node:
+    return Node(*(*fields[:-1], unpacked_mapping(fields[-1], arrays)))
 
 
 def packed_mapping(values: Mapping[str, Any], bundle: Bundle) -> dict[str, Any]:

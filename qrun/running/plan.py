@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class Plan:
     """The steps of a model in order, and the names that are kept to the end."""
 
     model: Model
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
     keep: tuple[str, ...]
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
-from qrun.ops import Arith, Context
+from qrun.ops import Arith, Context, Observation
 from qrun.running.clock import Clock
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
@@ -20,7 +20,7 @@ from qrun.running.steps import NodeEvent, Run, TensorInfo, reference
 
 if TYPE_CHECKING:
     from qrun.native.plan.placement import Chain
-    from qrun.native.plan.program import Program
+    from qrun.native.plan.program import ListedProgram
     from qrun.native.plan.stamps import Stamp, StampedResult
     from qrun.ops._native import NativeKernel
 
@@ -31,30 +31,42 @@ used last stay."""
 Key = tuple[tuple[str, ...], tuple[tuple[str, tuple[int, ...], str], ...]]
 
 
+class Observing(Protocol):
+    """Who looks at what a program makes (native/plan/program.py), and gets what the steps that run elsewhere observe."""
+
+    items: Sequence[int]
+    found: dict[int, tuple[Observation, ...]]
+
+    def look(self, item: int, value: Callable[[Any], Array]) -> None: ...
+
+    def now(self) -> int: ...
+
+
 @frozen
 class Compiled:
     """A plan as a native program, for inputs of certain shapes.
 
     events: of its steps, as they will be in each run but for the times.
+    natives: None where another process made it.
     """
 
     plan: Plan
-    program: Program
+    program: ListedProgram
     bounds: tuple[KernelBinding | None, ...]
     events: tuple[NodeEvent, ...]
     arith: Arith
-    natives: NativeKernels
+    natives: NativeKernels | None = None
 
-    def run(self, feeds: Mapping[str, Array], budget: Budget) -> StampedResult:
+    def run(self, feeds: Mapping[str, Array], budget: Budget, observer: Observing | None = None) -> StampedResult:
         """feeds: counted in the budget already. Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one."""
         known = {**defaults(self.plan), **feeds}
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
-            return self._step(item, arrays, budget)
+            return self._step(item, arrays, budget, observer)
 
-        return self.program.run(known, elsewhere, budget)
+        return self.program.run(known, elsewhere, budget, observer)
 
-    def _step(self, item: int, arrays: list[Array], budget: Budget) -> list[Array]:
+    def _step(self, item: int, arrays: list[Array], budget: Budget, observer: Observing | None) -> list[Array]:
         step, bound = self.plan.steps[item], self.bounds[item]
         node = step.node
         values = dict(zip(moving(self.plan, step), arrays, strict=True))
@@ -66,11 +78,13 @@ class Compiled:
             made: Any = bound.kernel.run(args)
         else:
             wanted = tuple(bool(name) for name in node.outputs)
-            ctx = Context(self.arith, node.version, len(node.outputs), wanted, False, budget)
+            ctx = Context(self.arith, node.version, len(node.outputs), wanted, observer is not None, budget)
             if step.bodies:
                 run = Run(self.arith, budget, False, self.natives, Clock(), {})
                 ctx.bodies = run.bodies(step, {**constants, **values})
             made = reference(step, args, ctx)
+            if observer is not None:
+                observer.found[item] = tuple(ctx.observations)
         made = made if isinstance(made, tuple) else (made,)
         return [array for name, array in zip(node.outputs, made, strict=False) if name]
 

@@ -20,9 +20,10 @@ from qrun.passes import has_tables, optimize
 from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels, cache_refused, make_engine, undecided
 from qrun.running.execution import RunResult, execute, run_program
-from qrun.running.images import Images
+from qrun.running.images import Images, KeptPrograms
+from qrun.running.observer import run_observed
 from qrun.running.plan import BACKENDS, Plan, plan
-from qrun.running.programs import Programs, expected_failure
+from qrun.running.programs import Compiled, Programs, expected_failure
 from qrun.running.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
@@ -95,9 +96,11 @@ class Session:
         self.backend = "native" if self._engine else "reference"
         self.fuse = backend != "reference" if fuse is None else fuse
         self._lock = threading.Lock()
-        self._images = Images(self._engine.kernels.cache, self.model, arith) if self._engine else None
+        self._images = Images(self._engine, self.model, arith, self.fuse) if self._engine else None
+        self._kept = KeptPrograms(self._images) if self._images and self._images.usable and max_memory is None else None
         self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
-        self._prepared((), False)
+        if not (self._images and self._images.planned):
+            self._prepared((), False)
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
@@ -141,15 +144,10 @@ class Session:
         than 20,000 steps.
         """
         first = self.execute(feeds, outputs)
-        chosen = self._prepared(_names(outputs), True)
-        patient = first.duration_ns <= PATIENCE_NS and len(chosen.plan.steps) <= PATIENCE_STEPS
-        if chosen.programs is None or not patient:
+        if first.duration_ns > PATIENCE_NS or len(first.events) > PATIENCE_STEPS:
             return first
         values = check_feeds(self.model, feeds)
-        compiled = chosen.programs.ready(chosen.plan, values)
-        if compiled is None:
-            chosen.programs.learn(chosen.plan, values, tuple(first.events))
-            compiled = chosen.programs.ready(chosen.plan, values)
+        compiled = self._compiled(self._names(outputs), values, first)
         if compiled is None:
             return first
         try:
@@ -161,6 +159,22 @@ class Session:
                 raise
             return first
         return first.timed_as(later)
+
+    def _compiled(self, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult) -> Compiled | None:
+        """The program for what an observing run was asked for and given."""
+        kept = self._kept.find(keep, True, values) if self._kept else None
+        if kept is not None:
+            return kept.compiled
+        chosen = self._prepared(keep, True)
+        if chosen.programs is None:
+            return None
+        found = chosen.programs.ready(chosen.plan, values)
+        if found is None:
+            chosen.programs.learn(chosen.plan, values, tuple(first.events))
+            found = chosen.programs.ready(chosen.plan, values)
+        if self._kept is not None:
+            self._kept.add(found, self._serves(keep, True), values, first)
+        return found
 
     def watch(
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
@@ -179,8 +193,18 @@ class Session:
     ) -> RunResult:
         if not isinstance(feeds, Mapping):
             raise _bad_argument("feeds", "a dict of arrays by input name", feeds)
-        chosen = self._prepared(_names(outputs), observe)
         values, budget = check_feeds(self.model, feeds), self._budget()
+        keep = self._names(outputs)
+        kept = self._kept.find(keep, observe, values) if self._kept else None
+        if kept is not None and self._kept is not None:
+            try:
+                if observe:
+                    return run_observed(kept, values, budget)
+                return run_program(kept.compiled, values, budget, timed)
+            except Exception:  # step by step it either succeeds, or fails with the words of the reference
+                self._kept.drop(keep, observe, values)
+                budget = Budget(budget.limit)
+        chosen = self._prepared(keep, observe)
         if chosen.programs is None or observe:
             return self._step_by_step(chosen, values, budget, observe)
         compiled = chosen.programs.ready(chosen.plan, values)
@@ -195,18 +219,31 @@ class Session:
             raise failed
         if failed is None or not undecided(failed):
             chosen.programs.learn(chosen.plan, values, tuple(result.events))
+            if failed is None and self._kept is not None:
+                made = chosen.programs.ready(chosen.plan, values)
+                self._kept.add(made, self._serves(keep, False), values, result)
         return result
+
+    def _serves(self, keep: tuple[str, ...], observe: bool) -> tuple[bool, ...]:
+        """Whether runs that observe, or do not, or both, run a program that was made for these outputs by such a run."""
+        shared = keep == self._names(None) and self._prepared(keep, True) is self._prepared(keep, False)
+        return (observe, not observe) if shared else (observe,)
 
     def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
         return execute(chosen.plan, values, arith=self.arith, budget=budget, observe=observe, natives=chosen.natives,
                        groups=chosen.groups)  # fmt: skip
+
+    def _names(self, outputs: Sequence[str] | None) -> tuple[str, ...]:
+        """The tensors that are asked for, each once; the graph's outputs where none are."""
+        given = (outputs,) if isinstance(outputs, str) else tuple(outputs or ())
+        return tuple(dict.fromkeys(given)) or tuple(v.name for v in self.model.outputs)
 
     def _budget(self) -> Budget:
         return Budget(default_limit if self.max_memory is None else self.max_memory)
 
     def as_written(self, outputs: Sequence[str] | None = None) -> dict[int, str]:
         """The nodes, by index, that a run for these outputs does not fuse or tabulate with others, and why."""
-        return dict(self._prepared(_names(outputs), True).reasons)
+        return dict(self._prepared(self._names(outputs), True).reasons)
 
     def profile(
         self,
@@ -238,8 +275,8 @@ class Session:
         return TimedRunner(lambda: self.execute(feeds, observe=False), self.model, prepare, settle=settle)
 
     def _prepared(self, keep: tuple[str, ...], observe: bool) -> Prepared:
-        """The plan for these outputs, and what runs it; plans of one model share their native kernels."""
-        keep = tuple(dict.fromkeys(keep)) or tuple(v.name for v in self.model.outputs)
+        """The plan for these outputs, or the graph's, and what runs it; plans of one model share their native kernels."""
+        keep = keep or self._names(None)
         with self._lock:
             key = (keep, observe and self.fuse)
             found = self._plans.get(key)
@@ -250,6 +287,8 @@ class Session:
             return found
 
     def _prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:
+        if observe and keep == self._names(None) and (keep, False) not in self._plans:
+            self._plans[keep, False] = self._prepare(keep, False)
         other = self._plans.get((keep, not observe))
         if other is not None and not has_tables(other.plan.model):
             return other
@@ -283,10 +322,6 @@ class Prepared:
     reasons: Mapping[int, str]
     natives: NativeKernels | None = None
     programs: Programs | None = None
-
-
-def _names(outputs: Sequence[str] | None) -> tuple[str, ...]:
-    return (outputs,) if isinstance(outputs, str) else tuple(outputs or ())
 
 
 def _engine(

@@ -97,7 +97,7 @@ def test_a_bug_leaves_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     (folder / "tmp").mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder / "tmp"))
     monkeypatch.setattr("qrun.running.execution.run_step", fail)
-    ended = call("m.onnx", "--json")
+    ended = call("m.onnx", "--json", "--no-cache")
     assert ended.code == 70
     assert ended.json["error"]["code"] == "internal"
     assert "this is a bug in qrun" in ended.err
@@ -107,8 +107,8 @@ def test_a_bug_leaves_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     report = next((folder / "tmp").glob("qrun-crash-*.txt"))
     assert report.name in ended.err
     assert "Traceback" in report.read_text()
-    assert "qrun m.onnx --json" in report.read_text()
-    assert "Traceback" in call("m.onnx", "-vv").err
+    assert "qrun m.onnx --json --no-cache" in report.read_text()
+    assert "Traceback" in call("m.onnx", "-vv", "--no-cache").err
 
 
 def test_a_kernel_bug_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_kernel_bug_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
         raise TypeError("no")
 
     monkeypatch.setattr("qrun.running.steps._check_types", fail)
-    ended = call("m.onnx")
+    ended = call("m.onnx", "--no-cache")
     assert ended.code == 70
     assert "qrun failed on node 0 /features/features.0/" in ended.err
 

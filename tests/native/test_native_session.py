@@ -19,7 +19,7 @@ from onnx import helper
 import qrun
 from qrun.checking.rules import check
 from qrun.checking.rules.values import SHARE
-from qrun.ops._native import ENDS_SHARE
+from qrun.ops._complete import ENDS_SHARE
 from qrun.running import programs
 from qrun.running.dispatch import VARIANTS
 

@@ -23,8 +23,8 @@ class Alone:
     tiles: of each call; a call without tiles is nobody's. marks: after which calls all threads wait.
     """
 
-    def __init__(self, tiles: Ints, marks: Ints) -> None:
-        self.tiles, self.marks = tiles, marks
+    def __init__(self, tiles: Sequence[int] | Ints, marks: Sequence[bool] | Ints) -> None:
+        self.tiles, self.marks = np.array(tiles, np.int64), marks
         self.work = np.full(len(tiles), np.iinfo(np.int64).max)
         self.runs = 0
 

@@ -119,16 +119,22 @@ class Listing:
         )
 
 
-def seen(schedule: Schedule, key: Key) -> View | None:
-    """Where a value lies when the item that makes it is done; None if no memory ever holds it."""
-    made = {id(placed.storages[-1]) for placed in schedule.placement.placed}
-    for storage in schedule.placement.forms.get(key, ()):
-        outer: Storage | None = storage
-        while outer is not None and id(outer) not in made and outer.key != key:
-            outer = outer.parent
-        if outer is not None:
-            return _shown(storage)
-    return None
+class Sight:
+    """Where values can be seen when an item is done, before the next one."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._forms = schedule.placement.forms
+        self._made = {id(placed.storages[-1]): placed.item for placed in schedule.placement.placed}
+
+    def of(self, key: Key, item: int) -> View | None:
+        """A form of the value that is made by then, and whose memory holds nothing else yet; None if there is none."""
+        for storage in self._forms.get(key, ()):
+            outer: Storage | None = storage
+            while outer is not None and self._made.get(id(outer), item + 1) > item and outer.key is None:
+                outer = outer.parent
+            if outer is not None and (storage.root.key is not None or storage.root.lifetime()[1] >= item):
+                return _shown(storage)
+        return None
 
 
 def _pointers(schedule: Schedule) -> Mapping[Key | None, Ints]:

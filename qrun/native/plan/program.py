@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,19 @@ from qrun.native.plan.stamps import Segment, Stamp, StampedResult
 
 Array = np.ndarray[Any, Any]
 Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
+
+
+class Looks(Protocol):
+    """Who looks at values while a program runs. items: after which it does, in order."""
+
+    items: Sequence[int]
+
+    def look(self, item: int, value: Callable[[Key], Array]) -> None:
+        """An item is done, and what it read and made is there: `value` gives it by key."""
+
+    def now(self) -> int:
+        """perf_counter_ns, less the time that it took to look."""
+
 
 _PATIENCE = 20000
 """Turns of the waiting loop (tens of nanoseconds each) after which a helper goes back to sleep."""
@@ -58,7 +71,7 @@ class Instance:
         self.plan[:, 1] = address(self.structs) + STRUCT * np.arange(calls)
         self.plan[:, 2:5] = listing.counts[:, :3]
         self.forget()
-        self.views = {key: view.of(self.memory) for key, view in listing.views.items() if view.key is None}
+        self.views: dict[Key, Array] = {}
         self.kept = [self._point(key, array) for key, array in listing.fixed.items() if key in listing.pointers]
 
     def _move(self, key: Key | None, start: int) -> None:
@@ -86,8 +99,10 @@ class Instance:
         self._move(key, address(array))
         return array
 
-    def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> StampedResult:
-        listing = self.listing
+    def run(
+        self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None
+    ) -> StampedResult:
+        listing, now = self.listing, looks.now if looks else perf_counter_ns
         values, held, stamps = {**listing.fixed}, {}, []
 
         def take(key: Key, array: Array) -> None:
@@ -98,11 +113,15 @@ class Instance:
         for key, array in arrays.items():
             take(key, array)
         for segment in listing.segments:
-            begin = perf_counter_ns()
+            begin = now()
             if segment.item < 0:
                 if (not segment.first or segment.tiles >= _WORTH) and segment.first not in self.unshared:
                     self._call_helpers()
-                self._lead(segment)
+                for piece in self._pieces(segment, looks):
+                    stamps.append(self._stamped(piece, begin, now))
+                    if looks and piece.item >= 0:
+                        looks.look(piece.item, lambda key: self._value(key, values))
+                    begin = now()
             else:
                 item = listing.steps[segment.item]
                 made = elsewhere(segment.item, [self._value(key, values) for key in item.inputs])
@@ -110,8 +129,7 @@ class Instance:
                     own = array.copy() if np.may_share_memory(array, self.memory) else array
                     budget.hold_made(own, str(key))
                     take(key, own)
-            ticks = self.times[:, segment.first : segment.end + 1].copy()
-            stamps.append(Stamp(segment, begin, perf_counter_ns(), ticks))
+                stamps.append(Stamp(segment, begin, now(), self.times[:, :1].copy()))
             for key in segment.frees:
                 array, pointed = values.pop(key), held.pop(key)
                 budget.release(array)
@@ -130,6 +148,25 @@ class Instance:
             segments = (segment for segment in self.listing.segments if segment.item < 0)
             self.unshared = frozenset(s.first for s in segments if (flags[s.first : s.end] & SKIP).all())
 
+    def _pieces(self, segment: Segment, looks: Looks | None) -> Iterator[Segment]:
+        """A segment's calls, cut behind items that somebody looks at: those are items of their pieces."""
+        first = segment.first
+        if looks is not None:
+            item_of = self.listing.counts[:, 3]
+            for item in looks.items:
+                end = int(np.searchsorted(item_of, item, "right"))
+                if first < end <= segment.end and item_of[end - 1] == item:
+                    yield Segment(first, end, item)
+                    first = end
+        if first < segment.end:
+            yield Segment(first, segment.end)
+
+    def _stamped(self, piece: Segment, begin: int, now: Callable[[], int]) -> Stamp:
+        """Run these calls."""
+        self._lead(piece)
+        ticks = self.times[:, piece.first : piece.end + 1].copy()
+        return Stamp(Segment(piece.first, piece.end), begin, now(), ticks)
+
     def _value(self, key: Key, values: Mapping[Any, Array]) -> Array:
         """A value as an array: a view of the arena, of another array, or that array."""
         if key in self.views:
@@ -137,6 +174,9 @@ class Instance:
         if key in values:
             return values[key]
         view = self.listing.views[key]
+        if view.key is None:
+            found = self.views[key] = view.of(self.memory)
+            return found
         return view.of(np.ascontiguousarray(values[view.key]))
 
     def _copy(self, key: Key, values: Mapping[Any, Array], budget: Budget) -> Array:
@@ -187,7 +227,9 @@ class ListedProgram:
         self._free: list[Instance] = []
         self._lock = threading.Lock()
 
-    def run(self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget) -> StampedResult:
+    def run(
+        self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None = None
+    ) -> StampedResult:
         """arrays: the values that come from outside, counted already. elsewhere: item number and its inputs to its outputs.
 
         Raises Unplanned if an array has not the type and shape of its operand, Undecided if a kernel could not decide.
@@ -200,7 +242,7 @@ class ListedProgram:
         else:
             budget.reserve(self.listing.nbytes, "native program", there=True)
         try:
-            return instance.run(arrays, elsewhere, budget)
+            return instance.run(arrays, elsewhere, budget, looks)
         finally:
             with self._lock:
                 self._free.append(instance)

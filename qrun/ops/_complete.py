@@ -1,0 +1,118 @@
+"""Whether a native kernel's result leaves the reference kernel nothing to observe: wrap-around, NaN, saturation.
+
+Records of plain values, so that they can be kept with a program that another process runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ir import Array
+
+ENDS_SHARE = 20
+"""Up to one in so many results at the ends of their type, a native kernel reports no saturation."""
+Complete = Callable[[Any], bool]
+
+
+@frozen
+class Settled:
+    """The same for every result."""
+
+    complete: bool
+
+    def __call__(self, made: object) -> bool:
+        return self.complete
+
+
+ALWAYS, NEVER = Settled(True), Settled(False)
+
+
+@frozen
+class FewEnds:
+    """So few results are one of these codes that no saturation is worth reporting."""
+
+    ends: tuple[int, ...]
+
+    def __call__(self, y: Array) -> bool:
+        found = _as_it_lies(y)
+        return sum(int(np.count_nonzero(found == end)) for end in self.ends) * ENDS_SHARE <= y.size
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any], zero: int) -> FewEnds:
+        """Of an 8-bit type with this zero point."""
+        info = np.iinfo(dtype)
+        return cls((int(info.max), *([int(info.min)] if zero > info.min else [])))
+
+
+@frozen
+class Between:
+    """All results are greater than `low` and less than `high`."""
+
+    low: int
+    high: int
+
+    def __call__(self, y: Array) -> bool:
+        return not y.size or (self.low < int(y.min()) and int(y.max()) < self.high)
+
+
+@frozen
+class EachPart:
+    """Of a result that is joined of parts along an axis, which end at `ends`: what `checks` say of each."""
+
+    axis: int
+    ends: tuple[int, ...]
+    checks: tuple[Complete, ...]
+
+    def __call__(self, y: Array) -> bool:
+        bounds = zip((0, *self.ends), self.ends, self.checks, strict=False)
+        return all(check(y[(*(slice(None),) * self.axis, slice(start, end))]) for start, end, check in bounds)
+
+
+@frozen
+class Finite:
+    """All results are finite."""
+
+    def __call__(self, y: Array) -> bool:
+        return bool(np.isfinite(y).all())
+
+
+@frozen
+class KnownScale:
+    """Of codes, scale and zero point: the scale is a positive number."""
+
+    def __call__(self, made: tuple[Array, Array, Array]) -> bool:
+        return bool(0 < made[1] < np.inf)
+
+
+_RECORDS = {record.__name__: record for record in (Settled, FewEnds, Between, EachPart, Finite, KnownScale)}
+
+
+def stored(check: Complete) -> tuple[Any, ...] | None:
+    """The check as plain values; None if it is none of these records."""
+    if type(check) not in _RECORDS.values():
+        return None
+    fields: list[Any] = [getattr(check, name) for name in check.__slots__]  # type: ignore[attr-defined]
+    if isinstance(check, EachPart):
+        parts = tuple(map(stored, check.checks))
+        if None in parts:
+            return None
+        fields[-1] = parts
+    return (type(check).__name__, *fields)
+
+
+def restored(fields: tuple[Any, ...]) -> Complete:
+    """The check that was stored so."""
+    name, *values = fields
+    if name == "EachPart":
+        values[-1] = tuple(map(restored, values[-1]))
+    made: Complete = _RECORDS[name](*values)
+    return made
+
+
+def _as_it_lies(y: Array) -> Array:
+    """The same elements in the order in which they lie in memory, which is faster to walk."""
+    return y if y.flags.c_contiguous else y.transpose(sorted(range(y.ndim), key=lambda axis: -abs(y.strides[axis])))

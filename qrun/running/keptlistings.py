@@ -1,0 +1,86 @@
+"""Listings of programs as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array, Model
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.operation import Operand
+from qrun.native.plan.listing import Listing, View
+from qrun.native.plan.placement import PythonStep
+from qrun.native.plan.portable import Portable
+from qrun.native.plan.stamps import Segment
+from qrun.running.packed import Bundle, type_named, type_of
+
+
+def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, ...]:
+    """The program as plain values; of arrays that are constants of the model, their names."""
+    listing, names = made.listing, {id(array): name for name, array in model.constants.items()}
+
+    def array(value: Array) -> int | str:
+        return names.get(id(value)) or bundle.array(value)
+
+    specs = {spec: number for number, spec in enumerate(dict.fromkeys(made.specs))}
+    return (
+        tuple(_spec(spec) for spec in specs),
+        bundle.array(np.array([specs[spec] for spec in made.specs], np.int64)),
+        tuple(map(array, made.arrays)),
+        tuple(map(bundle.array, (made.held, made.rechecks, listing.structs, listing.counts))),
+        {key: bundle.array(rows) for key, rows in listing.pointers.items()},
+        tuple((_view(view), int(fill)) for view, fill in listing.borders),
+        {key: _view(view) for key, view in listing.views.items()},
+        {key: (tuple(map(int, o.shape)), type_named(o.dtype)) for key, o in listing.given.items()},
+        {key: int(room) for key, room in listing.room.items()},
+        {key: array(value) for key, value in listing.fixed.items()},
+        tuple((s.first, s.end, s.item, s.frees, int(s.tiles)) for s in listing.segments),
+        {item: (step.inputs, step.outputs) for item, step in listing.steps.items()},
+        (listing.items, tuple(listing.wanted), tuple(listing.doubtful), int(listing.arena), int(listing.scratch),
+         int(listing.helpers)),
+    )  # fmt: skip
+
+
+def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine: Engine) -> Portable:
+    """The program of these values."""
+    (specs, numbers, pointed, tables, pointers, borders, views, given, room, fixed, segments, steps, rest) = packed
+    kinds = [KernelSpec(*spec) for spec in specs]
+    held, rechecks, structs, counts = (arrays[number] for number in tables)
+    array: Callable[[int | str], Array] = lambda name: model.constants[name] if isinstance(name, str) else arrays[name]  # noqa: E731
+    items, wanted, doubtful, arena, scratch, helpers = rest
+    listing = Listing(
+        engine, structs, (), counts,
+        {key: arrays[rows] for key, rows in pointers.items()},
+        [(_viewed(view), fill) for view, fill in borders],
+        {key: _viewed(view) for key, view in views.items()},
+        {key: Operand(shape, type_of(dtype)) for key, (shape, dtype) in given.items()},
+        room,
+        {key: array(name) for key, name in fixed.items()},
+        [Segment(*segment) for segment in segments],
+        {item: PythonStep(*step) for item, step in steps.items()},
+        items, wanted, doubtful, _undecided, arena, scratch, helpers,
+    )  # fmt: skip
+    return Portable(
+        listing, tuple(kinds[n] for n in arrays[numbers].tolist()), tuple(map(array, pointed)), held, rechecks
+    )
+
+
+def _undecided(call: int) -> BaseException:
+    raise NotImplementedError
+
+
+def _spec(spec: KernelSpec) -> tuple[Any, ...]:
+    fields = spec.kind, spec.isa, spec.rows, spec.vectors, spec.unroll, spec.form, spec.out, spec.signed, spec.prefetch
+    return tuple(f if isinstance(f, (str, bool)) else int(f) for f in (*fields, spec.operands))
+
+
+def _view(view: View) -> tuple[Any, ...]:
+    return view.key, int(view.start), type_named(view.dtype), view.shape, view.strides
+
+
+def _viewed(fields: tuple[Any, ...]) -> View:
+    key, start, dtype, shape, strides = fields
+    return View(key, start, type_of(dtype), shape, strides)

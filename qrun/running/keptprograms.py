@@ -1,0 +1,276 @@
+"""Native programs as plain values: all that a run of one needs in another process, and what its nodes' checks look at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ir import Array, Model, Node
+from qrun.memory import Budget
+from qrun.native.machine.call import Rechecker
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints
+from qrun.native.plan.listing import Sight, View
+from qrun.native.plan.portable import Unportable, listed, portable
+from qrun.native.plan.program import ListedProgram, Program
+from qrun.ops import Arith, Observation, find
+from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
+from qrun.ops._native import NativeSection
+from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.keptlistings import packed_portable, unpacked_portable
+from qrun.running.packed import Bundle, Unstorable, packed_node, type_named, type_of, unpacked_node
+from qrun.running.plan import Plan, Step
+from qrun.running.programs import Compiled, moving
+from qrun.running.steps import NodeEvent, TensorInfo
+
+if TYPE_CHECKING:
+    from qrun.running.execution import RunResult
+
+
+@frozen
+class KeptProgram:
+    """A program that was made in another process.
+
+    checks: of each step whose result must be looked at, whether that leaves the reference kernel nothing to observe.
+    told:   what is observed at each step that leaves nothing; None if the program cannot tell what an observing run does.
+    peak:   bytes that an observing run that goes step by step holds at most.
+    """
+
+    compiled: Compiled
+    checks: Mapping[int, Complete]
+    told: Sequence[tuple[Observation, ...]] | None
+    peak: int
+
+
+def packed_program(compiled: Compiled, first: RunResult | None, model: Model, bundle: Bundle) -> Any:
+    """The program as plain values. Raises Unstorable.
+
+    first: a run that observed, if the program is to tell what such runs do. model: as it was loaded; its constants are named
+    only.
+    """
+    program, plan = compiled.program, compiled.plan
+    if not isinstance(program, Program) or any(b and b.kernel and not b.kernel.stages for b in compiled.bounds):
+        raise Unstorable("a step that only this process can run")
+    views = dict(program.listing.views)
+    checks = None if first is None else _checks(compiled, program, views)
+    try:
+        made, recheckers = portable(program, replace(program.listing, views=views))
+    except Unportable as error:
+        raise Unstorable(str(error)) from None
+    makers = dict(_makers(compiled))
+    recipes = tuple(_recipe(makers, recheck) for recheck in recheckers)
+    needed = {*made.listing.steps, *(recipe[0] for recipe in recipes), *(checks or ())}
+    names = {name for item in needed for name in plan.steps[item].node.inputs}
+    names.update(plan.keep, (value.name for value in plan.model.defaults))
+    constants = {name: array for name, array in plan.model.constants.items() if name in names}
+    return (
+        tuple(packed_node(step.node, bundle) for step in plan.steps),
+        _packed_constants(constants, model, bundle),
+        _packed_events(compiled.events),
+        packed_portable(made, model, bundle),
+        recipes,
+        tuple(
+            _derived(compiled).intersection(name for recipe in recipes for name in plan.steps[recipe[0]].node.inputs)
+        ),
+        {item: stored(check) for item, check in (checks or {}).items()},
+        None
+        if checks is None or first is None
+        else tuple(_told(bound, event) for bound, event in _pairs(compiled, first)),
+        0 if first is None else first.peak_bytes,
+    )
+
+
+def unpacked_program(
+    index: Any, arrays: Sequence[Array], model: Model, keep: tuple[str, ...], engine: Engine, arith: Arith
+) -> KeptProgram:
+    """The program of this index, for the model that it was made of."""
+    packed, constants, events, made, recipes, derived, checks, told, peak = index
+    nodes = tuple(unpacked_node(node, arrays) for node in packed)
+    known = {name: model.constants[name] if n is None else arrays[n] for name, n in constants.items()}
+    plan = Plan(replace(model, nodes=nodes, constants=known, content=()), LazySteps(nodes), keep)
+    found = _unpacked_events(events, nodes)
+    portable = unpacked_portable(made, model, arrays, engine)
+    lowered = _Lowered(plan, found, engine, arith, frozenset(derived), portable.listing.fixed)
+    program = ListedProgram(listed(portable, engine, [_LaterRecheck(lowered, *recipe) for recipe in recipes]))
+    compiled = Compiled(plan, program, (None,) * len(nodes), found, arith)
+    if told is None:
+        return KeptProgram(compiled, {}, None, peak)
+    observations = [tuple(Observation(*fields) for fields in observed) for observed in told]
+    return KeptProgram(compiled, {item: restored(fields) for item, fields in checks.items()}, observations, peak)
+
+
+def _checks(compiled: Compiled, program: Program, views: dict[Any, View]) -> dict[int, Complete] | None:
+    """Of each step whose result must be looked at, whether that leaves the reference kernel nothing to observe; None if
+    something cannot be looked at. views: gets what is looked at, and what the reference kernel reads if no memory hides it:
+    else a run that needs that fails, and goes step by step."""
+    found: dict[int, Complete] = {}
+    there, sight = set(program.listing.item_of), Sight(program)
+    for item, (step, bound) in enumerate(zip(compiled.plan.steps, compiled.bounds, strict=True)):
+        kernel = bound.kernel if bound else None
+        if kernel is None or (kernel.complete == ALWAYS and kernel.plain is None):
+            continue
+        read, made = moving(compiled.plan, step), step.node.outputs
+        given = program.listing.given
+        known = {name: sight.of(name, item) for name in (*read, *made) if name not in given}
+        views |= {look_key(item, name): view for name, view in known.items() if view is not None}
+        needed = read if kernel.complete == NEVER else made
+        hidden = any(name not in given and known[name] is None for name in needed)
+        if hidden or kernel.plain is not None or stored(kernel.complete) is None or item not in there:
+            return None
+        found[item] = kernel.complete
+    return found
+
+
+def look_key(item: int, name: str) -> tuple[str, int, str]:
+    """The key of the view in which a value is looked at when an item is done."""
+    return "look", item, name
+
+
+def _pairs(compiled: Compiled, first: RunResult) -> Iterator[tuple[KernelBinding | None, NodeEvent]]:
+    return zip(compiled.bounds, first.events, strict=True)
+
+
+def _told(bound: KernelBinding | None, event: NodeEvent) -> tuple[tuple[Any, ...], ...]:
+    """What is observed at a step in each run: what its parameters alone tell, and what follows from shapes."""
+    known = bound.observations if bound is not None and bound.kernel is not None else event.observations
+    return tuple((o.kind, o.param, int(o.count), int(o.total), tuple(map(int, o.first)), o.detail) for o in known)
+
+
+def _packed_constants(constants: Mapping[Any, Array], model: Model, bundle: Bundle) -> dict[Any, int | None]:
+    """Numbers of arrays; None for those that the model has under this name."""
+    return {name: None if model.constants.get(name) is a else bundle.array(a) for name, a in constants.items()}
+
+
+def _packed_events(events: Sequence[NodeEvent]) -> Any:
+    infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
+    return (
+        {name: (type_named(info.dtype), tuple(map(int, info.shape))) for name, info in infos.items()},
+        tuple(
+            (
+                event.index, tuple(i.name for i in event.inputs), tuple(o.name for o in event.outputs), int(event.macs),
+                event.backend, event.why,
+                tuple((s.kernel, s.form, int(s.first), int(s.channels), s.why) for s in event.sections), event.group,
+            )
+            for event in events
+        ),
+    )  # fmt: skip
+
+
+def _unpacked_events(packed: Any, nodes: Sequence[Node]) -> tuple[NodeEvent, ...]:
+    types, events = packed
+    infos = {name: TensorInfo(name, type_of(dtype), shape) for name, (dtype, shape) in types.items()}
+    return tuple(
+        NodeEvent(
+            at, 0, 0, tuple([infos[name] for name in inputs]), tuple([infos[name] for name in outputs]), macs, backend, (), why,
+            tuple([NativeSection(*section) for section in sections]), group, node,
+        )
+        for (at, inputs, outputs, macs, backend, why, sections, group), node in zip(events, nodes, strict=True)
+    )  # fmt: skip
+
+
+class LazySteps(Sequence[Step]):
+    """The steps of these nodes, each made when it is asked for."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._made: dict[int, Step] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @overload
+    def __getitem__(self, at: int) -> Step: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Step, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Step | tuple[Step, ...]:
+        if isinstance(at, slice):
+            return tuple(self[i] for i in range(*at.indices(len(self))))
+        found = self._made.get(at)
+        if found is None:
+            node = self._nodes[at]
+            definition = find(node.domain, node.op_type, node.version)
+            assert definition is not None
+            formals = definition.formals(node.version)
+            found = self._made[at] = Step(node, definition, definition.bind(node), formals, ())
+        return found
+
+
+class _Lowered:
+    """The kernels of single steps, made as in the process that the program comes from.
+
+    derived: what they read that follows from shapes; values: what of it is small, among others.
+    """
+
+    def __init__(
+        self, plan: Plan, events: Sequence[NodeEvent], engine: Engine, arith: Arith, derived: frozenset[str],
+        values: Mapping[Any, Array],
+    ) -> None:  # fmt: skip
+        self._plan, self._events, self._engine, self._arith = plan, events, engine, arith
+        self._derived, self._values = derived, values
+        self._made: dict[int, KernelBinding] = {}
+        self._natives: NativeKernels | None = None
+        self._lock = threading.Lock()
+
+    def __getitem__(self, item: int) -> KernelBinding:
+        with self._lock:
+            self._natives = self._natives or NativeKernels(
+                self._plan.model, self._engine, self._arith, derived=self._derived
+            )
+            if item not in self._made:
+                step = self._plan.steps[item]
+                infos = {info.name: info for info in self._events[item].inputs}
+                args = [self._array(infos[name]) if name else None for name in step.node.inputs]
+                self._made[item] = self._natives.bind(step, args, Budget())
+            return self._made[item]
+
+    def _array(self, info: TensorInfo) -> Array:
+        """A constant, or an array of this type and shape that takes no memory."""
+        found = self._plan.model.constant(info.name)
+        if found is None and info.name in self._derived:
+            found = self._values.get(info.name)
+        return np.broadcast_to(np.zeros((), info.dtype), info.shape) if found is None else found
+
+
+class _LaterRecheck(Rechecker):
+    """What makes results that a kernel does not decide, itself made when there is one."""
+
+    def __init__(self, lowered: _Lowered, item: int, stage: int, call: int, number: int) -> None:
+        super().__init__()
+        self._lowered, self._at = lowered, (item, stage, call, number)
+        self._found: Rechecker | None = None
+
+    def make(self, entries: Ints, x: int, y: int) -> None:
+        if self._found is None:
+            item, stage, call, number = self._at
+            kernel = self._lowered[item].kernel
+            assert kernel is not None
+            self._found = kernel.stages[stage].operation.tight[call].rechecks[number]
+        self._found.make(entries, x, y)
+
+
+def _makers(compiled: Compiled) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+    """Recheckers by identity, and where they are found again: step, stage, call and number."""
+    for item, bound in enumerate(compiled.bounds):
+        if bound is None or bound.kernel is None:
+            continue
+        for stage, made in enumerate(bound.kernel.stages):
+            for call, section in enumerate(made.operation.tight):
+                for number, recheck in enumerate(section.rechecks):
+                    yield id(recheck), (item, stage, call, number)
+
+
+def _derived(compiled: Compiled) -> frozenset[str]:
+    return compiled.natives.derived if compiled.natives else frozenset()
+
+
+def _recipe(makers: Mapping[int, tuple[int, int, int, int]], recheck: Rechecker) -> tuple[int, int, int, int]:
+    if id(recheck) not in makers:
+        raise Unstorable("results that only this process can make")
+    return makers[id(recheck)]

@@ -1,0 +1,64 @@
+"""Looking at what a program makes while it runs, for what the reference kernels would have observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qrun.ir import Array
+from qrun.memory import Budget
+from qrun.ops import Context, Observation
+from qrun.ops._complete import NEVER
+from qrun.running.clock import Clock
+from qrun.running.execution import RunResult, run_program
+from qrun.running.keptprograms import KeptProgram, look_key
+from qrun.running.programs import moving
+from qrun.running.steps import reference
+
+
+def run_observed(kept: KeptProgram, feeds: Mapping[str, Array], budget: Budget) -> RunResult:
+    """Run the program on checked feeds, and observe what a run step by step would have. Raises what `run_program` does."""
+    observer = Observer(kept, budget)
+    budget.claim((kept.peak,), 1, "run")
+    ran = run_program(kept.compiled, feeds, budget, True, observer)
+    events = tuple(
+        replace(event, observations=observer.found.get(item, told))
+        for item, (event, told) in enumerate(zip(ran.events, kept.told or (), strict=True))
+    )
+    return replace(ran, events=events, peak_bytes=kept.peak, aside_ns=observer.clock.aside_ns)
+
+
+class Observer:
+    """Observes one run. items: the steps that it looks at; found: what it saw, by step."""
+
+    def __init__(self, kept: KeptProgram, budget: Budget) -> None:
+        self.items: Sequence[int] = sorted(kept.checks)
+        self.found: dict[int, tuple[Observation, ...]] = {}
+        self.clock = Clock()
+        self._kept, self._budget = kept, budget
+
+    def now(self) -> int:
+        return self.clock.now()
+
+    def look(self, item: int, value: Callable[[Any], Array]) -> None:
+        """See whether the step's result leaves the reference kernel nothing to observe; run that if not."""
+        plan, listing = self._kept.compiled.plan, self._kept.compiled.program.listing
+
+        def seen(name: str) -> Array:
+            return value(name if name in listing.given else look_key(item, name))
+
+        with self.clock.aside:
+            node = plan.model.nodes[item]
+            check, count = self._kept.checks[item], len(node.outputs)
+            if check != NEVER:
+                made = tuple(seen(name) for name in node.outputs)
+                if check(made if count > 1 else made[0]):
+                    return
+            step = plan.steps[item]
+            moves, constants = moving(plan, step), plan.model.constants
+            args = [(seen(name) if name in moves else constants[name]) if name else None for name in node.inputs]
+            wanted = tuple(map(bool, node.outputs))
+            ctx = Context(self._kept.compiled.arith, node.version, count, wanted, True, self._budget)
+            reference(step, args, ctx)
+            self.found[item] = tuple(ctx.observations)
