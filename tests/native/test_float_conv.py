@@ -99,6 +99,19 @@ def test_depthwise_sums_beside_ties(isa: str) -> None:
 
 
 @every_isa
+@pytest.mark.parametrize("depth", [2, 4])
+def test_sums_of_narrow_groups_beside_ties(isa: str, depth: int) -> None:
+    """Groups whose reaches differ: each of a vector's has its own."""
+    a, b = beside_ties(132, 14, depth * 14, np.random.default_rng(depth))
+    a *= np.exp2(np.arange(14) % 3 * -9)[:, None].astype(F)
+    want = np.concatenate([exact(a[g : g + 1], b[:, g * depth : (g + 1) * depth])[0] for g in range(14)])
+    x = a.reshape(14, -1, depth).transpose(0, 2, 1).reshape(1, 14 * depth, -1)
+    w = b.reshape(-1, depth, depth * 14).transpose(2, 1, 0)
+    operation = made(isa, np.ascontiguousarray(x), np.ascontiguousarray(w), None, group=14)
+    assert_bits(alone(operation, np.ascontiguousarray(x)), want[None, :, None])
+
+
+@every_isa
 def test_grouped_sums_beside_ties(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group's reach follows from its own channels, whether the image is converted before or by the tiles."""
     a, b = beside_ties(130, 76, 9, np.random.default_rng(5))

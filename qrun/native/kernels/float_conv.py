@@ -21,6 +21,7 @@ from qrun.native.kernels.floats import (
     FloatStack,
     FloatTerms,
     LeftRows,
+    column_lengths,
     product_call,
     stack_call,
 )
@@ -36,7 +37,9 @@ _FEW_CHANNELS = 16
 """Below so many channels a whole line of the kernel is one tap, of an image whose padding is stored."""
 _REUSE = 2
 """An image whose pixels are read so many times is converted to float64 first."""
-_DEPTHWISE_ROWS = 4
+_DEPTHWISE_ROWS, _GROUPED_ROWS = 4, 6
+_NARROW = 4
+"""Channels of a group up to which a vector is better filled with several groups."""
 _DEPTHWISE_WORK = 1 << 15
 """Products of a tile that are worth the taking."""
 
@@ -44,7 +47,8 @@ _DEPTHWISE_WORK = 1 << 15
 @frozen
 class _Geometry:
     """How a convolution's rows become sums. lines: whether a tap is a line of the kernel; plain: whether each pixel of the
-    result has one of its own, so that images follow each other; wide: whether the image is float64 already."""
+    result has one of its own, so that images follow each other; wide: whether the image is float64 already;
+    depthwise: whether a channel of the result is made of one, or of a few at its own place."""
 
     window: Window
     group: int
@@ -86,7 +90,8 @@ class FloatConv(Planned):
         if not depth * taps:
             raise Declined("sums of nothing")
         lines = group == 1 and depth < _FEW_CHANNELS and window.kernel[1] > 1 and window.dilations[1] == 1
-        depthwise = depth == 1 < group == outputs
+        each = outputs // group
+        depthwise = depth == each and group > 1 and (depth == 1 or _spreads(engine.isa, depth))
         plain = not depthwise and taps == 1 and not any(window.pads) and window.strides == (1, 1)
         wide = not lines and not depthwise and size(window.out) * taps >= _REUSE * size(window.image)
         self.geometry = _Geometry(window, group, lines, plain, depthwise, wide)
@@ -95,12 +100,14 @@ class FloatConv(Planned):
         self.widen = WideImage(engine, self.shape, group) if wide else None
         x = self.widen.result if self.widen else Operand(self.shape, _FLOAT, border, 0, lines)
         self.operands = (x, Operand(y_shape, _FLOAT))
-        each = outputs // group
         ordered = w.reshape(group, each, depth, taps).transpose(0, 3, 2, 1)
         self.weights = None if depthwise else FloatPanels(ordered, self._memo)
         self.arrays: dict[str, Array] = {}
         if depthwise:
-            self.arrays["b*"] = self._memo.once("weights", lambda: np.ascontiguousarray(ordered.reshape(group, taps).T))
+            self.arrays["b*"] = self._memo.once(
+                "weights",
+                lambda: np.ascontiguousarray(ordered.transpose(1, 2, 0, 3)).reshape(taps * depth, outputs),
+            )
         if bias is not None:
             self.arrays["addend*"] = np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
@@ -151,7 +158,9 @@ class FloatConv(Planned):
         taps = offsets.shape[1]
         held = np.ascontiguousarray(offsets, np.int32)
         image = (self.shape[1], self.operands[0].shape[1]) if self.geometry.wide else None
-        return LeftRows(len(offsets), depth, 4 * taps, taps, held, 4 * self.geometry.depthwise, image=image)
+        return LeftRows(
+            len(offsets), depth, 4 * taps, taps, held, 4 * self.geometry.depthwise * depth, depth, image=image
+        )
 
 
 def _depthwise_call(
@@ -163,20 +172,29 @@ def _depthwise_call(
     extents: Sequence[int],
 ) -> KernelCall:
     left, (rows, vectors) = stack.left, depthwise_block(engine.isa, stack.left.rows, stack.columns)
+    depth = left.depth
+    if depth > 1:
+        rows, vectors = min(_GROUPED_ROWS, left.rows), 1
     width = vectors * (engine.isa.lanes // 2)
-    high = left.rows
+    panels, high = -(-stack.columns // width), left.rows
     if engine.threads > 1:
         work = max(stack.macs // (8 * engine.threads), _DEPTHWISE_WORK)
-        high = max(rows, work // (stack.columns * left.taps))
+        high = max(rows, work // (stack.columns * stack.k))
     high = even(left.rows, high, rows)
-    spec = KernelSpec("float_depthwise", engine.isa.name, rows, vectors, 1, terms.form, "f32", False)
-    blocks = -(-left.rows // high)
-    words = {
-        "row_block": high, "panels": -(-stack.columns // width), "tiles": len(stack.starts) * blocks,
-    }  # fmt: skip
+    kind = "float_depthwise" if depth == 1 else "float_grouped"
+    spec = KernelSpec(kind, engine.isa.name, rows, vectors, depth, terms.form, "f32", False)
+    words = {"row_block": high, "panels": panels, "tiles": len(stack.starts) * -(-left.rows // high)}
+    if depth > 1:
+        lengths = column_lengths(arrays["b*"])
+        arrays = {**arrays, "known*": np.pad(lengths, [(0, 0), (0, width * panels - stack.columns)])}
     return stack_call(
         engine, spec, stack, terms, recheck, words, arrays, ("a*", "y*"), extents, 16 * rows * width
     )  # fmt: skip
+
+
+def _spreads(isa: Isa, depth: int) -> bool:
+    """Whether groups of so many channels are made together, each channel spread over the lanes of its group."""
+    return depth <= _NARROW and isa.lanes // 2 % depth == 0
 
 
 def depthwise_block(isa: Isa, rows: int, columns: int) -> tuple[int, int]:

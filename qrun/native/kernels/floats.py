@@ -34,8 +34,8 @@ class LeftRows:
     """Where rows of a product's left operand are: k is a tap of the row and an element there.
 
     row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
-    zeros; None if each row has one tap. column: bytes from what one column is made of to what the next one is. whole:
-    whether all blocks of k but the last have DEPTH elements. image: of one that is float64 already (widen.py), the channels
+    zeros; None if each row has one tap. column: bytes from what `group` columns are made of to what the next ones are.
+    whole: whether all blocks of k but the last have DEPTH elements. image: of one that is float64 already (widen.py), the channels
     and all numbers of a pixel.
     """
 
@@ -45,6 +45,7 @@ class LeftRows:
     taps: int = 1
     offsets: Array | None = None
     column: int = 0
+    group: int = 1
     whole: bool = False
     image: tuple[int, int] | None = None
 
@@ -62,7 +63,7 @@ class LeftRows:
     def chain(self) -> int:
         """How many additions may follow each other in a sum."""
         if self.column:
-            return self.taps
+            return self.taps * self.depth
         taps, depth = self.steps
         return min(taps * depth, self.taps * self.depth) + self.blocks
 
@@ -169,7 +170,9 @@ class ElementRecheck(Rechecker):
             places = starts[:, :1] + (row * left.row)[:, None] + each * k
         else:
             taps = left.offsets[row].astype(np.int64)
-            places = (starts[:, :1] + taps + left.column * column[:, None])[:, :, None] + each * np.arange(left.depth)
+            places = (starts[:, :1] + taps + left.column * (column // left.group)[:, None])[
+                :, :, None
+            ] + each * np.arange(left.depth)
             places = np.where(taps[:, :, None] < 0, -1, places).reshape(len(row), -1)
         rows = _floats(a, places, each)
         columns = self.columns(b, starts[:, 1], column)
