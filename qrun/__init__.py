@@ -10,6 +10,9 @@ import _signal
 import os
 import sys
 
+_COLLECT_EVERY = 200_000
+"""Objects after which Python looks for circles among the new ones, in a process of the command. A model, and what is imported
+to run it, are many objects without circles: Python's own 700 would cost a quarter of a run, 50,000 still 10 ms a search."""
 _held: list[int] = []
 """Ctrl-C that came while the command was being imported; see qrun.cli._interrupt."""
 
@@ -32,8 +35,12 @@ def _is_command() -> bool:
     return script or frame.f_locals.get("mod_name") == "qrun.__main__"
 
 
-if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler and _is_command():
-    _signal.signal(_signal.SIGINT, _hold)
+if _is_command():
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _hold)
+    import gc
+
+    gc.set_threshold(_COLLECT_EVERY, 20)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

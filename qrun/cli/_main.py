@@ -23,9 +23,6 @@ BLAS_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", 
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 BUG = 70
-COLLECT_EVERY = 200_000
-"""Objects after which Python looks for circles among the new ones. A model is many objects without circles, and Python's
-own 700 would cost a run of it a quarter of its time; a search among 50,000 takes 10 ms."""
 STREAM_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EIO, errno.EBADF, errno.EFBIG)
 
 
@@ -34,7 +31,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     call = Call(argv=arguments, json=wants_json(arguments), command=_command(arguments))
     limit_blas_threads(arguments)
-    gc.set_threshold(COLLECT_EVERY, 20)
     atexit.register(gc.freeze)  # else Python looks for circles once more when it ends, which took a sixth of a process
     try:
         code = _run(call)
