@@ -278,7 +278,8 @@ def test_rows_are_made_where_they_are_read(isa: str, rows: str) -> None:
     chain: list[Node] = [("Mul", ["x", "factor"], "a"), ("Add", ["a", "z"], "b"), ("Add", ["shift", "b"], "v")]
     for shape, other in (
         ((2, 3, 40), (2, 3, 40)), ((2, 3, 4, 37), (2, 1, 1, 37)), ((2, 3, 4, 37), (1, 1, 4, 37)), ((5, 16), (5, 1)),
-        ((2, 3, 4, 33), (3, 4, 1)), ((3, 100), ()), ((40,), (40,)), ((2, 3, 3, 20), (2, 1, 3, 1)),
+        ((2, 3, 4, 33), (3, 4, 1)), ((3, 100), ()), ((40,), (40,)), ((2, 3, 3, 20), (2, 1, 3, 1)), ((9, 300), (9, 1)),
+        ((2, 3, 257), (3, 257)),
     ):  # fmt: skip
         feeds = {
             "x": numbers(rng, int(np.prod(shape))).reshape(shape),
@@ -293,6 +294,7 @@ def test_rows_are_made_where_they_are_read(isa: str, rows: str) -> None:
         assert chains(session) == []
         (program,) = programs(session)
         assert len(program.calls) == 1, (shape, other)
+        assert program.calls[0].section.spec.prefetch == (shape[-1] >= 256)
 
 
 def test_rows_that_are_not_made_where_they_are_read() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 
-from qrun.native.emit.expression import operand_names
+from qrun.native.emit.expression import KINDS, operand_names
 from qrun.native.emit.functions import StepsEmitter
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter
@@ -94,6 +94,11 @@ class RowwiseEmitter(KernelEmitter):
         same = [{n: steps.same(n, starts[n]) for n, kind in kinds if kind.isupper()} for steps in self.steps]
         for at, count in w.runs(w.value("i64", 0), a.length, (self.n, 1)):
             steps = self.steps[count != self.n]
+            for n, kind in (
+                kinds if count > 1 and self.spec.prefetch else ()
+            ):  # what lies there belongs to later rows, or is harmless
+                if not kind.isupper():
+                    w.prefetch(starts[n] + (at + a.length * self.spec.vectors) * KINDS[kind][1])
             values = [
                 same[count != self.n][n] if kind.isupper() else steps.loaded(n, starts[n], at) for n, kind in kinds
             ]

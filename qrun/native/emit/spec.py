@@ -38,7 +38,8 @@ class KernelSpec:
     out:     u8, s8, i32 or f32; bytes (copies).
     signed:  activations are int8.
     prefetch: 64-byte lines of the next panel's weights fetched per turn of the inner loop (dense), or of the right
-             matrix, per row (float_product).
+             matrix, per row (float_product); 1 where rows are made of operands and those of later rows fetched (standardize,
+             shares, mean).
     operands: the kind of each operand (elementwise), or where they are (float_product, float_image, coded_product).
     """
 

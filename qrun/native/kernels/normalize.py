@@ -22,6 +22,9 @@ _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
 _SHORT = 512
 """Elements of a row, of which several are made together."""
+_FETCHED = 256
+"""Elements of a row from which on operands of later rows are fetched while rows are made of them: of shorter ones the
+processor does so by itself."""
 _SLOTS, _ROOM = 64, 1 << 16
 """Rows, and bytes of them, that a thread keeps until the reference has made what is in doubt of them."""
 
@@ -112,7 +115,8 @@ class _Rows(Planned):
             ]
         names = [*(operand_names(len(kinds))[:-1] or ("x",)), "y"]
         together = self.together if self.length <= _SHORT else 1
-        spec = KernelSpec(self.kind, isa.name, isa.lanes, together, 1, form, "f32", False, operands=kinds)
+        fetched = int(bool(kinds) and self.length >= _FETCHED)
+        spec = KernelSpec(self.kind, isa.name, isa.lanes, together, 1, form, "f32", False, fetched, kinds)
         kernel = self.engine.kernels.get(spec)
         words |= {f"{name}*": 0 for name in names}
         pointers = tuple((kernel.word(f"{name}*"), n) for n, name in enumerate(names))
