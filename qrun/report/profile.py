@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from qrun.comparing.savedprofiles import LEAST
 from qrun.documents.answers import GroupTimes
 from qrun.report.header import headline
+from qrun.report.inside import inside_grid
 from qrun.report.nodes import FUSED
 from qrun.report.profilejson import notes, profile_csv
 from qrun.report.profilerows import ProfileReport, run_ns, spent
@@ -93,6 +94,10 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
         yield Block("By operator", operator_grid(report, draw))
     else:
         yield Block("By operator", operator_grid(report, draw), lines=[*roof, *_beside(report)])
+    inside = report.profile.last.inside
+    if inside:
+        title = "Inside nodes, of the last run"
+        yield Block(title, inside_grid(inside, report.profile.last.duration_ns, report.top))
     reasons = refused_grid(report)
     if reasons.rows:
         yield Block("On the reference kernels", reasons)

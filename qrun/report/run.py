@@ -126,6 +126,10 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     rest += [f"between the nodes {duration(total - every)}"] if total > every else []
     if rest:
         screen.line(f"  {'; '.join(rest)}")
+    if report.result.inside:
+        from qrun.report.inside import inside_grid
+
+        screen.grid(inside_grid(report.result.inside, total, None if all_nodes else TOP + 2))
 
 
 def _time_grid(
@@ -165,6 +169,8 @@ def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
 
 def run_fields(report: RunReport) -> dict[str, Any]:
     """The body of the JSON report."""
+    from qrun.report.inside import inside_fields
+
     result = report.result
     return {
         "model": model_fields(report.model),
@@ -179,6 +185,7 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         "aside_ms": result.aside_ns / 1e6,
         "peak_bytes": result.peak_bytes,
         "nodes": [_node(report.model, event) for event in result.events],
+        "inside": inside_fields(result.inside),
         "findings": report.findings,
     }  # fmt: skip
 

@@ -14,11 +14,11 @@ from qrun.ir import Array, Model
 from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
 from qrun.ops import Arith
-from qrun.running.clock import Clock
 from qrun.running.dispatch import NativeKernels
 from qrun.running.plan import Plan
 from qrun.running.programs import Compiled, Observing
 from qrun.running.steps import NodeEvent, Run, run_step
+from qrun.running.times import Clock, Inside, InsideEvent
 
 
 @frozen
@@ -28,6 +28,7 @@ class RunResult:
     start_ns: on the clock of the events' start_ns, which stands still while native kernels are made, and while the
     reference kernels observe what native ones cannot; aside_ns: how long it did.
     first_ns: of the first run, if duration_ns and the events' times are those of the fastest of `runs`; else 0.
+    inside:   one event per node of the graphs inside nodes that ran, in the order in which they did first.
     """
 
     outputs: Mapping[str, Array]
@@ -38,6 +39,7 @@ class RunResult:
     aside_ns: int = 0
     first_ns: int = 0
     runs: int = 1
+    inside: Sequence[InsideEvent] = ()
 
     def timed_as(self, later: Sequence[RunResult]) -> RunResult:
         """This result with the times of the fastest of later runs of the same nodes."""
@@ -45,7 +47,7 @@ class RunResult:
         events = [replace(own, start_ns=other.start_ns, duration_ns=other.duration_ns, helpers=other.helpers)
                   for own, other in zip(self.events, best.events, strict=True)]  # fmt: skip
         return replace(self, events=tuple(events), duration_ns=best.duration_ns, start_ns=best.start_ns,
-                       first_ns=self.duration_ns, runs=1 + len(later))  # fmt: skip
+                       first_ns=self.duration_ns, runs=1 + len(later), inside=best.inside)  # fmt: skip
 
 
 def execute(
@@ -90,7 +92,8 @@ def execute(
                 budget.release(freed)
     outputs = _own({name: values[name] for name in plan.keep}, feeds, model, budget)
     _check_outputs(model, outputs)
-    return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns)
+    inside = run.inside.events
+    return RunResult(outputs, tuple(events), clock.now() - begin, budget.peak, begin, clock.aside_ns, inside=inside)
 
 
 def run_program(
@@ -101,12 +104,14 @@ def run_program(
     begin = now()
     plan = compiled.plan
     _hold_feeds(plan.model, feeds, budget)
-    ran = compiled.run(feeds, budget, observer)
+    inside = Inside()
+    ran = compiled.run(feeds, budget, inside, observer)
     made = {n: ran.values[n] if n in ran.values else plan.model.constants[n] for n in plan.keep}
     outputs = _own(made, feeds, plan.model, budget)
     _check_outputs(plan.model, outputs)
     duration = now() - begin
-    return RunResult(outputs, compiled.timed(ran) if timed else (), duration, budget.peak, begin)
+    events = compiled.timed(ran) if timed else ()
+    return RunResult(outputs, events, duration, budget.peak, begin, inside=inside.events)
 
 
 def _hold_feeds(model: Model, feeds: Mapping[str, Array], budget: Budget) -> None:

@@ -12,11 +12,11 @@ from qrun.errors import MemoryLimitError
 from qrun.ir import Array
 from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
-from qrun.running.clock import Clock
 from qrun.running.derived import derived_values
 from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.plan import Plan, Step
 from qrun.running.steps import NodeEvent, Run, TensorInfo, reference
+from qrun.running.times import Clock, Inside
 
 if TYPE_CHECKING:
     from qrun.native.plan.placement import Chain
@@ -57,16 +57,23 @@ class Compiled:
     arith: Arith
     natives: NativeKernels | None = None
 
-    def run(self, feeds: Mapping[str, Array], budget: Budget, observer: Observing | None = None) -> StampedResult:
-        """feeds: counted in the budget already. Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one."""
+    def run(
+        self, feeds: Mapping[str, Array], budget: Budget, inside: Inside, observer: Observing | None = None
+    ) -> StampedResult:
+        """feeds: counted in the budget already. inside: gets what happens in graphs inside nodes.
+
+        Raises whatever the kernels that run elsewhere raise, Unplanned and Undecided; then the steps must run one by one.
+        """
         known = {**defaults(self.plan), **feeds}
 
         def elsewhere(item: int, arrays: list[Array]) -> Sequence[Array]:
-            return self._step(item, arrays, budget, observer)
+            return self._step(item, arrays, budget, inside, observer)
 
         return self.program.run(known, elsewhere, budget, observer)
 
-    def _step(self, item: int, arrays: list[Array], budget: Budget, observer: Observing | None) -> list[Array]:
+    def _step(
+        self, item: int, arrays: list[Array], budget: Budget, inside: Inside, observer: Observing | None
+    ) -> list[Array]:
         step, bound = self.plan.steps[item], self.bounds[item]
         node = step.node
         values = dict(zip(moving(self.plan, step), arrays, strict=True))
@@ -80,7 +87,7 @@ class Compiled:
             wanted = tuple(bool(name) for name in node.outputs)
             ctx = Context(self.arith, node.version, len(node.outputs), wanted, observer is not None, budget)
             if step.bodies:
-                run = Run(self.arith, budget, False, self.natives, Clock(), {})
+                run = Run(self.arith, budget, False, self.natives, Clock(), {}, inside=inside)
                 ctx.bodies = run.bodies(step, {**constants, **values})
             made = reference(step, args, ctx)
             if observer is not None:

@@ -25,6 +25,7 @@ from qrun.running.observer import run_observed
 from qrun.running.plan import BACKENDS, Plan, plan
 from qrun.running.programs import Compiled, Programs, expected_failure
 from qrun.running.steps import NodeEvent, TensorInfo
+from qrun.running.times import InsideEvent
 
 if TYPE_CHECKING:
     import onnx
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from qrun.native.machine.engine import Engine
     from qrun.running.profiling import Profile, Progress, TimedRunner
 
-__all__ = ["NodeEvent", "RunResult", "Session", "TensorInfo"]
+__all__ = ["InsideEvent", "NodeEvent", "RunResult", "Session", "TensorInfo"]
 
 PATIENCE_NS = 2 * 10**9
 """The longest first run that `measured` repeats."""

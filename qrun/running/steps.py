@@ -15,9 +15,9 @@ from qrun.ir.types import describe, type_name
 from qrun.memory import Budget
 from qrun.ops import Arith, Body, Context, Observation
 from qrun.ops._native import NativeSection
-from qrun.running.clock import Clock
 from qrun.running.dispatch import KernelBinding, NativeKernels, undecided
 from qrun.running.plan import Plan, Step, located
+from qrun.running.times import Clock, Inside
 
 
 @frozen
@@ -68,7 +68,11 @@ class NodeEvent:
 
 @frozen
 class Run:
-    """What the steps of one run share. infos: of the tensors that were read or made so far."""
+    """What the steps of one run share.
+
+    infos:  of the tensors that were read or made so far.
+    inside: what happened in graphs inside nodes. path: of the graph whose steps these are, "" for the model's.
+    """
 
     arith: Arith
     budget: Budget
@@ -77,6 +81,8 @@ class Run:
     clock: Clock
     groups: Mapping[int, tuple[int, ...]]
     infos: dict[str, TensorInfo] = field(default_factory=dict)
+    inside: Inside = field(default_factory=Inside)
+    path: str = ""
 
     def bodies(self, step: Step, values: Mapping[str, Array]) -> dict[str, Body]:
         """The graphs inside a step, by attribute, to be run where these values are around them."""
@@ -157,7 +163,8 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
             raise OperatorError(f"the body takes {len(inputs)} inputs", expected=str(len(args)), got=str(len(inputs)))
         fed = {value.name: array for value, array in zip(inputs, args, strict=True)}
         natives = run.natives.inside(step, attribute) if run.natives else None
-        own = Run(run.arith, run.budget, False, natives, run.clock, {})
+        path = f"{run.path}{step.node.label}/{attribute}/"
+        own = Run(run.arith, run.budget, False, natives, run.clock, {}, inside=run.inside, path=path)
         return _run_body(plan, {name: around[name] for name in plan.model.captured if name in around}, fed, own)
 
     return Body(inputs, plan.model.outputs, start)
@@ -170,7 +177,8 @@ def _run_body(plan: Plan, outside: Mapping[str, Array], fed: Mapping[str, Array]
     for name, array in fed.items():
         budget.hold_made(array, name)
     for step in plan.steps:
-        run_step(step, model, values, run)
+        event = run_step(step, model, values, run)
+        run.inside.add(f"{run.path}{step.node.label}", step.node.op, event.duration_ns, event.backend, event.why)
         for name in step.frees:
             freed = values.pop(name, None)
             if freed is not None:

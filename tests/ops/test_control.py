@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from helpers.cli import call
 from helpers.placed import same_everywhere
 from helpers.support import assert_equal, run_ort
 
@@ -211,3 +214,40 @@ def test_refusals_name_the_place_inside() -> None:
     assert refused(scans, {"x": np.zeros((4, 2, 3), F32), "h": X}).code == "QR204"
     turned = CELL.replace("scan_input_directions = [1]", "scan_input_directions = [2]")
     assert "0 or 1" in str(refused(turned, {"x": np.zeros((4, 2, 3), F32), "h": X}).facts)
+
+
+@pytest.mark.parametrize("backend", ["reference", "native"])
+def test_nodes_inside_have_names_and_times(backend: str) -> None:
+    """In a run step by step, and in one of the program."""
+    text, feeds = CASES["nested"]
+    session = qrun.Session(model(text), backend=backend)
+    for result in (session.execute(feeds), *(session.execute(feeds, observe=False) for _ in range(3))):
+        runs = {event.path: (event.op, event.runs) for event in result.inside}
+        assert runs == {
+            "Loop_0/body/Identity_0": ("Identity", 2),
+            "Loop_0/body/If_1": ("If", 2),
+            "Loop_0/body/If_1/then_branch/Loop_0": ("Loop", 2),
+            **{
+                f"Loop_0/body/If_1/then_branch/Loop_0/body/{name}": (name.partition("_")[0], 4)
+                for name in ("Identity_0", "Add_1", "Add_2", "Mul_3")
+            },
+        }
+        times = {event.path: event.duration_ns for event in result.inside}
+        assert times["Loop_0/body/If_1"] > times["Loop_0/body/If_1/then_branch/Loop_0"] > 0
+        assert sum(times[f"Loop_0/body/{name}"] for name in ("Identity_0", "If_1")) <= result.events[0].duration_ns
+        kernels = {event.backend for event in result.inside if event.op == "Add"}
+        assert kernels == {backend}
+    assert not qrun.Session(model(text), backend=backend).execute({**feeds, "n": N(0, I64)}).inside
+
+
+def test_screens_and_documents_show_nodes_inside(tmp_path: Path) -> None:
+    text, _ = CASES["nested"]
+    path = tmp_path / "nested.onnx"
+    onnx.save(model(text), path)
+    given = ["-i", "x=[[1,2,3],[4,5,6]]", "-i", "n=2", "-i", "c=true"]
+    add = "Loop_0/body/If_1/then_branch/Loop_0/body/Add_1"
+    for command in (["run", path, "-v"], ["profile", path, "-n", "2", "--top", "all"]):
+        assert re.search(rf"{add} +Add +4 ", call(*command, *given).out)
+        (found,) = [row for row in call(*command, *given, "--json").json["inside"] if row["path"] == add]
+        assert (found["op"], found["runs"], found["backend"]) == ("Add", 4, "native")
+        assert found["time_ms"] > 0

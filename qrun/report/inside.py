@@ -1,0 +1,33 @@
+"""Nodes of graphs inside other nodes (of If, Loop and Scan), as rows of a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qrun.report.grid import Column, Grid
+from qrun.report.text import duration, percent
+from qrun.running.session import InsideEvent
+
+
+def inside_fields(events: Sequence[InsideEvent]) -> list[dict[str, Any]]:
+    """Of each: path, operator, how often it ran, ms of all its runs, and which kernel."""
+    return [
+        {
+            "path": e.path, "op": e.op, "runs": e.runs, "time_ms": e.duration_ns / 1e6, "backend": e.backend,
+            "why": e.why,
+        }
+        for e in events
+    ]  # fmt: skip
+
+
+def inside_grid(events: Sequence[InsideEvent], whole_ns: float, most: int | None) -> Grid:
+    """The slowest first, or all in the order in which they ran. whole_ns: of the run, whose shares are shown."""
+    shown = events if most is None else sorted(events, key=lambda e: -e.duration_ns)[:most]
+    return Grid.of([
+        Column("inside", shrink=2, cell=lambda e: e.path), Column("op", shrink=1, cell=lambda e: e.op),
+        Column("runs", right=True, cell=lambda e: str(e.runs)),
+        Column("time", right=True, cell=lambda e: duration(e.duration_ns)),
+        Column("share", right=True, cell=lambda e: percent(e.duration_ns / whole_ns if whole_ns else 0)),
+        Column("kernel", optional=1, cell=lambda e: e.backend),
+    ], shown)  # fmt: skip
