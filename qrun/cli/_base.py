@@ -31,6 +31,7 @@ COMMANDS = {
     "compare": ("qrun.cli.compare:command", "Find where two runtimes, models or runs differ, and why."),
     "inspect": ("qrun.cli.inspect:command", "Show inputs, outputs, operators and quantization of a model."),
     "report": ("qrun.cli.report:command", "Write one self-contained HTML page."),
+    "cache": ("qrun.cli.cache:command", "Show, or clear, what is kept on disk of kernels and models."),
     "ops": ("qrun.cli.ops:command", "List supported operators, versions and types."),
     "explain": ("qrun.cli.explain:command", "Explain a rule, an operator or a topic, offline."),
 }

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
 
+from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.memory import parse_size
 
@@ -68,6 +69,15 @@ def default_directory() -> Path | None:
         return Path.home() / ".cache" / "qrun" / "kernels"
     except RuntimeError:
         return None
+
+
+@frozen
+class Entry:
+    """A file of a cache: its name, its bytes, and when it was used last, in seconds since 1970."""
+
+    name: str
+    size: int
+    used: float
 
 
 class ObjectCache:
@@ -135,6 +145,26 @@ class ObjectCache:
                 os.unlink(temporary)
         if int(name[:8], 16) * self._limit < size * _PARTS << 32:
             _trim(self.directory, self._limit - self._limit // _PARTS)
+
+    @property
+    def limit(self) -> int:
+        """Bytes that all entries take at most, about."""
+        return self._limit
+
+    def entries(self) -> list[Entry]:
+        """What is kept, what was used last first; nothing of a folder that is refused."""
+        return [] if self.refused or self.directory is None else _entries(self.directory)
+
+    def clear(self) -> int:
+        """Remove all entries, and what killed writers left; the bytes of what is gone. Other files stay."""
+        before = self.entries()
+        if self.directory is not None and not self.refused:
+            _remove_unfinished(self.directory, _MINUTE)
+            for entry in before:
+                with contextlib.suppress(OSError):
+                    os.unlink(self.directory / entry.name)
+        left = {entry.name for entry in self.entries()}
+        return sum(entry.size for entry in before if entry.name not in left)
 
     @contextlib.contextmanager
     def _opened(self, key: str, suffix: str, largest: int) -> Iterator[int]:
@@ -221,22 +251,36 @@ def _open_own(path: Path, largest: int) -> int:
 
 def _trim(directory: Path, limit: int) -> None:
     """Remove what killed writers left, and the entries that were not used for longest, until `limit` bytes are left."""
-    now, total = time.time(), 0
-    entries: list[tuple[float, int, str]] = []
-    with contextlib.suppress(OSError), os.scandir(directory) as found:
-        for entry in found:
-            with contextlib.suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                if not stat.S_ISREG(status.st_mode):
-                    continue
-                if _ENTRY.fullmatch(entry.name):
-                    entries.append((status.st_mtime, status.st_size, entry.path))
-                    total += status.st_size
-                elif _UNFINISHED.fullmatch(entry.name) and now - status.st_mtime > _HOUR:
-                    os.unlink(entry.path)
-    for _, size, path in sorted(entries):
+    _remove_unfinished(directory, _HOUR)
+    entries = _entries(directory)
+    total = sum(entry.size for entry in entries)
+    for entry in reversed(entries):
         if total <= limit:
             break
         with contextlib.suppress(OSError):
-            os.unlink(path)
-        total -= size
+            os.unlink(directory / entry.name)
+        total -= entry.size
+
+
+def _entries(directory: Path) -> list[Entry]:
+    """The files of a cache's entries, those used last first; none where the folder cannot be read."""
+    found: list[Entry] = []
+    with contextlib.suppress(OSError), os.scandir(directory) as files:
+        for file in files:
+            with contextlib.suppress(OSError):
+                status = file.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and _ENTRY.fullmatch(file.name):
+                    found.append(Entry(file.name, status.st_size, status.st_mtime))
+    return sorted(found, key=lambda entry: (-entry.used, entry.name))
+
+
+def _remove_unfinished(directory: Path, age: float) -> None:
+    """Remove what writers left that were killed so many seconds ago."""
+    now = time.time()
+    with contextlib.suppress(OSError), os.scandir(directory) as files:
+        for file in files:
+            with contextlib.suppress(OSError):
+                status = file.stat(follow_symlinks=False)
+                old = stat.S_ISREG(status.st_mode) and now - status.st_mtime > age
+                if old and _UNFINISHED.fullmatch(file.name):
+                    os.unlink(file.path)

@@ -1,0 +1,37 @@
+"""``qrun cache``: what is kept on disk, and how to be rid of it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from qrun.cli._base import define, format_options, option, print_json
+from qrun.cli._options import general_options
+
+if TYPE_CHECKING:
+    from qrun.report.screen import Out
+
+
+@define(
+    "cache",
+    examples=["qrun cache", "qrun cache --list", "qrun cache --clear", "QRUN_CACHE_SIZE=2GB qrun m.onnx -i x.npy"],
+    notes="QRUN_CACHE_DIR names another folder, QRUN_CACHE_SIZE its limit. What was not used for longest goes first; "
+    "whatever is gone is made again.",
+)
+@option("-l", "--list", "every", is_flag=True, group="Output", help="Each file, the one used last first.")
+@option("--clear", is_flag=True, group="Cache", help="Remove all of it, and what killed processes left.")
+@format_options("text", "json")
+@general_options()
+def command(out: Out, every: bool, clear: bool, format: str) -> int:
+    """Show, or clear, what is kept on disk of kernels and models."""
+    from qrun.native.machine.cache import ObjectCache, default_directory
+    from qrun.report.cache import cache_fields, print_cache
+
+    store = ObjectCache(os.environ.get("QRUN_CACHE_DIR") or default_directory())
+    removed = store.clear() if clear else None
+    entries = store.entries()
+    if format == "json":
+        print_json(out, cache_fields(store, entries, removed), 0)
+    else:
+        print_cache(out.result, store, entries, removed, every)
+    return 0
