@@ -22,7 +22,7 @@ from helpers.native import ISAS, OBJECTS
 
 import qrun
 from qrun import passes
-from qrun.checking.rules import check
+from qrun.checking.rules import RULES, check, rule_count
 from qrun.ir import Model
 from qrun.native.machine.cache import ObjectCache
 from qrun.running.images import SUFFIX
@@ -288,3 +288,21 @@ def test_processes_at_once_make_whole_images(model: Path, tmp_path: Path) -> Non
         assert [{**node, "time_ms": 0} for node in report["nodes"]] == [
             {**node, "time_ms": 0} for node in shown[0]["nodes"]
         ]
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator", "dynamic", "float"])
+def test_findings_are_the_same_whether_kept_or_not(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(shutil.copy(DIGITS / form / "model.onnx", tmp_path))
+    x = 1000 * np.load(DIGITS / "x.npy")
+    for _ in range(2):
+        session = qrun.Session(path, cache=OBJECTS)
+        result = session.execute({session.inputs[0].name: x})
+        assert check(session.model, result, keeper=session.kept) == check(qrun.load(path), result)
+    assert rule_count() == len(RULES)
+    monkeypatch.setattr(
+        "qrun.checking.rules._rule.Rule.find", lambda rule, *_: [] if rule.runs else pytest.fail(rule.id)
+    )
+    check(session.model, result, keeper=session.kept)
+    other = Path(shutil.copy(path, tmp_path / "other.onnx"))
+    with pytest.raises(pytest.fail.Exception):
+        check(qrun.load(other), result, keeper=qrun.Session(other, cache=OBJECTS).kept)

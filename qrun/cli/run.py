@@ -112,7 +112,7 @@ def _save(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out)
 def _check(ready: Ready, result: RunResult) -> list[Finding]:
     from qrun.checking.rules import check
 
-    return check(ready.model, result)
+    return check(ready.model, result, keeper=getattr(ready.session, "kept", None))
 
 
 def _failing(findings: Sequence[Finding], fail_on: str) -> list[Finding]:

@@ -156,11 +156,11 @@ def _op_text(model: Model, event: NodeEvent, op: Callable[[Node], str]) -> str:
 
 
 def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
-    from qrun.checking.rules import RULES
+    from qrun.checking.rules import rule_count
 
     findings = [f for f in report.findings or () if verbose or f.level != "note"]
     summary = counted(f.level for f in findings) or "nothing found"
-    checked = f"({plural(len(RULES), 'rule')}, {plural(len(report.model.nodes), 'node')})"
+    checked = f"({plural(rule_count(), 'rule')}, {plural(len(report.model.nodes), 'node')})"
     screen.line(("Checks", "bold"), f"  {summary} {checked}")
     print_findings(screen, findings, report.model.label, verbose)
     if findings and not verbose:

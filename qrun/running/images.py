@@ -7,6 +7,7 @@ only as those of kernels are (native/machine/cache.py). What cannot be kept is m
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -15,7 +16,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -32,6 +33,7 @@ from qrun.running.programs import KEPT, Compiled
 if TYPE_CHECKING:
     from qrun.running.execution import RunResult
 
+T = TypeVar("T")
 SUFFIX = ".model"
 _MARK = ".planned"
 _OTHERS = frozenset(("cli", "report", "comparing", "peers", "__pycache__"))
@@ -50,6 +52,18 @@ class Images:
     def planned(self) -> bool:
         """Whether a process has planned the model, so that nothing in it is missing or wrong."""
         return self.usable and self._store.load(self._key("planned"), _MARK) is not None
+
+    def values(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` makes of the model and of what it is called, or made in an earlier process: plain values."""
+        key = self._key("values", name, self._model.label)
+        body = self._store.mapped(key, SUFFIX)
+        if body is not None:
+            kept: T = unpacked(body)[0]
+            return kept
+        made = make()
+        with contextlib.suppress(Unstorable):
+            self._store.save_parts(key, Bundle().parts(made), SUFFIX)
+        return made
 
     def program(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> KeptProgram | None:
         """The program that an earlier process made for these outputs and inputs like these; None if there is none."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, UnsupportedError
@@ -43,6 +43,7 @@ LATER_NS, LATER_RUNS = 10**7, 20
 """It runs no more when later runs have taken so long, or are so many, but at least two."""
 PLANS = 8
 """Plans kept per session, for different outputs; the oldest goes."""
+T = TypeVar("T")
 ARITHMETICS: tuple[Arith, ...] = get_args(Arith)
 
 
@@ -176,6 +177,10 @@ class Session:
         if self._kept is not None:
             self._kept.add(found, self._serves(keep, True), values, first)
         return found
+
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        """The plain values that `make` makes of the model, or made of it in an earlier process; name: of what they are."""
+        return self._images.values(name, make) if self._images and self._images.usable else make()
 
     def watch(
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qrun.checking.rules._rule import LEVELS, RULES, Finding, Level, Rule, at, rule
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from qrun.ir import Array, Model
     from qrun.running.session import RunResult
 
+Keeper = Callable[[str, Callable[[], Any]], Any]
+"""(name, make) to the plain values that `make` makes of a model, or made in an earlier process."""
+_counted: list[int] = []
 _ORDER: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -22,18 +25,44 @@ def check(
     model: str | Path | bytes | onnx.ModelProto | Model,
     result: RunResult | None = None,
     feeds: Mapping[str, Array] | None = None,
+    keeper: Keeper | None = None,
 ) -> list[Finding]:
     """All findings on a model, worst first, then in graph order.
 
     result: a run of the model; adds what its values show. feeds: inputs; adds what only the tensors inside show, for
-    which the model is run again. Raises ModelError if the model cannot be read.
+    which the model is run again. keeper: keeps what the model alone shows. Raises ModelError if the model cannot be read.
     """
     from qrun.ir import Model
     from qrun.ir.load import load
 
     loaded = model if isinstance(model, Model) else load(model)
-    found = [finding for rule in RULES.values() for finding in rule.find(loaded, result, feeds)]
+    if keeper is None or feeds is not None:
+        found = [finding for rule in RULES.values() for finding in rule.find(loaded, result, feeds)]
+    else:
+        found = list(_found(loaded, result, keeper))
     return sorted(once(found), key=lambda f: (_ORDER[f.level], -1 if f.index is None else f.index, f.rule))
+
+
+def _found(model: Model, result: RunResult | None, keeper: Keeper) -> Iterator[Finding]:
+    """The findings in the order of their rules; those that need no run as they are kept."""
+
+    def make() -> tuple[tuple[str, tuple[tuple[Any, ...], ...] | None], ...]:
+        found = ((rule.id, None if rule.runs else tuple(rule.find(model, None))) for rule in RULES.values())
+        return tuple((name, None if told is None else tuple(map(_fields, told))) for name, told in found)
+
+    kept = keeper("findings", make)
+    _counted.append(len(kept))
+    for name, told in kept:
+        yield from RULES[name].find(model, result) if told is None else (Finding(*fields) for fields in told)
+
+
+def _fields(finding: Finding) -> tuple[Any, ...]:
+    return tuple(getattr(finding, f.name) for f in fields(finding))
+
+
+def rule_count() -> int:
+    """How many rules there are. Where findings are kept, they have told it, and no rule need be imported to be counted."""
+    return _counted[-1] if _counted else len(RULES)
 
 
 def once(found: Sequence[Finding]) -> list[Finding]:
@@ -59,4 +88,4 @@ def _of_all(group: Sequence[Finding]) -> Finding:
     return replace(first, message=f"{first.message}, {more}", got=f"{first.got}; {more}")
 
 
-__all__ = ["LEVELS", "RULES", "Finding", "Level", "Rule", "at", "check", "once", "rule"]
+__all__ = ["LEVELS", "RULES", "Finding", "Level", "Rule", "at", "check", "once", "rule", "rule_count"]
