@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-
 from qrun.declare.frozen import frozen
 from qrun.ir import Array, Model, Node
-from qrun.memory import Budget
-from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints
 from qrun.native.plan.listing import Sight, View
 from qrun.native.plan.portable import Unportable, listed, portable
 from qrun.native.plan.program import ListedProgram, Program
 from qrun.ops import Arith, Observation, find
 from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
 from qrun.ops._native import NativeSection
-from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.dispatch import KernelBinding
 from qrun.running.keptlistings import packed_portable, unpacked_portable
-from qrun.running.packed import Bundle, Unstorable, packed_node, type_named, type_of, unpacked_node
+from qrun.running.keptrechecks import LaterRecheck, Lowered, makers, recipe
+from qrun.running.packed import (
+    Bundle,
+    Unstorable,
+    packed_node,
+    type_named,
+    type_of,
+    unpacked_node,
+)
 from qrun.running.plan import Plan, Step
 from qrun.running.programs import Compiled, moving
 from qrun.running.steps import NodeEvent, TensorInfo
@@ -62,9 +64,9 @@ def packed_program(compiled: Compiled, first: RunResult | None, model: Model, bu
         made, recheckers = portable(program, replace(program.listing, views=views))
     except Unportable as error:
         raise Unstorable(str(error)) from None
-    makers = dict(_makers(compiled))
-    recipes = tuple(_recipe(makers, recheck) for recheck in recheckers)
-    needed = {*made.listing.steps, *(recipe[0] for recipe in recipes), *(checks or ())}
+    known = dict(makers(compiled))
+    recipes = tuple(recipe(known, recheck, bundle) for recheck in recheckers)
+    needed = {*made.listing.steps, *(found[0] for found in recipes), *(checks or ())}
     names = {name for item in needed for name in plan.steps[item].node.inputs}
     names.update(plan.keep, (value.name for value in plan.model.defaults))
     constants = {name: array for name, array in plan.model.constants.items() if name in names}
@@ -74,9 +76,7 @@ def packed_program(compiled: Compiled, first: RunResult | None, model: Model, bu
         _packed_events(compiled.events),
         packed_portable(made, model, bundle),
         recipes,
-        tuple(
-            _derived(compiled).intersection(name for recipe in recipes for name in plan.steps[recipe[0]].node.inputs)
-        ),
+        tuple(_derived(compiled).intersection(name for found in recipes for name in plan.steps[found[0]].node.inputs)),
         {item: stored(check) for item, check in (checks or {}).items()},
         None
         if checks is None or first is None
@@ -95,8 +95,8 @@ def unpacked_program(
     plan = Plan(replace(model, nodes=nodes, constants=known, content=()), LazySteps(nodes), keep)
     found = _unpacked_events(events, nodes)
     portable = unpacked_portable(made, model, arrays, engine)
-    lowered = _Lowered(plan, found, engine, arith, frozenset(derived), portable.listing.fixed)
-    program = ListedProgram(listed(portable, engine, [_LaterRecheck(lowered, *recipe) for recipe in recipes]))
+    lowered = Lowered(plan, found, engine, arith, frozenset(derived), portable.listing.fixed)
+    program = ListedProgram(listed(portable, engine, [LaterRecheck(lowered, arrays, *found) for found in recipes]))
     compiled = Compiled(plan, program, (None,) * len(nodes), found, arith)
     if told is None:
         return KeptProgram(compiled, {}, None, peak)
@@ -202,75 +202,5 @@ class LazySteps(Sequence[Step]):
         return found
 
 
-class _Lowered:
-    """The kernels of single steps, made as in the process that the program comes from.
-
-    derived: what they read that follows from shapes; values: what of it is small, among others.
-    """
-
-    def __init__(
-        self, plan: Plan, events: Sequence[NodeEvent], engine: Engine, arith: Arith, derived: frozenset[str],
-        values: Mapping[Any, Array],
-    ) -> None:  # fmt: skip
-        self._plan, self._events, self._engine, self._arith = plan, events, engine, arith
-        self._derived, self._values = derived, values
-        self._made: dict[int, KernelBinding] = {}
-        self._natives: NativeKernels | None = None
-        self._lock = threading.Lock()
-
-    def __getitem__(self, item: int) -> KernelBinding:
-        with self._lock:
-            self._natives = self._natives or NativeKernels(
-                self._plan.model, self._engine, self._arith, derived=self._derived
-            )
-            if item not in self._made:
-                step = self._plan.steps[item]
-                infos = {info.name: info for info in self._events[item].inputs}
-                args = [self._array(infos[name]) if name else None for name in step.node.inputs]
-                self._made[item] = self._natives.bind(step, args, Budget())
-            return self._made[item]
-
-    def _array(self, info: TensorInfo) -> Array:
-        """A constant, or an array of this type and shape that takes no memory."""
-        found = self._plan.model.constant(info.name)
-        if found is None and info.name in self._derived:
-            found = self._values.get(info.name)
-        return np.broadcast_to(np.zeros((), info.dtype), info.shape) if found is None else found
-
-
-class _LaterRecheck(Rechecker):
-    """What makes results that a kernel does not decide, itself made when there is one."""
-
-    def __init__(self, lowered: _Lowered, item: int, stage: int, call: int, number: int) -> None:
-        super().__init__()
-        self._lowered, self._at = lowered, (item, stage, call, number)
-        self._found: Rechecker | None = None
-
-    def make(self, entries: Ints, x: int, y: int) -> None:
-        if self._found is None:
-            item, stage, call, number = self._at
-            kernel = self._lowered[item].kernel
-            assert kernel is not None
-            self._found = kernel.stages[stage].operation.tight[call].rechecks[number]
-        self._found.make(entries, x, y)
-
-
-def _makers(compiled: Compiled) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-    """Recheckers by identity, and where they are found again: step, stage, call and number."""
-    for item, bound in enumerate(compiled.bounds):
-        if bound is None or bound.kernel is None:
-            continue
-        for stage, made in enumerate(bound.kernel.stages):
-            for call, section in enumerate(made.operation.tight):
-                for number, recheck in enumerate(section.rechecks):
-                    yield id(recheck), (item, stage, call, number)
-
-
 def _derived(compiled: Compiled) -> frozenset[str]:
     return compiled.natives.derived if compiled.natives else frozenset()
-
-
-def _recipe(makers: Mapping[int, tuple[int, int, int, int]], recheck: Rechecker) -> tuple[int, int, int, int]:
-    if id(recheck) not in makers:
-        raise Unstorable("results that only this process can make")
-    return makers[id(recheck)]
