@@ -31,5 +31,5 @@ def command(out: Out, name: str | None, format: str) -> int:
     if format == "json":
         print_json(out, ops_fields(shown, len(known)), code)
     else:
-        print_ops(out.result, shown, len(known))
+        print_ops(out.result, shown, len(known), name or "")
     return code

@@ -17,6 +17,8 @@ from qrun.report.grid import Column, Grid
 from qrun.report.screen import Screen
 
 FAMILIES = (("u", "uint"), ("i", "int"), ("bf", "bfloat"), ("f", "float"), ("c", "complex"))
+WIDE = 120
+"""Columns from which a table tells the rules too."""
 NUMERIC = frozenset(map(np.dtype, "BHIQbhiqefd"))
 
 
@@ -128,16 +130,17 @@ def _rank(dtype: np.dtype[Any]) -> tuple[int, int, str]:
     return (order.index(letters) if letters in order else 9, int(text[len(letters) :] or 0), type_name(dtype))
 
 
-def print_ops(screen: Screen, shown: Sequence[Supported], total: int) -> None:
-    """The table, then how many of how many."""
-    columns = [Column("operator", wrap=True), Column("versions", wrap=True), Column("types", wrap=True),
-               Column("checked by", wrap=True)]  # fmt: skip
-    rows = [[s.op, ", ".join(map(str, s.versions)), s.types or "-", ranges(s.rules) or "-"] for s in shown]
-    if any(s.limits for s in shown):
-        columns.append(Column("limits", wrap=True))
-        rows = [[*row, s.limits or "-"] for row, s in zip(rows, shown, strict=True)]
+def print_ops(screen: Screen, shown: Sequence[Supported], total: int, name: str = "") -> None:
+    """The table, without the rules where there is little room, then how many of how many. name: what begins so is first."""
+    wide, limited = screen.width is None or screen.width >= WIDE, any(s.limits for s in shown)
     if shown:
-        screen.grid(Grid(columns, rows))
+        screen.grid(Grid.of([
+            Column("operator", wrap=True, cell=lambda s: s.op),
+            Column("versions", wrap=True, cell=lambda s: ", ".join(map(str, s.versions))),
+            Column("types", wrap=True, cell=lambda s: s.types or "-"),
+            Column("checked by", wrap=True, cell=lambda s: ranges(s.rules) or "-") if wide else None,
+            Column("limits", wrap=True, cell=lambda s: s.limits or "-") if limited else None,
+        ], sorted(shown, key=lambda s: not s.op_type.lower().startswith(name.lower()))))  # fmt: skip
     screen.line(f"{len(shown)} of {total} operators")
 
 

@@ -67,8 +67,16 @@ def test_ops_cuts_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "80")
     text, _ = run(capsys, "ops")
     assert "…" not in text
-    assert "checked by" in text
+    assert "checked by" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "checked by" in run(capsys, "ops", "Conv")[0]
+
+
+def test_what_begins_with_the_word_is_first(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row.split()[0] for row in run(capsys, "ops", "Mul")[0].splitlines()[1:-1]]
+    assert rows[0] == "Mul"
+    assert "MatMul" in rows[1:]
 
 
 def test_ops_json(capsys: pytest.CaptureFixture[str]) -> None:
