@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -170,7 +171,12 @@ class NativeKernels:
         made = {name for name in step.node.outputs if name}
         if not made or not made <= self.derived:
             return reason
-        return "reads constants only" if made <= derived_tensors(self.model, shapes=False) else "follows from shapes"
+        return "reads constants only" if made <= self._constant else "follows from shapes"
+
+    @cached_property
+    def _constant(self) -> frozenset[str]:
+        """What is made of constants only."""
+        return derived_tensors(self.model, shapes=False)
 
     def _memo_of(self, node: Node) -> Memo:
         """What the node's kernels share: nothing if an input follows from shapes, as each kernel then has other constants."""
