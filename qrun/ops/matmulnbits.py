@@ -100,6 +100,7 @@ def _lower(site: LoweringContext) -> NativeKernel:
     depth, columns = numbers[:2]
     site.ctx.claim((*a.shape[:-1], columns), 8)
     site.require_constants()
+    _note_scales(site.ctx, rest[1])
     if a.dtype != np.float32:
         raise declined(f"no native {type_name(a.dtype)} products")
     if site.ctx.arith == "ort" and weights.in_int8(given["accuracy_level"]):

@@ -112,6 +112,16 @@ def test_nodes_run_natively_and_as_part_of_a_program() -> None:
     assert not elsewhere(session)
 
 
+def test_scales_that_are_no_numbers_are_told_by_both_backends() -> None:
+    for groups in (False, True):
+        inputs, attributes = case(1, 4, "", sizes=(2, 64, 4), block=32, groups=groups)
+        inputs[2][1, 1] = np.inf
+        model, feeds = node_model("MatMulNBits", inputs, attributes, domain=MS, opset=17, constants=range(1, 6))
+        watched = same_everywhere(model, feeds)
+        assert watched.events[0].backend == ("native" if groups else "reference")
+        assert [o.kind for o in watched.events[0].observations] == ["bad-scale"]
+
+
 def declined(inputs: list[Any], attributes: dict[str, Any], constants: Any = range(1, 6), **options: Any) -> str:
     model, feeds = node_model(
         "MatMulNBits", inputs, attributes, domain=MS, opset=17, constants=constants, outputs=[inputs[0].dtype]
