@@ -104,6 +104,20 @@ def test_external_data_is_part_of_a_model(model: Path, tmp_path: Path) -> None:
     assert len(images(cache)) == 2 * len(before)
 
 
+def test_what_replace_makes_of_a_model_has_no_image(tmp_path: Path) -> None:
+    path, cache = tmp_path / "model.onnx", tmp_path / "cache"
+    header = '<ir_version: 8, opset_import: ["" : 13]>'
+    onnx.save(onnx.parser.parse_model(header + " main (float[2] x) => (float[2] y) { y = Relu(x) }"), path)
+    loaded, x = qrun.load(path), np.array([-1, 2], np.float32)
+    for fuse in (True, False):
+        qrun.Session(loaded, cache=cache, fuse=fuse).measured({"x": x})
+        qrun.Session(loaded, cache=cache, fuse=fuse).run({"x": x})
+        other = replace(loaded, nodes=(replace(loaded.nodes[0], op_type="Neg"),))
+        assert plain(qrun.Session(other, cache=cache, fuse=fuse).run({"x": x})["y"]) == plain(-x)
+        optimized = qrun.Session(DIGITS / "qdq" / "model.onnx", cache=cache)._prepared((), True).plan.model
+        assert not qrun.Session(optimized, cache=cache, fuse=fuse)._kept, "its nodes are not the file's"
+
+
 def test_no_image_is_made_where_nothing_is_kept(model: Path, tmp_path: Path) -> None:
     qrun.Session(model, cache=False)
     qrun.Session(model.read_bytes(), cache=tmp_path / "cache")
@@ -172,7 +186,7 @@ def test_a_kept_program_tells_what_a_first_run_tells(form: str, arith: Any) -> N
     x = np.load(DIGITS / "x.npy")
     odd = x.copy()
     odd.flat[::7] = np.nan
-    bare = replace(qrun.load(path), content=())
+    bare = replace(qrun.load(path))
     for fuse in (True, False):
         options: dict[str, Any] = {"arith": arith, "fuse": fuse}
         feeds = {qrun.load(path).inputs[0].name: x}

@@ -179,9 +179,8 @@ def _build(
         size=size,
         digest=digest,
         external_files=tuple(sorted(external.files)),
-        content=(rest, *(payloads or {}).values(), *external.content()) if rest else (),
         **graph,
-    )
+    ).with_content((rest, *(payloads or {}).values(), *external.content()) if rest else ())
 
 
 def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:

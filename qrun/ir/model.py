@@ -95,7 +95,6 @@ class Model:
     file_order: for each node, its position in the file.
     source:     what to call a model that did not come from a path.
     digest:     SHA-256 of a model that is not a regular file; see `sha256`.
-    content:    of a model from a file: all bytes that it was made from, in pieces, those of external data too.
     """
 
     name: str
@@ -114,12 +113,22 @@ class Model:
     digest: str = ""
     was_sorted: bool = True
     external_files: tuple[str, ...] = ()
-    content: tuple[bytes | Array, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def label(self) -> str:
         """What messages call the model: its path as given."""
         return str(self.path) if self.path else self.source or self.name or "model"
+
+    @cached_property
+    def content(self) -> tuple[bytes | Array, ...]:
+        """Of a model as a file has it: all bytes that it was made from, in pieces, those of external data too. () of any
+        other, such as one that `replace` made."""
+        return ()
+
+    def with_content(self, content: tuple[bytes | Array, ...]) -> Model:
+        """This very model, which was made from these bytes, and knows it from now on."""
+        vars(self)["content"] = content
+        return self
 
     def everywhere(self) -> Iterator[tuple[Node, str]]:
         """Every node of this graph and of those inside it, with its label behind those of the nodes around it."""

@@ -12,7 +12,7 @@ from qrun.ir import Array
 from qrun.ops._codes import Rounded, scale_param, single, zero_param
 from qrun.ops._complete import FewEnds
 from qrun.ops._context import Context, refuse
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, kernel_of
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, kernel_of, quiet
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import store
 from qrun.ops._rounding import REACH, DoubleDouble, decide
@@ -85,7 +85,7 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     x, scale, _, y_scale, y_zero = (np.zeros(0) if array is None else array for array in site.inputs)
     axis, opset = site.attributes["axis"], site.attributes["opset"]
     whole: Callable[..., Array] = qlinear_softmax
-    whole(*site.inputs, axis=axis, opset=opset, ctx=site.ctx)
+    whole(*site.inputs, axis=axis, opset=opset, ctx=quiet(site))
     xs, ys, zero = float(scale.reshape(())), float(y_scale.reshape(())), y_zero.reshape(())
     if site.ctx.arith == "ort" or not (0 < xs < math.inf and 0 < ys < math.inf) or not x.size:
         raise declined("an unusual scale, or the arithmetic of onnxruntime")
@@ -95,12 +95,13 @@ def lower_qlinear_softmax(site: LoweringContext) -> NativeKernel:
     equal = int(whole(np.zeros(length, x.dtype), *site.inputs[1:], axis=0, opset=13)[0])
     softmax = Softmax(site.engine, x.shape, length, xs, ys, zero, equal)
     kernel = kernel_of(site, softmax, (0,), FewEnds.of(x.dtype, int(zero)))
+    again = replace(quiet(site), claims=None)
 
     def run(arrays: Inputs) -> Array:
         try:
             return np.asarray(kernel.run(arrays))
         except Undecided:
-            y: Array = whole(*arrays, axis=axis, opset=opset, ctx=site.ctx)
+            y: Array = whole(*arrays, axis=axis, opset=opset, ctx=again)
             return y
 
     return replace(kernel, run=run)

@@ -92,7 +92,7 @@ def unpacked_program(
     packed, constants, events, made, recipes, derived, checks, told, peak = index
     nodes = tuple(unpacked_node(node, arrays) for node in packed)
     known = {name: model.constants[name] if n is None else arrays[n] for name, n in constants.items()}
-    plan = Plan(replace(model, nodes=nodes, constants=known, content=()), LazySteps(nodes), keep)
+    plan = Plan(replace(model, nodes=nodes, constants=known), LazySteps(nodes), keep)
     found = _unpacked_events(events, nodes)
     portable = unpacked_portable(made, model, arrays, engine)
     lowered = Lowered(plan, found, engine, arith, frozenset(derived), portable.listing.fixed)

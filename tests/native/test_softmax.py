@@ -223,3 +223,15 @@ def test_sessions() -> None:
             got = session.execute(feeds)
             assert got.events[0].backend == "native"
             assert_equal(got.outputs["y0"], want.outputs["y0"])
+
+
+def test_what_first_inputs_saturate_is_not_told_of_later_ones() -> None:
+    steep, calm = np.array([[0, 0, 0, 255]], np.uint8), np.array([[7, 7, 7, 8]], np.uint8)
+    inputs = [steep, np.array(F(0.5)), np.zeros((), np.uint8), np.array(F(1 / 256)), np.array(np.uint8(0))]
+    made, feeds = node_model(
+        "QLinearSoftmax", inputs, {"axis": -1, "opset": 13}, domain=MS, outputs=[np.uint8], constants=[1, 2, 3, 4]
+    )
+    session = qrun.Session(made, backend="native", cache=OBJECTS)
+    assert [o.kind for o in session.execute(feeds).events[0].observations] == ["saturated"]
+    event = session.execute(dict.fromkeys(feeds, calm)).events[0]
+    assert (event.backend, event.observations) == ("native", ())
