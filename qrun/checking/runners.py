@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from qrun.checking.check import MakeRunner
@@ -24,8 +23,7 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None) -> Mak
     def make(model: Model, path: Path) -> Executor:
         if backend in PEERS:
             return Peer(model, backend, max_memory=max_memory)
-        return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory,  # type: ignore[arg-type]
-                       isa=os.environ.get("QRUN_ISA", ""), cache=os.environ.get("QRUN_CACHE_DIR") or True)  # fmt: skip
+        return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory)  # type: ignore[arg-type]
 
     return make
 

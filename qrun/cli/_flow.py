@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -121,11 +120,6 @@ def start_other(name: str | None) -> None:
         start(runtime)
 
 
-def cache_of(options: Mapping[str, Any]) -> str | bool:
-    """Where compiled kernels, and what is measured of the machine, are kept."""
-    return not options["no_cache"] and (os.environ.get("QRUN_CACHE_DIR") or True)
-
-
 def _import_backend(backend: str | None) -> None:
     """So that the load time is the model's, not Python's."""
     from importlib import import_module
@@ -141,8 +135,7 @@ def _session(
         from qrun.running.session import Session
 
         made = Session(model, backend=options["backend"], arith=options["arith"], threads=options["threads"],
-                       fuse=options["fuse"], max_memory=options["max_memory"], isa=os.environ.get("QRUN_ISA", ""),
-                       cache=cache_of(options))  # fmt: skip
+                       fuse=options["fuse"], max_memory=options["max_memory"], cache=not options["no_cache"])  # fmt: skip
         return made, ""
     from qrun.peers import Peer
 

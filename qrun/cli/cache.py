@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from qrun.cli._base import define, format_options, option, print_json
@@ -27,7 +26,7 @@ def command(out: Out, every: bool, clear: bool, format: str) -> int:
     from qrun.native.machine.cache import ObjectCache, default_directory
     from qrun.report.cache import cache_fields, print_cache
 
-    store = ObjectCache(os.environ.get("QRUN_CACHE_DIR") or default_directory())
+    store = ObjectCache(default_directory())
     removed = store.clear() if clear else None
     entries = store.entries()
     if format == "json":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from qrun.cli._base import define, format_options, model_argument, option, print_json
-from qrun.cli._flow import OWN, Ready, cache_of, prepare, start_other, write_trace
+from qrun.cli._flow import OWN, Ready, prepare, start_other, write_trace
 from qrun.cli._options import general_options, input_options, run_options, runs_option, trace_option
 from qrun.errors import CallError
 from qrun.running.cpus import usable_cpus
@@ -136,7 +135,9 @@ def _counted(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
     from qrun.running.session import Session
 
     try:
-        session = Session(ready.model, backend="native", cache=cache_of(options), max_memory=options["max_memory"])
+        session = Session(
+            ready.model, backend="native", cache=not options["no_cache"], max_memory=options["max_memory"]
+        )
         return multiply_adds(session.execute(ready.feeds.arrays, observe=False))
     except QrunError:
         return {}
@@ -158,9 +159,9 @@ def _machine(profile: Profile, options: Mapping[str, Any]) -> Machine | None:
     if not profile.node_ns.size:
         return None
     cpus = usable_cpus()
-    given = (cache_of(options), min(_threads(options) or cpus, cpus), os.environ.get("QRUN_ISA", ""))
+    given = (not options["no_cache"], min(_threads(options) or cpus, cpus))
     found = this_machine(*given)
-    return this_machine(*given, found) if above_roof(node_rows(profile, found)) else found
+    return this_machine(*given, known=found) if above_roof(node_rows(profile, found)) else found
 
 
 def _other(options: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qrun.cli._base import Call, argument, define, option
-from qrun.cli._flow import Ready, cache_of, prepare, start_other
+from qrun.cli._flow import Ready, prepare, start_other
 from qrun.cli._options import general_options, input_options, run_options, runs_option
 from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
@@ -125,7 +125,7 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     codes, result = CodeCounter(ready.model), None
     try:
         own = ready.session if isinstance(ready.session, Session) else Session(
-            ready.model, max_memory=options["max_memory"], cache=cache_of(options))  # fmt: skip
+            ready.model, max_memory=options["max_memory"], cache=not options["no_cache"])  # fmt: skip
     except UnsupportedError as error:
         out.note(f"qrun cannot run this model, so its values are not looked at: {error.message}")
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -179,8 +178,7 @@ def _reads(node: Node) -> Iterable[str]:
 
 
 def _session(model: Model, backend: str | None, arith: Arith, max_memory: int | None) -> Session:
-    isa, cache = os.environ.get("QRUN_ISA", ""), os.environ.get("QRUN_CACHE_DIR") or True
-    return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory, isa=isa, cache=cache)
+    return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory)
 
 
 class PeerSide:

@@ -62,9 +62,10 @@ class Session:
     max_memory: bytes a run may hold at once: its inputs while it needs them, every tensor that it makes, and its results;
                 not the weights, which the model holds. None: 80 % of what is free. A run that would need more is
                 refused with MemoryLimitError, before it takes much if shapes tell.
-    cache:      where compiled native kernels are kept: True for the user's private cache folder, False for nowhere, or
-                a directory, which must be this user's alone.
-    isa:        a native instruction set; "" for the best of this CPU.
+    cache:      where compiled native kernels are kept: True for the folder in the environment variable
+                QRUN_CACHE_DIR, or the user's private cache folder, False for nowhere, or a directory. It must be this
+                user's alone.
+    isa:        a native instruction set; "" for the one in QRUN_ISA, or the best of this CPU.
 
     Raises QrunError: CallError, ModelError or UnsupportedError here, RunError in `run`.
     """

@@ -140,9 +140,9 @@ def test_a_page_for_a_closed_stdout(folder: Path) -> None:
 def test_the_machine_is_measured_with_no_more_threads_than_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[int] = []
 
-    def this_machine(cache: str | bool, threads: int, *rest: object) -> Machine:
+    def this_machine(cache: str | bool, threads: int, **rest: object) -> Machine:
         measured.append(threads)
-        return machine(cache, threads, *rest)  # type: ignore[arg-type]
+        return machine(cache, threads, **rest)  # type: ignore[arg-type]
 
     machine = qrun.running.machine.this_machine
     monkeypatch.setattr(qrun.running.machine, "this_machine", this_machine)

@@ -290,9 +290,25 @@ def test_compiled_kernels_are_kept_where_asked(tmp_path: Path, monkeypatch: pyte
     assert len(list((tmp_path / "home/qrun/kernels").iterdir())) == 1
 
 
+def test_the_environment_names_cache_and_instruction_set_of_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, feeds = conv_model()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("QRUN_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("QRUN_ISA", ISAS[-1])
+    event = qrun.Session(model, backend="native").execute(feeds).events[-1]
+    assert all(f"-{ISAS[-1]}-" in kernel.kernel for kernel in event.sections)
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    assert not (tmp_path / "home").exists()
+    qrun.Session(model, backend="native", cache=tmp_path / "own").run(feeds)
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
 def test_an_unknown_instruction_set_is_refused() -> None:
-    with pytest.raises(qrun.CallError, match="'sse9' cannot be used here"):
+    with pytest.raises(qrun.CallError, match="'sse9' cannot be used here") as refused:
         qrun.Session(open_model(), backend="native", isa="sse9")
+    assert refused.value.fixes == ("leave out isa=",)
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -192,7 +193,8 @@ def available() -> tuple[Isa, ...]:
 
 
 def choose(name: str = "") -> Isa:
-    """The best instruction set, or the one called `name`. Raises Declined if this CPU cannot run it."""
+    """The instruction set called `name`, else the one in QRUN_ISA, else the best. Raises Declined if this CPU cannot run it."""
+    name = name or os.environ.get("QRUN_ISA", "")
     usable = available()
     if not usable:
         raise Declined(f"no native kernels for {platform.machine()}")

@@ -56,7 +56,9 @@ def size_limit() -> int:
 
 
 def default_directory() -> Path | None:
-    """Where this user's compiled kernels are kept: below XDG_CACHE_HOME or the platform's cache folder."""
+    """Where this user's compiled kernels are kept: QRUN_CACHE_DIR, or below XDG_CACHE_HOME or the platform's cache folder."""
+    if named := os.environ.get("QRUN_CACHE_DIR"):
+        return Path(named)
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         if os.path.isabs(base):
