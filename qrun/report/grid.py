@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 WRAPPED, FULL, LEAST = 24, 14, 8
 """Widths: of a wrapped column whose words are long, of names that are still comfortable, and of the shortest names."""
+TALL = 3
+"""Lines of a cell that are still comfortable."""
 
 
 @frozen
@@ -22,7 +24,7 @@ class Column:
     """A column of a Grid. Where the width does not suffice, it gives way in this order:
 
     wrap:     its cells go over several lines.
-    optional: left out; the higher number first. 0: never.
+    optional: left out, also where a cell would go over more than TALL lines; the higher number first. 0: never.
     shrink:   its cells are cut in the middle, equal ones only where they are equal; the higher number first. 0: never.
 
     right: numbers stand right. cell: the text of a row, which may be any record; see `Grid.of`.
@@ -76,12 +78,15 @@ class Grid:
             if sum(widths) <= room:
                 return grid
             wrapped = grid._wrapped(widths, room)
-            if sum(wrapped.widths()) <= room:
-                return wrapped
             droppable = [at for at, c in enumerate(grid.columns) if c.optional]
+            if sum(wrapped.widths()) <= room and not (droppable and wrapped._is_tall()):
+                return wrapped
             if not droppable:
                 return wrapped._shrunk(wrapped.widths(), room, ellipsis)
             grid = grid.without(max(droppable, key=lambda at: grid.columns[at].optional))
+
+    def _is_tall(self) -> bool:
+        return any(cell.count("\n") >= TALL for row in self.rows for cell in row)
 
     def _wrapped(self, widths: list[int], room: int) -> Grid:
         """The widest wrapping column gives way first, none below its longest word."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from qrun.comparing.savedprofiles import LEAST
 from qrun.documents.answers import GroupTimes
@@ -82,18 +82,18 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
         return
     both = report.against is not None and report.against.node_ns.size > 0
     known = report.machine if any(row.roof_share is not None for row in report.rows) else None
-    roof = [roof_text(known)] if known else []
+    roof = {"roof": roof_text(known)} if known else {}
     if both and report.by == "op":
-        lines = [HEAVIEST, f"all: {_both(report.ran)}", *roof]
-        yield Block("By operator, the slower of both first", paired_grid(report), lines=lines)
+        lines = [HEAVIEST, f"all: {_both(report.ran)}"]
+        yield Block("By operator, the slower of both first", paired_grid(report), legends=roof, lines=lines)
     elif both:
         yield _groups(report, roof)
     elif report.by == "node":
         title = "Nodes, in graph order" if report.top is None else "Slowest nodes"
-        yield Block(title, node_grid(report), lines=list(_below(report, roof)), folds=True)
-        yield Block("By operator", operator_grid(report, draw))
+        yield Block(title, node_grid(report), legends=roof, lines=list(_below(report)), folds=True)
+        yield Block("By operator", operator_grid(report, draw), legends=roof)
     else:
-        yield Block("By operator", operator_grid(report, draw), lines=[*roof, *_beside(report)])
+        yield Block("By operator", operator_grid(report, draw), legends=roof, lines=list(_beside(report)))
     inside = report.profile.last.inside
     if inside:
         title = "Inside nodes, of the last run"
@@ -103,7 +103,7 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
         yield Block("On the reference kernels", reasons)
 
 
-def _groups(report: ProfileReport, roof: Sequence[str]) -> Block:
+def _groups(report: ProfileReport, roof: Mapping[str, str]) -> Block:
     shown = ran = report.ran
     title = "Groups of nodes that both ran as a whole, in graph order"
     if report.top is not None:
@@ -112,7 +112,8 @@ def _groups(report: ProfileReport, roof: Sequence[str]) -> Block:
     left = [group for group in ran if group not in shown]
     lines = [JOINED] if any(len(group.nodes) > 1 for group in shown) else []
     lines += [f"{plural(len(left), 'more group')}: {_both(left)}   --top all"] if left else []
-    return Block(title, against_grid(report, shown), lines=[*lines, f"all: {_both(ran)}", *roof], folds=True)
+    lines += [f"all: {_both(ran)}"]
+    return Block(title, against_grid(report, shown), legends=roof, lines=lines, folds=True)
 
 
 def _both(groups: Sequence[GroupTimes]) -> str:
@@ -120,11 +121,10 @@ def _both(groups: Sequence[GroupTimes]) -> str:
     return f"qrun {duration(mine)}, onnxruntime {duration(others)}"
 
 
-def _below(report: ProfileReport, roof: Sequence[str]) -> Iterator[str]:
+def _below(report: ProfileReport) -> Iterator[str]:
     """What stands under the table of nodes."""
     if any(row.group[1:] for row in report.slowest):
         yield JOINED if report.backend == "ort" else FUSED
-    yield from roof
     shown = {id(row) for row in report.slowest}
     rest = [row for row in report.rows if id(row) not in shown]
     if rest:

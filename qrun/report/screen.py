@@ -110,7 +110,8 @@ class Screen:
             return True
         return grid.fits(self.width - 1, 3) if self.terminal else grid.fits(self.width, 2)
 
-    def grid(self, grid: Grid) -> None:
+    def grid(self, grid: Grid) -> Grid:
+        """Show a grid, made to fit; what is shown of it is returned."""
         grid = Grid(
             [_cleaned(c, self) for c in grid.columns], [[self.clean(c) for c in r] for r in grid.rows], grid.styles
         )
@@ -118,11 +119,12 @@ class Screen:
             boxed = grid.fitted(self.width - 1, 3, self.ellipsis)
             if self.fits(boxed):
                 self.console.print(rich_table(boxed))
-                return
+                return boxed
         if self.width is not None:
             grid = grid.fitted(self.width, 2, self.ellipsis)
         for pieces in plain_lines(grid):
             self.line(*pieces)
+        return grid
 
     @property
     def console(self) -> Console:

@@ -27,12 +27,14 @@ GOOD, BAD, OPEN = "bold green", "bold red", "bold"
 class Block:
     """A heading, and below it labelled facts, a table, lines about it, and what was left out.
 
+    legends: lines about columns, by header; each is shown once, below the first table that has room for its column.
     folds: the table's names are of nodes.
     """
 
     title: str
     grid: Grid | None = None
     facts: Sequence[tuple[str, str]] = ()
+    legends: Mapping[str, str] = NONE
     lines: Sequence[str] = ()
     more: str = ""
     folds: bool = False
@@ -64,7 +66,8 @@ def print_sheet(out: Out, sheet: Sheet, markdown: bool = False) -> None:
     blocks = () if quiet and sheet.verdict else sheet.blocks
     parts: list[Callable[[], None]] = [lambda: _print_verdict(screen, sheet)] if sheet.verdict else []
     parts += [lambda: _print_subject(screen, sheet)] if not quiet and (sheet.models or sheet.about) else []
-    parts += [partial(_print_block, screen, block) for block in blocks]
+    told: set[str] = set()
+    parts += [partial(_print_block, screen, block, told) for block in blocks]
     parts += [lambda: _print_notes(screen, sheet)] if sheet.notes and not quiet else []
     for number, part in enumerate(parts):
         if number:
@@ -89,17 +92,28 @@ def _print_notes(screen: Screen, sheet: Sheet) -> None:
         screen.wrapped("note: ", "      ", note)
 
 
-def _print_block(screen: Screen, block: Block) -> None:
+def _print_block(screen: Screen, block: Block, told: set[str]) -> None:
+    """told: legends that were shown, to which the block's are added."""
     screen.line((block.title, "bold"))
     width = max((len(label) for label, _ in block.facts), default=0)
     for label, value in block.facts:
         screen.wrapped(f"  {label:<{width}}  ", " " * (width + 4), value)
+    legends: list[str] = []
     if block.grid is not None:
-        screen.grid(fold_prefix(screen, block.grid) if block.folds else block.grid)
-    for line in block.lines:
+        shown = screen.grid(fold_prefix(screen, block.grid) if block.folds else block.grid)
+        legends = legends_of(block, shown, told)
+    for line in (*legends, *block.lines):
         screen.wrapped("  ", "    " if is_code(line) else "  ", line)
     if block.more:
         screen.wrapped(f"  {screen.ellipsis} ", "    ", block.more)
+
+
+def legends_of(block: Block, shown: Grid, told: set[str]) -> list[str]:
+    """The lines about columns that are shown, without those that were told before, to which they are added."""
+    headers = {column.header for column in shown.columns}
+    new = [line for header, line in block.legends.items() if header in headers and line not in told]
+    told.update(new)
+    return new
 
 
 def is_code(line: str) -> bool:
@@ -112,12 +126,14 @@ def markdown_lines(sheet: Sheet) -> Iterator[str]:
     names = " and ".join(code(model.name) for model in sheet.models)
     yield f"### {names or f'qrun compare: {cell(sheet.verdict)}'}"
     yield from _paragraphs([*([cell(sheet.verdict)] if names and sheet.verdict else []), *map(escape, sheet.about)])
+    told: set[str] = set()
     for block in sheet.blocks:
         yield from _paragraphs([f"**{cell(block.title)}**"])
         if block.facts:
             yield from ("", *(f"- {label}: {cell(value)}" for label, value in block.facts))
         if block.grid is not None:
             yield from ("", *table(block.grid))
+            yield from _paragraphs(map(escape, legends_of(block, block.grid, told)))
         for line in block.lines:
             yield from ("", "```python", line, "```") if is_code(line) else ("", escape(line))
         yield from _paragraphs([cell(block.more)] if block.more else [])

@@ -162,6 +162,39 @@ def test_grid_gives_way_in_order() -> None:
     ]  # fmt: skip
 
 
+def test_columns_go_before_wrapped_cells_grow_tall() -> None:
+    reason = "values use 114 of 256 codes: step 0.118"
+    grid = Grid(
+        [Column("node"), Column("op", optional=1), Column("reason", wrap=True)],
+        [["n" * 20, "o" * 20, reason], ["m", "p", "-"]],
+    )
+    shown = grid.fitted(56, 2, "…")
+    assert [column.header for column in shown.columns] == ["node", "reason"]
+    assert shown.rows[0][1] == "values use 114 of 256 codes:\nstep 0.118"
+    assert len(grid.fitted(62, 2, "…").columns) == 3, "three lines are comfortable"
+    only = grid.without(1).fitted(30, 2, "…")
+    assert only.rows[0][1].count("\n") == 6, "nothing else can go"
+
+
+def test_legends_are_of_columns_that_are_shown() -> None:
+    def drawn(width: int | None, markdown: bool = False) -> str:
+        stream = io.StringIO()
+        screen = Screen(stream, terminal=False, width=width, color=False)
+        both = [Column("node"), Column("roof", optional=1)]
+        blocks = [
+            Block("Wide", Grid(both, [["n" * 25, "5%"]]), legends={"roof": "share of all"}, lines=["line"]),
+            Block("Thin", Grid(both, [["n", "5%"]]), legends={"roof": "share of all", "other": "nowhere"}),
+        ]
+        print_sheet(Out(screen, screen), Sheet(blocks), markdown)
+        return stream.getvalue()
+
+    assert drawn(None).count("share of all") == drawn(None, True).count("share of all") == 1
+    assert drawn(None).index("share of all") < drawn(None).index("line")
+    assert drawn(30).index("share of all") > drawn(30).index("Thin")
+    assert "nowhere" not in drawn(None)
+    assert "share of all" not in drawn(8)
+
+
 def test_common_prefix() -> None:
     assert common_prefix(["/a/b/c", "/a/b/d"]) == "/a/b/"
     assert common_prefix(["/a/b", "/a/b/d"]) == "/a/"
