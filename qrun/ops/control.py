@@ -25,17 +25,27 @@ def if_(cond: Array, *, ctx: Context | None = None) -> Sequence[Array]:
     Source: ONNX operators, If-25.
     """
     ctx = ctx or Context()
-    name = "then_branch" if _truth(cond, "cond") else "else_branch"
-    made = ctx.bodies[name].run(())
-    if len(made) < ctx.outputs:
-        raise refuse(f"{name} makes {len(made)} outputs", name, str(ctx.outputs), str(len(made)), code="QR205")
-    return tuple(made)
+    name = "then_branch" if _truth(cond, "cond", "cond") else "else_branch"
+    return tuple(_body(ctx, name, 0, ctx.outputs).run(()))
 
 
-def _truth(value: Array, name: str) -> bool:
+def _truth(value: Array, param: str, what: str) -> bool:
+    if value.dtype != np.bool_:
+        raise refuse(f"{what} is {type_name(value.dtype)}", param, "bool", type_name(value.dtype), code="QR203")
     if value.size != 1:
-        raise refuse(f"{name} is not one element", name, "a scalar", value, code="QR208")
+        raise refuse(f"{what} is not one element", param, "a scalar", value, code="QR208")
     return bool(value.reshape(())[()])
+
+
+def _body(ctx: Context, name: str, takes: int, makes: int) -> Body:
+    """A graph of the node, which must take so many inputs, and make so many outputs or more."""
+    body = ctx.bodies[name]
+    ins, outs = len(body.inputs), len(body.outputs)
+    if ins != takes:
+        raise refuse(f"{name} takes {ins} inputs", name, str(takes), str(ins), code="QR205")
+    if outs < makes:
+        raise refuse(f"{name} makes {outs} outputs", name, f"{makes} or more", str(outs), code="QR205")
+    return body
 
 
 @op("Loop", since=1, graphs=("body",))
@@ -52,20 +62,16 @@ def loop(
     Source: ONNX operators, Loop-25.
     """
     ctx = ctx or Context()
-    body, state = ctx.bodies["body"], list(v_initial)
-    if len(body.outputs) < 1 + len(state):
-        raise refuse(
-            f"body makes {len(body.outputs)} outputs", "body", f"a condition and {len(state)} values",
-            str(len(body.outputs)), code="QR205",
-        )  # fmt: skip
-    going = cond is None or _truth(cond, "cond")
+    state = list(v_initial)
+    body = _body(ctx, "body", 2 + len(state), 1 + max(len(state), ctx.outputs))
+    going = cond is None or _truth(cond, "cond", "cond")
     most = None if M is None else int(_one(M))
     stacks = [ScanOutput(ctx) for _ in body.outputs[1 + len(state) :]]
     number = 0
     while going and (most is None or number < most):
         counter = _as(body, 0, np.array(number, np.int64))
         made = body.run([counter, _as(body, 1, np.array(going)), *state])
-        going = _truth(made[0], "cond")
+        going = _truth(made[0], "body", "the condition that body makes")
         state = list(made[1 : 1 + len(state)])
         for stack, element in zip(stacks, made[1 + len(state) :], strict=True):
             stack.add(element)
@@ -135,31 +141,53 @@ def scan_8(
     Raises OperatorError for shapes and attributes that do not fit. Source: ONNX operators, Scan-8.
     """
     ctx = ctx or Context()
-    body = ctx.bodies["body"]
-    count = _states(initial_state_and_scan_inputs, num_scan_inputs)
+    inputs = initial_state_and_scan_inputs
+    count = _states(inputs, num_scan_inputs)
+    body = _body(ctx, "body", len(inputs), max(count, ctx.outputs))
     backward = _numbers(directions, num_scan_inputs, "directions")
-    scanned = initial_state_and_scan_inputs[count:]
-    if any(x.ndim < 2 for x in initial_state_and_scan_inputs[count:]):
-        raise refuse(
-            "a scan input has no batch or no sequence", "initial_state_and_scan_inputs", "rank 2 or more", "less"
-        )
-    batch, longest = scanned[0].shape[:2]
+    batch, longest = _batch(inputs, count)
     lengths = np.full(batch, longest) if sequence_lens is None else sequence_lens
     if lengths.shape != (batch,) or ((lengths < 0) | (lengths > longest)).any():
         raise refuse(
             "sequence_lens does not fit", "sequence_lens", f"[{batch}] of 0 to {longest}", lengths, code="QR208"
         )
-    results = []
+    results: list[list[Array]] = []
     for number, length in enumerate(lengths.tolist()):
-        own = [x.take(number, 0) for x in initial_state_and_scan_inputs]
+        own = [np.asarray(x[number]) for x in inputs]
         parts = [x[:length] for x in own[count:]]
-        axes = [0] * num_scan_inputs
-        states, outputs = _scan(body, own[:count], parts, (axes, backward), length, ctx)
+        how = [0] * num_scan_inputs, backward
+        states, outputs = _scan(body, own[:count], parts, how, length, ctx)
         wholes = [s.whole(v.shape, v.dtype, 0) for s, v in zip(outputs, body.outputs[count:], strict=True)]
         results.append([*states, *(_padded(whole, longest) for whole in wholes)])
-    for first in results[0] if results else ():
-        checked((batch, *first.shape), first.itemsize, "body")
-    return tuple(np.stack(parts) for parts in zip(*results, strict=True))
+    if not results:
+        wholes = [ScanOutput(ctx).whole(v.shape, v.dtype, 0) for v in body.outputs[count:]]
+        return (*inputs[:count], *(np.zeros((0, longest, *whole.shape[1:]), whole.dtype) for whole in wholes))
+    return tuple(_of_batch(parts) for parts in zip(*results, strict=True))
+
+
+def _batch(inputs: Sequence[Array], states: int) -> tuple[int, int]:
+    """The size of the batch, and the longest sequence; the first of the inputs are states."""
+    name, shapes = "initial_state_and_scan_inputs", ", ".join(shape_text(x.shape) for x in inputs)
+    if any(x.ndim < (1 if place < states else 2) for place, x in enumerate(inputs)):
+        raise refuse("an input has no batch or no sequence", name, "[batch,...], [batch,seq,...]", shapes, code="QR208")
+    if len({x.shape[0] for x in inputs}) != 1 or len({x.shape[1] for x in inputs[states:]}) != 1:
+        raise refuse("inputs have other batches or sequences", name, "one size of each", shapes, code="QR208")
+    batch, longest = inputs[-1].shape[:2]
+    return batch, longest
+
+
+def _of_batch(parts: Sequence[Array]) -> Array:
+    """What the elements of a batch make, along a first axis."""
+    first = parts[0]
+    for number, part in enumerate(parts):
+        if (part.shape, part.dtype) != (first.shape, first.dtype):
+            raise refuse(
+                f"element {number} of the batch makes another shape or type", "body",
+                f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
+                f"{type_name(part.dtype)} {shape_text(part.shape)}", code="QR208",
+            )  # fmt: skip
+    checked((len(parts), *first.shape), first.itemsize, "body")
+    return np.stack(parts)
 
 
 def _padded(whole: Array, length: int) -> Array:
@@ -185,13 +213,13 @@ def scan(
     Source: ONNX operators, Scan-25.
     """
     ctx = ctx or Context()
-    body = ctx.bodies["body"]
     count = _states(initial_state_and_scan_inputs, num_scan_inputs)
+    body = _body(ctx, "body", len(initial_state_and_scan_inputs), max(count, ctx.outputs))
     scanned = initial_state_and_scan_inputs[count:]
     given = _numbers(scan_input_axes, num_scan_inputs, "scan_input_axes")
     axes = [axis_in(axis, x.ndim, "scan_input_axes") for axis, x in zip(given, scanned, strict=True)]
     backward = _numbers(scan_input_directions, num_scan_inputs, "scan_input_directions")
-    made = max(len(body.outputs) - count, 0)
+    made = len(body.outputs) - count
     output_axes = _numbers(scan_output_axes, made, "scan_output_axes")
     turned = _numbers(scan_output_directions, made, "scan_output_directions")
     lengths = {x.shape[axis] for x, axis in zip(scanned, axes, strict=True)}

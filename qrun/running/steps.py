@@ -159,8 +159,6 @@ def _body(step: Step, attribute: str, around: Mapping[str, Array], run: Run) -> 
         )
 
     def start(args: Sequence[Array]) -> Sequence[Array]:
-        if len(args) != len(inputs):
-            raise OperatorError(f"the body takes {len(inputs)} inputs", expected=str(len(args)), got=str(len(inputs)))
         fed = {value.name: array for value, array in zip(inputs, args, strict=True)}
         natives = run.natives.inside(step, attribute) if run.natives else None
         path = f"{run.path}{step.node.label}/{attribute}/"

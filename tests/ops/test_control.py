@@ -216,6 +216,61 @@ def test_refusals_name_the_place_inside() -> None:
     assert "0 or 1" in str(refused(turned, {"x": np.zeros((4, 2, 3), F32), "h": X}).facts)
 
 
+@pytest.mark.parametrize("n", [0, 2])
+def test_graphs_that_do_not_fit_their_node_are_refused_also_where_they_do_not_run(n: int) -> None:
+    def looped(takes: str, makes: str, outputs: str = "y") -> QrunError:
+        body = f"b (int64 i{takes}) => (bool o{makes})"
+        nodes = "o = Less(i, n)  u = Neg(x)  e = Abs(x)"
+        text = f"main (float[2,3] x, int64 n) => (float[2,3] y) {{ {outputs} = Loop(n, , x) <body = {body} {{ {nodes} }}> }}"
+        return refused(text, {"x": X, "n": N(n, I64)})
+
+    v, u, e = ", bool c, float[2,3] v", ", float[2,3] u", ", float[2,3] e"
+    for error, words in (
+        (looped("", u), "body takes 1 inputs"),
+        (looped(v, ""), "body makes 1 outputs"),
+        (looped(v, u, "y, z"), "body makes 2 outputs"),
+        (looped(v, u + e, "y, z, t"), "body makes 3 outputs"),
+    ):
+        assert (error.code, error.message) == ("QR205", words)
+    cell = CELL.replace("(h, x)", "(h, x, x)").replace("float[4,2,3]", "float[S,2,3]")
+    assert refused(cell, {"x": np.zeros((n, 2, 3), F32), "h": X}).message == "body takes 2 inputs"
+
+
+def test_a_condition_is_a_bool() -> None:
+    text = WHILE.replace("o = Less(m, limit)", "p = Less(m, limit)  o = Cast<to = 7>(p)").replace("(bool o", "(int64 o")
+    error = refused(text, {"x": X, "limit": N(20, F32)})
+    assert (error.code, error.message) == ("QR203", "the condition that body makes is int64")
+
+
+BATCHED = """main (float[B,S,3] x, float[B,3] h, int64[B] n) => (float[B,3] y, float[B,S,3] z)
+{
+    y, z = Scan<num_scan_inputs = 1, body = b (float[3] v, float[3] e) => (float[3] u, float[3] w) {
+        u = Add(v, e)
+        w = Neg(u)
+    }>(n, h, x)
+}"""
+
+
+def test_scan_8_refuses_batches_that_do_not_fit_and_takes_none() -> None:
+    def run(x: tuple[int, ...], h: tuple[int, ...], text: str = BATCHED) -> list[tuple[int, ...]]:
+        made = onnx.parser.parse_model(HEAD.replace(": 17", ": 8") + text)
+        feeds = {"x": np.ones(x, F32), "h": np.ones(h, F32), "n": np.arange(x[0])}
+        return [array.shape for array in qrun.Session(made).run(feeds).values()]
+
+    assert run((2, 4, 3), (2, 3)) == [(2, 3), (2, 4, 3)]
+    assert run((0, 4, 3), (0, 3)) == [(0, 3), (0, 4, 3)]
+    with pytest.raises(QrunError, match="other batches"):
+        run((2, 4, 3), (1, 3), BATCHED.replace("float[B,3] h", "float[C,3] h"))
+    with pytest.raises(QrunError, match="no batch"):
+        run((2, 4, 3), (), BATCHED.replace("float[B,3] h", "float h"))
+    both = BATCHED.replace("num_scan_inputs = 1", "num_scan_inputs = 2").replace("float[B,3] h", "float[B,T,3] h")
+    with pytest.raises(QrunError, match="other batches or sequences"):
+        run((2, 4, 3), (2, 3, 3), both)
+    growing = BATCHED.replace("u = Add(v, e)", "u = Concat<axis = 0>(v, e)").replace("w = Neg(u)", "w = Neg(e)")
+    with pytest.raises(QrunError, match="element 1 of the batch makes another shape"):
+        run((2, 4, 3), (2, 3), growing)
+
+
 @pytest.mark.parametrize("backend", ["reference", "native"])
 def test_nodes_inside_have_names_and_times(backend: str) -> None:
     """In a run step by step, and in one of the program."""
