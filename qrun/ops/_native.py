@@ -163,26 +163,26 @@ def staged_kernel(
 
 
 def turned_kernel(
-    site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Sequence[int]
+    site: LoweringContext, kernel: NativeKernel, operands: Sequence[int], turns: Mapping[int, Sequence[int]]
 ) -> NativeKernel:
-    """The kernel, of one stage, for matrices of which those at the places `turns` are transposed first."""
-    before = [turning(site, place) for place in turns]
+    """The kernel, of one stage, for operands of which those at the places `turns` are transposed so first."""
+    before = [turning(site, place, perm) for place, perm in turns.items()]
     names: dict[int, int | str] = {place: stage.output for place, stage in zip(turns, before, strict=True)}
     last = replace(kernel.stages[0], inputs=tuple(names.get(place, place) for place in operands))
 
     def run(inputs: Inputs) -> Array:
-        arrays = [x.T if x is not None and place in turns else x for place, x in enumerate(inputs)]
+        arrays = [x if x is None or place not in turns else x.transpose(turns[place]) for place, x in enumerate(inputs)]
         return np.asarray(kernel.run(arrays))
 
     return replace(kernel, run=run, stages=(*before, last))
 
 
-def turning(site: LoweringContext, place: int) -> Stage:
-    """What transposes the matrix that is the input of this number."""
+def turning(site: LoweringContext, place: int, perm: Sequence[int] = (1, 0)) -> Stage:
+    """What transposes the input of this number, a matrix unless `perm` says more."""
     from qrun.native.kernels.copy import transposed
 
     x = site.inputs[place]
-    return Stage(transposed(site.engine, x.shape, x.dtype, (1, 0)), (place,), f"turned {place}")
+    return Stage(transposed(site.engine, x.shape, x.dtype, perm), (place,), f"turned {place}")
 
 
 def declined(reason: str) -> Exception:
@@ -259,7 +259,7 @@ def gemm_kernel(
         site.engine, a.shape, b, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target, memo=site.memo
     )
     kernel = kernel_of(site, gemm, (0,), completeness(gemm.conv.may_wrap, target))
-    return turned_kernel(site, kernel, (0,), (0,)) if transpose else kernel
+    return turned_kernel(site, kernel, (0,), {0: (1, 0)}) if transpose else kernel
 
 
 def quiet(site: LoweringContext) -> Context:

@@ -56,7 +56,7 @@ def matmul_kernel(
         alpha=alpha, beta=beta, memo=site.memo,
     )  # fmt: skip
     kernel = kernel_of(site, operation, operands, ALWAYS)
-    turns = [place for place in (0, 1) if turned[place] and place in operands]
+    turns: dict[int, Sequence[int]] = {place: (1, 0) for place in (0, 1) if turned[place] and place in operands}
     return turned_kernel(site, kernel, operands, turns) if turns else kernel
 
 

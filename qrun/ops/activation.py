@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from qrun.ir import Array
+from qrun.ops import _gelu
 from qrun.ops._context import refuse
-from qrun.ops._erf import erfc
 from qrun.ops._float import bounds, is_integer, narrow, single, unary, widen
 from qrun.ops._native import LoweringContext, NativeKernel, declined
 from qrun.ops._native_float32 import function, function_kernel, pointwise, pointwise_kernel
@@ -130,8 +130,7 @@ def hard_swish(X: Array) -> Array:
 @op("Swish", since=24, form="pointwise", native=function("swish", "alpha"))
 def swish(X: Array, *, alpha: float = 1.0) -> Array:
     """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64. Source: ONNX operators, Swish-24."""
-    slope = single(alpha)
-    return unary(lambda x: x / (1.0 + np.exp(-slope * x)), X)
+    return _gelu.swish(X, alpha)
 
 
 @op("Mish", since=18, form="pointwise")
@@ -154,9 +153,9 @@ def gelu(X: Array, *, approximate: str = "none") -> Array:
     Raises OperatorError for another approximation. Source: ONNX operators, Gelu-20.
     """
     if approximate == "none":
-        return unary(lambda x: 0.5 * x * erfc(x * -math.sqrt(0.5)), X)
+        return _gelu.gelu(X)
     if approximate == "tanh":
-        return unary(lambda x: x / (1.0 + np.exp(-math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))), X)
+        return _gelu.gelu_by_tanh(X)
     raise refuse("the approximation does not exist", "approximate", "none, tanh", approximate, code="QR204")
 
 

@@ -61,6 +61,11 @@ MICROSOFT: dict[tuple[str, str], list[Any]] = {
         "MatMulIntegerToFloat": [U, TURNED, S, S, Z, Z],
         "DynamicQuantizeMatMul": [U.astype(np.float32), TURNED, S, Z],
         "MatMulNBits": [U.astype(np.float32), np.zeros((2, 1, 8), np.uint8), np.ones(2, np.float32)],
+        "Gelu": [U.astype(np.float32)],
+        "QuickGelu": [U.astype(np.float32)],
+        "BiasGelu": [U.astype(np.float32), np.ones(3, np.float32)],
+        "FastGelu": [U.astype(np.float32), np.ones(3, np.float32)],
+        "FusedMatMul": [U.astype(np.float32), TURNED.astype(np.float32)],
         "DynamicQuantizeLSTM": [
             U.astype(np.float32),
             np.ones((1, 3, 8), np.uint8),

@@ -1,0 +1,90 @@
+"""What onnxruntime's optimizer makes of Gelu and its approximations: Gelu, BiasGelu, FastGelu, QuickGelu of com.microsoft."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import type_name
+from qrun.ops._complete import ALWAYS
+from qrun.ops._context import Context, refuse
+from qrun.ops._elementwise import binary
+from qrun.ops._gelu import gelu, gelu_by_tanh, swish
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._native_float32 import FLOAT, function
+from qrun.ops._op import op
+
+_FLOATS = "float16 float double bfloat16"
+
+
+@op("Gelu", since=1, domain="com.microsoft", types={"T": (_FLOATS, "X")}, form="pointwise", native=function("gelu"))
+def gelu_1(X: Array) -> Array:
+    """Gelu of ai.onnx without approximation, in float64 and rounded once. Source: onnxruntime ContribOperators, com.microsoft.Gelu."""
+    return gelu(X)
+
+
+@op(
+    "QuickGelu",
+    since=1,
+    domain="com.microsoft",
+    types={"T": (_FLOATS, "X")},
+    form="pointwise",
+    native=function("swish", "alpha"),
+)
+def quick_gelu(X: Array, *, alpha: float = 1.7020000219345093) -> Array:
+    """X * Sigmoid(alpha * X), in float64 and rounded once; float64 stays float64.
+
+    Source: onnxruntime ContribOperators, com.microsoft.QuickGelu.
+    """
+    return swish(X, alpha)
+
+
+@op("BiasGelu", since=1, domain="com.microsoft", types={"T": (_FLOATS, "A B")})
+def bias_gelu(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+    """Gelu(A + B): A [...,n], B [n], floating point of one type.
+
+    The same bits as Add, then Gelu, each rounded once. Raises OperatorError for another shape of B.
+    Source: onnxruntime ContribOperators, com.microsoft.BiasGelu.
+    """
+    return gelu(_sum(A, B, "B", ctx or Context()))
+
+
+@bias_gelu.native
+def _lower_bias_gelu(site: LoweringContext) -> NativeKernel:
+    from qrun.native.kernels.elementwise import Elementwise
+    from qrun.native.machine.operation import Operand
+
+    a, b = site.inputs
+    _check(a, b, "B", site.ctx)
+    if a.dtype != FLOAT:
+        raise declined(f"no native kernel for {type_name(a.dtype)}")
+    x, bias = (Operand(x.shape, x.dtype) for x in (a, b))
+    added, last = Elementwise(site.engine, "add", [x, bias]), Elementwise(site.engine, "gelu", [x], (), gelu)
+    return staged_kernel(site, [Stage(added, (0, 1), "sum"), Stage(last, ("sum",))], [added, last], ALWAYS)
+
+
+@op("FastGelu", since=1, domain="com.microsoft", types={"T": (_FLOATS, "X bias")})
+def fast_gelu(X: Array, bias: Array | None = None, *, ctx: Context | None = None) -> Array:
+    """Gelu(X + bias) approximated by tanh: X [...,n], bias [n], floating point of one type.
+
+    The same bits as Add, then Gelu of ai.onnx with approximate = "tanh", each rounded once, whose sqrt(2 / pi) the
+    page of this operator gives as 0.797885. Raises OperatorError for another shape of bias.
+    Source: onnxruntime ContribOperators, com.microsoft.FastGelu.
+    """
+    ctx = ctx or Context()
+    if bias is None:
+        ctx.claim(X.shape, X.itemsize)
+    return gelu_by_tanh(X if bias is None else _sum(X, bias, "bias", ctx))
+
+
+def _sum(x: Array, bias: Array, name: str, ctx: Context) -> Array:
+    _check(x, bias, name, ctx)
+    return binary(np.add, x, bias, ctx)
+
+
+def _check(x: Array, bias: Array, name: str, ctx: Context) -> None:
+    """Refuse a bias that is not one number for each place along the last axis; claim the sum and the result."""
+    if bias.shape != x.shape[-1:] or not x.ndim:
+        expected = f"[{x.shape[-1]}]" if x.ndim else "a first input of rank 1 or more"
+        raise refuse(f"{name} does not fit the input", name, expected, bias, code="QR208")
+    ctx.claim(x.shape, 2 * x.itemsize)
