@@ -82,9 +82,8 @@ class Profiler:
         found = json.loads(Path(self._loaded.finish()).read_text(encoding="utf-8"))
         runs = len(watched.run_ns)
         times: dict[str, list[dict[str, Any]]] = {}
-        for event in found:
-            if event["cat"] == "Node":
-                times.setdefault(event["name"].removesuffix("_kernel_time"), []).append(event)
+        for event in _outermost(found, self.nodes):
+            times.setdefault(_name(event), []).append(event)
         whole = [event for event in found if event["name"] == "model_run"][-runs:]
         if len(whole) < runs:
             return plain
@@ -170,6 +169,28 @@ def ort_profiles(
 def multiply_adds(result: RunResult) -> dict[int, int]:
     """Multiply-adds of qrun's nodes, by index."""
     return {event.index: event.macs for event in result.events}
+
+
+def _name(event: Mapping[str, Any]) -> str:
+    return str(event["name"]).removesuffix("_kernel_time")
+
+
+def _outermost(events: Sequence[dict[str, Any]], nodes: Sequence[OptimizedNode]) -> list[dict[str, Any]]:
+    """The events of nodes, which come in the order in which they end, without those inside an If, Loop or Scan.
+
+    The time of these is in that of the node around them.
+    """
+    names = {ran.proto.name for ran in nodes}
+    around = {ran.proto.name for ran in nodes if any(a.HasField("g") or a.graphs for a in ran.proto.attribute)}
+    found: list[dict[str, Any]] = []
+    for event in events:
+        if event["cat"] != "Node":
+            continue
+        begin = event["ts"] if _name(event) in around else float("inf")
+        while found and (found[-1]["ts"] > begin or (found[-1]["ts"] == begin and _name(found[-1]) not in names)):
+            found.pop()
+        found.append(event)
+    return found
 
 
 def _paired(

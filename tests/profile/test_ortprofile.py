@@ -250,6 +250,26 @@ def test_a_model_with_subgraphs_keeps_the_names_of_tensors() -> None:
     assert [n.name for n in marked.graph.node[:2]] == ["qrun.0;", "qrun.1;"]
 
 
+def test_nodes_inside_a_node_are_part_of_its_time() -> None:
+    data = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[3,4] x, int64 n, bool c) => (float[3,4] z) {
+            y = Loop <body = b (int64 i, bool go, float[3,4] a) => (bool more, float[3,4] d) {
+                more = Identity (go)
+                s = Add (a, x)
+                d = If (go) <then_branch = t () => (float[3,4] p) { p = Exp (s) },
+                             else_branch = e () => (float[3,4] q) { q = Neg (s) }>
+            }> (n, c, x)
+            z = Softmax (y)
+        }""").SerializeToString()
+    model = load(data)
+    feeds = {"x": np.full((3, 4), -2, np.float32), "n": np.array(3), "c": np.array(True)}
+    (profile,) = profiles(model, feeds, data)
+    assert [e.node.op_type for e in profile.last.events if e.node] == ["Loop", "Softmax"]
+    assert [e.group for e in profile.last.events] == [(0,), (1,)]
+    assert profile.node_ns.sum(0).max() <= max(profile.watched_ns)
+
+
 def test_functions_of_the_model() -> None:
     """Each call is the nodes of the function's body, as in the loaded model."""
     opset = helper.make_opsetid("", 21)
