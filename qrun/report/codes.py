@@ -75,7 +75,7 @@ Random data: floats uniform in [-1,1), 8-bit and smaller integers over their ful
 Pickled arrays are never loaded.""",
     "exit-codes": """\
     0  done, and the answer is yes
-    1  done, and the answer is no: a finding at or above --fail-on
+    1  done, and the answer is no: a finding at or above --fail-on, a difference
     2  the call is wrong: unknown option, no such file, missing input
     3  the model cannot be read: not ONNX, cut off, external data missing
     4  the model is fine, but qrun cannot run it: operator, opset or type

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qrun.report.grid import Column, Grid
-from qrun.report.text import duration, percent
+from qrun.report.text import duration, percent, plural
 from qrun.running.session import InsideEvent
 
 
@@ -19,6 +19,12 @@ def inside_fields(events: Sequence[InsideEvent]) -> list[dict[str, Any]]:
         }
         for e in events
     ]  # fmt: skip
+
+
+def inside_left(events: Sequence[InsideEvent], most: int | None) -> str:
+    """``2 more nodes inside``: those that `inside_grid` leaves out; "" if it has all."""
+    left = 0 if most is None else len(events) - most
+    return f"{plural(left, 'more node')} inside" if left > 0 else ""
 
 
 def inside_grid(events: Sequence[InsideEvent], whole_ns: float, most: int | None) -> Grid:

@@ -69,7 +69,7 @@ def _origin(model: Model) -> str:
 
 
 def _size(facts: ModelFacts) -> str:
-    parts = [plural(facts.node_count, "node"), f"{_short(facts.parameters)} parameters"]
+    parts = [plural(facts.node_count, "node"), f"{_short(facts.parameters)} parameter{'s' * (facts.parameters != 1)}"]
     if facts.macs is None:
         counted = "" if facts.obstacle else "; qrun profile counts them"
         parts.append(f"MMAC n/a ({facts.uncounted}{counted})")

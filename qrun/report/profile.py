@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from qrun.comparing.savedprofiles import LEAST
 from qrun.documents.answers import GroupTimes
 from qrun.report.header import headline
-from qrun.report.inside import inside_grid
+from qrun.report.inside import inside_grid, inside_left
 from qrun.report.nodes import FUSED
 from qrun.report.profilejson import notes, profile_csv
 from qrun.report.profilerows import ProfileReport, run_ns, spent
@@ -97,7 +97,9 @@ def _blocks(report: ProfileReport, draw: Callable[[float], str] | None) -> Itera
     inside = report.profile.last.inside
     if inside:
         title = "Inside nodes, of the last run"
-        yield Block(title, inside_grid(inside, report.profile.last.duration_ns, report.top))
+        left = inside_left(inside, report.top)
+        grid = inside_grid(inside, report.profile.last.duration_ns, report.top)
+        yield Block(title, grid, more=f"{left}   --top all" if left else "")
     reasons = refused_grid(report)
     if reasons.rows:
         yield Block("On the reference kernels", reasons)

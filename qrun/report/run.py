@@ -127,9 +127,12 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
     if rest:
         screen.line(f"  {'; '.join(rest)}")
     if report.result.inside:
-        from qrun.report.inside import inside_grid
+        from qrun.report.inside import inside_grid, inside_left
 
-        screen.grid(inside_grid(report.result.inside, total, None if all_nodes else TOP + 2))
+        most = None if all_nodes else TOP + 2
+        screen.grid(inside_grid(report.result.inside, total, most))
+        if left_inside := inside_left(report.result.inside, most):
+            screen.line(f"  {screen.ellipsis} {left_inside}   -v")
 
 
 def _time_grid(

@@ -90,11 +90,18 @@ class Screen:
         self.console.print(text, soft_wrap=True)
 
     def wrapped(self, first: str, rest: str, *pieces: Piece) -> None:
-        """A paragraph after `first`, later lines after `rest`; broken at spaces only where there is a width."""
+        """A paragraph after `first`, later lines after `rest`; broken at spaces only where there is a width.
+
+        What follows three spaces, such as options to type, stays on one line where it can.
+        """
         parts = [(self.clean(p), "") if isinstance(p, str) else (self.clean(p[0]), p[1]) for p in pieces]
         text = "".join([part for part, _ in parts])
+        head, gap, hint = text.rpartition("   ")
+        words = text.split(" ") if self.width is not None else []
+        if gap and self.width is not None and width_of(rest) + width_of(hint) <= self.width:
+            words = [*head.split(" "), "", "", hint]
         begin = end = at = 0
-        for word in text.split(" ") if self.width is not None else ():
+        for word in words:
             if end > begin and width_of(first) + width_of(text[begin : at + len(word)]) > (self.width or 0):
                 self.line(first, *_slice(parts, begin, end))
                 first, begin = rest, at

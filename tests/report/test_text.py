@@ -287,6 +287,17 @@ def test_wrapping_keeps_styles() -> None:
     assert drawn(12, True) == ("= \x1b[1merror\x1b[0m one\n  two \x1b[31mthree\x1b[0m\n  \x1b[31mfour\x1b[0m five\n")
 
 
+def test_what_is_to_be_typed_stays_on_one_line() -> None:
+    def drawn(width: int | None) -> str:
+        stream = io.StringIO()
+        Screen(stream, terminal=False, width=width, color=False).wrapped("= ", "  ", "a sum of many   --top all")
+        return stream.getvalue()
+
+    assert drawn(None) == drawn(27) == "= a sum of many   --top all\n"
+    assert drawn(26) == drawn(15) == "= a sum of many\n  --top all\n"
+    assert drawn(10) == "= a sum of\n  many\n  --top\n  all\n"
+
+
 def test_a_sheet_begins_with_its_verdict() -> None:
     def drawn(quiet: bool = False, markdown: bool = False) -> str:
         stream = io.StringIO()
