@@ -71,11 +71,15 @@ class Node:
 
     @property
     def subgraphs(self) -> Iterator[Model]:
-        for value in self.attributes.values():
+        return (graph for _, graph in self.graphs())
+
+    def graphs(self) -> Iterator[tuple[str, Model]]:
+        """The graphs inside it by attribute; those of a list are numbered: ``branches[0]``."""
+        for name, value in self.attributes.items():
             if isinstance(value, Model):
-                yield value
+                yield name, value
             elif isinstance(value, tuple) and value and isinstance(value[0], Model):
-                yield from (item for item in value if isinstance(item, Model))
+                yield from ((f"{name}[{place}]", item) for place, item in enumerate(value) if isinstance(item, Model))
 
     @property
     def captured(self) -> tuple[str, ...]:
@@ -131,12 +135,12 @@ class Model:
         return self
 
     def everywhere(self) -> Iterator[tuple[Node, str]]:
-        """Every node of this graph and of those inside it, with its label behind those of the nodes around it."""
+        """Every node of this graph and of those inside it, with its path: ``If_1/then_branch/Relu_0``."""
         for node in self.nodes:
             yield node, node.label
-            for graph in node.subgraphs:
-                for inner, label in graph.everywhere():
-                    yield inner, f"{node.label} > {label}"
+            for name, graph in node.graphs():
+                for inner, path in graph.everywhere():
+                    yield inner, f"{node.label}/{name}/{path}"
 
     def filled(self, text: str) -> str:
         """What to type, with the model's file, quoted for a shell, for the word MODEL; as it is if the model is no file."""

@@ -67,7 +67,8 @@ def _joined(screen: Screen, where: Sequence[str]) -> None:
 
 def print_finding(screen: Screen, finding: Finding, label: str) -> None:
     """A finding of a rule, in the same form as an error."""
-    place = f"node {finding.index} {finding.node} ({finding.op})" if finding.index is not None else ""
+    operator = f" ({finding.op})" if finding.op else ""
+    place = f"node {finding.index} {finding.node}{operator}" if finding.index is not None else ""
     facts = (("tensor", finding.tensor), ("expected", finding.expected), ("got", finding.got))
     print_message(
         screen, finding.level, finding.rule, finding.name, finding.message,

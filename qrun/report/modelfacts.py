@@ -52,15 +52,14 @@ class ModelFacts:
 
     @cached_property
     def stored(self) -> Mapping[str, Array]:
-        """Initializers and Constant nodes by name; those of inner graphs as ``node > name``."""
+        """Initializers and Constant nodes by name; those of inner graphs behind its path."""
         found: dict[str, Array] = {}
         for scope in scopes(self.model):
-            prefix = "".join(f"{label} > " for label in scope.path)
-            found |= {prefix + name: array for name, array in scope.model.constants.items()}
+            found |= {scope.path + name: array for name, array in scope.model.constants.items()}
             for node in scope.model.nodes:
                 value = constant_value(node)
                 if value is not None and node.outputs:
-                    found[prefix + node.outputs[0]] = value
+                    found[scope.path + node.outputs[0]] = value
         return found
 
     @cached_property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -10,11 +12,13 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from helpers.cli import call
 from helpers.support import node_model
 from onnx import TensorProto, helper, numpy_helper
 
 import qrun
 from qrun.checking.rules import Finding
+from qrun.report.modelfacts import ModelFacts
 
 RELU = '<ir_version: 8, opset_import: ["" : 13]> main (float[2] x) => (float[2] y) { y = Relu(x) }'
 
@@ -172,8 +176,28 @@ def test_what_only_a_subgraph_reads_is_used() -> None:
 @pytest.mark.parametrize(("made", "where"), [("s", "made by Sigmoid_0 outside"), ("x", "a graph input outside")])
 def test_shadowed_names(made: str, where: str) -> None:
     (found,) = branches(made)
-    assert (found.rule, found.node) == ("QR114", "If_1 > Relu_0")
+    assert (found.rule, found.node) == ("QR114", "If_1/then_branch/Relu_0")
     assert found.message.endswith(where)
+
+
+def test_paths_tell_branches_apart(tmp_path: Path) -> None:
+    """Both store a tensor `k`, which no node reads: two places, two tensors."""
+    text = BRANCHES.replace("=> (float[2] {made}) {{", "=> (float[2] {made}) <float[2] k = {{1, 2}}> {{")
+    text = text.replace("=> (float[2] v) {{", "=> (float[2] v) <float[2] k = {{3, 4}}> {{")
+    model = onnx.parser.parse_model(text.format(made="w"))
+    found = [f.node for f in qrun.check(model) if f.rule == "QR109"]
+    assert found == ["If_1/then_branch", "If_1/else_branch"]
+    facts = ModelFacts(qrun.load(model))
+    assert {name: array.tolist() for name, array in facts.stored.items()} == {
+        "If_1/then_branch/k": [1, 2],
+        "If_1/else_branch/k": [3, 4],
+    }
+    assert facts.parameters == 4
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    shown = call("check", "-v", path).out
+    assert re.search(r"m\.onnx  node 1 If_1/else_branch$", shown, re.MULTILINE), shown
+    assert "If_1/else_branch/Relu_0" in call("inspect", "--nodes", path).out
 
 
 def test_names_made_later_are_not_visible() -> None:

@@ -183,6 +183,6 @@ def test_groups_inside_a_subgraph(case: str) -> None:
     del model.graph.node[:]
     model.graph.node.append(inside)
     model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
-    want = [(f.rule, f"choice > {f.node}", f.got) for f in ours(group(case))]
+    want = [(f.rule, f"choice/then_branch/{f.node}", f.got) for f in ours(group(case))]
     assert [(f.rule, f.node, f.got) for f in ours(model)] == want
     assert bool(want) == (case != "plain")

@@ -25,20 +25,21 @@ _QUANTIZE = ("QuantizeLinear", "DequantizeLinear")
 class Scope:
     """One graph of a model, seen from inside: names are looked up here, then in the graphs around it.
 
-    path:   labels of the nodes around this graph, outermost first; index: place of the outermost one, or None.
+    path:   what stands before names inside: "" in the model's own graph, ``If_1/then_branch/`` in one of If_1's.
+    index:  place of the outermost node around this graph, or None.
     holder: the node of the outer graph that holds this one.
     """
 
     model: Model
     outer: Scope | None = None
-    path: tuple[str, ...] = ()
+    path: str = ""
     index: int | None = None
     holder: Node | None = None
 
     def at(self, node: Node, tensor: Slot | str = "") -> dict[str, Any]:
         """The Finding fields that say where, with an input or another tensor: ``Finding("...", **scope.at(node, q.scale))``."""
         index = node.index if self.index is None else self.index
-        where = {"node": " > ".join((*self.path, node.label)), "index": index, "op": f"{node.op}-{node.version}"}
+        where = {"node": self.path + node.label, "index": index, "op": f"{node.op}-{node.version}"}
         named = tensor if isinstance(tensor, str) else f"{tensor.tensor} (input {tensor.place}, {tensor.name})"
         return {**where, "tensor": named}
 
@@ -189,8 +190,8 @@ def scopes(model: Model) -> tuple[Scope, ...]:
         yield here
         for node in here.model.nodes:
             index = node.index if here.index is None else here.index
-            for graph in node.subgraphs:
-                yield from within(Scope(graph, here, (*here.path, node.label), index, node))
+            for name, graph in node.graphs():
+                yield from within(Scope(graph, here, f"{here.path}{node.label}/{name}/", index, node))
 
     return tuple(within(Scope(model)))
 

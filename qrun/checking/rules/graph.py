@@ -35,10 +35,10 @@ def unsorted_nodes(model: Model) -> Iterator[Finding]:
     """
     for scope in scopes(model):
         if not scope.model.was_sorted:
-            inside = f" inside node {' > '.join(scope.path)}" if scope.path else ""
+            inside = f" inside {scope.path[:-1]}" if scope.path else ""
             yield Finding(
                 f"the nodes of graph {scope.model.name or 'main'}{inside} are not in topological order",
-                node=" > ".join(scope.path),
+                node=scope.path[:-1],
                 index=scope.index,
                 expected="every tensor made by an earlier node than the one that reads it",
                 got="another order; qrun sorted the nodes",
@@ -75,7 +75,7 @@ def unused_initializer(model: Model) -> Iterator[Finding]:
             size = sum(graph.constants[name].nbytes for name in unused)
             yield Finding(
                 f"{several(len(unused), 'stored tensor')} of {size} bytes read by no node: {listed(unused)}",
-                node=" > ".join(scope.path),
+                node=scope.path[:-1],
                 index=scope.index,
                 tensor=listed(unused),
                 expected="every initializer is read by a node or is an output",
