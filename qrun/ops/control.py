@@ -62,7 +62,7 @@ def loop(
     Source: ONNX operators, Loop-25.
     """
     ctx = ctx or Context()
-    state = list(v_initial)
+    state = _given(v_initial, "v_initial")
     body = _body(ctx, "body", 2 + len(state), 1 + max(len(state), ctx.outputs))
     going = cond is None or _truth(cond, "cond", "cond")
     most = None if M is None else int(_one(M))
@@ -141,7 +141,7 @@ def scan_8(
     Raises OperatorError for shapes and attributes that do not fit. Source: ONNX operators, Scan-8.
     """
     ctx = ctx or Context()
-    inputs = initial_state_and_scan_inputs
+    inputs = _given(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")
     count = _states(inputs, num_scan_inputs)
     body = _body(ctx, "body", len(inputs), max(count, ctx.outputs))
     backward = _numbers(directions, num_scan_inputs, "directions")
@@ -213,9 +213,10 @@ def scan(
     Source: ONNX operators, Scan-25.
     """
     ctx = ctx or Context()
-    count = _states(initial_state_and_scan_inputs, num_scan_inputs)
-    body = _body(ctx, "body", len(initial_state_and_scan_inputs), max(count, ctx.outputs))
-    scanned = initial_state_and_scan_inputs[count:]
+    inputs = _given(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")
+    count = _states(inputs, num_scan_inputs)
+    body = _body(ctx, "body", len(inputs), max(count, ctx.outputs))
+    scanned = inputs[count:]
     given = _numbers(scan_input_axes, num_scan_inputs, "scan_input_axes")
     axes = [axis_in(axis, x.ndim, "scan_input_axes") for axis, x in zip(given, scanned, strict=True)]
     backward = _numbers(scan_input_directions, num_scan_inputs, "scan_input_directions")
@@ -228,8 +229,7 @@ def scan(
         raise refuse(
             "scan inputs have other lengths", "initial_state_and_scan_inputs", "one length", shapes, code="QR208"
         )
-    inputs = list(initial_state_and_scan_inputs[:count])
-    states, stacks = _scan(body, inputs, scanned, (axes, backward), lengths.pop(), ctx)
+    states, stacks = _scan(body, inputs[:count], scanned, (axes, backward), lengths.pop(), ctx)
     stated = zip(stacks, body.outputs[count:], output_axes, turned, strict=True)
     return (*states, *(s.whole(v.shape, v.dtype, axis, bool(turn)) for s, v, axis, turn in stated))
 
@@ -248,6 +248,15 @@ def _scan(
         for stack, element in zip(stacks, made[len(states) :], strict=True):
             stack.add(element)
     return states, stacks
+
+
+def _given(values: Sequence[Array | None], name: str) -> list[Array]:
+    """Variadic inputs, none of them left out."""
+    given = [value for value in values if value is not None]
+    if len(given) < len(values):
+        left_out = next(place for place, value in enumerate(values) if value is None)
+        raise refuse(f"{name}[{left_out}] is missing", name, "a tensor", "nothing", code="QR205")
+    return given
 
 
 def _states(inputs: Sequence[Array], scanned: int) -> int:

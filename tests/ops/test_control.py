@@ -236,6 +236,20 @@ def test_graphs_that_do_not_fit_their_node_are_refused_also_where_they_do_not_ru
     assert refused(cell, {"x": np.zeros((n, 2, 3), F32), "h": X}).message == "body takes 2 inputs"
 
 
+def test_values_that_are_left_out_are_refused() -> None:
+    rows = np.zeros((4, 2, 3), F32)
+    for text, feeds, name in (
+        (GROWING.replace("Loop(n, , x)", "Loop(n, , h0, x)"), {"x": X, "n": N(1, I64)}, "v_initial"),
+        (CELL.replace("(h, x)", "(h0, x)"), {"x": rows, "h": X}, "initial_state_and_scan_inputs"),
+    ):
+        made = onnx.parser.parse_model(HEAD + text)
+        for node in made.graph.node:
+            node.input[:] = ["" if name == "h0" else name for name in node.input]
+        with pytest.raises(QrunError, match=f"{name}.0. is missing") as caught:
+            qrun.Session(made).run(feeds)
+        assert caught.value.code == "QR205"
+
+
 def test_a_condition_is_a_bool() -> None:
     text = WHILE.replace("o = Less(m, limit)", "p = Less(m, limit)  o = Cast<to = 7>(p)").replace("(bool o", "(int64 o")
     error = refused(text, {"x": X, "limit": N(20, F32)})
