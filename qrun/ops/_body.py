@@ -1,0 +1,97 @@
+"""Operators that stand for some nodes of ai.onnx: those nodes, one after the other, in both backends."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
+from qrun.ir import Array
+from qrun.ops._complete import ALWAYS
+from qrun.ops._context import Context
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, Stage, declined, staged_kernel
+from qrun.ops._op import OpDef, find
+
+Value = int | str | None
+
+
+@frozen
+class InnerNode:
+    """A node of ai.onnx. inputs: inputs of the whole by number, earlier results by name, or None where one is omitted.
+
+    output: the name of its first result; "" makes it the whole's. version: of the operator.
+    """
+
+    op_type: str
+    inputs: tuple[Value, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    output: str = ""
+    version: int = 24
+
+    @property
+    def definition(self) -> OpDef:
+        found = find("", self.op_type, self.version)
+        assert found is not None
+        return found
+
+    def run(self, args: Sequence[Any], ctx: Context) -> Any:
+        return self.definition.compute(args, self.attributes, ctx)
+
+
+def run_nodes(nodes: Sequence[InnerNode], inputs: Inputs, ctx: Context) -> dict[str, Any]:
+    """What the nodes make, by name: an array, or a tuple of arrays where the operator has several results."""
+    made: dict[str, Any] = {}
+    for node in nodes:
+        made[node.output] = node.run([_value(value, inputs, made) for value in node.inputs], ctx)
+    return made
+
+
+def _value(value: Value, inputs: Inputs, made: Mapping[str, Any]) -> Any:
+    if value is None:
+        return None
+    return inputs[value] if isinstance(value, int) else made[value]
+
+
+def nodes_kernel(site: LoweringContext, nodes: Sequence[InnerNode]) -> NativeKernel:
+    """The native kernels of the nodes, one after the other. Declined if one of them is."""
+    stages: list[Stage] = []
+    made: dict[str, Array] = {}
+    for place, node in enumerate(nodes):
+        kernel = _kernel(site, place, node, [_value(value, site.inputs, made) for value in node.inputs])
+        for stage in kernel.stages:
+            inputs = tuple(f"{place} {v}" if isinstance(v, str) else node.inputs[v] for v in stage.inputs)
+            output = f"{place} {stage.output}" if isinstance(stage.output, str) else node.output or 0
+            stages.append(Stage(stage.operation, tuple(v for v in inputs if v is not None), output))
+        result = stages[-1].operation.result
+        made[node.output] = np.empty(result.shape, result.dtype)
+    shown = [stage.operation for stage in stages if stage.operation.tight]
+    return staged_kernel(site, stages, shown, ALWAYS)
+
+
+def _kernel(site: LoweringContext, place: int, node: InnerNode, args: Sequence[Any]) -> NativeKernel:
+    definition = node.definition
+    if definition.lowering is None:
+        raise declined(f"no native kernel for its {node.op_type}")
+    missing = len(definition.inputs) - len(args)
+    fixed = [value is None or (isinstance(value, int) and site.fixed[value]) for value in node.inputs]
+    given = definition.signature.parameters.values()
+    defaults = {p.name: p.default for p in given if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name != "ctx"}
+    inner = replace(
+        site,
+        inputs=(*args, *(None,) * missing),
+        fixed=(*fixed, *(True,) * missing),
+        names=tuple(p.name for p in definition.inputs),
+        attributes={**defaults, **node.attributes},
+        ctx=replace(site.ctx, version=node.version, outputs=1, wanted=(True,)),
+        reference=lambda inputs, ctx: definition.run(inputs, node.attributes, ctx),
+        memo=site.memo.once(("node", place), Memo),
+    )
+    kernel = definition.lowering(inner)
+    if not kernel.stages:
+        raise declined(f"its {node.op_type} is more than a step of a program")
+    return kernel

@@ -1,0 +1,174 @@
+"""Products with the activation that followed them: FusedConv and FusedGemm of com.microsoft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._body import InnerNode, nodes_kernel, run_nodes
+from qrun.ops._context import Context, refuse
+from qrun.ops._conv import ConvGeometry, conv_macs, conv_window
+from qrun.ops._float import is_integer
+from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._op import Shape, op
+
+_OF_GEMM: dict[str, tuple[str, ...]] = {
+    "Relu": (),
+    "LeakyRelu": ("alpha",),
+    "Sigmoid": (),
+    "Tanh": (),
+    "Elu": ("alpha",),
+    "Celu": ("alpha",),
+    "Selu": ("alpha", "gamma"),
+    "HardSigmoid": ("alpha", "beta"),
+    "Softplus": (),
+    "Softsign": (),
+    "ThresholdedRelu": ("alpha",),
+}
+_NAMES = ("alpha", "beta", "gamma")
+_OF_CONV: dict[str, tuple[str, ...]] = {
+    "Relu": (),
+    "LeakyRelu": ("alpha",),
+    "Sigmoid": (),
+    "Tanh": (),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min_", "max_"),
+}
+"""Activations by name, with the attributes of the operator of ai.onnx that are given in order."""
+
+
+def _gemm_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    return int(np.prod(outputs[0], dtype=np.int64)) * inputs[0][0 if attributes.get("transA") else 1]
+
+
+@op(
+    "FusedGemm",
+    since=1,
+    domain="com.microsoft",
+    types={"T": ("float16 float double uint32 uint64 int32 int64", "A B C")},
+    cost=_gemm_macs,
+)
+def fused_gemm(
+    A: Array,
+    B: Array,
+    C: Array | None = None,
+    *,
+    activation: str = "",
+    activation_alpha: float | None = None,
+    activation_beta: float | None = None,
+    activation_gamma: float | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    ctx: Context | None = None,
+) -> Array:
+    """activation(alpha * A' @ B' + beta * C), as Gemm of ai.onnx and then the operator of that name, each rounded once.
+
+    activation: Relu, LeakyRelu, Sigmoid, Tanh, Elu, Celu, Selu, HardSigmoid, Softplus, Softsign, ThresholdedRelu, or none;
+    activation_alpha, _beta and _gamma are its attributes, with its own defaults. Integers know Relu only.
+    Raises OperatorError for what Gemm refuses, and for other activations.
+    Source: onnxruntime ContribOperators, com.microsoft.FusedGemm.
+    """
+    given: dict[str, Any] = {"alpha": alpha, "beta": beta, "transA": transA, "transB": transB, "activation": activation}
+    given |= {
+        f"activation_{n}": v for n, v in zip(_NAMES, (activation_alpha, activation_beta, activation_gamma), strict=True)
+    }
+    made: Array = run_nodes(_gemm_nodes(given, A), (A, B, C), ctx or Context())[""]
+    return made
+
+
+def _gemm_nodes(given: Mapping[str, Any], a: Array) -> list[InnerNode]:
+    """Gemm and its activation; refuses an activation that there is not."""
+    name = given["activation"]
+    if name and (name not in _OF_GEMM or (is_integer(a.dtype) and name != "Relu")):
+        expected = "Relu" if is_integer(a.dtype) else ", ".join(_OF_GEMM)
+        raise refuse(f"there is no activation {name!r}", "activation", expected, name, code="QR204")
+    own = {key: given[key] for key in ("alpha", "beta", "transA", "transB")}
+    values = {key: given[f"activation_{key}"] for key in _OF_GEMM.get(name, ())}
+    after = {key: value for key, value in values.items() if value is not None}
+    gemm = InnerNode("Gemm", (0, 1, 2), own, "product" if name else "")
+    return [gemm, InnerNode(name, ("product",), after)] if name else [gemm]
+
+
+@fused_gemm.native
+def _lower_gemm(site: LoweringContext) -> NativeKernel:
+    return nodes_kernel(site, _gemm_nodes(site.attributes, site.inputs[0]))
+
+
+@op(
+    "FusedConv",
+    since=1,
+    domain="com.microsoft",
+    types={"T": ("float16 float double", "X W B Z")},
+    cost=conv_macs,
+)
+def fused_conv(
+    X: Array,
+    W: Array,
+    B: Array | None = None,
+    Z: Array | None = None,
+    *,
+    activation: str = "",
+    activation_params: tuple[float, ...] = (),
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] = (),
+    group: int = 1,
+    kernel_shape: tuple[int, ...] = (),
+    pads: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+    ctx: Context | None = None,
+) -> Array:
+    """activation(Conv(X, W, B) + Z), as Conv of ai.onnx, Add, and the operator of that name, each rounded once.
+
+    Z has the result's shape. activation: Relu, LeakyRelu, Sigmoid, Tanh, HardSigmoid, Clip, or none; activation_params are
+    alpha of LeakyRelu, alpha and beta of HardSigmoid, min and max of Clip, which all need them.
+    Raises OperatorError for what Conv refuses, another shape of Z, other activations and numbers of parameters.
+    Source: onnxruntime ContribOperators, com.microsoft.FusedConv.
+    """
+    geometry: dict[str, Any] = {"auto_pad": auto_pad, "dilations": dilations, "group": group}
+    geometry |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
+    nodes = _conv_nodes(geometry, activation, activation_params, (X, W, Z))
+    made: Array = run_nodes(nodes, (X, W, B, Z), ctx or Context())[""]
+    return made
+
+
+def _conv_nodes(
+    geometry: Mapping[str, Any], name: str, params: Sequence[float], given: tuple[Array, Array, Array | None]
+) -> list[InnerNode]:
+    """Conv, Add if Z is there, and the activation; refuses another shape of Z, and an activation that there is not."""
+    x, w, z = given
+    shape = (*x.shape[:1], *w.shape[:1], *conv_window(x, w, ConvGeometry.of(geometry), ("X", "W")).out)
+    if z is not None and z.shape != shape:
+        raise refuse("Z has not the result's shape", "Z", shape_text(shape), z, code="QR208")
+    if name and name not in _OF_CONV:
+        raise refuse(f"there is no activation {name!r}", "activation", ", ".join(_OF_CONV), name, code="QR204")
+    names = _OF_CONV.get(name, ())
+    if name and len(params) != len(names):
+        raise refuse(
+            f"{name} has {len(params)} parameters",
+            "activation_params",
+            f"{len(names)}, for {name}",
+            len(params),
+            code="QR204",
+        )
+    nodes = [InnerNode("Conv", (0, 1, 2), geometry, "sums")]
+    if z is not None:
+        nodes.append(InnerNode("Add", ("sums", 3), {}, "total"))
+    if name:
+        after = dict(zip(names, params, strict=True))
+        nodes.append(InnerNode(name, (nodes[-1].output,), after, version=6 if name == "Clip" else 24))
+        return nodes
+    last = nodes[-1]
+    return [*nodes[:-1], InnerNode(last.op_type, last.inputs, last.attributes)]
+
+
+@fused_conv.native
+def _lower_conv(site: LoweringContext) -> NativeKernel:
+    given, (x, w, _, z) = site.attributes, site.inputs
+    geometry = {name: value for name, value in given.items() if not name.startswith("activation")}
+    return nodes_kernel(site, _conv_nodes(geometry, given["activation"], given["activation_params"], (x, w, z)))
