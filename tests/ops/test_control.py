@@ -239,7 +239,7 @@ def test_graphs_that_do_not_fit_their_node_are_refused_also_where_they_do_not_ru
 def test_values_that_are_left_out_are_refused() -> None:
     rows = np.zeros((4, 2, 3), F32)
     for text, feeds, name in (
-        (GROWING.replace("Loop(n, , x)", "Loop(n, , h0, x)"), {"x": X, "n": N(1, I64)}, "v_initial"),
+        (GROWING.replace("Loop(n, , x)", "Loop(n, , h0)"), {"x": X, "n": N(1, I64)}, "v_initial"),
         (CELL.replace("(h, x)", "(h0, x)"), {"x": rows, "h": X}, "initial_state_and_scan_inputs"),
     ):
         made = onnx.parser.parse_model(HEAD + text)
