@@ -37,6 +37,8 @@ OWN: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "DequantizeLinear": (X, {}, F),
     "DynamicQuantizeMatMul": ([F(np.ones((4, 8))), B[0], F([0.5]), np.uint8([3])], {}, F),
     "FusedMatMul": ([F(np.ones((4, 8))), F(np.ones((8, 4)))], {}, F),
+    "SkipLayerNormalization": ([F(np.ones((4, 8)))] * 2 + [F(np.ones(8))] * 3, {}, F),
+    "SkipSimplifiedLayerNormalization": ([F(np.ones((4, 8)))] * 2 + [F(np.ones(8))] * 2, {}, F),
     "FusedGemm": ([F(np.ones((4, 8))), F(np.ones((8, 4)))], {"activation": "Tanh"}, F),
     "FusedConv": ([F(np.ones((1, 2, 6, 6))), F(np.ones((8, 2, 3, 3)))], {"activation": "Relu"}, F),
     "Gelu": ([F(np.ones((4, 8)))], {}, F),

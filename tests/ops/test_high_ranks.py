@@ -66,6 +66,8 @@ MICROSOFT: dict[tuple[str, str], list[Any]] = {
         "BiasGelu": [U.astype(np.float32), np.ones(3, np.float32)],
         "FastGelu": [U.astype(np.float32), np.ones(3, np.float32)],
         "FusedMatMul": [U.astype(np.float32), TURNED.astype(np.float32)],
+        "SkipLayerNormalization": [U.astype(np.float32)] * 2 + [np.ones(3, np.float32)] * 3,
+        "SkipSimplifiedLayerNormalization": [U.astype(np.float32)] * 2 + [np.ones(3, np.float32)] * 2,
         "FusedGemm": [U[0].astype(np.float32), TURNED[0].astype(np.float32)],
         "FusedConv": [U.astype(np.float32), np.ones((1, 2, 1), np.float32)],
         "DynamicQuantizeLSTM": [
