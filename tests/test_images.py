@@ -215,6 +215,25 @@ def test_the_first_run_makes_what_the_next_process_runs(model: Path, tmp_path: P
     assert session._plans, "inputs of other shapes"
 
 
+def test_kept_programs_take_no_more_memory_than_made_ones(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
+    x = np.load(DIGITS / "x.npy")
+    feeds = [{name: np.repeat(x, count, 0)} for count in (1, 2, 3)]
+    first = qrun.Session(model, cache=cache)
+    for given in feeds:
+        first.run(given)
+        first.run(given)
+    monkeypatch.setattr("qrun.running.programs.KEPT_BYTES", 1)
+    session = qrun.Session(model, cache=cache)
+    for given in feeds:
+        session.run(given)
+        assert served(session)
+        assert session._kept is not None
+        assert len(session._kept._found) == 1
+
+
 def test_errors_are_those_of_a_run_step_by_step(tmp_path: Path) -> None:
     path, cache = tmp_path / "model.onnx", tmp_path / "cache"
     proto = onnx.parser.parse_model(

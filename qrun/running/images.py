@@ -28,7 +28,7 @@ from qrun.ops import Arith
 from qrun.passes import Optimized, Refusal
 from qrun.running.keptprograms import KeptProgram, packed_program, unpacked_program
 from qrun.running.packed import Bundle, Unstorable, packed_node, unpacked, unpacked_node
-from qrun.running.programs import KEPT, Compiled
+from qrun.running.programs import Compiled, surplus
 
 if TYPE_CHECKING:
     from qrun.running.execution import RunResult
@@ -128,7 +128,9 @@ class KeptPrograms:
         """The program for these outputs and inputs like these, if there is one."""
         key = _key(keep, observe, feeds)
         with self._lock:
-            if key not in self._found:
+            if key in self._found:
+                self._found[key] = self._found.pop(key)
+            else:
                 self._put(key, self._images.program(keep, observe, feeds))
             return self._found[key]
 
@@ -145,9 +147,11 @@ class KeptPrograms:
             self._images.keep(made, serves, feeds, first)
 
     def _put(self, key: tuple[Any, ...], program: KeptProgram | None) -> None:
-        while len(self._found) >= KEPT:
-            del self._found[next(iter(self._found))]
+        self._found.pop(key, None)
         self._found[key] = program
+        sizes = {key: found.compiled.program.listing.nbytes if found else 0 for key, found in self._found.items()}
+        for old in surplus(sizes):
+            del self._found[old]
 
 
 def _key(keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from qrun.declare.frozen import frozen
 from qrun.errors import MemoryLimitError
@@ -28,6 +28,7 @@ KEPT, KEPT_BYTES = 32, 256 << 20
 """Programs kept per session, for different outputs and shapes, and the memory of one run of each, in all; those that were
 used last stay."""
 
+K = TypeVar("K")
 Key = tuple[tuple[str, ...], tuple[tuple[str, tuple[int, ...], str], ...]]
 
 
@@ -166,10 +167,8 @@ class Programs:
 
     def _forget(self) -> None:
         """Drop the programs that were used longest ago, until what is left is little; the newest one stays."""
-        sizes = {key: made.program.listing.nbytes if made else 0 for key, made in self._made.items()}
-        while len(sizes) > 1 and (len(sizes) > KEPT or sum(sizes.values()) > KEPT_BYTES):
-            oldest = next(iter(sizes))
-            del sizes[oldest], self._made[oldest]
+        for key in surplus({key: made.program.listing.nbytes if made else 0 for key, made in self._made.items()}):
+            del self._made[key]
 
     def _compile(self, plan: Plan, feeds: Mapping[str, Array], events: tuple[NodeEvent, ...]) -> Compiled | None:
         from qrun.native.errors import Declined
@@ -225,6 +224,15 @@ def _chain(step: Step, kernel: NativeKernel) -> Chain:
         Task(stage.operation, tuple(key(value, node.inputs) for value in stage.inputs), key(stage.output, node.outputs))
         for stage in kernel.stages
     ))  # fmt: skip
+
+
+def surplus(sizes: Mapping[K, int]) -> list[K]:
+    """Of programs that take so many bytes, those that go until what is left is little: the first ones, never the last."""
+    keys, left, room = list(sizes), len(sizes), sum(sizes.values())
+    while left > 1 and (left > KEPT or room > KEPT_BYTES):
+        room -= sizes[keys[-left]]
+        left -= 1
+    return keys[: len(keys) - left]
 
 
 def expected_failure(error: Exception) -> bool:
