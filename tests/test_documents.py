@@ -16,6 +16,7 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import (
     FedInput,
     GroupTimes,
+    InsideTimes,
     ModelFile,
     OperatorTimes,
     PairedTimes,
@@ -41,6 +42,7 @@ def named(schema: str, *path: str) -> dict[str, Any]:
 RECORDS = [
     (ProfileNode, named("profile", "node")),
     (Samples, named("profile", "samples")),
+    (InsideTimes, named("profile", "report", "properties", "inside", "items")),
     (OperatorTimes, named("profile", "report", "properties", "operators", "items")),
     (GroupTimes, named("profile", "against", "properties", "groups", "items")),
     (PairedTimes, named("profile", "against", "properties", "operators", "items")),

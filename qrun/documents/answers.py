@@ -121,6 +121,21 @@ class ProfileNode(RanNode):
 
 
 @frozen
+class InsideTimes:
+    """A node of a graph inside another node, in all of its runs in one run of the model.
+
+    path: ``If_3/then_branch/Conv_7``; time_ms: of all its runs; why: as of a RanNode.
+    """
+
+    path: str
+    op: str
+    runs: int
+    time_ms: float
+    backend: str
+    why: str
+
+
+@frozen
 class OperatorTimes:
     """All nodes of one operator in a profile. ran_by: their kernels and how many ran on each."""
 

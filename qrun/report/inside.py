@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from qrun.documents.answers import InsideTimes
 from qrun.report.grid import Column, Grid
 from qrun.report.text import duration, percent, plural
 from qrun.running.session import InsideEvent
 
 
-def inside_fields(events: Sequence[InsideEvent]) -> list[dict[str, Any]]:
-    """Of each: path, operator, how often it ran, ms of all its runs, and which kernel."""
-    return [
-        {
-            "path": e.path, "op": e.op, "runs": e.runs, "time_ms": e.duration_ns / 1e6, "backend": e.backend,
-            "why": e.why,
-        }
-        for e in events
-    ]  # fmt: skip
+def inside_times(events: Sequence[InsideEvent]) -> list[InsideTimes]:
+    return [InsideTimes(e.path, e.op, e.runs, e.duration_ns / 1e6, e.backend, e.why) for e in events]
 
 
 def inside_left(events: Sequence[InsideEvent], most: int | None) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from qrun.documents.record import encode
 from qrun.report.header import environment, input_fields, model_fields
-from qrun.report.inside import inside_fields
+from qrun.report.inside import inside_times
 from qrun.report.profilerows import ProfileReport, above_roof, statistics
 from qrun.report.text import duration, percent, plural, safe
 from qrun.running.profiling import SPREAD, Profile, outliers, summary
@@ -34,7 +34,7 @@ def profile_fields(report: ProfileReport) -> dict[str, Any]:
         "peak_bytes": profile.last.peak_bytes or None,
         "machine": report.machine,
         "nodes": report.rows,
-        "inside": inside_fields(profile.last.inside),
+        "inside": inside_times(profile.last.inside),
         "operators": report.operators,
         "against": _against(report),
         "notes": notes(report),

@@ -172,7 +172,7 @@ def _checks(screen: Screen, report: RunReport, verbose: bool) -> None:
 
 def run_fields(report: RunReport) -> dict[str, Any]:
     """The body of the JSON report."""
-    from qrun.report.inside import inside_fields
+    from qrun.report.inside import inside_times
 
     result = report.result
     return {
@@ -188,7 +188,7 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         "aside_ms": result.aside_ns / 1e6,
         "peak_bytes": result.peak_bytes,
         "nodes": [_node(report.model, event) for event in result.events],
-        "inside": inside_fields(result.inside),
+        "inside": inside_times(result.inside),
         "findings": report.findings,
     }  # fmt: skip
 

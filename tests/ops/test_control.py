@@ -320,6 +320,9 @@ def test_screens_and_documents_show_nodes_inside(tmp_path: Path) -> None:
         (found,) = [row for row in call(*command, *given, "--json").json["inside"] if row["path"] == add]
         assert (found["op"], found["runs"], found["backend"]) == ("Add", 4, "native")
         assert found["time_ms"] > 0
+    page = tmp_path / "m.html"
+    assert call("report", path, *given, "-o", page).code == 0
+    assert re.search(rf"<td[^>]*>{add}</td><td[^>]*>Add</td><td[^>]*>4</td>", page.read_text())
     assert "more nodes inside" not in call("run", path, "-v", *given).out
     assert "… 2 more nodes inside   -v" in call("run", path, *given).out
     assert "… 4 more nodes inside   --top all" in call("profile", path, "-n", "2", "--top", "3", *given).out

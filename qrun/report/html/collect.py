@@ -9,7 +9,7 @@ from typing import Any
 
 from qrun.checking.rules import LEVELS, Finding
 from qrun.declare.frozen import frozen
-from qrun.documents.answers import Environment, FedInput, ModelFile, ProfileNode, Samples, TensorCodes
+from qrun.documents.answers import Environment, FedInput, InsideTimes, ModelFile, ProfileNode, Samples, TensorCodes
 from qrun.documents.item import Item, damaged
 from qrun.documents.record import decode, encode
 from qrun.errors import CallError
@@ -61,6 +61,7 @@ class PageContent:
 
     told:  of the first document that tells each; time: of whole runs, if one tells it.
     nodes: in graph order, the slowest if there are more than MOST; all_nodes: how many the model has.
+    inside: of the nodes of graphs inside nodes the slowest, at most MOST.
     sum_ms, macs: of all nodes; run_ms: of a run, at least that.
     comparison: a document of qrun compare. data: the documents themselves, for other programs.
     """
@@ -76,6 +77,7 @@ class PageContent:
     sum_ms: float
     run_ms: float
     macs: int
+    inside: Sequence[InsideTimes]
     tensors: Sequence[TensorCodes]
     all_tensors: int
     comparison: Item | None
@@ -108,6 +110,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
         command, date, _model(told.values(), by_kind.get("check")), _together(told.values()), checked,
         runs.run or (Samples(runs.time_ms, samples_ms=(runs.time_ms,)) if runs.time_ms is not None else None),
         nodes, len(every), total, whole, sum(n.macs for n in every),
+        _slowest(decode(InsideTimes, item) for item in items(ran, "inside")),
         [decode(TensorCodes, t, True) for t in tensors[:MOST]], len(tensors), comparison,
         {kind: _data(item, shown) for kind, item in by_kind.items()},
     )  # fmt: skip
@@ -116,6 +119,10 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
 def items(item: Item | None, key: str) -> Iterable[Item]:
     found = item.find(key) if item else None
     return found or ()
+
+
+def _slowest(inside: Iterable[InsideTimes]) -> list[InsideTimes]:
+    return sorted(inside, key=lambda row: -row.time_ms)[:MOST]
 
 
 def _together(told: Iterable[Measurement]) -> Measurement:

@@ -137,8 +137,23 @@ def nodes_section(page: PageContent) -> Markup:
     return tag(
         "section", tag("h2", "Nodes", id="nodes"), tag("p", about, class_="about"),
         search("node-table", "Filter by name or operator", "1 2"),
-        tag("div", _node_table(nodes, TimeUnit.of(page.sum_ms)), id="node-table"),
+        tag("div", _node_table(nodes, TimeUnit.of(page.sum_ms)), id="node-table"), *_inside(page),
     )  # fmt: skip
+
+
+def _inside(page: PageContent) -> list[Markup]:
+    if not page.inside:
+        return []
+    unit, about = (
+        TimeUnit.of(page.sum_ms),
+        "Nodes of If, Loop and Scan in one run, with all their runs, the slowest first.",
+    )
+    return [tag("h3", "Inside nodes"), tag("p", about, class_="about"), table("inside nodes", [
+        HtmlColumn("inside", lambda row: row.path, name=True), HtmlColumn("operator", lambda row: row.op, short=True),
+        HtmlColumn("runs", lambda row: str(row.runs), number=True),
+        HtmlColumn(f"time {unit.name}", lambda row: unit(row.time_ms), number=True),
+        HtmlColumn("kernel", lambda row: row.backend, wide=True),
+    ], page.inside, sortable=True, box="tall")]  # fmt: skip
 
 
 def search(target: str, words: str, columns: str) -> Markup:
