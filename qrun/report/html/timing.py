@@ -146,7 +146,7 @@ def _inside(page: PageContent) -> list[Markup]:
         return []
     unit, about = (
         TimeUnit.of(page.sum_ms),
-        "Nodes of If, Loop and Scan in one run, with all their runs, the slowest first.",
+        "Nodes of the graphs in If, Loop and Scan, in all their runs of one run, slowest first.",
     )
     return [tag("h3", "Inside nodes"), tag("p", about, class_="about"), table("inside nodes", [
         HtmlColumn("inside", lambda row: row.path, name=True), HtmlColumn("operator", lambda row: row.op, short=True),
