@@ -42,7 +42,7 @@ def print_cache(screen: Screen, store: ObjectCache, entries: Sequence[Entry], re
     if every and entries:
         screen.line()
         now = time.time()
-        columns = [Column("file"), Column("kept"), Column("size", right=True), Column("used", right=True)]
+        columns = [Column("file", shrink=1), Column("kept"), Column("size", right=True), Column("used", right=True)]
         listed = [[e.name, _kind(e), human(e.size), f"{_ago(now - e.used)} ago"] for e in entries]
         screen.grid(Grid(columns, listed, {}))
 

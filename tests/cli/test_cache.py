@@ -42,6 +42,9 @@ def test_files_are_listed_those_used_last_first(kept: Path) -> None:
     lines = call("cache", "--list").out.splitlines()
     assert [line.split()[0] for line in lines[-len(files) :]] == [file.name for file in files]
     assert "a moment ago" in lines[-len(files)]
+    narrow = call("cache", "--list", env={"COLUMNS": "80"}).out.splitlines()
+    assert max(map(len, narrow[-len(files) :])) <= 80
+    assert files[0].name[:8] in narrow[-len(files)]
 
 
 def test_clearing_leaves_the_files_of_others(kept: Path) -> None:
