@@ -70,7 +70,7 @@ def test_links_to_files_exist() -> None:
 def test_the_limits_name_the_operators_of_com_microsoft() -> None:
     listed = re.search(r"Of com\.microsoft: the QLinear operators, (.*?)\.\n", README, re.S)
     assert listed is not None
-    named = set(re.findall(r"\w+", listed[1].replace(" and ", " ")))
+    named = set(re.findall(r"\b[A-Z]\w+", listed[1]))
     assert named == {name for domain, name in REGISTRY if domain and not name.startswith("QLinear")}
 
 
