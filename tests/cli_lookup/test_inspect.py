@@ -211,7 +211,7 @@ def test_nodes_of_subgraphs(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     """
     lines = run(capsys, save(tmp_path, text), "--nodes").splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["0", "0", "0"]
-    assert "choose > inner" in lines[2]
+    assert "choose/then_branch/inner" in lines[2]
 
 
 def test_stored_tensors(capsys: pytest.CaptureFixture[str], model: str) -> None:

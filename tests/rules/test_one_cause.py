@@ -118,7 +118,7 @@ def test_a_run_names_what_is_missing_in_subgraphs_too() -> None:
         qrun.Session(branches())
     error = caught.value
     assert error.message == "qrun cannot run 1 operator of this model"
-    assert dict(error.facts) == {"MaxUnpool": "3 nodes, first choose > deep > b_unpool"}
+    assert dict(error.facts) == {"MaxUnpool": "3 nodes, first choose/else_branch/deep/else_branch/b_unpool"}
     assert {f.op.partition("-")[0] for f in qrun.check(branches()) if f.rule == "QR201"} == {"MaxUnpool"}
 
 
