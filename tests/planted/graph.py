@@ -168,7 +168,7 @@ def a_choice(n: Network) -> None:
     n.node(CONV).input[0] = "chosen"
 
 
-@planted("QR114", "chosen/If > one", X, base=a_choice)
+@planted("QR114", "chosen/If/then_branch/one", X, base=a_choice)
 def a_name_made_twice_inside(n: Network) -> None:
     branch = next(a.g for a in n.node("chosen/If").attribute if a.name == "then_branch")
     branch.node[0].output[0] = branch.output[0].name = X

@@ -282,7 +282,7 @@ def test_nodes_inside_subgraphs_are_checked_and_located() -> None:
         }
         """
     found = [f for f in qrun.check(onnx.parser.parse_model(inner)) if f.level != "note"]
-    assert [(f.rule, f.node, f.index) for f in found] == [("QR301", "outer > inner", 0)]
+    assert [(f.rule, f.node, f.index) for f in found] == [("QR301", "outer/then_branch/inner", 0)]
 
 
 def test_worst_first() -> None:
