@@ -7,7 +7,7 @@ results are rounded at the end; float64 stays float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,13 @@ from qrun.ir.types import shape_text
 from qrun.ops._activations import Activation, Gates
 from qrun.ops._context import Context, refuse
 from qrun.ops._float import narrow, widen
+from qrun.ops._op import Shape
 from qrun.ops._sums import rounded_products
 
 Product = Callable[[Array, Array | None], Array]
 """Rows [n, K], and what is added to their product with some weights, to the product [n, columns]."""
+Share = Callable[[Array], Array]
+"""Inputs [n, input] to what they give to the gates [n, columns]."""
 Step = Callable[[Array, Sequence[Array]], Sequence[Array]]
 """What a step's inputs give to the gates [n, columns], and the states before it, to those after it; the first one is h."""
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
@@ -127,7 +130,7 @@ def _state(name: str, state: Array | None, shape: tuple[int, ...], layout: int, 
     return (state.swapaxes(0, 1) if layout else state).astype(dtype)
 
 
-def walk(sequences: Sequences, step_of: Callable[[int], tuple[Callable[[Array], Array], Step]]) -> tuple[Array, ...]:
+def walk(sequences: Sequences, step_of: Callable[[int], tuple[Share, Step]]) -> tuple[Array, ...]:
     """Y, and the last states, in the operator's layout and type.
 
     step_of: of a direction, what makes the gates' share of all inputs [longest sequence * batch, input], and the step.
@@ -138,9 +141,9 @@ def walk(sequences: Sequences, step_of: Callable[[int], tuple[Callable[[Array], 
     last = [state.copy() for state in sequences.states]
     for number, backward in enumerate(sequences.backward):
         order = _order(sequences.lengths, seq, backward)
-        share, step = step_of(number)
+        given, step = step_of(number)
         taken = np.take_along_axis(sequences.x, order[:longest, :, None], 0)
-        shared = share(taken.reshape(longest * batch, sequences.x.shape[2]))
+        shared = given(taken.reshape(longest * batch, sequences.x.shape[2]))
         inputs = shared.reshape(longest, batch, shared.shape[1])
         for t in range(longest):
             running = np.flatnonzero(sequences.lengths > t)
@@ -177,10 +180,39 @@ def biases(b: Array | None, direction: int, columns: int, dtype: np.dtype[Any]) 
     return own[:columns], own[columns:]
 
 
-def lstm_functions(gates: Gates, number: int, ctx: Context) -> tuple[Activation, Activation, Activation]:
-    """f, g and h of a direction."""
-    gate, cell, out = gates.of(number)
-    return gate, cell, gates.functions[number][2] if ctx.arith == "ort" else out
+def recurrent_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    """Multiply-adds of both products of every step; inputs begin with X, W and R."""
+    x, w, r = inputs[:3]
+    return int(x[0] * x[1] * (np.prod(w, dtype=np.int64) + np.prod(r, dtype=np.int64)))
+
+
+def share(product: Product, b: Array | None, number: int, columns: int, dtype: np.dtype[Any]) -> Share:
+    """What inputs give to the gates of a direction: their product with W, and both biases."""
+    wb, rb = biases(b, number, columns, dtype)
+    bias = None if b is None else wb + rb
+    return lambda rows: product(rows, bias)
+
+
+def walk_lstm(
+    sequences: Sequences,
+    gates: Gates,
+    products_of: Callable[[int], tuple[Product, Product]],
+    tensors: tuple[Array | None, Array | None],
+    coupled: bool,
+    ctx: Context,
+) -> tuple[Array, ...]:
+    """Y, Y_h and Y_c of an LSTM. products_of: of a direction, those with W and with R. tensors: B and P. coupled: f is 1 - i."""
+    b, peepholes = tensors
+
+    def step_of(number: int) -> tuple[Share, Step]:
+        inputs, recurrent = products_of(number)
+        gate, cell, out = gates.of(number)
+        functions = gate, cell, gates.functions[number][2] if ctx.arith == "ort" else out
+        step = lstm_step(sequences, functions, recurrent, peepholes, number, coupled)
+        return share(inputs, b, number, 4 * sequences.hidden, sequences.dtype), step
+
+    with np.errstate(all="ignore"):
+        return walk(sequences, step_of)
 
 
 def lstm_step(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
 from qrun.ir import Array
@@ -13,22 +10,17 @@ from qrun.ops._activations import activations
 from qrun.ops._context import Context, refuse
 from qrun.ops._dynamic import quantized
 from qrun.ops._matmul import integer_matmul
-from qrun.ops._op import Shape, op
+from qrun.ops._op import op
 from qrun.ops._quantize import note_scale, same_type
-from qrun.ops._recurrent import Product, Step, biases, checked, lstm_functions, lstm_step, walk
+from qrun.ops._recurrent import Product, checked, recurrent_macs, walk_lstm
 from qrun.ops._rounding import scaled
-
-
-def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    x, w, r = inputs[:3]
-    return int(x[0] * x[1] * (np.prod(w, dtype=np.int64) + np.prod(r, dtype=np.int64)))
 
 
 @op(
     "DynamicQuantizeLSTM",
     since=1,
     domain="com.microsoft",
-    cost=_macs,
+    cost=recurrent_macs,
     types={
         "T": ("float", "X B initial_h initial_c P W_scale R_scale"),
         "T1": ("int32", "sequence_lens"),
@@ -81,22 +73,14 @@ def dynamic_quantize_lstm(
         ("R_scale", R_scale, R, "R"), ("R_zero_point", R_zero_point, R, "R"),
     ):  # fmt: skip
         _check_parameter(name, array, tensor, of, ctx)
-    gates = activations(
-        activations_, ("Sigmoid", "Tanh", "Tanh"), sequences.directions, activation_alpha, activation_beta, clip
-    )
+    given = (activation_alpha, activation_beta, clip)
+    gates = activations(activations_, ("Sigmoid", "Tanh", "Tanh"), sequences.directions, *given)
 
-    def step_of(number: int) -> tuple[Callable[[Array], Array], Step]:
-        wb, rb = biases(B, number, W.shape[2], sequences.dtype)
-        bias = None if B is None else wb + rb
+    def products_of(number: int) -> tuple[Product, Product]:
         inputs = _product(W[number], W_scale[number], W_zero_point[number], ctx)
-        recurrent = _product(R[number], R_scale[number], R_zero_point[number], ctx)
-        functions = lstm_functions(gates, number, ctx)
-        return lambda rows: inputs(rows, bias), lstm_step(
-            sequences, functions, recurrent, P, number, bool(input_forget)
-        )
+        return inputs, _product(R[number], R_scale[number], R_zero_point[number], ctx)
 
-    with np.errstate(all="ignore"):
-        return walk(sequences, step_of)
+    return walk_lstm(sequences, gates, products_of, (B, P), bool(input_forget), ctx)
 
 
 def _check_parameter(name: str, array: Array, tensor: Array, of: str, ctx: Context) -> None:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from qrun.ir import Array
 from qrun.ops._activations import Activation, Gates, activations
 from qrun.ops._context import Context
-from qrun.ops._op import Shape, op
-from qrun.ops._recurrent import Product, Sequences, Step, biases, checked, lstm_functions, lstm_step, products, walk
+from qrun.ops._op import op
+from qrun.ops._recurrent import (
+    Product,
+    Sequences,
+    Share,
+    Step,
+    biases,
+    checked,
+    products,
+    recurrent_macs,
+    share,
+    walk,
+    walk_lstm,
+)
 
 
-def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
-    """Those of both products of every step."""
-    x, w, r = inputs[:3]
-    return int(x[0] * x[1] * (np.prod(w, dtype=np.int64) + np.prod(r, dtype=np.int64)))
-
-
-@op("LSTM", since=7, cost=_macs)
+@op("LSTM", since=7, cost=recurrent_macs)
 def lstm(
     X: Array,
     W: Array,
@@ -70,25 +75,13 @@ def lstm(
     given = (activation_alpha, activation_beta, clip)
     gates = activations(activations_, ("Sigmoid", "Tanh", "Tanh"), sequences.directions, *given)
 
-    def step_of(number: int) -> tuple[Callable[[Array], Array], Step]:
-        share, recurrent = shares(sequences, W[number], R[number], B, number)
-        functions = lstm_functions(gates, number, ctx)
-        return share, lstm_step(sequences, functions, recurrent, P, number, bool(input_forget))
+    def products_of(number: int) -> tuple[Product, Product]:
+        return products(W[number], sequences.dtype), products(R[number], sequences.dtype)
 
-    with np.errstate(all="ignore"):
-        return walk(sequences, step_of)
+    return walk_lstm(sequences, gates, products_of, (B, P), bool(input_forget), ctx)
 
 
-def shares(
-    sequences: Sequences, w: Array, r: Array, b: Array | None, number: int
-) -> tuple[Callable[[Array], Array], Product]:
-    """What inputs give to the gates of a direction, with both biases, and the product with R."""
-    wb, rb = biases(b, number, len(w), sequences.dtype)
-    product, bias = products(w, sequences.dtype), None if b is None else wb + rb
-    return lambda rows: product(rows, bias), products(r, sequences.dtype)
-
-
-@op("GRU", since=7, cost=_macs)
+@op("GRU", since=7, cost=recurrent_macs)
 def gru(
     X: Array,
     W: Array,
@@ -126,7 +119,7 @@ def gru(
     given = (activation_alpha, activation_beta, clip)
     gates = activations(activations_, ("Sigmoid", "Tanh"), sequences.directions, *given)
 
-    def step_of(number: int) -> tuple[Callable[[Array], Array], Step]:
+    def step_of(number: int) -> tuple[Share, Step]:
         return _gru(sequences, gates, (W[number], R[number], B), number, bool(linear_before_reset))
 
     with np.errstate(all="ignore"):
@@ -135,7 +128,7 @@ def gru(
 
 def _gru(
     sequences: Sequences, gates: Gates, weights: tuple[Array, Array, Array | None], number: int, linear: bool
-) -> tuple[Callable[[Array], Array], Step]:
+) -> tuple[Share, Step]:
     w, r, b = weights
     dtype, n = sequences.dtype, sequences.hidden
     gate, new = gates.of(number)
@@ -156,7 +149,7 @@ def _gru(
     return lambda rows: inputs(rows, None if b is None else added), step
 
 
-@op("RNN", since=7, cost=_macs)
+@op("RNN", since=7, cost=recurrent_macs)
 def rnn(
     X: Array,
     W: Array,
@@ -189,9 +182,10 @@ def rnn(
     given = (activation_alpha, activation_beta, clip)
     gates = activations(activations_[: sequences.directions], ("Tanh",), sequences.directions, *given)
 
-    def step_of(number: int) -> tuple[Callable[[Array], Array], Step]:
-        share, recurrent = shares(sequences, W[number], R[number], B, number)
-        return share, partial(_rnn_step, recurrent, gates.of(number)[0])
+    def step_of(number: int) -> tuple[Share, Step]:
+        inputs, recurrent = (products(weight[number], sequences.dtype) for weight in (W, R))
+        step = partial(_rnn_step, recurrent, gates.of(number)[0])
+        return share(inputs, B, number, sequences.hidden, sequences.dtype), step
 
     with np.errstate(all="ignore"):
         return walk(sequences, step_of)

@@ -7,7 +7,6 @@ only as those of kernels are (native/machine/cache.py). What cannot be kept is m
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -41,38 +40,41 @@ _OTHERS = frozenset(("cli", "report", "comparing", "peers", "__pycache__"))
 
 
 class Images:
-    """The images of one model, computed in one way; none are kept of a model that did not come from a file."""
+    """The images of one model, computed in one way."""
 
     def __init__(self, engine: Engine, model: Model, arith: Arith, fuse: bool) -> None:
         self._engine, self._model, self._arith, self._fuse = engine, model, arith, fuse
         self._store = engine.kernels.cache
-        self.usable = bool(model.content) and not self._store.refused
+
+    @classmethod
+    def of(cls, engine: Engine | None, model: Model, arith: Arith, fuse: bool) -> Images | None:
+        """None of a model that did not come from a file, without an engine, and where its cache is refused."""
+        if engine is None or not model.content or engine.kernels.cache.refused:
+            return None
+        return cls(engine, model, arith, fuse)
 
     @property
     def planned(self) -> bool:
         """Whether a process has planned the model, so that nothing in it is missing or wrong."""
-        return self.usable and self._store.load(self._key("planned"), _MARK) is not None
+        return self._store.load(self._key("planned"), _MARK) is not None
 
     def values(self, name: str, make: Callable[[], T]) -> T:
         """What `make` makes of the model and of what it is called, or made in an earlier process: plain values."""
         key = self._key("values", name, self._model.label)
-        body = self._store.mapped(key, SUFFIX)
-        if body is not None:
-            kept: T = unpacked(body)[0]
+        found = self._load(key)
+        if found is not None:
+            kept: T = found[0]
             return kept
         made = make()
-        with contextlib.suppress(Unstorable):
-            self._store.save_parts(key, Bundle().parts(made), SUFFIX)
+        self._save(key, lambda bundle: made)
         return made
 
     def program(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> KeptProgram | None:
         """The program that an earlier process made for these outputs and inputs like these; None if there is none."""
-        if not self.usable:
-            return None
         for kind in ((False, True), (True, False), (observe,)):
-            body = self._store.mapped(self._program_key(keep, kind, feeds), SUFFIX)
-            if body is not None:
-                found = unpacked_program(*unpacked(body), self._model, keep, self._engine, self._arith)
+            packed = self._load(self._program_key(keep, kind, feeds))
+            if packed is not None:
+                found = unpacked_program(*packed, self._model, keep, self._engine, self._arith)
                 if not observe or found.told is not None:
                     return found
         return None
@@ -80,36 +82,37 @@ class Images:
     def keep(self, compiled: Compiled, serves: tuple[bool, ...], feeds: Mapping[str, Array], first: RunResult) -> None:
         """Keep a program. first: the run by which it was made. serves: whether that observed, and whether runs do that the
         program serves besides."""
-        if not self.usable:
-            return
-        bundle = Bundle()
-        try:
-            parts = bundle.parts(packed_program(compiled, first if serves[0] else None, self._model, bundle))
-        except Unstorable:
-            return
-        self._store.save_parts(self._program_key(compiled.plan.keep, serves, feeds), parts, SUFFIX)
-        self._store.save(self._key("planned"), b"", _MARK)
+        observed = first if serves[0] else None
+        key = self._program_key(compiled.plan.keep, serves, feeds)
+        if self._save(key, lambda bundle: packed_program(compiled, observed, self._model, bundle)):
+            self._store.save(self._key("planned"), b"", _MARK)
 
     def _program_key(self, keep: tuple[str, ...], kind: object, feeds: Mapping[str, Array]) -> str:
-        inputs = tuple((name, feeds[name].shape, feeds[name].dtype.str) for name in sorted(feeds))
-        return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, inputs)
+        return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, _forms(feeds))
 
     def optimized(self, keep: frozenset[str], tables: bool, make: Callable[[], Optimized]) -> Optimized:
         """What `make` makes of the model, or made in an earlier process. keep, tables: as `qrun.passes.optimize` takes them."""
-        if not self.usable:
-            return make()
         key = self._key("optimized", tables, sorted(keep))
-        body = self._store.mapped(key, SUFFIX)
-        if body is not None:
-            return _optimized(self._model, *unpacked(body))
+        found = self._load(key)
+        if found is not None:
+            return _optimized(self._model, *found)
         made = make()
+        self._save(key, lambda bundle: _index(self._model, made, bundle))
+        return made
+
+    def _load(self, key: str) -> tuple[Any, Sequence[Array]] | None:
+        body = self._store.mapped(key, SUFFIX)
+        return None if body is None else unpacked(body)
+
+    def _save(self, key: str, packed: Callable[[Bundle], Any]) -> bool:
+        """Whether what `packed` makes, with its arrays in the bundle, can be stored."""
         bundle = Bundle()
         try:
-            parts = bundle.parts(_index(self._model, made, bundle))
+            parts = bundle.parts(packed(bundle))
         except Unstorable:
-            return made
+            return False
         self._store.save_parts(key, parts, SUFFIX)
-        return made
+        return True
 
     def _key(self, *parts: object) -> str:
         return f"{_version()} {_content(self._model)} {self._arith} {self._fuse} {parts!r}"
@@ -155,7 +158,12 @@ class KeptPrograms:
 
 
 def _key(keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> tuple[Any, ...]:
-    return keep, observe, tuple((name, array.shape, array.dtype.str) for name, array in sorted(feeds.items()))
+    return keep, observe, _forms(feeds)
+
+
+def _forms(feeds: Mapping[str, Array]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    """Name, shape and type of each input."""
+    return tuple((name, array.shape, array.dtype.str) for name, array in sorted(feeds.items()))
 
 
 def _content(model: Model) -> str:

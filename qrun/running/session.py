@@ -99,8 +99,8 @@ class Session:
         self.backend = "native" if self._engine else "reference"
         self.fuse = backend != "reference" if fuse is None else fuse
         self._lock = threading.Lock()
-        self._images = Images(self._engine, self.model, arith, self.fuse) if self._engine else None
-        self._kept = KeptPrograms(self._images) if self._images and self._images.usable and max_memory is None else None
+        self._images = Images.of(self._engine, self.model, arith, self.fuse)
+        self._kept = KeptPrograms(self._images) if self._images and max_memory is None else None
         self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
         if not (self._images and self._images.planned):
             self._prepared((), False)
@@ -181,7 +181,7 @@ class Session:
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
         """The plain values that `make` makes of the model, or made of it in an earlier process; name: of what they are."""
-        return self._images.values(name, make) if self._images and self._images.usable else make()
+        return self._images.values(name, make) if self._images else make()
 
     def watch(
         self, feeds: Mapping[str, Array], see: Callable[[str, Array], None], tensors: Sequence[str] = ()
@@ -302,7 +302,7 @@ class Session:
         first = plan(self.model, keep)
         if not self.fuse:
             return self._with_kernels(first, {}, {})
-        kept = self._images.optimized if self._images and self._images.usable else None
+        kept = self._images.optimized if self._images else None
         done = optimize(self.model, frozenset(first.keep), self.arith, not observe, kept)
         reasons = {refusal.index: refusal.reason for refusal in done.refused}
         best = first if done.model is self.model else plan(done.model, keep)
