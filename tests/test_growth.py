@@ -19,6 +19,13 @@ from helpers.growth import Made
 
 from qrun import Session
 
+
+@pytest.fixture(autouse=True)
+def _nothing_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers clear the cache now and then, in which they look at all of its files, whatever wrote them."""
+    monkeypatch.setenv("QRUN_CACHE_SIZE", "1000000GB")
+
+
 SMALL = 24
 SETTINGS = {
     "qrun.running.session.LATER_NS": 0,
