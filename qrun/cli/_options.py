@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,24 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             return value if isinstance(value, int) else parse_size(value)
         except ValueError:
             self.fail(f"{value!r} is not a size such as 8GiB, 500MB or 4096.", param, ctx)
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg]
+    """``90s``, ``10m``, ``1h`` or ``none``, as seconds; ``none`` is infinite."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip().lower()
+        if text == "none":
+            return math.inf
+        try:
+            seconds = float(text.rstrip("smh")) * {"m": 60, "h": 3600}.get(text[-1:], 1)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds < math.inf or len(text.rstrip("smh")) < len(text) - 1:
+            self.fail(f"{value!r} is not a time such as 90s, 10m, 1h or none.", param, ctx)
+        return seconds
 
 
 class Distance(click.FloatRange):

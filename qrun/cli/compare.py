@@ -13,6 +13,7 @@ from qrun.cli._flow import start_other
 from qrun.cli._options import (
     OTHERS,
     Distance,
+    Seconds,
     general_options,
     input_options,
     memory_option,
@@ -78,11 +79,14 @@ class Shown:
         help="Feed every node the second side's values, so that errors do not add up.")  # fmt: skip
 @option("--record", metavar="DIR", group="Run", show_default="of qrun, or of --against",
         help="Save hashes and statistics of all tensors, to compare other machines and versions with.")  # fmt: skip
+@option("--budget", type=Seconds(), metavar="TIME", group="Run", show_default="60s",
+        help="Two models: time for measuring what each node costs, e.g. 10m, or none for no limit.")  # fmt: skip
 @memory_option("Run")
 @tolerance_options("Tolerance", "tensors", {"show_default": "0.001; 0 between qrun's backends"},
                    {"show_default": "1e-07; 0 between qrun's backends"})  # fmt: skip
 @option("--min-sqnr", type=Distance(0), metavar="DB", group="Tolerance",
-        help="Two models: decibels of signal to noise that each output must reach, in place of --rtol and --atol.")  # fmt: skip
+        help="Two models: decibels of signal to noise that each output must reach, in place of --rtol and --atol; nodes to keep "
+             "in float are then as many as it takes.")  # fmt: skip
 @option("--top", type=Top(), metavar="N", default=10, group="Output",
         help="Differing tensors to list, or 'all'.")  # fmt: skip
 @format_options("text", "json", "markdown")
@@ -90,9 +94,10 @@ class Shown:
 def command(out: Out, **options: Any) -> int:
     """Find the first tensor where two runtimes, models or runs differ."""
     kind = _kind(options)
-    if kind != "models" and options["min_sqnr"] is not None:
-        raise _unfit("--min-sqnr compares two models", "qrun compare FLOAT QUANTIZED --min-sqnr DB", f"{options['a']}",
-                     "leave out --min-sqnr, or give a second model")  # fmt: skip
+    for name in ("min-sqnr", "budget"):
+        if kind != "models" and options[name.replace("-", "_")] is not None:
+            raise _unfit(f"--{name} is for two models", f"qrun compare FLOAT QUANTIZED --{name} ...", f"{options['a']}",
+                         f"leave out --{name}, or give a second model")  # fmt: skip
     from qrun.report.sheet import print_sheet
 
     shown = _KINDS[kind](options, out)
@@ -191,7 +196,7 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
 
 
 def _models(options: Mapping[str, Any], out: Out) -> Shown:
-    from qrun.comparing.accuracy import accuracy
+    from qrun.comparing.accuracy import SECONDS, accuracy
     from qrun.ir.load import load
     from qrun.report import accuracy as report
     from qrun.report.progress import Progress
@@ -201,7 +206,8 @@ def _models(options: Mapping[str, Any], out: Out) -> Shown:
     feeds = _feeds(first, options, out)
     with Progress(out, "compare") as progress:
         found = accuracy(first, second, [feeds.arrays], tolerance=_tolerance(options), min_sqnr=options["min_sqnr"],
-                         max_memory=options["max_memory"], progress=progress)  # fmt: skip
+                         max_memory=options["max_memory"], progress=progress,
+                         seconds=SECONDS if options["budget"] is None else options["budget"])  # fmt: skip
     return Shown(found.equal, lambda top: report.accuracy_sheet(found, top, feeds.sources),
                  lambda: {"kind": "models", **report.accuracy_fields(found, feeds.sources)}, found.passed)  # fmt: skip
 

@@ -14,8 +14,9 @@ from qrun.comparing.differences import ErrorSums, Tolerance, decibels
 from qrun.comparing.matching import Matching, match
 from qrun.comparing.matching_graph import Reals
 from qrun.comparing.matching_writer import is_dequantize
-from qrun.comparing.ranking import Cost, Ranking, Suggestion
+from qrun.comparing.ranking import Cost, Ranking
 from qrun.comparing.ranking_groups import RoundingGroup, groups
+from qrun.comparing.ranking_lists import Suggestion, suggest
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.io.feeds import check_feeds
@@ -64,6 +65,7 @@ class Accuracy:
     real:     SQNR of the outputs (of their mean ratio), over the runs in which all nodes together were measured; as measured
               there if an output is of codes that nothing tells the scale of.
     min_sqnr: dB that each output must reach, in place of the tolerance; None: the tolerance counts.
+    seconds:  the time that the ranking had; inf: as much as it took.
     """
 
     reference: Model
@@ -82,6 +84,14 @@ class Accuracy:
     real: float
     tolerance: Tolerance
     min_sqnr: float | None
+    seconds: float = SECONDS
+
+    @property
+    def hurried(self) -> bool:
+        """Was the time too short to measure every node alone, and every list with all inputs?"""
+        if self.departure is not None:
+            return False
+        return self.measured < self.quantizing or (self.suggestion is not None and self.suggestion.hurried)
 
     @property
     def equal(self) -> bool:
@@ -121,8 +131,8 @@ def accuracy(
     feeds:      at least one set of arrays by input name; one at a time is in memory with all its tensors.
     min_sqnr:   dB, see `Accuracy`.
     max_memory: bytes that a run may hold; None: 80 % of what is free.
-    seconds:    for measuring what nodes do to the outputs, all feeds together; see `Effects` for what is left out where
-                that does not suffice.
+    seconds:    for measuring what nodes do to the outputs, all feeds together; inf for no limit. See `Effects` for what is
+                left out where that does not suffice.
     Raises CallError if the inputs differ or no feed is given, RunError if a run fails, UnsupportedError.
     """
     _check(reference, quantized, feeds)
@@ -140,7 +150,7 @@ def accuracy(
         ranking.add(clean)
     costs = ranking.costs()
     lists = [] if a.quantizes else costs
-    suggestion = ranking.suggest(lists, feeds, seconds * (1 - _SHARE))
+    suggestion = suggest(ranking.mixed, ranking.watches, lists, feeds, seconds * (1 - _SHARE), min_sqnr)
     real = suggestion.ratio if any(rows.coded) else rows.reached[suggestion.runs - 1]
     a.budget = b.budget = Budget(default_limit if max_memory is None else max_memory)
     gone = departure(rows, ranking, feeds[0], real, suggestion.ratio)
@@ -149,7 +159,7 @@ def accuracy(
                     tuple(_left(a, b, found)), () if gone else tuple(costs), ranking.effects.measured, len(ranking.watches),
                     tuple(w.group.node for w in ranking.watches if not w.group.whole),
                     suggestion if any(cost.measured for cost in lists) and not gone else None, gone, decibels(real),
-                    tolerance, min_sqnr)  # fmt: skip
+                    tolerance, min_sqnr, seconds)  # fmt: skip
 
 
 def _check(reference: Model, quantized: Model, feeds: Sequence[Mapping[str, Array]]) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from time import monotonic
 
-from qrun.comparing.differences import ErrorSums, decibels
+from qrun.comparing.differences import decibels
 from qrun.comparing.matching_graph import Reals
-from qrun.comparing.ranking_effects import Effects, comparable, mean_ratio
+from qrun.comparing.ranking_effects import Effects
 from qrun.comparing.ranking_groups import Limits, Mixed, RoundingGroup
 from qrun.comparing.ranking_local import BULK, Local, Spread, Watch
 from qrun.declare.frozen import frozen
@@ -18,13 +17,6 @@ from qrun.running.profiling import Progress
 
 NOTHING = 1e-12
 """Noise to signal ratio (120 dB) up to which a difference is that of float32 arithmetic."""
-SIZES = (1, 2, 3, 5, 8, 13)
-PART = 3
-"""A list to keep in float has at most one in so many of the nodes."""
-HALF = 0.5
-"""Share of the noise that the longest list must remove, or there is no list to suggest."""
-MOST = 0.8
-"""Share of the noise which the best list removes that is enough."""
 
 
 @frozen
@@ -58,26 +50,6 @@ class Cost:
         return decibels(self.ratio)
 
 
-@frozen
-class Suggestion:
-    """Nodes to keep in float.
-
-    tried:  (how many of the ranking's first nodes, SQNR at the outputs with these in float), measured; 0 for none.
-    count:  how many are suggested: the fewest that bring most of what the best list brings; 0 if that is less than half
-            of the noise.
-    nodes:  the first model's nodes that they are; around: those that read the results of these and would round them
-            again.
-    runs:   inputs that were used. ratio: noise to signal with no node in float, in these.
-    """
-
-    tried: tuple[tuple[int, float], ...]
-    count: int
-    nodes: tuple[Node, ...]
-    around: tuple[Node, ...]
-    runs: int
-    ratio: float
-
-
 class Ranking:
     """Collects over the runs. seconds: how long measuring effects may take, all runs together."""
 
@@ -106,44 +78,6 @@ class Ranking:
             found.append(Cost(group.node, group.value, group.target, group.floats, ratio, share, measured, local,
                               spread, reason, why, fit))  # fmt: skip
         return sorted(found, key=lambda c: (-c.ratio, -c.local.noise.ratio))
-
-    def suggest(self, costs: Sequence[Cost], runs: Sequence[Mapping[str, Array]], seconds: float) -> Suggestion:
-        """How much is won with the first nodes of the ranking in float; as many runs as there is time for, at least one."""
-        measured = [cost for cost in costs if cost.measured]
-        sizes = (0, *(n for n in SIZES if n <= max(1, len(self.watches) // PART) and n <= len(measured)))
-        sums = {n: [ErrorSums() for _ in self.mixed.outputs] for n in sizes}
-        start, used = monotonic(), 0
-        for feeds in runs:
-            clean = self.mixed.clean(feeds)
-            for n, row in sums.items():
-                kept = {cost.target for cost in measured[:n]}
-                active = [w.group for w in self.watches if w.group.target not in kept]
-                for total, x, name in zip(row, self.mixed.run(clean, active), self.mixed.outputs, strict=True):
-                    total.add(comparable(x), comparable(clean[name]))
-            used += 1
-            if monotonic() - start > seconds * used / (used + 1):
-                break
-        ratios = {n: mean_ratio(row) for n, row in sums.items()}
-        won = {n: _won(ratios[0], ratios[n]) for n in sizes}
-        best = max(won.values())
-        count = next((n for n in sizes if best >= HALF and won[n] >= MOST * best), 0)
-        nodes, around = self._names(measured[:count])
-        return Suggestion(tuple((n, decibels(r)) for n, r in ratios.items()), count, nodes, around, used, ratios[0])
-
-    def _names(self, costs: Sequence[Cost]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        """The nodes of these groups; and where it is the result that is rounded, those that read it."""
-        nodes = {node.index: node for cost in costs for node in cost.floats}
-        rounded = [c for c in costs if c.local.rounding + c.local.clipped > c.local.weights + c.local.input]
-        readers = self.mixed.a.model.consumers
-        around = {n.index: n for c in rounded for n in readers.get(c.target, ()) if n.index not in nodes}
-        return tuple(nodes[i] for i in sorted(nodes)), tuple(around[i] for i in sorted(around))
-
-
-def _won(whole: float, left: float) -> float:
-    """The share of the noise that is gone."""
-    if not math.isfinite(whole):
-        return float(math.isfinite(left))
-    return 1 - left / whole if whole else 0.0
 
 
 _WIDE, _FEW, _CHANNELS = 2.0, 4.0, 8.0

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from qrun.comparing.accuracy import Accuracy
 from qrun.comparing.accuracy_rows import TensorAccuracy
 from qrun.comparing.ranking import Cost
-from qrun.report.accuracyjson import accuracy_fields, corrections, departed, kept, notes, verdict
+from qrun.comparing.ranking_lists import OperatorCost
+from qrun.report.accuracyjson import accuracy_fields, corrections, departed, hurry, kept, notes, verdict
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
 from qrun.report.nodes import op_names
@@ -24,7 +25,7 @@ FOUND_BY = {"input": "as inputs", "output": "as outputs", "weights": "by weights
 def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) -> Sheet:
     """The report. top: rows of each table, None for all; sources: of the inputs."""
     reached = found.equal if found.min_sqnr is None else found.passed
-    about = [_how(found), *filter(None, [departed(found)])]
+    about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departed(found)])]
     advice = [Block(title, lines=lines) for title, lines in _advice(found)]
     models = [headline(found.reference, found.feeds, sources), headline(found.quantized)]
     return Sheet([*_tables(found, top), *advice], verdict(found) + chance(sources), GOOD if reached else BAD, models,
@@ -38,6 +39,8 @@ def _tables(found: Accuracy, top: int | None) -> list[Block]:
         more = len(found.costs) - len(shown)
         rest = f"{plural(more, 'more node')}, together {percent(sum(c.share for c in found.costs[len(shown):]))} of the noise   --top all, --json"  # fmt: skip
         tables.append(Block("Costly nodes, each alone quantized", _costs(shown), more=rest if more else "", folds=True))
+    if found.suggestion is not None and found.suggestion.operators:
+        tables.append(Block("All nodes of one operator in float", _operators(found.suggestion.operators, top)))
     tensors = worst(found.tensors, top)
     if tensors:
         more = len(found.tensors) - len(tensors)
@@ -79,6 +82,11 @@ def _costs(costs: Sequence[Cost]) -> Grid:
         for c in costs
     ]  # fmt: skip
     return Grid(columns, rows)
+
+
+def _operators(operators: Sequence[OperatorCost], top: int | None) -> Grid:
+    columns = [Column("operator", shrink=1), Column("nodes", right=True), Column("output", right=True)]
+    return Grid(columns, [[row.name, str(row.nodes), decibel(row.sqnr)] for row in operators[:top]])
 
 
 def worst(tensors: Sequence[TensorAccuracy], top: int | None) -> list[TensorAccuracy]:

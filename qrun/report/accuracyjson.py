@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 from qrun.comparing.accuracy import Accuracy, Left
 from qrun.comparing.accuracy_rows import OutputAccuracy, TensorAccuracy
 from qrun.comparing.differences import decibels
-from qrun.comparing.ranking import HALF, Cost
+from qrun.comparing.ranking import Cost
+from qrun.comparing.ranking_lists import HALF, Suggestion
 from qrun.documents.record import encode
 from qrun.ir import Model, Node
 from qrun.report.comparefirst import limits
@@ -38,6 +40,12 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "costs": [_cost(cost) for cost in found.costs],
         "quantized_nodes": found.quantizing,
         "measured_nodes": found.measured,
+        "budget_s": None if found.seconds == math.inf else found.seconds,
+        "out_of_time": found.hurried,
+        "operators": [
+            {"op": row.op, "domain": row.domain or "ai.onnx", "nodes": row.nodes, "output_sqnr_db": row.sqnr}
+            for row in (found.suggestion.operators if found.suggestion else ())
+        ],
         "departure": _departure(found),
         "keep_in_float": _suggested(found),
         "tensors": [_tensor(t) for t in found.tensors],
@@ -45,7 +53,7 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
             {"side": one.side, "tensor": one.tensor, "node": one.index, "inside": one.inside or None, "why": one.why}
             for one in found.left
         ],
-        "notes": [*filter(None, [departed(found)]), *corrections(found), *notes(found)],
+        "notes": [*filter(None, [hurry(found), departed(found)]), *corrections(found), *notes(found)],
     }  # fmt: skip
 
 
@@ -82,6 +90,7 @@ def _suggested(found: Accuracy) -> dict[str, Any] | None:
         "exclude": json.loads(excluded(found)) if kept.count else [],
         "tried": [{"nodes": n, "output_sqnr_db": value} for n, value in kept.tried],
         "runs": kept.runs,
+        "reached": kept.reached,
     }
 
 
@@ -175,15 +184,19 @@ def kept(found: Accuracy) -> list[str]:
     advice = found.suggestion
     if advice is None or found.misfits:
         return []
-    (_, whole), *rest = advice.tried
-    steps = ", ".join(f"{n}: {decibel(value)}" for n, value in rest)
-    aside = f" (the model itself: {decibel(found.real)})" if decibel(found.real) != decibel(whole) else ""
+    whole, steps = decibel(dict(advice.tried)[0]), f"({', '.join(f'{n}: {decibel(v)}' for n, v in advice.tried if n)})"
+    if decibel(found.real) != whole:
+        whole += f" (the model itself: {decibel(found.real)})"
     if not advice.count:
-        return [f"No short list helps: {decibel(whole)}{aside} with all nodes quantized, and with the first ones in float {steps}. "
-                f"A list is suggested if it takes away {HALF:.0%} of the noise ({decibels(1 - HALF):.0f} dB)."]  # fmt: skip
-    lines = [f"With the dearest {advice.count} of {found.quantizing} quantized nodes in float: {decibel(dict(advice.tried)[advice.count])} "
-             f"at the outputs instead of {decibel(whole)}{aside}, measured ({steps}).",
+        return [_no_list(found, advice, whole, steps)]
+    first = f"With the dearest {advice.count} of {found.quantizing} quantized nodes in float: "
+    goal = f", which reaches --min-sqnr {found.min_sqnr:g}" if found.min_sqnr is not None and not found.passed else ""
+    lines = [f"{first}{decibel(dict(advice.tried)[advice.count])} at the outputs instead of {whole}{goal}, measured {steps}.",
              f"{EXCLUDE}={excluded(found)}"]  # fmt: skip
+    if advice.reached and goal and advice.count * 2 > found.quantizing:
+        lines.append(
+            "That is more than half of them: activations of 16 bits, or other calibration data, may cost less."
+        )
     if advice.around:
         does = (
             "reads these results and would round them"
@@ -194,12 +207,34 @@ def kept(found: Accuracy) -> list[str]:
     return lines
 
 
+def _no_list(found: Accuracy, advice: Suggestion, whole: str, steps: str) -> str:
+    """Why no list is suggested: none was found in the time, or those that were tried do not help."""
+    tried = f"{whole} with all nodes quantized, and with the first ones in float {steps}"
+    if advice.reached is False:
+        missed = "in the time that there was" if advice.hurried else "with any list"
+        return f"--min-sqnr {found.min_sqnr:g} was not reached {missed}: {tried}."
+    if found.hurried:
+        return f"No list was found in the time that there was: {tried}."
+    return f"No short list helps: {tried}. A list is suggested if it takes away {HALF:.0%} of the noise ({decibels(1 - HALF):.0f} dB)."
+
+
+def hurry(found: Accuracy) -> str:
+    """What was not measured for lack of time, and how to get it; "" if there was time enough."""
+    if not found.hurried:
+        return ""
+    parts = []
+    if found.measured < found.quantizing:
+        parts.append(f"{found.measured} of {found.quantizing} quantized nodes were measured alone, the others (~) in sets whose "
+                     "noise is shared out by that of their own results")  # fmt: skip
+    advice = found.suggestion
+    if advice is not None and advice.runs < found.runs:
+        parts.append(f"lists to keep in float were measured with {advice.runs} of {found.runs} sets of inputs")
+    return f"Time ran out after {found.seconds:g} s{': ' if parts else ''}{'; '.join(parts)}. --budget 10m, or none, gives more."
+
+
 def notes(found: Accuracy) -> list[str]:
     """What the reader should know about these numbers."""
     made = []
-    if found.measured < found.quantizing and found.departure is None:
-        made.append(f"{found.measured} of {found.quantizing} quantized nodes were measured alone, the others in sets whose noise is "
-                    "shared out by that of their own results (~).")  # fmt: skip
     worse = [
         cost
         for cost in found.costs
@@ -218,10 +253,6 @@ def notes(found: Accuracy) -> list[str]:
             names = listed([_stray(model, one) for one in strays])
             made.append(f"{plural(len(strays), 'tensor')} of the {side} model without a counterpart: {names} (node "
                         f"{strays[0].index}: {strays[0].why}).")  # fmt: skip
-    if found.suggestion is not None and found.suggestion.runs < found.runs:
-        made.append(
-            f"the lists to keep in float were measured with {found.suggestion.runs} of {found.runs} sets of inputs."
-        )
     if any(not node.name for cost in found.costs for node in cost.floats):
         made.append("some nodes of the first model have no name; quantizers need one to leave a node out.")
     return made

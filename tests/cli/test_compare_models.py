@@ -72,7 +72,20 @@ def test_decibels_are_for_two_models_only(folder: Path) -> None:
     for arguments in ([model, *INPUT], [model, *INPUT, "--record", folder / "golden"]):
         ended = call("compare", *arguments, "--min-sqnr", "30")
         assert ended.code == 2
-        assert "--min-sqnr compares two models" in ended.err
+        assert "--min-sqnr is for two models" in ended.err
+        ended = call("compare", *arguments, "--budget", "5m")
+        assert ended.code == 2
+        assert "--budget is for two models" in ended.err
     assert not (folder / "golden").exists()
     for wrong in ("nan", "-1", "much"):
         assert call(*models(model, "--min-sqnr", wrong)).code == 2
+
+
+def test_the_time_for_measuring_nodes_can_be_chosen() -> None:
+    """Too short, it is the first thing said after the verdict and the models."""
+    model = DIGITS / "qdq/model.onnx"
+    assert "Time ran out after 0 s" in call(*models(model, "--budget", "0")).out
+    for enough in ("none", "10m", "600s", "600", "1h", "1.5m"):
+        assert "Time ran out" not in call(*models(model, "--budget", enough)).out
+    for wrong in ("nan", "-1s", "soon", "s", "5ms", "inf", ""):
+        assert call(*models(model, "--budget", wrong)).code == 2, wrong

@@ -1,0 +1,223 @@
+"""Which nodes to keep in float: the first model run with all groups of the second one but those of a list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from time import monotonic
+
+from qrun.comparing.differences import ErrorSums, decibels
+from qrun.comparing.ranking import Cost
+from qrun.comparing.ranking_effects import comparable, mean_ratio
+from qrun.comparing.ranking_groups import Mixed
+from qrun.comparing.ranking_local import Watch
+from qrun.declare.frozen import changeable, frozen
+from qrun.ir import Array, Node
+
+SIZES = (1, 2, 3, 5, 8, 13)
+PART = 3
+"""A list has at most one in so many of the nodes, unless the SQNR that is asked for takes more."""
+HALF = 0.5
+"""Share of the noise that the longest list must remove, or there is no list to suggest."""
+MOST = 0.8
+"""Share of the noise which the best list removes that is enough."""
+
+Kept = frozenset[str]
+"""Targets of the groups that stay in float."""
+
+
+@frozen
+class OperatorCost:
+    """All quantized nodes of one operator. nodes: how many; sqnr: dB at the outputs with all of these in float."""
+
+    domain: str
+    op: str
+    nodes: int
+    sqnr: float
+
+    @property
+    def name(self) -> str:
+        return self.op if self.domain in ("", "ai.onnx") else f"{self.domain}::{self.op}"
+
+
+@frozen
+class Suggestion:
+    """Nodes to keep in float.
+
+    tried:     (how many of the ranking's first nodes, SQNR at the outputs with these in float), measured; 0 for none.
+    count:     how many are suggested: the fewest that reach the SQNR that is asked for; where none is, or all nodes reach it,
+               the fewest that bring most of what the best list brings; 0 if that is less than half of the noise.
+    nodes:     the first model's nodes that they are; around: those that read the results of these and would round them
+               again.
+    runs:      inputs that were used. ratio: noise to signal with no node in float, in these.
+    reached:   does each output reach the SQNR that is asked for with these in float? None: none is asked for.
+    operators: what each operator costs, the dearest first.
+    hurried:   was something not measured for lack of time?
+    """
+
+    tried: tuple[tuple[int, float], ...]
+    count: int
+    nodes: tuple[Node, ...]
+    around: tuple[Node, ...]
+    runs: int
+    ratio: float
+    reached: bool | None = None
+    operators: tuple[OperatorCost, ...] = ()
+    hurried: bool = False
+
+
+@changeable
+class _Trials:
+    """Noise at the outputs with some groups in float, over as many runs as there is time for, at least one.
+
+    sums: for each list, by output. used: runs that were made. hurried: was there too little time for all?
+    """
+
+    mixed: Mixed
+    watches: Sequence[Watch]
+    feeds: Sequence[Mapping[str, Array]]
+    seconds: float
+    sums: dict[Kept, list[ErrorSums]]
+    used: int = 0
+    hurried: bool = False
+    begun: float = 0.0
+    clean: Mapping[str, Array] | None = None
+
+    def all(self, lists: Sequence[Kept], optional: Sequence[Kept]) -> None:
+        """Measure these lists; the optional ones where the first run has time for them."""
+        self.begun = monotonic()
+        for one in self.feeds:
+            clean = self.mixed.clean(one)
+            for kept in dict.fromkeys(lists):
+                self._add(kept, clean)
+            for kept in dict.fromkeys(optional):
+                if kept in self.sums if self.used else not self.late:
+                    self._add(kept, clean)
+            self.used += 1
+            self.clean = clean if len(self.feeds) == 1 else None
+            if monotonic() - self.begun > self.seconds * self.used / (self.used + 1):
+                break
+        self.hurried = self.used < len(self.feeds) or any(kept not in self.sums for kept in optional)
+
+    @property
+    def late(self) -> bool:
+        return monotonic() - self.begun > self.seconds
+
+    def one(self, kept: Kept) -> list[ErrorSums]:
+        """Measure one more list, with the inputs that the others were measured with."""
+        if kept not in self.sums:
+            for feeds in self.feeds[: self.used]:
+                self._add(kept, self.clean if self.clean is not None else self.mixed.clean(feeds))
+        return self.sums[kept]
+
+    def _add(self, kept: Kept, clean: Mapping[str, Array]) -> None:
+        row = self.sums.setdefault(kept, [ErrorSums() for _ in self.mixed.outputs])
+        active = [w.group for w in self.watches if w.group.target not in kept]
+        for total, x, name in zip(row, self.mixed.run(clean, active), self.mixed.outputs, strict=True):
+            total.add(comparable(x), comparable(clean[name]))
+
+
+def suggest(
+    mixed: Mixed,
+    watches: Sequence[Watch],
+    costs: Sequence[Cost],
+    feeds: Sequence[Mapping[str, Array]],
+    seconds: float,
+    wanted: float | None = None,
+) -> Suggestion:
+    """How much is won with the first nodes of the ranking in float, and with all nodes of one operator.
+
+    costs:   the ranking, dearest first. feeds: of as many as there is time for, at least the first.
+    seconds: for all of it. wanted: dB that each output must reach: then lists of any length are tried, until the fewest
+             nodes are found that reach it.
+    """
+    measured = [cost for cost in costs if cost.measured]
+    sizes = (0, *(n for n in SIZES if n <= max(1, len(watches) // PART) and n <= len(measured)))
+    lists = {n: _targets(measured[:n]) for n in sizes}
+    operators = _by_operator(costs)
+    trials = _Trials(mixed, watches, feeds, seconds, {})
+    trials.all(list(lists.values()), list(operators.values()))
+    if wanted is None or _least(trials.one(lists[0])) >= wanted:
+        count = _enough({n: mean_ratio(trials.one(kept)) for n, kept in lists.items()})
+        reached = None if wanted is None else True
+    else:
+        count, reached = _reaching(trials, [*measured, *(c for c in costs if not c.measured)], lists, wanted), True
+        if not count:
+            reached, trials.hurried = False, trials.hurried or trials.late
+    tried = tuple((n, decibels(mean_ratio(trials.sums[lists[n]]))) for n in sorted(lists))
+    nodes, around = _names(mixed, [*measured, *(c for c in costs if not c.measured)][:count])
+    return Suggestion(tried, count, nodes, around, trials.used, mean_ratio(trials.sums[lists[0]]), reached,
+                      _told(operators, trials), trials.hurried)  # fmt: skip
+
+
+def _targets(costs: Sequence[Cost]) -> Kept:
+    return frozenset(cost.target for cost in costs)
+
+
+def _least(sums: Sequence[ErrorSums]) -> float:
+    """The SQNR of the worst output."""
+    return min((decibels(one.ratio) for one in sums), default=math.inf)
+
+
+def _enough(ratios: Mapping[int, float]) -> int:
+    """The shortest list that brings most of what the best one brings."""
+    won = {n: _won(ratios[0], ratio) for n, ratio in ratios.items()}
+    best = max(won.values())
+    return next((n for n in ratios if best >= HALF and won[n] >= MOST * best), 0)
+
+
+def _won(whole: float, left: float) -> float:
+    """The share of the noise that is gone."""
+    if not math.isfinite(whole):
+        return float(math.isfinite(left))
+    return 1 - left / whole if whole else 0.0
+
+
+def _reaching(trials: _Trials, costs: Sequence[Cost], lists: dict[int, Kept], wanted: float) -> int:
+    """The fewest of the ranking's first nodes with which each output reaches `wanted`; 0 if none did in the time.
+
+    lists: those that were measured, by length, to which what is tried is added.
+    """
+    low, high = 0, 0
+    for n in sorted(lists):
+        if _least(trials.one(lists[n])) >= wanted:
+            high = n
+            break
+        low = n
+    while not high or high - low > 1:
+        if low >= len(costs) or trials.late:
+            break
+        n = (low + high) // 2 if high else min(len(costs), max(1, 2 * low))
+        lists[n] = _targets(costs[:n])
+        if _least(trials.one(lists[n])) >= wanted:
+            high = n
+        else:
+            low = n
+    return high
+
+
+def _by_operator(costs: Sequence[Cost]) -> dict[tuple[str, str], Kept]:
+    """The groups of each operator, those first that cost most together; none if all nodes are of one operator."""
+    found: dict[tuple[str, str], list[Cost]] = {}
+    for cost in costs:
+        found.setdefault((cost.node.domain, cost.node.op_type), []).append(cost)
+    order = sorted(found, key=lambda key: -math.fsum(cost.share for cost in found[key]))
+    return {key: _targets(found[key]) for key in order} if len(order) > 1 else {}
+
+
+def _told(operators: Mapping[tuple[str, str], Kept], trials: _Trials) -> tuple[OperatorCost, ...]:
+    rows = [
+        OperatorCost(domain, op, len(kept), decibels(mean_ratio(trials.sums[kept])))
+        for (domain, op), kept in operators.items()
+        if kept in trials.sums
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.sqnr))
+
+
+def _names(mixed: Mixed, costs: Sequence[Cost]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """The nodes of these groups; and where it is the result that is rounded, those that read it."""
+    nodes = {node.index: node for cost in costs for node in cost.floats}
+    rounded = [c for c in costs if c.local.rounding + c.local.clipped > c.local.weights + c.local.input]
+    readers = mixed.a.model.consumers
+    around = {n.index: n for c in rounded for n in readers.get(c.target, ()) if n.index not in nodes}
+    return tuple(nodes[i] for i in sorted(nodes)), tuple(around[i] for i in sorted(around))
