@@ -1,13 +1,18 @@
-"""What README.md and CHANGELOG.md say is true: every command runs, and prints what stands there."""
+"""What README.md, docs/ and CHANGELOG.md say is true: every command runs, and prints what stands there."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tomllib
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,60 +20,156 @@ import qrun
 from qrun.ops import REGISTRY
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import screens  # noqa: E402
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```console\n(.*?)```", README, re.S)
-VOLATILE = re.compile(r"\d[\d.,]*( ?(ms|us|s|%|MiB|KiB|GMAC/s|runs|B)\b|%)?")
+PAGES = [page for page in screens.PAGES if screens.shown(page)]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
 
-def shown() -> list[tuple[str, list[str]]]:
-    """(command, lines that stand below it) of every console block."""
-    found: list[tuple[str, list[str]]] = []
-    for block in BLOCKS:
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                found.append((line[2:], []))
-            elif found:
-                found[-1][1].append(line)
-    return [(command, lines) for command, lines in found if command.startswith("qrun")]
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(page, text) of the blocks of README.md and docs/ in this language."""
+    found = re.compile(rf"^```{language}\n(.*?)^```$", re.M | re.S)
+    return [(page.name, text) for page in screens.PAGES for text in found.findall(page.read_text(encoding="utf-8"))]
 
 
-def run(command: str) -> subprocess.CompletedProcess[str]:
-    words = shlex.split(command, comments=True)
-    env = {**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "100", "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
-    )
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_commands_print_what_the_pages_show(page: Path, tmp_path: Path) -> None:
+    """python scripts/screens.py writes the pages again."""
+    screens.fill(tmp_path)
+    told = [f"$ {each.command}\n{what}\n{printed}" for each, printed, what in screens.differing(page, tmp_path)]
+    assert told == [], "\n\n".join(told)
 
 
-@pytest.mark.parametrize(("command", "lines"), shown(), ids=[c for c, _ in shown()])
-def test_commands_of_the_readme(command: str, lines: list[str]) -> None:
-    result = run(command)
-    assert result.returncode == 0, result.stderr
-    if not any(lines):
-        return
-    printed = result.stdout.splitlines()
-    stable = [line for line in lines if line.strip()]
-    until = next((i for i, line in enumerate(stable) if line.startswith(("Time", "Whole model"))), len(stable))
-    timed = re.compile(r"\d[\d.]* (ms|us|s)\b|\d+ CPUs?")
-    seen = {timed.sub("#", got.rstrip()) for got in printed}
-    for line in stable[:until]:
-        assert timed.sub("#", line.rstrip()) in seen, f"not printed: {line!r}\n{result.stdout}"
-    headings = {VOLATILE.sub("#", line.split("  ")[0]) for line in stable[until:] if line[:1].isalpha()}
-    assert headings <= {VOLATILE.sub("#", line.split("  ")[0]) for line in printed}
+def test_screens_that_differ_are_seen() -> None:
+    printed = "a 1.5 ms\n\nTime  3 us\n  x\n\nb\nc"
+    assert screens.same(["a 7 us", "", "Time  9 s", "  y", "", "b", "c"], printed)
+    assert screens.same(["...", "b", "c"], printed)
+    assert screens.same(["a 7 us", "...", "Time", "...", "c"], printed)
+    assert not screens.same(["a 7 us", "", "Time  9 s", "  y", "", "b"], printed)
+    assert not screens.same(["a 7 us", "", "b", "c"], printed)
+    assert not screens.same(["a 7 us", "", "Time  9 s", "  y", "", "b", "d"], printed)
 
 
-def test_the_readme_shows_the_main_job() -> None:
-    commands = [c for c, _ in shown()]
-    assert any("--inputs" in c for c in commands), commands
+def test_screens_are_written_again(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ qrun explain json\nold\n\n$ qrun explain exit-codes\n```\n", encoding="utf-8")
+    assert screens.main(["--check", str(page)]) == 1
+    assert screens.main([str(page)]) == 0
+    written = page.read_text(encoding="utf-8")
+    assert "exit_code" in written
+    assert "\nold\n" not in written
+    assert written.endswith("\n\n$ qrun explain exit-codes\n```\n")
+    assert screens.main(["--check", str(page)]) == 0
 
 
-def test_links_to_files_exist() -> None:
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", README):
-        assert (ROOT / target).exists() or (ROOT / target).name in ("LICENSE",), target
+def test_the_readme_is_short_and_shows_the_main_job() -> None:
+    assert len(README.split()) < 900
+    assert any("--inputs" in each.command and any(each.lines) for each in screens.shown(ROOT / "README.md"))
+
+
+def test_every_page_stands_in_the_contents() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^(?:.*<)?([a-z]+)>?$", "\n".join(text.partition("\n\n")[2] for text in re.findall(r"{toctree}\n(.*?)```", index, re.S)), re.M)  # fmt: skip
+    assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs").glob("*.md") if page.stem != "index")
+
+
+@pytest.mark.parametrize("page", screens.PAGES, ids=[page.name for page in screens.PAGES])
+def test_links_to_files_exist(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists() or target.endswith("LICENSE"), target
+
+
+def test_what_is_typed_in_a_shell_exists() -> None:
+    """Packages are installed with extras that there are; scripts are there and know the options."""
+    lines = [line.partition("  #")[0].strip() for _, text in blocks("sh") for line in text.splitlines()]
+    assert len(lines) > 8
+    for line in lines:
+        program, *words = shlex.split(line)
+        program = program.removeprefix(".venv/bin/")
+        if program == "pip":
+            wanted = words[-1].replace("onnx-qrun", ".")
+            assert re.fullmatch(r"\.(\[(\w+)\])?", wanted), line
+            assert wanted == "." or wanted[2:-1] in EXTRAS, line
+        elif words[0].startswith("scripts/"):
+            assert (ROOT / words[0]).is_file(), line
+        else:
+            assert words[:2] in (["-m", "pytest"], ["-m", "venv"], ["-m", "sphinx"]), line
+
+
+@pytest.mark.parametrize("page", ["README.md", "python.md"])
+def test_python_runs(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    screens.fill(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    codes = [text for name, text in blocks("python") if name == page]
+    assert codes
+    with redirect_stdout(io.StringIO()) as told:
+        for code in codes:
+            exec(code, names)
+    assert "QR409" in told.getvalue()
+
+
+def test_settings_are_read(tmp_path: Path) -> None:
+    (text,) = (text for name, text in blocks("toml") if name == "configuration.md")
+    shutil.copytree(ROOT / "models" / "digits" / "qdq", tmp_path / "legacy")
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    assert screens.run("qrun check legacy/model.onnx --fail-on warning", tmp_path)[0] == 0
+    (tmp_path / "pyproject.toml").write_text(text.replace("QR409", "QR408"), encoding="utf-8")
+    assert screens.run("qrun check legacy/model.onnx --fail-on warning", tmp_path)[0] == 1
+
+
+def steps(text: str) -> list[str]:
+    """The commands of a workflow of GitHub or GitLab, in order, as the systems read them."""
+    read = pytest.importorskip("yaml").safe_load(text)
+    if "jobs" in read:
+        return [step["run"] for step in read["jobs"]["check"]["steps"] if "run" in step]
+    return list(read["qrun"]["script"])
+
+
+WORKFLOWS = [(page, text) for page, text in blocks("yaml") if "pip install" in text]
+
+
+@pytest.mark.parametrize(
+    ("page", "text"), WORKFLOWS, ids=[f"{p}-{'github' if 'jobs' in t else 'gitlab'}" for p, t in WORKFLOWS]
+)
+def test_workflows_check_the_models_of_a_repository(page: str, text: str, tmp_path: Path) -> None:
+    install, check = steps(text)
+    assert install == "pip install onnx-qrun"
+    files = re.findall(r"(?:codequality|junit|sarif_file): (\S+)", text)
+    for folder, code in (("good", 0), ("bad", 1)):
+        (tmp_path / folder).mkdir()
+        screens.fill(tmp_path / folder)
+        if code == 0:
+            (tmp_path / folder / "det.onnx").unlink()
+        assert screens.run(check, tmp_path / folder)[0] == code
+        assert all((tmp_path / folder / name).stat().st_size for name in files)
+
+
+def test_the_pytest_example_runs(tmp_path: Path) -> None:
+    (text,) = (text for name, text in blocks("python") if name == "ci.md")
+    screens.fill(tmp_path)
+    (tmp_path / "test_models.py").write_text(text, encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "qrun.pytest_plugin", "-p", "no:cacheprovider"],
+                          cwd=tmp_path, env=env, capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_site_is_built(tmp_path: Path) -> None:
+    pytest.importorskip("myst_parser")
+    pytest.importorskip("furo")
+    done = subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "read"),
+                           str(ROOT / "docs"), str(tmp_path / "site")], capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "golden runner" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 
 
 def test_the_limits_name_the_operators_of_com_microsoft() -> None:
-    listed = re.search(r"Of com\.microsoft: the QLinear operators, (.*?)\.\n", README, re.S)
+    limits = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    listed = re.search(r"Of com\.microsoft: the QLinear operators, (.*?)\.\n", limits, re.S)
     assert listed is not None
     named = set(re.findall(r"\b[A-Z]\w+", listed[1]))
     assert named == {name for domain, name in REGISTRY if domain and not name.startswith("QLinear")}
