@@ -75,6 +75,9 @@ class Shown:
              "qrun's other backend, or QDQ groups fused or literal.")  # fmt: skip
 @option("--arith", type=OTHERS, group="Run",
         help="Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.")  # fmt: skip
+@option("--emulate", type=("avx2",), group="Run",
+        help="Compare what onnxruntime computes on x86 CPUs without VNNI, where pairs of products saturate, with what it computes "
+             "on others, both emulated on this one.")  # fmt: skip
 @option("--isolate", is_flag=True, group="Run",
         help="Feed every node the second side's values, so that errors do not add up.")  # fmt: skip
 @option("--record", metavar="DIR", group="Run", show_default="of qrun, or of --against",
@@ -120,22 +123,26 @@ def _kind(options: Mapping[str, Any]) -> str:
     if b is None:
         if files:
             raise _unfit("a second file is missing", f"two {first} files", a, f"qrun compare {a} OTHER{first}")
+        for name in ("against", "arith", "record"):
+            if options["emulate"] and options[name]:
+                raise _unfit(f"--emulate has its own two sides, and no --{name}", "one of them",
+                             f"--emulate {options['emulate']} --{name} {options[name]}", f"leave out --{name}")  # fmt: skip
         return "record" if options["record"] else "runtimes"
     if files or second in (".npz", ".json"):
         if first != second:
             raise _unfit("these two cannot be compared", "two .npz files, or two .json files", f"{a} and {b}")
-        _refuse(options, ("against", "arith", "isolate", "record", "inputs", "random", "shape"))
+        _refuse(options, ("against", "arith", "emulate", "isolate", "record", "inputs", "random", "shape"))
         return first[1:]
     if options["record"]:
         raise _unfit("--record takes one model", "qrun compare MODEL --record DIR", f"{a} and {b}", "leave B out")
     if os.path.isdir(b):
-        _refuse(options, ("isolate",))
+        _refuse(options, ("emulate", "isolate"))
         return "recorded"
     if not second and not os.path.exists(b):
         why, fix = absent(b)
         raise CallError("QR004", f"cannot read {b!r} as a model, file or record: {why}", where=[b],
                         fixes=[fix or f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} makes a record"])  # fmt: skip
-    _refuse(options, ("against", "arith", "isolate"))
+    _refuse(options, ("against", "arith", "emulate", "isolate"))
     return "models"
 
 
@@ -183,7 +190,7 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     from qrun.report import compare as report
     from qrun.report.progress import Progress
 
-    against = options["against"] or ("" if options["arith"] else "ort")
+    against = options["emulate"] or options["against"] or ("" if options["arith"] else "ort")
     start_other(against)
     model, data = _model(options)
     feeds = _feeds(model, options, out)

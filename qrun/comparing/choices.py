@@ -7,11 +7,13 @@ from functools import partial
 
 from qrun.comparing.differences import EXACT as EXACTLY
 from qrun.comparing.differences import NOISE, Tolerance
+from qrun.comparing.emulated import EmulatedSide
 from qrun.comparing.sides import PeerSide, QrunSide, Side
 from qrun.ir import Model
 from qrun.ops import Arith
 
-EXACT = ("reference", "native")
+EMULATED = ("avx2",)
+EXACT = ("reference", "native", *EMULATED)
 """Sides that must agree bit for bit, also in floats."""
 _USUAL = Tolerance(eps=NOISE)
 
@@ -36,11 +38,13 @@ def sides(
 
     against: one of the names below, or "" for qrun's exact arithmetic against `arith`. Else `arith` is that of all sides that are
              qrun.
+             "avx2" is what onnxruntime computes on x86 CPUs without VNNI, beside what it computes on others, both emulated.
     data:    the bytes of a model that was not read from a path.
     Raises UnsupportedError if the other runtime is not installed.
     """
     own: Callable[..., QrunSide] = partial(QrunSide, model, arith=arith, max_memory=max_memory)
     peer: Callable[..., PeerSide] = partial(PeerSide, model, data=data, max_memory=max_memory)
+    emulated: Callable[..., EmulatedSide] = partial(EmulatedSide, model, max_memory=max_memory)
     made: Mapping[str, Callable[[], tuple[Side, Side]]] = {
         "": lambda: (own(name="exact", arith="exact"), own(name=arith)),
         "ort": lambda: (own(), peer("ort")),
@@ -50,5 +54,6 @@ def sides(
         "native": lambda: (own(name="reference"), own(name="native", backend="native")),
         "fused": lambda: (own(name="literal"), own(name="fused", fuse=True)),
         "literal": lambda: (own(name="fused", backend="native", fuse=True), own(name="literal")),
+        "avx2": lambda: (emulated(False, "exact"), emulated(True, "avx2")),
     }
     return made[against]()

@@ -112,15 +112,7 @@ class QrunSide:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        model, groups = self._ran
-        nodes = {node.index: node for node in self.model.nodes}
-        if not groups:
-            return tuple(Unit(node, (node,)) for node in self.model.nodes)
-        found = []
-        for node in model.nodes:
-            members = tuple(nodes[i] for i in groups[node.index])
-            found.append(Unit(nodes.get(node.index, members[0]), members, tuple(n for n in node.outputs if n)))
-        return tuple(found)
+        return grouped(self.model, *self._ran)
 
     def run(self, feeds: Values) -> Mapping[str, Array | None]:
         model = self._ran[0]
@@ -136,6 +128,18 @@ class QrunSide:
 
     def _session(self, model: Model) -> Session:
         return _session(model, self.backend, self.arith, self.max_memory)
+
+
+def grouped(model: Model, ran: Model, groups: Mapping[int, tuple[int, ...]]) -> tuple[Unit, ...]:
+    """The units of a model of which `ran` runs; groups: for its nodes, by index, the model's; none if it is the model itself."""
+    if not groups:
+        return tuple(Unit(node, (node,)) for node in model.nodes)
+    nodes = {node.index: node for node in model.nodes}
+    found = []
+    for node in ran.nodes:
+        members = tuple(nodes[i] for i in groups[node.index])
+        found.append(Unit(nodes.get(node.index, members[0]), members, tuple(n for n in node.outputs if n)))
+    return tuple(found)
 
 
 def run_alone(

@@ -7,6 +7,7 @@ from typing import Any
 
 from qrun.comparing.causes import INHERITED
 from qrun.comparing.causes.seen import CRASH
+from qrun.comparing.choices import EMULATED
 from qrun.comparing.comparison import ComparedTensor, Comparison, Guilt
 from qrun.comparing.tensors import TensorPair
 from qrun.io.inputs import Feeds
@@ -58,9 +59,22 @@ def verdict(found: Comparison) -> str:
         how = "equal bit for bit" if all(t.pair.identical for t in rest) else f"equal within {told}"
         others = f"; {'the other is' if len(rest) == 1 else f'the other {len(rest)} are'} {how}" if rest else ""
         return f"not compared in full: {found.names[1]} {refuses(found.refused)} {refused} of {tensors}, first at node {first.node.index}{others}."
-    return (
-        f"differ: first at node {first.node.index}{_by(first.pair)}{_why(found, first)}; {'; '.join(_counts(found))}."
-    )
+    where = f"first at node {first.node.index}{_by(first.pair)}{_why(found, first)}; {'; '.join(_counts(found))}."
+    return f"differ: {_at_outputs(found)}{where}"
+
+
+def _at_outputs(found: Comparison) -> str:
+    """Of a CPU that is emulated, what becomes of the outputs; "" of other sides."""
+    if found.names[1] not in EMULATED:
+        return ""
+    parts = []
+    for name, p in found.outputs:
+        agreed, decided = p.agreed or (0, 0)
+        moved = f", argmax changed in {decided - agreed} of {decided}" if agreed < decided else ""
+        same = ", argmax the same" if decided and not moved else ""
+        parts.append(f"{name} {'equal' if p.identical else f'SQNR {decibel(p.sqnr)}{moved or same}'}")
+    rest = f" and {plural(len(parts) - 4, 'more output')}" if parts[4:] else ""
+    return f"without VNNI {'; '.join(parts[:4])}{rest}; " if parts else ""
 
 
 def _why(found: Comparison, first: ComparedTensor) -> str:

@@ -465,3 +465,30 @@ def test_from_an_origin_to_the_first_difference_every_tensor_has_other_bits(form
             pending += producers[name].inputs
     assert origin["tensor"] in reached
     assert other.isdisjoint(producers[origin["tensor"]].inputs)
+
+
+def test_a_cpu_without_vnni_is_emulated() -> None:
+    """The verdict begins with the outputs; the same words in JSON's numbers."""
+    ended = call("compare", *digits("qoperator"), "--emulate", "avx2")
+    assert ended.code == 1
+    first = ended.out.splitlines()[0]
+    assert first.startswith("differ: without VNNI logits SQNR ")
+    assert "pair-saturation" in first
+    told = json.loads(call("compare", *digits("qoperator"), "--emulate", "avx2", "--json").out)
+    assert [side["name"] for side in told["sides"]] == ["exact", "avx2"]
+    assert f"logits SQNR {told['outputs'][0]['sqnr_db']:.1f} dB, argmax the same" in first
+    assert call("compare", *digits("float"), "--emulate", "avx2").out.startswith("equal: ")
+
+
+@pytest.mark.parametrize(("option", "value"), [("--against", "ort"), ("--arith", "ort"), ("--record", "golden")])
+def test_an_emulated_cpu_is_a_side_of_its_own(option: str, value: str) -> None:
+    ended = call("compare", *digits("qdq"), "--emulate", "avx2", option, value)
+    assert ended.code == 2
+    assert f"leave out {option}" in ended.err
+
+
+def test_a_run_with_inputs_counts_sums_that_leave_int16() -> None:
+    counted = "sums leave int16: Conv_c1.raw"
+    assert counted in " ".join(call("run", *digits("qdq"), "-v").out.split())
+    assert counted in call("run", *digits("qdq"), "--json").out
+    assert counted not in " ".join(call("run", digits("qdq")[0], "-v").out.split())

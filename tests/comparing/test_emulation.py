@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 
 import numpy as np
 import onnx
@@ -13,9 +18,10 @@ from onnx import TensorProto, helper
 from onnx.numpy_helper import from_array
 
 import qrun
-from qrun.comparing.groups import run_saturating
+from qrun.comparing.emulated import EmulatedSide, run_emulated
 from qrun.comparing.runtimes import compare_runtimes
 from qrun.comparing.sides import PeerSide, QrunSide, Unit
+from qrun.errors import MemoryLimitError
 from qrun.ir import Array, Model
 from qrun.passes import optimize
 
@@ -57,7 +63,7 @@ def in_pairs() -> np.ndarray:
 
 def saturating(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     part = optimize(qrun.load(proto.SerializeToString()), frozenset(), "ort", tables=False).model
-    return run_saturating(part, {"x": x}, ["y"])["y"]
+    return run_emulated(part, {"x": x}, ["y"])["y"]
 
 
 def test_products_saturate_in_pairs() -> None:
@@ -130,3 +136,60 @@ def test_live() -> None:
     assert found.guilt is not None
     assert found.guilt.reason.cause == "pair-saturation"
     assert found.guilt.reason.explained == found.pair.difference.differing
+
+
+DIGITS = Path(__file__).resolve().parents[2] / "models/digits"
+QEMU = "qemu-x86_64-static"
+RUN = """
+import sys
+import numpy as np
+import onnxruntime
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+np.save(sys.argv[3], session.run(None, {"images": np.load(sys.argv[2])})[0])
+"""
+
+
+def sides_of(model: Model) -> tuple[EmulatedSide, EmulatedSide]:
+    return EmulatedSide(model, False, "exact"), EmulatedSide(model, True, "avx2")
+
+
+def test_a_whole_model_as_cpus_without_vnni_compute_it() -> None:
+    """What saturates is carried on; the exact side is what integers give."""
+    model = qrun.load(product().SerializeToString())
+    exact, avx2 = (side.run({"x": X})["y"] for side in sides_of(model))
+    np.testing.assert_array_equal(avx2, in_pairs())
+    np.testing.assert_array_equal(exact, qrun.Session(model).run({"x": X})["y"])
+
+
+def test_the_cause_of_every_first_difference_is_the_saturation() -> None:
+    model = qrun.load(DIGITS / "qoperator/model.onnx")
+    found = compare_runtimes(*sides_of(model), {"images": np.load(DIGITS / "x.npy")})
+    causes = {t.guilt.reason.cause for t in found.tensors if t.guilt is not None}
+    assert causes == {"pair-saturation"}
+    assert found.first is not None
+
+
+@pytest.mark.skipif(
+    which(QEMU) is None or find_spec("onnxruntime") is None or platform.machine() != "x86_64",
+    reason="needs onnxruntime, and qemu to run it on a CPU without VNNI",
+)
+@pytest.mark.parametrize("form", ["qoperator", "qdq"])
+def test_outputs_are_those_of_onnxruntime_on_such_a_cpu(form: str, tmp_path: Path) -> None:
+    path, images, there = DIGITS / form / "model.onnx", DIGITS / "x.npy", tmp_path / "y.npy"
+    call = [QEMU, "-cpu", "Haswell", sys.executable, "-c", RUN, path, images, there]
+    subprocess.run(call, check=True, capture_output=True, timeout=300)
+    model = qrun.load(path)
+    name = model.outputs[0].name
+    exact, avx2 = (side.run({"images": np.load(images)})[name] for side in sides_of(model))
+    np.testing.assert_array_equal(avx2, np.load(there))
+    assert avx2 is not None
+    assert exact is not None
+    assert (avx2 != exact).any()
+
+
+def test_memory_is_bounded() -> None:
+    model = qrun.load(DIGITS / "qdq/model.onnx")
+    with pytest.raises(MemoryLimitError):
+        EmulatedSide(model, True, "avx2", max_memory=10_000).run({"images": np.load(DIGITS / "x.npy")})

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 import qrun
 from qrun.comparing import record as recording
 from qrun.comparing.differences import EXACT, NOISE, Tolerance
-from qrun.comparing.groups import run_saturating
+from qrun.comparing.emulated import run_emulated
 from qrun.comparing.record import check_folder, record, walk
 from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison, compare_record
@@ -386,7 +386,7 @@ def test_a_cause_is_proved_from_either_side(tmp_path: Path) -> None:
     model = qrun.load(tmp_path / "m.onnx")
     feeds = {"image": rng.integers(200, 256, (1, 3, 8, 8)).astype(np.uint8)}
     exact = qrun.Session(model, backend="reference").run(feeds)
-    saturated = run_saturating(model, feeds, ["y"])
+    saturated = run_emulated(model, feeds, ["y"])
     assert (exact["y"] != saturated["y"]).any()
     for made, now, said in ((saturated, exact, "the record has pair-saturation: "),
                             (exact, saturated, "the record is exact; now: pair-saturation: ")):  # fmt: skip
