@@ -25,8 +25,8 @@ from qrun import passes
 from qrun.checking.rules import RULES, check, rule_count
 from qrun.ir import Model
 from qrun.native.machine.cache import ObjectCache
-from qrun.running.images import SUFFIX
 from qrun.running.packed import Bundle, Unstorable, packed_mapping, unpacked, unpacked_mapping
+from qrun.running.versions import SUFFIX
 
 DIGITS = Path(__file__).parents[1] / "models" / "digits"
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
@@ -296,7 +296,7 @@ def test_an_image_of_other_sources_is_not_used(model: Path, tmp_path: Path, monk
     cache = tmp_path / "cache"
     feeds = {qrun.load(model).inputs[0].name: np.load(DIGITS / "x.npy")}
     qrun.Session(model, cache=cache).measured(feeds)
-    monkeypatch.setattr("qrun.running.images._version", lambda: "another version")
+    monkeypatch.setattr("qrun.running.versions.version", lambda: "another version")
     session = qrun.Session(model, cache=cache)
     session.execute(feeds)
     assert not served(session)

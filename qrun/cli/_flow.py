@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from qrun.running.session import RunResult, Session
 
 
-OWN = (None, "native", "reference")
+KEEPING = (None, "native")
+OWN = (*KEEPING, "reference")
 
 
 @frozen
@@ -40,13 +41,17 @@ class Ready:
 
 def prepare(options: Mapping[str, Any], out: Out) -> Ready:
     """Model, feeds and backend from the options; notes go to stderr."""
-    from qrun.io.inputs import read_inputs
-    from qrun.ir.load import load
+    kept = options["backend"] in KEEPING and not options["no_cache"]
+    if kept and options["model"] != "-":
+        from qrun.ir.wire import read_ahead
 
+        read_ahead(options["model"])
     _import_backend(options["backend"])
+    from qrun.io.inputs import read_inputs
+
     source = read_model(options["model"], options["inputs"])
     start = perf_counter_ns()
-    model = load(source, source="stdin" if options["model"] == "-" else "")
+    model = _load(source, "stdin" if options["model"] == "-" else "", kept)
     loaded = perf_counter_ns()
     extra = _asked(model, options)
     names = [*(v.name for v in model.outputs), *extra]
@@ -70,6 +75,16 @@ def prepare(options: Mapping[str, Any], out: Out) -> Ready:
         out.note(note)
     data = source if isinstance(source, bytes) else None
     return Ready(model, feeds, extra, session, label, loaded - start, planned - begin, data)
+
+
+def _load(model: str | bytes, source: str, kept: bool) -> Model:
+    if kept:
+        from qrun.running.keptmodels import load_kept
+
+        return load_kept(model, source=source)
+    from qrun.ir.load import load
+
+    return load(model, source=source)
 
 
 def _asked(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:

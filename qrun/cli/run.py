@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
     """Run a model: outputs, time per node, spec checks."""
+    ready = prepare(options, out)
     from qrun.running.session import Session
 
-    ready = prepare(options, out)
     names = [*(v.name for v in ready.model.outputs), *ready.extra]
     session = ready.session
     run = session.measured if isinstance(session, Session) else session.execute

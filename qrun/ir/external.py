@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from qrun.errors import MemoryLimitError, ModelError
-from qrun.ir.wire import room
 from qrun.memory import Budget, default_limit, human
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -26,7 +25,7 @@ class External:
     Source: ONNX IR, "External Tensor Data".
     """
 
-    def __init__(self, folder: Path | None, payloads: Mapping[bytes, Bytes] | None = None) -> None:
+    def __init__(self, folder: Path | None, payloads: Mapping[bytes, memoryview] | None = None) -> None:
         self.folder = folder.resolve() if folder else None
         self.payloads = payloads or {}
         self.files: dict[str, _File] = {}
@@ -62,12 +61,12 @@ class External:
             fix = f"copy {location} next to the model"
             raise _external(tensor, location, error.strerror or str(error), fix=fix) from None
 
-    def content(self) -> Iterator[bytes | Bytes]:
+    def content(self) -> Iterator[bytes | memoryview]:
         """What was read: of each file its name, and for each block its place and its bytes."""
         for location, file in sorted(self.files.items()):
             for place, block in sorted(file.blocks.items(), key=itemgetter(0)):
                 yield repr((location, place)).encode()
-                yield block
+                yield memoryview(block)  # type: ignore[arg-type]
 
     def _inside(self, location: str, tensor: str) -> Path:
         assert self.folder is not None
@@ -137,7 +136,7 @@ class _File:
 
     def _fill(self, stream: FileIO, start: int, length: int, tensor: str, budget: Budget) -> Bytes:
         budget.claim((length,), 1, f"tensor {tensor}")
-        block = room(length)
+        block = _room(length)
         stream.seek(start)
         left = memoryview(block)  # type: ignore[arg-type]
         while len(left):
@@ -149,6 +148,12 @@ class _File:
         budget.hold(block, f"tensor {tensor}")
         self.blocks[start, length] = block
         return block
+
+
+def _room(nbytes: int) -> Bytes:
+    """So many bytes, on a boundary of 64; not yet written to, they take no memory."""
+    block = np.empty(nbytes + 64, np.uint8)
+    return block[-block.ctypes.data % 64 :][:nbytes]
 
 
 def _external(tensor: str, location: str, got: str, *, why: str = "", fix: str = "") -> ModelError:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
+from qrun.declare.digest import Content
 from qrun.errors import CallError, ModelError, QrunError, UnsupportedError, absent
 from qrun.ir import schema
 from qrun.ir.context import GraphContext
@@ -17,7 +17,7 @@ from qrun.ir.external import External
 from qrun.ir.graph import build_graph, refuse_bytes
 from qrun.ir.messages import ModelProto
 from qrun.ir.model import Model
-from qrun.ir.wire import lift
+from qrun.ir.wire import Lifted, lift
 
 if TYPE_CHECKING:
     import onnx
@@ -29,11 +29,12 @@ _PIECE = 1 << 24
 """Bytes of a protobuf message; no model file is longer."""
 
 
-def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "") -> Model:
+def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "", lifted: Lifted | None = None) -> Model:
     """Read a model, resolve its operators' versions and order its nodes.
 
     model:  a path (external data is looked for beside it), the bytes of a file, or an onnx.ModelProto.
     source: what messages call a model that is no path.
+    lifted: the file at the path, if it is read already.
 
     Raises CallError if there is no such file, ModelError if it cannot be read or contradicts itself,
     UnsupportedError if it uses an opset or feature that qrun does not read.
@@ -44,12 +45,12 @@ def load(model: str | Path | bytes | onnx.ModelProto, *, source: str = "") -> Mo
     if isinstance(model, bytes):
         return _build(parse(model, source or "the model"), None, source, len(model), _digest(model))
     path = Path(model)
-    lifted = lift(path)
+    lifted = lifted or lift(path)
     if lifted is not None and (proto := _parsed(lifted.proto)) is not None:
-        return _build(proto, path, source, lifted.size, "", lifted.payloads, lifted.rest)
+        return _build(proto, path, source, lifted.size, "", lifted.payloads, lifted.content)
     data = read_file(path)
     digest = "" if path.is_file() else _digest(data)
-    return _build(parse(data, str(path)), path, source, len(data), digest, rest=data)
+    return _build(parse(data, str(path)), path, source, len(data), digest, content=Content(data))
 
 
 def _digest(data: bytes) -> str:
@@ -157,8 +158,8 @@ def _build(
     source: str,
     size: int,
     digest: str,
-    payloads: Mapping[bytes, np.ndarray[Any, np.dtype[np.uint8]]] | None = None,
-    rest: bytes = b"",
+    payloads: Mapping[bytes, memoryview] | None = None,
+    content: Content | None = None,
 ) -> Model:
     label = str(path) if path else source or "the model"
     opsets = _opsets(proto, label)
@@ -180,7 +181,7 @@ def _build(
         digest=digest,
         external_files=tuple(sorted(external.files)),
         **graph,
-    ).with_content((rest, *(payloads or {}).values(), *external.content()) if rest else ())
+    ).with_content(content and content + tuple(external.content()))
 
 
 def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text, type_name
+
+if TYPE_CHECKING:
+    from qrun.declare.digest import Content
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Attribute: TypeAlias = "int | float | str | bytes | tuple[Any, ...] | Array | Model"
@@ -124,12 +127,12 @@ class Model:
         return str(self.path) if self.path else self.source or self.name or "model"
 
     @cached_property
-    def content(self) -> tuple[bytes | Array, ...]:
-        """Of a model as a file has it: all bytes that it was made from, in pieces, those of external data too. () of any
-        other, such as one that `replace` made."""
-        return ()
+    def content(self) -> Content | None:
+        """Of a model as a file has it: all bytes that it was made from, those of external data too. None of any other, such as
+        one that `replace` made."""
+        return None
 
-    def with_content(self, content: tuple[bytes | Array, ...]) -> Model:
+    def with_content(self, content: Content | None) -> Model:
         """This very model, which was made from these bytes, and knows it from now on."""
         vars(self)["content"] = content
         return self

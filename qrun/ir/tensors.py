@@ -64,8 +64,7 @@ def to_array(tensor: onnx.TensorProto, external: External, where: str = "") -> n
         array = _decode(number, _stored(tensor, external, name, stored_bytes(number, count)), count)
     elif tensor.HasField("raw_data"):
         data = tensor.raw_data
-        raw = external.payloads.get(data)
-        raw = np.frombuffer(data, np.uint8) if raw is None else raw
+        raw = np.frombuffer(external.payloads.get(data, data), np.uint8)
         _expect(name, dims, number, "bytes", stored_bytes(number, count), raw.size)
         array = _decode(number, raw, count)
     else:

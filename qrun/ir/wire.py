@@ -3,19 +3,22 @@
 protobuf would hold three copies of each at times: in the file's bytes, in the message, and in the array. So large
 `raw_data` of initializers is left out of the bytes that protobuf parses; a short stand-in takes its place. Only plain
 files take this way; everything unusual returns None, and protobuf sees the whole file.
+
+A process that will load a model can let a thread read it while it imports what it needs (`read_ahead`). So this module
+imports no numpy, and the thread makes few calls, each of which may have to wait for Python's lock.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from io import FileIO
 from itertools import accumulate
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from qrun.declare.digest import Content
 from qrun.declare.frozen import frozen
 
 _LARGE = 4096
@@ -23,17 +26,20 @@ _WINDOW = 1 << 13
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _FIXED = {1: 8, 5: 4}
 _BYTES = 2
+_LINE = 64
+_AT_ONCE, _BETWEEN = 500, 1 << 16
+"""Payloads that one call reads, and bytes between two of them that it passes over."""
 
 
 @frozen
 class Lifted:
-    """proto: the file's bytes with stand-ins. payloads: uint8 arrays by stand-in. size: of the file. rest: its bytes without
-    the payloads, and without what differs each time that the file is read."""
+    """proto: the file's bytes with stand-ins. payloads: bytes by stand-in, read-only, each on a boundary of 64. size: of the
+    file. content: all its bytes, without what differs each time that the file is read."""
 
     proto: bytes
-    payloads: Mapping[bytes, np.ndarray[Any, np.dtype[np.uint8]]]
+    payloads: Mapping[bytes, memoryview]
     size: int
-    rest: bytes
+    content: Content
 
 
 class _Unusual(Exception):
@@ -64,9 +70,8 @@ class _File:
             raise _Unusual
         return data
 
-    def fill(self, start: int, array: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    def fill(self, start: int, left: memoryview) -> None:
         self.stream.seek(start)
-        left = memoryview(array)  # type: ignore[arg-type]
         while len(left):
             count = self.stream.readinto(left)
             if not count:
@@ -105,18 +110,78 @@ class _File:
         raise _Unusual
 
 
+@frozen
+class _Scanned:
+    """A file in which large tensors were found, and not read yet. mark: with which their stand-ins begin."""
+
+    file: _File
+    proto: bytes
+    mark: bytes
+    lifted: Sequence[_Field]
+
+
+class _Ahead:
+    """A file that a thread reads."""
+
+    def __init__(self, scanned: _Scanned) -> None:
+        self._scanned = scanned
+        self._found: Lifted | None = None
+        self._thread = threading.Thread(target=self._read, name="qrun reads a model", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            found = _read(self._scanned)
+            _ = found.content.digest
+            self._found = found
+        except (OSError, ValueError, _Unusual):
+            pass
+
+    def take(self) -> Lifted | None:
+        self._thread.join()
+        return self._found
+
+
+_begun: dict[str, _Ahead] = {}
+
+
+def read_ahead(path: str) -> None:
+    """Let a thread read this file, which is about to be lifted, and find the digest of its content."""
+    try:
+        scanned = _opened(Path(path))
+    except (OSError, ValueError, _Unusual):
+        return
+    if scanned is not None:
+        _begun[path] = _Ahead(scanned)
+
+
 def lift(path: Path) -> Lifted | None:
     """The model file without large tensors; None if it has none, or is not a regular file of the usual form."""
+    begun = _begun.pop(os.fspath(path), None)
     try:
-        if not path.is_file():
-            return None
-        with open(path, "rb", buffering=0) as stream:
-            return _lift(_File(stream))
+        if begun is not None:
+            return begun.take()
+        scanned = _opened(path)
+        return None if scanned is None else _read(scanned)
     except (OSError, ValueError, _Unusual):
         return None
 
 
-def _lift(file: _File) -> Lifted | None:
+def _opened(path: Path) -> _Scanned | None:
+    if not path.is_file():
+        return None
+    stream = open(path, "rb", buffering=0)  # noqa: SIM115  # `_read` closes it
+    try:
+        scanned = _scanned(_File(stream))
+    except BaseException:
+        stream.close()
+        raise
+    if scanned is None:
+        stream.close()
+    return scanned
+
+
+def _scanned(file: _File) -> _Scanned | None:
     fields = list(file.fields(0, file.size))
     graphs = [field for field in fields if field.number == _GRAPH]
     if len(graphs) != 1 or graphs[0].kind != _BYTES:
@@ -139,9 +204,43 @@ def _lift(file: _File) -> Lifted | None:
         return None
     pieces.append(file.read(done, graph.end))
     around = file.read(0, graph.start), file.read(graph.end, file.size)
-    payloads = {_stand_in(mark, i): array for i, array in enumerate(_payloads(file, lifted))}
-    proto = around[0] + _field(_GRAPH, b"".join(pieces)) + around[1]
-    return Lifted(proto, payloads, file.size, proto.replace(mark, b""))
+    return _Scanned(file, around[0] + _field(_GRAPH, b"".join(pieces)) + around[1], mark, lifted)
+
+
+def _read(scanned: _Scanned) -> Lifted:
+    """The payloads, in one block of memory, each on a boundary of 64 bytes."""
+    sizes = [field.end - field.value for field in scanned.lifted]
+    ends = list(accumulate(-(-size // _LINE) * _LINE for size in sizes))
+    block = memoryview(_memory(ends[-1]))
+    pieces = [block[end:][:size] for end, size in zip([0, *ends], sizes, strict=False)]
+    with scanned.file.stream:
+        for first in range(0, len(pieces), _AT_ONCE):
+            last = first + _AT_ONCE
+            _fill(scanned.file, scanned.lifted[first:last], pieces[first:last])
+    payloads = {_stand_in(scanned.mark, i): piece.toreadonly() for i, piece in enumerate(pieces)}
+    rest = scanned.proto.replace(scanned.mark, b"")
+    return Lifted(scanned.proto, payloads, scanned.file.size, Content(rest, repr(sizes).encode(), block.toreadonly()))
+
+
+def _fill(file: _File, fields: Sequence[_Field], pieces: Sequence[memoryview]) -> None:
+    """Read payloads, with one call where the system has it and they lie near each other."""
+    gaps = [after.value - field.end for field, after in zip(fields, fields[1:], strict=False)]
+    if hasattr(os, "preadv") and max(gaps, default=0) <= _BETWEEN:
+        passed = memoryview(bytearray(_BETWEEN))
+        parts = [part for piece, gap in zip(pieces, [*gaps, 0], strict=True) for part in (piece, passed[:gap])]
+        if os.preadv(file.stream.fileno(), parts, fields[0].value) == fields[-1].end - fields[0].value:
+            return
+    for piece, field in zip(pieces, fields, strict=True):
+        file.fill(field.value, piece)
+
+
+def _memory(nbytes: int) -> mmap:
+    """So many bytes of memory that nobody else sees."""
+    if hasattr(os, "fork"):
+        from mmap import MAP_ANONYMOUS, MAP_PRIVATE
+
+        return mmap(-1, nbytes, MAP_PRIVATE | MAP_ANONYMOUS)
+    return mmap(-1, nbytes)
 
 
 def _stand_in(mark: bytes, number: int) -> bytes:
@@ -153,23 +252,6 @@ def _raw_data(file: _File, tensor: _Field) -> _Field | None:
     if len(found) == 1 and found[0].kind == _BYTES and found[0].end - found[0].value > _LARGE:
         return found[0]
     return None
-
-
-def _payloads(file: _File, fields: Sequence[_Field]) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
-    """What the fields hold, in one block of memory, each on a boundary of 64 bytes."""
-    sizes = [field.end - field.value for field in fields]
-    ends = list(accumulate(-(-size // 64) * 64 for size in sizes))
-    block = room(ends[-1])
-    arrays = [block[end:][:size] for end, size in zip([0, *ends], sizes, strict=False)]
-    for array, field in zip(arrays, fields, strict=True):
-        file.fill(field.value, array)
-    return arrays
-
-
-def room(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """So many bytes, on a boundary of 64; not yet written to, they take no memory."""
-    block = np.empty(nbytes + 64, np.uint8)
-    return block[-block.ctypes.data % 64 :][:nbytes]
 
 
 def _field(number: int, value: bytes) -> bytes:

@@ -184,7 +184,7 @@ def quantizers(node: Node) -> tuple[Quantizer, ...]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _quantizers(domain: str, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> tuple[Quantizer, ...]:
-    known = facts(domain, op_type)
+    known = facts(domain, op_type) if (domain, op_type) in _listed() else None  # others need not be imported
     if known is None:
         return ()
     found = []

@@ -213,7 +213,6 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) ->
     try:
         from qrun.native.emit.isa import available
         from qrun.native.errors import Declined
-        from qrun.native.machine.cache import default_directory
         from qrun.native.machine.engine import Engine
 
         usable = available()
@@ -221,9 +220,8 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) ->
         raise _unavailable(
             "--backend native needs llvmlite, which cannot be imported", error, "pip install llvmlite"
         ) from None
-    directory = default_directory() if cache is True else None if cache is False else cache
     try:
-        return Engine.create(isa, directory, threads)
+        return Engine.create(isa, cache_directory(cache), threads)
     except Declined as reason:
         if not usable:
             raise _unavailable("--backend native has no kernels for this machine", reason) from None
@@ -231,6 +229,13 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) ->
         fix = "leave out isa=" if isa else "unset QRUN_ISA"
         raise CallError("QR005", f"the instruction set {got!r} cannot be used here",
                         facts=[("expected", known), ("got", got)], fixes=[fix]) from None  # fmt: skip
+
+
+def cache_directory(cache: str | os.PathLike[str] | bool) -> str | os.PathLike[str] | None:
+    """Where things are kept, by what `Session` takes."""
+    from qrun.native.machine.cache import default_directory
+
+    return default_directory() if cache is True else None if cache is False else cache
 
 
 def cache_refused(engine: Engine) -> str:

@@ -7,36 +7,33 @@ only as those of kernels are (native/machine/cache.py). What cannot be kept is m
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import ml_dtypes
-import numpy as np
-
-from qrun.ir import Array, Model, TensorType
-from qrun.native.machine.cache import digest
+from qrun.ir import Array, Model
 from qrun.native.machine.engine import Engine
 from qrun.ops import Arith
 from qrun.passes import Optimized, Refusal
+from qrun.running import versions
 from qrun.running.keptprograms import KeptProgram, packed_program, unpacked_program
-from qrun.running.packed import Bundle, Unstorable, packed_node, unpacked, unpacked_node
+from qrun.running.packed import (
+    Bundle,
+    Unstorable,
+    packed_node,
+    packed_type,
+    unpacked,
+    unpacked_node,
+    unpacked_type,
+)
 from qrun.running.programs import Compiled, surplus
 
 if TYPE_CHECKING:
     from qrun.running.execution import RunResult
 
 T = TypeVar("T")
-SUFFIX = ".model"
 _MARK = ".planned"
-_OTHERS = frozenset(("cli", "report", "comparing", "peers", "__pycache__"))
-"""Packages of which nothing that is kept depends on."""
 
 
 class Images:
@@ -49,7 +46,7 @@ class Images:
     @classmethod
     def of(cls, engine: Engine | None, model: Model, arith: Arith, fuse: bool) -> Images | None:
         """None of a model that did not come from a file, without an engine, and where its cache is refused."""
-        if engine is None or not model.content or engine.kernels.cache.refused:
+        if engine is None or model.content is None or engine.kernels.cache.refused:
             return None
         return cls(engine, model, arith, fuse)
 
@@ -101,7 +98,7 @@ class Images:
         return made
 
     def _load(self, key: str) -> tuple[Any, Sequence[Array]] | None:
-        body = self._store.mapped(key, SUFFIX)
+        body = self._store.mapped(key, versions.SUFFIX)
         return None if body is None else unpacked(body)
 
     def _save(self, key: str, packed: Callable[[Bundle], Any]) -> bool:
@@ -111,11 +108,12 @@ class Images:
             parts = bundle.parts(packed(bundle))
         except Unstorable:
             return False
-        self._store.save_parts(key, parts, SUFFIX)
+        self._store.save_parts(key, parts, versions.SUFFIX)
         return True
 
     def _key(self, *parts: object) -> str:
-        return f"{_version()} {_content(self._model)} {self._arith} {self._fuse} {parts!r}"
+        assert self._model.content is not None
+        return f"{versions.version()} {self._model.content.digest} {self._arith} {self._fuse} {parts!r}"
 
 
 class KeptPrograms:
@@ -166,39 +164,6 @@ def _forms(feeds: Mapping[str, Array]) -> tuple[tuple[str, tuple[int, ...], str]
     return tuple((name, array.shape, array.dtype.str) for name, array in sorted(feeds.items()))
 
 
-def _content(model: Model) -> str:
-    """A name for the bytes that the model was made from."""
-    found = vars(model).get("_content")
-    if found is None:
-        found = vars(model)["_content"] = digest(*map(_buffer, model.content))
-    return str(found)
-
-
-def _buffer(piece: bytes | Array) -> bytes | memoryview:
-    return piece if isinstance(piece, bytes) else memoryview(piece)  # type: ignore[arg-type]
-
-
-@cache
-def _version() -> str:
-    """Names all that an image depends on besides the model: sources by size and age, and the versions below them."""
-    sources = repr([*_stamps(Path(__file__).parents[1])]).encode()
-    onnx = find_spec("onnx")
-    age = os.stat(onnx.origin).st_mtime_ns if onnx and onnx.origin else 0
-    return f"{digest(sources)} {sys.version} {np.__version__} {ml_dtypes.__version__} {age}"
-
-
-def _stamps(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Path, size and age of sources."""
-    with os.scandir(folder) as found:
-        for entry in sorted(found, key=lambda entry: entry.name):
-            if entry.is_dir():
-                if entry.name not in _OTHERS:
-                    yield from _stamps(Path(entry.path))
-            elif entry.name.endswith((".py", ".txt")):
-                status = entry.stat()
-                yield entry.path, status.st_size, status.st_mtime_ns
-
-
 def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
     """Of an optimized model: what it has that the model has not."""
     if made.model is model:
@@ -208,7 +173,7 @@ def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
     nodes = tuple(packed_node(node, bundle) for node in made.model.nodes)
     types = [v for name, v in made.model.types.items() if model.types.get(name) is not v]
     return (
-        (nodes, constants, dict(made.model.opsets), tuple(map(_packed_type, types))),
+        (nodes, constants, dict(made.model.opsets), tuple(map(packed_type, types))),
         dict(made.groups),
         _refusals(made),
     )
@@ -216,10 +181,6 @@ def _index(model: Model, made: Optimized, bundle: Bundle) -> Any:
 
 def _refusals(made: Optimized) -> tuple[tuple[int, str, str], ...]:
     return tuple((refusal.index, refusal.name, refusal.reason) for refusal in made.refused)
-
-
-def _packed_type(value: TensorType) -> tuple[Any, ...]:
-    return value.name, value.dtype and value.dtype.name, value.shape, value.kind
 
 
 def _optimized(model: Model, index: Any, arrays: Sequence[Array]) -> Optimized:
@@ -233,10 +194,6 @@ def _optimized(model: Model, index: Any, arrays: Sequence[Array]) -> Optimized:
         nodes=tuple(unpacked_node(node, arrays) for node in nodes),
         constants={name: model.constants[name] if n is None else arrays[n] for name, n in constants.items()},
         opsets=opsets,
-        types={**model.types, **{fields[0]: _type(*fields) for fields in types}},
+        types={**model.types, **{fields[0]: unpacked_type(fields) for fields in types}},
     )
     return Optimized(made, groups, refused)
-
-
-def _type(name: str, dtype: str | None, shape: Any, kind: str) -> TensorType:
-    return TensorType(name, None if dtype is None else np.dtype(dtype), shape, kind)

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from qrun.ir import Array, Node
+from qrun.declare.digest import Bytes
+from qrun.ir import Array, Node, TensorType
 from qrun.ir.types import ONNX_NAMES
-from qrun.native.machine.cache import HEAD, Bytes
+from qrun.native.machine.cache import HEAD
 
 _LINE = 64
 _FORMAT = 4
@@ -71,7 +72,9 @@ def unpacked(body: memoryview) -> tuple[Any, Sequence[Array]]:
     for name, shape, place in places:
         dtype = _TYPES[name]
         piece = data[place : place + prod(shape) * dtype.itemsize]
-        arrays.append(np.frombuffer(piece, np.uint8).view(dtype).reshape(shape) if piece else np.empty(shape, dtype))
+        array = np.frombuffer(piece, np.uint8).view(dtype).reshape(shape) if piece else np.empty(shape, dtype)
+        array.flags.writeable = False
+        arrays.append(array)
     return index, arrays
 
 
@@ -88,6 +91,15 @@ def type_named(dtype: np.dtype[Any]) -> str:
 
 def type_of(name: str) -> np.dtype[Any]:
     return _TYPES[name]
+
+
+def packed_type(value: TensorType) -> tuple[Any, ...]:
+    return value.name, value.dtype and value.dtype.name, value.shape, value.kind
+
+
+def unpacked_type(fields: Sequence[Any]) -> TensorType:
+    name, dtype, shape, kind = fields
+    return TensorType(name, None if dtype is None else np.dtype(dtype), shape, kind)
 
 
 def packed_node(node: Node, bundle: Bundle) -> tuple[Any, ...]:

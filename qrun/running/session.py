@@ -13,7 +13,6 @@ from qrun.declare.frozen import frozen
 from qrun.errors import CallError, UnsupportedError
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType
-from qrun.ir.load import load
 from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
 from qrun.passes import has_tables, optimize
@@ -21,6 +20,7 @@ from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels, cache_refused, make_engine, undecided
 from qrun.running.execution import RunResult, execute, run_program
 from qrun.running.images import Images, KeptPrograms
+from qrun.running.keptmodels import load_kept
 from qrun.running.observer import run_observed
 from qrun.running.plan import BACKENDS, Plan, plan
 from qrun.running.programs import Compiled, Programs, expected_failure
@@ -39,8 +39,8 @@ PATIENCE_NS = 2 * 10**9
 """The longest first run that `measured` repeats."""
 PATIENCE_STEPS = 20_000
 """The most steps that it makes a program of, which takes a tenth of a millisecond for each."""
-LATER_NS, LATER_RUNS = 10**7, 20
-"""It runs no more when later runs have taken so long, or are so many, but at least two."""
+LATER_NS, LATER_RUNS = 6 * 10**6, 20
+"""It runs no more when later runs have taken so long, or are so many."""
 PLANS = 8
 """Plans kept per session, for different outputs; the oldest goes."""
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class Session:
         if not isinstance(model, (str, Path, bytes, Model)) and not hasattr(model, "graph"):
             raise _bad_argument("model", "a path, bytes, an onnx.ModelProto or a qrun.Model", model)
         start = perf_counter_ns()
-        self.model = model if isinstance(model, Model) else load(model)
+        self.model = model if isinstance(model, Model) else load_kept(model, backend != "reference" and cache)
         self.arith: Arith = arith
         self.threads = threads or usable_cpus()
         self.max_memory = max_memory
@@ -150,11 +150,15 @@ class Session:
         if first.duration_ns > PATIENCE_NS or len(first.events) > PATIENCE_STEPS:
             return first
         values = check_feeds(self.model, feeds)
-        compiled = self._compiled(self._names(outputs), values, first)
+        keep = self._names(outputs)
+        least = (
+            1 if self._kept and self._kept.find(keep, True, values) else 2
+        )  # the first of a program takes its memory
+        compiled = self._compiled(keep, values, first)
         if compiled is None:
             return first
         try:
-            later = [run_program(compiled, values, self._budget(), True) for _ in range(2)]
+            later = [run_program(compiled, values, self._budget(), True) for _ in range(least)]
             while len(later) < LATER_RUNS and sum(run.duration_ns for run in later) < LATER_NS:
                 later.append(run_program(compiled, values, self._budget(), True))
         except Exception as error:

@@ -21,7 +21,7 @@ with contextlib.redirect_stdout(io.StringIO()):
     code = main(sys.argv[1:])
 print(json.dumps([code, sorted(sys.modules)]))
 """
-UNUSED = ("concurrent.futures", "difflib", "importlib.resources", "jsonschema", "llvmlite", "logging", "numpy.ma", "onnx",
+UNUSED = ("concurrent.futures", "difflib", "google.protobuf", "importlib.resources", "jsonschema", "llvmlite", "logging", "numpy.ma", "onnx",
           "qrun.comparing", "qrun.peers", "qrun.report.html", "tempfile", "zipfile")  # fmt: skip
 EMITTERS = "qrun.native.emit.kernel"
 

@@ -161,3 +161,19 @@ def test_what_is_no_regular_file_is_left_alone(tmp_path: Path) -> None:
     assert lift(Path(os.devnull)) is None
     os.mkfifo(tmp_path / "pipe")
     assert lift(tmp_path / "pipe") is None
+
+
+def test_payloads_are_read_alike_with_one_call_or_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model(), path)
+    whole = lift(path)
+    monkeypatch.setattr("qrun.ir.wire._AT_ONCE", 3)
+    some = lift(path)
+    monkeypatch.delattr("os.preadv", raising=False)
+    single = lift(path)
+    assert whole is not None
+    assert some is not None
+    assert single is not None
+    for other in (some, single):
+        assert list(map(bytes, other.payloads.values())) == list(map(bytes, whole.payloads.values()))
+        assert other.content.digest == whole.content.digest

@@ -33,14 +33,19 @@ def check(
     which the model is run again. keeper: keeps what the model alone shows. Raises ModelError if the model cannot be read.
     """
     from qrun.ir import Model
-    from qrun.ir.load import load
 
-    loaded = model if isinstance(model, Model) else load(model)
+    loaded = model if isinstance(model, Model) else _loaded(model)
     if keeper is None or feeds is not None:
         found = [finding for rule in RULES.values() for finding in rule.find(loaded, result, feeds)]
     else:
         found = list(_found(loaded, result, keeper))
     return sorted(once(found), key=lambda f: (_ORDER[f.level], -1 if f.index is None else f.index, f.rule))
+
+
+def _loaded(model: str | Path | bytes | onnx.ModelProto) -> Model:
+    from qrun.ir.load import load  # imports protobuf
+
+    return load(model)
 
 
 def _found(model: Model, result: RunResult | None, keeper: Keeper) -> Iterator[Finding]:

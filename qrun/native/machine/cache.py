@@ -16,14 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
 
+from qrun.declare.digest import Bytes, digest
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.memory import parse_size
-
-try:
-    from _blake2 import blake2b  # hashlib loads OpenSSL: 3 ms and 3 MB
-except ImportError:
-    from hashlib import blake2b
 
 _MAGIC = b"qrun-cache-2\n"
 _DIGEST = 32
@@ -42,7 +38,6 @@ _PARTS = 32
 """All entries are looked at about so often while as many bytes are saved as the limit has."""
 _PIECE = 1 << 20
 _MINUTE, _HOUR = 60, 3600
-Bytes = bytes | memoryview
 
 
 def size_limit() -> int:
@@ -179,15 +174,6 @@ class ObjectCache:
         finally:
             if handle >= 0:
                 os.close(handle)
-
-
-def digest(*parts: Bytes) -> str:
-    """A name for these parts, in this order; other parts have another one."""
-    found = blake2b(digest_size=_DIGEST)
-    for part in parts:
-        found.update(len(part).to_bytes(8, "little"))
-        found.update(part)
-    return found.hexdigest()
 
 
 def _file_name(key: str) -> str:

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.digest import digest
 from qrun.declare.frozen import changeable, frozen
 from qrun.native.emit.isa import ISAS, Isa, host_architecture
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.machine import image
-from qrun.native.machine.cache import ObjectCache, digest
+from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import struct
 from qrun.native.machine.memory import Ints
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from qrun.declare.digest import digest
 from qrun.declare.frozen import frozen
 from qrun.native.emit.isa import Isa, host_architecture
 from qrun.native.emit.spec import BOUND_VECTORS, LIMITS, KernelSpec
 from qrun.native.errors import Declined
-from qrun.native.machine.cache import digest
 from qrun.native.machine.call import invoke
 from qrun.native.machine.compile import Kernels
 from qrun.native.machine.memory import Ints

@@ -1,0 +1,126 @@
+"""What parsing a model's file made, kept, so that neither onnx nor protobuf is imported where an earlier process parsed it.
+
+Large weights are not in it: they are read from the model's file, all of which is read anyway to find what is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qrun.ir import Array, Model
+from qrun.ir.wire import Lifted, lift
+from qrun.native.machine.cache import ObjectCache
+from qrun.running import versions
+from qrun.running.dispatch import cache_directory
+from qrun.running.packed import (
+    Bundle,
+    Unstorable,
+    packed_node,
+    packed_type,
+    type_named,
+    type_of,
+    unpacked,
+    unpacked_node,
+    unpacked_type,
+)
+
+if TYPE_CHECKING:
+    import onnx
+
+_TYPES = ("inputs", "outputs", "defaults")
+
+
+def load_kept(
+    model: str | Path | bytes | onnx.ModelProto, cache: str | os.PathLike[str] | bool = True, *, source: str = ""
+) -> Model:
+    """What `qrun.ir.load.load` makes of a model, kept for later processes if it is a file.
+
+    cache: as `Session` takes it. Raises what `load` does.
+    """
+    if not isinstance(model, (str, Path)) or cache is False:
+        return _parsed(model, source)
+    path = Path(model)
+    lifted = lift(path)
+    if lifted is None:
+        return _parsed(path, source)
+    store = ObjectCache(cache_directory(cache))
+    key = f"{versions.version()} {lifted.content.digest} parsed"
+    body = store.mapped(key, versions.SUFFIX)
+    if body is not None:
+        return _unpacked_model(*unpacked(body), lifted, path, source)
+    made = _parsed(path, source, lifted)
+    bundle = Bundle()
+    try:
+        parts = bundle.parts(_packed_model(made, lifted, bundle))
+    except Unstorable:
+        return made
+    store.save_parts(key, parts, versions.SUFFIX)
+    return made
+
+
+def _parsed(model: str | Path | bytes | onnx.ModelProto, source: str, lifted: Lifted | None = None) -> Model:
+    from qrun.ir.load import load
+
+    return load(model, source=source, lifted=lifted)
+
+
+def _packed_model(model: Model, lifted: Lifted, bundle: Bundle) -> Any:
+    """The model as plain values; of its weights those that the file does not hold as they are. Raises Unstorable."""
+    if model.external_files:
+        raise Unstorable("external data, which belongs to the content")
+    held = {_place(_bytes(payload)): number for number, payload in enumerate(lifted.payloads.values())}
+
+    def constant(array: Array) -> Any:
+        number = held.get(_place(array)) if array.flags.c_contiguous else None
+        return bundle.array(array) if number is None else (number, type_named(array.dtype), array.shape)
+
+    return (
+        (model.name, dict(model.opsets), model.ir_version, model.producer, model.was_sorted),
+        tuple(packed_node(node, bundle) for node in model.nodes),
+        tuple(tuple(map(packed_type, getattr(model, kind))) for kind in _TYPES),
+        tuple(map(packed_type, model.types.values())),
+        {name: constant(array) for name, array in model.constants.items()},
+    )
+
+
+def _unpacked_model(index: Any, arrays: Sequence[Array], lifted: Lifted, path: Path, source: str) -> Model:
+    (name, opsets, ir_version, producer, was_sorted), nodes, kinds, types, constants = index
+    payloads = tuple(lifted.payloads.values())
+
+    def constant(found: int | tuple[Any, ...]) -> Array:
+        if isinstance(found, int):
+            return arrays[found]
+        number, dtype, shape = found
+        return _bytes(payloads[number]).view(type_of(dtype)).reshape(shape)
+
+    made: Mapping[str, Any] = {
+        kind: tuple(map(unpacked_type, values)) for kind, values in zip(_TYPES, kinds, strict=True)
+    }
+    return Model(
+        name=name,
+        nodes=tuple(unpacked_node(node, arrays) for node in nodes),
+        constants={name: constant(found) for name, found in constants.items()},
+        opsets=opsets,
+        types={fields[0]: unpacked_type(fields) for fields in types},
+        path=path,
+        source=source,
+        ir_version=ir_version,
+        producer=producer,
+        size=lifted.size,
+        was_sorted=was_sorted,
+        **made,
+    ).with_content(lifted.content)
+
+
+def _bytes(payload: memoryview) -> Array:
+    return np.frombuffer(payload, np.uint8)
+
+
+def _place(array: Array) -> tuple[int, int]:
+    """Where its bytes are, and how many."""
+    return int(array.__array_interface__["data"][0]), array.nbytes
