@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qrun.native.emit.floats import DEPTH, PITCH, FloatProductEmitter
+from qrun.native.emit.floats import DEPTH, FloatProductEmitter
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
 from qrun.native.emit.spec import KernelSpec
@@ -133,10 +133,9 @@ class CodedProductEmitter(FloatProductEmitter):
                     squares[j] = b.fma(b, squares[j])
         self.keep_squares(self._last)
 
-    def _sums_direct(self, row: Value) -> list[Value]:
-        start = self.scratch + row * PITCH
+    def _sums_direct(self) -> list[Value]:
         for first, weights, sums in self._turns([self.w.zero(self.kind)] * (self.spec.rows * self.spec.vectors)):
-            left = start + first * 8
+            left = self.converted + first * 8
             for step, b in enumerate(weights):
                 self._multiply(left + 8 * step, b, sums)
         return self._last

@@ -24,7 +24,7 @@ class FloatImageEmitter(FloatProductEmitter):
                 tap.next(tap.carried[0] + (part + place).load("double", 8))
             self.measured(row.index, tap.carried[0])
 
-    def block_rows(self) -> None:
+    def convert(self, first: Value, opening: Value) -> None:
         """They are ready."""
 
     def strip_sums(self, row: Value) -> list[Value]:

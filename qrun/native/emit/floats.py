@@ -1,7 +1,7 @@
 """The generated product of float32 matrices: sums in float64 that round as the real sums do.
 
-A tile is a block of rows by some panels of columns. For each block of k its rows are converted to float64 once, and each
-panel's part of the right matrix too; the sums of `rows` by `vectors`, a strip, stay in registers, begin at 0 for each
+A tile is a block of rows by some panels of columns. For each block of k its rows are converted to float64 once, strip by
+strip as the first panel needs them, and each panel's part of the right matrix too; the sums of `rows` by `vectors`, a strip, stay in registers, begin at 0 for each
 block of k, and wait in memory between blocks. The lengths of rows and columns are found on the way: they bound what a sum
 is off, which rounding.py looks at when the last block is done.
 """
@@ -62,6 +62,8 @@ class FloatProductEmitter(PanelEmitter):
     known_lengths: Value
     tap_count: Value
     size: Value
+    alone: Value
+    converted: Value
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -95,7 +97,6 @@ class FloatProductEmitter(PanelEmitter):
             self.opens = (self.tap | self.start).test("eq", 0)
             self.ends = (self.tap + a.tap_step).test("sge", a.taps) & (self.start + a.depth_step).test("sge", a.depth)
             self.steps = self.tap_count * self.size
-            self.block_rows()
             self._panels(*panels)
         self.doubts.end()
 
@@ -104,7 +105,7 @@ class FloatProductEmitter(PanelEmitter):
 
     def _panels(self, first: Value, end: Value) -> None:
         w, a, rows = self.w, self.a, self.spec.rows
-        strips = (self.count + (rows - 1)) // rows
+        strips, self.alone = (self.count + (rows - 1)) // rows, (end - first).test("eq", 1)
         self.panel_step = a.taps * a.depth * a.b_row
         with w.loop(first, end, 1) as panel:
             self.panel = panel.index
@@ -116,15 +117,16 @@ class FloatProductEmitter(PanelEmitter):
                 self.panel_lengths = self.known_lengths + panel.index * (8 * self.width)
             if self.packed:
                 self.pack()
+            opening = place.test("eq", 0)
             if not self.packed and not self.known:
-                self._strip(w.value("i64", 0), place)
+                self._converted_strip(w.value("i64", 0), place, opening)
             else:
                 coming = self.coming(panel.index, first, end) if self.ordered else None
                 with w.loop(0, strips, 1) as strip:
                     if coming is not None:
                         self.fetch(coming, strip.index, strips)
                     row = (strip.index * rows).least(self.count - rows)
-                    self._strip(row, place * strips + strip.index)
+                    self._converted_strip(row, place * strips + strip.index, opening)
 
     def row_part(self, row: Value, tap: Value) -> Value:
         a, start = self.a, self.row_starts[0]
@@ -143,21 +145,34 @@ class FloatProductEmitter(PanelEmitter):
     def _row_length(self, row: Value) -> Value:
         return (self.lengths + row * 8).load("double", 8).splat(self.lanes)
 
-    def block_rows(self) -> None:
-        """Convert the tile's rows to float64. After the last block of k, the lengths of the rows are known."""
+    def _converted_strip(self, row: Value, number: Value, opening: Value) -> None:
+        """`_strip`; opening: whether it is of the first panel, which converts the rows while they are near.
+
+        Where it is the only panel as well, all strips convert theirs to the same place.
+        """
+        self.converted = self.scratch + self.alone.select(0, row) * PITCH
+        self.convert(row, opening)
+        self._strip(row, number)
+
+    def convert(self, first: Value, opening: Value) -> None:
+        """Convert a strip's rows to float64 if it opens, and fetch the next strip's. After the last block of k, the lengths of the rows are known; a row
+        that two strips share may seem longer, which leaves more in doubt."""
         w, zero = self.w, self.w.zero(self.kind)
-        with w.loop(0, self.count, 1) as row:
-            target, held = self.scratch + row.index * PITCH, self.squares + row.index * (8 * self.lanes)
+        ahead = None if self.tapped else self.a.a_row * self.spec.rows
+        with w.when(opening), w.loop(0, self.spec.rows, 1) as turn:
+            row = first + turn.index
+            target, held = self.converted + turn.index * PITCH, self.squares + row * (8 * self.lanes)
             total = self.opens.select(zero, held.load(self.kind, 8))
             with w.loop(0, self.tap_count, 1, [total, zero, zero, zero]) as tap:
-                source = self.row_part(self.first + row.index, self.tap + tap.index) + self.start * 4
-                tap.next(*widened(w, self.lanes, source, target + tap.index * self.size * 8, self.size, tap.carried))
-            held.store(reduce(Value.__add__, tap.carried), 8)
+                source = self.row_part(self.first + row, self.tap + tap.index) + self.start * 4
+                to = target + tap.index * self.size * 8
+                tap.next(*widened(w, self.lanes, source, to, self.size, tap.carried, ahead))
+            squares = reduce(Value.__add__, tap.carried)
+            held.store(squares, 8)
             for place in range(0, 8 * self.turn, 8 * self.lanes):
                 (target + self.steps * 8 + place).store(zero, 8)
-        with w.when(self.ends), w.loop(0, self.count, 1) as row:
-            squares = (self.squares + row.index * (8 * self.lanes)).load(self.kind, 8)
-            self.measured(row.index, folded(squares))
+            with w.when(self.ends):
+                self.measured(row, folded(squares))
 
     def measured(self, row: Value, squares: Value) -> None:
         """Keep the reach of a row with this sum of squares."""
@@ -187,13 +202,12 @@ class FloatProductEmitter(PanelEmitter):
 
     def strip_sums(self, row: Value) -> list[Value]:
         """Sums of the products of this block of k, [rows][vectors]."""
-        return self._sums(row) if self.packed else self._sums_direct(row)
+        return self._sums() if self.packed else self._sums_direct()
 
-    def _sums(self, row: Value) -> list[Value]:
+    def _sums(self) -> list[Value]:
         w, rows, vectors = self.w, self.spec.rows, self.spec.vectors
         zeros = [w.zero(self.kind)] * (rows * vectors)
-        start = self.scratch + row * PITCH
-        with w.loop(0, self.steps, UNROLL, [*zeros, start, self.right]) as turn:
+        with w.loop(0, self.steps, UNROLL, [*zeros, self.converted, self.right]) as turn:
             *sums, left, right = turn.carried
             for step in range(UNROLL):
                 b = [(right + 8 * (step * self.width + j * self.lanes)).load(self.kind, 8) for j in range(vectors)]
@@ -208,16 +222,15 @@ class FloatProductEmitter(PanelEmitter):
             for j, vector in enumerate(b):
                 sums[i * len(b) + j] = x.fma(vector, sums[i * len(b) + j])
 
-    def _sums_direct(self, row: Value) -> list[Value]:
+    def _sums_direct(self) -> list[Value]:
         """As `_sums`; the squares of the right matrix are added on the way, unless its lengths are known."""
         w, vectors, source = self.w, self.spec.vectors, self.part()
         before = [] if self.known else self.earlier_squares()
-        start = self.scratch + row * PITCH
         zeros = [w.zero(self.kind)] * (self.spec.rows * vectors)
         ends = []
         for whole in (True,) if self.ordered else self.whole_or_cut():
             masks = [None if whole else self.mask(j) for j in range(vectors)]
-            carried, done = [*zeros, *before, start, source], w.value("i64", 0)
+            carried, done = [*zeros, *before, self.converted, source], w.value("i64", 0)
             for count in (UNROLL, 1) if whole else (1,):
                 with w.loop(done, self.steps - (count - 1), count, carried) as turn:
                     sums, squares = turn.carried[: len(zeros)], turn.carried[len(zeros) : -2]

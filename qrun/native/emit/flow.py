@@ -218,6 +218,7 @@ class Flow(Writer):
         """Say that a result is not decided. All threads store the same, and who reads it does so after the run."""
         self.do(f"store atomic i64 1, ptr {self.value('ptr', '%args') + DOUBT} monotonic, align 8")
 
-    def prefetch(self, pointer: Value) -> None:
-        """Prefetch the cache line at an address. Addresses past the end of the array are harmless."""
-        self.run("llvm.prefetch.p0", pointer, ("i32", "0"), ("i32", "2"), ("i32", "1"))
+    def prefetch(self, pointer: Value, near: bool = False) -> None:
+        """Prefetch the cache line at an address, into the first-level cache if it is needed soon. Addresses past the end of
+        the array are harmless."""
+        self.run("llvm.prefetch.p0", pointer, ("i32", "0"), ("i32", "3" if near else "2"), ("i32", "1"))

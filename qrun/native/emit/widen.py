@@ -37,8 +37,16 @@ class WidenEmitter(KernelEmitter):
                 (target + rest.index).store(w.value("double", 0.0), 8)
 
 
-def widened(w: Flow, lanes: int, source: Value, target: Value, size: Value, squares: Sequence[Value]) -> list[Value]:
-    """Convert `size` numbers; four sums of squares with theirs."""
+def widened(
+    w: Flow,
+    lanes: int,
+    source: Value,
+    target: Value,
+    size: Value,
+    squares: Sequence[Value],
+    ahead: Value | None = None,
+) -> list[Value]:
+    """Convert `size` numbers; four sums of squares with theirs. ahead: fetch what lies so many bytes further."""
     made, done = list(squares), w.value("i64", 0)
     kind = f"<{lanes} x float>"
 
@@ -47,6 +55,8 @@ def widened(w: Flow, lanes: int, source: Value, target: Value, size: Value, squa
         for n, square in enumerate(turn.carried):
             place = turn.index + n * lanes
             single = source + place * 4
+            if ahead is not None and mask is None and n % (64 // (4 * lanes)) == 0:
+                w.prefetch(single + ahead, near=True)
             x = (single.load(kind, 4) if mask is None else single.masked_load(kind, mask, 4)).double()
             if mask is None:
                 (target + place * 8).store(x, 8)
