@@ -184,9 +184,7 @@ def _clipped(spread: Spread) -> str:
     assert spread.range is not None
     past = spread.most - spread.range.high >= spread.range.low - spread.least
     value, end = (spread.most, spread.range.high) if past else (spread.least, spread.range.low)
-    return (
-        f"clips {spread.beyond / spread.count:.2%} of the values: they reach {value:.4g}, the range ends at {end:.4g}"
-    )
+    return f"clips {spread.beyond / spread.count:.2%}: values reach {value:.4g}, the range {end:.4g}"
 
 
 def _rounding(spread: Spread) -> tuple[str, str]:
@@ -194,14 +192,16 @@ def _rounding(spread: Spread) -> tuple[str, str]:
     if known is None:
         return "rounding", f"rounding; values up to {max(abs(spread.least), abs(spread.most)):.4g}"
     used = spread.codes(math.inf)
+    far = spread.most if abs(spread.most) > abs(spread.least) else spread.least
     if (
         spread.near is not None
         and spread.near >= _SEEN * known.step
         and (few := spread.codes(spread.near)) * _FEW <= min(used, known.codes)
     ):
-        far = spread.most if abs(spread.most) > abs(spread.least) else spread.least
-        return "far-values", (f"{spread.nearby:.1%} of the values are below {spread.near:.3g} and share "
-                              f"{few} of {known.codes} codes; others reach {far:.4g}")  # fmt: skip
+        return (
+            "far-values",
+            f"{spread.nearby:.1%} of the values in {few} of {known.codes} codes; others reach {far:.4g}",
+        )
     if used * _WIDE <= known.codes:
         return (
             "range-unused",
@@ -209,9 +209,5 @@ def _rounding(spread: Spread) -> tuple[str, str]:
         )
     few = spread.codes(spread.bulk)
     if few * _FEW <= used:
-        width = spread.bulk / max(abs(known.low), abs(known.high))
-        return (
-            "outliers",
-            f"{BULK:.1%} of the values are within {width:.1%} of the range and share {few} of {known.codes} codes",
-        )
+        return "outliers", f"{BULK:.1%} of the values in {few} of {known.codes} codes; outliers reach {far:.4g}"
     return "rounding", f"rounding to {used} codes: step {known.step:.3g}, typical value {spread.typical:.3g}"

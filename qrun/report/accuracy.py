@@ -13,7 +13,8 @@ from qrun.report.accuracyjson import accuracy_fields, corrections, departed, hur
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, headline
 from qrun.report.nodes import op_names
-from qrun.report.sheet import BAD, GOOD, NONE, Block, Sheet, Sources
+from qrun.report.screen import BAD, GOOD
+from qrun.report.sheet import NONE, Block, Sheet, Sources
 from qrun.report.text import decibel, number, percent, plural
 
 __all__ = ["accuracy_fields", "accuracy_sheet"]

@@ -18,13 +18,18 @@ def visible(report: Report, notes: bool) -> list[tuple[Checked, Finding]]:
 
 
 def summary(report: Report) -> str:
-    """``3 models: 2 errors, 1 warning; 4 vectors: 3 passed, 1 failed``."""
+    """``2 errors, 1 warning in 3 models; 4 vectors: 3 passed, 1 failed``."""
     levels = counted(finding.level for _, finding in report.findings)
-    text = f"{plural(len(report.models), 'model')}: {levels or 'nothing found'}"
+    text = f"{levels or 'nothing found'} in {plural(len(report.models), 'model')}"
     if report.vectors:
         states = {s: sum(v.status == s for v in report.vectors) for s in ("passed", "failed", "skipped")}
         text += f"; {plural(len(report.vectors), 'vector')}: {', '.join(f'{n} {s}' for s, n in states.items() if n)}"
     return text
+
+
+def outcome(report: Report) -> str:
+    """``failed`` where the exit code is 1, else ``passed``."""
+    return "failed" if report.failed else "passed"
 
 
 def unexplained(report: Report) -> list[tuple[Checked, Vector]]:

@@ -15,7 +15,8 @@ from qrun.report.comparefirst import applied, first_facts, largest, limit, refus
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, environment, input_fields, model_fields
 from qrun.report.nodes import op_names
-from qrun.report.sheet import BAD, GOOD, NONE, OPEN, Block, Sheet, Sources
+from qrun.report.screen import BAD, GOOD, OPEN
+from qrun.report.sheet import NONE, Block, Sheet, Sources
 from qrun.report.text import decibel, number, percent, plural
 
 LEAST = 0.001

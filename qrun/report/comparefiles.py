@@ -19,7 +19,8 @@ from qrun.report.comparefirst import limits
 from qrun.report.comparesaved import check_sheet, profile_sheet, run_sheet
 from qrun.report.grid import Column, Grid
 from qrun.report.header import chance, input_fields
-from qrun.report.sheet import BAD, GOOD, NONE, OPEN, Block, Sheet, Sources, listed, more, settings_block
+from qrun.report.screen import BAD, GOOD, OPEN
+from qrun.report.sheet import NONE, Block, Sheet, Sources, listed, more, settings_block
 from qrun.report.text import decibel, file_size, number, percent, plural
 
 VERDICTS = {"close": "within the tolerance", "unknown": "the record cannot tell", "form": "another form"}

@@ -8,7 +8,8 @@ from qrun.comparing.saved import Found, OutputPair, SavedChecks, SavedRuns
 from qrun.comparing.savedprofiles import LEAST, Change, Lone, NodeChange, SavedProfiles
 from qrun.ir.types import shape_text
 from qrun.report.grid import Column, Grid
-from qrun.report.sheet import BAD, GOOD, OPEN, Block, Sheet, listed, more, settings_block
+from qrun.report.screen import BAD, GOOD, OPEN
+from qrun.report.sheet import Block, Sheet, listed, more, settings_block
 from qrun.report.text import duration, number, plural
 
 VERDICTS = {

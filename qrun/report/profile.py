@@ -12,8 +12,8 @@ from qrun.report.nodes import FUSED
 from qrun.report.profilejson import notes, profile_csv
 from qrun.report.profilerows import ProfileReport, run_ns, spent
 from qrun.report.profiletables import against_grid, node_grid, operator_grid, paired_grid, refused_grid, whole_grid
-from qrun.report.screen import Out, Screen
-from qrun.report.sheet import BAD, GOOD, OPEN, Block, Sheet
+from qrun.report.screen import BAD, GOOD, OPEN, Out, Screen
+from qrun.report.sheet import Block, Sheet
 from qrun.report.text import bar, duration, percent, plural, width_of
 from qrun.running.cpus import usable_cpus
 from qrun.running.machine import Machine

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Piece = str | tuple[str, str]
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 """Of levels."""
+GOOD, BAD, OPEN = "bold green", "bold red", "bold"
+"""How a verdict is shown: yes, no, and neither."""
 NARROW = 60
 """Columns below which lines around a table take too much room."""
 

@@ -13,14 +13,12 @@ from qrun.report.grid import Column, Grid
 from qrun.report.header import Headline, print_headline
 from qrun.report.markdown import cell, code, escape, table
 from qrun.report.nodes import fold_prefix
-from qrun.report.screen import Out, Screen
+from qrun.report.screen import OPEN, Out, Screen
 from qrun.report.text import plural
 
 Sources = Mapping[str, str]
 """Where each input came from, by name."""
 NONE: Sources = MappingProxyType({})
-GOOD, BAD, OPEN = "bold green", "bold red", "bold"
-"""How a verdict is shown: yes, no, and neither."""
 
 
 @frozen

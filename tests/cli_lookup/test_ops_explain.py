@@ -247,3 +247,20 @@ def test_when_dynamic_quantization_has_no_range(capsys: pytest.CaptureFixture[st
     assert main(["explain", "DynamicQuantizeLinear"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "scale 1 and zero point 0: x is empty, all zeros, or so small that its range / 255 underflows" in shown
+
+
+def test_every_variable_that_qrun_heeds_is_explained() -> None:
+    folder = Path(qrun.__file__).parent
+    sources = "".join(path.read_text("utf-8") for path in folder.rglob("*.py"))
+    heeded = set(re.findall(r"[\"']((?:QRUN_|NO_|FORCE_|SOURCE_)[A-Z_]+)[\"']", sources))
+    assert {"QRUN_CACHE_DIR", "QRUN_ISA", "SOURCE_DATE_EPOCH", "NO_COLOR"} <= heeded
+    told = {line.split()[0] for line in TOPICS["environment"].splitlines() if re.match(r"  [A-Z]", line)}
+    assert told >= heeded
+    page = (folder.parent / "docs/configuration.md").read_text("utf-8").partition("## Environment variables")[2]
+    rows = {
+        name
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([A-Z_]+)`", line.split("|")[1])
+    }
+    assert rows == told

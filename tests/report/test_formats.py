@@ -79,25 +79,33 @@ def test_every_format_goes_to_any_stream(format: str, encoding: str) -> None:
 
 def test_full() -> None:
     shown = text("full", everything())
+    assert shown.startswith(
+        "failed: 3 errors, 2 warnings, 1 note in 2 models; 3 vectors: 1 passed, 1 failed, 1 skipped\n"
+    )
     assert "error QR301 scale-shape: w_scale has shape [3]" in shown
     assert "  --> models/det.onnx  node 3 /stem/conv (QLinearConv-10)" in shown
     assert "   =  fix: export one value per output channel" in shown
     assert re.search(r"models/det.onnx +7 +3 +2 +1 of 3", shown)
     assert "test_data_set_2 skipped: no kernel for" in shown
-    assert "2 models: 3 errors, 2 warnings, 1 note; 3 vectors: 1 passed, 1 failed, 1 skipped" in shown
+    assert shown.endswith("\n-v shows 1 note; qrun explain QR301 tells more\n")
     assert "QR304" not in shown
     assert "QR304" in text("full", everything(), notes=True)
 
 
 def test_concise_has_one_line_a_finding() -> None:
     lines = text("concise", everything(), notes=True).splitlines()
-    assert len(lines) == 7
-    assert lines[0].startswith("models/det.onnx: /stem/conv: error QR301 scale-shape: w_scale has shape")
-    assert lines[3].startswith("models/det.onnx: error QR101 not-a-model: ")
+    assert len(lines) == 8
+    assert lines[0].startswith("failed: 3 errors")
+    assert lines[1].startswith("models/det.onnx: /stem/conv: error QR301 scale-shape: w_scale has shape")
+    assert lines[4].startswith("models/det.onnx: error QR101 not-a-model: ")
 
 
 def test_nothing_found() -> None:
-    assert text("concise", report()) == "2 models: nothing found\n"
+    assert (
+        text("concise", report())
+        == text("full", report()).splitlines(keepends=True)[0]
+        == "passed: nothing found in 2 models\n"
+    )
 
 
 # JSON
@@ -180,7 +188,7 @@ def test_annotations_are_capped() -> None:
 
 def test_markdown_is_cut() -> None:
     shown = text("markdown", report(*[finding()] * (MOST_ROWS + 5)))
-    assert shown.startswith("### qrun check: 2 models: 205 errors")
+    assert shown.startswith("### qrun check failed: 205 errors in 2 models")
     assert shown.count("| error |") == MOST_ROWS
     assert "5 findings more" in shown
 

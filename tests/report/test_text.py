@@ -19,7 +19,8 @@ from qrun.report.markdown import escape, table
 from qrun.report.nodes import common_prefix
 from qrun.report.profile import ProfileReport, notes, verdict
 from qrun.report.screen import Out, Screen
-from qrun.report.sheet import BAD, Block, Sheet, print_sheet
+from qrun.report.screen import BAD
+from qrun.report.sheet import Block, Sheet, print_sheet
 from qrun.report.stats import listed, stats, values_shown
 from qrun.report.text import bar, duration, file_size, number, safe, shorten, shorten_all, width_of, wrap
 from qrun.running.profiling import Profile, measure, outliers, summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qrun.checking.check import Report
 from qrun.checking.rules import LEVELS
-from qrun.report.check import place, summary, title, unexplained, visible
+from qrun.report.check import outcome, place, summary, title, unexplained, visible
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.markdown import cell, code
 from qrun.report.text import plural
@@ -17,7 +17,7 @@ MOST = 200
 def markdown(report: Report, asked: Asked) -> str:
     """A heading that sums up, a table of the worst findings, and the models."""
     ordered = sorted(visible(report, asked.notes), key=lambda pair: LEVELS.index(pair[1].level))
-    lines = [f"### qrun check: {summary(report)}", ""]
+    lines = [f"### qrun check {outcome(report)}: {summary(report)}", ""]
     if ordered:
         lines += ["| | model | rule | where | what | fix |", "| --- | --- | --- | --- | --- | --- |"]
     for model, finding in ordered[:MOST]:

@@ -1,13 +1,13 @@
-"""``qrun check`` for people: blocks or lines, a table of the models, and one line that sums it up."""
+"""``qrun check`` for people: the verdict, blocks or lines, a table of the models, and what to type next."""
 
 from __future__ import annotations
 
 from qrun.checking.check import Checked, Report
-from qrun.report.check import summary, unexplained, visible
+from qrun.report.check import outcome, summary, unexplained, visible
 from qrun.report.formats._format import Asked, check_format
 from qrun.report.grid import Column, Grid
 from qrun.report.message import print_finding
-from qrun.report.screen import STYLES, Screen
+from qrun.report.screen import BAD, GOOD, STYLES, Screen
 from qrun.report.text import duration, plural
 
 TABLE = 100
@@ -16,18 +16,24 @@ TABLE = 100
 
 @check_format("full", suffix=".txt")
 def full(screen: Screen, report: Report, asked: Asked) -> None:
-    """Every finding as a block, a table of the models, and one line that sums up."""
-    for model, finding in visible(report, asked.notes):
+    """The verdict, every finding as a block, a table of the models, and what to type next."""
+    shown = visible(report, asked.notes)
+    if not asked.quiet:
+        _verdict(screen, report)
+    for number, (model, finding) in enumerate(shown):
+        if number or not asked.quiet:
+            screen.line()
         print_finding(screen, finding, model.name)
-        screen.line()
     if not asked.quiet:
         _table(screen, report)
-        _summary(screen, report, asked.notes)
+        _next(screen, report, asked.notes, apart=True)
 
 
 @check_format("concise")
 def concise(screen: Screen, report: Report, asked: Asked) -> None:
-    """``path: node: LEVEL CODE name: message``, one line a finding whatever the width."""
+    """The verdict, then ``path: node: LEVEL CODE name: message``, one line a finding whatever the width."""
+    if not asked.quiet:
+        _verdict(screen, report)
     for model, finding in visible(report, asked.notes):
         place = f"{finding.node}: " if finding.node else ""
         title = f"{finding.rule} {finding.name}: "
@@ -35,16 +41,23 @@ def concise(screen: Screen, report: Report, asked: Asked) -> None:
             f"{model.name}: {place}", (finding.level, STYLES[finding.level]), " ", (title, "bold"), finding.message
         )
     if not asked.quiet:
-        _summary(screen, report, asked.notes)
+        _next(screen, report, asked.notes, apart=False)
 
 
-def _summary(screen: Screen, report: Report, notes: bool) -> None:
-    text = summary(report)
+def _verdict(screen: Screen, report: Report) -> None:
+    screen.wrapped("", "  ", (f"{outcome(report)}:", BAD if report.failed else GOOD), f" {summary(report)}")
+
+
+def _next(screen: Screen, report: Report, notes: bool, *, apart: bool) -> None:
+    """What was not shown, and what tells more about the first finding. apart: behind an empty line."""
     hidden = len(report.findings) - len(visible(report, notes))
-    if hidden:
-        text += f"; -v shows {plural(hidden, 'note')}"
     codes = list(dict.fromkeys(f.rule for _, f in visible(report, notes)))
-    screen.wrapped("", "  ", text + (f"   qrun explain {codes[0]}" if codes else ""))
+    parts = [f"-v shows {plural(hidden, 'note')}"] if hidden else []
+    parts += [f"qrun explain {codes[0]} tells more"] if codes else []
+    if parts and apart:
+        screen.line()
+    if parts:
+        screen.wrapped("", "  ", "; ".join(parts))
 
 
 def _table(screen: Screen, report: Report) -> None:
@@ -53,6 +66,7 @@ def _table(screen: Screen, report: Report) -> None:
     if len(report.models) <= TABLE:
         shown = list(report.models)
     if len(report.models) > 1 and shown:
+        screen.line()
         columns = [
             Column("model", shrink=1),
             *(Column(c, right=True) for c in ("nodes", "errors", "warnings", "vectors", "time")),
