@@ -104,21 +104,21 @@ Order: command line, environment (QRUN_MAX_MEMORY), file, default. What comes fr
     "environment": """\
 Variables that qrun heeds. The first five are its own; QRUN_CACHE_DIR, QRUN_CACHE_SIZE and QRUN_ISA hold for qrun.Session too.
 
-  QRUN_MAX_MEMORY    as --max-memory: the most bytes that a run may hold, such as
-                     8GiB
+  QRUN_MAX_MEMORY    as --max-memory: the most bytes that a run may hold, such
+                     as 8GiB
   QRUN_CONFIG        as --config: a file in place of pyproject.toml, or none
   QRUN_CACHE_DIR     where compiled kernels, proofs and what was made of each
                      model are kept, in place of the user's cache folder
   QRUN_CACHE_SIZE    how much is kept there, such as 2GB; 512 MiB if it is not
                      set. What was used last stays
-  QRUN_ISA           a lower instruction set for native kernels: amx, avx512vnni,
-                     avxvnni, avx512bw, avx2, generic; neon-i8mm, neon-dotprod,
-                     neon
+  QRUN_ISA           a lower instruction set for native kernels: amx,
+                     avx512vnni, avxvnni, avx512bw, avx2, generic; neon-i8mm,
+                     neon-dotprod, neon
   NO_COLOR           no colour, whatever the screen; --color goes before it
   FORCE_COLOR        colour in a pipe too; --color goes before it
   COLUMNS            the width of the screen, and of tables in a pipe
-  SOURCE_DATE_EPOCH  the date that the page of qrun report shows, so that the same
-                     results make the same page
+  SOURCE_DATE_EPOCH  the date that the page of qrun report shows, so that the
+                     same results make the same page
 
 An option goes before its variable, and the variable before [tool.qrun] (qrun explain config). qrun cache shows and clears
 what is kept.""",

@@ -18,8 +18,7 @@ from qrun.report.json import document
 from qrun.report.markdown import escape, table
 from qrun.report.nodes import common_prefix
 from qrun.report.profile import ProfileReport, notes, verdict
-from qrun.report.screen import Out, Screen
-from qrun.report.screen import BAD
+from qrun.report.screen import BAD, Out, Screen
 from qrun.report.sheet import Block, Sheet, print_sheet
 from qrun.report.stats import listed, stats, values_shown
 from qrun.report.text import bar, duration, file_size, number, safe, shorten, shorten_all, width_of, wrap
