@@ -37,16 +37,7 @@ class BatchNorm(Planned):
         spec = KernelSpec("batch_norm", isa.name, block, 1, 1, "normalize", "f32", False)
         steps = [stride or 4 * channels for stride in strides]
         chunk = share(rows, 8 * channels, self.engine.threads)
-        words = {
-            "x*": 0, "y*": 0, "x_row": steps[0], "y_row": steps[1], "rows": rows, "chunk": chunk, "channels": channels,
-            "last": channels - block, "tiles": -(-rows // chunk),
-        }  # fmt: skip
-        kernel = self.engine.kernels.get(spec)
-        pointers = tuple((kernel.word(name), place) for place, name in enumerate(("x*", "y*")))
+        words = {"x_row": steps[0], "y_row": steps[1], "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk)}
+        words |= {"channels": channels, "last": channels - block}
         extents = tuple((rows - 1) * step + 4 * channels for step in steps)
-        return (
-            KernelCall(
-                spec, kernel, kernel.struct(words, self.arrays), pointers, extents, words["tiles"],
-                channels=channels, keep=tuple(self.arrays.values()),
-            ),
-        )  # fmt: skip
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents, self.arrays, channels=channels),)

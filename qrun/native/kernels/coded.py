@@ -111,11 +111,9 @@ class CodedMatmul(Planned):
         terms = FloatTerms("sum" if self.bias is None else "bias")
         how = f"rows-{'known' if direct else 'packed'}-{self.weights.bits}-{self.weights.how}"
         spec = KernelSpec("coded_product", isa.name, rows, self.vectors, UNROLL, terms.form, "f32", False, operands=how)
-        words = {
-            "tap_step": 1, "depth_step": left.steps[1], "row_block": cut.rows, "panels": self.panels,
-            "panel_block": cut.panels, "block": self.weights.block, **places,
-            "tiles": -(-left.rows // cut.rows) * -(-self.panels // cut.panels),
-        }  # fmt: skip
+        words = {"tap_step": 1, "depth_step": left.steps[1], "block": self.weights.block, **places}
+        words |= {"row_block": cut.rows, "panels": self.panels, "panel_block": cut.panels}
+        words["tiles"] = -(-left.rows // cut.rows) * -(-self.panels // cut.panels)
         held = {**self._arrays(), "known*": self.lengths}
         if self.bias is not None:
             held["addend*"] = self.bias

@@ -163,11 +163,21 @@ class Blocked:
         blocks, (chunk, share) = -(-layout.rows // self.rows), self.cut()
         chunks, shares = -(-blocks // chunk), -(-panels // share)
         known = {
-            "last_row": layout.rows - self.rows, "blocks": blocks, "taps": len(self.taps), "depth": self.depth,
-            "panels": panels, "shares": shares, "share": share, "chunks": chunks, "chunk": chunk,
-            "tiles": layout.images * self.groups * chunks * shares, "last_channel": int(pick[panels - 1, 0]) - first,
-            "groups": self.groups, "x_group": layout.k, "y_group": self.channels * product.results.size,
-        }  # fmt: skip
+            "last_row": layout.rows - self.rows,
+            "blocks": blocks,
+            "taps": len(self.taps),
+            "depth": self.depth,
+            "panels": panels,
+            "shares": shares,
+            "share": share,
+            "chunks": chunks,
+            "chunk": chunk,
+            "tiles": layout.images * self.groups * chunks * shares,
+            "last_channel": int(pick[panels - 1, 0]) - first,
+            "groups": self.groups,
+            "x_group": layout.k,
+            "y_group": self.channels * product.results.size,
+        }
         arrays = {**arrays, "padding*": aligned(self.read, product.x_zero.dtype, int(product.x_zero))}
         section = product.section(spec, pick, arrays, {**known, **words}, scratch)
         read = self.read + (self.groups - 1) * layout.k

@@ -17,7 +17,7 @@ from qrun.native.emit.expression import (
     form_of,
     kind_of_result,
     operand_names,
-)  # fmt: skip
+)
 from qrun.native.emit.spec import OUTER, KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.kernels.copy import OperandStrides
@@ -29,12 +29,8 @@ from qrun.shapes import broadcast_shapes
 
 Array = np.ndarray[Any, Any]
 _FLOAT = np.dtype(np.float32)
-_KINDS = {
-    np.dtype(dtype): kind
-    for dtype, kind in {
-        np.float32: "f", np.int8: "b", np.int32: "i", np.int64: "l", np.uint8: "u", np.bool_: "t",
-    }.items()
-}  # fmt: skip
+_TYPES_BY_KIND = {"f": np.float32, "b": np.int8, "i": np.int32, "l": np.int64, "u": np.uint8, "t": np.bool_}
+_KINDS = {np.dtype(dtype): kind for kind, dtype in _TYPES_BY_KIND.items()}
 _BITS = {1: "b", 2: "h", 4: "i", 8: "l"}
 """The kinds of elements that are only moved, by their bytes."""
 _CHUNK = 1 << 12
@@ -115,7 +111,8 @@ class Expression(Planned):
         engine = self.engine
         rows = engine.isa.lanes if row.count >= engine.isa.lanes else 1
         form = form_of(self.steps)
-        spec = KernelSpec("elementwise", engine.isa.name, rows, 1, 1, form, self.result.dtype.name, False, operands=sources)  # fmt: skip
+        out = self.result.dtype.name
+        spec = KernelSpec("elementwise", engine.isa.name, rows, 1, 1, form, out, False, operands=sources)
         chunk, buffers = self._chunk(row.count)
         names = operand_names(len(sources))
         words = outer_words(names, outer, (-(-row.count // chunk), chunk), max(sizes) * chunk, engine.threads)
@@ -124,19 +121,12 @@ class Expression(Planned):
             "strides*": np.array(steps, np.int64),
             "constants*": np.array([*self.constants, 0], _FLOAT),
         }
-        words |= {f"{name}*": 0 for name in names}
         words |= {"columns": row.count, "last": row.count - rows}
         words |= {f"recheck{n}*": recheck.address for n, recheck in enumerate(self.rechecks)}
         extents = tuple(own + sum((loop.count - 1) * loop.steps[n] for loop in loops) for n, own in enumerate(sizes))
-        kernel = engine.kernels.get(spec)
-        return (
-            KernelCall(
-                spec, kernel, kernel.struct(words, arrays), tuple((kernel.word(f"{name}*"), n) for n, name in enumerate(names)),
-                extents, words["tiles"],
-                keep=tuple(arrays.values()), scratch=4 * buffers * (chunk + 2 * rows), decides=not self.rechecks,
-                rechecks=self.rechecks,
-            ),
-        )  # fmt: skip
+        given = spec, [f"{name}*" for name in names], words, extents, arrays
+        scratch, decides = 4 * buffers * (chunk + 2 * rows), not self.rechecks
+        return (engine.kernels.call(*given, scratch=scratch, decides=decides, rechecks=self.rechecks),)
 
     def _chunk(self, columns: int) -> tuple[int, int]:
         """Elements of a row to do at once, and buffers of as many that this takes of the thread's memory."""

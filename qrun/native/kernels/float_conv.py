@@ -187,9 +187,8 @@ def _depthwise_call(
     if depth > 1:
         lengths = column_lengths(arrays["b*"])
         arrays = {**arrays, "known*": np.pad(lengths, [(0, 0), (0, width * panels - stack.columns)])}
-    return stack_call(
-        engine, spec, stack, terms, recheck, words, arrays, ("a*", "y*"), extents, 16 * rows * width
-    )  # fmt: skip
+    given = stack, terms, recheck, words, arrays, ("a*", "y*"), extents
+    return stack_call(engine, spec, *given, 16 * rows * width)
 
 
 def _spreads(isa: Isa, depth: int) -> bool:

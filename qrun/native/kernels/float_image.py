@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.emit.widen import NAMES
-from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
 
@@ -39,11 +38,7 @@ class WideImage(Planned):
             return ()
         each = share(pixels, 8 * numbers, self.engine.threads)
         spec = KernelSpec("widen", self.engine.isa.name, 1, 4, 1, "cast", "f64", False)
-        words = {
-            "x*": 0, "y*": 0, "x_row": x_row, "y_row": 8 * numbers, "rows": pixels, "depth": channels // self.group,
-            "groups": self.group, "squares_at": 8 * channels, "share": each, "tiles": -(-pixels // each),
-        }  # fmt: skip
+        words = {"x_row": x_row, "y_row": 8 * numbers, "rows": pixels, "share": each, "tiles": -(-pixels // each)}
+        words |= {"depth": channels // self.group, "groups": self.group, "squares_at": 8 * channels}
         extents = (pixels - 1) * x_row + 4 * channels, 8 * numbers * pixels
-        pointers = (NAMES.index("x*"), 0), (NAMES.index("y*"), 1)
-        kernel = self.engine.kernels.get(spec)
-        return (KernelCall(spec, kernel, struct(NAMES, words, {}), pointers, extents, words["tiles"]),)
+        return (self.engine.kernels.call(spec, ("x*", "y*"), words, extents),)

@@ -15,7 +15,7 @@ from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import DEPTH, NAMES, PITCH
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.float_tiles import Cut, aligned_up, block, direct
-from qrun.native.machine.call import KernelCall, Rechecker, struct
+from qrun.native.machine.call import KernelCall, Rechecker
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints, aligned
 
@@ -255,15 +255,15 @@ def product_call(
     cut = Cut.of(len(stack.starts), (left.rows, stack.columns, stack.k), (rows, width), engine.threads, image)
     places, scratch = scratch_places(left, cut, (rows, vectors), lanes, near)
     far = near and not weights and stack.k * stack.b_row > _FAR
+    kind, fetched = "float_image" if image else "float_product", -(-4 * width // 64) if far else 0
+    operands = _places(left, weights is not None, near, known)
     spec = KernelSpec(
-        "float_image" if image else "float_product", engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False,
-        -(-4 * width // 64) if far else 0, operands=_places(left, weights is not None, near, known),
-    )  # fmt: skip
+        kind, engine.isa.name, rows, vectors, UNROLL, terms.form, "f32", False, fetched, operands=operands
+    )
     row_blocks, panel_blocks = -(-left.rows // cut.rows), -(-panels // cut.panels)
-    words = {
-        "ahead": _AHEAD * stack.b_row, "tap_step": taps, "depth_step": depth, "row_block": cut.rows, "panels": panels,
-        "panel_block": cut.panels, **places, "tiles": len(stack.starts) * row_blocks * panel_blocks,
-    }  # fmt: skip
+    words = {"ahead": _AHEAD * stack.b_row, "tap_step": taps, "depth_step": depth, **places}
+    words |= {"row_block": cut.rows, "panels": panels, "panel_block": cut.panels}
+    words["tiles"] = len(stack.starts) * row_blocks * panel_blocks
     if known and lengths is not None:
         found, matrix = lengths(), 8 * width * panels
         starts = np.pad(stack.starts, [(0, 0), (0, 2)])
@@ -299,18 +299,22 @@ def stack_call(
     scratch: int,
 ) -> KernelCall:
     """The call of a kernel of this specification; words: those of the struct that tell how it works. Else as above."""
-    left, names = stack.left, recheck.names
+    left = stack.left
     filled = {
-        **dict.fromkeys(names, 0), "a_row": left.row, "b_row": stack.b_row, "addend_row": stack.addend_row,
-        "y_row": stack.y_row, "rows": left.rows, "columns": stack.columns, "taps": left.taps, "depth": left.depth,
-        "recheck*": recheck.address, **words,
-    }  # fmt: skip
+        "a_row": left.row,
+        "b_row": stack.b_row,
+        "addend_row": stack.addend_row,
+        "y_row": stack.y_row,
+        "rows": left.rows,
+        "columns": stack.columns,
+        "taps": left.taps,
+        "depth": left.depth,
+        "recheck*": recheck.address,
+        **words,
+    }
     held = {"batches*": np.pad(stack.starts, [(0, 0), (0, 2)]), **arrays, "numbers*": terms.numbers(left)}
     if left.offsets is not None:
         wide = stack.columns if left.column else max(left.depth, 2 * left.image[1] if left.image else 0)
         held |= {"offsets*": left.offsets, "padding*": np.zeros(wide, _FLOAT)}
-    return KernelCall(
-        spec, engine.kernels.get(spec), struct(names, filled, held),
-        tuple((names.index(name), place) for place, name in enumerate(pointers)), tuple(extents), words["tiles"],
-        channels=stack.columns, keep=tuple(held.values()), scratch=scratch, decides=False, rechecks=(recheck,),
-    )  # fmt: skip
+    fields = {"channels": stack.columns, "scratch": scratch, "decides": False, "rechecks": (recheck,)}
+    return engine.kernels.call(spec, pointers, filled, extents, held, sparse=True, **fields)

@@ -92,8 +92,8 @@ class _Rows(Planned):
             return ()
         isa = self.engine.isa
         chunk = share(rows, 32 * self.length, self.engine.threads)
-        words = {"y*": 0, "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length,
-                 "recheck*": self.recheck.address}  # fmt: skip
+        words = {"rows": rows, "chunk": chunk, "tiles": -(-rows // chunk), "length": self.length}
+        words["recheck*"] = self.recheck.address
         arrays = {"numbers*": self.numbers, **self.arrays}
         form, kinds, extents, slots = self.kind, "", [4 * rows * self.length], 0
         found = self._loops()
@@ -117,16 +117,9 @@ class _Rows(Planned):
         together = self.together if self.length <= _SHORT else 1
         fetched = int(bool(kinds) and self.length >= _FETCHED)
         spec = KernelSpec(self.kind, isa.name, isa.lanes, together, 1, form, "f32", False, fetched, kinds)
-        kernel = self.engine.kernels.get(spec)
-        words |= {f"{name}*": 0 for name in names}
-        pointers = tuple((kernel.word(f"{name}*"), n) for n, name in enumerate(names))
-        return (
-            KernelCall(
-                spec, kernel, kernel.struct(words, arrays), pointers, (*extents, 4 * size(y.shape)), words["tiles"],
-                keep=tuple(arrays.values()), scratch=(8 * together + 4 * slots) * self.length, decides=False,
-                rechecks=(self.recheck,),
-            ),
-        )  # fmt: skip
+        pointing, scratch = [f"{name}*" for name in names], (8 * together + 4 * slots) * self.length
+        given = spec, pointing, words, (*extents, 4 * size(y.shape)), arrays
+        return (self.engine.kernels.call(*given, scratch=scratch, decides=False, rechecks=(self.recheck,)),)
 
 
 def _split(shape: Sequence[int], length: int) -> int:
@@ -213,17 +206,10 @@ class Lrn(Planned):
         spec = KernelSpec("lrn", isa.name, block, 1, 1, "power", "f32", False)
         steps = [stride or 4 * channels for stride in strides]
         chunk = share(rows, 64 * channels, self.engine.threads)
-        words = {
-            "x*": 0, "y*": 0, "x_row": steps[0], "y_row": steps[1], "rows": rows, "chunk": chunk, "channels": channels,
-            "last": channels - block, "before": self.before, "after": self.after, "taps": taps, "tiles": -(-rows // chunk),
-        }  # fmt: skip
+        words = {"x_row": steps[0], "y_row": steps[1], "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk)}
+        words |= {"channels": channels, "last": channels - block}
+        words |= {"before": self.before, "after": self.after, "taps": taps}
         arrays = {"factor*": self.factor, "bias*": self.bias}
-        kernel = self.engine.kernels.get(spec)
-        pointers = tuple((kernel.word(name), place) for place, name in enumerate(("x*", "y*")))
         extents = tuple((rows - 1) * step + 4 * channels for step in steps)
-        return (
-            KernelCall(
-                spec, kernel, kernel.struct(words, arrays), pointers, extents, words["tiles"],
-                channels=channels, keep=(self.factor, self.bias), scratch=8 * (channels + taps - 1),
-            ),
-        )  # fmt: skip
+        given, scratch = (spec, ("x*", "y*"), words, extents, arrays), 8 * (channels + taps - 1)
+        return (self.engine.kernels.call(*given, channels=channels, scratch=scratch),)

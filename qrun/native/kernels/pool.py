@@ -128,10 +128,20 @@ class Pool(Planned):
         x_image, y_image = size(self.taps.image) * x_row, pixels * y_row
         chunk, strip = self._shares(pixels, panels, panel * offsets.shape[1])
         words = {
-            "x*": 0, "y*": 0, "x_image": x_image, "y_image": y_image, "y_row": y_row, "taps": offsets.shape[1],
-            "panels": panels, "last_channel": last, "columns": self.columns, "pixels": pixels, "chunk": chunk,
-            "chunks": -(-pixels // chunk), "strip": strip, "strips": -(-panels // strip), **own,
-        }  # fmt: skip
+            "x_image": x_image,
+            "y_image": y_image,
+            "y_row": y_row,
+            "taps": offsets.shape[1],
+            "panels": panels,
+            "last_channel": last,
+            "columns": self.columns,
+            "pixels": pixels,
+            "chunk": chunk,
+            "chunks": -(-pixels // chunk),
+            "strip": strip,
+            "strips": -(-panels // strip),
+            **own,
+        }
         words["tiles"] = self.images * words["chunks"] * words["strips"]
         padding = aligned(panel // self.result.dtype.itemsize, self.result.dtype)
         padding[...] = self._padding()
@@ -143,13 +153,9 @@ class Pool(Planned):
         )
         name = self.engine.isa.name
         spec = KernelSpec(self.kind, name, width, vectors, unroll, form, _OUT[self.result.dtype], self.signed)
-        kernel = self.engine.kernels.get(spec)
-        section = KernelCall(
-            spec, kernel, kernel.struct(words, arrays), ((kernel.word("x*"), 0), (kernel.word("y*"), 1)), extents, words["tiles"],
-            channels=self.channels, keep=tuple(arrays.values()), why=self.why, decides=not self.rechecks,
-            rechecks=self.rechecks,
-        )  # fmt: skip
-        return (section,)
+        fields: dict[str, Any] = {"channels": self.channels, "why": self.why, "rechecks": self.rechecks}
+        given, decides = (spec, ("x*", "y*"), words, extents, arrays), not self.rechecks
+        return (self.engine.kernels.call(*given, decides=decides, **fields),)
 
     def _panel(self) -> tuple[int, int]:
         """Bytes of a vector, and vectors of a panel; (16, 0) for fewer than 16 bytes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -50,19 +49,10 @@ class RelocatableCall:
         section = self.section
         share = section.spec.unroll if self.later else 1
         offsets = layout.table(section.spec.rows, self.taps, self.later, share)
-        words = {
-            "x*": self.start, "y*": section.first * self.itemsize,
-            "x_image": layout.x_image, "y_image": layout.y_image, "y_row": layout.y_row,
-            "offsets*": int(offsets.ctypes.data),
-        }  # fmt: skip
-        arguments = section.arguments.copy()
-        for name, value in words.items():
-            arguments[section.kernel.word(name)] = value
+        words = {"x*": self.start, "x_image": layout.x_image}
+        words |= {"y*": section.first * self.itemsize, "y_image": layout.y_image, "y_row": layout.y_row}
         written = layout.y_bytes((section.first + section.channels) * self.itemsize)
-        return replace(
-            section, arguments=arguments, extents=(layout.x_bytes(self.start + self.read), written),
-            keep=(*section.keep, offsets),
-        )  # fmt: skip
+        return section.changed(words, {"offsets*": offsets}, (layout.x_bytes(self.start + self.read), written))
 
 
 @frozen
@@ -119,11 +109,16 @@ class Product:
             spec = KernelSpec("dense", self.isa.name, rows, vectors, unroll, form, self.results.out, self.signed, lines)
             macs = len(taps) * steps * 4 * rows * width
             words = {
-                "taps": len(taps), "depth": steps // unroll, "panels": len(pick), "group_panels": panels,
-                "x_group": self.layout.k, "y_group": each * self.results.size,
-                "weights_group": packed.nbytes // groups, "bias_group": 4 * width * panels,
+                "taps": len(taps),
+                "depth": steps // unroll,
+                "panels": len(pick),
+                "group_panels": panels,
+                "x_group": self.layout.k,
+                "y_group": each * self.results.size,
+                "weights_group": packed.nbytes // groups,
+                "bias_group": 4 * width * panels,
                 "constants_group": constant_bytes(form) * width * panels,
-            }  # fmt: skip
+            }
             reads = taps, 4 * steps, (groups - 1) * self.layout.k
             work = Work(len(pick), macs, chunk)
             parts.append(self.part(spec, pick, {"weights*": packed}, words, work, reads))
@@ -178,10 +173,8 @@ class Product:
         chunks = -(-blocks // chunk)
         tiles = layout.images * work.walks * chunks
         steps = {"chunk_step": work.walks, "panel_step": 1} if work.chunk else {"chunk_step": 1, "panel_step": chunks}
-        known = {
-            "last_row": layout.rows - spec.rows, "blocks": blocks, "chunks": chunks, "chunk": chunk, "tiles": tiles,
-            **steps, **words,
-        }  # fmt: skip
+        cut = {"blocks": blocks, "chunks": chunks, "chunk": chunk, "tiles": tiles}
+        known = {"last_row": layout.rows - spec.rows, **cut, **steps, **words}
         section = self.section(spec, pick, arrays, known)
         return RelocatableCall(section, tuple(taps), read + beyond, self.results.size)
 
@@ -205,22 +198,12 @@ class Product:
         if not (there[:-lanes].all() and there[-lanes:].any()):
             raise ValueError("a panel whose last vector is not the only one that is cut")
         mask = (1 << int(there[-lanes:].sum())) - 1
-        kernel = self.kernels.get(spec)
-        words = {**dict.fromkeys(kernel.names, 0), "mask": mask, "zero_point!": self.results.zero_point, **words}
+        words = {"mask": mask, "zero_point!": self.results.zero_point, **words}
         first = int(pick[0, 0])
-        return KernelCall(
-            spec,
-            kernel,
-            kernel.struct(words, arrays),
-            ((kernel.word("x*"), 0), (kernel.word("y*"), 1)),
-            (0, 0),
-            words["tiles"],
-            first,
-            int(pick.max()) + 1 - first,
-            tuple(arrays.values()),
-            self.results.why(spec.form, pick[pick >= 0]),
-            scratch,
-            pick=pick,
+        shown = {"first": first, "channels": int(pick.max()) + 1 - first, "pick": pick}
+        why = self.results.why(spec.form, pick[pick >= 0])
+        return self.kernels.call(
+            spec, ("x*", "y*"), words, (0, 0), arrays, sparse=True, why=why, scratch=scratch, **shown
         )
 
 

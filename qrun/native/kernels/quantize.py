@@ -13,7 +13,7 @@ from qrun.native.errors import Declined
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import aligned
-from qrun.native.machine.operation import TILE_BYTES, Operand, Operation, Order, Planned, size
+from qrun.native.machine.operation import TILE_BYTES, Operand, Operation, Order, Planned, share, size
 
 Array = np.ndarray[Any, Any]
 _EIGHT = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
@@ -45,10 +45,17 @@ class _Grid:
     def words(self, width: int) -> dict[str, int]:
         chunks, parts = -(-self.rows // self.chunk), -(-self.columns // self.part)
         return {
-            "x*": 0, "y*": 0, "x_row": self.steps[0], "y_row": self.steps[1], "rows": self.rows,
-            "chunk": self.chunk, "chunks": chunks, "columns": self.columns, "part": self.part, "parts": parts,
-            "last": max(self.columns - width, 0), "tiles": chunks * parts,
-        }  # fmt: skip
+            "x_row": self.steps[0],
+            "y_row": self.steps[1],
+            "rows": self.rows,
+            "chunk": self.chunk,
+            "chunks": chunks,
+            "columns": self.columns,
+            "part": self.part,
+            "parts": parts,
+            "last": max(self.columns - width, 0),
+            "tiles": chunks * parts,
+        }
 
 
 class _Elementwise(Planned):
@@ -83,7 +90,6 @@ class _Elementwise(Planned):
         """read: columns read of a row, perhaps more than there are."""
         x, y = self.operands
         words = {**grid.words(block[0]), "fields": 4 * constants.shape[-1], "zero!": zero}
-        arrays = {"constants*": constants}
         extents = (
             (grid.rows - 1) * grid.steps[0] + read * x.dtype.itemsize,
             (grid.rows - 1) * grid.steps[1] + grid.columns * y.dtype.itemsize,
@@ -91,13 +97,9 @@ class _Elementwise(Planned):
         codes = x if kind == "dequantize" else y
         signed = codes.dtype == np.int8
         spec = KernelSpec(kind, self.engine.isa.name, *block, 1, form, _CODES[codes.dtype], bool(signed))
-        kernel = self.engine.kernels.get(spec)
-        pointers = ((kernel.word("x*"), 0), (kernel.word("y*"), 1))
-        arguments = kernel.struct(words, arrays)
-        return KernelCall(
-            spec, kernel, arguments, pointers, extents, words["tiles"], channels=grid.columns if self.axis is not None
-            else 1, keep=(constants,), why=self.why,
-        )  # fmt: skip
+        channels = grid.columns if self.axis is not None else 1
+        given = spec, ("x*", "y*"), words, extents, {"constants*": constants}
+        return self.engine.kernels.call(*given, channels=channels, why=self.why)
 
 
 class Quantize(_Elementwise):
@@ -187,26 +189,30 @@ class QuantizeImage(Planned):
         start = cuts[-1] * pixel + (cuts[0] * y_line if len(cuts) > 1 else 0)
         block = _block(width, 4 * engine.isa.lanes)[0]
         plane, row = 4 * lines * width, width * planes * 5
-        chunk = lines if engine.threads == 1 else min(lines, max(-(-images * lines // (engine.threads * 8)),
-                                                                 -(-TILE_BYTES // row)))  # fmt: skip
+        chunk = lines if engine.threads == 1 else min(lines, share(images * lines, row, engine.threads))
         chunks = -(-lines // chunk)
         words = {
-            "x*": 0, "y*": start, "x_image": planes * plane, "x_plane": plane, "x_line": 4 * width,
-            "y_image": y_image, "y_line": y_line, "lines": lines, "chunk": chunk, "chunks": chunks, "columns": width,
-            "last": width - block, "tiles": images * chunks, "fields": 0, "zero!": int(self.plain.zero_point),
-        }  # fmt: skip
+            "y*": start,
+            "x_image": planes * plane,
+            "x_plane": plane,
+            "x_line": 4 * width,
+            "y_image": y_image,
+            "y_line": y_line,
+            "lines": lines,
+            "chunk": chunk,
+            "chunks": chunks,
+            "columns": width,
+            "last": width - block,
+            "tiles": images * chunks,
+            "fields": 0,
+            "zero!": int(self.plain.zero_point),
+        }
         constants = self.plain.constants
         out = _EIGHT[y.dtype]
         spec = KernelSpec("quantize_image", engine.isa.name, block, planes, 1, self.plain.form, out, out == "s8")
         written = start + (images - 1) * y_image + (lines - 1) * y_line + width * planes
-        kernel = engine.kernels.get(spec)
-        return (
-            KernelCall(
-                spec, kernel, kernel.struct(words, {"constants*": constants}),
-                ((kernel.word("x*"), 0), (kernel.word("y*"), 1)), (images * planes * plane, written),
-                words["tiles"], channels=planes, keep=(constants,), why=self.plain.why,
-            ),
-        )  # fmt: skip
+        given = spec, ("x*", "y*"), words, (images * planes * plane, written), {"constants*": constants}
+        return (engine.kernels.call(*given, channels=planes, why=self.plain.why),)
 
 
 class Dequantize(_Elementwise):

@@ -18,8 +18,10 @@ _BLOCK = 64
 
 
 RESULTS = {
-    "scale": Operand((), _FLOAT), "zero": Operand((), np.dtype(np.uint8)), "parameters": Operand((3,), np.dtype(np.int32)),
-}  # fmt: skip
+    "scale": Operand((), _FLOAT),
+    "zero": Operand((), np.dtype(np.uint8)),
+    "parameters": Operand((3,), np.dtype(np.int32)),
+}
 """What Parameters makes, by its form."""
 
 
@@ -35,14 +37,8 @@ class _Step(Planned):
         self.engine, self.operands, self.spec, self.words = engine, tuple(operands), spec, dict(words)
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        kernel = self.engine.kernels.get(self.spec)
-        return (
-            KernelCall(
-                self.spec, kernel, kernel.struct({**dict.fromkeys(self.places, 0), **self.words}),
-                tuple((kernel.word(name), place) for place, name in enumerate(self.places)),
-                tuple(size(o.shape) * o.dtype.itemsize for o in self.operands), self.words["tiles"], decides=self.decides,
-            ),
-        )  # fmt: skip
+        extents = [size(o.shape) * o.dtype.itemsize for o in self.operands]
+        return (self.engine.kernels.call(self.spec, self.places, self.words, extents, decides=self.decides),)
 
 
 def _tiles(engine: Engine, count: int) -> dict[str, int]:

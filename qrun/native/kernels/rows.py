@@ -99,31 +99,29 @@ class Kernel:
         """
         pieces = 0 if self.form in SINGLE else grid.pieces(engine.isa)
         spec = KernelSpec(self.kind, engine.isa.name, 1, pieces, 1, self.form, self.out, self.signed)
-        kernel = engine.kernels.get(spec)
         width = PIECE * pieces or 1
         whole = grid.columns >= width
         part, chunk = _tiles(grid, width, engine.threads, self.form == SINGLE[1])
         parts, chunks = -(-grid.columns // part), -(-grid.rows // chunk)
         words = dict(self.words) | {
-            "columns": grid.columns, "rows": grid.rows, "chunk": chunk, "chunks": chunks, "part": part, "parts": parts,
-            "tiles": grid.images * chunks * parts, "last": grid.columns - width if whole else 0,
+            "columns": grid.columns,
+            "rows": grid.rows,
+            "chunk": chunk,
+            "chunks": chunks,
+            "part": part,
+            "parts": parts,
+            "tiles": grid.images * chunks * parts,
+            "last": grid.columns - width if whole else 0,
             "mask": -1 if whole else (1 << grid.columns) - 1,
-        }  # fmt: skip
+        }
         for name, start, image, row in zip(self.operands, grid.starts, grid.image_steps, grid.row_steps, strict=True):
             words |= {f"{name}*": start, f"{name}_image": image, f"{name}_row": row}
         extents = [0] * count
         for place, extent in zip(places, grid.extents(), strict=True):
             extents[place] = extent
-        return KernelCall(
-            spec,
-            kernel,
-            kernel.struct(words, self.arrays),
-            tuple(enumerate(places)),
-            tuple(extents),
-            int(words["tiles"]),
-            *shown,
-            tuple(self.arrays.values()),
-        )
+        operands = dict(zip((f"{name}*" for name in self.operands), places, strict=True))
+        first, channels = shown
+        return engine.kernels.call(spec, operands, words, extents, self.arrays, first=first, channels=channels)
 
 
 def _tiles(grid: RowGrid, width: int, threads: int, tables: bool) -> tuple[int, int]:

@@ -77,20 +77,12 @@ class Factors(Planned):
         spec = KernelSpec(
             "factors", self.engine.isa.name, 1, 1, 1, scaling.form, "f32", False, operands=scaling.operands
         )
-        kernel = self.engine.kernels.get(spec)
         slope = np.array(1 if scaling.slope is None else scaling.slope, np.float32)
-        words = {
-            **dict.fromkeys(kernel.names, 0), "columns": scaling.columns, "panels": self.panels, "tiles": 1,
-            "most!": scaling.most, "slope!": int(slope.view(np.int32)),
-        }  # fmt: skip
+        words = {"columns": scaling.columns, "panels": self.panels, "tiles": 1}
+        words |= {"most!": scaling.most, "slope!": int(slope.view(np.int32))}
         names = [*(name for name, _ in scaling.given()), "y*"]
-        return (
-            KernelCall(
-                spec, kernel, kernel.struct(words, arrays), tuple((kernel.word(name), n) for n, name in enumerate(names)),
-                tuple(size(operand.shape) * operand.dtype.itemsize for operand in self.operands), 1,
-                keep=tuple(arrays.values()),
-            ),
-        )  # fmt: skip
+        extents = [size(operand.shape) * operand.dtype.itemsize for operand in self.operands]
+        return (self.engine.kernels.call(spec, names, words, extents, arrays, sparse=True),)
 
 
 class Scaled(Planned):
@@ -110,13 +102,9 @@ class Scaled(Planned):
             return ()
         rows = count // columns
         spec = KernelSpec("scale", engine.isa.name, 1, 1, 1, self.factors.scaling.form, "f32", False)
-        kernel = engine.kernels.get(spec)
         chunk = share(rows, 8 * columns, engine.threads)
-        words = {
-            **dict.fromkeys(kernel.names, 0), "rows": rows, "panels": panels, "acc_row": 4 * columns, "y_row": 4 * columns,
-            "chunk": chunk, "tiles": -(-rows // chunk), "mask": (1 << (columns - 1) % lanes + 1) - 1,
-        }  # fmt: skip
-        pointers = tuple((kernel.word(name), place) for place, name in enumerate(("acc*", "factors*", "y*")))
+        words = {"rows": rows, "panels": panels, "acc_row": 4 * columns, "y_row": 4 * columns, "chunk": chunk}
+        words |= {"tiles": -(-rows // chunk), "mask": (1 << (columns - 1) % lanes + 1) - 1}
         read = 4 * (count + panels * lanes - columns)
         extents = read, self.factors.result.shape[0], 4 * count
-        return (KernelCall(spec, kernel, kernel.struct(words, {}), pointers, extents, words["tiles"]),)
+        return (engine.kernels.call(spec, ("acc*", "factors*", "y*"), words, extents, sparse=True),)

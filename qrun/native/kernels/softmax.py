@@ -70,20 +70,19 @@ class Softmax(Planned):
         )
         chunk = share(rows, 16 * length, self.engine.threads)
         words = {
-            "x*": 0, "y*": 0, "rows": rows, "chunk": chunk, "length": length, "last": length - block,
-            "tiles": -(-rows // chunk), "equal": self.equal, "zero": self.zero_point,
+            "rows": rows,
+            "chunk": chunk,
+            "length": length,
+            "last": length - block,
+            "tiles": -(-rows // chunk),
+            "equal": self.equal,
+            "zero": self.zero_point,
             "high": int(np.iinfo(operand.dtype).max) - self.zero_point,
             "reach!": int(np.float32(4 * 2.0**-24 + length / WEIGHT).view(np.int32)),
-        }  # fmt: skip
+        }
         arrays = dict(zip(("weights*", "levels*", "certain*"), self.constants, strict=True)) | self._singles()
-        kernel = self.engine.kernels.get(spec)
-        pointers = tuple((kernel.word(name), place) for place, name in enumerate(("x*", "y*")))
-        return (
-            KernelCall(
-                spec, kernel, kernel.struct(words, arrays), pointers, (rows * length,) * 2,
-                words["tiles"], channels=1, keep=tuple(arrays.values()), decides=False,
-            ),
-        )  # fmt: skip
+        given = spec, ("x*", "y*"), words, (rows * length,) * 2, arrays
+        return (self.engine.kernels.call(*given, channels=1, decides=False),)
 
     def _singles(self) -> dict[str, Array]:
         """What the forms need that begin in float32.

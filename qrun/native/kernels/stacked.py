@@ -7,6 +7,7 @@ Which matrices meet, how the right ones are packed and where is decided here, fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -156,22 +157,24 @@ class Pack(Planned):
         named, value, given = _zero(self.zero, "zero")
         signed = stack.a.dtype == np.int8
         spec = KernelSpec("pack", isa.name, 4, panels.vectors, 1, "pack", "i8", bool(signed), operands=named)
-        kernel = stack.engine.kernels.get(spec)
-        tiles = stack.count * panels.panels
         words = {
-            **dict.fromkeys(kernel.names, 0), "b*": panels.first, "weights*": panels.weights, "starts*": panels.starts,
-            "matrix": stack.k * stack.n, "line": stack.n, "depth": stack.k, "quads": stack.quads, "panels": panels.panels,
-            "tiles": tiles, "factor!": value + isa.shift(bool(signed)), "flip!": _FLIP if stack.shift else 0,
-        }  # fmt: skip
-        first = self._first(panels)
+            "b*": panels.first,
+            "weights*": panels.weights,
+            "starts*": panels.starts,
+            "matrix": stack.k * stack.n,
+            "line": stack.n,
+            "depth": stack.k,
+            "quads": stack.quads,
+            "panels": panels.panels,
+            "tiles": stack.count * panels.panels,
+            "factor!": value + isa.shift(bool(signed)),
+            "flip!": _FLIP if stack.shift else 0,
+        }
         over = panels.first + panels.panels * panels.vectors * isa.lanes - stack.n
         result = 1 + len(given)
-        pointers = [("b*", 0), ("weights*", result), ("starts*", result), *[("zero*", 1)] * len(given)]
-        return KernelCall(
-            spec, kernel, kernel.struct(words, {"first*": first}),
-            tuple((kernel.word(name), place) for name, place in pointers),
-            (size(stack.b.shape) + max(over, 0), *[1] * len(given), stack.packed), tiles, keep=(first,),
-        )  # fmt: skip
+        operands = {"b*": 0, "weights*": result, "starts*": result, **dict.fromkeys(["zero*"][: len(given)], 1)}
+        extents = size(stack.b.shape) + max(over, 0), *[1] * len(given), stack.packed
+        return stack.engine.kernels.call(spec, operands, words, extents, {"first*": self._first(panels)}, sparse=True)
 
 
 class RowTerms(Planned):
@@ -188,21 +191,14 @@ class RowTerms(Planned):
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         stack, engine = self.stack, self.stack.engine
         (a, a_value, a_given), (b, b_value, b_given) = (_zero(z, n) for z, n in zip(self.zeros, "ab", strict=True))
-        spec = KernelSpec("row_terms", engine.isa.name, 1, 1, 1, _TYPES[stack.b.dtype], "i32",
-                          bool(stack.a.dtype == np.int8), operands=a + b)  # fmt: skip
-        kernel, chunk = engine.kernels.get(spec), share(stack.rows, stack.k, engine.threads)
-        words = {
-            **dict.fromkeys(kernel.names, 0), "rows": stack.rows, "depth": stack.k, "chunk": chunk,
-            "tiles": -(-stack.rows // chunk), "a_value!": a_value, "b_value!": b_value, "shift!": stack.shift,
-        }  # fmt: skip
+        signed, b_type = bool(stack.a.dtype == np.int8), _TYPES[stack.b.dtype]
+        spec = KernelSpec("row_terms", engine.isa.name, 1, 1, 1, b_type, "i32", signed, operands=a + b)
+        chunk = share(stack.rows, stack.k, engine.threads)
+        words = {"rows": stack.rows, "depth": stack.k, "chunk": chunk, "tiles": -(-stack.rows // chunk)}
+        words |= {"a_value!": a_value, "b_value!": b_value, "shift!": stack.shift}
         names = ["a*", *["a_zero*"] * len(a_given), *["b_zero*"] * len(b_given), "y*"]
-        return (
-            KernelCall(
-                spec, kernel, kernel.struct(words),
-                tuple((kernel.word(name), place) for place, name in enumerate(names)),
-                (stack.rows * stack.k, *[1] * (len(names) - 2), 4 * stack.rows), words["tiles"],
-            ),
-        )  # fmt: skip
+        extents = stack.rows * stack.k, *[1] * (len(names) - 2), 4 * stack.rows
+        return (engine.kernels.call(spec, names, words, extents, sparse=True),)
 
 
 class StackProduct(Planned):
@@ -225,32 +221,34 @@ class StackProduct(Planned):
         stack, isa, kernels = self.stack, self.stack.engine.isa, self.stack.engine.kernels
         rows = min(TABLE_ROWS if panels.form == "table" else isa.rows[panels.vectors], stack.m)
         out, signed = stack.results.out, bool(stack.a.dtype == np.int8)
-        spec = KernelSpec("dense", isa.name, rows, panels.vectors, stack.unroll, panels.form, out, signed,
-                          operands="rows" if self.terms else "")  # fmt: skip
-        kernel = kernels.get(spec)
+        block, more = (rows, panels.vectors, stack.unroll), "rows" if self.terms else ""
+        spec = KernelSpec("dense", isa.name, *block, panels.form, out, signed, operands=more)
         itemsize, width = stack.results.size, panels.vectors * isa.lanes
         channels = min(panels.panels * width, stack.n - panels.first)
         offsets = Layout(1, np.arange(stack.m)[:, None] * stack.k, stack.k, 0, 0, stack.n * itemsize, stack.k)
         table = offsets.table(rows, [0])
         constants = self._constants(panels, width)
         known = {
-            **dict.fromkeys(kernel.names, 0), "y_row": stack.n * itemsize, "last_row": stack.m - rows, "taps": 1,
-            "blocks": -(-stack.m // rows), "depth": stack.quads // stack.unroll, "group_panels": panels.panels,
-            "mask": (1 << (channels - 1) % isa.lanes + 1) - 1, "zero_point!": stack.results.zero_point,
+            "y_row": stack.n * itemsize,
+            "last_row": stack.m - rows,
+            "taps": 1,
+            "blocks": -(-stack.m // rows),
+            "depth": stack.quads // stack.unroll,
+            "group_panels": panels.panels,
+            "mask": (1 << (channels - 1) % isa.lanes + 1) - 1,
+            "zero_point!": stack.results.zero_point,
             "y_group": stack.m * stack.n * itemsize,
-        }  # fmt: skip
+        }
         for meeting in stack.meetings:
             words = {**known, **self._words(panels, meeting, width, rows)}
-            arguments = kernel.struct(words, {"offsets*": table})
-            arguments[kernel.word("constants*")] += address(constants)
+            words["constants*"] += address(constants)
             places = {"x*": 0, "weights*": 1, "bias*": 1, "y*": len(self.operands) - 1}
             places |= {"rows*": 2} if self.terms else {}
-            pointers = tuple((kernel.word(name), place) for name, place in places.items())
-            yield KernelCall(
-                spec, kernel, arguments, pointers, self._extents(meeting, panels, channels), words["tiles"],
-                panels.first, channels, (table, constants),
-                stack.results.why(panels.form, lanes_of(panels.first, channels, stack.n)),
-            )  # fmt: skip
+            extents = self._extents(meeting, panels, channels)
+            why = stack.results.why(panels.form, lanes_of(panels.first, channels, stack.n))
+            given, first = (spec, places, words, extents, {"offsets*": table}), panels.first
+            made = kernels.call(*given, sparse=True, first=first, channels=channels, why=why)
+            yield replace(made, keep=(*made.keep, constants))
 
     def _constants(self, panels: PanelRun, width: int) -> Array:
         """Constants of the panels' channels, as kernels read them; for each right matrix in turn if they differ."""
@@ -267,15 +265,25 @@ class StackProduct(Planned):
         constants = panels.panels * constant_bytes(panels.form) * width if stack.matrices > 1 else 0
         chunk = chunk_blocks(blocks, walks, stack.quads * 4 * rows * width, engine.threads, engine.isa.lanes)
         chunks = -(-blocks // chunk)
-        return {
-            "x*": meeting.left * stack.m * stack.k, "x_group": meeting.left_step * stack.m * stack.k,
+        words = {
             "y*": meeting.result * stack.m * stack.n * itemsize + panels.first * itemsize,
-            "weights*": panels.weights + meeting.right * matrix, "weights_group": meeting.right_step * matrix,
-            "bias*": panels.starts + meeting.right * starts, "bias_group": meeting.right_step * starts,
-            "constants*": meeting.right * constants, "constants_group": meeting.right_step * constants,
-            "rows*": 4 * meeting.left * stack.m, "rows_group": 4 * meeting.left_step * stack.m,
-            "panels": walks, "chunks": chunks, "chunk": chunk, "tiles": walks * chunks, "chunk_step": 1, "panel_step": chunks,
-        }  # fmt: skip
+            "panels": walks,
+            "chunks": chunks,
+            "chunk": chunk,
+            "tiles": walks * chunks,
+            "chunk_step": 1,
+            "panel_step": chunks,
+        }
+        left, right = (meeting.left, meeting.left_step), (meeting.right, meeting.right_step)
+        for name, (number, step), nbytes, start in (
+            ("x", left, stack.m * stack.k, 0),
+            ("rows", left, 4 * stack.m, 0),
+            ("weights", right, matrix, panels.weights),
+            ("bias", right, starts, panels.starts),
+            ("constants", right, constants, 0),
+        ):
+            words |= {f"{name}*": start + number * nbytes, f"{name}_group": step * nbytes}
+        return words
 
     def _extents(self, meeting: Meeting, panels: PanelRun, channels: int) -> tuple[int, ...]:
         stack = self.stack

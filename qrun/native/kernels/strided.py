@@ -71,11 +71,9 @@ def outer_words(
     loops = [Loop(1, (0,) * len(names))] * (OUTER - len(outer)) + list(outer)
     units = math.prod(loop.count for loop in loops) * chunks[0]
     each = share(units, unit_bytes, threads)
-    return {
-        "n1": loops[1].count, "n2": loops[2].count,
-        **{f"{name}_{axis}": loop.steps[n] for n, name in enumerate(names) for axis, loop in enumerate(loops)},
-        "chunks": chunks[0], "chunk": chunks[1], "units": units, "share": each, "tiles": -(-units // each),
-    }  # fmt: skip
+    words = {f"{name}_{axis}": loop.steps[n] for n, name in enumerate(names) for axis, loop in enumerate(loops)}
+    words |= {"n1": loops[1].count, "n2": loops[2].count, "chunks": chunks[0], "chunk": chunks[1]}
+    return words | {"units": units, "share": each, "tiles": -(-units // each)}
 
 
 def copies(engine: Engine, axes: Sequence[CopyAxis], starts: tuple[int, int], itemsize: int) -> Iterator[KernelCall]:
@@ -157,8 +155,8 @@ def _runs(engine: Engine, axes: list[CopyAxis], run: int) -> _Call:
 
 def _elements(axes: list[CopyAxis], itemsize: int) -> _Call:
     outer, rows = _rows(axes[:-1])
-    words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y, "columns": axes[-1].count,
-             "x_column": axes[-1].x, "y_column": axes[-1].y}  # fmt: skip
+    words = {"rows": rows.count, "x_row": rows.x, "y_row": rows.y}
+    words |= {"columns": axes[-1].count, "x_column": axes[-1].x, "y_column": axes[-1].y}
     return _Call("elements", (0, 0, itemsize), "copy", outer, words, rows.count, axes[-1].count * itemsize)
 
 
@@ -187,12 +185,17 @@ def _blocks(engine: Engine, axes: list[CopyAxis], itemsize: int) -> _Call | None
     if not far and i.y % _PAGE == 0:
         columns = min(columns, _WAYS)
     a, a_block, b, b_block = (i, columns, j, rows) if far else (j, rows, i, columns)
-    words = {
-        "a": a.count, "a_block": a_block, "a_x": a.x, "a_y": a.y,
-        "b": b.count, "b_block": b_block, "b_x": b.x, "b_y": b.y, "x_step": j.x, "y_step": i.y,
-    }  # fmt: skip
+    words = _block_words((a, a_block), (b, b_block), j.x, i.y)
     multiple = max(_LINE // itemsize, a_block)
     return _Call("blocks", (rows, columns, itemsize), "copy", outer, words, a.count, b.count * itemsize, multiple)
+
+
+def _block_words(a: tuple[CopyAxis, int], b: tuple[CopyAxis, int], x_step: int, y_step: int) -> dict[str, int]:
+    """Words of the kernel that copies blocks: its two axes, and how much of each is a block."""
+    words = {"x_step": x_step, "y_step": y_step}
+    for name, (axis, block) in (("a", a), ("b", b)):
+        words |= {name: axis.count, f"{name}_block": block, f"{name}_x": axis.x, f"{name}_y": axis.y}
+    return words
 
 
 def _dense(outer: tuple[CopyAxis, ...], i: CopyAxis, j: CopyAxis, columns: int, itemsize: int) -> _Call:
@@ -203,10 +206,7 @@ def _dense(outer: tuple[CopyAxis, ...], i: CopyAxis, j: CopyAxis, columns: int, 
     if least < rows.count and len(left) < OUTER:
         left = (*left, CopyAxis(rows.count // least, rows.x * least, rows.y * least))
         rows = replace(rows, count=least)
-    words = {
-        "a": i.count, "a_block": columns, "a_x": i.x, "a_y": i.y,
-        "b": rows.count, "b_block": 1, "b_x": rows.x, "b_y": rows.y, "x_step": j.x, "y_step": i.y,
-    }  # fmt: skip
+    words = _block_words((i, columns), (rows, 1), j.x, i.y)
     each = rows.count * j.count * itemsize
     return _Call("blocks", (j.count, columns, itemsize), "dense", left, words, i.count, each, columns)
 
@@ -232,12 +232,8 @@ def _section(
     rows, vectors, unroll = call.block
     spec = KernelSpec(call.kind, engine.isa.name, rows, vectors, unroll, call.form, "bytes", False)
     arrays = {} if source is None else {"x*": source}
-    kernel = engine.kernels.get(spec)
-    x = () if source is not None else ((kernel.word("x*"), 0),)
-    return KernelCall(
-        spec, kernel, kernel.struct(words, arrays), (*x, (kernel.word("y*"), 1)),
-        (0 if source is not None else extents[0], extents[1]), words["tiles"], keep=tuple(arrays.values()),
-    )  # fmt: skip
+    operands = {"x*": 0, "y*": 1} if source is None else {"y*": 1}
+    return engine.kernels.call(spec, operands, words, (extents[0] if source is None else 0, extents[1]), arrays)
 
 
 def _power(n: int) -> int:

@@ -74,7 +74,7 @@ class SumsPlan:
 
     def _held(self, part: Any, name: str) -> Array:
         """The array that a word of the call's struct points to."""
-        start = int(part.section.arguments[part.section.kernel.word(name)])
+        start = part.section.word(name)
         return next(array for array in part.section.keep if address(array) == start)
 
     def prepare(self, number: int) -> KernelCall:
@@ -91,21 +91,20 @@ class SumsPlan:
         spec = KernelSpec(
             "prepare", isa.name, 1, vectors, 1, self.form, "f32", self.zero.dtype == np.int8, operands=kinds
         )
-        kernel = kernels.get(spec)
         words = {
-            **dict.fromkeys(kernel.names, 0), "starts*": place.starts, "constants*": place.constants, "padding*": self.padding,
-            "fill": 0 if number else self.fill, "tiles": pick.size // (vectors * isa.lanes),
-            "low!": tail.limits[0], "high!": tail.limits[1],
-        }  # fmt: skip
+            "starts*": place.starts,
+            "constants*": place.constants,
+            "padding*": self.padding,
+            "fill": 0 if number else self.fill,
+            "tiles": pick.size // (vectors * isa.lanes),
+            "low!": tail.limits[0],
+            "high!": tail.limits[1],
+        }
         names = ["zero*", *SOURCES[: len(tail.operands)]]
-        result = len(names)
-        pointers = [*enumerate(names), *((result, name) for name in ("starts*", "constants*", "padding*"))]
+        operands = {name: operand for operand, name in enumerate(names)}
+        operands |= dict.fromkeys(("starts*", "constants*", "padding*"), len(names))
         sizes = (int(np.prod(operand.shape, dtype=np.int64)) * 4 for operand in tail.operands)
-        return KernelCall(
-            spec, kernel, kernel.struct(words, arrays),
-            tuple((kernel.word(name), operand) for operand, name in pointers),
-            (1, *sizes, self.prepared.shape[0]), words["tiles"], keep=tuple(arrays.values()),
-        )  # fmt: skip
+        return kernels.call(spec, operands, words, (1, *sizes, self.prepared.shape[0]), arrays, sparse=True)
 
     def calls(self, x: int, y: int) -> tuple[KernelCall, ...]:
         """The product's kernel calls on activations, what is prepared, and results, rows so many bytes apart."""
@@ -115,22 +114,17 @@ class SumsPlan:
         )
 
     def _call(self, section: KernelCall, place: _Place) -> KernelCall:
-        arguments, spec = section.arguments.copy(), section.spec
         own = {"bias*": place.starts, "constants*": place.constants, "padding*": self.padding}
-        for name, start in own.items():
-            arguments[section.kernel.word(name)] = start
+        words, spec = dict(own), section.spec
         pointers = [(word, 2 * operand) for word, operand in section.pointers]
         pointers += [(section.kernel.word(name), 1) for name in own]
         if self.form != "i32":
             spec = replace(spec, form=self.form, out="f32")
             if "constants_group" in section.kernel.names:
                 panel = constant_bytes(self.form) * spec.vectors * self.conv.engine.isa.lanes
-                panels = arguments[section.kernel.word("group_panels")]
-                arguments[section.kernel.word("constants_group")] = panels * panel
-        return replace(
-            section, spec=spec, kernel=self.conv.engine.kernels.get(spec), arguments=arguments, pointers=tuple(pointers),
-            extents=(section.extents[0], self.prepared.shape[0], section.extents[1]),
-        )  # fmt: skip
+                words["constants_group"] = section.word("group_panels") * panel
+        made = section.changed(words, {}, (section.extents[0], self.prepared.shape[0], section.extents[1]))
+        return replace(made, spec=spec, kernel=self.conv.engine.kernels.get(spec), pointers=tuple(pointers))
 
 
 def _lanes(section: KernelCall) -> Array:

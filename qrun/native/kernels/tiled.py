@@ -62,20 +62,12 @@ class TiledPart:
     def placed(self, layout: Layout) -> KernelCall:
         """The call on activations and results that lie as `layout` says; constants are shared."""
         section, made = self.section, self.tiles.tables(layout.pixel)
-        words = {
-            "x*": self.x_start, "y*": section.first * self.itemsize,
-            "x_image": layout.x_image, "y_image": layout.y_image, "y_row": layout.y_row, "line": made.line,
-        }  # fmt: skip
+        words = {"x*": self.x_start, "x_image": layout.x_image, "line": made.line}
+        words |= {"y*": section.first * self.itemsize, "y_image": layout.y_image, "y_row": layout.y_row}
         arrays = {"places*": made.places, "targets*": made.targets, "gather*": made.gather}
-        arguments = section.arguments.copy()
-        for name, value in words.items():
-            arguments[section.kernel.word(name)] = value
-        for name, array in arrays.items():
-            arguments[section.kernel.word(name)] = array.ctypes.data
         read = self.x_start + (layout.images - 1) * layout.x_image + made.read if made.read else 0
         written = layout.y_bytes((section.first + section.channels) * self.itemsize)
-        keep = (*section.keep, *arrays.values())
-        return replace(section, arguments=arguments, extents=(read, written), keep=keep)
+        return section.changed(words, arrays, (read, written))
 
 
 def tiled(product: Product, window: Window, stored: bool) -> list[TiledPart]:
@@ -130,11 +122,19 @@ def _part(
         )
     share = -(-panels // min(shares, panels))
     known = {
-        "gathered": made.gather.shape[1], "depth": max(made.piece, 1), "pitch": made.pitch,
-        "blocks": len(made.places), "taps": made.taps, "steps": made.steps, "rows": made.rows,
-        "panels": panels, "shares": -(-panels // share), "share": share,
-        "chunks": -(-len(made.places) // made.chunk), "chunk": made.chunk,
-    }  # fmt: skip
+        "gathered": made.gather.shape[1],
+        "depth": max(made.piece, 1),
+        "pitch": made.pitch,
+        "blocks": len(made.places),
+        "taps": made.taps,
+        "steps": made.steps,
+        "rows": made.rows,
+        "panels": panels,
+        "shares": -(-panels // share),
+        "share": share,
+        "chunks": -(-len(made.places) // made.chunk),
+        "chunk": made.chunk,
+    }
     known["tiles"] = product.layout.images * known["chunks"] * known["shares"]
     arrays = {
         "weights*": _packed(weights, pick, spec, made.taps * made.steps * STEP),

@@ -182,8 +182,8 @@ def _copied(window: Window, pixel: int, depth: int, mode: Mode) -> Tiling:
     used_y, used_x = (np.flatnonzero(np.bincount(k % s)) for k, s in ((kernel_y, down), (kernel_x, across)))
     phases = sources.reshape(rows // down, down, columns // across, across).transpose(1, 3, 0, 2)[used_y][:, used_x]
     size = (rows // down) * (columns // across)
-    phase = (np.searchsorted(used_y, kernel_y % down)[:, None] * len(used_x)
-             + np.searchsorted(used_x, kernel_x % across))  # fmt: skip
+    phase = np.searchsorted(used_y, kernel_y % down)[:, None] * len(used_x)
+    phase = phase + np.searchsorted(used_x, kernel_x % across)
     taps = (phase * size + (kernel_y // down)[:, None] * (columns // across) + kernel_x // across) * pitch
     grid = TileGrid.of(*window.out, columns // across * pitch, pitch)
     return Tiling(grid, taps.reshape(-1), depth, phases.reshape(-1), pitch, depth)

@@ -6,6 +6,7 @@ import ctypes
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.errors import Undecided
-from qrun.native.machine.memory import Ints, aligned, forget
+from qrun.native.machine.memory import Ints, address, aligned, forget
 
 Array = np.ndarray[Any, Any]
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)
@@ -120,6 +121,19 @@ class KernelCall:
         """What is to be raised if the kernel said that it could not decide a result."""
         failures = [failure for failure in (recheck.failure() for recheck in self.rechecks) if failure is not None]
         return failures[0] if failures else KeyboardInterrupt() if self.rechecks else Undecided()
+
+    def word(self, name: str) -> int:
+        """What is in a word of the struct."""
+        return int(self.arguments[self.kernel.word(name)])
+
+    def changed(
+        self, words: Mapping[str, int], arrays: Mapping[str, np.ndarray[Any, Any]], extents: Sequence[int]
+    ) -> KernelCall:
+        """The same call with other words in its struct, and others that point to arrays."""
+        arguments = self.arguments.copy()
+        for name, value in (*words.items(), *((name, address(array)) for name, array in arrays.items())):
+            arguments[self.kernel.word(name)] = value
+        return replace(self, arguments=arguments, extents=tuple(extents), keep=(*self.keep, *arrays.values()))
 
     def bound(self, addresses: Sequence[int]) -> Ints:
         """A new struct for one run on operands at these addresses."""

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from importlib.util import find_spec
@@ -24,13 +24,13 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.machine import image
 from qrun.native.machine.cache import ObjectCache
-from qrun.native.machine.call import struct
+from qrun.native.machine.call import KernelCall, struct
 from qrun.native.machine.memory import Ints
 
 _KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
 _LEAD = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
 _FOLLOW = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
-
+Array = np.ndarray[Any, Any]
 
 Emitted = tuple[str, tuple[str, ...]]
 """LLVM IR, and the names of the argument struct's words."""
@@ -46,7 +46,7 @@ class CompiledKernel(_KERNEL):  # type: ignore[misc]
     _flags_, _restype_, _argtypes_ = _KERNEL._flags_, _KERNEL._restype_, _KERNEL._argtypes_
     names: tuple[str, ...]
 
-    def struct(self, words: Mapping[str, int], arrays: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Ints:
+    def struct(self, words: Mapping[str, int], arrays: Mapping[str, Array] | None = None) -> Ints:
         """A struct with these words, and addresses of arrays, by name; KeyError if one is missing."""
         return struct(self.names, words, arrays or {})
 
@@ -90,6 +90,33 @@ class Kernels:
             if kernel is None:
                 kernel = self._ready[spec] = self._make(spec)
             return kernel
+
+    def call(
+        self,
+        spec: KernelSpec,
+        operands: Sequence[str] | Mapping[str, int],
+        words: Mapping[str, int],
+        extents: Sequence[int],
+        arrays: Mapping[str, Array] | None = None,
+        *,
+        sparse: bool = False,
+        **fields: Any,
+    ) -> KernelCall:
+        """A call of the kernel of this specification, compiled if need be.
+
+        operands: the word that points to each operand of the operation, in order; or which operand it is, by word.
+        words:    what is in the argument struct, by name: `tiles`, and the offsets of operands that are not 0.
+        extents, fields: as those of KernelCall.
+        arrays:   what else the struct points to, by word.
+        sparse:   whether words that are not given are 0; else one that is missing raises KeyError.
+        """
+        kernel, held = self.get(spec), arrays or {}
+        pointing = operands if isinstance(operands, Mapping) else {name: n for n, name in enumerate(operands)}
+        filled = {**dict.fromkeys(kernel.names if sparse else pointing, 0), **words}
+        pointers = tuple((kernel.word(name), operand) for name, operand in pointing.items())
+        keep = tuple(held.values())
+        arguments = kernel.struct(filled, held)
+        return KernelCall(spec, kernel, arguments, pointers, tuple(extents), words["tiles"], keep=keep, **fields)
 
     def runner(self, isa: Isa) -> Runner:
         """The functions that walk a program."""
