@@ -21,14 +21,14 @@ from __future__ import annotations
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter, row_at
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import WIDE, KernelSpec
+from qrun.native.emit.spec import WIDE, KernelSpec, names
 from qrun.native.emit.values import Value, constants
 
-ARGUMENTS = (
-    "x*", "padding*", "gather*", "places*", "targets*", "weights*", "bias*", "constants*", "y*",
-    "x_image", "y_image", "y_row", "gathered", "depth", "pitch", "blocks", "taps", "steps", "line", "rows",
-    "panels", "shares", "share", "chunks", "chunk", "tiles", "mask", "zero_point!",
-)  # fmt: skip
+ARGUMENTS = names("""
+    x* padding* gather* places* targets* weights* bias* constants* y*
+    x_image y_image y_row gathered depth pitch blocks taps steps line rows
+    panels shares share chunks chunk tiles mask zero_point!
+""")
 """One 8-byte word each.
 
 gather       int32 [chunks][gathered]: what a chunk of blocks copies, as bytes from the image's start

@@ -18,14 +18,14 @@ from collections.abc import Iterator, Sequence
 from qrun.native.emit.floats import DEPTH, FloatProductEmitter
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
 
-NAMES = (
-    "a*", "b*", "addend*", "y*", "batches*", "a_row", "b_row", "addend_row", "y_row", "rows", "columns", "taps", "depth",
-    "tap_step", "depth_step", "row_block", "panels", "panel_block", "slot", "right_at", "squares_at", "lengths_at", "sums_at",
-    "known*", "known_odd", "tiles", "numbers*", "recheck*", "scales*", "zeros*", "block",
-)  # fmt: skip
+NAMES = names("""
+    a* b* addend* y* batches* a_row b_row addend_row y_row rows columns taps depth
+    tap_step depth_step row_block panels panel_block slot right_at squares_at lengths_at sums_at
+    known* known_odd tiles numbers* recheck* scales* zeros* block
+""")
 """As in floats.py, with one tap.
 
 b        codes [blocks of DEPTH k][panels][groups][columns of a panel]

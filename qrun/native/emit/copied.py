@@ -9,15 +9,15 @@ from qrun.native.emit.dot import int16s, int32s, pairs
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter, row_at
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import WIDE, KernelSpec
+from qrun.native.emit.spec import WIDE, KernelSpec, names
 from qrun.native.emit.values import Operand, Value
 
-ARGUMENTS = (
-    "x*", "padding*", "offsets*", "weights*", "bias*", "constants*", "y*",
-    "x_image", "y_image", "y_row", "last_row", "blocks", "taps", "depth",
-    "panels", "shares", "share", "chunks", "chunk", "tiles", "last_channel", "mask", "zero_point!",
-    "groups", "x_group", "y_group",
-)  # fmt: skip
+ARGUMENTS = names("""
+    x* padding* offsets* weights* bias* constants* y*
+    x_image y_image y_row last_row blocks taps depth
+    panels shares share chunks chunk tiles last_channel mask zero_point!
+    groups x_group y_group
+""")
 """One 8-byte word each.
 
 padding      a row of x_zero_point, read where an offset is negative

@@ -19,16 +19,16 @@ from qrun.native.emit.flow import Carry
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter, row_at
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import WIDE, KernelSpec
+from qrun.native.emit.spec import WIDE, KernelSpec, names
 from qrun.native.emit.values import Value
 
-ARGUMENTS = (
-    "x*", "padding*", "offsets*", "weights*", "bias*", "constants*", "y*",
-    "x_image", "y_image", "y_row", "last_row", "blocks", "taps", "depth",
-    "panels", "chunks", "chunk", "tiles", "mask", "zero_point!",
-    "group_panels", "x_group", "y_group", "weights_group", "bias_group", "constants_group",
-    "chunk_step", "panel_step", "rows*", "rows_group",
-)  # fmt: skip
+ARGUMENTS = names("""
+    x* padding* offsets* weights* bias* constants* y*
+    x_image y_image y_row last_row blocks taps depth
+    panels chunks chunk tiles mask zero_point!
+    group_panels x_group y_group weights_group bias_group constants_group
+    chunk_step panel_step rows* rows_group
+""")
 """One 8-byte word each.
 
 padding      a row of x_zero_point, read where an offset is negative

@@ -10,14 +10,14 @@ from qrun.native.emit.flow import Carry
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
 from qrun.native.emit.requantize import Requantizer
-from qrun.native.emit.spec import WIDE, KernelSpec, taps_per_turn
+from qrun.native.emit.spec import WIDE, KernelSpec, names, taps_per_turn
 from qrun.native.emit.values import Value
 
-ARGUMENTS = (
-    "x*", "padding*", "offsets*", "weights*", "bias*", "constants*", "y*",
-    "x_image", "y_image", "y_row", "last_row", "blocks", "taps", "panels", "last_channel",
-    "chunks", "chunk", "tiles", "mask", "zero_point!",
-)  # fmt: skip
+ARGUMENTS = names("""
+    x* padding* offsets* weights* bias* constants* y*
+    x_image y_image y_row last_row blocks taps panels last_channel
+    chunks chunk tiles mask zero_point!
+""")
 """As for the dense kernel, but a tile is a run of blocks with all panels; `last_channel` is where the last panel
 starts: panels overlap rather than run over, unless there are fewer channels than one vector (then `mask` cuts it)."""
 

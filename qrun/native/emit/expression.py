@@ -17,9 +17,7 @@ KINDS = {
 }
 """Kinds of operands: LLVM type and bytes. float32; signed integers of 8 to 64 bits, or whatever has as many; uint8; bool,
 which is true where it is not 0. A capital stands for one element for all of a row."""
-LOGICAL = frozenset(
-    ("equal", "greater", "greater_or_equal", "less", "less_or_equal", "and", "or", "xor", "not")
-)  # fmt: skip
+LOGICAL = frozenset(("equal", "greater", "greater_or_equal", "less", "less_or_equal", "and", "or", "xor", "not"))
 """Functions whose result is bool."""
 CLOSE = frozenset(("exp", "tanh", "sigmoid", "erf", "gelu", "cube", "swish"))
 """Functions whose result float64 does not always decide."""

@@ -16,15 +16,15 @@ from qrun.native.emit.float_panels import UNROLL, PanelEmitter, parts
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter, row_at
 from qrun.native.emit.rounding import REACH
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
 from qrun.native.emit.widen import folded, widened
 
-NAMES = (
-    "a*", "b*", "addend*", "y*", "batches*", "offsets*", "padding*", "a_row", "b_row", "addend_row", "y_row",
-    "rows", "columns", "taps", "depth", "tap_step", "depth_step", "row_block", "panels", "panel_block",
-    "slot", "right_at", "squares_at", "lengths_at", "sums_at", "ahead", "known*", "known_odd", "tiles", "numbers*", "recheck*",
-)  # fmt: skip
+NAMES = names("""
+    a* b* addend* y* batches* offsets* padding* a_row b_row addend_row y_row
+    rows columns taps depth tap_step depth_step row_block panels panel_block
+    slot right_at squares_at lengths_at sums_at ahead known* known_odd tiles numbers* recheck*
+""")
 """One 8-byte word each.
 
 batches      int64 [number][6]: bytes from where a, b, addend, y and known start to a product's own, and from its pixels

@@ -150,10 +150,10 @@ _NEON_REAL_ROWS = {4: 5, 3: 6, 2: 10, 1: 12}
 _NO_EXTRAS = "-aes,-crc,-perfmon,-sha2"
 _ARM = "aarch64"
 
-_VNNI = Isa(
-    "avx512vnni", 16, "vnni512", {4: 5, 3: 7, 2: 9, 1: 12}, _REAL_ROWS, True, "x86-64-v4", "+avx512vnni",
-    _V4 | {"avx512vnni"},
-)  # fmt: skip
+_VNNI_ROWS = {4: 5, 3: 7, 2: 9, 1: 12}
+_VNNI_CPU = _V4 | {"avx512vnni"}
+
+_VNNI = Isa("avx512vnni", 16, "vnni512", _VNNI_ROWS, _REAL_ROWS, True, "x86-64-v4", "+avx512vnni", _VNNI_CPU)
 
 ISAS = (
     replace(_VNNI, name="amx", features="+avx512vnni,+amx-tile,+amx-int8", needs=_VNNI.needs | _TILES),

@@ -17,9 +17,9 @@ from qrun.native.emit.numbers import (
     rounded_to_odd,
     rounds_apart,
     two_sum,
-)  # fmt: skip
+)
 from qrun.native.emit.rowwise import ROWS, SUMS, RowwiseEmitter
-from qrun.native.emit.spec import KernelSpec
+from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
 
 STANDARDIZE = (*ROWS, "scale*", "bias*", "slack*")
@@ -216,10 +216,7 @@ class MeanEmitter(RowwiseEmitter):
             self.doubts.add(x, y)
 
 
-LRN = (
-    "x*", "y*", "x_row", "y_row", "rows", "chunk", "channels", "last", "before", "after", "taps", "tiles", "factor*",
-    "bias*",
-)  # fmt: skip
+LRN = names("x* y* x_row y_row rows chunk channels last before after taps tiles factor* bias*")
 """One 8-byte word each.
 
 chunk             rows of a tile

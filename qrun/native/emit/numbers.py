@@ -28,10 +28,7 @@ _LONG = 16
 """Terms of a polynomial beyond which it is worth while to do its halves side by side."""
 _FARTHEST = 700.0
 """exp(-700) is less than any float32 number, so it does not count beside one."""
-_EXPONENTIAL = (
-    1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800, 1 / 39916800, 1 / 479001600,
-    1 / 6227020800,
-)  # fmt: skip
+_EXPONENTIAL = tuple(1 / math.factorial(n) for n in range(2, 14))
 """(exp(r) - 1 - r) / r**2 in powers of r, for |r| <= log(2) / 2: the Taylor series."""
 _FINE_TERMS = 5
 """How many of these terms suffice for |r| <= log(2) / 32."""

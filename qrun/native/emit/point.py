@@ -28,24 +28,28 @@ from collections.abc import Sequence
 from qrun.native.emit.bytes import Bytes, flipped, permuted
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, KernelSpec, masks
+from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, KernelSpec, masks, names
 from qrun.native.emit.values import Value
 
 ENTRIES = 256
 """Bytes of a table."""
 _LINES = ("lines*", "add!")
 _POINT = {
-    "clamp": ("low!", "high!"), "affine": ("a!", "b!", "add!"), "affines": _LINES,
-    "permute": ("table*",), "shuffle": ("table*",), "lookup": ("table*",), "table": ("table*",), "tables": ("table*",),
-}  # fmt: skip
+    "clamp": names("low! high!"),
+    "affine": names("a! b! add!"),
+    "affines": _LINES,
+    **dict.fromkeys(("permute", "shuffle", "lookup", "table", "tables"), ("table*",)),
+}
 """Words of each form."""
 _SHUFFLES = {64: "avx512.pshuf.b.512", 32: "avx2.pshuf.b", 16: "ssse3.pshuf.b.128"}
 _NEON = "llvm.aarch64.neon."
 _PAIR = {
-    "int": ("weights!", "offset!", "m!", "c!", "add!"), "fma": ("a!", "b!", "c!", "add!"),
-    "f64": ("a", "b", "c", "snap", "turn", "add!"),
-    "mul": ("u_zero!", "s!", "t!", "m!", "c!", "add!"), "table": ("table*",),
-}  # fmt: skip
+    "int": names("weights! offset! m! c! add!"),
+    "fma": names("a! b! c! add!"),
+    "f64": names("a b c snap turn add!"),
+    "mul": names("u_zero! s! t! m! c! add!"),
+    "table": ("table*",),
+}
 """Words of each form; weights: A and B * 2**16."""
 _GRID = ("columns", "rows", "chunk", "chunks", "part", "parts", "tiles", "last", "mask")
 _TOGETHER = 8

@@ -7,13 +7,13 @@ import math
 from qrun.native.emit.bytes import Bytes, flipped, store_first
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import LIMITS, KernelSpec
+from qrun.native.emit.spec import LIMITS, KernelSpec, names
 from qrun.native.emit.values import MAGIC64, Value, every
 
-POOL = (
-    "x*", "padding*", "offsets*", "y*", "x_image", "y_image", "y_row", "taps", "panels", "last_channel", "columns",
-    "pixels", "chunk", "chunks", "strip", "strips", "tiles",
-)  # fmt: skip
+POOL = names("""
+    x* padding* offsets* y* x_image y_image y_row taps panels last_channel columns
+    pixels chunk chunks strip strips tiles
+""")
 SUM = (*POOL, "constants*", "table*", "shift!", "zero!", "scale")
 MEAN = (*POOL, "constants*", "x_zero!", "scale!", "divide!", "zero!")
 """One 8-byte word each.

@@ -21,12 +21,10 @@ from collections.abc import Iterator
 from qrun.native.emit.dot import activations, dot, int32s, weights
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import SOURCES, TAIL, KernelSpec, constant_bytes
+from qrun.native.emit.spec import SOURCES, TAIL, KernelSpec, constant_bytes, names
 from qrun.native.emit.values import Value, every
 
-PREPARE = (
-    "zero*", "first*", "sums*", "places*", "starts*", "padding*", "constants*", "fill", "tiles", "low!", "high!", *SOURCES,
-)  # fmt: skip
+PREPARE = names("zero* first* sums* places* starts* padding* constants* fill tiles low! high!") + SOURCES
 """One 8-byte word each. A tile is a panel of `vectors` vectors of channels, whose order is the product's own.
 
 zero         the 8-bit zero point
@@ -39,9 +37,7 @@ low, high    the limits of a step c; the operands of m and a are the sources: on
              channel (``v``)
 """
 _FILL = 64
-PACK = (
-    "b*", "zero*", "first*", "weights*", "starts*", "matrix", "line", "depth", "quads", "panels", "tiles", "factor!", "flip!",
-)  # fmt: skip
+PACK = names("b* zero* first* weights* starts* matrix line depth quads panels tiles factor! flip!")
 """One 8-byte word each.
 
 b            matrices of `depth` rows, at least one, that lie `line` bytes apart; matrix: bytes from one to the next. Reads
@@ -51,9 +47,7 @@ weights      int8 [matrices][panels][quads][width][4], 0 from `depth` on
 first        int32 [panels][width]; starts int32 [matrices][panels][width]: first - (factor + zero) * the weights' sum
 flip         xor of four codes that makes them int8
 """
-ROW_TERMS = (
-    "a*", "a_zero*", "b_zero*", "y*", "rows", "depth", "chunk", "tiles", "a_value!", "b_value!", "shift!",
-)  # fmt: skip
+ROW_TERMS = names("a* a_zero* b_zero* y* rows depth chunk tiles a_value! b_value! shift!")
 """One 8-byte word each.
 
 a            8-bit [rows][depth]; y int32 [rows]: (sum a - depth * a_zero) * (shift - b_zero)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from qrun.native.emit.bytes import Bytes, in_order, interleaved, sixteens, store_first
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import PIECE, KernelSpec
+from qrun.native.emit.spec import PIECE, KernelSpec, names
 from qrun.native.emit.values import MAGIC32, Value
 
-ROWS = (
-    "x*", "y*", "x_row", "y_row", "rows", "chunk", "chunks", "columns", "part", "parts", "last", "tiles", "constants*",
-    "fields", "zero!",
-)  # fmt: skip
-IMAGE = (
-    "x*", "y*", "x_image", "x_plane", "x_line", "y_image", "y_line", "lines", "chunk", "chunks", "columns", "last",
-    "tiles", "constants*", "fields", "zero!",
-)  # fmt: skip
+ROWS = names("x* y* x_row y_row rows chunk chunks columns part parts last tiles constants* fields zero!")
+IMAGE = names("""
+    x* y* x_image x_plane x_line y_image y_line lines chunk chunks columns last
+    tiles constants* fields zero!
+""")
 """One 8-byte word each.
 
 chunk, chunks     rows (or lines) of a tile, and tiles that share all of them; part, parts: the same for columns

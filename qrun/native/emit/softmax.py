@@ -15,13 +15,10 @@ from operator import add
 from qrun.native.emit.bytes import byte_sums, permuted
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.spec import MAGIC_BITS, VBMI, KernelSpec
+from qrun.native.emit.spec import MAGIC_BITS, VBMI, KernelSpec, names
 from qrun.native.emit.values import MAGIC32, MAGIC64, ZERO, Operand, Value, constants
 
-NAMES = (
-    "x*", "y*", "rows", "chunk", "length", "last", "tiles", "weights*", "levels*", "certain*", "equal", "high", "zero",
-    "singles*", "reach!", "planes*",
-)  # fmt: skip
+NAMES = names("x* y* rows chunk length last tiles weights* levels* certain* equal high zero singles* reach! planes*")
 """One 8-byte word each.
 
 chunk             rows of a tile

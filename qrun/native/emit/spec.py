@@ -113,6 +113,11 @@ SOURCES = ("source0*", "source1*", "source2*", "source3*")
 """Where the operands of m and a come from: arguments of the kernel that prepares the constants."""
 
 
+def names(text: str) -> tuple[str, ...]:
+    """The words of an argument struct, by name, from text in which they stand side by side."""
+    return tuple(text.split())
+
+
 def constant_bytes(form: str) -> int:
     """Bytes of a form's constants per channel."""
     return 4 * sum(map(_FIELDS.__getitem__, form[len(TAIL) :])) if form.startswith(TAIL) else BYTES[form]

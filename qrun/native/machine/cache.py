@@ -46,8 +46,9 @@ def size_limit() -> int:
     try:
         return parse_size(given)
     except ValueError:
-        raise CallError("QR005", "QRUN_CACHE_SIZE is not a size", facts=[("expected", "such as 512MiB or 2GB"),
-                        ("got", given[:60])], fixes=["unset QRUN_CACHE_SIZE", "--no-cache keeps nothing"]) from None  # fmt: skip
+        facts = [("expected", "such as 512MiB or 2GB"), ("got", given[:60])]
+        fixes = ["unset QRUN_CACHE_SIZE", "--no-cache keeps nothing"]
+        raise CallError("QR005", "QRUN_CACHE_SIZE is not a size", facts=facts, fixes=fixes) from None
 
 
 def default_directory() -> Path | None:

@@ -92,9 +92,7 @@ class Listing:
         counts = np.zeros((len(calls), 4), np.int64)
         for number, call in enumerate(calls):
             structs[number, : len(call.section.arguments)] = call.section.arguments
-            counts[number] = (
-                call.section.tiles, schedule.barriers[number], schedule.since[number], call.placed.item
-            )  # fmt: skip
+            counts[number] = (call.section.tiles, schedule.barriers[number], schedule.since[number], call.placed.item)
         return cls(
             schedule.engine,
             structs,

@@ -129,9 +129,13 @@ def listed(made: Portable, engine: Engine, rechecks: Sequence[Rechecker]) -> Lis
         return failures[0] if failures else KeyboardInterrupt() if number in own else Undecided()
 
     return replace(
-        made.listing, engine=engine, structs=structs, kernels=[kernels[spec] for spec in made.specs], undecided=undecided,
+        made.listing,
+        engine=engine,
+        structs=structs,
+        kernels=[kernels[spec] for spec in made.specs],
+        undecided=undecided,
         keep=(arrays, rechecks),
-    )  # fmt: skip
+    )
 
 
 def _at_line(array: Array) -> Array:

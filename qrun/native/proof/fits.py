@@ -84,8 +84,11 @@ def fit_pair(
     numbers = (near.a, near.b) if isinstance(near, CodeSum) else (near.m,)
     if not all(1e-6 < abs(number) < 1e6 for number in numbers):
         return None
-    tries: tuple[Iterator[Candidate], ...] = (_products(near),) if isinstance(near, CodeProduct) else (
-        _ints(near, fma), _chains(near, fma, 128 * signed), _doubles(near))  # fmt: skip
+    tries: tuple[Iterator[Candidate], ...]
+    if isinstance(near, CodeProduct):
+        tries = (_products(near),)
+    else:
+        tries = _ints(near, fma), _chains(near, fma, 128 * signed), _doubles(near)
     for candidates in tries:
         for form, values, words in candidates:
             if all(agree(values(rows), words["add"], table[rows], limits).all() for rows in _SHARES):
@@ -151,10 +154,8 @@ def _products(near: CodeProduct) -> Iterator[Candidate]:
     left, right = (CODES - near.u_zero)[:, None], CODES - near.v_zero
     for s, m in tries:
         for c, add in _places(near):
-            words = {
-                "u_zero": _bits(near.u_zero), "s": _bits(s), "t": _bits(-s * near.v_zero), "m": _bits(m), "c": _bits(c),
-                "add": add,
-            }  # fmt: skip
+            words = {"u_zero": _bits(near.u_zero), "s": _bits(s), "t": _bits(-s * near.v_zero)}
+            words |= {"m": _bits(m), "c": _bits(c), "add": add}
             yield "mul", partial(_product_values, left, right, s * m, c), words
 
 

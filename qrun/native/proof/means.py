@@ -47,8 +47,16 @@ class Means:
     why: str = ""
 
     @classmethod
-    def of(cls, rule: Rule, scales: tuple[float, float], inside: Ints, divisors: Floats, x_range: tuple[int, int],
-           zero: int, out: str) -> Means:  # fmt: skip
+    def of(
+        cls,
+        rule: Rule,
+        scales: tuple[float, float],
+        inside: Ints,
+        divisors: Floats,
+        x_range: tuple[int, int],
+        zero: int,
+        out: str,
+    ) -> Means:
         """inside, divisors [pixels]: elements of each window, and the divisor of its sum.
 
         rule:    the definition; for positive scales it does not decrease with the sum.
@@ -76,8 +84,16 @@ class Means:
 class _Class:
     """Windows of n elements whose sums are divided by one divisor."""
 
-    def __init__(self, rule: Rule, scales: tuple[float, float], n: int, divisor: float, x_range: tuple[int, int],
-                 zero: int, out: str) -> None:  # fmt: skip
+    def __init__(
+        self,
+        rule: Rule,
+        scales: tuple[float, float],
+        n: int,
+        divisor: float,
+        x_range: tuple[int, int],
+        zero: int,
+        out: str,
+    ) -> None:
         self.rule, self.divisor, self.zero, self.limits = rule, divisor, zero, LIMITS[out]
         self.low, self.high = n * x_range[0], n * x_range[1]
         with np.errstate(all="ignore"):
