@@ -11,7 +11,7 @@ from qrun.ir import Array, Model, Node
 from qrun.native.machine.engine import Engine
 from qrun.native.plan.listing import Sight, View
 from qrun.native.plan.portable import Unportable, listed, portable
-from qrun.native.plan.program import ListedProgram, Program
+from qrun.native.plan.program import Program
 from qrun.ops import Arith, Observation, find
 from qrun.ops._complete import ALWAYS, NEVER, Complete, restored, stored
 from qrun.ops._native import NativeSection
@@ -31,6 +31,7 @@ from qrun.running.programs import Compiled, moving
 from qrun.running.steps import NodeEvent, TensorInfo
 
 if TYPE_CHECKING:
+    from qrun.native.plan.schedule import Schedule
     from qrun.running.execution import RunResult
 
 
@@ -55,13 +56,13 @@ def packed_program(compiled: Compiled, first: RunResult | None, model: Model, bu
     first: a run that observed, if the program is to tell what such runs do. model: as it was loaded; its constants are named
     only.
     """
-    program, plan = compiled.program, compiled.plan
-    if not isinstance(program, Program) or any(b and b.kernel and not b.kernel.stages for b in compiled.bounds):
+    listing, schedule, plan = compiled.program.listing, compiled.program.schedule, compiled.plan
+    if schedule is None or any(b and b.kernel and not b.kernel.stages for b in compiled.bounds):
         raise Unstorable("a step that only this process can run")
-    views = dict(program.listing.views)
-    checks = None if first is None else _checks(compiled, program, views)
+    views = dict(listing.views)
+    checks = None if first is None else _checks(compiled, schedule, views)
     try:
-        made, recheckers = portable(program, replace(program.listing, views=views))
+        made, recheckers = portable(schedule, replace(listing, views=views))
     except Unportable as error:
         raise Unstorable(str(error)) from None
     known = dict(makers(compiled))
@@ -96,7 +97,7 @@ def unpacked_program(
     found = _unpacked_events(events, nodes)
     portable = unpacked_portable(made, model, arrays, engine)
     lowered = Lowered(plan, found, engine, arith, frozenset(derived), portable.listing.fixed)
-    program = ListedProgram(listed(portable, engine, [LaterRecheck(lowered, arrays, *found) for found in recipes]))
+    program = Program(listed(portable, engine, [LaterRecheck(lowered, arrays, *found) for found in recipes]))
     compiled = Compiled(plan, program, (None,) * len(nodes), found, arith)
     if told is None:
         return KeptProgram(compiled, {}, None, peak)
@@ -104,18 +105,19 @@ def unpacked_program(
     return KeptProgram(compiled, {item: restored(fields) for item, fields in checks.items()}, observations, peak)
 
 
-def _checks(compiled: Compiled, program: Program, views: dict[Any, View]) -> dict[int, Complete] | None:
+def _checks(compiled: Compiled, schedule: Schedule, views: dict[Any, View]) -> dict[int, Complete] | None:
     """Of each step whose result must be looked at, whether that leaves the reference kernel nothing to observe; None if
     something cannot be looked at. views: gets what is looked at, and what the reference kernel reads if no memory hides it:
     else a run that needs that fails, and goes step by step."""
     found: dict[int, Complete] = {}
-    there, sight = set(program.listing.item_of), Sight(program)
+    listing, sight = compiled.program.listing, Sight(schedule)
+    there = set(listing.item_of)
     for item, (step, bound) in enumerate(zip(compiled.plan.steps, compiled.bounds, strict=True)):
         kernel = bound.kernel if bound else None
         if kernel is None or (kernel.complete == ALWAYS and kernel.plain is None):
             continue
         read, made = moving(compiled.plan, step), step.node.outputs
-        given = program.listing.given
+        given = listing.given
         known = {name: sight.of(name, item) for name in (*read, *made) if name not in given}
         views |= {look_key(item, name): view for name, view in known.items() if view is not None}
         needed = read if kernel.complete == NEVER else made

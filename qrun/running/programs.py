@@ -20,7 +20,7 @@ from qrun.running.times import Clock, Inside
 
 if TYPE_CHECKING:
     from qrun.native.plan.placement import Chain
-    from qrun.native.plan.program import ListedProgram
+    from qrun.native.plan.program import Program
     from qrun.native.plan.stamps import Stamp, StampedResult
     from qrun.ops._native import NativeKernel
 
@@ -52,7 +52,7 @@ class Compiled:
     """
 
     plan: Plan
-    program: ListedProgram
+    program: Program
     bounds: tuple[KernelBinding | None, ...]
     events: tuple[NodeEvent, ...]
     arith: Arith
@@ -175,6 +175,7 @@ class Programs:
         from qrun.native.machine.operation import Operand
         from qrun.native.plan.placement import Chain, PythonStep, Task
         from qrun.native.plan.program import Program
+        from qrun.native.plan.schedule import Schedule
 
         infos = {info.name: info for event in events for info in (*event.inputs, *event.outputs)}
         arrays = {**defaults(plan), **feeds}
@@ -204,7 +205,7 @@ class Programs:
         given = {name: Operand(infos[name].shape, infos[name].dtype) for name in outside if name in infos}
         given |= {name: Operand(a.shape, a.dtype) for name, a in fixed.items()}
         try:
-            program = Program(self.natives.engine, items, given, fixed, wanted)
+            program = Program.of(Schedule(self.natives.engine, items, given, fixed, wanted))
         except Declined:
             return None
         return Compiled(plan, program, tuple(bounds), events, self.arith, self.natives)

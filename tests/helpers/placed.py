@@ -16,7 +16,7 @@ from qrun.native.kernels.elementwise import Expression
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operation
 from qrun.native.plan.placement import PythonStep
-from qrun.native.plan.program import Program
+from qrun.native.plan.schedule import Schedule
 from qrun.running.plan import BACKENDS
 
 UNTOUCHED = 0xA5
@@ -105,20 +105,20 @@ def same_refusal(model: Any, feeds: Mapping[str, Array]) -> None:
     assert texts[0] == texts[1]
 
 
-def programs(session: qrun.Session) -> list[Program]:
-    """The session's programs."""
+def schedules(session: qrun.Session) -> list[Schedule]:
+    """What the session's programs were made of."""
     compiled = [made for p in session._plans.values() if p.programs for made in p.programs._made.values() if made]
     assert compiled, "no program was made"
-    return [c.program for c in compiled]
+    return [c.program.schedule for c in compiled if c.program.schedule]
 
 
 def elsewhere(session: qrun.Session) -> list[Any]:
     """The steps of the session's programs that Python runs."""
-    items = [item for program in programs(session) for item in program.items]
+    items = [item for schedule in schedules(session) for item in schedule.items]
     return [item for item in items if isinstance(item, PythonStep) and item.outputs]
 
 
 def chains(session: qrun.Session) -> list[int]:
     """Of how many functions each elementwise kernel of the session's programs is, but for those of one."""
-    operations = [placed.operation for program in programs(session) for placed in program.placement.placed]
+    operations = [placed.operation for schedule in schedules(session) for placed in schedule.placement.placed]
     return [len(o.steps) for o in operations if isinstance(o, Expression) and len(o.steps) > 1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.float32 import F, function, numbers
 from helpers.native import ISAS, OBJECTS, Array, engine, every_isa
-from helpers.placed import chains, programs, run_placed, same_everywhere
+from helpers.placed import chains, run_placed, same_everywhere, schedules
 from helpers.support import assert_equal
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -292,9 +292,9 @@ def test_rows_are_made_where_they_are_read(isa: str, rows: str) -> None:
         model = row_model(rows, chain, {name: array.shape for name, array in feeds.items()}, constants)
         session = run(model, feeds, isa=isa, threads=1 + len(shape) % 2)
         assert chains(session) == []
-        (program,) = programs(session)
-        assert len(program.calls) == 1, (shape, other)
-        assert program.calls[0].section.spec.prefetch == (shape[-1] >= 256)
+        (schedule,) = schedules(session)
+        assert len(schedule.calls) == 1, (shape, other)
+        assert schedule.calls[0].section.spec.prefetch == (shape[-1] >= 256)
 
 
 def test_rows_that_are_not_made_where_they_are_read() -> None:
@@ -310,8 +310,8 @@ def test_rows_that_are_not_made_where_they_are_read() -> None:
         }
         chain: list[Node] = [(function_of, ["x"], "a"), ("Add", ["a", "z"], "v")]
         model = row_model("Softmax", chain, {name: array.shape for name, array in feeds.items()}, {})
-        (program,) = programs(run(model, feeds))
-        assert len(program.calls) > 1
+        (schedule,) = schedules(run(model, feeds))
+        assert len(schedule.calls) > 1
 
 
 @every_isa

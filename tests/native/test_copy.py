@@ -19,7 +19,7 @@ from qrun.native.kernels.copy import arrange, padded, shuffled, sliced, transpos
 from qrun.native.kernels.strided import CopyAxis, coalesced, copies
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand
-from qrun.native.plan.schedule import fused, shuffle_groups
+from qrun.native.plan.fusing import fused, shuffle_groups
 
 F = np.float32
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")

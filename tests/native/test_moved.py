@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.native import ISAS, OBJECTS, Array, every_isa
-from helpers.placed import programs
+from helpers.placed import schedules
 from helpers.sums import assert_bits, beside_ties
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -49,8 +49,8 @@ def run(model: ModelProto, feeds: dict[str, Array], **options: Any) -> tuple[int
     for _ in range(3):
         for name, array in session.run(feeds, names).items():
             assert_bits(array, want[name], name)
-    (program,) = programs(session)
-    operations = [item.operation for item in program.items if isinstance(item, Task)]
+    (schedule,) = schedules(session)
+    operations = [item.operation for item in schedule.items if isinstance(item, Task)]
     copies = sum(isinstance(operation, Copy) for operation in operations)
     return sum(isinstance(operation, FloatMatmul) for operation in operations), copies
 

@@ -16,11 +16,10 @@ from qrun.errors import QrunError
 from qrun.native.emit.spec import PASS, SKIP
 from qrun.native.kernels.conv import Conv
 from qrun.native.machine.engine import Engine
-from qrun.native.plan.alone import _RUNS, Alone
 from qrun.native.plan.arena import Need, arrange
 from qrun.native.plan.placement import Task
-from qrun.native.plan.program import Program
-from qrun.native.plan.stamps import Segment, Stamp
+from qrun.native.plan.schedule import Schedule
+from qrun.native.plan.stamps import _RUNS, Alone, Segment, Stamp
 from qrun.native.proof.epilogue import Target
 from qrun.running.programs import Compiled
 
@@ -235,7 +234,7 @@ def test_a_shape_that_another_tensor_gives() -> None:
         assert np.array_equal(z, np.maximum(x, 0).reshape(shape))
     made = program_of(native)
     assert made is not None
-    assert len(made.program.segments) == 1
+    assert len(made.program.listing.segments) == 1
 
 
 def test_zero_points_of_convolutions_need_no_copies_between_them() -> None:
@@ -248,5 +247,5 @@ def test_zero_points_of_convolutions_need_no_copies_between_them() -> None:
         w = rng.integers(-128, 128, (8, 8, 1, 1)).astype(np.int8)
         conv = Conv(engine, (1, 8, 5, 5), w, x_zero_point=np.array(zero, np.uint8), target=target)
         tasks.append(Task(conv, (number,), number + 1))
-    program = Program(engine, tasks, {0: tasks[0].operation.operands[0]}, {}, [2])
-    assert [placed.operation for placed in program.placement.placed][-2:] == [task.operation for task in tasks]
+    schedule = Schedule(engine, tasks, {0: tasks[0].operation.operands[0]}, {}, [2])
+    assert [placed.operation for placed in schedule.placement.placed][-2:] == [task.operation for task in tasks]

@@ -363,7 +363,7 @@ def test_first_layers(isa: str, shape: tuple[int, ...]) -> None:
 def test_a_program_quantizes_straight_into_the_border() -> None:
     from qrun.native.kernels.conv import Conv
     from qrun.native.plan.placement import Task
-    from qrun.native.plan.program import Program
+    from qrun.native.plan.schedule import Schedule
 
     native, u8 = engine(ISAS[0]), np.dtype(np.uint8)
     shape = (1, 3, 20, 24)
@@ -378,8 +378,8 @@ def test_a_program_quantizes_straight_into_the_border() -> None:
     )
     items = [Task(down, ("x",), "a"), Task(conv, ("a",), "y")]
     for wanted, kinds in ((["y"], ["quantize_image", "dense"]), (["a", "y"], ["quantize", "blocks", "dense"])):
-        program = Program(native, items, {"x": Operand(shape, np.dtype(F))}, {}, wanted)
-        assert [call.section.spec.kind for call in program.calls] == kinds
+        schedule = Schedule(native, items, {"x": Operand(shape, np.dtype(F))}, {}, wanted)
+        assert [call.section.spec.kind for call in schedule.calls] == kinds
     assert conv.operands[0].border == (1, 1, 1, 1)
     assert conv.operands[0].dtype == u8
 

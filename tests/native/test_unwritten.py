@@ -17,6 +17,7 @@ from qrun.native.kernels.copy import Copy, Move
 from qrun.native.machine.operation import Operand
 from qrun.native.plan.placement import Task
 from qrun.native.plan.program import Program
+from qrun.native.plan.schedule import Schedule
 
 pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
 
@@ -76,7 +77,7 @@ def test_a_program_whose_calls_end_before_the_result_is_refused() -> None:
     x = Operand((4, 8), np.dtype(np.uint8))
     half = Copy(engine(ISAS[0]), (x, x), ("plain", "plain"), [Move(2, 0, 1, 0, 1), Move(8, 1, 1, 1, 1)])
     with pytest.raises(ValueError, match="kernels write 16 of a result's 32 bytes"):
-        Program(engine(ISAS[0]), [Task(half, ("x",), "y")], {"x": x}, {}, ["y"])
+        Schedule(engine(ISAS[0]), [Task(half, ("x",), "y")], {"x": x}, {}, ["y"])
 
 
 def test_what_no_call_writes_holds_poison() -> None:
@@ -84,7 +85,7 @@ def test_what_no_call_writes_holds_poison() -> None:
     x = Operand((4, 8), np.dtype(np.uint8))
     some = Copy(engine(ISAS[0]), (x, x), ("plain", "plain"), [Move(2, 0, 3, 0, 3), Move(8, 1, 1, 1, 1)])
     array = np.arange(32, dtype=np.uint8).reshape(4, 8)
-    alone = Program(engine(ISAS[0]), [Task(some, ("x",), "y")], {"x": x}, {}, ["y"])
+    alone = Program.of(Schedule(engine(ISAS[0]), [Task(some, ("x",), "y")], {"x": x}, {}, ["y"]))
     with poisoned():
         for _ in range(2):
             for made in (engine(ISAS[0]).run(some, [array]), _run(alone, array)):

@@ -41,23 +41,13 @@ from qrun.native.emit.spec import DONE, ENTRY, GONE, INSIDE, NEXT, OPEN, PASS, R
 _WAIT = {"x86_64": ("llvm.x86.sse2.pause()", ""), "aarch64": ("llvm.aarch64.hint(i32)", "i32 1")}
 """PAUSE and YIELD: this thread waits for another one."""
 _CLOCK = {"x86_64": "llvm.readcyclecounter", "aarch64": "llvm.readsteadycounter"}
-
-
-def runner_text(architecture: str) -> str:
-    """LLVM IR of `lead` and `follow`. The unit of the time stamps is the processor's; whoever reads them finds it."""
-    wait, operands = _WAIT[architecture]
-    pause = f"call void @{wait.partition('(')[0]}({operands})"
-    clock = _CLOCK[architecture]
-    return f"""
-declare i64 @{clock}()
-declare void @{wait}
-
+_SEGMENT = f"""
 define internal void @segment(ptr %plan, i64 %first, i64 %end, ptr %times, ptr %scratch, i64 %heeded) {{
 entry:
   br label %call
 call:
   %i = phi i64 [%first, %entry], [%i1, %next]
-  %now = call i64 @{clock}()
+  %now = call i64 @<clock>()
   %stamp = getelementptr {{ i64, i64 }}, ptr %times, i64 %i
   store i64 %now, ptr %stamp, align 8
   %worked.p = getelementptr i8, ptr %stamp, i64 8
@@ -79,7 +69,7 @@ run:
   %some = icmp ne i64 %did, 0
   br i1 %some, label %tell, label %told
 tell:
-  %worked = call i64 @{clock}()
+  %worked = call i64 @<clock>()
   store i64 %worked, ptr %worked.p, align 8
   %done.p = getelementptr i8, ptr %args, i64 {DONE}
   %old = atomicrmw add ptr %done.p, i64 %did release
@@ -112,7 +102,7 @@ spin:
   %all = icmp uge i64 %count, %f.tiles
   br i1 %all, label %waited, label %again
 again:
-  {pause}
+  <pause>
   br label %spin
 waited:
   %j1 = add i64 %j, 1
@@ -122,12 +112,13 @@ next:
   %more = icmp ult i64 %i1, %end
   br i1 %more, label %call, label %exit
 exit:
-  %last = call i64 @{clock}()
+  %last = call i64 @<clock>()
   %last.p = getelementptr {{ i64, i64 }}, ptr %times, i64 %end
   store i64 %last, ptr %last.p, align 8
   ret void
 }}
-
+"""
+_LEAD = f"""
 define i64 @lead(ptr %plan, i64 %first, i64 %end, ptr %state, i64 %generation, ptr %times, ptr %scratch) {{
 entry:
   br label %reset
@@ -160,12 +151,13 @@ leave:
   %empty = icmp eq i64 %inside, 0
   br i1 %empty, label %exit, label %again
 again:
-  {pause}
+  <pause>
   br label %leave
 exit:
   ret i64 0
 }}
-
+"""
+_FOLLOW = f"""
 define i64 @follow(ptr %plan, ptr %state, i64 %patience, ptr %times, ptr %scratch) {{
 entry:
   %open.p = getelementptr i8, ptr %state, i64 {OPEN}
@@ -183,7 +175,7 @@ look:
   %nothing = or i1 %closed, %known
   br i1 %nothing, label %wait, label %enter
 wait:
-  {pause}
+  <pause>
   %turn1 = add i64 %turn, 1
   %tired = icmp uge i64 %turn1, %patience
   br i1 %tired, label %exit, label %idle
@@ -208,3 +200,12 @@ exit:
   ret i64 0
 }}
 """
+
+
+def runner_text(architecture: str) -> str:
+    """LLVM IR of `lead` and `follow`. The unit of the time stamps is the processor's; whoever reads them finds it."""
+    wait, operands = _WAIT[architecture]
+    clock = _CLOCK[architecture]
+    pause = f"call void @{wait.partition('(')[0]}({operands})"
+    functions = (_SEGMENT + _LEAD + _FOLLOW).replace("<clock>", clock).replace("<pause>", pause)
+    return f"\ndeclare i64 @{clock}()\ndeclare void @{wait}\n{functions}"

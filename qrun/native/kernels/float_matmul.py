@@ -41,7 +41,6 @@ class FloatMatmul(Planned):
     """
 
     order: Order = "plain"
-    moves = True
 
     def __init__(
         self,
@@ -82,8 +81,7 @@ class FloatMatmul(Planned):
         self.lead, self.stack = lead, self._stack(lead, left, right, 4 * right[-1] if many else 0)
 
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> FloatMatmul | None:
-        """The same product of an operand (place -1: with a result) that lies in memory as another one does, so many bytes from
-        one element to the next along each axis; None where rows have gaps, or products are not apart."""
+        """None where rows have gaps, or products are not apart."""
         name, column = _COLUMNS.get(self.names[place]), steps[-1:]
         if (
             name is None

@@ -119,8 +119,7 @@ class KernelCall:
 
     def undecided(self) -> BaseException:
         """What is to be raised if the kernel said that it could not decide a result."""
-        failures = [failure for failure in (recheck.failure() for recheck in self.rechecks) if failure is not None]
-        return failures[0] if failures else KeyboardInterrupt() if self.rechecks else Undecided()
+        return undecided(self.rechecks)
 
     def word(self, name: str) -> int:
         """What is in a word of the struct."""
@@ -145,6 +144,12 @@ class KernelCall:
     def run(self, start: int) -> None:
         """Take the tiles that are left; start: address of a bound struct."""
         invoke(self.kernel, start, self.scratch)
+
+
+def undecided(rechecks: Sequence[Rechecker]) -> BaseException:
+    """What is to be raised if a kernel that calls these said that it could not decide a result."""
+    failures = [failure for failure in (recheck.failure() for recheck in rechecks) if failure is not None]
+    return failures[0] if failures else KeyboardInterrupt() if rechecks else Undecided()
 
 
 def invoke(kernel: Any, start: int, nbytes: int) -> None:

@@ -84,8 +84,6 @@ class Operation(ABC):
     """Whether the result is the operand's own bytes, in C order, under another shape."""
     leads = False
     """Whether elementwise operations on its result may be made in its kernels (plan/tails.py)."""
-    moves = False
-    """Whether it may read rows where a transpose would, and write them where one would (plan/moved.py)."""
     gaps = True
     """Whether the rows of its result may lie further apart than they are long."""
     steps: tuple[FunctionStep, ...] = ()
@@ -123,6 +121,11 @@ class Operation(ABC):
 
     def reading(self, source: Operation) -> Operation | None:
         """The operation that makes its operand itself, of what `source` reads, if there is one."""
+        return None
+
+    def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
+        """The same operation on an operand (place -1: with a result) that lies in memory as another one does, so many bytes
+        from one element to the next along each axis, if there is one: what a transpose would read or write."""
         return None
 
     @property

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import DOUBT, KernelSpec
-from qrun.native.errors import Undecided
-from qrun.native.machine.call import KernelCall, Rechecker
+from qrun.native.machine.call import KernelCall, Rechecker, undecided
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints, address, aligned
 from qrun.native.plan.listing import Listing
-from qrun.native.plan.schedule import Schedule
+
+if TYPE_CHECKING:
+    from qrun.native.plan.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
 _USER = range(1 << 32, 1 << 48)
@@ -121,19 +122,12 @@ def listed(made: Portable, engine: Engine, rechecks: Sequence[Rechecker]) -> Lis
         structs[number, place] = rechecks[recheck].address
         own.setdefault(number, []).append(rechecks[recheck])
     kernels: Mapping[KernelSpec, Any] = {spec: engine.kernels.get(spec) for spec in dict.fromkeys(made.specs)}
-
-    def undecided(number: int) -> BaseException:
-        failures = [
-            failure for failure in (recheck.failure() for recheck in own.get(number, ())) if failure is not None
-        ]
-        return failures[0] if failures else KeyboardInterrupt() if number in own else Undecided()
-
     return replace(
         made.listing,
         engine=engine,
         structs=structs,
         kernels=[kernels[spec] for spec in made.specs],
-        undecided=undecided,
+        undecided=lambda number: undecided(own.get(number, ())),
         keep=(arrays, rechecks),
     )
 

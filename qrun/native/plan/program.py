@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,14 +15,13 @@ from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT
 from qrun.native.errors import Unplanned
 from qrun.native.machine.call import scratch
 from qrun.native.machine.compile import address_of
-from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import address, aligned, forget
-from qrun.native.machine.operation import Operand
-from qrun.native.plan.alone import Alone
 from qrun.native.plan.listing import Listing
-from qrun.native.plan.placement import Item, Key
-from qrun.native.plan.schedule import Schedule
-from qrun.native.plan.stamps import Segment, Stamp, StampedResult
+from qrun.native.plan.placement import Key
+from qrun.native.plan.stamps import Alone, Segment, Stamp, StampedResult
+
+if TYPE_CHECKING:
+    from qrun.native.plan.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
 Elsewhere = Callable[[int, list[Array]], Sequence[Array]]
@@ -216,16 +215,20 @@ def _follow(instance: Instance) -> None:
     engine.runner.follow(address(instance.plan), address(instance.state), _PATIENCE, times, own)
 
 
-class ListedProgram:
-    """A listing and the memory of its runs.
+class Program:
+    """A listing, and the memory of its runs. schedule: what it was made of, None if another process made it.
 
     `run` may be called from several threads at once; each run has memory of its own, kept for the next one.
     """
 
-    def __init__(self, listing: Listing) -> None:
-        self.listing = listing
+    def __init__(self, listing: Listing, schedule: Schedule | None = None) -> None:
+        self.listing, self.schedule = listing, schedule
         self._free: list[Instance] = []
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Program:
+        return cls(Listing.of(schedule), schedule)
 
     def run(
         self, arrays: Mapping[Any, Array], elsewhere: Elsewhere, budget: Budget, looks: Looks | None = None
@@ -246,18 +249,3 @@ class ListedProgram:
         finally:
             with self._lock:
                 self._free.append(instance)
-
-
-class Program(Schedule, ListedProgram):
-    """A schedule that runs."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        items: Sequence[Item],
-        given: Mapping[Any, Operand],
-        fixed: Mapping[Any, Array],
-        wanted: Sequence[Key],
-    ) -> None:
-        Schedule.__init__(self, engine, items, given, fixed, wanted)
-        ListedProgram.__init__(self, Listing.of(self))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,107 +11,96 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.kernels.copy import Copy, arrange, shuffled
-from qrun.native.kernels.strided import CopyAxis, coalesced
+from qrun.native.kernels.copy import arrange
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, must_reach, size
-from qrun.native.plan.placement import Chain, Item, Key, Placed, Placement, PythonStep, Storage, Task
-from qrun.native.plan.spans import Span, Touched
+from qrun.native.plan.fusing import fused
+from qrun.native.plan.placement import Item, Key, Placed, Placement, PythonStep, Storage
 from qrun.native.plan.stamps import Segment
 
-
-def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
-    """As many items. Chains of elementwise ones are joined; where three are a shuffle, the first and the last only hand the
-    array on, channels-last."""
-    made = list(items)
-    uses = Counter([*wanted, *(key for item in items for key in item.inputs)])
-    makers = {item.output: number for number, item in enumerate(items) if isinstance(item, Task)}
-    for end in range(len(items)):
-        places, copies = _trio(items, makers, end)
-        outputs = [item.output for item in (items[place] for place in places[:2]) if isinstance(item, Task)]
-        if len(copies) < 3 or any(uses[key] != 1 for key in outputs):
-            continue
-        x = copies[0].operands[0]
-        groups = shuffle_groups(*copies)
-        if groups:
-            handed = arrange(engine, x, "channels", x, "channels", view=True)
-            shuffle = shuffled(engine, x.shape, x.dtype, groups)
-            for place, operation in zip(places, (handed, shuffle, handed), strict=True):
-                item = made[place]
-                assert isinstance(item, Task)
-                made[place] = replace(item, operation=operation)
-    return _chained(made, wanted)
-
-
-def _chained(items: list[Item], wanted: Sequence[Key]) -> list[Item]:
-    """The items with chains of elementwise ones joined, if there are any such."""
-    if not any(isinstance(item, Task) and item.operation.steps for item in items):
-        return items
-    from qrun.native.plan.chains import chained
-
-    return chained(items, wanted)
-
-
-def _tailed(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
-    """The items, those that follow integer sums made in the kernels of these."""
-    if not any(isinstance(item, Chain) and item.tasks[-1].operation.leads for item in items):
-        return items
-    from qrun.native.plan.tails import tailed
-
-    return tailed(items, wanted)
-
-
-def _moved(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
-    """The items, with transposes left to operations that read and write there themselves."""
-    operations = [item.operation for item in items if isinstance(item, Task)]
-    if not any(o.moves for o in operations) or all(o.view for o in operations if isinstance(o, Copy)):
-        return items
-    from qrun.native.plan.moved import moved
-
-    return moved(items, wanted)
-
-
-def _trio(items: Sequence[Item], makers: dict[Key, int], end: int) -> tuple[list[int], list[Copy]]:
-    """The copies that end with item `end`, each reading what the one before made, at most three: numbers and operations."""
-    places: list[int] = []
-    copies: list[Copy] = []
-    while end >= 0 and len(places) < 3:
-        item = items[end]
-        if not isinstance(item, Task) or not isinstance(item.operation, Copy):
-            break
-        places.insert(0, end)
-        copies.insert(0, item.operation)
-        end = makers.get(item.inputs[0], -1)
-    return places, copies
-
-
-def shuffle_groups(first: Copy, middle: Copy, last: Copy) -> int:
-    """How many groups of channels are shuffled by a view of [N, C, spatial...], a copy, and a view of the same shape;
-    0 if that is no shuffle."""
-    x, y = first.operands[0], last.result
-    plain = ("plain", "plain")
-    if x != y or len(x.shape) < 3 or not size(x.shape) or not first.view or not last.view or middle.view:
-        return 0
-    if not first.orders == middle.orders == last.orders == plain:
-        return 0
-    images, channels, pixels = x.shape[0], x.shape[1], size(x.shape[2:])
-    axes = coalesced(middle.axes((0, 0)))
-    step = x.dtype.itemsize
-    for groups in {axis.count for axis in axes if channels % axis.count == 0}:
-        each = channels // groups
-        shuffle = [
-            CopyAxis(images, channels * pixels * step, channels * pixels * step),
-            CopyAxis(each, pixels * step, groups * pixels * step),
-            CopyAxis(groups, each * pixels * step, pixels * step),
-            CopyAxis(pixels, step, step),
-        ]
-        if coalesced(shuffle) == axes:
-            return groups
-    return 0
-
-
 Array = np.ndarray[Any, Any]
+
+
+@frozen
+class Span:
+    """Bytes of the arena that a call touches; columns: of each row, where rows are `stride` bytes apart."""
+
+    root: Storage
+    first: int
+    end: int
+    stride: int
+    columns: tuple[int, int]
+
+    @classmethod
+    def of(cls, storage: Storage) -> Span:
+        root, row = storage.root, storage.row_bytes
+        rows = size(storage.operand.shape) * storage.operand.dtype.itemsize // max(row, 1)
+        place, stride = storage.place, storage.stride
+        column = (place - root.place) % stride if stride else 0
+        end = place + ((rows - 1) * stride + row if stride and rows else storage.nbytes)
+        return cls(root, place, end, stride, (column, column + row))
+
+    @property
+    def grid(self) -> tuple[Storage, int] | None:
+        """Spans of one grid meet only if their columns do."""
+        return (self.root, self.stride) if self.stride else None
+
+
+class Ranges:
+    """Half-open ranges of numbers, joined where they meet; `tag`: what all of a joined range have in common, or None."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ranges: dict[int, tuple[int, object]] = {}
+
+    def meeting(self, first: int, end: int) -> list[int]:
+        """Starts of the ranges that have a number in common with this one."""
+        at = bisect_right(self._starts, first) - 1
+        found = []
+        for start in self._starts[max(at, 0) : at + 1]:
+            if self._ranges[start][0] > first:
+                found.append(start)
+        for place in range(at + 1, len(self._starts)):
+            if self._starts[place] >= end:
+                break
+            found.append(self._starts[place])
+        return found
+
+    def tag(self, start: int) -> object:
+        return self._ranges[start][1]
+
+    def add(self, first: int, end: int, tag: object = None) -> None:
+        if first >= end:
+            return
+        for start in self.meeting(first - 1, end + 1):
+            other, had = self._ranges[start]
+            if had != tag and (start >= end or other <= first):
+                continue
+            del self._ranges[start]
+            del self._starts[bisect_right(self._starts, start) - 1]
+            first, end, tag = min(first, start), max(end, other), tag if had == tag else None
+        insort(self._starts, first)
+        self._ranges[first] = end, tag
+
+
+class Touched:
+    """The spans of some calls. Now and then it takes spans to meet that do not, where different grids overlap."""
+
+    def __init__(self) -> None:
+        self._bytes = Ranges()
+        self._columns: dict[object, Ranges] = {}
+
+    def meets(self, span: Span) -> bool:
+        found = self._bytes.meeting(span.first, span.end)
+        if not found or span.grid is None or any(self._bytes.tag(start) != span.grid for start in found):
+            return bool(found)
+        return bool(self._columns[span.grid].meeting(*span.columns))
+
+    def add(self, span: Span) -> None:
+        self._bytes.add(span.first, span.end, span.grid)
+        if span.grid is not None:
+            self._columns.setdefault(span.grid, Ranges()).add(*span.columns)
 
 
 @frozen
@@ -138,11 +126,7 @@ class Schedule:
         fixed: Mapping[Any, Array],
         wanted: Sequence[Key],
     ) -> None:
-        self.engine, self.items, self.wanted = (
-            engine,
-            tuple(fused(engine, _moved(_tailed(items, wanted), wanted), wanted)),
-            tuple(wanted),
-        )
+        self.engine, self.items, self.wanted = engine, tuple(fused(engine, items, wanted)), tuple(wanted)
         self.given, self.fixed = dict(given), dict(fixed)
         self.placement = Placement(self.items, self.given, wanted, partial(arrange, engine))
         self.calls = self._calls()
