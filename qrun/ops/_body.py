@@ -51,6 +51,11 @@ def run_nodes(nodes: Sequence[InnerNode], inputs: Inputs, ctx: Context) -> dict[
     return made
 
 
+def node(op_type: str, inputs: Sequence[Array | None], ctx: Context, version: int = 24, **attributes: Any) -> Any:
+    """What one node of ai.onnx makes of these arrays in the reference kernel."""
+    return InnerNode(op_type, (), attributes, version=version).run(inputs, ctx)
+
+
 def _value(value: Value, inputs: Inputs, made: Mapping[str, Any]) -> Any:
     if value is None:
         return None

@@ -39,6 +39,8 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
         attributes = {"axis": -1, "opset": 13} if op_type == "QLinearSoftmax" else {}
         attributes |= {"axis": -1} if op_type == "QLinearConcat" else {}
         attributes |= {"kernel_shape": [1]} if op_type in ("QLinearAveragePool", "NhwcMaxPool") else {}
+        attributes |= {"num_heads": 1} if op_type in ("Attention", "QAttention", "MultiHeadAttention") else {}
+        attributes |= {"num_heads": 1, "kv_num_heads": 1} if op_type == "GroupQueryAttention" else {}
         attributes |= {"K": 3, "N": 2, "block_size": 16} if op_type == "MatMulNBits" else {}
         node = helper.make_node(op_type, names, ["y"], domain=domain, **attributes)
         yield op_type, model_of(node, given), given
@@ -68,6 +70,13 @@ MICROSOFT: dict[tuple[str, str], list[Any]] = {
         "FusedMatMul": [U.astype(np.float32), TURNED.astype(np.float32)],
         "SkipLayerNormalization": [U.astype(np.float32)] * 2 + [np.ones(3, np.float32)] * 3,
         "SkipSimplifiedLayerNormalization": [U.astype(np.float32)] * 2 + [np.ones(3, np.float32)] * 2,
+        "Attention": [U.astype(np.float32), np.ones((3, 6), np.float32)],
+        "QAttention": [U, np.ones((3, 6), np.uint8), np.ones(6, np.float32), S, S],
+        "MultiHeadAttention": [U.astype(np.float32)] * 3,
+        "GroupQueryAttention": [U.astype(np.float32)] * 3 + [None, None, np.int32([1]), np.int32(2)],
+        "RotaryEmbedding": [U[..., :2].astype(np.float32), np.int64([0]), *[np.ones((3, 1), np.float32)] * 2],
+        "EmbedLayerNormalization": [np.zeros((1, 2), np.int32), None, *[np.ones((4, 3), np.float32)] * 2, None]
+        + [np.ones(3, np.float32)] * 2,
         "FusedGemm": [U[0].astype(np.float32), TURNED[0].astype(np.float32)],
         "FusedConv": [U.astype(np.float32), np.ones((1, 2, 1), np.float32)],
         "DynamicQuantizeLSTM": [

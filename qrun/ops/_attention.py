@@ -1,0 +1,158 @@
+"""Shared by the operators of attention: heads, caches, masks as numbers that are added, and the steps from scores to output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.errors import OperatorError
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._body import node
+from qrun.ops._context import Context, refuse
+from qrun.ops._float import narrow, single
+from qrun.ops._op import Shape
+
+
+def misfit(name: str, expected: str, got: Array, why: str = "") -> OperatorError:
+    """The error for an input of the wrong shape."""
+    return refuse(f"{name} has shape {shape_text(got.shape)}", name, expected, got, why=why, code="QR208")
+
+
+def with_shape(array: Array, name: str, *allowed: Shape) -> Array:
+    """The array, which has one of these shapes; refuses another."""
+    if array.shape not in allowed:
+        raise misfit(name, " or ".join(shape_text(shape) for shape in dict.fromkeys(allowed)), array)
+    return array
+
+
+def positive(name: str, value: int, divides: int | None = None) -> int:
+    """The attribute, a number of heads; refuses one below 1, or that does not divide a width."""
+    if value < 1 or (divides is not None and divides % value):
+        expected = "1 or more" if divides is None else f"a divisor of {divides}"
+        raise refuse(f"{name} is {value}", name, expected, str(value), code="QR204")
+    return value
+
+
+def split_heads(x: Array, count: int) -> Array:
+    """[B,S,count*H] as [B,count,S,H], a view."""
+    return x.reshape(*x.shape[:2], count, x.shape[2] // count).transpose(0, 2, 1, 3)
+
+
+def merged_heads(x: Array, ctx: Context) -> Array:
+    """[B,N,S,H] as [B,S,N*H]."""
+    ctx.claim(x.shape, x.itemsize)
+    batch, count, length, size = x.shape
+    return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(batch, length, count * size)
+
+
+def appended(past: Array | None, new: Array, ctx: Context) -> Array:
+    """[B,N,P+L,H]: what is in the cache, then what is new."""
+    ctx.claim((*new.shape[:2], new.shape[2] + (0 if past is None else past.shape[2]), new.shape[3]), new.itemsize)
+    return np.array(new, order="C") if past is None else np.concatenate([past, new], axis=2)
+
+
+@frozen
+class Attended:
+    """What `attend` makes. y: [B,N,S,Hv]. products: of Q and K. capped, biased: after those steps. shares: after Softmax.
+
+    The last four are [B,N,S,T].
+    """
+
+    y: Array
+    products: Array
+    capped: Array
+    biased: Array
+    shares: Array
+
+
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    biases: Sequence[Array | None],
+    ctx: Context,
+    *,
+    scale: float = 1.0,
+    softcap: float = 0.0,
+    softmax_type: Any = None,
+    sink: Array | None = None,
+    empty_rows: Array | None = None,
+) -> Attended:
+    """Softmax(scale * q @ k' + biases) @ v, as these nodes of ai.onnx, each rounded to q's type:
+
+    MatMul, Mul (unless scale is 1), Div, Tanh and Mul (where there is a softcap), Add of each bias, Softmax, MatMul.
+
+    q [B,N,S,H]; k [B,M,T,H] and v [B,M,T,Hv], of which each serves N / M heads of q; biases broadcast to [B,N,S,T].
+    sink: [N] scores that count in the sums of Softmax, and are nothing else. empty_rows: where shares are 0, whatever
+    the scores are.
+    """
+    products = _grouped_product(q, np.swapaxes(k, -1, -2), ctx)
+    if scale != 1.0:
+        products = node("Mul", [products, np.asarray(scale, q.dtype)], ctx)
+    capped = products
+    if softcap:
+        cap = np.asarray(single(softcap), q.dtype)
+        capped = node("Mul", [node("Tanh", [node("Div", [capped, cap], ctx)], ctx), cap], ctx)
+    biased = capped
+    for bias in biases:
+        biased = biased if bias is None else node("Add", [biased, bias], ctx)
+    scores = biased if softmax_type is None else node("Cast", [biased], ctx, to=softmax_type)
+    shares = node("Softmax", [scores], ctx) if sink is None else _softmax_beside(scores, sink, ctx)
+    if empty_rows is not None and empty_rows.any():
+        shares = np.where(empty_rows, np.zeros((), shares.dtype), shares)
+    shares = shares.astype(q.dtype, copy=False) if softmax_type is None else _rounded(shares, q.dtype)
+    return Attended(_grouped_product(shares, v, ctx), products, capped, biased, shares)
+
+
+def _rounded(x: Array, dtype: np.dtype[Any]) -> Array:
+    return x if x.dtype == dtype else narrow(x, dtype)
+
+
+def _softmax_beside(scores: Array, sink: Array, ctx: Context) -> Array:
+    """Softmax of rows that have one more score each, which is then left out."""
+    ctx.claim((*scores.shape[:3], scores.shape[3] + 1), 8)
+    beside = np.broadcast_to(sink.astype(scores.dtype)[:, None, None], (*scores.shape[:3], 1))
+    return np.ascontiguousarray(node("Softmax", [np.concatenate([scores, beside], axis=3)], ctx)[..., :-1])
+
+
+def _grouped_product(a: Array, b: Array, ctx: Context) -> Array:
+    """MatMul of a [B,N,S,K] and b [B,M,K,C], each of whose matrices serves N / M of a's."""
+    batch, heads, rows, depth = a.shape
+    if heads == b.shape[1]:
+        return _product(a, b, ctx)
+    groups = b.shape[1]
+    made = _product(a.reshape(batch, groups, heads // groups, rows, depth), b[:, :, None], ctx)
+    return made.reshape(batch, heads, rows, b.shape[-1])
+
+
+def _product(a: Array, b: Array, ctx: Context) -> Array:
+    """MatMul; of two types, in float64, rounded to the first."""
+    if a.dtype == b.dtype:
+        return np.asarray(node("MatMul", [a, b], ctx))
+    wide = node("MatMul", [a.astype(np.float64), b.astype(np.float64)], ctx)
+    return narrow(wide, a.dtype)
+
+
+def causal(rows: int, columns: int, offset: Array | int) -> Array:
+    """Whether row i may see column j: j <= i + offset. bool [rows,columns], or [B,1,rows,columns] for offsets [B]."""
+    ends = np.arange(rows)[:, None] + np.asarray(offset).reshape(-1, 1, 1, 1)
+    seen = np.arange(columns) <= ends
+    return np.asarray(seen[0, 0] if np.ndim(offset) == 0 else seen)
+
+
+def hidden(seen: Array, value: float, dtype: Any, ctx: Context) -> Array:
+    """0 where an element is seen, else `value`: what is added to scores."""
+    ctx.claim(seen.shape, np.dtype(dtype).itemsize, "mask")
+    return np.where(seen, np.zeros((), dtype), np.asarray(value, dtype))
+
+
+def default_scale(scale: float | None, head_size: int) -> float:
+    """The attribute; where it is left out or 0, 1 / sqrt(head size), a float32 number each."""
+    if scale:
+        return single(scale)
+    return float(np.float32(1) / np.float32(math.sqrt(head_size))) if head_size else 1.0

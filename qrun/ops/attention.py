@@ -1,0 +1,214 @@
+"""Attention of ai.onnx."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._attention import (
+    appended,
+    attend,
+    causal,
+    hidden,
+    merged_heads,
+    misfit,
+    positive,
+    split_heads,
+    with_shape,
+)
+from qrun.ops._body import node
+from qrun.ops._context import Context, refuse
+from qrun.ops._float import single
+from qrun.ops._op import Shape, op
+from qrun.shapes import broadcast_shapes
+
+_SOFTMAX_TYPES = (1, 10, 11, 16)
+_PADDED = 24
+"""Since this version a mask may be shorter than the keys."""
+
+
+def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    q, k, v = inputs[:3]
+    if len(q) == 3:
+        past = inputs[4][2] if len(inputs) > 4 and len(inputs[4]) == 4 else 0
+        kv = attributes.get("kv_num_heads") or 1
+        keys, width = k[1] + past, q[2] + v[2] // kv * (attributes.get("q_num_heads") or 1)
+        return q[0] * q[1] * keys * width
+    past = inputs[4][2] if len(inputs) > 4 and len(inputs[4]) == 4 else 0
+    return q[0] * q[1] * q[2] * (k[2] + past) * (q[3] + v[3])
+
+
+@op("Attention", since=23, cost=_macs)
+def attention(
+    Q: Array,
+    K: Array,
+    V: Array,
+    attn_mask: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    nonpad_kv_seqlen: Array | None = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    left_window_size: int = -1,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    right_window_size: int = -1,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    ctx: Context | None = None,
+) -> tuple[Array, Array, Array, Array]:
+    """Softmax(scale * Q @ K' + mask) @ V for each head: Y, present_key, present_value, qk_matmul_output.
+
+    Q [B,N,S,H], K [B,M,L,H], V [B,M,L,Hv], M a divisor of N; or [B,S,N*H], [B,L,M*H], [B,L,M*Hv] with q_num_heads and
+    kv_num_heads. past_key [B,M,P,H] and past_value go before K and V. attn_mask broadcasts to [B,N,S,P+L]: bool, True
+    where a key is seen, or numbers that are added; from version 24 on its last axis may be shorter, and what lacks is
+    not seen. nonpad_kv_seqlen int64 [B]: how many keys are seen. Floating point; results have Q's type, present_value V's.
+
+    As the nodes of the operator's function body: Q and K times sqrt(scale), float32 rounded to the type, MatMul, softcap,
+    Add, Softmax (in softmax_precision), MatMul, each rounded to the type. A row that sees no key is 0.
+    Raises OperatorError for shapes and attributes that do not fit.
+    Source: ONNX operators, Attention-23, Attention-24 and Attention-25.
+    """
+    ctx = ctx or Context()
+    q, k, v = _by_head(Q, K, V, q_num_heads, kv_num_heads, ctx)
+    _check_cache(k, v, past_key, past_value, nonpad_kv_seqlen)
+    for name, value in (("left_window_size", left_window_size), ("right_window_size", right_window_size)):
+        if value < -1:
+            raise refuse(f"{name} is {value}", name, "-1 (no end), 0 or more", str(value), code="QR204")
+    if qk_matmul_output_mode not in range(4):
+        got = str(qk_matmul_output_mode)
+        raise refuse(f"qk_matmul_output_mode is {got}", "qk_matmul_output_mode", "0, 1, 2, 3", got, code="QR204")
+    if softmax_precision is not None and softmax_precision not in _SOFTMAX_TYPES:
+        expected = "1 float32, 10 float16, 11 float64, 16 bfloat16"
+        raise refuse("softmax_precision is not floating point", "softmax_precision", expected, softmax_precision,
+                     code="QR204")  # fmt: skip
+    past = 0 if past_key is None else past_key.shape[2]
+    made = sum(math.prod((*x.shape[:2], past + x.shape[2], x.shape[3])) for x in (k, v))
+    scores_size = math.prod(q.shape[:3]) * (past + k.shape[2] + v.shape[3])
+    ctx.claim((made + scores_size,), q.itemsize, "present_key, present_value and scores")
+    keys, values = appended(past_key, k, ctx), appended(past_value, v, ctx)
+    shape = (*q.shape[:3], keys.shape[2])
+    bias = None if attn_mask is None else _bias(attn_mask, shape, q.dtype, ctx)
+    offset = past if nonpad_kv_seqlen is None else nonpad_kv_seqlen - q.shape[2]
+    seen = _seen(shape, offset, bool(is_causal), (left_window_size, right_window_size), nonpad_kv_seqlen)
+    if seen is not None:
+        mask = hidden(seen, -np.inf, q.dtype, ctx)
+        bias = mask if bias is None else node("Add", [bias, mask], ctx)
+    factor = _root(scale, q.shape[3], q.dtype)
+    found = attend(
+        node("Mul", [q, factor], ctx),
+        node("Mul", [keys, factor], ctx),
+        values,
+        [bias],
+        ctx,
+        softcap=softcap,
+        softmax_type=softmax_precision,
+        empty_rows=None if bias is None or not keys.shape[2] else bias.max(axis=-1, keepdims=True) == -np.inf,
+    )
+    y = merged_heads(found.y, ctx) if Q.ndim == 3 else found.y
+    scores = (found.products, found.capped, found.biased, found.shares)[qk_matmul_output_mode]
+    return y, keys, values, scores
+
+
+def _by_head(
+    q: Array, k: Array, v: Array, q_heads: int | None, kv_heads: int | None, ctx: Context
+) -> tuple[Array, Array, Array]:
+    """Q, K and V as [B,heads,length,size], checked."""
+    if not q.ndim == k.ndim == v.ndim or q.ndim not in (3, 4):
+        raise misfit("Q", "rank 3 or 4, as K and V", q)
+    if q.ndim == 3:
+        for name, value in (("q_num_heads", q_heads), ("kv_num_heads", kv_heads)):
+            if value is None:
+                raise refuse(f"{name} is left out", name, f"{name}, as Q has three axes", "nothing", code="QR204")
+        assert q_heads is not None
+        assert kv_heads is not None
+        for name, x, count in (
+            ("q_num_heads", q, q_heads),
+            ("kv_num_heads", k, kv_heads),
+            ("kv_num_heads", v, kv_heads),
+        ):
+            positive(name, count, x.shape[2])
+        q, k, v = split_heads(q, q_heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+    if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        raise misfit("K", f"as Q [B,heads,length,size] {shape_text(q.shape)}, but for heads and length", k)
+    if v.shape[:3] != k.shape[:3]:
+        raise misfit("V", f"as K [B,heads,length,size] {shape_text(k.shape)}, but for size", v)
+    if k.shape[1] < 1 or q.shape[1] % k.shape[1]:
+        got = f"{q.shape[1]} and {k.shape[1]}"
+        raise refuse("the heads of K do not divide those of Q", "K", "a number of heads that divides that of Q", got,
+                     code="QR208")  # fmt: skip
+    return q, k, v
+
+
+def _check_cache(k: Array, v: Array, past_key: Array | None, past_value: Array | None, lengths: Array | None) -> None:
+    if (past_key is None) != (past_value is None):
+        raise refuse(
+            "only one of past_key and past_value is given", "past_key", "both, or neither", "one", code="QR205"
+        )
+    for name, past, new in (("past_key", past_key, k), ("past_value", past_value, v)):
+        if past is not None and (past.ndim != 4 or past.shape[:2] != new.shape[:2] or past.shape[3] != new.shape[3]):
+            raise misfit(name, f"[{new.shape[0]},{new.shape[1]},past,{new.shape[3]}]", past)
+    if lengths is None:
+        return
+    with_shape(lengths, "nonpad_kv_seqlen", k.shape[:1])
+    if past_key is not None:
+        raise refuse(
+            "there are both past_key and nonpad_kv_seqlen", "nonpad_kv_seqlen", "one of them", "both", code="QR205"
+        )
+    if lengths.size and (lengths.min() < 0 or lengths.max() > k.shape[2]):
+        bad = int(lengths[(lengths < 0) | (lengths > k.shape[2])][0])
+        raise refuse(f"nonpad_kv_seqlen has {bad}", "nonpad_kv_seqlen", f"0 to {k.shape[2]}, the keys", str(bad))
+
+
+def _bias(mask: Array, shape: Shape, dtype: Any, ctx: Context) -> Array:
+    """The mask as numbers of the type that broadcast to `shape`."""
+    if mask.ndim and mask.shape[-1] < shape[-1] and (ctx.version >= _PADDED or mask.shape[-1] != 1):
+        gap = shape[-1] - mask.shape[-1]
+        ctx.claim((*mask.shape[:-1], shape[-1]), mask.itemsize, "mask")
+        away = False if mask.dtype == np.bool_ else -np.inf
+        wide = mask if mask.dtype.kind not in "iu" else mask.astype(np.float64)
+        rest = np.full((*mask.shape[:-1], gap), away, wide.dtype)
+        mask = np.concatenate([wide, rest], axis=-1)
+    try:
+        fits = broadcast_shapes(mask.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise misfit("attn_mask", f"a shape that broadcasts to {shape_text(shape)}", mask)
+    ctx.claim(mask.shape, 8, "mask")
+    mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
+    if mask.dtype == np.bool_:
+        return hidden(mask, -np.inf, dtype, ctx)
+    with np.errstate(all="ignore"):
+        return mask.astype(dtype)
+
+
+def _seen(shape: Shape, offset: Any, is_causal: bool, window: tuple[int, int], lengths: Array | None) -> Array | None:
+    """Which keys each row may see by its place, bool [S,T] or [B,1,S,T]; None for all."""
+    rows, columns = shape[2:]
+    found: list[Array] = []
+    left, right = window
+    if is_causal:
+        found.append(causal(rows, columns, offset))
+    if right >= 0:
+        found.append(causal(rows, columns, offset + right))
+    if left >= 0:
+        found.append(~causal(rows, columns, offset - left - 1))
+    if lengths is not None:
+        found.append(np.arange(columns) < lengths.reshape(-1, 1, 1, 1))
+    return np.logical_and.reduce(np.broadcast_arrays(*found)) if found else None
+
+
+def _root(scale: float | None, head_size: int, dtype: Any) -> Array:
+    """sqrt(scale) in float32, then of the type."""
+    one = np.float32(1)
+    with np.errstate(all="ignore"):
+        given = one / np.sqrt(np.float32(head_size)) if scale is None else np.float32(single(scale))
+        return np.asarray(np.sqrt(given)).astype(dtype)

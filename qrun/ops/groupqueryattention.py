@@ -1,0 +1,249 @@
+"""GroupQueryAttention of com.microsoft: decoders whose keys and values have fewer heads than the queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._attention import (
+    Attended,
+    attend,
+    default_scale,
+    hidden,
+    merged_heads,
+    misfit,
+    positive,
+    split_heads,
+    with_shape,
+)
+from qrun.ops._body import node
+from qrun.ops._context import Context, refuse
+from qrun.ops._decodercache import Places, keep, number, places_of, seen_places
+from qrun.ops._op import Shape, op
+from qrun.ops._rotary import angles, rotary_width, rotated
+
+_TYPES = "float float16 bfloat16"
+_NO_QUANTIZATION = "NONE"
+
+
+def _macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    y = outputs[0]
+    length = outputs[1][2] if len(outputs) > 1 and len(outputs[1]) == 4 else y[1]
+    return 2 * y[0] * y[1] * y[2] * length
+
+
+@op(
+    "GroupQueryAttention",
+    since=1,
+    domain="com.microsoft",
+    cost=_macs,
+    types={
+        "T": (
+            _TYPES,
+            "query key value past_key past_value cos_cache sin_cache attention_bias head_sink q_norm_weight k_norm_weight",
+        ),
+        "M": ("int32", "seqlens_k total_sequence_length"),
+        "I": ("int64", "position_ids"),
+        "T_KV_SCALE": ("float", "k_scale v_scale"),
+    },
+)
+def group_query_attention(
+    query: Array,
+    key: Array | None,
+    value: Array | None,
+    past_key: Array | None,
+    past_value: Array | None,
+    seqlens_k: Array,
+    total_sequence_length: Array,
+    cos_cache: Array | None = None,
+    sin_cache: Array | None = None,
+    position_ids: Array | None = None,
+    attention_bias: Array | None = None,
+    head_sink: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    q_norm_weight: Array | None = None,
+    k_norm_weight: Array | None = None,
+    *,
+    causal: int = 1,
+    do_rotary: int = 0,
+    k_quant_type: str = _NO_QUANTIZATION,
+    kv_cache_bit_width: int = 0,
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_norm_epsilon: float = 1e-6,
+    qk_output: int = 0,
+    rotary_interleaved: int = 0,
+    scale: float | None = None,
+    sliding_window_cache: int = 0,
+    smooth_softmax: int = 0,
+    softcap: float = 0.0,
+    v_quant_type: str = _NO_QUANTIZATION,
+    ctx: Context | None = None,
+) -> tuple[Array, Array, Array, Array]:
+    """Attention of N heads of queries to M of keys, with a cache: output [B,S,N*H], present_key, present_value, output_qk.
+
+    query [B,S,N*H] with key and value [B,S,M*H], or [B,S,(N+2M)*H] with all three. past_key and past_value [B,M,C,H]; of
+    sequence b seqlens_k[b] + 1 places are used, of which the last S are new; where total_sequence_length, the greatest of
+    those, is S, no past is used. The presents have C rows, or as many as total_sequence_length if that is more: the places
+    in order, then 0. With sliding_window_cache they have C rows of the last places, as the operator's page says.
+    Queries and keys turn with do_rotary (RotaryEmbedding, cos_cache and sin_cache [places,dim/2]), by their place or
+    position_ids int64 [B,S] (of a first prompt the first of them, from which on places count).
+    A query sees keys up to its own place, all with causal = 0, with local_window_size the last so many. attention_bias
+    [B or 1,N or 1,S,T]. head_sink [N], or 0 with smooth_softmax, counts in the sums of Softmax. q_norm_weight and
+    k_norm_weight [H]: RMSNormalization before turning. output_qk [B,N,S,T]: scores before (1) or after (2) Softmax.
+
+    As nodes of ai.onnx: MatMul, Mul by scale, softcap (Div, Tanh, Mul), Add, Softmax, MatMul, each rounded to the type.
+    Rows of a sequence shorter than S that are no places of it are 0. Raises OperatorError for shapes, numbers and
+    attributes that do not fit, and for caches of codes.
+    Source: onnxruntime ContribOperators, com.microsoft.GroupQueryAttention.
+    """
+    ctx = ctx or Context()
+    q, k, v = _heads(query, key, value, num_heads, kv_num_heads)
+    _check_modes(causal, local_window_size, qk_output, (k_quant_type, v_quant_type), sliding_window_cache)
+    total = number(total_sequence_length)
+    shift = bool(sliding_window_cache)
+    _check_pasts(k, past_key, past_value, local_window_size if shift else 0)
+    room = 0 if past_key is None else past_key.shape[2]
+    steps = places_of(seqlens_k, total, k.shape[0], k.shape[2], room, local_window_size if shift else 0)
+    q, k = _normalized(q, k, q_norm_weight, k_norm_weight, qk_norm_epsilon, ctx)
+    if do_rotary:
+        q, k = _turned(q, k, (cos_cache, sin_cache, position_ids), steps, total, bool(rotary_interleaved), ctx)
+    if attention_bias is not None:
+        allowed = [(b, n, q.shape[2], total) for b in (q.shape[0], 1) for n in (q.shape[1], 1)]
+        with_shape(attention_bias, "attention_bias", *allowed)
+    sink = head_sink if head_sink is None else with_shape(head_sink, "head_sink", (num_heads,))
+    if sink is None and smooth_softmax == 1:
+        sink = np.zeros(num_heads, q.dtype)
+    shape = (*k.shape[:2], room if shift else max(room, total), k.shape[3])
+    ctx.claim((2, *shape), k.itemsize, "present")
+    presents = np.zeros(shape, k.dtype), np.zeros(shape, k.dtype)
+    ctx.claim((*q.shape[:3], total + q.shape[3]), q.itemsize)
+    y, scores = np.zeros(q.shape, q.dtype), np.zeros((*q.shape[:3], total), q.dtype)
+    for place, step in enumerate(steps):
+        own = slice(place, place + 1)
+        used = [_extended(past, new, own, step) for past, new in ((past_key, k), (past_value, v))]
+        for present, all_rows in zip(presents, used, strict=True):
+            keep(present[place], all_rows[0], step, local_window_size if shift else 0)
+        rows = min(q.shape[2], step.total)
+        seen = seen_places(step, rows, used[0].shape[2], bool(causal), local_window_size)
+        extra = _bias_of(attention_bias, place, rows, step, used[0].shape[2])
+        options: dict[str, Any] = {"scale": default_scale(scale, q.shape[3]), "softcap": softcap, "sink": sink}
+        mask = None if seen.all() else hidden(seen, -np.inf, q.dtype, ctx)
+        found = attend(q[own, :, :rows], used[0], used[1], [extra, mask], ctx, **options)
+        y[own, :, :rows] = found.y
+        first = step.total - used[0].shape[2]
+        scores[own, :, :rows, first : step.total] = _told(found, seen, qk_output)
+    return merged_heads(y, ctx), *presents, scores
+
+
+def _heads(
+    query: Array, key: Array | None, value: Array | None, heads: int, kv_heads: int
+) -> tuple[Array, Array, Array]:
+    positive("num_heads", heads)
+    positive("kv_num_heads", kv_heads, heads)
+    if query.ndim != 3:
+        raise misfit("query", "[batch,length,width]", query)
+    if (key is None) != (value is None):
+        raise refuse("only one of key and value is given", "key", "both, or neither", "one", code="QR205")
+    if key is None or value is None:
+        parts = positive("num_heads + 2 * kv_num_heads", heads + 2 * kv_heads, query.shape[2])
+        size = query.shape[2] // parts
+        packed = split_heads(query, parts) if size else None
+        if packed is None:
+            raise misfit("query", f"[batch,length,{parts} heads]", query)
+        return packed[:, :heads], packed[:, heads : heads + kv_heads], packed[:, heads + kv_heads :]
+    size = query.shape[2] // positive("num_heads", heads, query.shape[2])
+    for name, x in (("key", key), ("value", value)):
+        with_shape(x, name, (*query.shape[:2], kv_heads * size))
+    return split_heads(query, heads), split_heads(key, kv_heads), split_heads(value, kv_heads)
+
+
+def _check_modes(causal: int, window: int, qk_output: int, quantized: tuple[str, str], shift: int) -> None:
+    for name, value, fits, expected in (
+        ("causal", causal, causal in (0, 1), "0, 1"),
+        ("qk_output", qk_output, qk_output in (0, 1, 2), "0, 1, 2"),
+        ("local_window_size", window, window == -1 or (window > 0 and causal), "-1, or 1 and more with causal = 1"),
+        ("sliding_window_cache", shift, not shift or window > 0, "0, or 1 with local_window_size"),
+        ("k_quant_type", quantized[0], quantized[0] == _NO_QUANTIZATION, "NONE: caches of codes are not read"),
+        ("v_quant_type", quantized[1], quantized[1] == _NO_QUANTIZATION, "NONE: caches of codes are not read"),
+    ):
+        if not fits:
+            raise refuse(f"{name} is {value}", name, expected, str(value), code="QR204")
+
+
+def _check_pasts(k: Array, past_key: Array | None, past_value: Array | None, window: int) -> None:
+    if (past_key is None) != (past_value is None):
+        raise refuse(
+            "only one of past_key and past_value is given", "past_key", "both, or neither", "one", code="QR205"
+        )
+    for name, past in (("past_key", past_key), ("past_value", past_value)):
+        if past is not None and (past.ndim != 4 or past.shape[:2] != k.shape[:2] or past.shape[3] != k.shape[3]):
+            raise misfit(name, f"[{k.shape[0]},{k.shape[1]},past,{k.shape[3]}]", past)
+    if past_key is not None and past_value is not None:
+        with_shape(past_value, "past_value", past_key.shape)
+    if window and (past_key is None or past_key.shape[2] < window):
+        got = "nothing" if past_key is None else past_key
+        raise refuse("the cache is smaller than the window", "past_key", f"{window} rows or more", got, code="QR208")
+
+
+def _normalized(
+    q: Array, k: Array, q_weight: Array | None, k_weight: Array | None, epsilon: float, ctx: Context
+) -> tuple[Array, Array]:
+    if (q_weight is None) != (k_weight is None):
+        raise refuse("only one weight is given", "q_norm_weight", "q_norm_weight and k_norm_weight, or neither", "one",
+                     code="QR205")  # fmt: skip
+    if q_weight is None or k_weight is None:
+        return q, k
+    made = []
+    for name, x, weight in (("q_norm_weight", q, q_weight), ("k_norm_weight", k, k_weight)):
+        with_shape(weight, name, q.shape[3:])
+        made.append(node("RMSNormalization", [x, weight], ctx, epsilon=epsilon))
+    return made[0], made[1]
+
+
+def _turned(
+    q: Array,
+    k: Array,
+    given: tuple[Array | None, Array | None, Array | None],
+    steps: Sequence[Places],
+    total: int,
+    interleaved: bool,
+    ctx: Context,
+) -> tuple[Array, Array]:
+    cos_cache, sin_cache, position_ids = given
+    if cos_cache is None or sin_cache is None:
+        raise refuse("there are no angles", "do_rotary", "cos_cache and sin_cache", "nothing", code="QR205")
+    length = q.shape[2]
+    firsts = np.array([0 if total == length else step.first for step in steps], np.int64)
+    if position_ids is not None:
+        with_shape(position_ids, "position_ids", (q.shape[0], length))
+        if total == length and position_ids.size:
+            firsts = np.full(len(steps), int(position_ids.reshape(-1)[0]))
+    places = firsts[:, None] + np.arange(length)
+    places = places if position_ids is None or total == length else position_ids
+    width = rotary_width(q.shape[3], 2 * cos_cache.shape[-1] if cos_cache.ndim else 0)
+    cos, sin = angles(cos_cache, sin_cache, places, width, ctx)
+    return rotated(q, cos, sin, width, interleaved, ctx), rotated(k, cos, sin, width, interleaved, ctx)
+
+
+def _extended(past: Array | None, new: Array, own: slice, step: Places) -> Array:
+    """[1,M,kept+new,H]: the filled rows of the cache of one sequence, and the new ones."""
+    fresh = new[own, :, : step.new]
+    return np.array(fresh) if past is None else np.concatenate([past[own, :, : step.kept], fresh], axis=2)
+
+
+def _bias_of(bias: Array | None, number: int, rows: int, step: Places, columns: int) -> Array | None:
+    if bias is None:
+        return None
+    own = number if bias.shape[0] > 1 else 0
+    return bias[own : own + 1, :, :rows, step.total - columns : step.total]
+
+
+def _told(found: Attended, seen: Array, qk_output: int) -> Array:
+    """Scores or shares; scores that are hidden are 0, as those of other places are."""
+    return found.shares if qk_output == 2 else np.where(seen, found.biased, np.zeros((), found.biased.dtype))
