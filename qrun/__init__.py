@@ -45,6 +45,9 @@ if _is_command():
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from qrun.checking.rules import Finding, check
+    from qrun.comparing.accuracy import Accuracy
+    from qrun.comparing.compare import compare
+    from qrun.comparing.comparison import Comparison
     from qrun.errors import (
         CallError,
         MemoryLimitError,
@@ -56,13 +59,16 @@ if TYPE_CHECKING:
     )
     from qrun.ir import Model, Node, TensorType
     from qrun.ir.load import load
+    from qrun.report.html.made import report
     from qrun.running.profiling import Profile
     from qrun.running.session import NodeEvent, RunResult, Session
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Accuracy",
     "CallError",
+    "Comparison",
     "Finding",
     "MemoryLimitError",
     "Model",
@@ -78,7 +84,9 @@ __all__ = [
     "TensorType",
     "UnsupportedError",
     "check",
+    "compare",
     "load",
+    "report",
 ]
 
 _HOME = {
@@ -86,6 +94,7 @@ _HOME = {
                      "UnsupportedError"), "qrun.errors"),
     "Model": "qrun.ir", "Node": "qrun.ir", "TensorType": "qrun.ir", "load": "qrun.ir.load",
     "Finding": "qrun.checking.rules", "check": "qrun.checking.rules",
+    "compare": "qrun.comparing.compare", "Comparison": "qrun.comparing.comparison", "Accuracy": "qrun.comparing.accuracy",
     "NodeEvent": "qrun.running.session", "Profile": "qrun.running.profiling", "RunResult": "qrun.running.session", "Session": "qrun.running.session",
 }  # fmt: skip
 
@@ -96,9 +105,11 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     """Import on first use, so that ``qrun --help`` starts without numpy and onnx."""
-    if name in _HOME:
+    if name in _HOME or name == "report":
         from importlib import import_module
 
+        if name == "report":
+            return import_module("qrun.report")
         value = getattr(import_module(_HOME[name]), name)
         globals()[name] = value
         return value

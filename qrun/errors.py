@@ -65,6 +65,7 @@ class QrunError(Exception):
     facts:       (label, value) pairs, at most about four.
     why:         the rule, in one sentence, where it helps.
     fixes:       what to type, at most two; ``qrun explain CODE`` if nothing closer is known.
+    calls:       the same for a program that uses qrun, which ``str`` shows in their place; () where they help it as they are.
     """
 
     exit_code: ClassVar[int] = 70
@@ -79,6 +80,7 @@ class QrunError(Exception):
         facts: Sequence[tuple[str, str]] = (),
         why: str = "",
         fixes: Sequence[str] = (),
+        calls: Sequence[str] = (),
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -88,6 +90,7 @@ class QrunError(Exception):
         self.facts = tuple(facts)
         self.why = why
         self.fixes = tuple(fixes) or (f"qrun explain {code}",)
+        self.calls = tuple(calls)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Errors cross process borders whole."""
@@ -101,7 +104,7 @@ class QrunError(Exception):
         lines += [f"   |  {label:<{width}} {value}" for label, value in self.facts]
         if self.why:
             lines.append(f"   =  why: {self.why}")
-        lines += [f"   =  fix: {fix}" for fix in self.fixes]
+        lines += [f"   =  fix: {fix}" for fix in self.calls or self.fixes]
         return "\n".join(lines)
 
 

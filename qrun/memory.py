@@ -213,6 +213,7 @@ def over_limit(
     enough = f"--max-memory {_rounded_up(max(needed, least))} is enough up to here, though later nodes may need more"
     if least:
         enough = f"--max-memory {_rounded_up(max(needed, least))} if this is meant, or smaller inputs"
+    possible = max(needed, least) < ADDRESSABLE
     return MemoryLimitError(
         "QR010",
         "this run needs more memory than allowed",
@@ -222,5 +223,8 @@ def over_limit(
             ("needed", f"{human(needed)} with it"),
             ("allowed", human(allowed)),
         ],
-        fixes=[enough if max(needed, least) < ADDRESSABLE else "make it smaller: no machine has that much memory"],
+        fixes=[enough if possible else "make it smaller: no machine has that much memory"],
+        calls=[f"Session(model, max_memory={max(needed, least)}) if this is meant, or smaller inputs"]
+        if possible
+        else [],
     )

@@ -16,7 +16,6 @@ from qrun.running.cpus import usable_cpus
 if TYPE_CHECKING:
     from qrun.report.profilerows import ProfileReport
     from qrun.report.screen import Out
-    from qrun.running.machine import Machine
     from qrun.running.profiling import Profile
 
 INTERRUPTED = 130
@@ -84,16 +83,17 @@ def command(out: Out, **options: Any) -> int:
 
 def measured(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileReport:
     """The profile that the options ask for, with all that a report of it shows; says if it was interrupted."""
-    from qrun.report.profilerows import ProfileReport
+    from qrun.report.profilerows import ProfileReport, judged_by
 
     profile, against = _measure(ready, options, out)
     if profile.interrupted:
         asked = f" of {profile.asked}" if profile.asked else ""
         out.messages.line(f"interrupted after {len(profile.run_ns)}{asked} runs")
     feeds, top = ready.feeds, options["top"]
+    machine = judged_by(profile, _threads(options), not options["no_cache"])
     return ProfileReport(profile, feeds.arrays, feeds.sources, feeds.symbols, ready.load_ns + ready.plan_ns,
                          ready.session.backend, options["arith"], ready.label, options["by"],
-                         None if top == "all" else top, _machine(profile, options), _threads(options),
+                         None if top == "all" else top, machine, _threads(options),
                          against, _other(options))  # fmt: skip
 
 
@@ -146,22 +146,6 @@ def _counted(ready: Ready, options: Mapping[str, Any]) -> Mapping[int, int]:
 def _threads(options: Mapping[str, Any]) -> int | None:
     """Threads that the backend was given; None if it chose."""
     return options["threads"] or (usable_cpus() if options["backend"] in (None, "native") else None)
-
-
-def _machine(profile: Profile, options: Mapping[str, Any]) -> Machine | None:
-    """What this machine can do, if there are nodes to judge by it; measured again if one of them can do more.
-
-    Threads beyond the CPUs add nothing to it, and take very long to measure because they wait for each other.
-    """
-    from qrun.report.profilerows import above_roof, node_rows
-    from qrun.running.machine import this_machine
-
-    if not profile.node_ns.size:
-        return None
-    cpus = usable_cpus()
-    given = (not options["no_cache"], min(_threads(options) or cpus, cpus))
-    found = this_machine(*given)
-    return this_machine(*given, known=found) if above_roof(node_rows(profile, found)) else found
 
 
 def _other(options: Mapping[str, Any]) -> str:

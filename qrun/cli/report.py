@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +45,10 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
 def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options: Any) -> int:
     """Write one self-contained HTML page."""
     from qrun.report.html.collect import page_of
+    from qrun.report.html.made import today
     from qrun.report.html.page import html
 
-    date = _date()
+    date = today()
     told = out.messages if options["output"] == "-" else out.result
     saved = [source for source in sources if _is_saved(source)]
     code = 0
@@ -63,19 +62,6 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     argv = ["qrun", *ctx.ensure_object(Call).argv]
     _write(options["output"], html(page_of(documents, argv, date)), out)
     return code
-
-
-def _date() -> str:
-    """Of SOURCE_DATE_EPOCH, or today."""
-    from datetime import UTC, datetime
-
-    given = os.environ.get("SOURCE_DATE_EPOCH", "")
-    try:
-        made = datetime.fromtimestamp(int(given), UTC) if given else datetime.now(UTC)
-    except (ValueError, OverflowError, OSError):
-        raise CallError("QR005", "SOURCE_DATE_EPOCH is not a time", facts=[("expected", "seconds since 1970"),
-                        ("got", given[:40])], fixes=["unset SOURCE_DATE_EPOCH"]) from None  # fmt: skip
-    return made.date().isoformat()
 
 
 def _is_saved(source: str) -> bool:
@@ -115,38 +101,28 @@ def _measured(source: str, options: Mapping[str, Any], out: Out, told: Screen) -
 
 def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> list[Document]:
     """The findings, also on the values of a run by qrun, and the records of the quantized tensors."""
-    from qrun.checking.rules import RULES, check
     from qrun.errors import UnsupportedError
+    from qrun.report.html.made import observed
     from qrun.report.message import counted
-    from qrun.report.quantized import CodeCounter
     from qrun.report.text import plural
     from qrun.running.session import Session
 
-    codes, result = CodeCounter(ready.model), None
+    own: Session | None = None
     try:
         own = ready.session if isinstance(ready.session, Session) else Session(
             ready.model, max_memory=options["max_memory"], cache=not options["no_cache"])  # fmt: skip
     except UnsupportedError as error:
         out.note(f"qrun cannot run this model, so its values are not looked at: {error.message}")
-    else:
-        for name, array in ready.feeds.arrays.items():
-            codes.see(name, array)
-        result = own.watch(ready.feeds.arrays, codes.see, codes.made)
-    findings = check(ready.model, result)
-    rules = [id for id, rule in RULES.items() if result or not rule.runs]
-    nodes = len(ready.model.nodes)
+    documents, findings, rules = observed(ready.model, own, ready.feeds.arrays)
     if not out.quiet:
         found = counted(f.level for f in findings) or "nothing found"
-        told.line(f"check    {plural(len(rules), 'rule')}, {plural(nodes, 'node')}: {found}")
-    checked = {"path": ready.model.label, "sha256": ready.model.sha256, "nodes": nodes, "rules": rules,
-               "findings": findings}  # fmt: skip
-    return [_document("check", {"models": [checked]}), _document("quantization", {"tensors": codes.records()})]
+        told.line(f"check    {plural(rules, 'rule')}, {plural(len(ready.model.nodes), 'node')}: {found}")
+    return documents
 
 
 def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> tuple[Document, int]:
     from qrun.cli.profile import INTERRUPTED, measured
-    from qrun.report.modelfacts import ModelFacts
-    from qrun.report.profilejson import profile_fields
+    from qrun.report.html.made import profiled
     from qrun.report.text import duration, plural
     from qrun.running.profiling import summary
 
@@ -154,16 +130,14 @@ def _profiled(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
     runs = report.profile.run_ns
     if not out.quiet:
         told.line(f"profile  {plural(len(runs), 'run')}: median {duration(summary(runs).median)}")
-    fields = profile_fields(report)
-    model = replace(fields["model"], bytes=ready.model.size, form=ModelFacts(ready.model).brief)
-    document = _document("profile", {**fields, "model": model})
-    return document, INTERRUPTED if report.profile.interrupted else 0
+    return profiled(report), INTERRUPTED if report.profile.interrupted else 0
 
 
 def _compared(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) -> Document:
     from qrun.comparing.choices import sides, tolerance
     from qrun.comparing.runtimes import compare_runtimes
-    from qrun.report.compare import comparison_fields, verdict
+    from qrun.report.compare import verdict
+    from qrun.report.html.made import compared
     from qrun.report.progress import Progress
 
     against = options["against"]
@@ -172,15 +146,7 @@ def _compared(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
         found = compare_runtimes(own, other, ready.feeds.arrays, tolerance(against), progress=progress)
     if not out.quiet:
         told.line(f"compare  {other.label}: {verdict(found)}")
-    return _document("compare", comparison_fields(found, ready.feeds))
-
-
-def _document(kind: str, fields: Mapping[str, Any]) -> Document:
-    """What reading a saved result of these fields gives: pages of live and of saved results are made the same way."""
-    from qrun.documents.item import Item
-    from qrun.documents.record import encode
-
-    return kind, Item(encode(fields), kind)
+    return compared(found, ready.feeds)
 
 
 def _write(target: str, text: str, out: Out) -> None:

@@ -17,6 +17,7 @@ from qrun.comparing.matching_writer import is_dequantize
 from qrun.comparing.ranking import Cost, Ranking
 from qrun.comparing.ranking_groups import RoundingGroup, groups
 from qrun.comparing.ranking_lists import Suggestion, suggest
+from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError
 from qrun.io.feeds import check_feeds
@@ -54,7 +55,7 @@ class Left:
 
 
 @frozen
-class Accuracy:
+class Accuracy(InNotebook):
     """Everything known about two models and their runs.
 
     costs:    the ranking, dearest first; nodes without any effect are not in it. None at all with a `departure`.
@@ -85,6 +86,9 @@ class Accuracy:
     tolerance: Tolerance
     min_sqnr: float | None
     seconds: float = SECONDS
+
+    def __repr__(self) -> str:
+        return f"<qrun.Accuracy {self.quantized.label} against {self.reference.label}: outputs {self.real:.1f} dB, {len(self.costs)} nodes ranked>"
 
     @property
     def hurried(self) -> bool:
@@ -164,7 +168,8 @@ def accuracy(
 
 def _check(reference: Model, quantized: Model, feeds: Sequence[Mapping[str, Array]]) -> None:
     if not feeds:
-        raise CallError("QR001", "no inputs were given", fixes=["-i FILE, or --random"])
+        raise CallError("QR001", "no inputs were given", fixes=["-i FILE, or --random"],
+                        calls=["qrun.compare(reference, quantized, {name: array})"])  # fmt: skip
     mine, theirs = ({v.name: v for v in m.inputs} for m in (reference, quantized))
     where = [reference.label, quantized.label]
     if mine.keys() != theirs.keys():

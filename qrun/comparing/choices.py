@@ -13,6 +13,8 @@ from qrun.ir import Model
 from qrun.ops import Arith
 
 EMULATED = ("avx2",)
+AGAINST = ("ort", "ort-optimized", "onnx-ref", "reference", "native", "fused", "literal", *EMULATED)
+"""The names of second sides."""
 EXACT = ("reference", "native", *EMULATED)
 """Sides that must agree bit for bit, also in floats."""
 _USUAL = Tolerance(eps=NOISE)

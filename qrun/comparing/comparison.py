@@ -8,6 +8,7 @@ from qrun.comparing.causes import CRASHED, REFUSED, Reason
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.sides import Unit
 from qrun.comparing.tensors import TensorPair
+from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
 from qrun.errors import QrunError
 from qrun.ir import Model, Node
@@ -63,7 +64,7 @@ class ComparedTensor:
 
 
 @frozen
-class Comparison:
+class Comparison(InNotebook):
     """All tensors that both sides have, in graph order.
 
     a, b:      labels of the sides; names: what tables call them. isolate: was every node fed the second side's values?
@@ -83,6 +84,15 @@ class Comparison:
     isolate: bool = False
     piecewise: QrunError | None = None
     origin: ComparedTensor | None = None
+
+    def __repr__(self) -> str:
+        first = self.first
+        told = (
+            "equal"
+            if first is None
+            else f"{len(self.differing)} of {len(self.tensors)} tensors differ, first at node {first.node.index} {first.node.label}"
+        )
+        return f"<qrun.Comparison {self.model.label}, {self.names[0]} and {self.names[1]}: {told}>"
 
     @property
     def differing(self) -> tuple[ComparedTensor, ...]:

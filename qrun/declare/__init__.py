@@ -1,7 +1,7 @@
 """How the rest is declared, at little cost to a process that starts.
 
 `frozen` makes immutable records; a `Registry` finds what the modules of a package declare, and imports only those asked for;
-`Later` stands for a module that most processes do not need.
+`Later` stands for a module that most processes do not need, and what is `InNotebook` is shown there as the terminal shows it.
 
 May be imported by everything. Knows nothing of qrun.
 """
@@ -28,3 +28,12 @@ class Later:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(self._name), name)
+
+
+class InNotebook:
+    """An answer that a notebook shows as HTML, which `qrun.report.notebook` makes when one asks for it."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return str(import_module("qrun.report.notebook").html_of(self))

@@ -80,6 +80,7 @@ def unknown_input(model: Model, name: str, source: str) -> CallError:
         where=[model.label],
         facts=[("inputs", ", ".join(names[:12]) or "none")],
         fixes=fixes,
+        calls=[f"did you mean {near[0]!r}?"] if near else ["session.inputs lists the inputs"],
     )
 
 
@@ -97,6 +98,12 @@ def missing_input(
         fixes=[
             "add " + " ".join(f"-i {v.name}=FILE" for v in missing[:3]),
             "or --random to fill the missing ones with random data",
+        ],
+        calls=[
+            "session.run({"
+            + ", ".join(f"{v.name!r}: array" for v in (*model.inputs[:3],))
+            + ("}" if len(model.inputs) < 4 else ", ...}")
+            + ")"
         ],
     )
 

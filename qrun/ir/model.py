@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
 from qrun.ir.types import shape_text, type_name
 
@@ -91,7 +92,7 @@ class Node:
 
 
 @frozen(slots=False)
-class Model:
+class Model(InNotebook):
     """A graph ready to plan: nodes in an order in which every input is defined before it is used.
 
     inputs:     graph inputs that must be fed; `defaults` names those that have an initializer and may be fed.
@@ -120,6 +121,10 @@ class Model:
     digest: str = ""
     was_sorted: bool = True
     external_files: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{v.name} {v}" for v in self.inputs[:3]) + (", ..." if len(self.inputs) > 3 else "")
+        return f"<qrun.Model {self.label}: {self.opset}, {len(self.nodes)} nodes, inputs {ends or 'none'}>"
 
     @property
     def label(self) -> str:

@@ -24,7 +24,7 @@ from qrun.running.session import NodeEvent
 class ProfileReport:
     """Everything that a report of a profile shows.
 
-    load_ns: reading the file and preparing the backend. label: another runtime, "" for qrun.
+    load_ns: reading the file and preparing the backend, 0 if it is not known. label: another runtime, "" for qrun.
     top:     rows to print, None for all in graph order; by: node or op.
     machine: what its roof is judged by, None if that is not known.
     threads: that the backend was given, None if it chose itself.
@@ -148,6 +148,23 @@ def bytes_moved(event: NodeEvent) -> int:
 
 def _speed(macs: int, median: float) -> float | None:
     return macs / median if macs and median else None
+
+
+def judged_by(profile: Profile, threads: int | None, cache: bool = True) -> Machine | None:
+    """What this machine can do, if there are nodes to judge by it; measured again if one of them can do more.
+
+    threads: of the backend, None for as many as there are CPUs; more add nothing, and take very long to measure because they
+    wait for each other. cache: keep what is measured beside the compiled kernels.
+    """
+    from qrun.running.cpus import usable_cpus
+    from qrun.running.machine import this_machine
+
+    if not profile.node_ns.size:
+        return None
+    cpus = usable_cpus()
+    given = (cache, min(threads or cpus, cpus))
+    found = this_machine(*given)
+    return this_machine(*given, known=found) if above_roof(node_rows(profile, found)) else found
 
 
 def above_roof(rows: Iterable[ProfileNode], times: float = 1.0) -> list[ProfileNode]:

@@ -23,7 +23,7 @@ def whole_grid(report: ProfileReport, sign: str) -> Grid:
     profile, both = report.profile, report.against is not None
     peak = profile.last.peak_bytes
     more = [("live tensors", human(peak))] if peak and not both else []
-    more += [("load", duration(report.load_ns))] if not both else []
+    more += [("load", duration(report.load_ns))] if not both and report.load_ns else []
     more += [("first run", duration(profile.prepare_ns[0]))] if profile.prepare_ns and not both else []
     runs = [("qrun", profile), *([("onnxruntime", report.against)] if report.against else [])]
     rows = [{"runtime": name, **dict(_times(each, sign)), **dict(more)} for name, each in runs]

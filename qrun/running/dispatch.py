@@ -246,5 +246,9 @@ def cache_refused(engine: Engine) -> str:
 
 def _unavailable(message: str, reason: Exception, *fixes: str) -> UnsupportedError:
     return UnsupportedError(
-        "QR014", message, facts=[("got", str(reason)[:200])], fixes=[*fixes, "--backend reference needs nothing more"]
+        "QR014",
+        message,
+        facts=[("got", str(reason)[:200])],
+        fixes=[*fixes, "--backend reference needs nothing more"],
+        calls=[*fixes, 'Session(model, backend="reference") needs nothing more'],
     )

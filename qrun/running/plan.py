@@ -110,6 +110,9 @@ def _unknown_tensor(model: Model, name: str, known: set[str]) -> CallError:
         where=[model.label],
         facts=[("got", name)],
         fixes=[f"did you mean {near[0]}?"] if near else [model.filled("qrun inspect MODEL --nodes lists the tensors")],
+        calls=[f"did you mean {near[0]!r}?"]
+        if near
+        else ["node.outputs of the nodes in session.model.nodes are the tensors"],
     )
 
 
@@ -150,7 +153,8 @@ def _refuse_unsupported(model: Model) -> None:
         where=[model.label, model.opset],
         facts=facts,
         why=f"domain {foreign[0].domain!r} is not one that qrun knows." if foreign else "",
-        fixes=unsupported_fixes(nodes[0][0] for nodes in missing.values()),
+        fixes=(fixes := unsupported_fixes(nodes[0][0] for nodes in missing.values())),
+        calls=[fix for fix in fixes if not fix.startswith("-")],
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
 from qrun.ir import Model
 
@@ -31,7 +32,7 @@ Progress = Callable[[int, int | None, float], None]
 
 
 @frozen
-class Profile:
+class Profile(InNotebook):
     """Timings of repeated runs.
 
     warmup_ns, run_ns: duration of each untimed and timed run.
@@ -52,6 +53,11 @@ class Profile:
     asked: int | None = None
     prepare_ns: tuple[int, ...] = ()
     watched_ns: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        median = f"{float(np.median(self.run_ns)) / 1e6:.3g} ms" if self.run_ns else "unknown"
+        ended = ", interrupted" if self.interrupted else ""
+        return f"<qrun.Profile {self.model.label}: {len(self.node_ns)} nodes, {len(self.run_ns)} runs, median {median}{ended}>"
 
     @property
     def medians(self) -> np.ndarray[Any, np.dtype[np.float64]]:

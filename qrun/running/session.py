@@ -121,7 +121,16 @@ class Session:
 
     @property
     def outputs(self) -> tuple[TensorType, ...]:
+        """The outputs of the graph."""
         return self.model.outputs
+
+    def get_inputs(self) -> list[TensorType]:
+        """`inputs`, under onnxruntime's name."""
+        return list(self.inputs)
+
+    def get_outputs(self) -> list[TensorType]:
+        """`outputs`, under onnxruntime's name."""
+        return list(self.outputs)
 
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """Run once and return arrays by name.
@@ -203,7 +212,7 @@ class Session:
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None, observe: bool, timed: bool
     ) -> RunResult:
         if not isinstance(feeds, Mapping):
-            raise _bad_argument("feeds", "a dict of arrays by input name", feeds)
+            raise _no_feeds(self.model, feeds, outputs)
         values, budget = check_feeds(self.model, feeds), self._budget()
         keep = self._names(outputs)
         kept = self._kept.find(keep, observe, values) if self._kept else None
@@ -352,6 +361,17 @@ def _engine(
 def _bad_argument(name: str, expected: str, got: object) -> CallError:
     shown = repr(got) if isinstance(got, (int, float, str)) else type(got).__name__
     return CallError("QR005", f"{name} is not usable", facts=[("expected", expected), ("got", shown[:80])])
+
+
+def _no_feeds(model: Model, feeds: object, outputs: object) -> CallError:
+    """Of a call without inputs in the first place; onnxruntime has them in the second."""
+    wanted = "" if feeds is None else f", {feeds!r}" if isinstance(feeds, (str, list, tuple)) else ""
+    turned = isinstance(outputs, Mapping)
+    name = model.outputs[0].name if model.outputs else "y"
+    given = "{" + ", ".join(f"{v.name!r}: array" for v in model.inputs[:3]) + "}"
+    return CallError("QR005", "run takes the inputs first, then the names of outputs" if turned else "feeds is not usable",
+                     facts=[("expected", "a dict of arrays by input name"), ("got", repr(feeds)[:80] if turned else type(feeds).__name__)],
+                     fixes=[f"session.run({given}{wanted[:80]}) returns a dict: result[{name!r}]"])  # fmt: skip
 
 
 def _choose(what: str, value: str, allowed: Sequence[str]) -> None:

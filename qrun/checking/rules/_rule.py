@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from qrun.declare import InNotebook
 from qrun.declare.frozen import frozen
 from qrun.declare.registry import Registry
 
@@ -21,7 +22,7 @@ Operators = tuple[str, ...] | Callable[[], tuple[str, ...]]
 
 
 @frozen
-class Finding:
+class Finding(InNotebook):
     """One thing a rule found.
 
     rule, name, level: of the rule, e.g. QR301, scale-shape, error.
@@ -59,6 +60,10 @@ class Finding:
     name: str = ""
     level: Level = "error"
     cause: str = ""
+
+    def __repr__(self) -> str:
+        place = f"node {self.index} {self.node}: " if self.index is not None else ""
+        return f"<qrun.Finding {self.rule} {self.name} ({self.level}) {place}{self.message}>"
 
 
 @frozen

@@ -48,7 +48,8 @@ def size_limit() -> int:
     except ValueError:
         facts = [("expected", "such as 512MiB or 2GB"), ("got", given[:60])]
         fixes = ["unset QRUN_CACHE_SIZE", "--no-cache keeps nothing"]
-        raise CallError("QR005", "QRUN_CACHE_SIZE is not a size", facts=facts, fixes=fixes) from None
+        calls = ["unset QRUN_CACHE_SIZE", "Session(model, cache=False) keeps nothing"]
+        raise CallError("QR005", "QRUN_CACHE_SIZE is not a size", facts=facts, fixes=fixes, calls=calls) from None
 
 
 def default_directory() -> Path | None:

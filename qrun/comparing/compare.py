@@ -1,0 +1,108 @@
+"""``qrun.compare``: one model on two sides, or a model and what was quantized from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args, overload
+
+from qrun.comparing.accuracy import SECONDS, Accuracy, accuracy
+from qrun.comparing.choices import AGAINST, sides, tolerance
+from qrun.comparing.comparison import Comparison
+from qrun.comparing.runtimes import compare_runtimes
+from qrun.errors import CallError
+from qrun.ir import Array, Model
+from qrun.ir.load import load
+from qrun.ops import Arith
+
+if TYPE_CHECKING:
+    import onnx
+
+    Source = str | Path | bytes | onnx.ModelProto | Model
+Feeds = Mapping[str, Array]
+
+
+@overload
+def compare(
+    model: Source,
+    other: None = None,
+    feeds: Feeds | Sequence[Feeds] | None = None,
+    *,
+    against: str = "ort",
+    arith: Arith = "exact",
+    isolate: bool = False,
+    lsb: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+    max_memory: int | None = None,
+) -> Comparison: ...
+@overload
+def compare(
+    model: Source,
+    other: Source,
+    feeds: Feeds | Sequence[Feeds] | None = None,
+    *,
+    lsb: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+    min_sqnr: float | None = None,
+    budget: float | None = SECONDS,
+    max_memory: int | None = None,
+) -> Accuracy: ...
+def compare(
+    model: Source,
+    other: Source | None = None,
+    feeds: Feeds | Sequence[Feeds] | None = None,
+    *,
+    against: str = "ort",
+    arith: Arith = "exact",
+    isolate: bool = False,
+    lsb: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+    min_sqnr: float | None = None,
+    budget: float | None = SECONDS,
+    max_memory: int | None = None,
+) -> Comparison | Accuracy:
+    """Where a model's results differ on another side and why, or what quantization costs, node by node.
+
+    model, other: paths, bytes, onnx.ModelProto or loaded models. Without `other`, the model is compared with itself on the
+                  side `against`; with it, `model` is the float model and `other` was quantized from it.
+    feeds:      arrays by input name; for two models also several of them.
+    against:    ort, ort-optimized, onnx-ref, reference, native, fused or literal, as ``qrun compare --against``.
+    arith:      of the side that is qrun.
+    isolate:    feed every node the other side's values, so that only the guilty ones differ.
+    lsb, rtol, atol: what counts as equal, in steps and as numpy.isclose has it; None: as ``qrun compare``.
+    min_sqnr:   dB that each output must reach, in place of rtol and atol.
+    budget:     seconds for measuring what each node costs; None for no limit.
+    max_memory: bytes that a run may hold; None: 80 % of what is free.
+
+    A Comparison has `equal`, `first`, `differing` and `outputs`; an Accuracy `equal`, `passed`, `outputs`, `costs` and
+    `suggestion`. A notebook shows both as the terminal does. Raises QrunError as Session does.
+    """
+    several = [feeds] if isinstance(feeds, Mapping) else list(feeds or ())
+    first = load(model) if not isinstance(model, Model) else model
+    if not several:
+        names = "{" + ", ".join(f"{v.name!r}: array" for v in first.inputs[:3]) + "}"
+        raise CallError("QR001", "no inputs were given", where=[first.label], fixes=["-i FILE, or --random"],
+                        calls=[f"qrun.compare({'model' if other is None else 'model, other'}, feeds={names})"])  # fmt: skip
+    if other is not None:
+        second = load(other) if not isinstance(other, Model) else other
+        return accuracy(first, second, several, tolerance=tolerance(lsb=lsb, rtol=rtol, atol=atol), min_sqnr=min_sqnr,
+                        max_memory=max_memory, seconds=math.inf if budget is None else budget)  # fmt: skip
+    for name, value, allowed in (("against", against, AGAINST), ("arith", arith, get_args(Arith))):
+        if value not in allowed:
+            raise CallError("QR005", f"{name} {value!r} does not exist", facts=[("expected", ", ".join(allowed))])
+    if len(several) > 1:
+        raise CallError("QR005", "one model on two sides takes one set of inputs", facts=[("got", str(len(several)))],
+                        fixes=["compare each: [qrun.compare(model, feeds=one) for one in feeds]"])  # fmt: skip
+    data = (
+        model
+        if isinstance(model, bytes)
+        else None
+        if isinstance(model, (str, Path, Model))
+        else model.SerializeToString()
+    )
+    a, b = sides(first, against, data=data, arith=arith, max_memory=max_memory)
+    return compare_runtimes(a, b, several[0], tolerance(against, lsb=lsb, rtol=rtol, atol=atol), isolate=isolate)

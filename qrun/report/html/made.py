@@ -1,0 +1,119 @@
+"""The documents of a page, made of a model now: findings, codes, a profile, a comparison; and ``qrun.report``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qrun.checking.rules import RULES, Finding, check
+from qrun.documents.item import Item
+from qrun.documents.record import encode
+from qrun.errors import CallError
+from qrun.io.inputs import Feeds
+from qrun.ir import Array, Model
+from qrun.report.html.collect import Document, page_of
+from qrun.report.html.page import html
+from qrun.report.modelfacts import ModelFacts
+from qrun.report.profilejson import profile_fields
+from qrun.report.profilerows import ProfileReport, judged_by
+from qrun.report.quantized import CodeCounter
+from qrun.running.session import Session
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qrun.comparing.comparison import Comparison
+
+
+def document(kind: str, fields: Mapping[str, Any]) -> Document:
+    """What reading a saved result of these fields gives: pages of live and of saved results are made the same way."""
+    return kind, Item(encode(fields), kind)
+
+
+def observed(
+    model: Model, session: Session | None, arrays: Mapping[str, Array]
+) -> tuple[list[Document], Sequence[Finding], int]:
+    """The findings, also on the values of a run, and the records of the quantized tensors; how many rules judged.
+
+    session: of qrun, None if it cannot run the model.
+    """
+    codes, result = CodeCounter(model), None
+    if session is not None:
+        for name, array in arrays.items():
+            codes.see(name, array)
+        result = session.watch(arrays, codes.see, codes.made)
+    findings = check(model, result)
+    rules = [id for id, rule in RULES.items() if result or not rule.runs]
+    checked = {"path": model.label, "sha256": model.sha256, "nodes": len(model.nodes), "rules": rules,
+               "findings": findings}  # fmt: skip
+    made = [document("check", {"models": [checked]}), document("quantization", {"tensors": codes.records()})]
+    return made, findings, len(rules)
+
+
+def profiled(report: ProfileReport) -> Document:
+    fields, model = profile_fields(report), report.profile.model
+    told = replace(fields["model"], bytes=model.size, form=ModelFacts(model).brief)
+    return document("profile", {**fields, "model": told})
+
+
+def compared(found: Comparison, feeds: Feeds) -> Document:
+    from qrun.report.compare import comparison_fields
+
+    return document("compare", comparison_fields(found, feeds))
+
+
+def report(
+    model: str | Path | bytes | onnx.ModelProto | Model,
+    feeds: Mapping[str, Array],
+    output: str | Path | None = None,
+    *,
+    against: str | None = None,
+    runs: int | None = None,
+    threads: int | None = None,
+    max_memory: int | None = None,
+) -> str:
+    """One self-contained HTML page of a model, as ``qrun report`` writes it: findings, times, codes; its text is returned.
+
+    feeds:   arrays by input name, for the runs. output: a file to write, too.
+    against: also compare every tensor with another runtime, see `qrun.compare`.
+    runs:    timed runs; None for as many as fit in 3 s.
+    threads, max_memory: as for Session.
+    Raises QrunError as Session does, and OSError if the file cannot be written.
+    """
+    if not isinstance(feeds, Mapping):
+        raise CallError("QR005", "feeds is not usable", facts=[("expected", "a dict of arrays by input name"),
+                        ("got", type(feeds).__name__)], fixes=["qrun.report(model, {name: array})"])  # fmt: skip
+    session = Session(model, threads=threads, max_memory=max_memory)
+    documents, _, _ = observed(session.model, session, feeds)
+    profile, given = session.profile(feeds, runs=runs), Feeds(dict(feeds))
+    documents.append(profiled(ProfileReport(
+        profile, feeds, {}, {}, session.load_ns, session.backend, session.arith, machine=judged_by(profile, session.threads),
+        threads=session.threads)))  # fmt: skip
+    if against:
+        from qrun.comparing.compare import compare
+
+        source = model if isinstance(model, (str, Path, bytes)) or hasattr(model, "graph") else session.model
+        documents.append(compared(compare(source, feeds=feeds, against=against, max_memory=max_memory), given))
+    text = html(page_of(documents, [], today()))
+    if output is not None:
+        from qrun.io.files import replacing
+
+        with replacing(str(output)) as stream:
+            stream.write(text.encode())
+    return text
+
+
+def today() -> str:
+    """The date that a page shows: of SOURCE_DATE_EPOCH, or today, in UTC."""
+    import os
+    from datetime import UTC, datetime
+
+    given = os.environ.get("SOURCE_DATE_EPOCH", "")
+    try:
+        made = datetime.fromtimestamp(int(given), UTC) if given else datetime.now(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise CallError("QR005", "SOURCE_DATE_EPOCH is not a time", facts=[("expected", "seconds since 1970"),
+                        ("got", given[:40])], fixes=["unset SOURCE_DATE_EPOCH"]) from None  # fmt: skip
+    return made.date().isoformat()

@@ -1,0 +1,120 @@
+"""What Python users see: public names, one-line texts, notebooks, `qrun.compare`, `qrun.report`, and errors in Python's words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qrun
+from qrun.cli.compare import AGAINST as OFFERED
+from qrun.comparing.choices import AGAINST
+
+ROOT = Path(__file__).resolve().parent.parent
+DIGITS = ROOT / "models" / "digits"
+X = {"images": np.load(DIGITS / "x.npy")}
+OPTIONS = re.compile(r"(?<![\w-])--?[a-z]")
+
+
+@pytest.fixture(scope="module")
+def session() -> qrun.Session:
+    return qrun.Session(DIGITS / "qoperator" / "model.onnx")
+
+
+@pytest.mark.parametrize("first", ["qrun.report", "qrun.report.text"])
+def test_the_public_names_are_there_whatever_is_imported_first(first: str) -> None:
+    code = f"import qrun, {first}\nassert callable(qrun.report)\nfor name in qrun.__all__: getattr(qrun, name)\nimport qrun.report.text"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {n for n in dir(qrun) if not n.startswith("_")} == set(qrun.__all__)
+
+
+def test_inputs_and_outputs_under_the_names_of_onnxruntime(session: qrun.Session) -> None:
+    assert [v.name for v in session.get_inputs()] == ["images"]
+    assert [v.name for v in session.get_outputs()] == ["logits"]
+
+
+@pytest.mark.parametrize(
+    ("first", "call"),
+    [(None, "session.run({'images': array}) "), (["logits"], "session.run({'images': array}, ['logits']) ")],
+)
+def test_the_order_of_onnxruntime_is_answered_with_the_right_call(first: Any, call: str, session: qrun.Session) -> None:
+    with pytest.raises(qrun.CallError, match="run takes the inputs first") as caught:
+        session.run(first, X)  # type: ignore[arg-type]
+    assert caught.value.fixes == (f"{call}returns a dict: result['logits']",)
+
+
+def answers(session: qrun.Session) -> dict[str, Any]:
+    return {
+        "Model": session.model,
+        "Profile": session.profile(X, runs=3),
+        "Finding": qrun.check(session.model)[0],
+        "Comparison": qrun.compare(DIGITS / "qdq" / "model.onnx", feeds=X, against="fused"),
+        "Accuracy": qrun.compare(DIGITS / "float" / "model.onnx", DIGITS / "qdq" / "model.onnx", X),
+    }
+
+
+def test_an_answer_is_one_line_and_in_a_notebook_what_the_terminal_shows(session: qrun.Session) -> None:
+    words = {"Model": "QLinearConv", "Profile": "Slowest nodes", "Finding": "reduce_range", "Comparison": "First difference",
+             "Accuracy": "Keep in float"}  # fmt: skip
+    for name, answer in answers(session).items():
+        line, shown = repr(answer), answer._repr_html_()
+        assert line.startswith(f"<qrun.{name} "), line
+        assert "\n" not in line
+        assert len(line) < 300
+        assert shown.startswith("<pre")
+        assert shown.count("<") == 2, "names are text"
+        assert words[name] in shown
+        assert "\\n" not in shown
+        assert not re.search(r"--(top|by)", shown)
+
+
+def test_compare_says_what_the_command_does(session: qrun.Session) -> None:
+    found = qrun.compare((DIGITS / "qdq" / "model.onnx").read_bytes(), feeds=X, against="fused")
+    assert not found.equal
+    assert found.first is not None
+    assert found.first.node.index == 30
+    assert qrun.compare(session.model, feeds=X, against="native").equal
+    cost = qrun.compare(DIGITS / "float" / "model.onnx", DIGITS / "qdq" / "model.onnx", [X, X], min_sqnr=90)
+    assert isinstance(cost, qrun.Accuracy)
+    assert not cost.passed
+    assert cost.runs == 2
+    assert set(OFFERED) <= set(AGAINST)
+
+
+def test_report_is_the_page(session: qrun.Session, tmp_path: Path) -> None:
+    text = qrun.report(session.model, X, tmp_path / "page.html", runs=2, against="native")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == text
+    assert text.startswith("<!DOCTYPE html>")
+    assert all(f'id="{part}"' in text for part in ("findings", "nodes", "comparison"))
+
+
+def wrong_calls(session: qrun.Session) -> list[Any]:
+    path, other = DIGITS / "qdq" / "model.onnx", {"images": X["images"].astype(np.float64)}
+    return [
+        lambda: session.run({}), lambda: session.run({"image": X["images"]}), lambda: session.run(other),
+        lambda: session.run(X, ["no such"]), lambda: session.run(X, ["logit"]), lambda: qrun.compare(path),
+        lambda: qrun.compare(path, path), lambda: qrun.compare(path, feeds=X, against="tflite"),
+        lambda: qrun.compare(path, feeds=[X, X], against="native"), lambda: qrun.report(path, X["images"]),
+        lambda: qrun.Session(path, max_memory=5000).run(X), lambda: qrun.Session("no.onnx"), lambda: qrun.Session(path, isa="z"),
+        lambda: qrun.Session(path, threads=0), lambda: qrun.Session(path, arith="fast"),  # type: ignore[arg-type]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", range(15))
+def test_errors_in_python_name_no_option_of_the_command(place: int, session: qrun.Session) -> None:
+    with pytest.raises(qrun.QrunError) as caught:
+        wrong_calls(session)[place]()
+    assert not OPTIONS.search(str(caught.value)), str(caught.value)
+
+
+def test_the_command_still_names_its_options(session: qrun.Session) -> None:
+    with pytest.raises(qrun.QrunError) as caught:
+        session.run({})
+    assert caught.value.fixes[0] == "add -i images=FILE"
+    assert "session.run({'images': array})" in str(caught.value)
