@@ -215,6 +215,19 @@ def test_the_first_run_makes_what_the_next_process_runs(model: Path, tmp_path: P
     assert session._plans, "inputs of other shapes"
 
 
+def test_programs_for_further_shapes_are_made_when_these_come_again(model: Path, tmp_path: Path) -> None:
+    cache, name = tmp_path / "cache", qrun.load(model).inputs[0].name
+    feeds = [{name: np.repeat(np.load(DIGITS / "x.npy"), count, 0)} for count in (1, 2, 3)]
+    session = qrun.Session(model, cache=cache)
+    want = [plain(next(iter(session.run(given).values()))) for given in feeds]
+    for again in (False, True):
+        for given, expected in zip(feeds, want, strict=True):
+            later = qrun.Session(model, cache=cache)
+            keeps = later._kept is not None and later._kept._images.program(later._names(None), False, given)
+            assert bool(keeps) == (again or given is feeds[0])
+            assert plain(next(iter(session.run(given).values()))) == expected
+
+
 def test_kept_programs_take_no_more_memory_than_made_ones(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from qrun.running.packed import (
     unpacked_node,
     unpacked_type,
 )
-from qrun.running.programs import Compiled, surplus
+from qrun.running.programs import KEPT, Compiled, surplus
 
 if TYPE_CHECKING:
     from qrun.running.execution import RunResult
@@ -123,6 +123,8 @@ class KeptPrograms:
     def __init__(self, images: Images) -> None:
         self._images = images
         self._found: dict[tuple[Any, ...], KeptProgram | None] = {}
+        self._awaited: dict[tuple[Any, ...], None] = {}
+        self._opened = False
         self._lock = threading.Lock()
 
     def find(self, keep: tuple[str, ...], observe: bool, feeds: Mapping[str, Array]) -> KeptProgram | None:
@@ -139,6 +141,21 @@ class KeptPrograms:
         """Use it no more: it could not run."""
         with self._lock:
             self._put(_key(keep, observe, feeds), None)
+
+    def opens(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
+        """Whether the program for these is to be made and kept at once: after a session's first run without one. Other shapes
+        may never come again; theirs is made when they do."""
+        with self._lock:
+            while len(self._awaited) >= KEPT:
+                del self._awaited[next(iter(self._awaited))]
+            self._awaited[_key(keep, False, feeds)] = None
+            first, self._opened = not self._opened, True
+            return first
+
+    def wants(self, keep: tuple[str, ...], feeds: Mapping[str, Array]) -> bool:
+        """Whether a program for these is to be kept that is not kept yet; true once."""
+        with self._lock:
+            return self._awaited.pop(_key(keep, False, feeds), self) is None
 
     def add(
         self, made: Compiled | None, serves: tuple[bool, ...], feeds: Mapping[str, Array], first: RunResult

@@ -231,7 +231,9 @@ class Session:
         failed: Exception | None = None
         if compiled is not None:
             try:
-                return run_program(compiled, values, budget, timed)
+                result = run_program(compiled, values, budget, timed)
+                self._keep_program(compiled, keep, values, result)
+                return result
             except Exception as error:
                 failed, budget = error, Budget(budget.limit)
         result = self._step_by_step(chosen, values, budget, observe)
@@ -239,10 +241,17 @@ class Session:
             raise failed
         if failed is None or not undecided(failed):
             chosen.programs.learn(chosen.plan, values, tuple(result.events))
-            if failed is None and self._kept is not None:
+            if failed is None and self._kept is not None and self._kept.opens(keep, values):
                 made = chosen.programs.ready(chosen.plan, values)
-                self._kept.add(made, self._serves(keep, False), values, result)
+                self._keep_program(made, keep, values, result)
         return result
+
+    def _keep_program(
+        self, made: Compiled | None, keep: tuple[str, ...], values: Mapping[str, Array], first: RunResult
+    ) -> None:
+        """Keep a program that runs which do not observe made, where one is wanted."""
+        if self._kept is not None and self._kept.wants(keep, values):
+            self._kept.add(made, self._serves(keep, False), values, first)
 
     def _serves(self, keep: tuple[str, ...], observe: bool) -> tuple[bool, ...]:
         """Whether runs that observe, or do not, or both, run a program that was made for these outputs by such a run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,8 @@ _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
 KINDS = frozenset({"tiled", "clipped", "widened"})
 """The kernels of dense products besides the plain one; their planners are imported when they may serve."""
 _FEW_CHANNELS = 16
+_FEW_OFFSETS = 4096
+"""Of a layout that products with other weights share, as the layers of a transformer do."""
 _TILED_GROUPS, _TILED_INPUTS = 8, 32
 """Up to so many groups, of at least so many inputs each, run on tiles, group by group."""
 
@@ -192,12 +195,10 @@ class Conv(Operation):
         return [(part, product.layout.k) for part in parts or product.dense(groups)]
 
     def _layout(self, k: int, pixel: int, row: int) -> Layout:
-        offsets = self.window.line_offsets(pixel) if self.lines else self.window.offsets(pixel)
-        if not k:
-            offsets = np.full((len(offsets), 1), -1, np.int64)
         stored = self.operands[0].stored("channels")
-        x_image, y_image = size(stored[1:-1]) * pixel, len(offsets) * row
-        return Layout(self.image[0], offsets, k, x_image, y_image, row, pixel)
+        sizes = self.image[0], k, size(stored[1:-1]) * pixel, row, pixel
+        few = size(self.window.out) * size(self.window.kernel) <= _FEW_OFFSETS
+        return (_shared_layout if few else _layout)(self.window, self.lines, *sizes)
 
     def run(self, x: Array) -> Array:
         """x [N, C, spatial...] of any strides to y [N, M, spatial...]: views of channels-last memory are free.
@@ -205,6 +206,17 @@ class Conv(Operation):
         Raises ValueError if x has not the planned shape and type.
         """
         return self.engine.run(self, [x])
+
+
+def _layout(window: Window, lines: bool, images: int, k: int, x_image: int, row: int, pixel: int) -> Layout:
+    """The layout of rows `row` bytes apart, of an image of so many bytes."""
+    offsets = window.line_offsets(pixel) if lines else window.offsets(pixel)
+    if not k:
+        offsets = np.full((len(offsets), 1), -1, np.int64)
+    return Layout(images, offsets, k, x_image, len(offsets) * row, row, pixel)
+
+
+_shared_layout = lru_cache(64)(_layout)
 
 
 class ChannelsLast(Operation):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Ints, aligned
 
 _ENTRIES = 1 << 26
 
 
-@frozen
+@frozen(slots=False)
 class Window:
     """A 2-D window: image [h, w], kernel, strides, dilations, and pads (top, left, bottom, right)."""
 
@@ -53,14 +55,14 @@ class Window:
             raise Declined("the table of offsets would be too large")
         return window
 
-    @property
+    @cached_property
     def spare(self) -> tuple[int, int]:
         """Pixels by which the padded image is larger than the dilated kernel: (down, across)."""
         h, w = ((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
         top, left, bottom, right = self.pads
         return self.image[0] + top + bottom - h, self.image[1] + left + right - w
 
-    @property
+    @cached_property
     def out(self) -> tuple[int, int]:
         return self.spare[0] // self.strides[0] + 1, self.spare[1] // self.strides[1] + 1
 
@@ -95,7 +97,7 @@ _TILE_MACS = 1 << 16
 _OFFSET_LIMIT = 2**31 - 1
 
 
-@frozen
+@frozen(slots=False)
 class Layout:
     """Activations and results in memory, in bytes from the buffers' starts.
 
@@ -133,14 +135,23 @@ class Layout:
         return (self.images - 1) * self.y_image + (self.rows - 1) * self.y_row + written
 
     def table(self, rows: int, taps: Sequence[int], later: Sequence[int] = (), share: int = 1) -> np.ndarray[Any, Any]:
-        """int32 [blocks, taps, rows / share]; the last block overlaps the one before it rather than run over.
+        """int32 [blocks, taps, rows / share]; the last block overlaps the one before it rather than run over. Made once.
 
         rows:  of a block. taps: the layout's taps, in the order in which the kernel reads them.
         share: rows that read one list of offsets together. later: for each tap the row among those whose tap it is.
         """
+        return self._tables.once(
+            (rows, tuple(taps), tuple(later), share), lambda: self._table(rows, taps, later or [0], share)
+        )
+
+    @cached_property
+    def _tables(self) -> Memo:
+        return Memo()
+
+    def _table(self, rows: int, taps: Sequence[int], later: Sequence[int], share: int) -> np.ndarray[Any, Any]:
         first = np.minimum(np.arange(-(-self.rows // rows)) * rows, self.rows - rows)
         units = first[:, None] + np.arange(0, rows, share)
-        offsets = self.offsets[units[:, None] + np.asarray(later or [0], int)[:, None], np.asarray(taps, int)[:, None]]
+        offsets = self.offsets[units[:, None] + np.asarray(later, int)[:, None], np.asarray(taps, int)[:, None]]
         packed = aligned(offsets.shape, np.int32)
         packed[...] = offsets
         return packed

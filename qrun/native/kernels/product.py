@@ -141,7 +141,8 @@ class Product:
 
     def panels(self, channels: int, groups: int) -> list[tuple[int, int, int, str]]:
         """Runs of a group's panels that share a kernel: (first channel, vectors, panels, form)."""
-        return panel_runs(self.isa, self.results, channels, groups)
+        make = partial(panel_runs, self.isa, self.results, channels, groups)
+        return self.results.memo.once(("panels", channels, groups), make)
 
     def bias(self, form: str, pick: Ints) -> np.ndarray[Any, Any]:
         """What the sums of these channels start from, 0 where there is none (-1)."""

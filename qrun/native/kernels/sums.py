@@ -51,8 +51,10 @@ class SumsPlan:
     totals: int64 [N], the sum of each channel's weights less their zero point.
     """
 
-    def __init__(self, product: Conv | Gemm, totals: Array, zero: Operand, tail: Tail | None = None) -> None:
-        self.product, self.totals, self.zero, self.tail = product, totals, zero, tail or Tail()
+    def __init__(
+        self, product: Conv | Gemm, totals: Array, zero: Operand, memo: Memo, tail: Tail | None = None
+    ) -> None:
+        self.product, self.totals, self.zero, self.tail, self._memo = product, totals, zero, tail or Tail(), memo
         self.form = "i32" if tail is None else TAIL + tail.steps
         self.conv = product.conv if isinstance(product, Gemm) else product
         if self.conv.lines or self.conv.x_zero:
@@ -70,7 +72,7 @@ class SumsPlan:
 
     def with_tail(self, tail: Tail) -> SumsPlan:
         """The same sums with float32 operations behind them."""
-        return SumsPlan(self.product, self.totals, self.zero, tail)
+        return SumsPlan(self.product, self.totals, self.zero, self._memo, tail)
 
     def _held(self, part: Any, name: str) -> Array:
         """The array that a word of the call's struct points to."""
@@ -78,8 +80,17 @@ class SumsPlan:
         return next(array for array in part.section.keep if address(array) == start)
 
     def prepare(self, number: int) -> KernelCall:
-        """The kernel call that prepares those of this part: zero point and sources in, what is prepared out."""
-        part, place, tail = self.parts[number], self.places[number], self.tail
+        """The kernel call that prepares those of this part: zero point and sources in, what is prepared out. It does not depend
+        on the rows of activations."""
+        part, place = self.parts[number], self.places[number]
+        key = (
+            "prepare", number, self.form, self.tail, self.zero, place, self.padding, self.fill, _lanes(part.section).tobytes(),
+            part.section.spec.vectors, address(self._held(part, "bias*")),
+        )  # fmt: skip
+        return self._memo.once(key, lambda: self._prepare(part, place, number))
+
+    def _prepare(self, part: Any, place: _Place, number: int) -> KernelCall:
+        tail = self.tail
         section, kernels, isa = part.section, self.conv.engine.kernels, self.conv.engine.isa
         pick, vectors = _lanes(section), section.spec.vectors
         channels = np.maximum(pick, 0)
@@ -184,7 +195,7 @@ def dynamic_sums(
     memo: what was made of the same weights for other shapes. Raises Declined if it has no kernels: an empty product.
     """
     memo = memo or Memo()
-    plan = SumsPlan(product, memo.once("totals", lambda: totals(weights, w_zero)), zero)
+    plan = SumsPlan(product, memo.once("totals", lambda: totals(weights, w_zero)), zero, memo)
     if not plan.parts:
         raise Declined("an empty product")
     return Prepare(plan), DynamicSums(plan, y_shape)
