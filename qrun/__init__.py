@@ -90,13 +90,24 @@ __all__ = [
 ]
 
 _HOME = {
-    **dict.fromkeys(("CallError", "MemoryLimitError", "ModelError", "OperatorError", "QrunError", "RunError",
-                     "UnsupportedError"), "qrun.errors"),
-    "Model": "qrun.ir", "Node": "qrun.ir", "TensorType": "qrun.ir", "load": "qrun.ir.load",
-    "Finding": "qrun.checking.rules", "check": "qrun.checking.rules",
-    "compare": "qrun.comparing.compare", "Comparison": "qrun.comparing.comparison", "Accuracy": "qrun.comparing.accuracy",
-    "NodeEvent": "qrun.running.session", "Profile": "qrun.running.profiling", "RunResult": "qrun.running.session", "Session": "qrun.running.session",
-}  # fmt: skip
+    **dict.fromkeys(
+        ("CallError", "MemoryLimitError", "ModelError", "OperatorError", "QrunError", "RunError", "UnsupportedError"),
+        "qrun.errors",
+    ),
+    "Model": "qrun.ir",
+    "Node": "qrun.ir",
+    "TensorType": "qrun.ir",
+    "load": "qrun.ir.load",
+    "Finding": "qrun.checking.rules",
+    "check": "qrun.checking.rules",
+    "compare": "qrun.comparing.compare",
+    "Comparison": "qrun.comparing.comparison",
+    "Accuracy": "qrun.comparing.accuracy",
+    "NodeEvent": "qrun.running.session",
+    "Profile": "qrun.running.profiling",
+    "RunResult": "qrun.running.session",
+    "Session": "qrun.running.session",
+}
 
 
 def __dir__() -> list[str]:

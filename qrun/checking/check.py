@@ -106,8 +106,8 @@ def find_models(paths: Sequence[str]) -> list[Path]:
         if not os.path.exists(path):
             raise no_model(given)
         if not below:
-            raise CallError("QR004", f"there is no .onnx file in {given!r} or below", where=[given],
-                            fixes=["name a folder that holds models, or the files themselves"])  # fmt: skip
+            fixes = ["name a folder that holds models, or the files themselves"]
+            raise CallError("QR004", f"there is no .onnx file in {given!r} or below", where=[given], fixes=fixes)
         found |= dict.fromkeys(below)
     return list(found)
 

@@ -21,7 +21,14 @@ def as_finding(error: QrunError) -> Finding:
     node = next((m for part in error.where if (m := _NODE.fullmatch(part))), None)
     tensor = next((part.removeprefix("tensor ") for part in error.where if part.startswith("tensor ")), "")
     found = Finding(
-        error.message, tensor=tensor, expected=expected, got="; ".join(part for part in (got, others) if part),
-        why=error.why, fix="; or ".join(error.fixes), rule=error.code, name=error.name, level="error",
-    )  # fmt: skip
+        error.message,
+        tensor=tensor,
+        expected=expected,
+        got="; ".join(part for part in (got, others) if part),
+        why=error.why,
+        fix="; or ".join(error.fixes),
+        rule=error.code,
+        name=error.name,
+        level="error",
+    )
     return replace(found, index=int(node[1]) if node[1] else None, node=node[2], op=node[3]) if node else found

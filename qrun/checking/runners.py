@@ -30,11 +30,15 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None) -> Mak
 
 def _check_peer(backend: str, arith: str) -> None:
     if arith != "exact":
-        raise CallError("QR005", "--arith is for qrun's own backends; another runtime has its own arithmetic",
-                        facts=[("got", f"--arith {arith} --backend {backend}")], fixes=["leave one of them out"])  # fmt: skip
+        raise CallError(
+            "QR005",
+            "--arith is for qrun's own backends; another runtime has its own arithmetic",
+            facts=[("got", f"--arith {arith} --backend {backend}")],
+            fixes=["leave one of them out"],
+        )
     if backend == "ort":
         from importlib.util import find_spec
 
         if find_spec("onnxruntime") is None:
-            raise UnsupportedError("QR012", "--backend ort needs onnxruntime, which is not installed",
-                                   fixes=["pip install 'onnx-qrun[ort]'"])  # fmt: skip
+            fixes = ["pip install 'onnx-qrun[ort]'"]
+            raise UnsupportedError("QR012", "--backend ort needs onnxruntime, which is not installed", fixes=fixes)

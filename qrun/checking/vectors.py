@@ -28,9 +28,14 @@ from qrun.ir.types import describe
 from qrun.running.session import RunResult, Session
 
 NAMES = {
-    "QR501": "output-differs", "QR502": "vector-form", "QR503": "missing-file", "QR504": "extra-file", "QR505": "not-replayed"
-}  # fmt: skip
+    "QR501": "output-differs",
+    "QR502": "vector-form",
+    "QR503": "missing-file",
+    "QR504": "extra-file",
+    "QR505": "not-replayed",
+}
 _SHOWN = 3
+_AGAIN = "record the vectors of this model again"
 """Tensors that a fix names."""
 Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
 
@@ -108,9 +113,12 @@ def vector_folders(model: Path, data: Sequence[Path] | None) -> list[Path]:
         why, _ = absent(str(folder))
         sets = [] if why else [folder] if any(folder.glob("*put_*.pb")) else _sets(folder)
         if not sets:
-            raise CallError("QR004", f"{str(folder)!r} holds no vectors{why and f': {why}'}", where=[str(folder)],
-                            facts=[("expected", "input_0.pb, output_0.pb ..., or folders test_data_set_* with them")],
-                            fixes=["--data none checks without vectors"])  # fmt: skip
+            where = [str(folder)]
+            facts = [("expected", "input_0.pb, output_0.pb ..., or folders test_data_set_* with them")]
+            fixes = ["--data none checks without vectors"]
+            raise CallError(
+                "QR004", f"{str(folder)!r} holds no vectors{why and f': {why}'}", where=where, facts=facts, fixes=fixes
+            )
         found += sets
     return found
 
@@ -179,9 +187,14 @@ def _replay(vector: Vector, model: Model, runner: Executor, tolerance: Tolerance
         check_feeds(model, arrays, {name: file for name, (file, _) in feeds.items()})
     except CallError as error:
         facts = dict(error.facts)
-        vector.fail("QR502", f"{vector.name}: {error.message}", tensor=(error.where[1:] or ("",))[0].removeprefix("input "),
-                    expected=facts.get("expected", ""), got=facts.get("got", ""),
-                    fix="record the vectors of this model again")  # fmt: skip
+        vector.fail(
+            "QR502",
+            f"{vector.name}: {error.message}",
+            tensor=(error.where[1:] or ("",))[0].removeprefix("input "),
+            expected=facts.get("expected", ""),
+            got=facts.get("got", ""),
+            fix=_AGAIN,
+        )
         return
     vector.result, vector.feeds = runner.execute(arrays), arrays
     for place, value in enumerate(model.outputs):
@@ -207,23 +220,38 @@ def _read(
         if by_name or number < len(known):
             found[name if by_name else known[number]] = (file, array)
         else:
-            vector.fail("QR504", f"{file} belongs to no {kind} of the graph", tensor=f"{name or file} ({kind} {number})",
-                        expected=f"{len(known)} files {kind}_*.pb: {', '.join(known)}", got=describe(array),
-                        fix="remove the file, or record the vectors of this model again")  # fmt: skip
+            vector.fail(
+                "QR504",
+                f"{file} belongs to no {kind} of the graph",
+                tensor=f"{name or file} ({kind} {number})",
+                expected=f"{len(known)} files {kind}_*.pb: {', '.join(known)}",
+                got=describe(array),
+                fix=f"remove the file, or {_AGAIN}",
+            )
     for place, name in enumerate(known[:needed]):
         if name not in found:
             file = f"{vector.name}/{kind}_{place}.pb"
-            vector.fail("QR503", f"{file} is missing", tensor=f"{name} ({kind} {place})",
-                        expected=f"{file}: {values[place]}", got=f"{len(read)} files {kind}_*.pb",
-                        fix=f"{_run(model, vector)} -o {quote(f'{vector.folder}/')} writes the outputs of these inputs"
-                        if kind == "output" else "record the vectors of this model again")  # fmt: skip
+            expected = f"{file}: {values[place]}"
+            got = f"{len(read)} files {kind}_*.pb"
+            fix = (
+                f"{_run(model, vector)} -o {quote(f'{vector.folder}/')} writes the outputs of these inputs"
+                if kind == "output"
+                else _AGAIN
+            )
+            vector.fail(
+                "QR503", f"{file} is missing", tensor=f"{name} ({kind} {place})", expected=expected, got=got, fix=fix
+            )
     return found
 
 
 def _judge(
-    vector: Vector, model: Model, feeds: Mapping[str, Array], output: tuple[int, TensorType], record: tuple[str, Array],
+    vector: Vector,
+    model: Model,
+    feeds: Mapping[str, Array],
+    output: tuple[int, TensorType],
+    record: tuple[str, Array],
     tolerance: Tolerance,
-) -> None:  # fmt: skip
+) -> None:
     """Compare one output; a difference becomes a finding at the node that makes it."""
     (place, value), (file, want) = output, record
     assert vector.result is not None
@@ -231,9 +259,14 @@ def _judge(
     node = model.producers.get(value.name)
     where = {**(at(node) if node else {}), "tensor": f"{value.name} (output {place}, {file})"}
     if got.dtype != want.dtype or got.shape != want.shape:
-        vector.fail("QR502", f"{value.name} is {describe(got)}, recorded as {describe(want)}", **where,
-                    expected=f"{describe(want)}, as in {file}", got=describe(got),
-                    fix="record the vectors of this model again")  # fmt: skip
+        vector.fail(
+            "QR502",
+            f"{value.name} is {describe(got)}, recorded as {describe(want)}",
+            **where,
+            expected=f"{describe(want)}, as in {file}",
+            got=describe(got),
+            fix=_AGAIN,
+        )
         return
     compared = compare(value.name, file, got, want, tolerance)
     if compared.differing and integral(got.dtype):
@@ -247,9 +280,15 @@ def _judge(
         allowed = f"--lsb {tolerance.lsb}" if unit else f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
         made, recorded = (f"{v:.9g}" if isinstance(v, float) else str(v) for v in (compared.got, compared.recorded))
         share = f"{compared.differing} of {compared.total} elements{most}"
-        vector.fail("QR501", f"{value.name} differs from {file} in {share}; first{index} {made}, recorded {recorded}", **where,
-                    expected=f"{recorded}{index}, within {allowed}", got=f"{made}{exact}", why=compared.why,
-                    fix=_fix(compared.verdict, model, vector, node))  # fmt: skip
+        vector.fail(
+            "QR501",
+            f"{value.name} differs from {file} in {share}; first{index} {made}, recorded {recorded}",
+            **where,
+            expected=f"{recorded}{index}, within {allowed}",
+            got=f"{made}{exact}",
+            why=compared.why,
+            fix=_fix(compared.verdict, model, vector, node),
+        )
 
 
 def _run(model: Model, vector: Vector) -> str:
@@ -270,8 +309,18 @@ def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance)
     if found.equal:
         return ComparedOutput(name, file, found.total, largest=found.largest)
     first = found.first
-    return ComparedOutput(name, file, found.total, found.differing, found.largest, first, plain(got[first]), plain(want[first]),
-                    None, "differs")  # fmt: skip
+    return ComparedOutput(
+        name,
+        file,
+        found.total,
+        found.differing,
+        found.largest,
+        first,
+        plain(got[first]),
+        plain(want[first]),
+        None,
+        "differs",
+    )
 
 
 def _classified(

@@ -25,9 +25,14 @@ class OrtSession:
     """
 
     def __init__(
-        self, data: bytes, optimize: bool = True, threads: int = 0, settings: Mapping[str, str] | None = None,
-        profile: str = "", optimized: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        data: bytes,
+        optimize: bool = True,
+        threads: int = 0,
+        settings: Mapping[str, str] | None = None,
+        profile: str = "",
+        optimized: str = "",
+    ) -> None:
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads

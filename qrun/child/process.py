@@ -65,9 +65,11 @@ class Child:
         try:
             self._process = subprocess.Popen(
                 [sys.executable or "python", "-W", "ignore", "-c", SERVER, *paths],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log or subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log or subprocess.DEVNULL,
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            )  # fmt: skip
+            )
         except OSError as error:
             raise Crash("could not be started", str(error)) from error
         Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()

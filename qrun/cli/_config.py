@@ -157,8 +157,8 @@ def _usable(ctx: click.Context, option: Option, key: str, raw: Any, path: Path) 
 
 
 def _bad_value(key: str, what: str, facts: list[tuple[str, str]], path: Path) -> CallError:
-    return CallError("QR009", f"{key} has {what}", where=[str(path), f"[tool.qrun] {key}"], facts=facts,
-                     fixes=["--config none ignores the file"])  # fmt: skip
+    fixes = ["--config none ignores the file"]
+    return CallError("QR009", f"{key} has {what}", where=[str(path), f"[tool.qrun] {key}"], facts=facts, fixes=fixes)
 
 
 def _unknown(key: str, what: str, known: list[str], path: Path) -> CallError:

@@ -117,8 +117,9 @@ def write_trace(ready: Ready, result: RunResult, options: Mapping[str, Any], out
         from qrun.peers.ortprofile import ort_profiles
 
         assert isinstance(ready.session, Peer)
-        result = ort_profiles(ready.session, ready.feeds.arrays, data=ready.data, threads=options["threads"],
-                              runs=1, warmup=0)[0].last  # fmt: skip
+        result = ort_profiles(
+            ready.session, ready.feeds.arrays, data=ready.data, threads=options["threads"], runs=1, warmup=0
+        )[0].last
     text = trace(ready.model, result, load_ns=ready.load_ns, plan_ns=ready.plan_ns, backend=ready.session.backend)
     with replacing(options["trace"]) as stream:
         stream.write(text.encode())
@@ -149,16 +150,32 @@ def _session(
     if options["backend"] in OWN:
         from qrun.running.session import Session
 
-        made = Session(model, backend=options["backend"], arith=options["arith"], threads=options["threads"],
-                       fuse=options["fuse"], max_memory=options["max_memory"], cache=not options["no_cache"])  # fmt: skip
+        made = Session(
+            model,
+            backend=options["backend"],
+            arith=options["arith"],
+            threads=options["threads"],
+            fuse=options["fuse"],
+            max_memory=options["max_memory"],
+            cache=not options["no_cache"],
+        )
         return made, ""
     from qrun.peers import Peer
 
     if options["arith"] != "exact":
-        raise CallError("QR005", "--arith is for qrun's own backends; another runtime has its own arithmetic",
-                        facts=[("got", f"--arith {options['arith']} --backend {options['backend']}")],
-                        fixes=["leave one of them out"])  # fmt: skip
+        raise CallError(
+            "QR005",
+            "--arith is for qrun's own backends; another runtime has its own arithmetic",
+            facts=[("got", f"--arith {options['arith']} --backend {options['backend']}")],
+            fixes=["leave one of them out"],
+        )
     data = source if isinstance(source, bytes) else None
-    peer = Peer(model, options["backend"], data=data, outputs=names, threads=options["threads"],
-                max_memory=options["max_memory"])  # fmt: skip
+    peer = Peer(
+        model,
+        options["backend"],
+        data=data,
+        outputs=names,
+        threads=options["threads"],
+        max_memory=options["max_memory"],
+    )
     return peer, peer.label

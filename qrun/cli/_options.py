@@ -23,9 +23,14 @@ def general_options(*, config: bool = False) -> Callable[[Function], Function]:
     options = [
         option("-q", "--quiet", is_flag=True, group="General", help="Print the result only."),
         option("-v", "--verbose", count=True, group="General", help="More detail; -vv adds tracebacks."),
-        option("--color", type=["auto", "always", "never"], default="auto",
-               group="General", help="NO_COLOR and FORCE_COLOR are honoured too."),
-    ]  # fmt: skip
+        option(
+            "--color",
+            type=["auto", "always", "never"],
+            default="auto",
+            group="General",
+            help="NO_COLOR and FORCE_COLOR are honoured too.",
+        ),
+    ]
     if config:
         options.append(config_option)
 
@@ -91,15 +96,33 @@ class Distance(click.FloatRange):
 
 
 input_options = stacked(
-    option("-i", "--inputs", metavar="SPEC", multiple=True, group="Inputs", shell_complete=places("file"),
-           help="An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "
-                "Repeatable."),
+    option(
+        "-i",
+        "--inputs",
+        metavar="SPEC",
+        multiple=True,
+        group="Inputs",
+        shell_complete=places("file"),
+        help="An input: x.npy, name=x.npy, all.npz, name=[1,2], x.pb, a test_data_set_0/ directory, or - for stdin. "
+        "Repeatable.",
+    ),
     option("--random", is_flag=True, group="Inputs", help="Fill inputs that were not given with random data."),
-    option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="INTEGER", default=0, group="Inputs",
-           help="Seed for random inputs."),
-    option("--shape", metavar="SPEC", multiple=True, group="Inputs",
-           help="Fix dynamic sizes: image:1x3x224x224 for one input, or N=4 for a named dimension. Repeatable."),
-)  # fmt: skip
+    option(
+        "--seed",
+        type=click.IntRange(0, 2**63 - 1),
+        metavar="INTEGER",
+        default=0,
+        group="Inputs",
+        help="Seed for random inputs.",
+    ),
+    option(
+        "--shape",
+        metavar="SPEC",
+        multiple=True,
+        group="Inputs",
+        help="Fix dynamic sizes: image:1x3x224x224 for one input, or N=4 for a named dimension. Repeatable.",
+    ),
+)
 
 
 def own_backends(function: Function) -> Function:
@@ -116,8 +139,11 @@ def own_backends(function: Function) -> Function:
             if backend in OTHERS and name in options and given(ctx, name):
                 value = options[name]
                 word = f"--{name} {value}" if isinstance(value, str) else f"--{name}" if value else f"--no-{name}"
-                raise contradiction(f"{word.split()[0]} is for qrun's own backends; another runtime has {has}",
-                                    f"{word} --backend {backend}", [word, f"--backend {backend}"])  # fmt: skip
+                raise contradiction(
+                    f"{word.split()[0]} is for qrun's own backends; another runtime has {has}",
+                    f"{word} --backend {backend}",
+                    [word, f"--backend {backend}"],
+                )
         return function(*args, **options)
 
     return checked
@@ -127,45 +153,88 @@ Options = Callable[[Function], Function]
 
 
 def arith_option(group: str) -> Options:
-    return option("--arith", type=["exact", *OTHERS], default="exact", group=group,
-                  help="Requantization: the correctly rounded value, or as another runtime rounds.")  # fmt: skip
+    help = "Requantization: the correctly rounded value, or as another runtime rounds."
+    return option("--arith", type=["exact", *OTHERS], default="exact", group=group, help=help)
 
 
 def memory_option(group: str, help: str = "Stop before a tensor would take more, e.g. 8GiB.") -> Options:
-    return option("--max-memory", type=Size(), metavar="SIZE", envvar="QRUN_MAX_MEMORY", show_envvar=True,
-                  show_default="80% of free", group=group, help=help)  # fmt: skip
+    return option(
+        "--max-memory",
+        type=Size(),
+        metavar="SIZE",
+        envvar="QRUN_MAX_MEMORY",
+        show_envvar=True,
+        show_default="80% of free",
+        group=group,
+        help=help,
+    )
 
 
 def tolerance_options(group: str, what: str, rtol: Mapping[str, Any], atol: Mapping[str, Any]) -> Options:
     """``--lsb``, ``--rtol`` and ``--atol``. what: may differ; rtol, atol: how the defaults of these are given, or shown."""
     about = f"tolerance of floating-point {what}."
     return stacked(
-        option("--lsb", type=click.IntRange(0), metavar="N", default=0, group=group,
-               help=f"Steps by which integer {what} may differ."),
+        option(
+            "--lsb",
+            type=click.IntRange(0),
+            metavar="N",
+            default=0,
+            group=group,
+            help=f"Steps by which integer {what} may differ.",
+        ),
         option("--rtol", type=Distance(0), metavar="X", group=group, help=f"Relative {about}", **rtol),
         option("--atol", type=Distance(0), metavar="X", group=group, help=f"Absolute {about}", **atol),
-    )  # fmt: skip
+    )
 
 
 run_options = stacked(
-    option("-b", "--backend", type=BACKENDS, group="Run",
-           show_default="native, where it can run", help="Which runtime executes the model."),
+    option(
+        "-b",
+        "--backend",
+        type=BACKENDS,
+        group="Run",
+        show_default="native, where it can run",
+        help="Which runtime executes the model.",
+    ),
     arith_option("Run"),
-    option("--fuse/--no-fuse", default=None, group="Run", show_default="fuse; --backend reference: as written",
-           help="Run DequantizeLinear-operator-QuantizeLinear groups as integer operators, or the graph as written."),
-    option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run",
-           show_default="the CPUs there are; 1 of BLAS", help="Threads of the backend (of BLAS, for qrun's numpy kernels)."),
-    option("--no-cache", is_flag=True, group="Run",
-           help="Keep no compiled kernels (--backend native). QRUN_CACHE_DIR names another folder for them."),
+    option(
+        "--fuse/--no-fuse",
+        default=None,
+        group="Run",
+        show_default="fuse; --backend reference: as written",
+        help="Run DequantizeLinear-operator-QuantizeLinear groups as integer operators, or the graph as written.",
+    ),
+    option(
+        "--threads",
+        type=click.IntRange(1, 4096),
+        metavar="N",
+        group="Run",
+        show_default="the CPUs there are; 1 of BLAS",
+        help="Threads of the backend (of BLAS, for qrun's numpy kernels).",
+    ),
+    option(
+        "--no-cache",
+        is_flag=True,
+        group="Run",
+        help="Keep no compiled kernels (--backend native). QRUN_CACHE_DIR names another folder for them.",
+    ),
     memory_option("Run"),
     own_backends,
-)  # fmt: skip
+)
 
-runs_option = option("-n", "--runs", type=click.IntRange(1, 10**6), metavar="N", group="Timing",
-                     show_default="as many as fit in 3 s, 5 to 1000", help="Timed runs.")  # fmt: skip
+runs_option = option(
+    "-n",
+    "--runs",
+    type=click.IntRange(1, 10**6),
+    metavar="N",
+    group="Timing",
+    show_default="as many as fit in 3 s, 5 to 1000",
+    help="Timed runs.",
+)
 
-trace_option = option("--trace", metavar="FILE", group="Output",
-                      help="Save a timeline (Chrome trace, ONNX Runtime layout).")  # fmt: skip
+trace_option = option(
+    "--trace", metavar="FILE", group="Output", help="Save a timeline (Chrome trace, ONNX Runtime layout)."
+)
 
 
 def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:
@@ -177,9 +246,8 @@ def read_model(model: str, inputs: tuple[str, ...]) -> str | bytes:
     if model != "-":
         return os.fspath(model)
     if "-" in inputs or any(spec.endswith("=-") for spec in inputs):
-        raise CallError("QR005", "only one - may read stdin", facts=[("got", "MODEL - and -i -")],
-                        fixes=["write one of them to a file first"])  # fmt: skip
+        fixes = ["write one of them to a file first"]
+        raise CallError("QR005", "only one - may read stdin", facts=[("got", "MODEL - and -i -")], fixes=fixes)
     if sys.stdin is None or sys.stdin.isatty():
-        raise CallError("QR005", "- reads the model from stdin, but stdin is a terminal",
-                        fixes=["qrun - < model.onnx"])  # fmt: skip
+        raise CallError("QR005", "- reads the model from stdin, but stdin is a terminal", fixes=["qrun - < model.onnx"])
     return sys.stdin.buffer.read()

@@ -70,28 +70,64 @@ class Shown:
 @argument("a", about="A model, or - for stdin; or a result saved with --json or -o.")
 @argument("b", about="What to compare it with: a second model or result, or a recorded directory.", required=False)
 @input_options
-@option("--against", type=AGAINST, group="Run", show_default="ort",
-        help="Second side for the same model: another runtime (ort: node by node, ort-optimized: as its users run it), "
-             "qrun's other backend, or QDQ groups fused or literal.")  # fmt: skip
-@option("--arith", type=OTHERS, group="Run",
-        help="Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.")  # fmt: skip
-@option("--emulate", type=("avx2",), group="Run",
-        help="Compare what onnxruntime computes on x86 CPUs without VNNI, where pairs of products saturate, with what it computes "
-             "on others, both emulated on this one.")  # fmt: skip
-@option("--isolate", is_flag=True, group="Run",
-        help="Feed every node the second side's values, so that errors do not add up.")  # fmt: skip
-@option("--record", metavar="DIR", group="Run", show_default="of qrun, or of --against",
-        help="Save hashes and statistics of all tensors, to compare other machines and versions with.")  # fmt: skip
-@option("--budget", type=Seconds(), metavar="TIME", group="Run", show_default="60s",
-        help="Two models: time for measuring what each node costs, e.g. 10m, or none for no limit.")  # fmt: skip
+@option(
+    "--against",
+    type=AGAINST,
+    group="Run",
+    show_default="ort",
+    help="Second side for the same model: another runtime (ort: node by node, ort-optimized: as its users run it), "
+    "qrun's other backend, or QDQ groups fused or literal.",
+)
+@option(
+    "--arith",
+    type=OTHERS,
+    group="Run",
+    help="Compare qrun's exact arithmetic with this one; with --against, qrun computes in this one.",
+)
+@option(
+    "--emulate",
+    type=("avx2",),
+    group="Run",
+    help="Compare what onnxruntime computes on x86 CPUs without VNNI, where pairs of products saturate, with what it computes "
+    "on others, both emulated on this one.",
+)
+@option(
+    "--isolate",
+    is_flag=True,
+    group="Run",
+    help="Feed every node the second side's values, so that errors do not add up.",
+)
+@option(
+    "--record",
+    metavar="DIR",
+    group="Run",
+    show_default="of qrun, or of --against",
+    help="Save hashes and statistics of all tensors, to compare other machines and versions with.",
+)
+@option(
+    "--budget",
+    type=Seconds(),
+    metavar="TIME",
+    group="Run",
+    show_default="60s",
+    help="Two models: time for measuring what each node costs, e.g. 10m, or none for no limit.",
+)
 @memory_option("Run")
-@tolerance_options("Tolerance", "tensors", {"show_default": "0.001; 0 between qrun's backends"},
-                   {"show_default": "1e-07; 0 between qrun's backends"})  # fmt: skip
-@option("--min-sqnr", type=Distance(0), metavar="DB", group="Tolerance",
-        help="Two models: decibels of signal to noise that each output must reach, in place of --rtol and --atol; nodes to keep "
-             "in float are then as many as it takes.")  # fmt: skip
-@option("--top", type=Top(), metavar="N", default=10, group="Output",
-        help="Differing tensors to list, or 'all'.")  # fmt: skip
+@tolerance_options(
+    "Tolerance",
+    "tensors",
+    {"show_default": "0.001; 0 between qrun's backends"},
+    {"show_default": "1e-07; 0 between qrun's backends"},
+)
+@option(
+    "--min-sqnr",
+    type=Distance(0),
+    metavar="DB",
+    group="Tolerance",
+    help="Two models: decibels of signal to noise that each output must reach, in place of --rtol and --atol; nodes to keep "
+    "in float are then as many as it takes.",
+)
+@option("--top", type=Top(), metavar="N", default=10, group="Output", help="Differing tensors to list, or 'all'.")
 @format_options("text", "json", "markdown")
 @general_options(config=True)
 def command(out: Out, **options: Any) -> int:
@@ -99,8 +135,12 @@ def command(out: Out, **options: Any) -> int:
     kind = _kind(options)
     for name in ("min-sqnr", "budget"):
         if kind != "models" and options[name.replace("-", "_")] is not None:
-            raise _unfit(f"--{name} is for two models", f"qrun compare FLOAT QUANTIZED --{name} ...", f"{options['a']}",
-                         f"leave out --{name}, or give a second model")  # fmt: skip
+            raise _unfit(
+                f"--{name} is for two models",
+                f"qrun compare FLOAT QUANTIZED --{name} ...",
+                f"{options['a']}",
+                f"leave out --{name}, or give a second model",
+            )
     from qrun.report.sheet import print_sheet
 
     shown = _KINDS[kind](options, out)
@@ -125,8 +165,12 @@ def _kind(options: Mapping[str, Any]) -> str:
             raise _unfit("a second file is missing", f"two {first} files", a, f"qrun compare {a} OTHER{first}")
         for name in ("against", "arith", "record"):
             if options["emulate"] and options[name]:
-                raise _unfit(f"--emulate has its own two sides, and no --{name}", "one of them",
-                             f"--emulate {options['emulate']} --{name} {options[name]}", f"leave out --{name}")  # fmt: skip
+                raise _unfit(
+                    f"--emulate has its own two sides, and no --{name}",
+                    "one of them",
+                    f"--emulate {options['emulate']} --{name} {options[name]}",
+                    f"leave out --{name}",
+                )
         return "record" if options["record"] else "runtimes"
     if files or second in (".npz", ".json"):
         if first != second:
@@ -140,8 +184,8 @@ def _kind(options: Mapping[str, Any]) -> str:
         return "recorded"
     if not second and not os.path.exists(b):
         why, fix = absent(b)
-        raise CallError("QR004", f"cannot read {b!r} as a model, file or record: {why}", where=[b],
-                        fixes=[fix or f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} makes a record"])  # fmt: skip
+        fixes = [fix or f"qrun compare {shlex.quote(a)} --record {shlex.quote(b)} makes a record"]
+        raise CallError("QR004", f"cannot read {b!r} as a model, file or record: {why}", where=[b], fixes=fixes)
     _refuse(options, ("against", "arith", "emulate", "isolate"))
     return "models"
 
@@ -153,8 +197,12 @@ def _suffix(path: str) -> str:
 def _refuse(options: Mapping[str, Any], names: tuple[str, ...]) -> None:
     given = [f"--{name}" for name in names if options[name]]
     if given:
-        raise _unfit(f"{given[0]} does not fit these arguments", f"qrun compare A B without {', '.join(given)}",
-                     f"{options['a']} and {options['b']}", f"leave out {given[0]}, or B")  # fmt: skip
+        raise _unfit(
+            f"{given[0]} does not fit these arguments",
+            f"qrun compare A B without {', '.join(given)}",
+            f"{options['a']} and {options['b']}",
+            f"leave out {given[0]}, or B",
+        )
 
 
 def _unfit(message: str, expected: str, got: str, fix: str = "qrun compare -h") -> CallError:
@@ -172,8 +220,14 @@ def _model(options: Mapping[str, Any]) -> tuple[Model, bytes | None]:
 def _feeds(model: Model, options: Mapping[str, Any], out: Out) -> Feeds:
     from qrun.io.inputs import read_inputs
 
-    feeds = read_inputs(model, options["inputs"], shapes=options["shape"], random=options["random"],
-                        seed=options["seed"], max_memory=options["max_memory"])  # fmt: skip
+    feeds = read_inputs(
+        model,
+        options["inputs"],
+        shapes=options["shape"],
+        random=options["random"],
+        seed=options["seed"],
+        max_memory=options["max_memory"],
+    )
     out.notes(feeds.notes)
     return feeds
 
@@ -198,8 +252,11 @@ def _runtimes(options: Mapping[str, Any], out: Out) -> Shown:
     tolerance = _tolerance(options, against)
     with Progress(out, "compare", "nodes") as progress:
         found = compare_runtimes(a, b, feeds.arrays, tolerance, isolate=options["isolate"], progress=progress)
-    return Shown(found.equal, lambda top: report.comparison_sheet(found, top, feeds.sources),
-                 lambda: report.comparison_fields(found, feeds))  # fmt: skip
+    return Shown(
+        found.equal,
+        lambda top: report.comparison_sheet(found, top, feeds.sources),
+        lambda: report.comparison_fields(found, feeds),
+    )
 
 
 def _models(options: Mapping[str, Any], out: Out) -> Shown:
@@ -212,19 +269,33 @@ def _models(options: Mapping[str, Any], out: Out) -> Shown:
     second = load(options["b"])
     feeds = _feeds(first, options, out)
     with Progress(out, "compare") as progress:
-        found = accuracy(first, second, [feeds.arrays], tolerance=_tolerance(options), min_sqnr=options["min_sqnr"],
-                         max_memory=options["max_memory"], progress=progress,
-                         seconds=SECONDS if options["budget"] is None else options["budget"])  # fmt: skip
-    return Shown(found.equal, lambda top: report.accuracy_sheet(found, top, feeds.sources),
-                 lambda: {"kind": "models", **report.accuracy_fields(found, feeds.sources)}, found.passed)  # fmt: skip
+        found = accuracy(
+            first,
+            second,
+            [feeds.arrays],
+            tolerance=_tolerance(options),
+            min_sqnr=options["min_sqnr"],
+            max_memory=options["max_memory"],
+            progress=progress,
+            seconds=SECONDS if options["budget"] is None else options["budget"],
+        )
+    return Shown(
+        found.equal,
+        lambda top: report.accuracy_sheet(found, top, feeds.sources),
+        lambda: {"kind": "models", **report.accuracy_fields(found, feeds.sources)},
+        found.passed,
+    )
 
 
 def _files(found: Any, feeds: Feeds | None = None) -> Shown:
     from qrun.report import comparefiles as report
 
     sources = feeds.sources if feeds else {}
-    return Shown(found.equal, lambda top: report.files_sheet(found, top, sources),
-                 lambda: {"kind": "files", **report.files_fields(found, feeds)})  # fmt: skip
+    return Shown(
+        found.equal,
+        lambda top: report.files_sheet(found, top, sources),
+        lambda: {"kind": "files", **report.files_fields(found, feeds)},
+    )
 
 
 def _archives(options: Mapping[str, Any], out: Out) -> Shown:
@@ -245,8 +316,12 @@ def _recorded_side(options: Mapping[str, Any], out: Out) -> tuple[Side, Feeds]:
 
     against: str | None = options["against"]
     if options["arith"] and against is not None and against not in OWN:
-        raise _unfit("--arith is qrun's; another runtime has its own arithmetic", "one of them",
-                     f"--arith {options['arith']} --against {against}", "leave one of them out")  # fmt: skip
+        raise _unfit(
+            "--arith is qrun's; another runtime has its own arithmetic",
+            "one of them",
+            f"--arith {options['arith']} --against {against}",
+            "leave one of them out",
+        )
     start_other(against)
     model, data = _model(options)
     feeds = _feeds(model, options, out)
@@ -270,16 +345,23 @@ def _record(options: Mapping[str, Any], out: Out) -> Shown:
     check_folder(folder)
     side, feeds = _recorded_side(options, out)
     made = record(_tensors(side, feeds), side.model, feeds.arrays, side.label, folder)
-    return Shown(True, lambda top: report.recorded_sheet(made, feeds.sources),
-                 lambda: {"kind": "recorded", **report.recorded_fields(made, feeds)})  # fmt: skip
+    return Shown(
+        True,
+        lambda top: report.recorded_sheet(made, feeds.sources),
+        lambda: {"kind": "recorded", **report.recorded_fields(made, feeds)},
+    )
 
 
 def _with_record(options: Mapping[str, Any], out: Out) -> Shown:
     from qrun.comparing.recordcompare import compare_record
 
     side, feeds = _recorded_side(options, out)
-    return _files(compare_record(_tensors(side, feeds), side.model, feeds.arrays, Path(options["b"]), _tolerance(options),
-                                 label=side.label), feeds)  # fmt: skip
+    return _files(
+        compare_record(
+            _tensors(side, feeds), side.model, feeds.arrays, Path(options["b"]), _tolerance(options), label=side.label
+        ),
+        feeds,
+    )
 
 
 _KINDS: Mapping[str, Callable[[Mapping[str, Any], Out], Shown]] = {

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @format_options("text", "json")
 @general_options()
-def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:  # fmt: skip
+def command(out: Out, model: str, nodes: bool, tensor: tuple[str, ...], format: str) -> None:
     """Show inputs, outputs, operators and quantization of a model."""
     from qrun.ir.infer import with_inferred
     from qrun.ir.load import load

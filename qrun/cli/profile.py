@@ -74,8 +74,10 @@ def command(out: Out, **options: Any) -> int:
     if options["trace"]:
         write_trace(ready, report.profile.last, options, out)
         if options["against"]:
-            out.note(f"{options['trace']} has the last run of qrun, none of {options['against']}; "
-                     f"--backend {options['against']} --trace FILE writes that")  # fmt: skip
+            out.note(
+                f"{options['trace']} has the last run of qrun, none of {options['against']}; "
+                f"--backend {options['against']} --trace FILE writes that"
+            )
     code = INTERRUPTED if report.profile.interrupted else 0
     _print(out, report, options["format"], code)
     return code
@@ -91,18 +93,32 @@ def measured(ready: Ready, options: Mapping[str, Any], out: Out) -> ProfileRepor
         out.messages.line(f"interrupted after {len(profile.run_ns)}{asked} runs")
     feeds, top = ready.feeds, options["top"]
     machine = judged_by(profile, _threads(options), not options["no_cache"])
-    return ProfileReport(profile, feeds.arrays, feeds.sources, feeds.symbols, ready.load_ns + ready.plan_ns,
-                         ready.session.backend, options["arith"], ready.label, options["by"],
-                         None if top == "all" else top, machine, _threads(options),
-                         against, _other(options))  # fmt: skip
+    return ProfileReport(
+        profile,
+        feeds.arrays,
+        feeds.sources,
+        feeds.symbols,
+        ready.load_ns + ready.plan_ns,
+        ready.session.backend,
+        options["arith"],
+        ready.label,
+        options["by"],
+        None if top == "all" else top,
+        machine,
+        _threads(options),
+        against,
+        _other(options),
+    )
 
 
 def _check(options: Mapping[str, Any]) -> None:
     if options["against"] and options["backend"] not in OWN:
         raise CallError(
-            "QR005", f"--against compares qrun with {options['against']}, not another runtime",
+            "QR005",
+            f"--against compares qrun with {options['against']}, not another runtime",
             facts=[("got", f"--backend {options['backend']} --against {options['against']}")],
-            fixes=["leave one of them out"])  # fmt: skip
+            fixes=["leave one of them out"],
+        )
 
 
 def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profile, Profile | None]:
@@ -120,11 +136,21 @@ def _measure(ready: Ready, options: Mapping[str, Any], out: Out) -> tuple[Profil
 
         own = ready.session if isinstance(ready.session, Session) else None
         peer = ready.session if isinstance(ready.session, Peer) else None
-        peer = peer or Peer(ready.model, "ort", data=ready.data, threads=options["threads"],
-                            max_memory=options["max_memory"])  # fmt: skip
+        peer = peer or Peer(
+            ready.model, "ort", data=ready.data, threads=options["threads"], max_memory=options["max_memory"]
+        )
         macs = None if own else _counted(ready, options)
-        found = ort_profiles(peer, feeds, data=ready.data, threads=options["threads"], runs=runs, warmup=warmup,
-                             progress=progress, session=own, macs=macs)  # fmt: skip
+        found = ort_profiles(
+            peer,
+            feeds,
+            data=ready.data,
+            threads=options["threads"],
+            runs=runs,
+            warmup=warmup,
+            progress=progress,
+            session=own,
+            macs=macs,
+        )
     return found[0], found[1] if own else None
 
 

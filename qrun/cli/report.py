@@ -57,8 +57,9 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     elif len(saved) == len(sources):
         documents = _read(sources, options)
     else:
-        raise CallError("QR005", "a page is made of one model, or of saved results",
-                        facts=[("got", ", ".join(sources))], fixes=["make one page for each model"])  # fmt: skip
+        facts = [("got", ", ".join(sources))]
+        fixes = ["make one page for each model"]
+        raise CallError("QR005", "a page is made of one model, or of saved results", facts=facts, fixes=fixes)
     argv = ["qrun", *ctx.ensure_object(Call).argv]
     _write(options["output"], html(page_of(documents, argv, date)), out)
     return code
@@ -109,8 +110,11 @@ def _observed(ready: Ready, options: Mapping[str, Any], out: Out, told: Screen) 
 
     own: Session | None = None
     try:
-        own = ready.session if isinstance(ready.session, Session) else Session(
-            ready.model, max_memory=options["max_memory"], cache=not options["no_cache"])  # fmt: skip
+        own = (
+            ready.session
+            if isinstance(ready.session, Session)
+            else Session(ready.model, max_memory=options["max_memory"], cache=not options["no_cache"])
+        )
     except UnsupportedError as error:
         out.note(f"qrun cannot run this model, so its values are not looked at: {error.message}")
     documents, findings, rules = observed(ready.model, own, ready.feeds.arrays)

@@ -77,8 +77,17 @@ def command(out: Out, **options: Any) -> int:
     from qrun.report.run import RunReport, print_run, run_fields
 
     feeds = ready.feeds
-    report = RunReport(ready.model, feeds.arrays, feeds.sources, feeds.symbols, result, findings,
-                       ready.session.backend, options["arith"], ready.label)  # fmt: skip
+    report = RunReport(
+        ready.model,
+        feeds.arrays,
+        feeds.sources,
+        feeds.symbols,
+        result,
+        findings,
+        ready.session.backend,
+        options["arith"],
+        ready.label,
+    )
     if as_json:
         print_json(out, run_fields(report), code)
     elif options["output"] != "-":
@@ -96,8 +105,10 @@ def _note_written(session: Session, names: Sequence[str], out: Out) -> None:
     if split:
         first = session.model.nodes[split[0]]
         others = f" and {plural(len(split) - 1, 'other node')}" if split[1:] else ""
-        out.note(f"node {first.index} {first.label}{others} ran as written, because tensors inside fused groups are shown; "
-                 "where a group has ties, the outputs differ from those without -t (qrun explain fused-requantization)")  # fmt: skip
+        out.note(
+            f"node {first.index} {first.label}{others} ran as written, because tensors inside fused groups are shown; "
+            "where a group has ties, the outputs differ from those without -t (qrun explain fused-requantization)"
+        )
 
 
 def _save(ready: Ready, result: RunResult, options: Mapping[str, Any], out: Out) -> None:

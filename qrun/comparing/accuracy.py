@@ -159,34 +159,59 @@ def accuracy(
     a.budget = b.budget = Budget(default_limit if max_memory is None else max_memory)
     gone = departure(rows, ranking, feeds[0], real, suggestion.ratio)
     locals_ = {watch.group.value: watch.local() for watch in ranking.watches}
-    return Accuracy(reference, quantized, len(feeds), feeds[0], tuple(rows.outputs()), tuple(rows.tensors(locals_)),
-                    tuple(_left(a, b, found)), () if gone else tuple(costs), ranking.effects.measured, len(ranking.watches),
-                    tuple(w.group.node for w in ranking.watches if not w.group.whole),
-                    suggestion if any(cost.measured for cost in lists) and not gone else None, gone, decibels(real),
-                    tolerance, min_sqnr, seconds)  # fmt: skip
+    return Accuracy(
+        reference,
+        quantized,
+        len(feeds),
+        feeds[0],
+        tuple(rows.outputs()),
+        tuple(rows.tensors(locals_)),
+        tuple(_left(a, b, found)),
+        () if gone else tuple(costs),
+        ranking.effects.measured,
+        len(ranking.watches),
+        tuple(w.group.node for w in ranking.watches if not w.group.whole),
+        suggestion if any(cost.measured for cost in lists) and not gone else None,
+        gone,
+        decibels(real),
+        tolerance,
+        min_sqnr,
+        seconds,
+    )
 
 
 def _check(reference: Model, quantized: Model, feeds: Sequence[Mapping[str, Array]]) -> None:
     if not feeds:
-        raise CallError("QR001", "no inputs were given", fixes=["-i FILE, or --random"],
-                        calls=["qrun.compare(reference, quantized, {name: array})"])  # fmt: skip
+        fixes = ["-i FILE, or --random"]
+        raise CallError(
+            "QR001", "no inputs were given", fixes=fixes, calls=["qrun.compare(reference, quantized, {name: array})"]
+        )
     mine, theirs = ({v.name: v for v in m.inputs} for m in (reference, quantized))
     where = [reference.label, quantized.label]
     if mine.keys() != theirs.keys():
-        raise CallError("QR003", "the two models have inputs of different names", where=where,
-                        facts=[("first", ", ".join(mine) or "none"), ("second", ", ".join(theirs) or "none")],
-                        fixes=["compare a model with one that was made of it, or rename the inputs"])  # fmt: skip
+        facts = [("first", ", ".join(mine) or "none"), ("second", ", ".join(theirs) or "none")]
+        fixes = ["compare a model with one that was made of it, or rename the inputs"]
+        raise CallError("QR003", "the two models have inputs of different names", where=where, facts=facts, fixes=fixes)
     for name, one in mine.items():
         other = theirs[name]
         if one.dtype != other.dtype or not _fit(one.shape, other.shape):
-            raise CallError("QR003", f"input {name!r} differs between the two models", where=where,
-                            facts=[("first", str(one)), ("second", str(other))],
-                            fixes=["compare models with inputs of one type and shape"])  # fmt: skip
+            facts = [("first", str(one)), ("second", str(other))]
+            fixes = ["compare models with inputs of one type and shape"]
+            raise CallError(
+                "QR003", f"input {name!r} differs between the two models", where=where, facts=facts, fixes=fixes
+            )
     if len(reference.outputs) != len(quantized.outputs):
-        raise CallError("QR003", "the two models have different numbers of outputs", where=where,
-                        facts=[("first", ", ".join(v.name for v in reference.outputs)),
-                               ("second", ", ".join(v.name for v in quantized.outputs))],
-                        fixes=["compare a model with one that was made of it"], name="output-mismatch")  # fmt: skip
+        raise CallError(
+            "QR003",
+            "the two models have different numbers of outputs",
+            where=where,
+            facts=[
+                ("first", ", ".join(v.name for v in reference.outputs)),
+                ("second", ", ".join(v.name for v in quantized.outputs)),
+            ],
+            fixes=["compare a model with one that was made of it"],
+            name="output-mismatch",
+        )
 
 
 def _fed(model: Model, feeds: Sequence[Mapping[str, Array]]) -> tuple[TensorType, ...]:

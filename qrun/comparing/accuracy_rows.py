@@ -121,9 +121,13 @@ class Rows:
 
     def _end(self, at: int, got: Array, want: Array, theirs: Mapping[str, Array], mine: Mapping[str, Array]) -> None:
         if got.shape != want.shape:
-            raise CallError("QR003", f"output {self.ends[at][0]!r} has another shape in the second model",
-                            where=[self.a.model.label, self.b.model.label],
-                            facts=[("first", shape_text(want.shape)), ("second", shape_text(got.shape))], name="output-mismatch")  # fmt: skip
+            raise CallError(
+                "QR003",
+                f"output {self.ends[at][0]!r} has another shape in the second model",
+                where=[self.a.model.label, self.b.model.label],
+                facts=[("first", shape_text(want.shape)), ("second", shape_text(got.shape))],
+                name="output-mismatch",
+            )
         whole = integral(got.dtype)
         got, want, step = self._comparable(at, got, want, theirs, mine)
         self.counted[at] |= whole or step is not None

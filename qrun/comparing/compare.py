@@ -85,18 +85,32 @@ def compare(
     first = load(model) if not isinstance(model, Model) else model
     if not several:
         names = "{" + ", ".join(f"{v.name!r}: array" for v in first.inputs[:3]) + "}"
-        raise CallError("QR001", "no inputs were given", where=[first.label], fixes=["-i FILE, or --random"],
-                        calls=[f"qrun.compare({'model' if other is None else 'model, other'}, feeds={names})"])  # fmt: skip
+        raise CallError(
+            "QR001",
+            "no inputs were given",
+            where=[first.label],
+            fixes=["-i FILE, or --random"],
+            calls=[f"qrun.compare({'model' if other is None else 'model, other'}, feeds={names})"],
+        )
     if other is not None:
         second = load(other) if not isinstance(other, Model) else other
-        return accuracy(first, second, several, tolerance=tolerance(lsb=lsb, rtol=rtol, atol=atol), min_sqnr=min_sqnr,
-                        max_memory=max_memory, seconds=math.inf if budget is None else budget)  # fmt: skip
+        return accuracy(
+            first,
+            second,
+            several,
+            tolerance=tolerance(lsb=lsb, rtol=rtol, atol=atol),
+            min_sqnr=min_sqnr,
+            max_memory=max_memory,
+            seconds=math.inf if budget is None else budget,
+        )
     for name, value, allowed in (("against", against, AGAINST), ("arith", arith, get_args(Arith))):
         if value not in allowed:
             raise CallError("QR005", f"{name} {value!r} does not exist", facts=[("expected", ", ".join(allowed))])
     if len(several) > 1:
-        raise CallError("QR005", "one model on two sides takes one set of inputs", facts=[("got", str(len(several)))],
-                        fixes=["compare each: [qrun.compare(model, feeds=one) for one in feeds]"])  # fmt: skip
+        fixes = ["compare each: [qrun.compare(model, feeds=one) for one in feeds]"]
+        raise CallError(
+            "QR005", "one model on two sides takes one set of inputs", facts=[("got", str(len(several)))], fixes=fixes
+        )
     data = (
         model
         if isinstance(model, bytes)

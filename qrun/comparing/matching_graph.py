@@ -106,17 +106,22 @@ class Reals:
     def same_parameters(self, one: int, other: int) -> bool:
         """Have two quantizers the same scale and zero point?"""
         first, second = self.nodes[one], self.nodes[other]
-        return not _is_dynamic(first) and not _is_dynamic(second) and all(
-            self._same(a, b) for a, b in zip(_pair(first.inputs[1:]), _pair(second.inputs[1:]), strict=True)
-        )  # fmt: skip
+        return (
+            not _is_dynamic(first)
+            and not _is_dynamic(second)
+            and all(self._same(a, b) for a, b in zip(_pair(first.inputs[1:]), _pair(second.inputs[1:]), strict=True))
+        )
 
     def _same(self, a: str, b: str) -> bool:
         if a == b:
             return True
         first, second = (self.constant(name) if name else np.zeros(()) for name in (a, b))
-        return first is not None and second is not None and first.size == second.size and bool(
-            np.all(first.astype(np.float64).reshape(-1) == second.astype(np.float64).reshape(-1))
-        )  # fmt: skip
+        return (
+            first is not None
+            and second is not None
+            and first.size == second.size
+            and bool(np.all(first.astype(np.float64).reshape(-1) == second.astype(np.float64).reshape(-1)))
+        )
 
     @cached_property
     def running(self) -> tuple[int, ...]:

@@ -53,7 +53,10 @@ def agreement(a: Reals, first: int, b: Reals, second: int) -> float:
     """The share of attributes and integer constants that are equal."""
     one, other = a.nodes[first].attributes, b.nodes[second].attributes
     equal = [str(one.get(name)) == str(other.get(name)) for name in {*one, *other}]
-    indices = [[c for n in r.fixed(p) if (c := r.constant(n)) is not None and c.dtype.kind in "iu"] for r, p in ((a, first), (b, second))]  # fmt: skip
+    indices = [
+        [c for n in r.fixed(p) if (c := r.constant(n)) is not None and c.dtype.kind in "iu"]
+        for r, p in ((a, first), (b, second))
+    ]
     equal += [np.array_equal(x, y) for x, y in zip(*indices, strict=False)]
     return sum(equal) / len(equal) if equal else 1.0
 

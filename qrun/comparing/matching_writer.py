@@ -79,8 +79,18 @@ class NodeWriter:
     def round(self, node: Node, real: str, scale: str, zero: str, output: str) -> bool:
         """Quantize what `node` makes, under its own name."""
         scale, zero = self._rank(node, scale, {}), self._rank(node, zero, {})
-        self.nodes.append(Node(node.index, node.label, "", "QuantizeLinear", 21,
-                               tuple(filter(None, (real, scale, zero))), (output,), {}))  # fmt: skip
+        self.nodes.append(
+            Node(
+                node.index,
+                node.label,
+                "",
+                "QuantizeLinear",
+                21,
+                tuple(filter(None, (real, scale, zero))),
+                (output,),
+                {},
+            )
+        )
         self.codes[output] = (scale, zero, {})
         return True
 

@@ -103,8 +103,15 @@ def _reader(model: Model, name: str) -> Meaning | None:
     while pending:
         at = pending[-1]
         readers = model.consumers.get(at, ())
-        found = next((made for node in readers for place, read in enumerate(node.inputs)
-                      if read == at and (made := _taken(node, place))), None)  # fmt: skip
+        found = next(
+            (
+                made
+                for node in readers
+                for place, read in enumerate(node.inputs)
+                if read == at and (made := _taken(node, place))
+            ),
+            None,
+        )
         if found is None:
             for node in readers:
                 if _keeps(node) and node.inputs[0] == at and len(node.outputs) == 1:

@@ -75,8 +75,22 @@ class Ranking:
             share = ratio / whole if math.isfinite(ratio) else 1.0
             group, local, spread = watch.group, watch.local(), watch.spread()
             reason, why, fit = explain(watch, local, spread)
-            found.append(Cost(group.node, group.value, group.target, group.floats, ratio, share, measured, local,
-                              spread, reason, why, fit))  # fmt: skip
+            found.append(
+                Cost(
+                    group.node,
+                    group.value,
+                    group.target,
+                    group.floats,
+                    ratio,
+                    share,
+                    measured,
+                    local,
+                    spread,
+                    reason,
+                    why,
+                    fit,
+                )
+            )
         return sorted(found, key=lambda c: (-c.ratio, -c.local.noise.ratio))
 
 

@@ -74,9 +74,23 @@ def groups(a: Reals, b: Reals, matching: Matching) -> list[RoundingGroup]:
         there = region(a, other, theirs)
         floats = tuple(a.nodes[place] for place in there.operators)
         inside = bool(_weights(a, there)) or any(_own(a, there))
-        found.append(RoundingGroup(value, a.settled(other), other, limits(a, a.rounds.get(other, ())), _named(b, inner, rounds), inner,
-                           {v: a.settled(names[v]) for v in inner.inputs}, rounds, own, weights, floats,
-                           inside, inner.whole))  # fmt: skip
+        found.append(
+            RoundingGroup(
+                value,
+                a.settled(other),
+                other,
+                limits(a, a.rounds.get(other, ())),
+                _named(b, inner, rounds),
+                inner,
+                {v: a.settled(names[v]) for v in inner.inputs},
+                rounds,
+                own,
+                weights,
+                floats,
+                inside,
+                inner.whole,
+            )
+        )
     return found
 
 

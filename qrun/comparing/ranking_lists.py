@@ -146,8 +146,17 @@ def suggest(
             reached, trials.hurried = False, trials.hurried or trials.late
     tried = tuple((n, decibels(mean_ratio(trials.sums[lists[n]]))) for n in sorted(lists))
     nodes, around = _names(mixed, [*measured, *(c for c in costs if not c.measured)][:count])
-    return Suggestion(tried, count, nodes, around, trials.used, mean_ratio(trials.sums[lists[0]]), reached,
-                      _told(operators, trials), trials.hurried)  # fmt: skip
+    return Suggestion(
+        tried,
+        count,
+        nodes,
+        around,
+        trials.used,
+        mean_ratio(trials.sums[lists[0]]),
+        reached,
+        _told(operators, trials),
+        trials.hurried,
+    )
 
 
 def _targets(costs: Sequence[Cost]) -> Kept:

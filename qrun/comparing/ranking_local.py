@@ -54,8 +54,16 @@ class Spread:
                   of the values in it.
     """
 
-    KEYS = {"count": "count", "beyond": "beyond", "min": "least", "max": "most", "bulk": "bulk", "typical": "typical",
-            "near": "near", "near_share": "nearby"}  # fmt: skip
+    KEYS = {
+        "count": "count",
+        "beyond": "beyond",
+        "min": "least",
+        "max": "most",
+        "bulk": "bulk",
+        "typical": "typical",
+        "near": "near",
+        "near_share": "nearby",
+    }
 
     count: int
     beyond: int

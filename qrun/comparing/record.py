@@ -53,8 +53,13 @@ def record(
     Raises CallError if `folder` is something else than a record, or cannot be written; what `tensors` raises.
     """
     check_folder(folder)
-    head = {"schema": SCHEMA, "model": model_facts(model), "inputs": input_facts(feeds), "label": label,
-            "environment": host(threads)}  # fmt: skip
+    head = {
+        "schema": SCHEMA,
+        "model": model_facts(model),
+        "inputs": input_facts(feeds),
+        "label": label,
+        "environment": host(threads),
+    }
     lines = [_json(_fields(made.entry())) for made in walk(tensors, model, feeds)]
     text = f"{_json(head)[:-1]},\n" + '"tensors":[\n' + ",\n".join(lines) + "\n]}\n"
     data = text.encode()
@@ -162,11 +167,21 @@ def input_facts(feeds: Mapping[str, Array]) -> list[dict[str, str]]:
 def _fields(made: RecordEntry) -> dict[str, Any]:
     """An entry as JSON; what there is nothing of is left out."""
     fields: dict[str, Any] = {
-        "name": made.name, "node": made.node, "op": made.op, "type": made.type, "shape": made.shape,
-        "sha256": made.sha256, "min": made.low, "max": made.high, "mean": made.mean, "nan": made.nan or None,
-        "inf": made.inf or None, "saturated": made.saturated, "quantiles": made.quantiles or None,
+        "name": made.name,
+        "node": made.node,
+        "op": made.op,
+        "type": made.type,
+        "shape": made.shape,
+        "sha256": made.sha256,
+        "min": made.low,
+        "max": made.high,
+        "mean": made.mean,
+        "nan": made.nan or None,
+        "inf": made.inf or None,
+        "saturated": made.saturated,
+        "quantiles": made.quantiles or None,
         "sample": [_number(value) for value in made.sample] or None,
-    }  # fmt: skip
+    }
     if made.histogram is not None:
         fields["histogram"] = {"first": made.histogram.first, "counts": made.histogram.counts}
     if made.ties is not None:
@@ -183,9 +198,11 @@ def _json(value: Any) -> str:
 
 
 def _cannot(folder: Path, reason: str) -> CallError:
-    return CallError("QR008", f"cannot write a record to {str(folder)!r}: {reason}", where=[str(folder)],
-                     facts=[("expected", "a new or empty directory, or an older record")],
-                     fixes=["--record NEW_DIR"])  # fmt: skip
+    facts = [("expected", "a new or empty directory, or an older record")]
+    fixes = ["--record NEW_DIR"]
+    return CallError(
+        "QR008", f"cannot write a record to {str(folder)!r}: {reason}", where=[str(folder)], facts=facts, fixes=fixes
+    )
 
 
 def host(threads: int | None) -> dict[str, str | int]:

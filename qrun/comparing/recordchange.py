@@ -195,8 +195,9 @@ def _origin(change: TensorChange, whole: bool) -> str:
     if not whole or change.recorded.ties is None:
         return ""
     ties = change.recorded.ties
-    told = (f"{ties.tie} elements were within {TIE:g} LSB of a tie, {ties.near} within {NEARLY:g}"
-            + (f", the nearest {ties.smallest:g}" if ties.smallest is not None else ""))  # fmt: skip
+    told = f"{ties.tie} elements were within {TIE:g} LSB of a tie, {ties.near} within {NEARLY:g}" + (
+        f", the nearest {ties.smallest:g}" if ties.smallest is not None else ""
+    )
     if change.step > 1:
         return f"no matter of ties: an element differs by {change.step:.0f} steps or more; {told}"
     if change.elements > ties.near:

@@ -78,9 +78,14 @@ def compare_record(
     _same_inputs(record, feeds)
     now, proofs = _now(tensors, model, feeds, record)
     if now.keys().isdisjoint(record.entries):
-        raise CallError("QR005", "the record and this run have no tensor in common", where=[str(folder)],
-                        facts=[("recorded", ", ".join(list(record.entries)[:3]) or "none"),
-                               ("got", ", ".join(list(now)[:3]) or "none")], fixes=["record it again"])  # fmt: skip
+        facts = [
+            ("recorded", ", ".join(list(record.entries)[:3]) or "none"),
+            ("got", ", ".join(list(now)[:3]) or "none"),
+        ]
+        fixes = ["record it again"]
+        raise CallError(
+            "QR005", "the record and this run have no tensor in common", where=[str(folder)], facts=facts, fixes=fixes
+        )
     told = {"runtime": label, **{key: text(value) for key, value in host(threads).items()}}
     settings = differing({"runtime": record.label, **record.environment}, told)
     changes = tuple(_changes(record, now, proofs, model, tolerance))
@@ -145,9 +150,13 @@ def _same_model(record: Record, model: Model) -> None:
     pairs += [(n, record.external.get(n, "none"), external.get(n, "none")) for n in {**record.external, **external}]
     for what, recorded, now in pairs:
         if recorded != now:
-            raise CallError("QR005", f"the record in {str(record.folder)!r} was made with another model",
-                            where=[model.label, what], facts=[("recorded", f"sha256 {recorded}"), ("got", f"sha256 {now}")],
-                            fixes=["compare with the model that was recorded, or --record it again"])  # fmt: skip
+            raise CallError(
+                "QR005",
+                f"the record in {str(record.folder)!r} was made with another model",
+                where=[model.label, what],
+                facts=[("recorded", f"sha256 {recorded}"), ("got", f"sha256 {now}")],
+                fixes=["compare with the model that was recorded, or --record it again"],
+            )
 
 
 def _same_inputs(record: Record, feeds: Mapping[str, Array]) -> None:
@@ -155,10 +164,12 @@ def _same_inputs(record: Record, feeds: Mapping[str, Array]) -> None:
     for name in {**record.inputs, **now}:
         recorded, got = (side.get(name, ("none", "none")) for side in (record.inputs, now))
         if recorded != got:
-            raise CallError("QR003", f"input {name!r} is not the one that was recorded",
-                            where=[str(record.folder), f"input {name}"],
-                            facts=[("recorded", f"{recorded[0]}, sha256 {recorded[1]}"), ("got", f"{got[0]}, sha256 {got[1]}")],
-                            fixes=["give the inputs that were recorded, or --record again"])  # fmt: skip
+            where = [str(record.folder), f"input {name}"]
+            facts = [("recorded", f"{recorded[0]}, sha256 {recorded[1]}"), ("got", f"{got[0]}, sha256 {got[1]}")]
+            fixes = ["give the inputs that were recorded, or --record again"]
+            raise CallError(
+                "QR003", f"input {name!r} is not the one that was recorded", where=where, facts=facts, fixes=fixes
+            )
 
 
 RECORD_EXACT = "the record is exact"

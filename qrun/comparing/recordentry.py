@@ -104,11 +104,18 @@ def filled(bare: RecordEntry, array: Array, node: Node, values: Sequence[Array |
     nan = int(np.count_nonzero(np.isnan(flat))) if flat.dtype.kind == "f" else 0
     narrow = flat.dtype.itemsize == 1 and flat.dtype.kind in "iub"
     return replace(
-        bare, low=low, high=high, mean=mean, nan=nan, inf=flat.size - finite.size - nan,
-        saturated=_saturated(array, flat), histogram=_histogram(flat) if narrow else None,
-        quantiles=() if narrow else _quantiles(finite), sample=tuple(_plain(flat[at]) for at in places(flat.size)),
+        bare,
+        low=low,
+        high=high,
+        mean=mean,
+        nan=nan,
+        inf=flat.size - finite.size - nan,
+        saturated=_saturated(array, flat),
+        histogram=_histogram(flat) if narrow else None,
+        quantiles=() if narrow else _quantiles(finite),
+        sample=tuple(_plain(flat[at]) for at in places(flat.size)),
         ties=_ties(array, node, values),
-    )  # fmt: skip
+    )
 
 
 def places(size: int) -> tuple[int, ...]:

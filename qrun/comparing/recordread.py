@@ -35,8 +35,8 @@ def read_record(folder: Path) -> Record:
     """The record in a directory. Raises CallError if there is none, or it is damaged."""
     if not folder.is_dir() or not (folder / FILE).exists():
         got = "a directory without it" if folder.is_dir() else "a file" if folder.exists() else "nothing of that name"
-        raise CallError("QR004", f"{str(folder)!r} is no record", where=[str(folder)],
-                        facts=[("expected", f"a directory with {FILE}"), ("got", got)], fixes=[HOW])  # fmt: skip
+        facts = [("expected", f"a directory with {FILE}"), ("got", got)]
+        raise CallError("QR004", f"{str(folder)!r} is no record", where=[str(folder)], facts=facts, fixes=[HOW])
     _, item = read_document(folder / FILE, ("record",), HOW)
     model, where = item["model"], item["environment"]
     external = model.find("external")
@@ -67,11 +67,23 @@ def _entry(item: Item) -> RecordEntry:
     if len(sample) not in (0, len(places(size)), len(places(2 * size))):
         raise damaged(item.source, f"{item.place}.sample: {len(places(size))} numbers", str(len(sample)))
     return RecordEntry(
-        item["name"].text, item["node"].size, item["op"].text, item["type"].text, shape, sha,
-        _number(item.find("min")), _number(item.find("max")), _real(item.find("mean")),
-        _count(item.find("nan")), _count(item.find("inf")), _saturated(item.find("saturated")),
-        _histogram(item.find("histogram"), size), _numbers(item, "quantiles"), sample, _ties(item.find("ties")),
-    )  # fmt: skip
+        item["name"].text,
+        item["node"].size,
+        item["op"].text,
+        item["type"].text,
+        shape,
+        sha,
+        _number(item.find("min")),
+        _number(item.find("max")),
+        _real(item.find("mean")),
+        _count(item.find("nan")),
+        _count(item.find("inf")),
+        _saturated(item.find("saturated")),
+        _histogram(item.find("histogram"), size),
+        _numbers(item, "quantiles"),
+        sample,
+        _ties(item.find("ties")),
+    )
 
 
 def _number(item: Item | None) -> Number | None:
@@ -109,7 +121,11 @@ def _histogram(item: Item | None, size: int) -> Histogram | None:
         return None
     first, counts = item["first"].whole, item["counts"].shape
     if not -128 <= first <= 255 or len(counts) > 256 or sum(counts) != size:
-        raise damaged(item.source, f"{item.place}: up to 256 counts of codes, {size} in all", f"{sum(counts)} in {len(counts)} counts")  # fmt: skip
+        raise damaged(
+            item.source,
+            f"{item.place}: up to 256 counts of codes, {size} in all",
+            f"{sum(counts)} in {len(counts)} counts",
+        )
     return Histogram(first, counts)
 
 

@@ -199,9 +199,15 @@ class _Work:
             return None
 
     def _guilt(
-        self, unit: Unit, name: str, inputs: Values, own: TensorPair, mine: Array | None, theirs: Array | None,
+        self,
+        unit: Unit,
+        name: str,
+        inputs: Values,
+        own: TensorPair,
+        mine: Array | None,
+        theirs: Array | None,
         error: QrunError | None,
-    ) -> Guilt | None:  # fmt: skip
+    ) -> Guilt | None:
         if mine is None:
             return None
         again = self._again(unit, name, inputs)

@@ -115,10 +115,12 @@ def compare_saved(a: Path, b: Path) -> SavedRuns | SavedProfiles | SavedChecks:
     """
     (kind, first), (other, second) = (read_document(path, KINDS, HOW) for path in (a, b))
     if kind != other:
-        raise CallError("QR005", f"a saved {kind} and a saved {other} cannot be compared",
-                        where=[str(a), str(b)], facts=[("expected", "two profiles, two runs or two checks"),
-                                                       ("got", f"{a}: {kind}, {b}: {other}")],
-                        fixes=[f"qrun {kind} MODEL --json > OTHER.json makes a {kind} to compare {a} with"])  # fmt: skip
+        where = [str(a), str(b)]
+        facts = [("expected", "two profiles, two runs or two checks"), ("got", f"{a}: {kind}, {b}: {other}")]
+        fixes = [f"qrun {kind} MODEL --json > OTHER.json makes a {kind} to compare {a} with"]
+        raise CallError(
+            "QR005", f"a saved {kind} and a saved {other} cannot be compared", where=where, facts=facts, fixes=fixes
+        )
     if kind == "profile":
         return compare_profiles(a, b, first, second)
     return _runs(a, b, first, second) if kind == "run" else _checks(a, b, first, second)
@@ -145,8 +147,17 @@ def _outputs(name: str, a: Item, b: Item) -> OutputPair:
     shape = a["shape"].shape
     form, other = (f"{item['type'].text} {shape_text(item['shape'].shape)}" for item in (a, b))
     equal = form == other and a["sha256"].text == b["sha256"].text
-    pair = OutputPair(name, form, other, equal, prod(shape), 0 if equal else None,
-                      low=_both(a, b, "min"), high=_both(a, b, "max"), mean=_both(a, b, "mean"))  # fmt: skip
+    pair = OutputPair(
+        name,
+        form,
+        other,
+        equal,
+        prod(shape),
+        0 if equal else None,
+        low=_both(a, b, "min"),
+        high=_both(a, b, "max"),
+        mean=_both(a, b, "mean"),
+    )
     if form != other or a.find("values") is None or b.find("values") is None:
         return pair
     left, right = _flat(a, prod(shape)), _flat(b, prod(shape))
@@ -185,8 +196,17 @@ def _checks(a: Path, b: Path, first: Item, second: Item) -> SavedChecks:
     )
     new, gone = _without(after, before), _without(before, after)
     changed = [(path, *change) for path in both for change in _vectors(left[path], right[path])]
-    return SavedChecks(a, b, settings(first, second), tuple(new), tuple(gone), len(before) - len(gone), tuple(changed),
-                       tuple(p for p in left if p not in right), tuple(p for p in right if p not in left))  # fmt: skip
+    return SavedChecks(
+        a,
+        b,
+        settings(first, second),
+        tuple(new),
+        tuple(gone),
+        len(before) - len(gone),
+        tuple(changed),
+        tuple(p for p in left if p not in right),
+        tuple(p for p in right if p not in left),
+    )
 
 
 def _without(found: Sequence[Found], others: Sequence[Found]) -> list[Found]:

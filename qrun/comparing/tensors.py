@@ -85,22 +85,40 @@ def pair(
         return TensorPair(describe(a), found, False)
     if same(a, b):
         agreed = _agreed(a, b)
-        return TensorPair(describe(a), found, True, sqnr=float("inf"), argmax=_argmax(a, b), agreed=agreed,
-                    stepped=step is not None, noise=noise)  # fmt: skip
+        return TensorPair(
+            describe(a),
+            found,
+            True,
+            sqnr=float("inf"),
+            argmax=_argmax(a, b),
+            agreed=agreed,
+            stepped=step is not None,
+            noise=noise,
+        )
     place = found.worst if found.differing else _worst(a, b)
     counted: dict[str, Any] = {
         "other_bits": int(np.count_nonzero(differing(a, b))),
         "beyond": _beyond(a[place], b[place]) if found.differing else 0.0,
-        "a": plain(a[place]), "b": plain(b[place]),
-    }  # fmt: skip
+        "a": plain(a[place]),
+        "b": plain(b[place]),
+    }
     if a.dtype.kind in "OUSc":
         return TensorPair(describe(a), found, False, **counted)
     x, y = ((_wide(v) - code.zero) * code.scale for v in (a, b))
     largest, relative = _largest(x, y)
     return TensorPair(
-        describe(a), found, False, **counted, max_abs=largest, max_rel=relative, sqnr=sqnr(x, y),
-        argmax=_argmax(a, b), agreed=_agreed(a, b), stepped=step is not None, noise=noise,
-    )  # fmt: skip
+        describe(a),
+        found,
+        False,
+        **counted,
+        max_abs=largest,
+        max_rel=relative,
+        sqnr=sqnr(x, y),
+        argmax=_argmax(a, b),
+        agreed=_agreed(a, b),
+        stepped=step is not None,
+        noise=noise,
+    )
 
 
 def _beyond(x: Any, y: Any) -> float:

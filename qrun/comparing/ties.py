@@ -14,8 +14,18 @@ NEAR = 1e-5
 """Steps of the output (LSB) within which a value counts as a tie."""
 _CODES = {
     np.dtype(t)
-    for t in (np.uint8, np.int8, np.uint16, np.int16, np.int32, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2)
-}  # fmt: skip
+    for t in (
+        np.uint8,
+        np.int8,
+        np.uint16,
+        np.int16,
+        np.int32,
+        ml_dtypes.int4,
+        ml_dtypes.uint4,
+        ml_dtypes.int2,
+        ml_dtypes.uint2,
+    )
+}
 
 Values = Sequence[Array | None]
 

@@ -108,8 +108,8 @@ def kind(value: Any) -> str:
 
 
 def damaged(source: str, expected: str, got: str, fix: str = "write the file again") -> CallError:
-    return CallError("QR007", f"{source} is not as qrun writes it", where=[source],
-                     facts=[("expected", expected), ("got", got)], fixes=[fix])  # fmt: skip
+    facts = [("expected", expected), ("got", got)]
+    return CallError("QR007", f"{source} is not as qrun writes it", where=[source], facts=facts, fixes=[fix])
 
 
 def read_document(path: Path, kinds: tuple[str, ...], fix: str) -> tuple[str, Item]:
@@ -128,8 +128,12 @@ def read_document(path: Path, kinds: tuple[str, ...], fix: str) -> tuple[str, It
     if name not in kinds:
         raise damaged(str(path), expected, f"schema {schema!r}"[:80], fix)
     if major != MAJOR:
-        raise damaged(str(path), f"qrun/{name}/{MAJOR}.x, which this version of qrun reads", f"{schema!r}"[:80],
-                      "use the version of qrun that wrote it, or write it again")  # fmt: skip
+        raise damaged(
+            str(path),
+            f"qrun/{name}/{MAJOR}.x, which this version of qrun reads",
+            f"{schema!r}"[:80],
+            "use the version of qrun that wrote it, or write it again",
+        )
     error = item.find("error")
     if error is not None:
         message = error.find("message")

@@ -68,8 +68,10 @@ def read_npy(path: Path, budget: Budget) -> Array:
             regular = path.is_file()
             array = read_array(stream, str(path), budget, size if regular else None)
             if regular and stream.read(1):
-                raise bad_file(str(path), f"{size - stream.tell() + 1} more bytes after the array", "one array",
-                               fix="several arrays go through -i name=FILE each, or one .npz")  # fmt: skip
+                fix = "several arrays go through -i name=FILE each, or one .npz"
+                raise bad_file(
+                    str(path), f"{size - stream.tell() + 1} more bytes after the array", "one array", fix=fix
+                )
             return array
     except (OSError, ValueError) as error:
         raise no_such_file(path, error) from None
@@ -284,6 +286,17 @@ def numbered(folder: Path, kind: str) -> Iterator[Path]:
 
 
 __all__ = [
-    "NPY", "Npz", "bad_file", "human", "no_such_file", "numbered", "read_array", "read_npy", "read_npz",
-    "read_stream", "restored", "storable", "write_npy",
-]  # fmt: skip
+    "NPY",
+    "Npz",
+    "bad_file",
+    "human",
+    "no_such_file",
+    "numbered",
+    "read_array",
+    "read_npy",
+    "read_npz",
+    "read_stream",
+    "restored",
+    "storable",
+    "write_npy",
+]

@@ -88,10 +88,14 @@ def type_fixes(array: Array, dtype: np.dtype) -> list[str]:
     if source[1] - source[0] == high - low and array.dtype.itemsize < 8:
         wide, shift = f"int{16 * array.dtype.itemsize}", low - source[0]
         sign = "+" if shift > 0 else "-"
-        return [f"{before}(x.astype(np.{wide}) {sign} {abs(shift)}).astype({_numpy_name(dtype)}) "
-                f"moves {source[0]} .. {source[1]} to {low} .. {high}"]  # fmt: skip
-    return [f"{before}x holds {array.min()} .. {array.max()}; "
-            f"np.clip(x, {low}, {high}).astype({_numpy_name(dtype)}) cuts off what does not fit"]  # fmt: skip
+        return [
+            f"{before}(x.astype(np.{wide}) {sign} {abs(shift)}).astype({_numpy_name(dtype)}) "
+            f"moves {source[0]} .. {source[1]} to {low} .. {high}"
+        ]
+    return [
+        f"{before}x holds {array.min()} .. {array.max()}; "
+        f"np.clip(x, {low}, {high}).astype({_numpy_name(dtype)}) cuts off what does not fit"
+    ]
 
 
 def _rounded(array: Array, dtype: np.dtype, before: str) -> list[str]:

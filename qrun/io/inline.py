@@ -44,9 +44,12 @@ def _not_json(text: str, error: json.JSONDecodeError) -> CallError:
     return CallError(
         "QR005",
         f"{cut(text)} is {'incomplete JSON' if ends else 'not JSON'}, and no file has that name",
-        facts=[("expected", "a list such as [[1,2],[3,4]]"),
-               ("got", "the end of the text inside the list" if ends else f"{cut(text[error.pos :], 20)!r}: {error.msg}")],
-        fixes=["close every bracket, and quote the list for the shell"] if ends else [])  # fmt: skip
+        facts=[
+            ("expected", "a list such as [[1,2],[3,4]]"),
+            ("got", "the end of the text inside the list" if ends else f"{cut(text[error.pos :], 20)!r}: {error.msg}"),
+        ],
+        fixes=["close every bracket, and quote the list for the shell"] if ends else [],
+    )
 
 
 def _too_deep() -> Any:

@@ -24,9 +24,9 @@ def twice(model: Model, name: str, first: str, second: str) -> CallError:
 def no_file(model: Model, name: str, spec: str) -> CallError:
     """Of ``-i name=`` and ``-i ''``, which would read the current folder."""
     first = name or next((value.name for value in model.inputs), "")
-    return CallError("QR005", f"-i {spec or repr(spec)} names no file", where=[model.label],
-                     facts=[("expected", "a file, a folder, -, or [1,2]"), ("got", "nothing")],
-                     fixes=[f"-i {first}=FILE" if first else "leave out -i: the model has no inputs"])  # fmt: skip
+    facts = [("expected", "a file, a folder, -, or [1,2]"), ("got", "nothing")]
+    fixes = [f"-i {first}=FILE" if first else "leave out -i: the model has no inputs"]
+    return CallError("QR005", f"-i {spec or repr(spec)} names no file", where=[model.label], facts=facts, fixes=fixes)
 
 
 def what_inside(folder: Path) -> str:

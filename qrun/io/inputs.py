@@ -158,16 +158,16 @@ class _Reader:
         if not files and (any(path.glob("output_*.pb")) or not self.model.inputs):
             return []
         if not files:
+            fix = inputerrors.what_inside(path)
             raise arrays.bad_file(
-                str(path), "no input_0.pb in that folder", "a folder with input_0.pb, input_1.pb, ...",
-                fix=inputerrors.what_inside(path),
-            )  # fmt: skip
+                str(path), "no input_0.pb in that folder", "a folder with input_0.pb, input_1.pb, ...", fix=fix
+            )
         return [read_tensor(file)[1] for file in files]
 
     def take_stdin(self) -> IO[bytes]:
         if self.stdin is None:
-            raise CallError("QR005", "only one - may read stdin", facts=[("got", "a second -")],
-                            fixes=["write one of them to a file first"])  # fmt: skip
+            fixes = ["write one of them to a file first"]
+            raise CallError("QR005", "only one - may read stdin", facts=[("got", "a second -")], fixes=fixes)
         stream, self.stdin = self.stdin, None
         if stream.isatty():
             raise CallError("QR005", "- reads stdin, but stdin is a terminal", fixes=["qrun MODEL -i - < x.npy"])
@@ -178,13 +178,14 @@ class _Reader:
         if len(self.nameless) > len(free):
             array, source = self.nameless[len(free)]
             taken = ", ".join(f"{n} ({s})" for n, s in self.feeds.sources.items())
+            facts = [
+                ("inputs", ", ".join(v.name for v in self.model.inputs) or "none"),
+                ("given", taken or f"{len(self.nameless)} arrays, of which {source} is one too many"),
+            ]
+            fixes = ["-i NAME=FILE says which input a file is for"]
             raise CallError(
-                "QR002",
-                f"no input is left for {source}",
-                where=[self.model.label],
-                facts=[("inputs", ", ".join(v.name for v in self.model.inputs) or "none"),
-                       ("given", taken or f"{len(self.nameless)} arrays, of which {source} is one too many")],
-                fixes=["-i NAME=FILE says which input a file is for"])  # fmt: skip
+                "QR002", f"no input is left for {source}", where=[self.model.label], facts=facts, fixes=fixes
+            )
         for name, (array, source) in zip(free, self.nameless, strict=False):
             self.give(name, array, source)
 

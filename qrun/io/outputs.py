@@ -35,14 +35,20 @@ def check_target(target: str, names: Sequence[str], read: Mapping[str, str], *, 
         return
     if path.suffix == ".npy":
         if len(names) != 1:
-            raise _bad(f"{target} holds one array, and there are {len(names)}: {', '.join(names[:4])}", target,
-                       f"-o {path.with_suffix('.npz')}")  # fmt: skip
+            raise _bad(
+                f"{target} holds one array, and there are {len(names)}: {', '.join(names[:4])}",
+                target,
+                f"-o {path.with_suffix('.npz')}",
+            )
     elif path.suffix == ".npz":
         check_keys(names)
     else:
         folder = f"-o {target}/ writes a folder" if not path.suffix and not os.path.exists(target) else ""
-        raise _bad(f"-o {target} has a suffix that qrun does not write" if path.suffix else f"-o {target} has no suffix",
-                   target, folder or "out.npz, out.npy (one output), DIR/ or -")  # fmt: skip
+        raise _bad(
+            f"-o {target} has a suffix that qrun does not write" if path.suffix else f"-o {target} has no suffix",
+            target,
+            folder or "out.npz, out.npy (one output), DIR/ or -",
+        )
     check_trace(target, read)
 
 
@@ -113,10 +119,9 @@ def check_keys(names: Iterable[str]) -> None:
         except UnicodeEncodeError:
             got = "it is no UTF-8 text"
         if got:
-            raise CallError(
-                "QR008", f"a .npz file cannot hold the tensor name {name[:60]!r}",
-                facts=[("expected", f"UTF-8 text of at most {MAX_KEY - 4} bytes, without NUL"), ("got", got)],
-                fixes=["-o DIR/ writes numbered files that hold any name"])  # fmt: skip
+            facts = [("expected", f"UTF-8 text of at most {MAX_KEY - 4} bytes, without NUL"), ("got", got)]
+            fixes = ["-o DIR/ writes numbered files that hold any name"]
+            raise CallError("QR008", f"a .npz file cannot hold the tensor name {name[:60]!r}", facts=facts, fixes=fixes)
 
 
 def write_npz(stream: IO[bytes], arrays: Mapping[str, Array]) -> None:
@@ -168,10 +173,15 @@ def match_tensors(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
     from difflib import get_close_matches
     from fnmatch import fnmatchcase
 
-    names = list(dict.fromkeys([
-        *(v.name for v in (*model.inputs, *model.defaults)), *model.constants,
-        *(name for node in model.nodes for name in node.outputs if name),
-    ]))  # fmt: skip
+    names = list(
+        dict.fromkeys(
+            [
+                *(v.name for v in (*model.inputs, *model.defaults)),
+                *model.constants,
+                *(name for node in model.nodes for name in node.outputs if name),
+            ]
+        )
+    )
     made = [name for node in model.nodes for name in node.outputs if name]
     chosen: set[str] = set()
     for pattern in patterns:

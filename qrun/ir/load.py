@@ -67,10 +67,9 @@ def read_file(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         raise no_model(str(path), getattr(error, "strerror", None) or str(error)) from None
     if len(data) > LARGEST:
-        raise ModelError(
-            "QR101", f"{str(path)!r} is too long for a model", where=[str(path)],
-            facts=[("expected", f"at most {LARGEST:,} bytes, the limit of a protobuf message"), ("got", "more")],
-            fixes=["keep the weights in a file beside it (external data)"])  # fmt: skip
+        facts = [("expected", f"at most {LARGEST:,} bytes, the limit of a protobuf message"), ("got", "more")]
+        fixes = ["keep the weights in a file beside it (external data)"]
+        raise ModelError("QR101", f"{str(path)!r} is too long for a model", where=[str(path)], facts=facts, fixes=fixes)
     return data
 
 

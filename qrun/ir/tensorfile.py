@@ -34,9 +34,10 @@ def read_tensor(path: Path) -> tuple[str, Array]:
     try:
         return proto.name, to_array(proto, External(path.parent), str(path))
     except ModelError as error:
+        where = [str(path), *error.where]
         raise CallError(
-            "QR007", f"{path}: {error.message}",
-            where=[str(path), *error.where], facts=error.facts, why=error.why, fixes=error.fixes) from None  # fmt: skip
+            "QR007", f"{path}: {error.message}", where=where, facts=error.facts, why=error.why, fixes=error.fixes
+        ) from None
 
 
 def tensor_bytes(array: Array, name: str) -> bytes:

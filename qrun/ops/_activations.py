@@ -62,9 +62,12 @@ def activations(
     names = list(defaults) * directions if names is None else names
     if len(names) != wanted:
         raise refuse(
-            f"{len(names)} activations", "activations", f"{wanted}: {len(defaults)} for each direction", str(len(names)),
+            f"{len(names)} activations",
+            "activations",
+            f"{wanted}: {len(defaults)} for each direction",
+            str(len(names)),
             code="QR204",
-        )  # fmt: skip
+        )
     rest = {_ALPHA: list(alphas or ()), _BETA: list(betas or ())}
     made = []
     for name in names:

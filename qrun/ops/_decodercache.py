@@ -39,8 +39,13 @@ def places_of(ends: Array, total: int, batch: int, new: int, room: int, window: 
         raise misfit("seqlens_k", f"[{batch}]", ends)
     prompt = total == new
     if total < new:
-        raise refuse(f"total_sequence_length is {total}", "total_sequence_length", f"{new} or more, the new places",
-                     str(total), code="QR208")  # fmt: skip
+        raise refuse(
+            f"total_sequence_length is {total}",
+            "total_sequence_length",
+            f"{new} or more, the new places",
+            str(total),
+            code="QR208",
+        )
     found = []
     for end in ends.reshape(-1).tolist():
         fresh = min(new, end + 1) if prompt else new

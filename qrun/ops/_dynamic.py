@@ -51,9 +51,8 @@ def quantized(x: Array, arith: Arith = "exact") -> tuple[Array, Array, Array]:
 
 
 def _refused(value: str, why: str) -> OperatorError:
-    return refuse(
-        f"x holds {value}", "x", "numbers", value, why=why,
-        fix="find the node that makes it: qrun run MODEL -t '*'", code="QR202")  # fmt: skip
+    fix = "find the node that makes it: qrun run MODEL -t '*'"
+    return refuse(f"x holds {value}", "x", "numbers", value, why=why, fix=fix, code="QR202")
 
 
 def range_parameters(bottom: np.float32, top: np.float32, arith: Arith) -> tuple[Array, Array]:

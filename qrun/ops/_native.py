@@ -227,8 +227,20 @@ def planned_conv(
         raise declined(f"more than {_GROUPS} groups")
     site.afford(planning_bytes(w.shape, group, int(np.prod(win.out, dtype=np.int64)), site.engine.isa.lanes))
     x_zero = np.zeros((), x.dtype) if zeros[0] is None else zeros[0]
-    conv = Conv(site.engine, x.shape, w, x_zero_point=x_zero, w_zero_point=zeros[1], bias=bias, target=target,
-                group=group, strides=win.strides, dilations=win.dilations, pads=(*win.begin, *win.end), **options)  # fmt: skip
+    conv = Conv(
+        site.engine,
+        x.shape,
+        w,
+        x_zero_point=x_zero,
+        w_zero_point=zeros[1],
+        bias=bias,
+        target=target,
+        group=group,
+        strides=win.strides,
+        dilations=win.dilations,
+        pads=(*win.begin, *win.end),
+        **options,
+    )
     if conv.y_shape != (x.shape[0], channels, *win.out):
         raise declined("its output shape is an unusual one")
     return conv

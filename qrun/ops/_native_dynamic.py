@@ -151,8 +151,16 @@ class DynamicProduct:
         site, zero, w_zero = self.site, self._zero(self.places[2]), self._weights_zero()
         site.afford(self.rows * 36 + self.right.size * 16 + self.n * 8192)
         known, kinds = (zero, conv.KINDS) if isinstance(zero, int) else (0, sums.KINDS)
-        gemm = conv.Gemm(site.engine, self.a.shape, self.right, x_zero_point=np.array(known, self.a.dtype),
-                         w_zero_point=w_zero, bias=self.addend, kinds=kinds, memo=site.memo)  # fmt: skip
+        gemm = conv.Gemm(
+            site.engine,
+            self.a.shape,
+            self.right,
+            x_zero_point=np.array(known, self.a.dtype),
+            w_zero_point=w_zero,
+            bias=self.addend,
+            kinds=kinds,
+            memo=site.memo,
+        )
         if isinstance(zero, Given):
             right = self.right.T
             prepare, made = sums.dynamic_sums(gemm, right, w_zero, zero.operand, self.shape, site.memo)

@@ -68,9 +68,14 @@ def _scaled(
     assert first is not None
     assert second is not None
     scaling = Scaling(
-        product.n, "ort" if site.ctx.arith == "ort" else "real", first, second, added,
-        min(max(map(abs, product.bounds())), _MOST), None if slope is None else float(slope),
-    )  # fmt: skip
+        product.n,
+        "ort" if site.ctx.arith == "ort" else "real",
+        first,
+        second,
+        added,
+        min(max(map(abs, product.bounds())), _MOST),
+        None if slope is None else float(slope),
+    )
     factors = Factors(site.engine, scaling)
     stages, shown = product.stages(output="sums")
     scaled = Scaled(factors, stages[-1].operation.result.shape, product.shape)

@@ -98,9 +98,14 @@ def mean_kernel(
         return made
 
     means = Means.of(
-        rule, (float(scales[0]), float(scales[1])), taps.inside, divisors, codes, int(zeros[1]),
+        rule,
+        (float(scales[0]), float(scales[1])),
+        taps.inside,
+        divisors,
+        codes,
+        int(zeros[1]),
         "s8" if low else "u8",
-    )  # fmt: skip
+    )
     pool = SumPool(site.engine, x.shape, x.dtype, taps, int(zeros[0]), means, order)
     return kernel_of(site, pool, (0,), mean_complete(x, zeros[1], scales, divisors))
 

@@ -51,10 +51,17 @@ def matmul_kernel(
             raise declined("C is not constant and has one value per row")
         operands.append(2)
     operation = FloatMatmul(
-        site.engine, left.shape, right.shape, exact_sums(alpha, beta),
-        weights=weights, addend=None if c is None or constant is not None else c.shape, constant=constant,
-        alpha=alpha, beta=beta, memo=site.memo,
-    )  # fmt: skip
+        site.engine,
+        left.shape,
+        right.shape,
+        exact_sums(alpha, beta),
+        weights=weights,
+        addend=None if c is None or constant is not None else c.shape,
+        constant=constant,
+        alpha=alpha,
+        beta=beta,
+        memo=site.memo,
+    )
     kernel = kernel_of(site, operation, operands, ALWAYS)
     turns: dict[int, Sequence[int]] = {place: (1, 0) for place in (0, 1) if turned[place] and place in operands}
     return turned_kernel(site, kernel, operands, turns) if turns else kernel
@@ -83,9 +90,17 @@ def float_conv_kernel(
     rows, taps = math.prod(win.out), math.prod(win.kernel)
     site.afford(rows * taps * 16 + w.nbytes)
     operation = FloatConv(
-        site.engine, x.shape, w, exact_sums(), bias=bias, group=int(site.attributes["group"]), strides=win.strides,
-        dilations=win.dilations, pads=(*win.begin, *win.end), memo=site.memo,
-    )  # fmt: skip
+        site.engine,
+        x.shape,
+        w,
+        exact_sums(),
+        bias=bias,
+        group=int(site.attributes["group"]),
+        strides=win.strides,
+        dilations=win.dilations,
+        pads=(*win.begin, *win.end),
+        memo=site.memo,
+    )
     if operation.result.shape != (x.shape[0], w.shape[0], *win.out):
         raise declined("its output shape is an unusual one")
     if operation.widen is None:

@@ -17,9 +17,20 @@ BLOCK = 1 << 16
 Given = TypeVar("Given", Array, Array | None)
 """A parameter: None only where None was given."""
 _iinfo: Callable[[Any], Any] = ml_dtypes.iinfo
-_INTEGERS = {np.dtype(t): (int(_iinfo(t).min), int(_iinfo(t).max))
-             for t in (np.uint8, np.int8, np.uint16, np.int16, np.int32,
-                       ml_dtypes.uint4, ml_dtypes.int4, ml_dtypes.uint2, ml_dtypes.int2)}  # fmt: skip
+_INTEGERS = {
+    np.dtype(t): (int(_iinfo(t).min), int(_iinfo(t).max))
+    for t in (
+        np.uint8,
+        np.int8,
+        np.uint16,
+        np.int16,
+        np.int32,
+        ml_dtypes.uint4,
+        ml_dtypes.int4,
+        ml_dtypes.uint2,
+        ml_dtypes.int2,
+    )
+}
 
 
 def limits(dtype: np.dtype[Any]) -> tuple[int, int]:

@@ -40,11 +40,9 @@ def check_rank(rank: int, param: str) -> None:
     """Refuse more spatial axes than a view of all windows can have: each has one for the kernel and one for the place."""
     most = MOST_AXES // 2 - 1
     if rank > most:
-        raise refuse(
-            f"{param} has too many spatial axes", param, f"at most {most}", str(rank),
-            why=f"arrays have at most {MOST_AXES} axes, and sums over windows take two for each spatial one.",
-            fix="drop axes of one element with a Reshape before the node, and add them again behind it",
-        )  # fmt: skip
+        why = f"arrays have at most {MOST_AXES} axes, and sums over windows take two for each spatial one."
+        fix = "drop axes of one element with a Reshape before the node, and add them again behind it"
+        raise refuse(f"{param} has too many spatial axes", param, f"at most {most}", str(rank), why=why, fix=fix)
 
 
 def _axes(values: Sequence[int] | None, rank: int, name: str, default: int, least: int) -> tuple[int, ...]:

@@ -87,8 +87,9 @@ def attention(
         raise refuse(f"qk_matmul_output_mode is {got}", "qk_matmul_output_mode", "0, 1, 2, 3", got, code="QR204")
     if softmax_precision is not None and softmax_precision not in _SOFTMAX_TYPES:
         expected = "1 float32, 10 float16, 11 float64, 16 bfloat16"
-        raise refuse("softmax_precision is not floating point", "softmax_precision", expected, softmax_precision,
-                     code="QR204")  # fmt: skip
+        raise refuse(
+            "softmax_precision is not floating point", "softmax_precision", expected, softmax_precision, code="QR204"
+        )
     past = 0 if past_key is None else past_key.shape[2]
     made = sum(math.prod((*x.shape[:2], past + x.shape[2], x.shape[3])) for x in (k, v))
     scores_size = math.prod(q.shape[:3]) * (past + k.shape[2] + v.shape[3])
@@ -142,8 +143,13 @@ def _by_head(
         raise misfit("V", f"as K [B,heads,length,size] {shape_text(k.shape)}, but for size", v)
     if k.shape[1] < 1 or q.shape[1] % k.shape[1]:
         got = f"{q.shape[1]} and {k.shape[1]}"
-        raise refuse("the heads of K do not divide those of Q", "K", "a number of heads that divides that of Q", got,
-                     code="QR208")  # fmt: skip
+        raise refuse(
+            "the heads of K do not divide those of Q",
+            "K",
+            "a number of heads that divides that of Q",
+            got,
+            code="QR208",
+        )
     return q, k, v
 
 

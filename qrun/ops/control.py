@@ -103,10 +103,12 @@ class ScanOutput:
         if self._elements and (element.shape, element.dtype) != (self._elements[0].shape, self._elements[0].dtype):
             first = self._elements[0]
             raise refuse(
-                f"element {len(self._elements)} of a scan output has another shape or type", "body",
+                f"element {len(self._elements)} of a scan output has another shape or type",
+                "body",
                 f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
-                f"{type_name(element.dtype)} {shape_text(element.shape)}", code="QR208",
-            )  # fmt: skip
+                f"{type_name(element.dtype)} {shape_text(element.shape)}",
+                code="QR208",
+            )
         self._nbytes += element.nbytes
         self._ctx.claim((2 * self._nbytes,), 1, "scan output")
         self._elements.append(element)
@@ -182,10 +184,12 @@ def _of_batch(parts: Sequence[Array]) -> Array:
     for number, part in enumerate(parts):
         if (part.shape, part.dtype) != (first.shape, first.dtype):
             raise refuse(
-                f"element {number} of the batch makes another shape or type", "body",
+                f"element {number} of the batch makes another shape or type",
+                "body",
                 f"{type_name(first.dtype)} {shape_text(first.shape)}, as the first",
-                f"{type_name(part.dtype)} {shape_text(part.shape)}", code="QR208",
-            )  # fmt: skip
+                f"{type_name(part.dtype)} {shape_text(part.shape)}",
+                code="QR208",
+            )
     checked((len(parts), *first.shape), first.itemsize, "body")
     return np.stack(parts)
 
@@ -235,9 +239,13 @@ def scan(
 
 
 def _scan(
-    body: Body, states: list[Array], scanned: Sequence[Array], how: tuple[Sequence[int], Sequence[int]], length: int,
+    body: Body,
+    states: list[Array],
+    scanned: Sequence[Array],
+    how: tuple[Sequence[int], Sequence[int]],
+    length: int,
     ctx: Context,
-) -> tuple[list[Array], list[ScanOutput]]:  # fmt: skip
+) -> tuple[list[Array], list[ScanOutput]]:
     """The last states and the scan outputs. how: the axis and the direction of each scan input."""
     stacks = [ScanOutput(ctx) for _ in body.outputs[len(states) :]]
     for step in range(length):

@@ -69,9 +69,11 @@ def dynamic_quantize_lstm(
     states = [("initial_h", initial_h), ("initial_c", initial_c)]
     sequences = checked(X, weights, sequence_lens, states, 4, (hidden_size, direction, 0), ctx)
     for name, array, tensor, of in (
-        ("W_scale", W_scale, W, "W"), ("W_zero_point", W_zero_point, W, "W"),
-        ("R_scale", R_scale, R, "R"), ("R_zero_point", R_zero_point, R, "R"),
-    ):  # fmt: skip
+        ("W_scale", W_scale, W, "W"),
+        ("W_zero_point", W_zero_point, W, "W"),
+        ("R_scale", R_scale, R, "R"),
+        ("R_zero_point", R_zero_point, R, "R"),
+    ):
         _check_parameter(name, array, tensor, of, ctx)
     given = (activation_alpha, activation_beta, clip)
     gates = activations(activations_, ("Sigmoid", "Tanh", "Tanh"), sequences.directions, *given)

@@ -195,8 +195,13 @@ def _normalized(
     q: Array, k: Array, q_weight: Array | None, k_weight: Array | None, epsilon: float, ctx: Context
 ) -> tuple[Array, Array]:
     if (q_weight is None) != (k_weight is None):
-        raise refuse("only one weight is given", "q_norm_weight", "q_norm_weight and k_norm_weight, or neither", "one",
-                     code="QR205")  # fmt: skip
+        raise refuse(
+            "only one weight is given",
+            "q_norm_weight",
+            "q_norm_weight and k_norm_weight, or neither",
+            "one",
+            code="QR205",
+        )
     if q_weight is None or k_weight is None:
         return q, k
     made = []

@@ -120,9 +120,14 @@ def coded_kernel(site: LoweringContext, weights: BlockWeights, a: Array, bias: A
     site.afford(weights.codes.nbytes + 5 * weights.scales.size + 4 * whole * min(len(weights.scales), weights.at_once))
     zeros = None if weights.zero_points is None else weights.zeros()
     coded = CodedWeights(
-        weights.codes.reshape(len(weights.codes), -1), weights.scales, zeros, weights.bits, weights.block, weights.depth,
+        weights.codes.reshape(len(weights.codes), -1),
+        weights.scales,
+        zeros,
+        weights.bits,
+        weights.block,
+        weights.depth,
         lambda columns: weights.part(columns).values(whole),
-    )  # fmt: skip
+    )
     operation = CodedMatmul(site.engine, a.shape, coded, exact_sums(), bias=bias, memo=site.memo)
     return kernel_of(site, operation, (0,), ALWAYS)
 

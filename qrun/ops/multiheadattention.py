@@ -99,8 +99,12 @@ def _queries(query: Array, key: Array | None, value: Array | None, heads: int) -
         k, v = (key[:, :, :, part].transpose(0, 2, 1, 3) for part in range(2))
         return q, k, v, False
     if value is None or key.ndim != value.ndim or key.ndim not in (3, 4):
-        raise misfit("key", "[batch,length,width] with value, [batch,heads,length,size] with value, or "
-                     "[batch,length,heads,2,size] without", key)  # fmt: skip
+        raise misfit(
+            "key",
+            "[batch,length,width] with value, [batch,heads,length,size] with value, or "
+            "[batch,length,heads,2,size] without",
+            key,
+        )
     if key.ndim == 4:
         return q, key, value, True
     for name, x in (("key", key), ("value", value)):

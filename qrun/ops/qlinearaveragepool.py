@@ -62,9 +62,15 @@ def qlinear_average_pool(
     Source: onnxruntime ContribOperators, com.microsoft.QLinearAveragePool; ONNX operators, AveragePool-22.
     """
     ctx = ctx or Context()
-    attributes = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "channels_last": channels_last,
-                  "count_include_pad": count_include_pad, "kernel_shape": kernel_shape, "pads": pads,
-                  "strides": strides}  # fmt: skip
+    attributes = {
+        "auto_pad": auto_pad,
+        "ceil_mode": ceil_mode,
+        "channels_last": channels_last,
+        "count_include_pad": count_include_pad,
+        "kernel_shape": kernel_shape,
+        "pads": pads,
+        "strides": strides,
+    }
     c = _check(X, (x_scale, y_scale), (x_zero_point, y_zero_point), attributes, ctx)
     y = np.empty(c.shape, X.dtype)
     for part in _blocks(X.shape, c.shape, bool(channels_last)):

@@ -98,6 +98,12 @@ def _lower(site: LoweringContext) -> NativeKernel:
     taps = image_taps(site, [x.shape[a] for a in c.axes])
     order: Literal["rows", "channels"] = "rows" if site.attributes["channels_last"] else "channels"
     return mean_kernel(
-        site, x, taps, np.full(1, float(c.count)), (c.x_zero, c.y_zero), (c.x_scale, c.y_scale),
-        lambda sums, count: _rounded(sums, c, count, site.ctx.arith), order,
-    )  # fmt: skip
+        site,
+        x,
+        taps,
+        np.full(1, float(c.count)),
+        (c.x_zero, c.y_zero),
+        (c.x_scale, c.y_scale),
+        lambda sums, count: _rounded(sums, c, count, site.ctx.arith),
+        order,
+    )

@@ -142,8 +142,9 @@ def _check_projection(
 ) -> tuple[int, ...]:
     """The widths of queries, keys and values, checked."""
     if do_rotary:
-        raise refuse("the angles are not known", "do_rotary", "0, and RotaryEmbedding or GroupQueryAttention", "1",
-                     code="QR204")  # fmt: skip
+        raise refuse(
+            "the angles are not known", "do_rotary", "0, and RotaryEmbedding or GroupQueryAttention", "1", code="QR204"
+        )
     if x.ndim != 3:
         raise misfit(names[0], "[batch,length,width]", x)
     if weights.ndim != 2 or weights.shape[0] != x.shape[2]:
@@ -181,8 +182,13 @@ def _self_attention(
     present = np.empty(0, q.dtype)
     if ctx.wants(1):
         if present_keys.shape != present_values.shape:
-            raise refuse("present has no shape", "qkv_hidden_sizes", "values as wide as keys, or present left out",
-                         str(tuple(widths)), code="QR204")  # fmt: skip
+            raise refuse(
+                "present has no shape",
+                "qkv_hidden_sizes",
+                "values as wide as keys, or present left out",
+                str(tuple(widths)),
+                code="QR204",
+            )
         ctx.claim((2, *present_keys.shape), q.itemsize)
         present = np.stack([present_keys, present_values])
     return merged_heads(found.y, ctx), present

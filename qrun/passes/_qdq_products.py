@@ -46,8 +46,15 @@ def conv(draft: Draft, node: Node) -> IntegerOperator:
     added = _fitting(draft, x, w, rows, bias, out)
     y = out.side
     inputs = (x.tensor, x.scale, x.zero, w.tensor, w.scale, w.zero, y.scale, y.zero, added)
-    return IntegerOperator("QLinearConv", inputs if added else inputs[:-1], out,
-                (x.node.index, w.node.index, *bias.stands_for), node.attributes, "", 10)  # fmt: skip
+    return IntegerOperator(
+        "QLinearConv",
+        inputs if added else inputs[:-1],
+        out,
+        (x.node.index, w.node.index, *bias.stands_for),
+        node.attributes,
+        "",
+        10,
+    )
 
 
 def gemm(draft: Draft, node: Node) -> IntegerOperator:

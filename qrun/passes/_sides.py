@@ -142,8 +142,16 @@ def _side(
         zero_name = draft.zeros(dtype, scale.shape)
         zero = draft.value(zero_name)
     assert zero is not None
-    return QuantizedTensor(tensor, dtype, scale_name, zero_name, scale, zero,
-                axis if scale.size != 1 and isinstance(axis, int) else None, node)  # fmt: skip
+    return QuantizedTensor(
+        tensor,
+        dtype,
+        scale_name,
+        zero_name,
+        scale,
+        zero,
+        axis if scale.size != 1 and isinstance(axis, int) else None,
+        node,
+    )
 
 
 def levels(draft: Draft, side: QuantizedTensor) -> Array | None:

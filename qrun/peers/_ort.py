@@ -19,10 +19,21 @@ from qrun.peers._loaded import Loaded, load_failed, loading
 ORT_TYPES = {
     np.dtype(t)
     for t in (
-        np.float32, np.float64, np.float16, np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64,
-        np.int64, np.bool_, np.object_,
+        np.float32,
+        np.float64,
+        np.float16,
+        np.uint8,
+        np.int8,
+        np.uint16,
+        np.int16,
+        np.uint32,
+        np.int32,
+        np.uint64,
+        np.int64,
+        np.bool_,
+        np.object_,
     )
-}  # fmt: skip
+}
 UNREADABLE = {dtype for dtype, number in NUMBERS.items() if number in PACKED_BITS or number in (16, 18, 19, 20)}
 """Element types of outputs that Python cannot read from onnxruntime; float32 holds all their values."""
 _WIDE = "__float32"

@@ -82,8 +82,12 @@ def covers(model: Model, optimized: Sequence[onnx.NodeProto]) -> tuple[Optimized
             path = _back(model, members[number], owner, kept, node)
             members[number] |= path
             owner |= dict.fromkeys(path, number)
-    _join(model, members, owner, lambda node, name, number: (
-        not made[number] and name not in kept and node.op_type != "DequantizeLinear"))  # fmt: skip
+    _join(
+        model,
+        members,
+        owner,
+        lambda node, name, number: not made[number] and name not in kept and node.op_type != "DequantizeLinear",
+    )
     before = [_back(model, group, owner, kept) for group in members]
     for number, group in enumerate(before):
         members[number] |= group

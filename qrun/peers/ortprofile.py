@@ -45,10 +45,16 @@ class Profiler:
         self._folder = tempfile.TemporaryDirectory(prefix="qrun-")
         folder = Path(self._folder.name)
         try:
-            settings = {"optimized_model_external_initializers_file_name": "weights",
-                        "optimized_model_external_initializers_min_size_in_bytes": "256"}  # fmt: skip
-            options = {"threads": threads or 0, "settings": {**settings, **external_settings(model)},
-                       "profile": str(folder / "profile"), "optimized": str(folder / "model.onnx")}  # fmt: skip
+            settings = {
+                "optimized_model_external_initializers_file_name": "weights",
+                "optimized_model_external_initializers_min_size_in_bytes": "256",
+            }
+            options = {
+                "threads": threads or 0,
+                "settings": {**settings, **external_settings(model)},
+                "profile": str(folder / "profile"),
+                "optimized": str(folder / "model.onnx"),
+            }
             marked = with_marks(model, proto_of(model, data, ())).SerializeToString()
             remote = RemoteObject(
                 "load", lambda: ("ort", loading(max_memory, model, threads), PickleBuffer(marked), options)
@@ -56,9 +62,10 @@ class Profiler:
             optimized = onnx.load_model(folder / "model.onnx", load_external_data=False)
         except Exception as error:
             self._folder.cleanup()
+            facts = [("got", " ".join(str(error).split())[:400])]
             raise UnsupportedError(
-                "QR013", "onnxruntime's profiler cannot load this model",
-                where=[model.label], facts=[("got", " ".join(str(error).split())[:400])]) from error  # fmt: skip
+                "QR013", "onnxruntime's profiler cannot load this model", where=[model.label], facts=facts
+            ) from error
         self.nodes = covers(model, list(optimized.graph.node))
         self._loaded = Loaded(model, "onnxruntime's profiler", max_memory, remote, (), encode_feeds, list)
 
@@ -98,8 +105,12 @@ class Profiler:
                 rows.append([event["dur"] * _MICROSECOND for event in mine])
         order = sorted(range(len(events)), key=lambda at: events[at].start_ns)
         node_ns = np.array([rows[at] for at in order], np.int64).reshape(len(rows), runs)
-        last = replace(plain.last, events=tuple(events[at] for at in order), start_ns=0,
-                       duration_ns=whole[-1]["dur"] * _MICROSECOND)  # fmt: skip
+        last = replace(
+            plain.last,
+            events=tuple(events[at] for at in order),
+            start_ns=0,
+            duration_ns=whole[-1]["dur"] * _MICROSECOND,
+        )
         watched_ns = tuple(event["dur"] * _MICROSECOND for event in whole)
         return replace(plain, node_ns=node_ns, last=last, watched_ns=watched_ns)
 

@@ -19,8 +19,13 @@ from qrun.report.text import decibel, number, percent, plural
 
 __all__ = ["accuracy_fields", "accuracy_sheet"]
 
-FOUND_BY = {"input": "as inputs", "output": "as outputs", "weights": "by weights", "operator": "by operator and inputs",
-            "reader": "by readers"}  # fmt: skip
+FOUND_BY = {
+    "input": "as inputs",
+    "output": "as outputs",
+    "weights": "by weights",
+    "operator": "by operator and inputs",
+    "reader": "by readers",
+}
 
 
 def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) -> Sheet:
@@ -29,8 +34,14 @@ def accuracy_sheet(found: Accuracy, top: int | None, sources: Sources = NONE) ->
     about = [*filter(None, [hurry(found)]), _how(found), *filter(None, [departed(found)])]
     advice = [Block(title, lines=lines) for title, lines in _advice(found)]
     models = [headline(found.reference, found.feeds, sources), headline(found.quantized)]
-    return Sheet([*_tables(found, top), *advice], verdict(found) + chance(sources), GOOD if reached else BAD, models,
-                 about, notes(found))  # fmt: skip
+    return Sheet(
+        [*_tables(found, top), *advice],
+        verdict(found) + chance(sources),
+        GOOD if reached else BAD,
+        models,
+        about,
+        notes(found),
+    )
 
 
 def _tables(found: Accuracy, top: int | None) -> list[Block]:
@@ -38,7 +49,7 @@ def _tables(found: Accuracy, top: int | None) -> list[Block]:
     if found.costs:
         shown = found.costs[:top]
         more = len(found.costs) - len(shown)
-        rest = f"{plural(more, 'more node')}, together {percent(sum(c.share for c in found.costs[len(shown):]))} of the noise   --top all, --json"  # fmt: skip
+        rest = f"{plural(more, 'more node')}, together {percent(sum(c.share for c in found.costs[len(shown) :]))} of the noise   --top all, --json"
         tables.append(Block("Costly nodes, each alone quantized", _costs(shown), more=rest if more else "", folds=True))
     if found.suggestion is not None and found.suggestion.operators:
         tables.append(Block("All nodes of one operator in float", _operators(found.suggestion.operators, top)))
@@ -56,13 +67,21 @@ def _how(found: Accuracy) -> str:
     counts = Counter(row.how for row in found.tensors)
     ways = ", ".join(f"{counts[how]} {text}" for how, text in FOUND_BY.items() if counts[how])
     alone = sum(one.side == "quantized" for one in strays)
-    return (f"{plural(found.runs, 'set')} of inputs; {len(found.tensors)} of {len(found.tensors) + alone} tensors matched "
-            f"through the graph ({ways})")  # fmt: skip
+    return (
+        f"{plural(found.runs, 'set')} of inputs; {len(found.tensors)} of {len(found.tensors) + alone} tensors matched "
+        f"through the graph ({ways})"
+    )
 
 
 def _outputs(found: Accuracy) -> Grid:
-    columns = [Column("name", shrink=1), Column("SQNR", right=True), Column("cosine", right=True),
-               Column("max abs", right=True), Column("argmax", right=True), Column("NaN/Inf", right=True, optional=1)]  # fmt: skip
+    columns = [
+        Column("name", shrink=1),
+        Column("SQNR", right=True),
+        Column("cosine", right=True),
+        Column("max abs", right=True),
+        Column("argmax", right=True),
+        Column("NaN/Inf", right=True, optional=1),
+    ]
     rows = []
     for o in found.outputs:
         name = o.name if o.name == o.other else f"{o.name} / {o.other}"
@@ -74,14 +93,27 @@ def _outputs(found: Accuracy) -> Grid:
 
 def _costs(costs: Sequence[Cost]) -> Grid:
     op = op_names([cost.node for cost in costs])
-    columns = [Column("#", right=True), Column("node", shrink=2), Column("op", shrink=1, optional=2),
-               Column("output", right=True), Column("share", right=True), Column("local", right=True, optional=1),
-               Column("reason", wrap=True)]  # fmt: skip
+    columns = [
+        Column("#", right=True),
+        Column("node", shrink=2),
+        Column("op", shrink=1, optional=2),
+        Column("output", right=True),
+        Column("share", right=True),
+        Column("local", right=True, optional=1),
+        Column("reason", wrap=True),
+    ]
     rows = [
-        [str(c.node.index), c.node.label, op(c.node), decibel(c.sqnr) if c.measured else f"~{decibel(c.sqnr)}",
-         percent(c.share), decibel(c.local.noise.sqnr), c.why]
+        [
+            str(c.node.index),
+            c.node.label,
+            op(c.node),
+            decibel(c.sqnr) if c.measured else f"~{decibel(c.sqnr)}",
+            percent(c.share),
+            decibel(c.local.noise.sqnr),
+            c.why,
+        ]
         for c in costs
-    ]  # fmt: skip
+    ]
     return Grid(columns, rows)
 
 
@@ -102,18 +134,31 @@ def worst(tensors: Sequence[TensorAccuracy], top: int | None) -> list[TensorAccu
 
 
 def _tensors(tensors: Sequence[TensorAccuracy]) -> Grid:
-    columns = [Column("#", right=True), Column("tensor", shrink=2), Column("stands for", shrink=1),
-               Column("cumulated", right=True), Column("local", right=True), Column("cosine", right=True, optional=1),
-               Column("max abs", right=True, optional=2), Column("matched", optional=3)]  # fmt: skip
+    columns = [
+        Column("#", right=True),
+        Column("tensor", shrink=2),
+        Column("stands for", shrink=1),
+        Column("cumulated", right=True),
+        Column("local", right=True),
+        Column("cosine", right=True, optional=1),
+        Column("max abs", right=True, optional=2),
+        Column("matched", optional=3),
+    ]
     rows = []
     for t in tensors:
         noise = t.cumulated
-        rows.append([
-            "-" if t.node is None else str(t.node.index), t.tensor, t.reference,
-            "codes" if t.codes else decibel(noise.sqnr if noise else None),
-            decibel(t.local.noise.sqnr) if t.local else "-", f"{noise.cosine:.6f}" if noise else "-",
-            number(noise.largest if noise else None), FOUND_BY[t.how],
-        ])  # fmt: skip
+        rows.append(
+            [
+                "-" if t.node is None else str(t.node.index),
+                t.tensor,
+                t.reference,
+                "codes" if t.codes else decibel(noise.sqnr if noise else None),
+                decibel(t.local.noise.sqnr) if t.local else "-",
+                f"{noise.cosine:.6f}" if noise else "-",
+                number(noise.largest if noise else None),
+                FOUND_BY[t.how],
+            ]
+        )
     return Grid(columns, rows)
 
 

@@ -33,8 +33,16 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
         "equal": found.equal,
         "passed": found.passed,
         "outputs": [
-            {"name": o.name, "other": o.other, **encode(o.noise), "argmax_agreed": o.agreed, "argmax_total": o.decided,
-             "codes": o.codes, "equal": o.equal, "passed": found.reaches(o)}
+            {
+                "name": o.name,
+                "other": o.other,
+                **encode(o.noise),
+                "argmax_agreed": o.agreed,
+                "argmax_total": o.decided,
+                "codes": o.codes,
+                "equal": o.equal,
+                "passed": found.reaches(o),
+            }
             for o in found.outputs
         ],
         "costs": [_cost(cost) for cost in found.costs],
@@ -54,7 +62,7 @@ def accuracy_fields(found: Accuracy, sources: Sources = NONE) -> dict[str, Any]:
             for one in found.left
         ],
         "notes": [*filter(None, [hurry(found), departed(found)]), *corrections(found), *notes(found)],
-    }  # fmt: skip
+    }
 
 
 def _node(node: Node) -> dict[str, Any]:
@@ -64,19 +72,31 @@ def _node(node: Node) -> dict[str, Any]:
 def _cost(cost: Cost) -> dict[str, Any]:
     local = {name: getattr(cost.local, name) for name in ("weights", "input", "rounding", "clipped", "before")}
     return {
-        **_node(cost.node), "tensor": cost.target, "float_nodes": [node.label for node in cost.floats],
-        "measured": cost.measured, "output_sqnr_db": cost.sqnr, "share": cost.share, "reason": cost.reason,
-        "why": cost.why, "local": {**encode(cost.local.noise), **local}, "values": cost.spread, "fit": cost.fit,
+        **_node(cost.node),
+        "tensor": cost.target,
+        "float_nodes": [node.label for node in cost.floats],
+        "measured": cost.measured,
+        "output_sqnr_db": cost.sqnr,
+        "share": cost.share,
+        "reason": cost.reason,
+        "why": cost.why,
+        "local": {**encode(cost.local.noise), **local},
+        "values": cost.spread,
+        "fit": cost.fit,
         "range": cost.spread.range,
-    }  # fmt: skip
+    }
 
 
 def _departure(found: Accuracy) -> dict[str, Any] | None:
     gone = found.departure
     if gone is None:
         return None
-    return {"real_sqnr_db": gone.real, "measured_sqnr_db": gone.measured,
-            "node": None if gone.node is None else _node(gone.node), "why": departed(found)}  # fmt: skip
+    return {
+        "real_sqnr_db": gone.real,
+        "measured_sqnr_db": gone.measured,
+        "node": None if gone.node is None else _node(gone.node),
+        "why": departed(found),
+    }
 
 
 def _suggested(found: Accuracy) -> dict[str, Any] | None:
@@ -96,10 +116,14 @@ def _suggested(found: Accuracy) -> dict[str, Any] | None:
 
 def _tensor(row: TensorAccuracy) -> dict[str, Any]:
     return {
-        "tensor": row.tensor, "node": None if row.node is None else row.node.index, "reference": row.reference,
-        "matched": row.how, "codes": row.codes, "cumulated": row.cumulated,
+        "tensor": row.tensor,
+        "node": None if row.node is None else row.node.index,
+        "reference": row.reference,
+        "matched": row.how,
+        "codes": row.codes,
+        "cumulated": row.cumulated,
         "local": row.local and row.local.noise,
-    }  # fmt: skip
+    }
 
 
 _SHOWN = 4
@@ -156,8 +180,10 @@ def departed(found: Accuracy) -> str:
     gone = found.departure
     if gone is None:
         return ""
-    text = (f"Nodes are not ranked: {decibel(gone.measured)} at the outputs with all quantized nodes measured together, but "
-            f"{decibel(gone.real)} in the model itself.")  # fmt: skip
+    text = (
+        f"Nodes are not ranked: {decibel(gone.measured)} at the outputs with all quantized nodes measured together, but "
+        f"{decibel(gone.real)} in the model itself."
+    )
     if gone.node is None:
         return text
     does = f"node {gone.node.index} {gone.node.label}"
@@ -191,8 +217,10 @@ def kept(found: Accuracy) -> list[str]:
         return [_no_list(found, advice, whole, steps)]
     first = f"With the dearest {advice.count} of {found.quantizing} quantized nodes in float: "
     goal = f", which reaches --min-sqnr {found.min_sqnr:g}" if found.min_sqnr is not None and not found.passed else ""
-    lines = [f"{first}{decibel(dict(advice.tried)[advice.count])} at the outputs instead of {whole}{goal}, measured {steps}.",
-             f"{EXCLUDE}={excluded(found)}"]  # fmt: skip
+    lines = [
+        f"{first}{decibel(dict(advice.tried)[advice.count])} at the outputs instead of {whole}{goal}, measured {steps}.",
+        f"{EXCLUDE}={excluded(found)}",
+    ]
     if advice.reached and goal and advice.count * 2 > found.quantizing:
         lines.append(
             "That is more than half of them: activations of 16 bits, or other calibration data, may cost less."
@@ -224,8 +252,10 @@ def hurry(found: Accuracy) -> str:
         return ""
     parts = []
     if found.measured < found.quantizing:
-        parts.append(f"{found.measured} of {found.quantizing} quantized nodes were measured alone, the others (~) in sets whose "
-                     "noise is shared out by that of their own results")  # fmt: skip
+        parts.append(
+            f"{found.measured} of {found.quantizing} quantized nodes were measured alone, the others (~) in sets whose "
+            "noise is shared out by that of their own results"
+        )
     advice = found.suggestion
     if advice is not None and advice.runs < found.runs:
         parts.append(f"lists to keep in float were measured with {advice.runs} of {found.runs} sets of inputs")
@@ -241,18 +271,24 @@ def notes(found: Accuracy) -> list[str]:
         if cost.measured and decibel(cost.sqnr) != decibel(found.real) and cost.sqnr < found.real
     ]
     if worse:
-        made.append(f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)}) than all nodes together "
-                    f"({decibel(found.real)}){f', and so do {len(worse) - 1} more' if worse[1:] else ''}: what nodes do cancels in part, "
-                    "so shares give an order and no sum.")  # fmt: skip
+        made.append(
+            f"{worse[0].node.label} alone makes more noise at the outputs ({decibel(worse[0].sqnr)}) than all nodes together "
+            f"({decibel(found.real)}){f', and so do {len(worse) - 1} more' if worse[1:] else ''}: what nodes do cancels in part, "
+            "so shares give an order and no sum."
+        )
     if found.partly:
-        made.append(f"of {plural(len(found.partly), 'quantized node')} only the rounding of the result is known: "
-                    f"{listed([node.label for node in found.partly])}.")  # fmt: skip
+        made.append(
+            f"of {plural(len(found.partly), 'quantized node')} only the rounding of the result is known: "
+            f"{listed([node.label for node in found.partly])}."
+        )
     for side, model in (("quantized", found.quantized), ("reference", found.reference)):
         strays = [one for one in found.left if one.side == side and not one.inside]
         if strays:
             names = listed([_stray(model, one) for one in strays])
-            made.append(f"{plural(len(strays), 'tensor')} of the {side} model without a counterpart: {names} (node "
-                        f"{strays[0].index}: {strays[0].why}).")  # fmt: skip
+            made.append(
+                f"{plural(len(strays), 'tensor')} of the {side} model without a counterpart: {names} (node "
+                f"{strays[0].index}: {strays[0].why})."
+            )
     if any(not node.name for cost in found.costs for node in cost.floats):
         made.append("some nodes of the first model have no name; quantizers need one to leave a node out.")
     return made

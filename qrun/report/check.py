@@ -52,8 +52,13 @@ def headline(finding: Finding) -> str:
 
 def facts(finding: Finding) -> Iterable[tuple[str, str]]:
     """What a finding says besides its message, by label; each on one line."""
-    pairs = (("tensor", finding.tensor), ("expected", finding.expected), ("got", finding.got), ("why", finding.why),
-             ("fix", finding.fix))  # fmt: skip
+    pairs = (
+        ("tensor", finding.tensor),
+        ("expected", finding.expected),
+        ("got", finding.got),
+        ("why", finding.why),
+        ("fix", finding.fix),
+    )
     return [(label, safe(text)) for label, text in pairs if text]
 
 

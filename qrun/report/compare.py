@@ -118,8 +118,12 @@ _NAME_COLUMNS = [
     Column("op", optional=3),
     Column("type", optional=4),
 ]
-_SIZE_COLUMNS = [Column("max step", right=True), Column("max abs", right=True, optional=2),
-                 Column("SQNR", right=True, optional=1), Column("cause")]  # fmt: skip
+_SIZE_COLUMNS = [
+    Column("max step", right=True),
+    Column("max abs", right=True, optional=2),
+    Column("SQNR", right=True, optional=1),
+    Column("cause"),
+]
 _CAUSE_COLUMNS = [
     Column("cause"),
     Column("tensors", right=True),
@@ -150,10 +154,18 @@ def _row(t: ComparedTensor, op: str) -> list[str]:
     cause = t.guilt.reason.cause if t.guilt else INHERITED if t.checked else "-"
     cause += f" ({_own(t)})" if _own(t) else ""
     missing = "" if d.form is None else "missing" if d.form[1] == "nothing" else "form"
-    return [str(t.node.index), t.name, op, p.type, missing or _share(d.differing, d.total),
-            "-" if missing else _share(p.other_bits, d.total),
-            f"{d.largest:.0f}" if d.integral and not d.form else "-", "-" if p.max_abs is None else number(p.max_abs),
-            decibel(p.sqnr), cause]  # fmt: skip
+    return [
+        str(t.node.index),
+        t.name,
+        op,
+        p.type,
+        missing or _share(d.differing, d.total),
+        "-" if missing else _share(p.other_bits, d.total),
+        f"{d.largest:.0f}" if d.integral and not d.form else "-",
+        "-" if p.max_abs is None else number(p.max_abs),
+        decibel(p.sqnr),
+        cause,
+    ]
 
 
 def _share(count: int, total: int) -> str:
@@ -175,15 +187,25 @@ def _causes(found: Comparison) -> list[list[str]]:
             groups.setdefault(t.guilt.reason.cause, []).append(t)
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     return [
-        [cause, str(len(ts)), str(sum(t.guilt.pair.difference.differing for t in ts if t.guilt)),
-         f"#{ts[0].node.index} {ts[0].node.label}"]
+        [
+            cause,
+            str(len(ts)),
+            str(sum(t.guilt.pair.difference.differing for t in ts if t.guilt)),
+            f"#{ts[0].node.index} {ts[0].node.label}",
+        ]
         for cause, ts in ordered
-    ]  # fmt: skip
+    ]
 
 
 def _outputs(found: Comparison) -> Block:
-    columns = [Column("name", shrink=1), Column("max abs", right=True), Column("max rel", right=True, optional=2),
-               Column("SQNR", right=True, optional=1), Column("argmax"), Column("verdict")]  # fmt: skip
+    columns = [
+        Column("name", shrink=1),
+        Column("max abs", right=True),
+        Column("max rel", right=True, optional=2),
+        Column("SQNR", right=True, optional=1),
+        Column("argmax"),
+        Column("verdict"),
+    ]
     return Block("Outputs", Grid(columns, [_output(found, name, pair) for name, pair in found.outputs]))
 
 
@@ -229,13 +251,16 @@ def comparison_fields(found: Comparison, feeds: Feeds) -> dict[str, Any]:
         "equal": found.equal,
         "first": None if first is None else {"node": first.node.index, "tensor": first.name, "origin": _origin(found)},
         "summary": {
-            "nodes": len(found.model.nodes), "tensors": len(found.tensors), "differing": len(found.differing),
+            "nodes": len(found.model.nodes),
+            "tensors": len(found.tensors),
+            "differing": len(found.differing),
             "by_themselves": sum(t.guilt is not None for t in found.tensors),
-            "identical": sum(t.pair.identical for t in found.tensors), "refused": len(found.refused),
+            "identical": sum(t.pair.identical for t in found.tensors),
+            "refused": len(found.refused),
         },
         "tensors": [_tensor_fields(t) for t in found.tensors],
         "outputs": [{"name": name, **_pair_fields(pair)} for name, pair in found.outputs],
-    }  # fmt: skip
+    }
 
 
 def _origin(found: Comparison) -> dict[str, Any] | None:
@@ -248,30 +273,57 @@ def _guilt_fields(guilt: Guilt | None) -> dict[str, Any] | None:
     if guilt is None:
         return None
     r = guilt.reason
-    return {**_pair_fields(guilt.pair), "before_rounding": guilt.exact, "cause": r.cause, "text": r.text,
-            "explained": r.explained, "exact_ties": r.ties, "nearest_tie": r.nearest, "farthest_tie": r.farthest}  # fmt: skip
+    return {
+        **_pair_fields(guilt.pair),
+        "before_rounding": guilt.exact,
+        "cause": r.cause,
+        "text": r.text,
+        "explained": r.explained,
+        "exact_ties": r.ties,
+        "nearest_tie": r.nearest,
+        "farthest_tie": r.farthest,
+    }
 
 
 def _tensor_fields(t: ComparedTensor) -> dict[str, Any]:
     return {
-        "name": t.name, "node": t.node.index, "label": t.node.label, "domain": t.node.domain or "ai.onnx",
-        "op": t.node.op_type, "group": [n.index for n in t.unit.group], **_pair_fields(t.pair),
-        "inputs_equal": t.inputs, "checked": t.checked, "by_itself": _guilt_fields(t.guilt),
-    }  # fmt: skip
+        "name": t.name,
+        "node": t.node.index,
+        "label": t.node.label,
+        "domain": t.node.domain or "ai.onnx",
+        "op": t.node.op_type,
+        "group": [n.index for n in t.unit.group],
+        **_pair_fields(t.pair),
+        "inputs_equal": t.inputs,
+        "checked": t.checked,
+        "by_itself": _guilt_fields(t.guilt),
+    }
 
 
 def _pair_fields(p: TensorPair) -> dict[str, Any]:
     d = p.difference
     return {
-        "type": p.type, "form": None if d.form is None else list(d.form), "equal": p.equal, "identical": p.identical,
-        "elements": d.total, "differing": d.differing, "largest": d.largest,
-        "other_bits": p.other_bits, "largest_beyond": p.beyond, "noise": p.noise,
-        "unit": "step" if d.integral else "absolute", "where": _listed(d.worst) if d.differing else None,
-        "a": p.a, "b": p.b, "max_abs": p.max_abs, "max_rel": p.max_rel, "sqnr_db": p.sqnr,
+        "type": p.type,
+        "form": None if d.form is None else list(d.form),
+        "equal": p.equal,
+        "identical": p.identical,
+        "elements": d.total,
+        "differing": d.differing,
+        "largest": d.largest,
+        "other_bits": p.other_bits,
+        "largest_beyond": p.beyond,
+        "noise": p.noise,
+        "unit": "step" if d.integral else "absolute",
+        "where": _listed(d.worst) if d.differing else None,
+        "a": p.a,
+        "b": p.b,
+        "max_abs": p.max_abs,
+        "max_rel": p.max_rel,
+        "sqnr_db": p.sqnr,
         "argmax": None if p.argmax is None else [list(place) for place in p.argmax],
         "argmax_agreed": None if p.agreed is None else p.agreed[0],
         "argmax_total": None if p.agreed is None else p.agreed[1],
-    }  # fmt: skip
+    }
 
 
 def _listed(index: Sequence[int]) -> list[int]:

@@ -66,9 +66,19 @@ def _archives(found: Archives, top: int | None) -> Sheet:
     differ = [pair for pair in found.pairs if not pair.difference.equal]
     blocks = []
     if differ:
-        columns = [Column("key", shrink=2), Column("type", optional=4), Column("differ", right=True), Column("largest", right=True),
-                   Column("SQNR", right=True, optional=2), Column("first", shrink=1), Column("a", right=True), Column("b", right=True),
-                   Column("worst", optional=1), Column("a", right=True, optional=1), Column("b", right=True, optional=1)]  # fmt: skip
+        columns = [
+            Column("key", shrink=2),
+            Column("type", optional=4),
+            Column("differ", right=True),
+            Column("largest", right=True),
+            Column("SQNR", right=True, optional=2),
+            Column("first", shrink=1),
+            Column("a", right=True),
+            Column("b", right=True),
+            Column("worst", optional=1),
+            Column("a", right=True, optional=1),
+            Column("b", right=True, optional=1),
+        ]
         forms = [p for p in differ if p.difference.form is not None]
         valued = [p for p in differ if p.difference.form is None]
         if valued:
@@ -84,8 +94,10 @@ def _archives(found: Archives, top: int | None) -> Sheet:
             grid = Grid([Column("key", shrink=1), Column("a"), Column("b")], [[p.name, p.a, p.b] for p in forms[:top]])
             blocks.append(Block("Types or shapes that differ", grid, more=more(len(forms) - len(grid.rows), "array")))
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
-    title = (f"a: {found.a}, b: {found.b}, {plural(len(found.pairs), 'array')} in both; "
-             f"tolerance {limits(found.tolerance) or 'none'}")  # fmt: skip
+    title = (
+        f"a: {found.a}, b: {found.b}, {plural(len(found.pairs), 'array')} in both; "
+        f"tolerance {limits(found.tolerance) or 'none'}"
+    )
     if found.equal:
         return Sheet(blocks, f"equal: {plural(len(found.pairs), 'array')}.", GOOD, about=[title])
     only = len(found.only_a) + len(found.only_b)
@@ -141,8 +153,10 @@ def _record_verdict(found: RecordComparison, changed: int) -> str:
     undecided, differ = len(found.undecided), sum(t.verdict in ("differs", "form") for t in found.tensors)
     if not differ:
         these = f"{undecided} whether {'it is' if undecided == 1 else 'they are'}"
-        return (f"not decided: {count}; the record cannot tell of {these} within the tolerance. "
-                "To decide, save all tensors of both runs (qrun run -t '*' -o FILE.npz) and compare the files.")  # fmt: skip
+        return (
+            f"not decided: {count}; the record cannot tell of {these} within the tolerance. "
+            "To decide, save all tensors of both runs (qrun run -t '*' -o FILE.npz) and compare the files."
+        )
     parts = [f"{differ} beyond the tolerance"] if differ < changed else []
     parts += [f"of {undecided} the record cannot tell"] if undecided else []
     at = found.first.now
@@ -184,15 +198,30 @@ def _step(change: TensorChange) -> str:
 
 
 def _change_grid(changes: Sequence[TensorChange]) -> Grid:
-    columns = [Column("#", right=True), Column("tensor", shrink=2), Column("op", optional=2), Column("type", optional=1),
-               Column("differ at least", right=True), Column("by at least", right=True), Column("inputs"),
-               Column("verdict")]  # fmt: skip
+    columns = [
+        Column("#", right=True),
+        Column("tensor", shrink=2),
+        Column("op", optional=2),
+        Column("type", optional=1),
+        Column("differ at least", right=True),
+        Column("by at least", right=True),
+        Column("inputs"),
+        Column("verdict"),
+    ]
     states = {True: "equal", False: "other bits", None: "-"}
     rows = [
-        [str(c.now.node), c.now.name, c.now.op, _form(c), str(c.elements), number(c.step) if c.step else "-",
-         states[c.inputs_equal], VERDICTS.get(c.verdict, c.verdict)]
+        [
+            str(c.now.node),
+            c.now.name,
+            c.now.op,
+            _form(c),
+            str(c.elements),
+            number(c.step) if c.step else "-",
+            states[c.inputs_equal],
+            VERDICTS.get(c.verdict, c.verdict),
+        ]
         for c in changes
-    ]  # fmt: skip
+    ]
     return Grid(columns, rows)
 
 

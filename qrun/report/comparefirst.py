@@ -71,8 +71,10 @@ def first_facts(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
     facts += _measures(found, pair, guilt.exact if guilt and guilt.pair == pair else None)
     facts.append(("inputs", _inputs(found, t)))
     if guilt is not None and guilt.pair != pair:
-        facts += [("by itself", f"fed the values of {found.names[1]}, it differs too"),
-                  *_measures(found, guilt.pair, guilt.exact)[1:]]  # fmt: skip
+        facts += [
+            ("by itself", f"fed the values of {found.names[1]}, it differs too"),
+            *_measures(found, guilt.pair, guilt.exact)[1:],
+        ]
     return facts + (_reason(guilt.reason, guilt.pair) if guilt else _inherited(found, t))
 
 
@@ -126,8 +128,13 @@ def _inherited(found: Comparison, t: ComparedTensor) -> list[tuple[str, str]]:
 def _reason(reason: Reason, pair: TensorPair) -> list[tuple[str, str]]:
     facts = [("cause", f"{reason.cause}: {reason.text}")]
     if reason.explained:
-        facts.append(("evidence", f"{reason.explained} of {plural(pair.difference.differing, 'differing element')} reproduced bit for bit"
-                                  + (", and all others" if reason.explained < pair.difference.total else "")))  # fmt: skip
+        facts.append(
+            (
+                "evidence",
+                f"{reason.explained} of {plural(pair.difference.differing, 'differing element')} reproduced bit for bit"
+                + (", and all others" if reason.explained < pair.difference.total else ""),
+            )
+        )
     if reason.farthest is not None and reason.nearest is not None:
         exact = f"{plural(reason.ties, 'exact tie')}, the others " if reason.ties else ""
         ends = list(dict.fromkeys(f"{v:.2g}" for v in (reason.nearest, reason.farthest)))

@@ -52,8 +52,12 @@ def _outcome(found: SavedProfiles) -> str:
         return (
             f"differ: not the same model on the same inputs, so that their times tell nothing of each other: {times}."
         )
-    told = {"slower": "slower, more than the spread", "faster": "faster, more than the spread",
-            "same": "no change of the whole run beyond the spread", "few runs": f"fewer than {LEAST} runs, which tell no spread"}[c.verdict]  # fmt: skip
+    told = {
+        "slower": "slower, more than the spread",
+        "faster": "faster, more than the spread",
+        "same": "no change of the whole run beyond the spread",
+        "few runs": f"fewer than {LEAST} runs, which tell no spread",
+    }[c.verdict]
     return f"{told}: {times} ({_relative(c)}){_nodes(found)}."
 
 
@@ -94,9 +98,17 @@ def run_sheet(found: SavedRuns, top: int | None) -> Sheet:
     differ = [pair for pair in found.outputs if not pair.equal]
     blocks = settings_block(found.settings, "a", "b")
     if differ:
-        columns = [Column("output", shrink=1), Column("a"), Column("b", optional=4), Column("differ", right=True),
-                   Column("largest", right=True), Column("first", optional=1), Column("min", optional=3),
-                   Column("max", optional=3), Column("mean", optional=2)]  # fmt: skip
+        columns = [
+            Column("output", shrink=1),
+            Column("a"),
+            Column("b", optional=4),
+            Column("differ", right=True),
+            Column("largest", right=True),
+            Column("first", optional=1),
+            Column("min", optional=3),
+            Column("max", optional=3),
+            Column("mean", optional=2),
+        ]
         shown = [_output(pair) for pair in differ[:top]]
         blocks.append(Block("Outputs that differ", Grid(columns, shown), more=more(len(differ) - len(shown), "output")))
     blocks += listed([("Only in the first", found.only_a), ("Only in the second", found.only_b)], top)
@@ -141,7 +153,13 @@ def check_sheet(found: SavedChecks, top: int | None) -> Sheet:
 def _findings(title: str, found: Sequence[Found], top: int | None) -> list[Block]:
     if not found:
         return []
-    columns = [Column("level"), Column("rule"), Column("model", shrink=1, optional=1), Column("node", shrink=3),
-               Column("tensor", shrink=2), Column("message", wrap=True)]  # fmt: skip
+    columns = [
+        Column("level"),
+        Column("rule"),
+        Column("model", shrink=1, optional=1),
+        Column("node", shrink=3),
+        Column("tensor", shrink=2),
+        Column("message", wrap=True),
+    ]
     rows = [[f.level, f"{f.rule} {f.name}", f.model, f.node, f.tensor, f.message] for f in found[:top]]
     return [Block(title, Grid(columns, rows), more=more(len(found) - len(rows), "finding"))]

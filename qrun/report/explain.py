@@ -62,11 +62,19 @@ def _rule(word: str, verbose: bool) -> Page | None:
         return None
     sections = found.sections
     fields = {
-        "code": found.id, "name": found.name, "level": found.level, "stops": found.stops or found.level == "error",
-        "since": found.since, "summary": found.summary, "why": " ".join(sections["Why is this bad?"].split()),
-        "applies": list(found.applies), "spec": found.spec, "fix": found.fix, "bad": sections["Bad"],
+        "code": found.id,
+        "name": found.name,
+        "level": found.level,
+        "stops": found.stops or found.level == "error",
+        "since": found.since,
+        "summary": found.summary,
+        "why": " ".join(sections["Why is this bad?"].split()),
+        "applies": list(found.applies),
+        "spec": found.spec,
+        "fix": found.fix,
+        "bad": sections["Bad"],
         "good": sections["Good"],
-    }  # fmt: skip
+    }
     return Page(lambda screen: _print_rule(screen, found, verbose), fields)
 
 
@@ -75,9 +83,13 @@ def _print_rule(screen: Screen, rule: Rule, verbose: bool) -> None:
     screen.line((f"{rule.id} {rule.name}", "bold"), "   ", (level, STYLES[rule.level]), f"   since qrun {rule.since}")
     before = rule.doc.partition("Why is this bad?")[0]
     _paragraphs(screen, f"{before.strip()}\n\n{rule.sections['Why is this bad?']}")
-    rows = [("applies to", ", ".join(rule.applies)), ("spec", rule.spec), ("fix", rule.fix),
-            ("found by", "qrun run, and qrun check with vectors" if rule.runs else "qrun check, without running; qrun run"),
-            ("silence", f"qrun check --ignore {rule.id}, or [tool.qrun.check] ignore")]  # fmt: skip
+    rows = [
+        ("applies to", ", ".join(rule.applies)),
+        ("spec", rule.spec),
+        ("fix", rule.fix),
+        ("found by", "qrun run, and qrun check with vectors" if rule.runs else "qrun check, without running; qrun run"),
+        ("silence", f"qrun check --ignore {rule.id}, or [tool.qrun.check] ignore"),
+    ]
     for label, value in rows:
         if value:
             screen.wrapped(f"  {label:<10}  ", " " * 14, value)
@@ -187,8 +199,12 @@ def _print_cause(screen: Screen, told: Cause, also: str) -> None:
     """also: code and name of a rule that has the same name, "" if none has."""
     screen.line((told.name, "bold"), "   cause of a difference in qrun compare")
     screen.wrapped("  ", "  ", told.summary)
-    rows = [("confirm", told.confirm), ("what to do", told.remedy), ("source", told.source),
-            ("see also", f"qrun explain {also}, the rule of the same name" if also else "")]  # fmt: skip
+    rows = [
+        ("confirm", told.confirm),
+        ("what to do", told.remedy),
+        ("source", told.source),
+        ("see also", f"qrun explain {also}, the rule of the same name" if also else ""),
+    ]
     for label, value in rows:
         if value:
             screen.wrapped(f"  {label:<10}  ", " " * 14, value)
@@ -241,9 +257,13 @@ def _print_operator(screen: Screen, s: Supported) -> None:
         screen.line()
     formals = {f.name: f for f in s.definition.formals(s.versions[-1])}
     inputs = [
-        [p.name, compact(formals[p.name].types) if p.name in formals else "", "repeats" if p.variadic else "optional" if p.optional else ""]
+        [
+            p.name,
+            compact(formals[p.name].types) if p.name in formals else "",
+            "repeats" if p.variadic else "optional" if p.optional else "",
+        ]
         for p in s.definition.inputs
-    ]  # fmt: skip
+    ]
     if inputs:
         screen.grid(Grid([Column("input"), Column("types", shrink=1), Column("")], inputs))
     attributes = [[a.name, a.text, _default(s, a.name, a.required)] for a in s.definition.attributes.values()]
@@ -271,10 +291,12 @@ def _unknown(word: str) -> CallError:
     near = nearest(word, names(), 3)
     plain = standard_name(word.rpartition("::")[2])
     codes = sorted((*RULES, *CODES))
-    return CallError(
-        "QR005",
-        f"there is nothing to explain about {word!r}",
-        facts=[("topics", ", ".join(TOPICS)), ("causes", "those of qrun explain causes"), ("codes", f"{codes[0]} to {codes[-1]}, or a group such as QR3"),
-               ("operators", "those of qrun ops")],
-        why=f"{plain} is an ai.onnx operator that qrun does not run." if is_standard(plain) else "",
-        fixes=[*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"])  # fmt: skip
+    facts = [
+        ("topics", ", ".join(TOPICS)),
+        ("causes", "those of qrun explain causes"),
+        ("codes", f"{codes[0]} to {codes[-1]}, or a group such as QR3"),
+        ("operators", "those of qrun ops"),
+    ]
+    why = f"{plain} is an ai.onnx operator that qrun does not run." if is_standard(plain) else ""
+    fixes = [*([f"did you mean {' or '.join(near)}?"] if near else []), "qrun explain lists everything"]
+    return CallError("QR005", f"there is nothing to explain about {word!r}", facts=facts, why=why, fixes=fixes)

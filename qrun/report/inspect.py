@@ -25,8 +25,13 @@ from qrun.report.text import file_size, plural
 def print_overview(screen: Screen, facts: ModelFacts) -> None:
     """File, origin, size, quantization and support; inputs and outputs; operators."""
     model = facts.model
-    rows = [("file", _file(model)), ("made by", _origin(model)), ("size", _size(facts)), ("quantized", _quantized(facts)),
-            ("runs here", f"no: {facts.obstacle}" if facts.obstacle else "yes")]  # fmt: skip
+    rows = [
+        ("file", _file(model)),
+        ("made by", _origin(model)),
+        ("size", _size(facts)),
+        ("quantized", _quantized(facts)),
+        ("runs here", f"no: {facts.obstacle}" if facts.obstacle else "yes"),
+    ]
     for label, value in rows:
         screen.wrapped(f"  {label:<9}  ", " " * 13, value)
     screen.line()
@@ -100,8 +105,14 @@ def _quantized(facts: ModelFacts) -> str:
 
 
 def _print_operators(screen: Screen, facts: ModelFacts) -> None:
-    columns = [Column("op", wrap=True), Column("nodes", right=True), Column("version", right=True, optional=2),
-               Column("inputs", wrap=True), Column("weights", right=True, optional=1), Column("supported")]  # fmt: skip
+    columns = [
+        Column("op", wrap=True),
+        Column("nodes", right=True),
+        Column("version", right=True, optional=2),
+        Column("inputs", wrap=True),
+        Column("weights", right=True, optional=1),
+        Column("supported"),
+    ]
     rows: list[list[str]] = []
     styles: dict[tuple[int, int], str] = {}
     for f in facts.operators:
@@ -109,8 +120,16 @@ def _print_operators(screen: Screen, facts: ModelFacts) -> None:
             styles[len(rows), 5] = "bold red"
         inputs = f.inputs[0] if f.inputs else "-"
         inputs += f" and {len(f.inputs) - 1} more" if len(f.inputs) > 1 else ""
-        rows.append([f.op, str(f.nodes), ", ".join(map(str, f.versions)), inputs,
-                     file_size(f.weights) if f.weights else "-", f.support])  # fmt: skip
+        rows.append(
+            [
+                f.op,
+                str(f.nodes),
+                ", ".join(map(str, f.versions)),
+                inputs,
+                file_size(f.weights) if f.weights else "-",
+                f.support,
+            ]
+        )
     screen.grid(Grid(columns, rows, styles))
 
 
@@ -209,11 +228,17 @@ def inspect_fields(facts: ModelFacts, with_nodes: bool, tensors: Mapping[str, Ar
         "inputs": [_value_fields(v, optional=kind != "in") for kind, v in _values(model) if kind != "out"],
         "outputs": [_value_fields(v) for kind, v in _values(model) if kind == "out"],
         "operators": [
-            {"op": f.op, "nodes": f.nodes, "versions": list(f.versions), "inputs": list(f.inputs),
-             "weights_bytes": f.weights, "supported": f.support == "yes"}
+            {
+                "op": f.op,
+                "nodes": f.nodes,
+                "versions": list(f.versions),
+                "inputs": list(f.inputs),
+                "weights_bytes": f.weights,
+                "supported": f.support == "yes",
+            }
             for f in facts.operators
         ],
-    }  # fmt: skip
+    }
     if with_nodes:
         body["nodes"] = [_node_fields(scope, node) for scope, node in _in_order(model)]
     if tensors is not None:
@@ -257,5 +282,13 @@ def _node_fields(scope: Scope, node: Node) -> dict[str, Any]:
 
 def _tensor_fields(name: str, array: Array) -> dict[str, Any]:
     s = stats(array)
-    return {"name": name, "type": type_name(array.dtype), "shape": list(array.shape), "min": s.low, "max": s.high,
-            "nan": s.nan, "inf": s.inf, "values": listed(array, SHOWN)}  # fmt: skip
+    return {
+        "name": name,
+        "type": type_name(array.dtype),
+        "shape": list(array.shape),
+        "min": s.low,
+        "max": s.high,
+        "nan": s.nan,
+        "inf": s.inf,
+        "values": listed(array, SHOWN),
+    }

@@ -48,10 +48,12 @@ def print_message(
 
 
 def print_error(screen: Screen, error: QrunError) -> None:
+    where = error.where
+    facts = error.facts
+    fixes = error.fixes
     print_message(
-        screen, "error", error.code, error.name, error.message,
-        where=error.where, facts=error.facts, why=error.why, fixes=error.fixes,
-    )  # fmt: skip
+        screen, "error", error.code, error.name, error.message, where=where, facts=facts, why=error.why, fixes=fixes
+    )
 
 
 def _joined(screen: Screen, where: Sequence[str]) -> None:
@@ -71,12 +73,16 @@ def print_finding(screen: Screen, finding: Finding, label: str) -> None:
     place = f"node {finding.index} {finding.node}{operator}" if finding.index is not None else ""
     facts = (("tensor", finding.tensor), ("expected", finding.expected), ("got", finding.got))
     print_message(
-        screen, finding.level, finding.rule, finding.name, finding.message,
+        screen,
+        finding.level,
+        finding.rule,
+        finding.name,
+        finding.message,
         where=[part for part in (label, place) if part],
         facts=[(name, value) for name, value in facts if value],
         why=finding.why,
         fixes=[finding.fix] if finding.fix else [],
-    )  # fmt: skip
+    )
 
 
 def print_findings(screen: Screen, findings: Sequence[Finding], label: str, verbose: bool) -> None:

@@ -21,8 +21,14 @@ from qrun.running.plan import plan
 
 DYNAMIC = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 INTEGER = ("MatMulInteger", "ConvInteger", "MatMulIntegerToFloat")
-FORMS = {"tensor": "per tensor", "channel": "per channel", "row": "per row", "column": "per column",
-         "gemm": "per column", "axis": "per channel"}  # fmt: skip
+FORMS = {
+    "tensor": "per tensor",
+    "channel": "per channel",
+    "row": "per row",
+    "column": "per column",
+    "gemm": "per column",
+    "axis": "per channel",
+}
 
 
 @frozen
@@ -218,8 +224,9 @@ def _operator(op: str, members: list[tuple[Scope, Node]]) -> OperatorFacts:
     if find(node.domain, node.op_type, node.version) is None:
         support = "no" if node.domain in DOMAINS else "no, unknown domain"
     versions = tuple(sorted({n.version for _, n in members}))
-    return OperatorFacts(op, len(members), versions, tuple(t for t, _ in types.most_common() if t),
-                         sum(weights.values()), support)  # fmt: skip
+    return OperatorFacts(
+        op, len(members), versions, tuple(t for t, _ in types.most_common() if t), sum(weights.values()), support
+    )
 
 
 def _input_types(scope: Scope, node: Node) -> str:

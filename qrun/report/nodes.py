@@ -69,8 +69,16 @@ def ran_fields(model: Model, event: NodeEvent) -> dict[str, Any]:
     """The fields of a RanNode."""
     node = node_of(model, event)
     fused = {"group": event.group, "runs_as": event.node.op} if event.node and len(event.group) > 1 else {}
-    return {"index": event.index, "name": node.name, "domain": node.domain or "ai.onnx", "op": node.op_type,
-            "backend": event.backend, "why": event.why, "kernels": event.sections, **fused}  # fmt: skip
+    return {
+        "index": event.index,
+        "name": node.name,
+        "domain": node.domain or "ai.onnx",
+        "op": node.op_type,
+        "backend": event.backend,
+        "why": event.why,
+        "kernels": event.sections,
+        **fused,
+    }
 
 
 def outputs(event: NodeEvent) -> tuple[TensorForm, ...]:

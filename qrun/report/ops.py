@@ -134,13 +134,18 @@ def print_ops(screen: Screen, shown: Sequence[Supported], total: int, name: str 
     """The table, without the rules where there is little room, then how many of how many. name: what begins so is first."""
     wide, limited = screen.width is None or screen.width >= WIDE, any(s.limits for s in shown)
     if shown:
-        screen.grid(Grid.of([
-            Column("operator", wrap=True, cell=lambda s: s.op),
-            Column("versions", wrap=True, cell=lambda s: ", ".join(map(str, s.versions))),
-            Column("types", wrap=True, cell=lambda s: s.types or "-"),
-            Column("checked by", wrap=True, cell=lambda s: ranges(s.rules) or "-") if wide else None,
-            Column("limits", wrap=True, cell=lambda s: s.limits or "-") if limited else None,
-        ], sorted(shown, key=lambda s: not s.op_type.lower().startswith(name.lower()))))  # fmt: skip
+        screen.grid(
+            Grid.of(
+                [
+                    Column("operator", wrap=True, cell=lambda s: s.op),
+                    Column("versions", wrap=True, cell=lambda s: ", ".join(map(str, s.versions))),
+                    Column("types", wrap=True, cell=lambda s: s.types or "-"),
+                    Column("checked by", wrap=True, cell=lambda s: ranges(s.rules) or "-") if wide else None,
+                    Column("limits", wrap=True, cell=lambda s: s.limits or "-") if limited else None,
+                ],
+                sorted(shown, key=lambda s: not s.op_type.lower().startswith(name.lower())),
+            )
+        )
     screen.line(f"{len(shown)} of {total} operators")
 
 

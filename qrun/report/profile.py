@@ -148,8 +148,10 @@ def roof_text(machine: Machine) -> str:
     """``roof: share of 83.5 GMAC/s (vpmaddwd ymm, 1 thread) or of 24 to 201 GB/s (memory to cache), whichever bounds``."""
     threads = plural(machine.threads, "thread")
     slow, fast = machine.memory[-1][1] / 1e9, machine.memory[0][1] / 1e9
-    return (f"roof: share of {machine.int8 / 1e9:.0f} GMAC/s ({machine.instruction}, {threads}; float32 "
-            f"{machine.float32 / 1e9:.0f}) or of {slow:.0f} GB/s (memory) to {fast:.0f} GB/s (cache), whichever bounds")  # fmt: skip
+    return (
+        f"roof: share of {machine.int8 / 1e9:.0f} GMAC/s ({machine.instruction}, {threads}; float32 "
+        f"{machine.float32 / 1e9:.0f}) or of {slow:.0f} GB/s (memory) to {fast:.0f} GB/s (cache), whichever bounds"
+    )
 
 
 def _bars(screen: Screen, report: ProfileReport) -> Callable[[float], str]:

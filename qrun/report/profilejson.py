@@ -24,8 +24,11 @@ def profile_fields(report: ProfileReport) -> dict[str, Any]:
     profile = report.profile
     return {
         "model": model_fields(profile.model),
-        "environment": {**environment(report.backend, report.label), "arith": report.arith,
-                        "threads_used": report.threads},
+        "environment": {
+            **environment(report.backend, report.label),
+            "arith": report.arith,
+            "threads_used": report.threads,
+        },
         "inputs": input_fields(report.feeds, report.sources),
         "symbols": dict(report.symbols),
         "load_ms": report.load_ns / 1e6,
@@ -39,7 +42,7 @@ def profile_fields(report: ProfileReport) -> dict[str, Any]:
         "against": _against(report),
         "notes": notes(report),
         "interrupted": profile.interrupted,
-    }  # fmt: skip
+    }
 
 
 def _runs(profile: Profile) -> dict[str, Any]:
@@ -61,16 +64,41 @@ def _against(report: ProfileReport) -> dict[str, Any] | None:
         return None
     mine, theirs = summary(report.profile.run_ns).median, summary(other.run_ns).median
     return {
-        "runtime": report.other, "ratio": theirs / mine if mine else None,
-        "verdict": report.against_change.verdict if report.against_change else None, **_runs(other),
-        "nodes": report.other_rows, "groups": report.groups, "operators": report.paired,
-    }  # fmt: skip
+        "runtime": report.other,
+        "ratio": theirs / mine if mine else None,
+        "verdict": report.against_change.verdict if report.against_change else None,
+        **_runs(other),
+        "nodes": report.other_rows,
+        "groups": report.groups,
+        "operators": report.paired,
+    }
 
 
 NODE_COLUMNS = (
-    "index", "name", "domain", "op", "ran_by", "backend", "why", "group", "inserted", "median_ms", "min_ms", "p90_ms",
-    "max_ms", "mean_ms", "sd_ms", "share", "sum", "macs", "gmacs", "bytes", "roof_share", "bound", "outputs",
-)  # fmt: skip
+    "index",
+    "name",
+    "domain",
+    "op",
+    "ran_by",
+    "backend",
+    "why",
+    "group",
+    "inserted",
+    "median_ms",
+    "min_ms",
+    "p90_ms",
+    "max_ms",
+    "mean_ms",
+    "sd_ms",
+    "share",
+    "sum",
+    "macs",
+    "gmacs",
+    "bytes",
+    "roof_share",
+    "bound",
+    "outputs",
+)
 GROUP_COLUMNS = ("nodes", "name", "op", "folded", "median_ms", "other_ms", "ratio", "ran_by", "other_ran_by")
 
 
@@ -82,9 +110,18 @@ def profile_csv(report: ProfileReport) -> str:
     if report.against is not None and report.by == "op":
         return _csv(encode(report.paired), ("op", "groups", "nodes", "median_ms", "other_ms", "ratio"))
     if report.against is not None:
-        return _csv([
-            {**encode(g), "ran_by": "; ".join(n.ran_by for n in g.mine), "nodes": " ".join(map(str, g.nodes)),
-             "other_ran_by": "; ".join(n.ran_by for n in g.others)} for g in report.groups], GROUP_COLUMNS)  # fmt: skip
+        return _csv(
+            [
+                {
+                    **encode(g),
+                    "ran_by": "; ".join(n.ran_by for n in g.mine),
+                    "nodes": " ".join(map(str, g.nodes)),
+                    "other_ran_by": "; ".join(n.ran_by for n in g.others),
+                }
+                for g in report.groups
+            ],
+            GROUP_COLUMNS,
+        )
     if report.by == "op":
         columns = ("op", "nodes", "median_ms", "share", "macs", "gmacs", "roof_share", "ran_by")
         return _csv([{**encode(o), "ran_by": json.dumps(o.ran_by)} for o in report.operators], columns)
@@ -92,8 +129,14 @@ def profile_csv(report: ProfileReport) -> str:
     for node in report.rows:
         running += node.share
         group = node.group or (() if node.inserted else (node.index,))
-        records.append({**encode(node), "sum": running, "outputs": "; ".join(f"{t.type} {list(t.shape)}".replace(", ", ",") for t in node.outputs),
-                        "group": " ".join(map(str, group))})  # fmt: skip
+        records.append(
+            {
+                **encode(node),
+                "sum": running,
+                "outputs": "; ".join(f"{t.type} {list(t.shape)}".replace(", ", ",") for t in node.outputs),
+                "group": " ".join(map(str, group)),
+            }
+        )
     return _csv(records, NODE_COLUMNS)
 
 
@@ -151,9 +194,11 @@ def _missing(report: ProfileReport) -> Iterator[str]:
         if each is not None and each.watched_ns:
             watched, plain = summary(each.watched_ns).median, summary(each.run_ns).median
             slower = f" ({percent(watched / plain - 1)} more)" if plain and watched > plain else ""
-            yield (f"whole runs of {name.partition(' (')[0]} are without its profiler, the nodes' times are from "
-                   f"{plural(len(each.watched_ns), 'run')} with it, {duration(watched)} a run{slower}; "
-                   "it counts whole microseconds.")  # fmt: skip
+            yield (
+                f"whole runs of {name.partition(' (')[0]} are without its profiler, the nodes' times are from "
+                f"{plural(len(each.watched_ns), 'run')} with it, {duration(watched)} a run{slower}; "
+                "it counts whole microseconds."
+            )
 
 
 def _cold(sides: Sides) -> Iterator[str]:
@@ -171,8 +216,10 @@ def _busy(report: ProfileReport, sides: Sides) -> Iterator[str]:
             f"{plural(len(above), 'node')} above the roof, though it was measured twice (--no-cache measures it anew)"
         )
     if found:
-        yield (f"the machine is busy, or its clock varies: {'; '.join(found)}. Only a quiet machine helps all of these "
-               "numbers; more runs (-n) make the median of whole runs sure.")  # fmt: skip
+        yield (
+            f"the machine is busy, or its clock varies: {'; '.join(found)}. Only a quiet machine helps all of these "
+            "numbers; more runs (-n) make the median of whole runs sure."
+        )
 
 
 def _spread(profile: Profile) -> Iterator[str]:

@@ -112,9 +112,13 @@ class ProfileReport:
 def statistics(s: Summary) -> dict[str, float | None]:
     """Of samples, in ms."""
     return {
-        "median_ms": s.median / 1e6, "min_ms": s.low / 1e6, "p90_ms": s.p90 / 1e6, "max_ms": s.high / 1e6,
-        "mean_ms": s.mean / 1e6, "sd_ms": None if s.deviation is None else s.deviation / 1e6,
-    }  # fmt: skip
+        "median_ms": s.median / 1e6,
+        "min_ms": s.low / 1e6,
+        "p90_ms": s.p90 / 1e6,
+        "max_ms": s.high / 1e6,
+        "mean_ms": s.mean / 1e6,
+        "sd_ms": None if s.deviation is None else s.deviation / 1e6,
+    }
 
 
 def node_rows(profile: Profile, machine: Machine | None) -> list[ProfileNode]:
@@ -131,13 +135,20 @@ def _node(model: Model, event: NodeEvent, samples: Array, total: float, machine:
     other = event.node.op if event.backend == "ort" and event.node is not None else ""
     fields: dict[str, Any] = {**ran_fields(model, event), **statistics(times)}
     return ProfileNode(
-        **fields, inserted=not event.group and event.backend == "ort",
-        ran_by=other or ran(model, event).kernel_text.partition(":")[0], share=times.median / total, macs=event.macs,
-        gmacs=_speed(event.macs, times.median), bytes=bytes_moved(event), roof_share=reached,
+        **fields,
+        inserted=not event.group and event.backend == "ort",
+        ran_by=other or ran(model, event).kernel_text.partition(":")[0],
+        share=times.median / total,
+        macs=event.macs,
+        gmacs=_speed(event.macs, times.median),
+        bytes=bytes_moved(event),
+        roof_share=reached,
         bound=roof.bound if roof and reached is not None else None,
-        samples_ms=tuple(t / 1e6 for t in samples.tolist()), outputs=outputs(event), median_ns=times.median,
+        samples_ms=tuple(t / 1e6 for t in samples.tolist()),
+        outputs=outputs(event),
+        median_ns=times.median,
         roof_ns=roof.ns if roof else None,
-    )  # fmt: skip
+    )
 
 
 def bytes_moved(event: NodeEvent) -> int:
@@ -205,8 +216,16 @@ def roof_share(rows: Sequence[ProfileNode]) -> float | None:
 def _operator(op: str, rows: Sequence[ProfileNode]) -> OperatorTimes:
     median, macs = spent(rows), sum(row.macs for row in rows)
     kernels = Counter(row.backend if row.backend == "ort" else row.ran_by for row in rows)
-    return OperatorTimes(op, len(rows), median / 1e6, sum(row.share for row in rows), macs, _speed(macs, median),
-                         roof_share(rows) or None, kernels)  # fmt: skip
+    return OperatorTimes(
+        op,
+        len(rows),
+        median / 1e6,
+        sum(row.share for row in rows),
+        macs,
+        _speed(macs, median),
+        roof_share(rows) or None,
+        kernels,
+    )
 
 
 def _group(extent: Extent, mine: Sequence[ProfileNode], others: Sequence[ProfileNode]) -> GroupTimes:
@@ -214,10 +233,19 @@ def _group(extent: Extent, mine: Sequence[ProfileNode], others: Sequence[Profile
     top = max(left or right, key=lambda row: (row.macs, row.median_ns), default=None)
     a, b = (spent(rows) if rows else None for rows in (left, right))
     return GroupTimes(
-        tuple(extent.nodes), top.name if top else "", top.qualified if top else "", top is None,
-        None if a is None else a / 1e6, None if b is None else b / 1e6, b / a if a and b else None,
-        tuple(extent.first), tuple(extent.second), left, right, top,
-    )  # fmt: skip
+        tuple(extent.nodes),
+        top.name if top else "",
+        top.qualified if top else "",
+        top is None,
+        None if a is None else a / 1e6,
+        None if b is None else b / 1e6,
+        b / a if a and b else None,
+        tuple(extent.first),
+        tuple(extent.second),
+        left,
+        right,
+        top,
+    )
 
 
 def _paired(op: str, groups: Sequence[GroupTimes]) -> PairedTimes:

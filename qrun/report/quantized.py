@@ -83,8 +83,15 @@ def _exact(flat: Array) -> Counted:
     inner[[0, -1]] = 0
     edges = _edges(0, codes.size)
     limits = float(codes[0]), float(codes[-1])
-    return Counted(flat.size, limits, used, int(counts[0]), int(counts[-1]),
-                   tuple(np.add.reduceat(inner, edges[:-1]).tolist()), _widths(edges, 0, codes.size - 1))  # fmt: skip
+    return Counted(
+        flat.size,
+        limits,
+        used,
+        int(counts[0]),
+        int(counts[-1]),
+        tuple(np.add.reduceat(inner, edges[:-1]).tolist()),
+        _widths(edges, 0, codes.size - 1),
+    )
 
 
 def _edges(low: int, stop: int) -> list[int]:
@@ -195,9 +202,22 @@ class CodeCounter:
         kind = "bias" if stored and seen.type == "int32" else "weight" if stored else "activation"
         scale, zero = (_range(self._parameters.get(name)) for name in (place.scale, place.zero_point))
         return TensorCodes(
-            place.tensor, place.node.index, place.node.name, kind, seen.type, seen.shape, scale, zero, c.size,
-            _plain(c.limits), _plain(c.used) if c.used else None, c.at_low, c.at_high, c.bins, c.codes,
-        )  # fmt: skip
+            place.tensor,
+            place.node.index,
+            place.node.name,
+            kind,
+            seen.type,
+            seen.shape,
+            scale,
+            zero,
+            c.size,
+            _plain(c.limits),
+            _plain(c.used) if c.used else None,
+            c.at_low,
+            c.at_high,
+            c.bins,
+            c.codes,
+        )
 
 
 def _range(values: Array | None) -> tuple[float, float] | None:

@@ -138,15 +138,27 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
 def _time_grid(
     screen: Screen, report: RunReport, events: Sequence[NodeEvent], total: int, with_kernels: bool = False
 ) -> Grid:
-    columns = [Column("#", right=True), Column("node", shrink=2), Column("op", shrink=1), Column("time", right=True),
-               Column("share", right=True), Column("output", optional=1)]  # fmt: skip
+    columns = [
+        Column("#", right=True),
+        Column("node", shrink=2),
+        Column("op", shrink=1),
+        Column("time", right=True),
+        Column("share", right=True),
+        Column("output", optional=1),
+    ]
     nodes = report.model.nodes
     op = op_names(nodes)
     rows = [
-        [str(e.index), node_of(report.model, e).label, _op_text(report.model, e, op), duration(e.duration_ns),
-         percent(e.duration_ns / total if total else 0), output_text(e)]
+        [
+            str(e.index),
+            node_of(report.model, e).label,
+            _op_text(report.model, e, op),
+            duration(e.duration_ns),
+            percent(e.duration_ns / total if total else 0),
+            output_text(e),
+        ]
         for e in events
-    ]  # fmt: skip
+    ]
     if with_kernels:
         columns.append(Column("kernel", shrink=1))
         rows = [[*row, ran(report.model, e).kernel_text] for row, e in zip(rows, events, strict=True)]
@@ -177,8 +189,11 @@ def run_fields(report: RunReport) -> dict[str, Any]:
     result = report.result
     return {
         "model": model_fields(report.model),
-        "environment": {**environment(report.backend, report.label), "arith": report.arith,
-                        "fused_groups": report.fused_groups},
+        "environment": {
+            **environment(report.backend, report.label),
+            "arith": report.arith,
+            "fused_groups": report.fused_groups,
+        },
         "inputs": input_fields(report.feeds, report.sources, hashes=True),
         "symbols": dict(report.symbols),
         "outputs": [_output_fields(name, array) for name, array in result.outputs.items()],
@@ -190,16 +205,25 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         "nodes": [_node(report.model, event) for event in result.events],
         "inside": inside_times(result.inside),
         "findings": report.findings,
-    }  # fmt: skip
+    }
 
 
 def _output_fields(name: str, array: Array) -> dict[str, Any]:
     s = stats(array)
     return {
-        "name": name, "type": type_name(array.dtype), "shape": array.shape, "min": s.low, "max": s.high, "mean": s.mean,
-        "nan": s.nan, "inf": s.inf, "argmax": s.argmax, "argmax_rows": None if s.rows is None else s.rows[:JSON_VALUES],
-        "sha256": digest(array), "values": listed(array, JSON_VALUES),
-    }  # fmt: skip
+        "name": name,
+        "type": type_name(array.dtype),
+        "shape": array.shape,
+        "min": s.low,
+        "max": s.high,
+        "mean": s.mean,
+        "nan": s.nan,
+        "inf": s.inf,
+        "argmax": s.argmax,
+        "argmax_rows": None if s.rows is None else s.rows[:JSON_VALUES],
+        "sha256": digest(array),
+        "values": listed(array, JSON_VALUES),
+    }
 
 
 def _node(model: Model, event: NodeEvent) -> RunNode:

@@ -43,13 +43,17 @@ def stats(array: Array) -> Stats:
     if values is None or not values.size:
         return Stats()
     if values.dtype.kind in "biu":
-        return Stats(int(values.min()), int(values.max()), float(values.mean(dtype=np.float64)), _place(values),
-                     rows=_rows(values))  # fmt: skip
+        return Stats(
+            int(values.min()),
+            int(values.max()),
+            float(values.mean(dtype=np.float64)),
+            _place(values),
+            rows=_rows(values),
+        )
     with np.errstate(all="ignore"):
         total = float(values.sum(dtype=np.float64))
     if math.isfinite(total):
-        return Stats(float(values.min()), float(values.max()), total / values.size, _place(values),
-                     rows=_rows(values))  # fmt: skip
+        return Stats(float(values.min()), float(values.max()), total / values.size, _place(values), rows=_rows(values))
     odd = np.isnan(values)
     nan, inf = int(odd.sum()), int(np.isinf(values).sum())
     if nan == values.size:
@@ -58,8 +62,7 @@ def stats(array: Array) -> Stats:
         finite = values[np.isfinite(values)]
         mean = float(finite.mean(dtype=np.float64)) if finite.size else None
     lowest = np.where(odd, values.dtype.type(-np.inf), values)
-    return Stats(float(np.nanmin(values)), float(lowest.max()), mean, _place(lowest), nan, inf,
-                 _rows(lowest, odd))  # fmt: skip
+    return Stats(float(np.nanmin(values)), float(lowest.max()), mean, _place(lowest), nan, inf, _rows(lowest, odd))
 
 
 def _place(values: Array) -> tuple[int, ...]:
@@ -132,15 +135,19 @@ def print_arrays(screen: Screen, arrays: Mapping[str, Array], full: bool = False
         return f"{s.nan}/{s.inf}" if s.nan or s.inf else "0"
 
     rows = [(name, array, stats(array)) for name, array in arrays.items()]
-    grid = Grid.of([
-        Column("name", shrink=2, cell=lambda row: row[0]), Column("type", cell=lambda row: type_name(row[1].dtype)),
-        Column("shape", shrink=1, cell=lambda row: shape_text(row[1].shape)),
-        Column("min", right=True, cell=lambda row: number(row[2].low)),
-        Column("max", right=True, cell=lambda row: number(row[2].high)),
-        Column("mean", right=True, optional=1, cell=lambda row: number(row[2].mean)) if full else None,
-        Column("argmax", right=True, optional=2, cell=lambda row: _argmax(row[2])) if full else None,
-        Column("NaN/Inf", right=True, cell=lambda row: odd(row[2])),
-    ], rows)  # fmt: skip
+    grid = Grid.of(
+        [
+            Column("name", shrink=2, cell=lambda row: row[0]),
+            Column("type", cell=lambda row: type_name(row[1].dtype)),
+            Column("shape", shrink=1, cell=lambda row: shape_text(row[1].shape)),
+            Column("min", right=True, cell=lambda row: number(row[2].low)),
+            Column("max", right=True, cell=lambda row: number(row[2].high)),
+            Column("mean", right=True, optional=1, cell=lambda row: number(row[2].mean)) if full else None,
+            Column("argmax", right=True, optional=2, cell=lambda row: _argmax(row[2])) if full else None,
+            Column("NaN/Inf", right=True, cell=lambda row: odd(row[2])),
+        ],
+        rows,
+    )
     grid.styles.update({(at, len(grid.columns) - 1): "yellow" for at, row in enumerate(rows) if odd(row[2]) != "0"})
     screen.grid(grid)
     print_values(screen, arrays)

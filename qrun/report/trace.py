@@ -30,9 +30,15 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
         category: str, name: str, start_ns: int, duration_ns: int, args: dict[str, Any], helper: int = 0
     ) -> Event:
         return {
-            "cat": category, "pid": pid, "tid": pid + helper, "ts": start_ns // 1000,
-            "dur": max(duration_ns, 0) // 1000, "ph": "X", "name": name, "args": args,
-        }  # fmt: skip
+            "cat": category,
+            "pid": pid,
+            "tid": pid + helper,
+            "ts": start_ns // 1000,
+            "dur": max(duration_ns, 0) // 1000,
+            "ph": "X",
+            "name": name,
+            "args": args,
+        }
 
     events = [
         event("Session", "model_loading_uri", 0, load_ns, {}),
@@ -61,8 +67,15 @@ def trace(model: Model, result: RunResult, *, load_ns: int = 0, plan_ns: int = 0
 def _thread_name(pid: int, helper: int) -> Event:
     """What the viewer calls a track."""
     name = f"helper {helper}" if helper else "leader"
-    return {"cat": "__metadata", "pid": pid, "tid": pid + helper, "ts": 0, "ph": "M", "name": "thread_name",
-            "args": {"name": name}}  # fmt: skip
+    return {
+        "cat": "__metadata",
+        "pid": pid,
+        "tid": pid + helper,
+        "ts": 0,
+        "ph": "M",
+        "name": "thread_name",
+        "args": {"name": name},
+    }
 
 
 def _node_args(model: Model, node: NodeEvent) -> dict[str, Any]:

@@ -74,8 +74,10 @@ def foretold(
     """
     if step.bodies:
         return {}
-    args = [None if not name else _shape_of(info(name)) if step.definition.form == "shape" else value(name)
-            for name in step.node.inputs]  # fmt: skip
+    args = [
+        None if not name else _shape_of(info(name)) if step.definition.form == "shape" else value(name)
+        for name in step.node.inputs
+    ]
     if any(name and array is None for name, array in zip(step.node.inputs, args, strict=True)):
         return {}
     made = step.definition.compute(args, step.kwargs, ctx)

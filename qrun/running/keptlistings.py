@@ -39,9 +39,15 @@ def packed_portable(made: Portable, model: Model, bundle: Bundle) -> tuple[Any, 
         {key: array(value) for key, value in listing.fixed.items()},
         tuple((s.first, s.end, s.item, s.frees, int(s.tiles)) for s in listing.segments),
         {item: (step.inputs, step.outputs) for item, step in listing.steps.items()},
-        (listing.items, tuple(listing.wanted), tuple(listing.doubtful), int(listing.arena), int(listing.scratch),
-         int(listing.helpers)),
-    )  # fmt: skip
+        (
+            listing.items,
+            tuple(listing.wanted),
+            tuple(listing.doubtful),
+            int(listing.arena),
+            int(listing.scratch),
+            int(listing.helpers),
+        ),
+    )
 
 
 def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine: Engine) -> Portable:
@@ -52,7 +58,10 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
     array: Callable[[int | str], Array] = lambda name: model.constants[name] if isinstance(name, str) else arrays[name]  # noqa: E731
     items, wanted, doubtful, arena, scratch, helpers = rest
     listing = Listing(
-        engine, structs, (), counts,
+        engine,
+        structs,
+        (),
+        counts,
         {key: arrays[rows] for key, rows in pointers.items()},
         [(_viewed(view), fill) for view, fill in borders],
         {key: _viewed(view) for key, view in views.items()},
@@ -61,8 +70,14 @@ def unpacked_portable(packed: Any, model: Model, arrays: Sequence[Array], engine
         {key: array(name) for key, name in fixed.items()},
         [Segment(*segment) for segment in segments],
         {item: PythonStep(*step) for item, step in steps.items()},
-        items, wanted, doubtful, _undecided, arena, scratch, helpers,
-    )  # fmt: skip
+        items,
+        wanted,
+        doubtful,
+        _undecided,
+        arena,
+        scratch,
+        helpers,
+    )
     return Portable(
         listing, tuple(kinds[n] for n in arrays[numbers].tolist()), tuple(map(array, pointed)), held, rechecks
     )

@@ -154,13 +154,18 @@ def _packed_events(events: Sequence[NodeEvent]) -> Any:
         {name: (type_named(info.dtype), tuple(map(int, info.shape))) for name, info in infos.items()},
         tuple(
             (
-                event.index, tuple(i.name for i in event.inputs), tuple(o.name for o in event.outputs), int(event.macs),
-                event.backend, event.why,
-                tuple((s.kernel, s.form, int(s.first), int(s.channels), s.why) for s in event.sections), event.group,
+                event.index,
+                tuple(i.name for i in event.inputs),
+                tuple(o.name for o in event.outputs),
+                int(event.macs),
+                event.backend,
+                event.why,
+                tuple((s.kernel, s.form, int(s.first), int(s.channels), s.why) for s in event.sections),
+                event.group,
             )
             for event in events
         ),
-    )  # fmt: skip
+    )
 
 
 def _unpacked_events(packed: Any, nodes: Sequence[Node]) -> tuple[NodeEvent, ...]:
@@ -168,11 +173,21 @@ def _unpacked_events(packed: Any, nodes: Sequence[Node]) -> tuple[NodeEvent, ...
     infos = {name: TensorInfo(name, type_of(dtype), shape) for name, (dtype, shape) in types.items()}
     return tuple(
         NodeEvent(
-            at, 0, 0, tuple([infos[name] for name in inputs]), tuple([infos[name] for name in outputs]), macs, backend, (), why,
-            tuple([NativeSection(*section) for section in sections]), group, node,
+            at,
+            0,
+            0,
+            tuple([infos[name] for name in inputs]),
+            tuple([infos[name] for name in outputs]),
+            macs,
+            backend,
+            (),
+            why,
+            tuple([NativeSection(*section) for section in sections]),
+            group,
+            node,
         )
         for (at, inputs, outputs, macs, backend, why, sections, group), node in zip(events, nodes, strict=True)
-    )  # fmt: skip
+    )
 
 
 class LazySteps(Sequence[Step]):

@@ -29,9 +29,14 @@ class Lowered:
     """
 
     def __init__(
-        self, plan: Plan, events: Sequence[NodeEvent], engine: Engine, arith: Arith, derived: frozenset[str],
+        self,
+        plan: Plan,
+        events: Sequence[NodeEvent],
+        engine: Engine,
+        arith: Arith,
+        derived: frozenset[str],
         values: Mapping[Any, Array],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._plan, self._events, self._engine, self._arith = plan, events, engine, arith
         self._derived, self._values = derived, values
         self._made: dict[int, KernelBinding] = {}

@@ -196,8 +196,16 @@ class _Samples:
         self._read()
         totals = self.totals
         node_ns = np.array(self.nodes[: len(totals)], np.int64).reshape(len(totals), -1).T
-        return Profile(self.runner.model, tuple(self.before), tuple(totals), node_ns, self.last, interrupted, asked,
-                       tuple(self.prepared))  # fmt: skip
+        return Profile(
+            self.runner.model,
+            tuple(self.before),
+            tuple(totals),
+            node_ns,
+            self.last,
+            interrupted,
+            asked,
+            tuple(self.prepared),
+        )
 
 
 def _enough(done: int, spent_ns: int, runs: int | None, seconds: float) -> bool:

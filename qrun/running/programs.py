@@ -221,10 +221,16 @@ def _chain(step: Step, kernel: NativeKernel) -> Chain:
         name = names[value] if isinstance(value, int) and value < len(names) else ""
         return name or (node.index, value)
 
-    return Chain(tuple(
-        Task(stage.operation, tuple(key(value, node.inputs) for value in stage.inputs), key(stage.output, node.outputs))
-        for stage in kernel.stages
-    ))  # fmt: skip
+    return Chain(
+        tuple(
+            Task(
+                stage.operation,
+                tuple(key(value, node.inputs) for value in stage.inputs),
+                key(stage.output, node.outputs),
+            )
+            for stage in kernel.stages
+        )
+    )
 
 
 def surplus(sizes: Mapping[K, int]) -> list[K]:

@@ -153,8 +153,20 @@ def _of_integer_node(scope: Scope, node: Node) -> Weight | None:
     stored = scope.value(b.bias.tensor) if b and b.integer else None
     axis = 0 if w.form == "channel" or (w.form == "gemm" and number(node, "transB")) else codes.ndim - 1
     scale = scope.value(w.scale.tensor) if w.scale else None
-    return Weight(scope, node, w.tensor, w.tensor.tensor, codes.dtype, _widened(codes), axis, scale,
-                  zero.reshape(-1), x, stored, False)  # fmt: skip
+    return Weight(
+        scope,
+        node,
+        w.tensor,
+        w.tensor.tensor,
+        codes.dtype,
+        _widened(codes),
+        axis,
+        scale,
+        zero.reshape(-1),
+        x,
+        stored,
+        False,
+    )
 
 
 def _other(scope: Scope, node: Node, found: list[Quantizer]) -> QuantizedOperand | None:

@@ -19,8 +19,18 @@ CONVS: dict[tuple[str, str], tuple[int, int]] = {
 }
 """Convolutions, and the places of x and w."""
 POOLS = (("", "MaxPool"), ("", "AveragePool"), ("", "LpPool"), (MS, "QLinearAveragePool"), (MS, "NhwcMaxPool"))
-_KEEPING = ("QuantizeLinear", "DequantizeLinear", "Relu", "Clip", "Identity", "LeakyRelu", "Sigmoid", "QLinearSigmoid",
-            "QLinearLeakyRelu", "BatchNormalization")  # fmt: skip
+_KEEPING = (
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "Relu",
+    "Clip",
+    "Identity",
+    "LeakyRelu",
+    "Sigmoid",
+    "QLinearSigmoid",
+    "QLinearLeakyRelu",
+    "BatchNormalization",
+)
 """Operators whose output has the channels of their first input, as pools do."""
 _HOPS = 8
 OPERATORS = tuple(f"{domain}::{name}" if domain else name for domain, name in (*CONVS, *POOLS))

@@ -19,9 +19,21 @@ FORMS = ("Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "Globa
 """Operators that have an integer form, in qrun and in onnxruntime."""
 _HOPS = 4
 _Refused = tuple[tuple[Scope, Node, str], ...]
-_TOLD = ("the product of the operands' scales", "or one scale per row", ", not 0", ", not 1", "may not fit int32", "is uint16",
-         "is int16", "spatial axes", "is not known", "a positive finite number", "nobody reads", "refuses its parameters",
-         "wholly in the padding")  # fmt: skip
+_TOLD = (
+    "the product of the operands' scales",
+    "or one scale per row",
+    ", not 0",
+    ", not 1",
+    "may not fit int32",
+    "is uint16",
+    "is int16",
+    "spatial axes",
+    "is not known",
+    "a positive finite number",
+    "nobody reads",
+    "refuses its parameters",
+    "wholly in the padding",
+)
 """Of reasons that QR304, QR306, QR317, QR406 or QR603 report, or that are about what qrun does not know."""
 _UNQUANTIZED = ("its result goes to ", "its result is not quantized")
 

@@ -75,8 +75,10 @@ def _measured(suspect: Suspect, name: str, text: str) -> Reason:
 
 def told() -> Mapping[str, Cause]:
     """Every cause by name, and what stands where there is none."""
-    others = [Cause(UNKNOWN, 0, "qrun explain causes lists the hypotheses", _unknown),
-              Cause(INHERITED, 0, "qrun compare makes the node anew from the other side's values", _inherited)]  # fmt: skip
+    others = [
+        Cause(UNKNOWN, 0, "qrun explain causes lists the hypotheses", _unknown),
+        Cause(INHERITED, 0, "qrun compare makes the node anew from the other side's values", _inherited),
+    ]
     return {known.name: known for known in sorted([*CAUSES.values(), *others], key=lambda known: known.name)}
 
 

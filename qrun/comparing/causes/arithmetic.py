@@ -73,8 +73,10 @@ def float32_multiplier(s: Suspect) -> Iterator[Hypothesis]:
     as golden data.
     """
     if s.is_op(*_PRODUCTS):
-        for arith, text in (("ort", "float32(sum) times the multiplier, in float32"),
-                            ("onnx-ref", "float64(sum) times the multiplier, zero point added before rounding")):  # fmt: skip
+        for arith, text in (
+            ("ort", "float32(sum) times the multiplier, in float32"),
+            ("onnx-ref", "float64(sum) times the multiplier, zero point added before rounding"),
+        ):
             made = s.evaluate(arith)  # type: ignore[arg-type]
             if made is not None:
                 yield Hypothesis(made, f"rounds x_scale * w_scale / y_scale to float32; {text}")

@@ -62,7 +62,14 @@ def _vector_fields(vector: Vector) -> dict[str, Any]:
 
 def _output_fields(output: ComparedOutput) -> dict[str, Any]:
     return {
-        "name": output.name, "file": output.file, "verdict": output.verdict, "total": output.total,
-        "differing": output.differing, "largest": output.largest, "first": list(output.first) if output.differing else None,
-        "got": output.got, "recorded": output.recorded, "exact": output.exact,
-    }  # fmt: skip
+        "name": output.name,
+        "file": output.file,
+        "verdict": output.verdict,
+        "total": output.total,
+        "differing": output.differing,
+        "largest": output.largest,
+        "first": list(output.first) if output.differing else None,
+        "got": output.got,
+        "recorded": output.recorded,
+        "exact": output.exact,
+    }

@@ -103,17 +103,31 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     nodes = [replace(every[at], share=every[at].median_ms / whole if whole else 0.0) for at in sorted(ranked[:MOST])]
     tensors, comparison = list(items(by_kind.get("quantization"), "tensors")), by_kind.get("compare")
     if comparison is not None and comparison["kind"].text not in ("runtimes", "models"):
-        raise damaged(comparison.source, "a comparison of two runtimes or of two models", comparison["kind"].text,
-                      "qrun compare MODEL --against RUNTIME --json, or qrun compare FLOAT MODEL --json, saves one")  # fmt: skip
+        raise damaged(
+            comparison.source,
+            "a comparison of two runtimes or of two models",
+            comparison["kind"].text,
+            "qrun compare MODEL --against RUNTIME --json, or qrun compare FLOAT MODEL --json, saves one",
+        )
     shown = {n.index for n in nodes}
     return PageContent(
-        command, date, _model(told.values(), by_kind.get("check")), _together(told.values()), checked,
+        command,
+        date,
+        _model(told.values(), by_kind.get("check")),
+        _together(told.values()),
+        checked,
         runs.run or (Samples(runs.time_ms, samples_ms=(runs.time_ms,)) if runs.time_ms is not None else None),
-        nodes, len(every), total, whole, sum(n.macs for n in every),
+        nodes,
+        len(every),
+        total,
+        whole,
+        sum(n.macs for n in every),
         _slowest(decode(InsideTimes, item) for item in items(ran, "inside")),
-        [decode(TensorCodes, t, True) for t in tensors[:MOST]], len(tensors), comparison,
+        [decode(TensorCodes, t, True) for t in tensors[:MOST]],
+        len(tensors),
+        comparison,
         {kind: _data(item, shown) for kind, item in by_kind.items()},
-    )  # fmt: skip
+    )
 
 
 def items(item: Item | None, key: str) -> Iterable[Item]:
@@ -129,7 +143,10 @@ def _together(told: Iterable[Measurement]) -> Measurement:
     """Of each field what the first of them tells."""
     found: dict[str, Any] = {}
     for each in told:
-        values = ((name, getattr(each, name)) for name in ("environment", "inputs", "symbols", "machine", "load_ms", "peak_bytes", "notes"))  # fmt: skip
+        values = (
+            (name, getattr(each, name))
+            for name in ("environment", "inputs", "symbols", "machine", "load_ms", "peak_bytes", "notes")
+        )
         found = {**{name: value for name, value in values if value}, **found}
     return Measurement(**found)
 
@@ -173,9 +190,14 @@ def _node(item: Item) -> ProfileNode:
     node = decode(ProfileNode, item, True)
     time = item.find("time_ms") if item.find("median_ms") is None else None
     median = round(node.median_ms if time is None else time.real, 6)
-    return replace(node, median_ms=median, p90_ms=None if node.p90_ms is None else round(node.p90_ms, 6),
-                   gmacs=round(node.macs / median / 1e6, 3) if node.macs and median else None,
-                   ran_by=node.ran_by or node.kernel_text, samples_ms=())  # fmt: skip
+    return replace(
+        node,
+        median_ms=median,
+        p90_ms=None if node.p90_ms is None else round(node.p90_ms, 6),
+        gmacs=round(node.macs / median / 1e6, 3) if node.macs and median else None,
+        ran_by=node.ran_by or node.kernel_text,
+        samples_ms=(),
+    )
 
 
 def _data(item: Item, nodes: Set[int]) -> Mapping[str, Any]:
@@ -229,9 +251,12 @@ def _different(first: Item, mine: Sequence[ModelFile], kind: str, item: Item, ot
         (number, f"{document.source}: {'; '.join(map(str, found))}")
         for number, document, found in (("first", first, mine), ("second", item, others))
     ]
-    fixes = [f"one page for each: qrun report {quote(d.source)} -o {name}.html"
-             for d, name in ((first, "first"), (item, "second"))]  # fmt: skip
+    fixes = [
+        f"one page for each: qrun report {quote(d.source)} -o {name}.html"
+        for d, name in ((first, "first"), (item, "second"))
+    ]
     if path := mine[0].path:
         fixes.append(f"qrun {kind} {quote(path)} --json > OTHER.json goes with {first.source}")
-    return CallError("QR005", "these reports are of different models", where=[first.source, item.source],
-                     facts=facts, fixes=fixes)  # fmt: skip
+    return CallError(
+        "QR005", "these reports are of different models", where=[first.source, item.source], facts=facts, fixes=fixes
+    )

@@ -51,8 +51,9 @@ def _about(found: Item) -> str:
     within = count - differing - same
     counts = [
         f"{differing} beyond the tolerance ({tolerance})" if tolerance else f"{differing} differ",
-        *([f"{within} within it"] if within else []), f"{same} the same bit for bit",
-    ]  # fmt: skip
+        *([f"{within} within it"] if within else []),
+        f"{same} the same bit for bit",
+    ]
     return f"{a} against {b}{each}. {plural(count, 'tensor')}: {', '.join(counts)}."
 
 
@@ -122,8 +123,11 @@ def _runtimes(found: Item) -> list[Markup]:
         columns = [HtmlColumn("output", _text("name"), name=True), TYPE, *SIZES, MAX_ABS, SQNR]
         parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
     if differing:
-        parts += [tag("h3", "Tensors that differ"), search("pair-table", "Filter by name, operator or cause", "1 2 9"),
-                  tag("div", _pairs(differing[:MOST]), id="pair-table")]  # fmt: skip
+        parts += [
+            tag("h3", "Tensors that differ"),
+            search("pair-table", "Filter by name, operator or cause", "1 2 9"),
+            tag("div", _pairs(differing[:MOST]), id="pair-table"),
+        ]
     return parts
 
 
@@ -134,11 +138,24 @@ def _pairs(rows: Sequence[Item]) -> Markup:
     def own(key: str, default: str) -> Show:
         return lambda item: _text(key, default)(inner) if (inner := item.find("by_itself")) else default
 
-    return table("tensors that differ", [
-        INDEX, HtmlColumn("tensor", _text("name"), name=True), HtmlColumn("operator", _text("op"), short=True), TYPE, *SIZES,
-        HtmlColumn("largest", largest, number=True, about="Of those that differ; integers: steps, else absolute"), MAX_ABS, SQNR,
-        HtmlColumn("cause", own("cause", "inherited"), short=True), HtmlColumn("what is known of it", own("text", ""), wide=True),
-    ], rows, sortable=True, box="tall")  # fmt: skip
+    return table(
+        "tensors that differ",
+        [
+            INDEX,
+            HtmlColumn("tensor", _text("name"), name=True),
+            HtmlColumn("operator", _text("op"), short=True),
+            TYPE,
+            *SIZES,
+            HtmlColumn("largest", largest, number=True, about="Of those that differ; integers: steps, else absolute"),
+            MAX_ABS,
+            SQNR,
+            HtmlColumn("cause", own("cause", "inherited"), short=True),
+            HtmlColumn("what is known of it", own("text", ""), wide=True),
+        ],
+        rows,
+        sortable=True,
+        box="tall",
+    )
 
 
 def _models(found: Item) -> list[Markup]:
@@ -146,8 +163,13 @@ def _models(found: Item) -> list[Markup]:
     kept = [node.text for node in items(found.find("keep_in_float"), "nodes")]
     parts = []
     if outputs:
-        columns = [HtmlColumn("output", _text("name"), name=True), SQNR, COSINE, MAX_ABS,
-                   HtmlColumn("same argmax", _agreed, number=True)]  # fmt: skip
+        columns = [
+            HtmlColumn("output", _text("name"), name=True),
+            SQNR,
+            COSINE,
+            MAX_ABS,
+            HtmlColumn("same argmax", _agreed, number=True),
+        ]
         parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
     if costs:
         parts += [tag("h3", "What costs accuracy, dearest first"), _costs(costs)]
@@ -169,21 +191,43 @@ def _costs(rows: Sequence[Item]) -> Markup:
     def label(item: Item) -> str:
         return _text("name")(item) or f"{_text('op')(item)}_{item['index'].size}"
 
-    return table("what costs accuracy", [
-        HtmlColumn("#", lambda r: str(r["index"].size), number=True, rising=True), HtmlColumn("node", label, name=True),
-        HtmlColumn("operator", _text("op"), short=True),
-        HtmlColumn("share", lambda r: share(_real(r, "share"), largest), number=True, about="Of the noise at the outputs"),
-        HtmlColumn("output SQNR dB", _number("output_sqnr_db", 1), number=True,
-                   about="At the outputs, with only this node quantized"),
-        HtmlColumn("own SQNR dB", _inner("local", SQNR.cell), number=True, about="Of the tensor it makes"),
-        HtmlColumn("reason", _text("reason"), short=True), HtmlColumn("why", _text("why"), wide=True),
-    ], rows, sortable=True, box="tall")  # fmt: skip
+    return table(
+        "what costs accuracy",
+        [
+            HtmlColumn("#", lambda r: str(r["index"].size), number=True, rising=True),
+            HtmlColumn("node", label, name=True),
+            HtmlColumn("operator", _text("op"), short=True),
+            HtmlColumn(
+                "share", lambda r: share(_real(r, "share"), largest), number=True, about="Of the noise at the outputs"
+            ),
+            HtmlColumn(
+                "output SQNR dB",
+                _number("output_sqnr_db", 1),
+                number=True,
+                about="At the outputs, with only this node quantized",
+            ),
+            HtmlColumn("own SQNR dB", _inner("local", SQNR.cell), number=True, about="Of the tensor it makes"),
+            HtmlColumn("reason", _text("reason"), short=True),
+            HtmlColumn("why", _text("why"), wide=True),
+        ],
+        rows,
+        sortable=True,
+        box="tall",
+    )
 
 
 def _noises(rows: Sequence[Item]) -> Markup:
     own = "Of its own quantization alone"
-    return table("accuracy of tensors", [
-        INDEX, HtmlColumn("tensor", _text("tensor"), name=True), HtmlColumn("of the float model", _text("reference"), name=True),
-        *(replace(column, cell=_inner("cumulated", column.cell)) for column in (SQNR, COSINE, MAX_ABS)),
-        HtmlColumn("own SQNR dB", _inner("local", SQNR.cell), number=True, about=own),
-    ], rows, sortable=True, box="tall")  # fmt: skip
+    return table(
+        "accuracy of tensors",
+        [
+            INDEX,
+            HtmlColumn("tensor", _text("tensor"), name=True),
+            HtmlColumn("of the float model", _text("reference"), name=True),
+            *(replace(column, cell=_inner("cumulated", column.cell)) for column in (SQNR, COSINE, MAX_ABS)),
+            HtmlColumn("own SQNR dB", _inner("local", SQNR.cell), number=True, about=own),
+        ],
+        rows,
+        sortable=True,
+        box="tall",
+    )

@@ -51,8 +51,13 @@ def _judged(checked: CheckedModel) -> str:
 def _block(found: Sequence[Placed], rows: Collection[int]) -> Markup:
     """The findings of one rule: what they have in common once, the rest in a table if there are several."""
     first, path = found[0]
-    title = join([tag("span", first.level, class_=first.level), " ",
-                  tag("a", f"{first.rule} {first.name}", href=f"#{first.rule}")])  # fmt: skip
+    title = join(
+        [
+            tag("span", first.level, class_=first.level),
+            " ",
+            tag("a", f"{first.rule} {first.name}", href=f"#{first.rule}"),
+        ]
+    )
     single = len(found) == 1
     shared = [key for key in LABELS if len({getattr(f, key) for f, _ in found}) == 1]
     parts = [tag("h4", title, "" if single else f" · {len(found)}×")]
@@ -61,13 +66,23 @@ def _block(found: Sequence[Placed], rows: Collection[int]) -> Markup:
         parts.append(tag("p", first.message))
         pairs = [*([("node", _node(found[0], rows), True)] if first.node or path else []), *pairs]
     else:
-        columns = [HtmlColumn("node", lambda pair: _node(pair, rows), name=True),
-                   HtmlColumn("what", lambda pair: pair[0].message, wide=True)]  # fmt: skip
+        columns = [
+            HtmlColumn("node", lambda pair: _node(pair, rows), name=True),
+            HtmlColumn("what", lambda pair: pair[0].message, wide=True),
+        ]
         columns += [_column(key) for key in LABELS if key not in shared]
         parts.append(table(f"findings of {first.rule}", columns, found))
     if pairs:
-        parts.append(tag("dl", ([tag("dt", label), tag("dd", value, class_="k" if name else None)][at]
-                                for label, value, name in pairs for at in (0, 1))))  # fmt: skip
+        parts.append(
+            tag(
+                "dl",
+                (
+                    [tag("dt", label), tag("dd", value, class_="k" if name else None)][at]
+                    for label, value, name in pairs
+                    for at in (0, 1)
+                ),
+            )
+        )
     return tag("article", parts, class_=f"finding {first.level}")
 
 

@@ -46,8 +46,13 @@ def observed(
         result = session.watch(arrays, codes.see, codes.made)
     findings = check(model, result)
     rules = [id for id, rule in RULES.items() if result or not rule.runs]
-    checked = {"path": model.label, "sha256": model.sha256, "nodes": len(model.nodes), "rules": rules,
-               "findings": findings}  # fmt: skip
+    checked = {
+        "path": model.label,
+        "sha256": model.sha256,
+        "nodes": len(model.nodes),
+        "rules": rules,
+        "findings": findings,
+    }
     made = [document("check", {"models": [checked]}), document("quantization", {"tensors": codes.records()})]
     return made, findings, len(rules)
 
@@ -83,14 +88,30 @@ def report(
     Raises QrunError as Session does, and OSError if the file cannot be written.
     """
     if not isinstance(feeds, Mapping):
-        raise CallError("QR005", "feeds is not usable", facts=[("expected", "a dict of arrays by input name"),
-                        ("got", type(feeds).__name__)], fixes=["qrun.report(model, {name: array})"])  # fmt: skip
+        raise CallError(
+            "QR005",
+            "feeds is not usable",
+            facts=[("expected", "a dict of arrays by input name"), ("got", type(feeds).__name__)],
+            fixes=["qrun.report(model, {name: array})"],
+        )
     session = Session(model, threads=threads, max_memory=max_memory)
     documents, _, _ = observed(session.model, session, feeds)
     profile, given = session.profile(feeds, runs=runs), Feeds(dict(feeds))
-    documents.append(profiled(ProfileReport(
-        profile, feeds, {}, {}, session.load_ns, session.backend, session.arith, machine=judged_by(profile, session.threads),
-        threads=session.threads)))  # fmt: skip
+    documents.append(
+        profiled(
+            ProfileReport(
+                profile,
+                feeds,
+                {},
+                {},
+                session.load_ns,
+                session.backend,
+                session.arith,
+                machine=judged_by(profile, session.threads),
+                threads=session.threads,
+            )
+        )
+    )
     if against:
         from qrun.comparing.compare import compare
 
@@ -114,6 +135,8 @@ def today() -> str:
     try:
         made = datetime.fromtimestamp(int(given), UTC) if given else datetime.now(UTC)
     except (ValueError, OverflowError, OSError):
-        raise CallError("QR005", "SOURCE_DATE_EPOCH is not a time", facts=[("expected", "seconds since 1970"),
-                        ("got", given[:40])], fixes=["unset SOURCE_DATE_EPOCH"]) from None  # fmt: skip
+        facts = [("expected", "seconds since 1970"), ("got", given[:40])]
+        raise CallError(
+            "QR005", "SOURCE_DATE_EPOCH is not a time", facts=facts, fixes=["unset SOURCE_DATE_EPOCH"]
+        ) from None
     return made.date().isoformat()

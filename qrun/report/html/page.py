@@ -32,11 +32,19 @@ def html(page: PageContent) -> str:
     script = Markup(_resource("script.js"))
     return "<!DOCTYPE html>\n" + tag(
         "html",
-        tag("head", _head(page, script)), NEWLINE,
-        tag("body", join(body, "\n"), NEWLINE, tag("script", _data(page), type="application/json", id="data"), NEWLINE,
-            tag("script", script)),
-        NEWLINE, lang="en",
-    )  # fmt: skip
+        tag("head", _head(page, script)),
+        NEWLINE,
+        tag(
+            "body",
+            join(body, "\n"),
+            NEWLINE,
+            tag("script", _data(page), type="application/json", id="data"),
+            NEWLINE,
+            tag("script", script),
+        ),
+        NEWLINE,
+        lang="en",
+    )
 
 
 def _sections(page: PageContent) -> list[Markup]:
@@ -68,13 +76,20 @@ def _head(page: PageContent, script: str) -> list[str]:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     return [
-        NEWLINE, void("meta", charset="utf-8"),
-        NEWLINE, void("meta", http_equiv="Content-Security-Policy", content=policy),
-        NEWLINE, void("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        NEWLINE, void("meta", name="generator", content=f"qrun {__version__}"),
-        NEWLINE, tag("title", f"{_file(page)} · qrun report"),
-        NEWLINE, tag("style", Markup(_resource("style.css"))), NEWLINE,
-    ]  # fmt: skip
+        NEWLINE,
+        void("meta", charset="utf-8"),
+        NEWLINE,
+        void("meta", http_equiv="Content-Security-Policy", content=policy),
+        NEWLINE,
+        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        NEWLINE,
+        void("meta", name="generator", content=f"qrun {__version__}"),
+        NEWLINE,
+        tag("title", f"{_file(page)} · qrun report"),
+        NEWLINE,
+        tag("style", Markup(_resource("style.css"))),
+        NEWLINE,
+    ]
 
 
 def _data(page: PageContent) -> Markup:
@@ -94,25 +109,35 @@ def _header(page: PageContent) -> list[Markup]:
     from qrun import __version__
 
     env, model = page.told.environment or Environment(), page.model
-    versions = [f"{name} {known}" for name, known in (("Python", env.python), ("numpy", env.numpy), ("onnx", env.onnx)) if known]  # fmt: skip
+    versions = [
+        f"{name} {known}" for name, known in (("Python", env.python), ("numpy", env.numpy), ("onnx", env.onnx)) if known
+    ]
     cpus = plural(env.cpus, "CPU") if env.cpus else ""
     rows = [
-        ("model", _model(model)), ("sha256", model.sha256 or ""),
-        *(("input", _input(i, page.told.symbols)) for i in page.told.inputs), ("run by", _runner(env)),
+        ("model", _model(model)),
+        ("sha256", model.sha256 or ""),
+        *(("input", _input(i, page.told.symbols)) for i in page.told.inputs),
+        ("run by", _runner(env)),
         ("made by", ", ".join(filter(None, [f"qrun {__version__}", *versions, cpus, env.machine, page.date]))),
         ("again", tag("code", shlex.join(page.command))),
-    ]  # fmt: skip
-    parts = [join([tag("dt", label), tag("dd", value, class_="k" if label == "sha256" else None)])
-             for label, value in rows if value]  # fmt: skip
+    ]
+    parts = [
+        join([tag("dt", label), tag("dd", value, class_="k" if label == "sha256" else None)])
+        for label, value in rows
+        if value
+    ]
     return [tag("h1", _file(page)), tag("dl", parts)]
 
 
 def _model(model: ModelFile) -> str:
     opsets = [f"{domain} {version}" for domain, version in model.opsets.items()]
     parts = [
-        f"opset {', '.join(opsets)}" if opsets else "", plural(model.nodes, "node") if model.nodes is not None else "",
-        file_size(model.bytes) if model.bytes else "", model.form, f"producer {model.producer}" if model.producer else "",
-    ]  # fmt: skip
+        f"opset {', '.join(opsets)}" if opsets else "",
+        plural(model.nodes, "node") if model.nodes is not None else "",
+        file_size(model.bytes) if model.bytes else "",
+        model.form,
+        f"producer {model.producer}" if model.producer else "",
+    ]
     return "; ".join(filter(None, parts))
 
 

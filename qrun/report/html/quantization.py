@@ -30,20 +30,25 @@ def quantization_section(tensors: Sequence[TensorCodes], count: int) -> Markup:
         "largest value the scale is made for. Range is what the used codes stand for."
     )
     columns = [
-        HtmlColumn("#", lambda t: str(t.index), number=True, rising=True), HtmlColumn("tensor", lambda t: t.name, name=True),
-        HtmlColumn("codes", _histogram, sorts=False), HtmlColumn("kind", lambda t: t.kind),
+        HtmlColumn("#", lambda t: str(t.index), number=True, rising=True),
+        HtmlColumn("tensor", lambda t: t.name, name=True),
+        HtmlColumn("codes", _histogram, sorts=False),
+        HtmlColumn("kind", lambda t: t.kind),
         HtmlColumn("type", lambda t: f"{t.type} {shape_text(t.shape)}", short=True),
         HtmlColumn("scale", lambda t: _parameter(t.scale), number=True),
         HtmlColumn("zero point", lambda t: _parameter(t.zero_point), number=True),
         HtmlColumn("used codes", lambda t: f"{t.used[0]:g} … {t.used[1]:g}" if t.used else "–", number=True),
-        HtmlColumn("range", _real_range, number=True), HtmlColumn("at low", lambda t: _part(t.at_low, t.size), number=True),
+        HtmlColumn("range", _real_range, number=True),
+        HtmlColumn("at low", lambda t: _part(t.at_low, t.size), number=True),
         HtmlColumn("at high", lambda t: _part(t.at_high, t.size), number=True),
-    ]  # fmt: skip
+    ]
     return tag(
-        "section", tag("h2", "Quantization", id="quantization"), tag("p", about, class_="about"),
+        "section",
+        tag("h2", "Quantization", id="quantization"),
+        tag("p", about, class_="about"),
         search("tensor-table", "Filter by name, kind or type", "1 3 4"),
         tag("div", table("quantized tensors", columns, tensors, sortable=True, box="tall"), id="tensor-table"),
-    )  # fmt: skip
+    )
 
 
 def _parameter(ends: Sequence[float] | None) -> str:

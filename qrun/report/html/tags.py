@@ -104,14 +104,25 @@ def table(
     """
     shown = [column for column in columns if column is not None]
     heads = (
-        tag("th", c.header, scope="col", class_=c.style, title=c.about or None,
-            data_fixed=sortable and not c.sorts, data_first="descending" if sortable and c.number and not c.rising else None)
+        tag(
+            "th",
+            c.header,
+            scope="col",
+            class_=c.style,
+            title=c.about or None,
+            data_fixed=sortable and not c.sorts,
+            data_first="descending" if sortable and c.number and not c.rising else None,
+        )
         for c in shown
-    )  # fmt: skip
+    )
     body = (tag("tr", *(_cell(column.cell(row)) for column in shown), NEWLINE, id=id(row)) for row in rows)
     styles = [f"{c.style}{place}" for place, c in enumerate(shown, 1) if c.style]
-    made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", body),
-               class_=" ".join(["sortable"] * sortable + styles) or None)  # fmt: skip
+    made = tag(
+        "table",
+        tag("thead", tag("tr", heads)),
+        tag("tbody", body),
+        class_=" ".join(["sortable"] * sortable + styles) or None,
+    )
     return tag("div", made, class_=f"scroll {box}".rstrip(), tabindex="0", role="region", aria_label=label)
 
 

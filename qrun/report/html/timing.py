@@ -79,9 +79,14 @@ def _strip(nodes: Sequence[ProfileNode], spent: float, whole: float, palette: Pa
             title = tag("title", f"{what} {duration(whole * width / 100 * 1e6)}")
             blocks.append(tag("rect", title, x=f"{at:.2f}%", width=f"{width:.2f}%", class_=style))
             at += width
-    return tag("svg", blocks, class_="strip", role="img",
-               aria_label=f"Time of {plural(len(nodes), 'node')} in graph order, {duration(spent * 1e6)} of a run of "
-                          f"{duration(whole * 1e6)}")  # fmt: skip
+    return tag(
+        "svg",
+        blocks,
+        class_="strip",
+        role="img",
+        aria_label=f"Time of {plural(len(nodes), 'node')} in graph order, {duration(spent * 1e6)} of a run of "
+        f"{duration(whole * 1e6)}",
+    )
 
 
 def _operators(nodes: Sequence[ProfileNode], whole: float, palette: Palette, unit: TimeUnit) -> Markup:
@@ -92,13 +97,19 @@ def _operators(nodes: Sequence[ProfileNode], whole: float, palette: Palette, uni
         speed = macs / spent / 1e6 if macs and spent else None
         rows.append(OperatorTimes(op, len(own), spent, spent / (whole or 1.0), macs, speed, None, {}))
     largest = max(row.share for row in rows)
-    return table("operators", [
-        HtmlColumn("operator", lambda row: join([tag("i", class_=palette[row.op]), row.op]), name=True),
-        HtmlColumn("nodes", lambda row: str(row.nodes), number=True),
-        HtmlColumn(f"median {unit.name}", lambda row: unit(row.median_ms), number=True),
-        HtmlColumn("share", lambda row: share(row.share, largest), number=True),
-        HtmlColumn("GMAC/s", lambda row: gmacs(row.gmacs), number=True),
-    ], rows, sortable=True, box="narrow")  # fmt: skip
+    return table(
+        "operators",
+        [
+            HtmlColumn("operator", lambda row: join([tag("i", class_=palette[row.op]), row.op]), name=True),
+            HtmlColumn("nodes", lambda row: str(row.nodes), number=True),
+            HtmlColumn(f"median {unit.name}", lambda row: unit(row.median_ms), number=True),
+            HtmlColumn("share", lambda row: share(row.share, largest), number=True),
+            HtmlColumn("GMAC/s", lambda row: gmacs(row.gmacs), number=True),
+        ],
+        rows,
+        sortable=True,
+        box="narrow",
+    )
 
 
 def share(part: float | None, largest: float) -> Cell:
@@ -135,10 +146,13 @@ def nodes_section(page: PageContent) -> Markup:
     if count > len(nodes):
         about = f"The slowest {len(nodes):,} of {count:,} nodes, in graph order; # is a node's place in the graph."
     return tag(
-        "section", tag("h2", "Nodes", id="nodes"), tag("p", about, class_="about"),
+        "section",
+        tag("h2", "Nodes", id="nodes"),
+        tag("p", about, class_="about"),
         search("node-table", "Filter by name or operator", "1 2"),
-        tag("div", _node_table(nodes, TimeUnit.of(page.sum_ms)), id="node-table"), *_inside(page),
-    )  # fmt: skip
+        tag("div", _node_table(nodes, TimeUnit.of(page.sum_ms)), id="node-table"),
+        *_inside(page),
+    )
 
 
 def _inside(page: PageContent) -> list[Markup]:
@@ -148,12 +162,23 @@ def _inside(page: PageContent) -> list[Markup]:
         TimeUnit.of(page.sum_ms),
         "Nodes of the graphs in If, Loop and Scan, in all their runs of one run, slowest first.",
     )
-    return [tag("h3", "Inside nodes"), tag("p", about, class_="about"), table("inside nodes", [
-        HtmlColumn("inside", lambda row: row.path, name=True), HtmlColumn("operator", lambda row: row.op, short=True),
-        HtmlColumn("runs", lambda row: str(row.runs), number=True),
-        HtmlColumn(f"time {unit.name}", lambda row: unit(row.time_ms), number=True),
-        HtmlColumn("kernel", lambda row: row.backend, wide=True),
-    ], page.inside, sortable=True, box="tall")]  # fmt: skip
+    return [
+        tag("h3", "Inside nodes"),
+        tag("p", about, class_="about"),
+        table(
+            "inside nodes",
+            [
+                HtmlColumn("inside", lambda row: row.path, name=True),
+                HtmlColumn("operator", lambda row: row.op, short=True),
+                HtmlColumn("runs", lambda row: str(row.runs), number=True),
+                HtmlColumn(f"time {unit.name}", lambda row: unit(row.time_ms), number=True),
+                HtmlColumn("kernel", lambda row: row.backend, wide=True),
+            ],
+            page.inside,
+            sortable=True,
+            box="tall",
+        ),
+    ]
 
 
 def search(target: str, words: str, columns: str) -> Markup:
@@ -167,16 +192,27 @@ def _node_table(nodes: Sequence[ProfileNode], unit: TimeUnit) -> Markup:
     spread = any(n.p90_ms is not None for n in nodes)
     largest = max((n.share for n in nodes), default=0)
     first = {n.index: id(n) for n in reversed(nodes)}
-    return table("nodes", [
-        HtmlColumn("#", lambda n: str(n.index), number=True, rising=True), HtmlColumn("node", lambda n: n.label, name=True),
-        HtmlColumn("operator", lambda n: n.op_text, short=True),
-        HtmlColumn(f"median {unit.name}", lambda n: unit(n.median_ms), number=True),
-        HtmlColumn(f"p90 {unit.name}", lambda n: unit(n.p90_ms), number=True) if spread else None,
-        HtmlColumn("share", lambda n: share(n.share, largest), number=True),
-        HtmlColumn("GMAC/s", lambda n: gmacs(n.gmacs), number=True),
-        HtmlColumn("roof", _roof, number=True, about="Share of what the machine allows at this intensity") if roofs else None,
-        HtmlColumn("kernel", lambda n: n.ran_by, wide=True), HtmlColumn("output", lambda n: n.output_text, short=True),
-    ], nodes, sortable=True, box="tall", id=lambda n: f"n{n.index}" if first[n.index] == id(n) else None)  # fmt: skip
+    return table(
+        "nodes",
+        [
+            HtmlColumn("#", lambda n: str(n.index), number=True, rising=True),
+            HtmlColumn("node", lambda n: n.label, name=True),
+            HtmlColumn("operator", lambda n: n.op_text, short=True),
+            HtmlColumn(f"median {unit.name}", lambda n: unit(n.median_ms), number=True),
+            HtmlColumn(f"p90 {unit.name}", lambda n: unit(n.p90_ms), number=True) if spread else None,
+            HtmlColumn("share", lambda n: share(n.share, largest), number=True),
+            HtmlColumn("GMAC/s", lambda n: gmacs(n.gmacs), number=True),
+            HtmlColumn("roof", _roof, number=True, about="Share of what the machine allows at this intensity")
+            if roofs
+            else None,
+            HtmlColumn("kernel", lambda n: n.ran_by, wide=True),
+            HtmlColumn("output", lambda n: n.output_text, short=True),
+        ],
+        nodes,
+        sortable=True,
+        box="tall",
+        id=lambda n: f"n{n.index}" if first[n.index] == id(n) else None,
+    )
 
 
 def _roof(node: ProfileNode) -> str:
@@ -224,10 +260,16 @@ def roofline_section(page: PageContent, palette: Palette) -> Markup:
         about += f" {plural(left, 'node')} without multiply-adds {'is' if left == 1 else 'are'} not shown."
     machine = page.told.machine
     return tag(
-        "section", tag("h2", "Roofline", id="roofline"), tag("p", about, class_="about"),
-        tag("figure", tag("div", tag("span", "GMAC/s, up"), tag("span", "MAC a byte, to the right"), class_="ends"),
-            _plot(nodes, machine, palette), tag("figcaption", _caption(machine)) if machine else ""),
-    )  # fmt: skip
+        "section",
+        tag("h2", "Roofline", id="roofline"),
+        tag("p", about, class_="about"),
+        tag(
+            "figure",
+            tag("div", tag("span", "GMAC/s, up"), tag("span", "MAC a byte, to the right"), class_="ends"),
+            _plot(nodes, machine, palette),
+            tag("figcaption", _caption(machine)) if machine else "",
+        ),
+    )
 
 
 def _peaks(machine: Machine) -> list[tuple[str, float]]:
@@ -256,8 +298,18 @@ def _plot(nodes: Sequence[ProfileNode], machine: Machine | None, palette: Palett
     parts = [*_grid(x, y), *(_slope(size, speed, top, x, y) for size, speed in memory if top)]
     parts += [_flat(gmacs, fastest, x, y) for _, gmacs in roofs]
     parts += [_dot(n, x, y, palette) for n in sorted(nodes, key=lambda n: -n.share)]
-    parts += [tag("text", f"{name} {gmacs:.0f} GMAC/s", x="100%", y=f"{100 - y(gmacs):.2f}%", dx="-6", dy="-6",
-                  text_anchor="end") for name, gmacs in roofs]  # fmt: skip
+    parts += [
+        tag(
+            "text",
+            f"{name} {gmacs:.0f} GMAC/s",
+            x="100%",
+            y=f"{100 - y(gmacs):.2f}%",
+            dx="-6",
+            dy="-6",
+            text_anchor="end",
+        )
+        for name, gmacs in roofs
+    ]
     name = f"Roofline of {plural(len(nodes), 'node')}: GMAC/s over MAC a byte"
     return tag("svg", parts, class_="plot", role="img", aria_label=name)
 
@@ -267,16 +319,24 @@ def _dot(node: ProfileNode, x: LogAxis, y: LogAxis, palette: Palette) -> Markup:
     title = f"{label(node)}: {gmacs:.1f} GMAC/s, {intensity:.3g} MAC a byte"
     if node.roof_share is not None:
         title += f", {100 * node.roof_share:.0f}% of the roof ({node.bound or ''})"
-    return tag("circle", tag("title", title), cx=f"{x(intensity):.2f}%", cy=f"{100 - y(gmacs):.2f}%",
-               r=f"{3.5 + 14 * math.sqrt(node.share):.1f}", class_=palette[node.op])  # fmt: skip
+    return tag(
+        "circle",
+        tag("title", title),
+        cx=f"{x(intensity):.2f}%",
+        cy=f"{100 - y(gmacs):.2f}%",
+        r=f"{3.5 + 14 * math.sqrt(node.share):.1f}",
+        class_=palette[node.op],
+    )
 
 
 def _grid(x: LogAxis, y: LogAxis) -> list[Markup]:
     parts = []
     for value in x.ticks:
         at = f"{x(value):.2f}%"
-        parts += [shape("line", x1=at, x2=at, y1="0", y2="100%"),
-                  tag("text", f"{value:g}", x=at, y="100%", dx="4", dy="-6")]  # fmt: skip
+        parts += [
+            shape("line", x1=at, x2=at, y1="0", y2="100%"),
+            tag("text", f"{value:g}", x=at, y="100%", dx="4", dy="-6"),
+        ]
     for value in y.ticks:
         at = f"{100 - y(value):.2f}%"
         parts += [shape("line", x1="0", x2="100%", y1=at, y2=at), tag("text", f"{value:g}", x="6", y=at, dy="-4")]
@@ -287,8 +347,15 @@ def _slope(size: int, speed: float, top: float, x: LogAxis, y: LogAxis) -> Marku
     """What reading from buffers of one size allows, up to the highest flat line."""
     start = max(10**x.low, 10**y.low / speed)
     title = tag("title", f"{speed:.1f} GB/s from {human(size)}")
-    return tag("line", title, class_="roof", x1=f"{x(start):.2f}%", y1=f"{100 - y(start * speed):.2f}%",
-               x2=f"{x(top / speed):.2f}%", y2=f"{100 - y(top):.2f}%")  # fmt: skip
+    return tag(
+        "line",
+        title,
+        class_="roof",
+        x1=f"{x(start):.2f}%",
+        y1=f"{100 - y(start * speed):.2f}%",
+        x2=f"{x(top / speed):.2f}%",
+        y2=f"{100 - y(top):.2f}%",
+    )
 
 
 def _flat(gmacs: float, fastest: float, x: LogAxis, y: LogAxis) -> Markup:
