@@ -345,9 +345,10 @@ def _record(options: Mapping[str, Any], out: Out) -> Shown:
     check_folder(folder)
     side, feeds = _recorded_side(options, out)
     made = record(_tensors(side, feeds), side.model, feeds.arrays, side.label, folder)
+    own = (options["against"] or "") in ("", *OWN)
     return Shown(
         True,
-        lambda top: report.recorded_sheet(made, feeds.sources),
+        lambda top: report.recorded_sheet(made, feeds.sources, own),
         lambda: {"kind": "recorded", **report.recorded_fields(made, feeds)},
     )
 

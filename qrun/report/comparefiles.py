@@ -48,10 +48,14 @@ def _tensor_fields(change: TensorChange) -> dict[str, Any]:
     return fields if change.verdict == "equal" else {**fields, **encode(change), "inputs_equal": change.inputs_equal}
 
 
-def recorded_sheet(made: Recorded, sources: Sources = NONE) -> Sheet:
-    """What was written and how large it is."""
+def recorded_sheet(made: Recorded, sources: Sources = NONE, own: bool = False) -> Sheet:
+    """What was written and how large it is. own: of qrun's own results, which cannot show what another runtime does."""
     what = f"recorded {plural(made.tensors, 'tensor')} in {made.folder} ({file_size(made.nbytes)})"
-    return Sheet(verdict=f"{what}.{random}" if (random := chance(sources)) else what)
+    notes = [
+        "these are qrun's own results: a later comparison shows what changed in qrun, or from machine to machine, not what "
+        "another runtime computes; --against ort, or ort-optimized, records that one."
+    ]
+    return Sheet(verdict=f"{what}.{random}" if (random := chance(sources)) else what, notes=notes if own else ())
 
 
 def recorded_fields(made: Recorded, feeds: Feeds | None = None) -> dict[str, Any]:

@@ -44,6 +44,13 @@ def an_input_in_another_unit(n: Network) -> None:
     n.feeds["side"] *= 127
 
 
+@planted("QR412", "codes/QuantizeLinear", "codes", base=with_a_second_input)
+def a_value_far_from_all_others(n: Network) -> None:
+    n.store("side_scale", np.float32(40))
+    n.store("side_zero", np.uint8(251))
+    n.feeds["side"][0, 70, 2, 2] = -10000
+
+
 @planted("QR402", CONV, f"{BLOCK}/conv2_out_quantized", base=with_a_vector)
 def a_scale_that_is_too_small(n: Network) -> None:
     name = f"{BLOCK}/conv2_out_scale"
