@@ -9,16 +9,44 @@ groups of both. Each channel of a group is spread over the group's lanes, where 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import reduce
+from operator import and_
 
-from qrun.native.emit.float_depthwise import FloatDepthwiseEmitter
-from qrun.native.emit.kernel import emitter
+from qrun.native.emit.float_panels import parts
+from qrun.native.emit.floats import BATCH, NAMES
+from qrun.native.emit.kernel import emitter, row_at
+from qrun.native.emit.rounding import REACH, RoundingEmitter
 from qrun.native.emit.values import Value
 
 
 @emitter("float_grouped")
-class FloatGroupedEmitter(FloatDepthwiseEmitter):
-    """`unroll` channels of each group; the lengths of the weights are `known`."""
+class FloatGroupedEmitter(RoundingEmitter):
+    """`rows` pixels by `vectors` of channels at once, `unroll` channels of each group; arguments as in floats.py. The lengths of
+    the weights are `known`."""
+
+    names = NAMES
+    sizes: list[Value]
+
+    def tile(self, tile: Value) -> None:
+        w, a, rows = self.w, self.a, self.spec.rows
+        self.batch, block = divmod(tile, parts(a.rows, a.row_block))
+        starts = a.batches + self.batch * BATCH
+        x, b, addend, y = (start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, a.addend, a.y)))
+        self.row_starts = x, b, addend, y
+        self.first = (block * a.row_block).least(a.rows - rows)
+        count = a.row_block.least(a.rows - self.first)
+        self.odd_rows.store(w.value("i64", 0), 8)
+        with w.loop(0, count, rows) as strip, w.loop(0, a.panels, 1) as panel:
+            row = strip.index.least(count - rows)
+            self.left, self.column = a.columns - panel.index * self.width, panel.index * (4 * self.width)
+            self.right_column = b + self.column
+            sums = self._sums(row)
+            finite = reduce(and_, (size.test("olt", math.inf) for size in self.sizes))
+            self.odd_panel.store(finite.bits().test("ne", (1 << self.lanes) - 1).zext("i64"), 8)
+            self.round_strip(row, self.scratch, sums)
+        self.doubts.end()
 
     def _sums(self, row: Value) -> list[Value]:
         """The sums of a strip; what bounds the products' magnitudes are the lengths of pixels and weights."""
@@ -56,6 +84,21 @@ class FloatGroupedEmitter(FloatDepthwiseEmitter):
         group = reduce(Value.__add__, (squares.shuffled(self._spread(k)) for k in range(self.spec.unroll)))
         lengths = (self.a.known + self.column * 2 + 8 * self.lanes * vector).load(self.kind, 8)
         return group.sqrt() * lengths
+
+    def row_part(self, row: Value, tap: Value) -> Value:
+        a = self.a
+        return row_at(self.row_starts[0], a.offsets + row * a.a_row + tap * 4, a.padding)
+
+    def strip_lengths(self, row: Value) -> list[tuple[Value, Value]]:
+        reach = self.number(REACH)
+        return [(reach, size) for size in self.sizes]
+
+    def keep(self, slot: Value, sums: Sequence[Value]) -> None:
+        super().keep(slot, [*sums, *self.sizes])
+
+    def lengths_at(self, row: Value, vector: Value, slot: Value) -> tuple[Value, Value]:
+        sizes = slot + 8 * self.lanes * self.spec.rows * self.spec.vectors
+        return self.number(REACH), sizes.load(self.kind, 8)
 
     def factors(self, part: Value, start: Value, k: Value, vector: Value, mask: Value) -> tuple[Value, Value]:
         x = self.numbers_at(part + self.column + vector * (4 * self.lanes), mask)

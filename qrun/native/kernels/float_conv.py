@@ -10,20 +10,16 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa
-from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
+from qrun.native.kernels.float_depthwise import depthwise_call, grouped_call
 from qrun.native.kernels.float_image import WideImage
-from qrun.native.kernels.float_tiles import even
 from qrun.native.kernels.floats import (
-    ElementRecheck,
     Exact,
     FloatPanels,
     FloatStack,
     FloatTerms,
     LeftRows,
-    column_lengths,
     product_call,
-    stack_call,
 )
 from qrun.native.kernels.layout import Window
 from qrun.native.machine.call import KernelCall
@@ -37,11 +33,8 @@ _FEW_CHANNELS = 16
 """Below so many channels a whole line of the kernel is one tap, of an image whose padding is stored."""
 _REUSE = 2
 """An image whose pixels are read so many times is converted to float64 first."""
-_DEPTHWISE_ROWS, _GROUPED_ROWS = 4, 6
 _NARROW = 4
 """Channels of a group up to which a vector is better filled with several groups."""
-_DEPTHWISE_WORK = 1 << 15
-"""Products of a tile that are worth the taking."""
 
 
 @frozen
@@ -140,8 +133,10 @@ class FloatConv(Planned):
         stack = FloatStack(np.ascontiguousarray(starts, np.int64), left, columns, 4 * columns, 0, row)
         extents = (pixels - 1) * pixel + each * channels, (results - 1) * row + 4 * outputs
         if self.geometry.depthwise:
-            recheck = ElementRecheck(stack, self.exact)
-            return (_depthwise_call(self.engine, stack, self.terms, recheck, self.arrays, extents),)
+            own = stack, self.terms, self.exact, self.arrays, extents
+            if self.depth > 1:
+                return (grouped_call(self.engine, *own),)
+            return (depthwise_call(self.engine, self.geometry.window, *own, pixel),)
         given = (stack, self.terms, self.exact, self.arrays, ("a*", "y*"), extents)
         return (product_call(self.engine, *given, weights=self.weights),)
 
@@ -163,39 +158,6 @@ class FloatConv(Planned):
         )
 
 
-def _depthwise_call(
-    engine: Engine,
-    stack: FloatStack,
-    terms: FloatTerms,
-    recheck: ElementRecheck,
-    arrays: dict[str, Array],
-    extents: Sequence[int],
-) -> KernelCall:
-    left, (rows, vectors) = stack.left, depthwise_block(engine.isa, stack.left.rows, stack.columns)
-    depth = left.depth
-    if depth > 1:
-        rows, vectors = min(_GROUPED_ROWS, left.rows), 1
-    width = vectors * (engine.isa.lanes // 2)
-    panels, high = -(-stack.columns // width), left.rows
-    if engine.threads > 1:
-        work = max(stack.macs // (8 * engine.threads), _DEPTHWISE_WORK)
-        high = max(rows, work // (stack.columns * stack.k))
-    high = even(left.rows, high, rows)
-    kind = "float_depthwise" if depth == 1 else "float_grouped"
-    spec = KernelSpec(kind, engine.isa.name, rows, vectors, depth, terms.form, "f32", False)
-    words = {"row_block": high, "panels": panels, "tiles": len(stack.starts) * -(-left.rows // high)}
-    if depth > 1:
-        lengths = column_lengths(arrays["b*"])
-        arrays = {**arrays, "known*": np.pad(lengths, [(0, 0), (0, width * panels - stack.columns)])}
-    given = stack, terms, recheck, words, arrays, ("a*", "y*"), extents
-    return stack_call(engine, spec, *given, 16 * rows * width)
-
-
 def _spreads(isa: Isa, depth: int) -> bool:
     """Whether groups of so many channels are made together, each channel spread over the lanes of its group."""
     return depth <= _NARROW and isa.lanes // 2 % depth == 0
-
-
-def depthwise_block(isa: Isa, rows: int, columns: int) -> tuple[int, int]:
-    """Pixels by vectors of channels: their sums, sizes and weights fit the registers."""
-    return min(_DEPTHWISE_ROWS, rows), max(1, min(isa.vectors // 2, -(-columns // (isa.lanes // 2))))

@@ -1,0 +1,127 @@
+"""Planned convolutions of float32 whose channels are made of one channel, or of a few at their own place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.native.emit.float_depthwise import shared_pixels
+from qrun.native.emit.isa import Isa
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.kernels.float_tiles import even
+from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, column_lengths, stack_call
+from qrun.native.kernels.layout import Window
+from qrun.native.machine.call import KernelCall
+from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import Ints
+
+Array = np.ndarray[Any, Any]
+_NEIGHBOURS, _LINE = 8, 7
+"""The most results that are made together, and elements of a kernel's line that have registers."""
+_NARROW_LINE = 3
+"""The same where a panel has several vectors of channels."""
+_ROWS = 6
+"""Pixels of groups of several channels that are made together."""
+_PIXELS = 1024
+"""Results of a tile in one channel: what they read stays near."""
+_WORK = 1 << 15
+"""Products of a tile that are worth the taking."""
+_TILES_PER_THREAD = 8
+
+
+def depthwise_call(
+    engine: Engine,
+    window: Window,
+    stack: FloatStack,
+    terms: FloatTerms,
+    exact: Exact,
+    arrays: Mapping[str, Array],
+    extents: Sequence[int],
+    pixel: int,
+) -> KernelCall:
+    """The call for channels of one. arrays: b*, weights [taps, channels], and addend*. pixel: bytes of one of the image."""
+    isa, columns, (height, width) = engine.isa, stack.columns, window.out
+    lines, (kernel, stride, dilation) = window.kernel[0], (window.kernel[1], window.strides[1], window.dilations[1])
+    offsets = window.offsets(pixel).reshape(height, width, lines, kernel)
+    if kernel > _LINE:  # each element is a line of its own
+        offsets, lines, kernel = offsets.reshape(height, width, lines * kernel, 1), lines * kernel, 1
+    parts = -(-width // _NEIGHBOURS)
+    rows, vectors = -(-width // parts), _vectors(isa, columns, kernel)
+    panel = vectors * (isa.lanes // 2)
+    table, read = _windows(offsets, rows, stride, dilation)
+    high, panels = even(len(table), max(1, _PIXELS // rows), 1), -(-columns // panel)
+    wide = panels
+    if engine.threads > 1:
+        most = max(1, _WORK // (panel * rows * stack.k))
+        while high > max(1, most) and len(table) // high * len(stack.starts) < 2 * engine.threads:
+            high = -(-high // 2)
+        tiles = len(stack.starts) * -(-len(table) // high)
+        wide = even(panels, max(1, most // high, panels * tiles // (_TILES_PER_THREAD * engine.threads)), 1)
+    cut = "-cut" if columns < panel else ""
+    spec = KernelSpec(
+        "float_depthwise", isa.name, rows, vectors, kernel, terms.form, "f32", False, operands=f"{stride}-{dilation}{cut}"
+    )
+    weights = np.pad(arrays["b*"].astype(np.float64), [(0, 0), (0, max(0, panel - columns))])
+    with np.errstate(all="ignore"):
+        sizes = np.abs(weights).sum(axis=0)
+    held = {
+        **arrays, "windows*": table, "spans*": _spans(read, high), "weights*": weights, "sizes*": sizes,
+    }
+    words = {
+        "pixel": pixel, "lines": lines, "window": 4 * table.shape[1], "count": len(table), "row_block": high,
+        "weights_row": 8 * weights.shape[1], "known_odd": int(not np.isfinite(sizes).all()), "panels": panels,
+        "panel_block": wide, "tiles": len(stack.starts) * -(-len(table) // high) * -(-panels // wide),
+    }
+    given = (stack, terms, ElementRecheck(stack, exact), words, held, ("a*", "y*"), extents, 8 * (rows + 1) * panel)
+    return stack_call(engine, spec, *given)
+
+
+def _vectors(isa: Isa, columns: int, kernel: int) -> int:
+    """Vectors of channels in a panel: their sums, and the weights of a line, fit the registers."""
+    most = isa.vectors // 2 if kernel <= _NARROW_LINE else 1
+    return max(1, min(most, columns // (isa.lanes // 2)))
+
+
+def _windows(offsets: Ints, rows: int, stride: int, dilation: int) -> tuple[Array, Ints]:
+    """The table of the kernel, and the offsets in it. offsets: [height, width, lines of the kernel, elements]."""
+    height, width, lines, kernel = offsets.shape
+    first = np.minimum(np.arange(0, width, rows), width - rows)
+    pixels = [uses[0] for uses in shared_pixels(rows, kernel, stride, dilation).values()]
+    results, elements = (np.array(numbers) for numbers in zip(*pixels, strict=True))
+    read = offsets[:, first[:, None] + results, :, elements].transpose(2, 0, 3, 1)
+    starts = (np.arange(height)[:, None] * width + first).reshape(-1, 1)
+    found = read.reshape(len(starts), lines * len(pixels))
+    return np.ascontiguousarray(np.concatenate([starts, found], axis=1), np.int32), found
+
+
+def _spans(read: Ints, windows: int) -> Ints:
+    """For each block of windows: bytes from the image's start to the first pixel that is read, and beyond the last."""
+    starts = np.arange(0, len(read), windows)
+    far = np.iinfo(np.int64).max
+    first = np.minimum.reduceat(np.where(read < 0, far, read).min(axis=1), starts)
+    last = np.maximum.reduceat(read.max(axis=1), starts)
+    return np.stack([np.where(last < 0, 0, first), last + 1], axis=1)
+
+
+def grouped_call(
+    engine: Engine,
+    stack: FloatStack,
+    terms: FloatTerms,
+    exact: Exact,
+    arrays: Mapping[str, Array],
+    extents: Sequence[int],
+) -> KernelCall:
+    """The call for groups of several channels. arrays: b*, weights [taps, channels of a group, channels], and addend*."""
+    left, width = stack.left, engine.isa.lanes // 2
+    rows, panels, high = min(_ROWS, left.rows), -(-stack.columns // width), left.rows
+    if engine.threads > 1:
+        work = max(stack.macs // (_TILES_PER_THREAD * engine.threads), _WORK)
+        high = max(rows, work // (stack.columns * stack.k))
+    high = even(left.rows, high, rows)
+    spec = KernelSpec("float_grouped", engine.isa.name, rows, 1, left.depth, terms.form, "f32", False)
+    words = {"row_block": high, "panels": panels, "tiles": len(stack.starts) * -(-left.rows // high)}
+    known = np.pad(column_lengths(arrays["b*"]), [(0, 0), (0, width * panels - stack.columns)])
+    given = (stack, terms, ElementRecheck(stack, exact), words, {**arrays, "known*": known}, ("a*", "y*"), extents)
+    return stack_call(engine, spec, *given, 16 * rows * width)
