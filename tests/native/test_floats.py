@@ -102,6 +102,16 @@ def test_products_against_fractions(isa: str, kind: str) -> None:
         assert_bits(engine(isa).run(product(isa, a, b, constant=c), [a, b]), exact(a, b, 1, c.astype("d")), kind)
 
 
+@every_isa
+def test_short_rows_beside_a_long_one(isa: str) -> None:
+    """What is in doubt for the longest row of a strip may be certain for a shorter one."""
+    a, b = operands("normal", np.random.default_rng(11), 24, 40, 70)
+    a[::5] *= F(2.0**40)
+    for addend in ((), (np.zeros(70, F),)):
+        made = product(isa, a, b, constant=addend[0]) if addend else product(isa, a, b)
+        assert_bits(engine(isa).run(made, [a, b]), rounded_products(a, b, DTYPE), str(addend))
+
+
 @cache
 def tie_cases() -> list[tuple[Array, Array, dict[str, Any], Array]]:
     """Operands, what is added to their product, and the result."""

@@ -37,7 +37,7 @@ windows      int32 [count][1 + lines * pixels]: the first of the neighbours, and
 row_block    windows of a tile
 spans        int64 [blocks of windows][2]: bytes from the image's start to the first pixel that they read, and beyond the last
 weights      float64 [taps][columns], weights_row: bytes of a tap
-sizes        float64 [columns]: sums of the weights' magnitudes; known_odd: 1 if some are not finite
+sizes        float64 [columns]: sums of the weights' magnitudes; known_odd: 1 if some, or what is added, are not finite
 """
 _MAGNITUDE, _INFINITE = 0x7FFFFFFF, 0x7F800000
 
@@ -57,6 +57,9 @@ class FloatDepthwiseEmitter(RoundingEmitter):
     dilation, and ``cut`` if there are fewer channels than a vector has."""
 
     names = NAMES
+    begins = True
+    reaches: list[Value]
+    begin: list[Value]
 
     def __init__(self, spec: KernelSpec, isa: Isa) -> None:
         super().__init__(spec, isa)
@@ -93,7 +96,7 @@ class FloatDepthwiseEmitter(RoundingEmitter):
         self.w.label(name)
 
     def _measure(self, span: Value) -> None:
-        """What bounds the sizes of the products of the panel's channels in a tile; infinity where nothing finite does."""
+        """What the panel's channels may be off in a tile, infinity where nothing finite bounds it; and what their sums begin with."""
         w, vectors, kind = self.w, range(self.spec.vectors), f"<{self.lanes} x i32>"
         first, end = (self.row_starts[0] + self.column + (span + n).load("i64", 8) for n in (0, 8))
         first, end = (w.let("i64", f"ptrtoint ptr {place} to i64") for place in (first, end))
@@ -103,11 +106,16 @@ class FloatDepthwiseEmitter(RoundingEmitter):
             pixel.next(*(most.intrinsic("smax", x) for most, x in zip(pixel.carried, loaded, strict=True)))
         finite = reduce(and_, (most.test("slt", _INFINITE) for most in pixel.carried))
         self.odd_panel.store(finite.bits().test("ne", (1 << self.lanes) - 1).zext("i64"), 8)
-        self.sizes = []
+        self.reaches, self.begin = [], []
         for j, most in enumerate(pixel.carried):
             known = (self.a.sizes + self.column * 2 + 8 * self.lanes * j).load(self.kind, 8)
-            self.sizes.append((most.bitcast("float").double() * known).where("olt", math.inf))
-            (self.held + 8 * self.lanes * j).store(self.sizes[j], 8)
+            size = most.bitcast("float").double() * known
+            addend = self._addend(self.first, j, self.mask(j) if self.cut else None)
+            if addend is not None:
+                size = size + abs(addend)
+            self.begin.append(addend or w.zero(self.kind))
+            self.reaches.append((size * self.number(REACH)).where("olt", math.inf))
+            (self.held + 8 * self.lanes * j).store(self.reaches[j], 8)
 
     def _loaded(self, place: Value, kind: str, vector: int) -> Value:
         return place.masked_load(kind, self.mask(vector), 4) if self.cut else place.load(kind, 4)
@@ -116,8 +124,7 @@ class FloatDepthwiseEmitter(RoundingEmitter):
         """The sums of the neighbours whose pixels stand here, [rows][vectors]."""
         w, a, vectors = self.w, self.a, range(self.spec.vectors)
         weights = a.weights + self.column * 2
-        zeros = [w.zero(self.kind)] * (self.spec.rows * self.spec.vectors)
-        with w.loop(0, a.lines, 1, [*zeros, weights, places]) as line:
+        with w.loop(0, a.lines, 1, [*self.begin * self.spec.rows, weights, places]) as line:
             *sums, weights, places = line.carried
             b = []
             for _ in range(self.spec.unroll):
@@ -137,12 +144,11 @@ class FloatDepthwiseEmitter(RoundingEmitter):
         a = self.a
         return row_at(self.row_starts[0], a.offsets + row * a.a_row + tap * 4, a.padding)
 
-    def strip_lengths(self, row: Value) -> list[tuple[Value, Value]]:
-        reach = self.number(REACH)
-        return [(reach, size) for _ in range(self.spec.rows) for size in self.sizes]
+    def strip_reaches(self, row: Value) -> list[Value]:
+        return self.reaches * self.spec.rows
 
-    def lengths_at(self, row: Value, vector: Value, slot: Value) -> tuple[Value, Value]:
-        return self.number(REACH), (self.held + vector * (8 * self.lanes)).load(self.kind, 8)
+    def reach_at(self, row: Value, vector: Value, slot: Value) -> Value:
+        return (self.held + vector * (8 * self.lanes)).load(self.kind, 8)
 
     def factors(self, part: Value, start: Value, k: Value, vector: Value, mask: Value) -> tuple[Value, Value]:
         return self.numbers_at(part + self.column + vector * (4 * self.lanes), mask), self.numbers_at(start, mask)

@@ -89,16 +89,16 @@ class FloatGroupedEmitter(RoundingEmitter):
         a = self.a
         return row_at(self.row_starts[0], a.offsets + row * a.a_row + tap * 4, a.padding)
 
-    def strip_lengths(self, row: Value) -> list[tuple[Value, Value]]:
+    def strip_reaches(self, row: Value) -> list[Value]:
         reach = self.number(REACH)
-        return [(reach, size) for size in self.sizes]
+        return [reach * size for size in self.sizes]
 
     def keep(self, slot: Value, sums: Sequence[Value]) -> None:
         super().keep(slot, [*sums, *self.sizes])
 
-    def lengths_at(self, row: Value, vector: Value, slot: Value) -> tuple[Value, Value]:
+    def reach_at(self, row: Value, vector: Value, slot: Value) -> Value:
         sizes = slot + 8 * self.lanes * self.spec.rows * self.spec.vectors
-        return self.number(REACH), sizes.load(self.kind, 8)
+        return self.number(REACH) * sizes.load(self.kind, 8)
 
     def factors(self, part: Value, start: Value, k: Value, vector: Value, mask: Value) -> tuple[Value, Value]:
         x = self.numbers_at(part + self.column + vector * (4 * self.lanes), mask)

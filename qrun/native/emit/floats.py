@@ -134,13 +134,15 @@ class FloatProductEmitter(PanelEmitter):
             return start + row * a.a_row
         return row_at(start, a.offsets + row * a.a_row + tap * 4, a.padding)
 
-    def strip_lengths(self, row: Value) -> list[tuple[Value, Value]]:
+    def strip_reaches(self, row: Value) -> list[Value]:
+        """One for all rows: that of the longest."""
+        lengths = [(self.lengths + (row + i) * 8).load("double", 8) for i in range(self.spec.rows)]
+        longest = reduce(lambda a, b: a.where("ogt", b), lengths).splat(self.lanes)
         columns = [(self.panel_lengths + 8 * self.lanes * j).load(self.kind, 8) for j in range(self.spec.vectors)]
-        lengths = [self._row_length(row + i) for i in range(self.spec.rows)]
-        return [(length, column) for length in lengths for column in columns]
+        return [longest * column for column in columns] * self.spec.rows
 
-    def lengths_at(self, row: Value, vector: Value, slot: Value) -> tuple[Value, Value]:
-        return self._row_length(row), (self.panel_lengths + vector * (8 * self.lanes)).load(self.kind, 8)
+    def reach_at(self, row: Value, vector: Value, slot: Value) -> Value:
+        return self._row_length(row) * (self.panel_lengths + vector * (8 * self.lanes)).load(self.kind, 8)
 
     def _row_length(self, row: Value) -> Value:
         return (self.lengths + row * 8).load("double", 8).splat(self.lanes)

@@ -36,10 +36,11 @@ class RoundingEmitter(KernelEmitter):
 
     batch, first, left: the product, the tile's first row, and the columns from this panel's first one to the last.
     row_starts: where the product's a, b, addend and y start; column: bytes from there to the panel's first float32, and
-    right_column: where it is in b.
+    right_column: where it is in b. begins: whether sums begin with the addend, for which their reach then pays.
     """
 
     own_memory = True
+    begins = False
     batch: Value
     first: Value
     left: Value
@@ -74,12 +75,12 @@ class RoundingEmitter(KernelEmitter):
         n = self.w.blocks
         return self.w.either(self.left.test("sge", self.width), f"whole{n}", f"cut{n}", f"joined{n}")
 
-    def strip_lengths(self, row: Value) -> list[tuple[Value, Value]]:
-        """Two factors for each of a strip's sums, whose product bounds its error: [rows][vectors]."""
+    def strip_reaches(self, row: Value) -> list[Value]:
+        """What each of a strip's sums of products may be off, or more: [rows][vectors]."""
         raise NotImplementedError
 
-    def lengths_at(self, row: Value, vector: Value, slot: Value) -> tuple[Value, Value]:
-        """As `strip_lengths`, for one vector of a strip whose sums are kept."""
+    def reach_at(self, row: Value, vector: Value, slot: Value) -> Value:
+        """As `strip_reaches`, for one vector of a strip whose sums are kept."""
         raise NotImplementedError
 
     def factors(self, part: Value, start: Value, k: Value, vector: Value, mask: Value) -> tuple[Value, Value]:
@@ -105,23 +106,24 @@ class RoundingEmitter(KernelEmitter):
             vectors = (self.left + (self.lanes - 1)) // self.lanes
             with w.loop(0, self.spec.rows, 1) as i, w.loop(0, vectors.least(self.spec.vectors), 1) as j:
                 held = slot + (i.index * self.spec.vectors + j.index) * (8 * self.lanes)
-                lengths = self.lengths_at(row + i.index, j.index, held)
-                self._settle(row + i.index, j.index, held.load(self.kind, 8), lengths)
+                reach = self.reach_at(row + i.index, j.index, held)
+                self._settle(row + i.index, j.index, held.load(self.kind, 8), reach)
 
     def _stored(self, row: Value, sums: Sequence[Value], masks: Sequence[Value | None]) -> Value:
         """Store the rounded sums. Returns the bits in which the two ends of a sum's interval, rounded, differ."""
-        vectors, apart, lengths = len(masks), [], self.strip_lengths(row)
+        vectors, apart, reaches = len(masks), list[Value](), self.strip_reaches(row)
         shared = [self._addend(row, j, mask) for j, mask in enumerate(masks)] if self.spec.form == "bias" else None
+        for j, addend in enumerate(shared or ()):
+            assert addend is not None
+            apart.append(self._unequal(addend, self.w.zero(f"<{self.lanes} x i32>"), masks[j]))
         for i in range(self.spec.rows):
             y = self._result(row + i)
             for j, mask in enumerate(masks):
                 addend = self._addend(row + i, j, mask) if shared is None else shared[j]
                 place = i * vectors + j
-                total, low, high = self._ends(sums[place], *lengths[place], addend)
+                total, low, high = self._ends(sums[place], reaches[place], addend)
                 bits = low.bitcast("i32") ^ high.bitcast("i32")
-                if addend is not None:  # ends are the same NaN where the addend is one
-                    bits = total.test("uno", total).select(-1, bits)
-                apart.append(bits if mask is None else mask.select(bits, ZERO))
+                apart.append(self._unequal(total if self.spec.form == "scaled" else None, bits, mask))
                 target = y + 4 * self.lanes * j
                 if mask is None:
                     target.store(high, 4)
@@ -129,14 +131,19 @@ class RoundingEmitter(KernelEmitter):
                     target.masked_store(high, mask)
         return reduce(or_, apart)
 
-    def _ends(self, total: Value, length: Value, column: Value, addend: Value | None) -> tuple[Value, Value, Value]:
+    def _unequal(self, value: Value | None, bits: Value, mask: Value | None) -> Value:
+        """These bits, of columns that exist; not 0 where the value is NaN, of which both ends are the same."""
+        if value is not None:
+            bits = value.test("uno", value).select(-1, bits)
+        return bits if mask is None else mask.select(bits, ZERO)
+
+    def _ends(self, total: Value, reach: Value, addend: Value | None) -> tuple[Value, Value, Value]:
         """The result in float64, and both ends of its interval rounded to float32."""
-        if addend is None:
-            return total, (-length).fma(column, total).single(), length.fma(column, total).single()
-        if self.spec.form == "scaled":
-            total = total * self.number(ALPHA) + 0.0
-        total = total + addend
-        reach = length.fma(column, abs(addend) * _ADDEND)
+        if addend is not None and not self.begins:
+            if self.spec.form == "scaled":
+                total = total * self.number(ALPHA) + 0.0
+            total = total + addend
+            reach = abs(addend).fma(_ADDEND, reach)
         return total, (total - reach).single(), (total + reach).single()
 
     def _result(self, row: Value) -> Value:
@@ -155,15 +162,16 @@ class RoundingEmitter(KernelEmitter):
         loaded = source.load(self.narrow, 4) if mask is None else source.masked_load(self.narrow, mask, 4)
         return loaded.double()
 
-    def _settle(self, row: Value, vector: Value, total: Value, lengths: tuple[Value, Value]) -> None:
+    def _settle(self, row: Value, vector: Value, total: Value, reach: Value) -> None:
         """Make the columns of a vector again whose sums are in doubt."""
         w, mask = self.w, self.mask(vector)
         addend = self._addend(row, vector, mask)
-        value, low, high = self._ends(total, *lengths, addend)
+        value, low, high = self._ends(total, reach, addend)
         finite = abs(value).test("olt", math.inf)
         special = finite.test("eq", ZERO) & mask
         doubtful = low.bitcast("i32").test("ne", high.bitcast("i32")) & mask & finite
         y = self._result(row) + vector * (4 * self.lanes)
+        y.masked_store(high, mask)  # which differs from what the strip stored, if the reach is less than the strip's
         with w.when(special.any()):
             nan = value.single().like(w.value(f"<{self.lanes} x i32>", _NAN).bitcast("float"))
             y.masked_store(value.test("uno", value).select(nan, value.single()), special)

@@ -61,18 +61,38 @@ def depthwise_call(
         wide = even(panels, max(1, most // high, panels * tiles // (_TILES_PER_THREAD * engine.threads)), 1)
     cut = "-cut" if columns < panel else ""
     spec = KernelSpec(
-        "float_depthwise", isa.name, rows, vectors, kernel, terms.form, "f32", False, operands=f"{stride}-{dilation}{cut}"
+        "float_depthwise",
+        isa.name,
+        rows,
+        vectors,
+        kernel,
+        terms.form,
+        "f32",
+        False,
+        operands=f"{stride}-{dilation}{cut}",
     )
     weights = np.pad(arrays["b*"].astype(np.float64), [(0, 0), (0, max(0, panel - columns))])
     with np.errstate(all="ignore"):
         sizes = np.abs(weights).sum(axis=0)
+    finite = np.isfinite(sizes).all() and np.isfinite(arrays.get("addend*", 0.0)).all()
     held = {
-        **arrays, "windows*": table, "spans*": _spans(read, high), "weights*": weights, "sizes*": sizes,
+        **arrays,
+        "windows*": table,
+        "spans*": _spans(read, high),
+        "weights*": weights,
+        "sizes*": sizes,
     }
     words = {
-        "pixel": pixel, "lines": lines, "window": 4 * table.shape[1], "count": len(table), "row_block": high,
-        "weights_row": 8 * weights.shape[1], "known_odd": int(not np.isfinite(sizes).all()), "panels": panels,
-        "panel_block": wide, "tiles": len(stack.starts) * -(-len(table) // high) * -(-panels // wide),
+        "pixel": pixel,
+        "lines": lines,
+        "window": 4 * table.shape[1],
+        "count": len(table),
+        "row_block": high,
+        "weights_row": 8 * weights.shape[1],
+        "known_odd": int(not finite),
+        "panels": panels,
+        "panel_block": wide,
+        "tiles": len(stack.starts) * -(-len(table) // high) * -(-panels // wide),
     }
     given = (stack, terms, ElementRecheck(stack, exact), words, held, ("a*", "y*"), extents, 8 * (rows + 1) * panel)
     return stack_call(engine, spec, *given)
