@@ -220,7 +220,8 @@ def planned_conv(
     **options: Any,
 ) -> Conv:
     """A checked convolution as the engine plans it."""
-    from qrun.native.kernels.conv import Conv, planning_bytes
+    from qrun.native.kernels.conv import Conv
+    from qrun.native.kernels.layout import planning_bytes
 
     group, channels = int(site.attributes["group"]), w.shape[0]
     if group > _GROUPS and not (channels == group and w.shape[1] == 1):

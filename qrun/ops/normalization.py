@@ -127,7 +127,7 @@ def _features(x: Array, params: Sequence[Array], spatial: bool, statistics: tupl
 @batch_normalization_7.native
 @batch_normalization.native
 def _lower_batch_normalization(site: LoweringContext) -> NativeKernel:
-    from qrun.native.kernels.batch_norm import BatchNorm
+    from qrun.native.kernels.normalize import BatchNorm
 
     x, *params = (value for value in site.inputs if value is not None)
     attributes, statistics = site.attributes, (site.names[3], site.names[4])

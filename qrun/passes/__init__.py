@@ -144,7 +144,7 @@ class _Stage:
 
 
 def optimize(
-    model: Model, keep: frozenset[str], arith: Arith, tables: bool = True, kept: Keeper | None = None
+    model: Model, keep: frozenset[str], arith: Arith, tables: bool = True, cache: Keeper | None = None
 ) -> Optimized:
     """The model with integer operators and tables instead of groups of nodes; see the passes for what stays equal.
 
@@ -153,7 +153,7 @@ def optimize(
     keep: names of tensors that must remain, besides the graph's outputs. One that a group would swallow keeps the group
           from being made; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
     tables: whether to tabulate, which changes no result, but a table cannot say what saturated.
-    kept:   keeps what is made here, and knows what was made before.
+    cache:  keeps what is made here, and knows what was made before.
     """
     keep = keep.difference(value.name for value in model.outputs)
     memo = Memo() if keep else _memo(model)
@@ -161,7 +161,7 @@ def optimize(
     def make() -> Optimized:
         return _optimize(model, keep, arith, tables, memo)
 
-    return memo.once(("optimized", arith, tables), make if kept is None else lambda: kept(keep, tables, make))
+    return memo.once(("optimized", arith, tables), make if cache is None else lambda: cache(keep, tables, make))
 
 
 @once_per_model

@@ -64,14 +64,14 @@ class Draft:
         self._computed: dict[str, Array | None] = {}
 
     @cached_property
-    def kept(self) -> frozenset[str]:
+    def preserved(self) -> frozenset[str]:
         """Names of tensors that must stay: asked for, outputs of the graph, or read by a subgraph."""
         return frozenset(self._keep) | {v.name for v in self.model.outputs} | frozenset(_captured(self.model.nodes))
 
     @cached_property
     def _used(self) -> set[str]:
         """Names that are in use."""
-        found = self._given | set(self.constants) | self.kept
+        found = self._given | set(self.constants) | self.preserved
         return found.union(*((*node.inputs, *node.outputs) for node in self.model.nodes))
 
     @cached_property
@@ -158,9 +158,9 @@ class Draft:
         """
         same = self._resolve(same)
         self.put(index)
-        if name not in self.kept:
+        if name not in self.preserved:
             self._aliases[name] = same
-        elif same not in self.kept and same not in self._given and same not in self.constants:
+        elif same not in self.preserved and same not in self._given and same not in self.constants:
             self._aliases[same] = name
         else:
             label = self.model.nodes[index].label
@@ -172,7 +172,7 @@ class Draft:
         old = self.model.nodes
         if not self._slots:
             return unchanged(self.model, self.refused)
-        needed = set(self.kept) | self._leaves()
+        needed = set(self.preserved) | self._leaves()
         live = []
         for index in range(len(old) - 1, -1, -1):
             for node, origins in reversed(self._slots.get(index, ((old[index], (index,)),))):
@@ -203,7 +203,7 @@ class Draft:
         consumers = self.model.consumers
         found: set[str] = set()
         for node in self.model.nodes:
-            if not any(name in consumers or name in self.kept for name in node.outputs):
+            if not any(name in consumers or name in self.preserved for name in node.outputs):
                 found.update(name for name in node.outputs if name)
         return found
 

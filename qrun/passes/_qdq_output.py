@@ -56,7 +56,7 @@ def read_output(draft: Draft, node: Node) -> Output:
     clamps: list[Node] = []
     while True:
         readers = draft.consumers(name)
-        if name in draft.kept:
+        if name in draft.preserved:
             raise Refused(f"{what} is asked for")
         if len(readers) != 1:
             raise Refused(f"{what} has {len(readers)} readers" if readers else f"nobody reads {what}")

@@ -173,7 +173,7 @@ def _check_max_pool(node: Node) -> None:
 
 def _is_inference(draft: Draft, node: Node) -> bool:
     """Whether the node is a Dropout that surely passes its input on, and whose mask nobody reads."""
-    if node.op_type != "Dropout" or any(draft.consumers(n) or n in draft.kept for n in node.outputs[1:] if n):
+    if node.op_type != "Dropout" or any(draft.consumers(n) or n in draft.preserved for n in node.outputs[1:] if n):
         return False
     numbers = [draft.value(name) for name in node.inputs[1:] if name]
     if any(value is None or value.size != 1 or value.ndim > 1 for value in numbers):

@@ -78,7 +78,7 @@ class _Tables:
             definition = _elementwise(node)
             if definition is not None:
                 self._follow(node, definition)
-        needed = set(self.draft.kept)
+        needed = set(self.draft.preserved)
         for node in reversed(nodes):
             name = _output(node)
             chain = self.chains.get(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qrun.native.emit.average_pool import AVERAGE
+from qrun.native.emit.pool import AVERAGE
 from qrun.native.kernels.pool import Pool, Taps
 from qrun.native.machine.call import Rechecker
 from qrun.native.machine.engine import Engine

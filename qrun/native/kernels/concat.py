@@ -45,20 +45,10 @@ class Concat(Planned):
         self.engine = engine
         places = [tuple(int(n) for n in shape) for shape in shapes]
         rank = len(places[0])
-        if len(places) > _MOST:
-            raise Declined(f"more than {_MOST} tensors")
-        mapped = [t for t, table in zip(x_types, tables, strict=True) if table is not None]
-        if any(np.dtype(t) not in TYPES for t in (*mapped, *([y_type] if mapped else []))):
-            raise Declined("not 8-bit tensors")
-        if y_type.hasobject or y_type.itemsize not in SIZES:
-            raise Declined(f"no native copies of {y_type.name}")
         if not -rank <= axis < rank or any(len(p) != rank for p in places):
             raise ValueError(f"axis {axis} of {places}")
         axis %= rank
-        if any(t is not None and (t.shape != (256,) or t.dtype != y_type) for t in tables):
-            raise ValueError("tables are not [256] of the result's type")
-        if any(t is None and x != y_type for t, x in zip(tables, x_types, strict=True)):
-            raise ValueError("what is copied has not the result's type")
+        _check(tables, x_types, y_type)
         channels = axis == 1 and y_type in TYPES
         self.order: Order = "rows" if axis == rank - 1 else "channels" if channels else "plain"
         joined = sum(p[axis] for p in places)
@@ -108,3 +98,18 @@ class Concat(Planned):
             extents[place], extents[-1] = section.extents
             pointers = tuple((word, (place, operands - 1)[operand]) for word, operand in section.pointers)
             yield replace(section, pointers=pointers, extents=tuple(extents), first=start // n, channels=columns // n)
+
+
+def _check(tables: Sequence[Array | None], x_types: Sequence[np.dtype[Any]], y_type: np.dtype[Any]) -> None:
+    """Raises Declined for what there are no kernels for, ValueError where tables do not fit their tensors."""
+    if len(tables) > _MOST:
+        raise Declined(f"more than {_MOST} tensors")
+    mapped = [t for t, table in zip(x_types, tables, strict=True) if table is not None]
+    if any(np.dtype(t) not in TYPES for t in (*mapped, *([y_type] if mapped else []))):
+        raise Declined("not 8-bit tensors")
+    if y_type.hasobject or y_type.itemsize not in SIZES:
+        raise Declined(f"no native copies of {y_type.name}")
+    if any(t is not None and (t.shape != (256,) or t.dtype != y_type) for t in tables):
+        raise ValueError("tables are not [256] of the result's type")
+    if any(t is None and x != y_type for t, x in zip(tables, x_types, strict=True)):
+        raise ValueError("what is copied has not the result's type")

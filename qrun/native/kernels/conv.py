@@ -11,7 +11,7 @@ import numpy as np
 
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
-from qrun.native.kernels.layout import Layout, Window, unroll_for
+from qrun.native.kernels.layout import Layout, Window, merged_groups
 from qrun.native.kernels.product import Product, RelocatableCall
 from qrun.native.kernels.results import Results
 from qrun.native.machine.call import KernelCall
@@ -77,24 +77,14 @@ class Conv(Operation):
         stores: bool = True,
         memo: Memo | None = None,
     ) -> None:
-        if len(x_shape) < 3 or w.ndim != len(x_shape) or w.dtype not in _EIGHT or x_zero_point.dtype not in _EIGHT:
-            raise Declined("not 8-bit activations [N, C, spatial...] with 8-bit weights of the same rank")
-        images, channels = int(x_shape[0]), int(x_shape[1])
-        outputs = w.shape[0]
-        if x_zero_point.size != 1 or (bias is not None and bias.dtype != np.int32):
-            raise Declined("x_zero_point is not one value, or the bias is not int32")
-        if images < 0 or group < 1 or channels != w.shape[1] * group or outputs % group:
-            raise Declined("channels do not fit the groups")
-        if target is not None and target.w_scale.shape not in ((1,), (outputs,)):
-            raise Declined("w_scale has neither one value nor one per output channel")
+        _check(x_shape, w, x_zero_point, bias, target, group)
+        images, channels, outputs = int(x_shape[0]), int(x_shape[1]), w.shape[0]
         self.engine = engine
         self.window = Window.of(x_shape[2:], w.shape[2:], strides, dilations, pads)
         self.x_shape, self.group = tuple(int(n) for n in x_shape), group
         self.x_type, self.x_zero = x_zero_point.dtype, int(x_zero_point.reshape(()))
-        results_type = target.out if target else "i32"
-        self.y_type = _TYPES[results_type]
-        out = self.window.out[2 - (len(x_shape) - 2) :]
-        self.y_shape = (images, outputs, *out)
+        self.y_type = _TYPES[target.out if target else "i32"]
+        self.y_shape = (images, outputs, *self.window.out[2 - (len(x_shape) - 2) :])
         self.image = (images, *self.window.image, channels)
         lines = group == 1 and channels % 4 != 0 and channels < _FEW_CHANNELS
         self.lines = bool(stores and lines and self.window.kernel[1] > 1 and self.window.dilations[1] == 1)
@@ -110,17 +100,19 @@ class Conv(Operation):
         self._kinds, self._tiles = kinds, "tiled" in kinds and engine.isa.tiles
         self._parts: list[tuple[RelocatableCall | TiledPart, int]] = []
         if 0 not in self.y_shape:
-            signed = self.x_type == np.int8
-            shift = 0 if self._depthwise(taps) else engine.isa.shift(signed)
-            own = taps if taps.size else taps[:, :1]
-            folded = self._memo.once(
-                ("folded", signed, shift), lambda: fold(own, zero, addend, self.x_zero, signed, shift)
-            )
+            folded = self._folded(taps, zero, addend)
             self.may_wrap = bool((folded.low < INT32[0]).any() or (folded.high > INT32[1]).any())
             self._parts = self._plan(folded, target)
         self._tight = self._placed(0, 0)
         self.x_bytes, self.y_bytes = (max((s.extents[i] for s in self._tight), default=0) for i in (0, 1))
         self.x_bytes = max(size(self.operands[0].stored("channels")), self.x_bytes)
+
+    def _folded(self, taps: Array, zero: Any, addend: Any) -> Folded:
+        """The weights without their zero points, and what sums start from instead."""
+        signed = self.x_type == np.int8
+        shift = 0 if self._depthwise(taps) else self.engine.isa.shift(signed)
+        own = taps if taps.size else taps[:, :1]
+        return self._memo.once(("folded", signed, shift), lambda: fold(own, zero, addend, self.x_zero, signed, shift))
 
     def sections(self, strides: Sequence[int], skip: frozenset[int] = frozenset()) -> tuple[KernelCall, ...]:
         x, y = strides
@@ -232,26 +224,19 @@ class ChannelsLast(Operation):
         return self.conv.sections(strides)
 
 
-def planning_bytes(shape: Sequence[int], group: int, pixels: int, lanes: int) -> int:
-    """What planning a convolution may take: offsets of what is read, weights while they are packed, constants.
-
-    shape: of the weights [M, C/group, kernel...]. pixels: of an output image. lanes: of a vector.
-    """
-    outputs, inputs, *kernel = shape
-    depthwise = outputs == group and inputs == 1
-    count = 1 if depthwise or not size(shape) else merged_groups(group, outputs // group, inputs, lanes)
-    products = 1 if depthwise else group // count
-    return pixels * size(kernel) * (32 + 4 * products) + size(shape) * 16 * count + outputs * 8192
-
-
-def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
-    """How many neighbouring groups to compute as one product, the weights between them zero, to fill vectors."""
-
-    def cost(count: int) -> tuple[int, int]:
-        steps = unroll_for(inputs * count)[1]
-        return groups // count * -(-outputs * count // lanes) * steps, -count
-
-    return min((count for count in range(1, groups + 1) if groups % count == 0), key=cost)
+def _check(
+    x_shape: Sequence[int], w: Array, x_zero_point: Array, bias: Array | None, target: Target | None, group: int
+) -> None:
+    """Raises Declined for parameters that do not fit each other."""
+    if len(x_shape) < 3 or w.ndim != len(x_shape) or w.dtype not in _EIGHT or x_zero_point.dtype not in _EIGHT:
+        raise Declined("not 8-bit activations [N, C, spatial...] with 8-bit weights of the same rank")
+    outputs = w.shape[0]
+    if x_zero_point.size != 1 or (bias is not None and bias.dtype != np.int32):
+        raise Declined("x_zero_point is not one value, or the bias is not int32")
+    if x_shape[0] < 0 or group < 1 or x_shape[1] != w.shape[1] * group or outputs % group:
+        raise Declined("channels do not fit the groups")
+    if target is not None and target.w_scale.shape not in ((1,), (outputs,)):
+        raise Declined("w_scale has neither one value nor one per output channel")
 
 
 class Gemm(Operation):

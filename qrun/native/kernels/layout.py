@@ -12,6 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
 from qrun.native.machine.memory import Ints, aligned
+from qrun.native.machine.operation import size
 
 _ENTRIES = 1 << 26
 
@@ -180,3 +181,25 @@ def chunk_blocks(blocks: int, tiles: int, macs: int, threads: int, lanes: int) -
         return blocks
     share = max(blocks * tiles * macs // (threads * _TILES_PER_THREAD), _TILE_MACS * lanes)
     return max(1, min(blocks, share // max(1, macs)))
+
+
+def planning_bytes(shape: Sequence[int], group: int, pixels: int, lanes: int) -> int:
+    """What planning a convolution may take: offsets of what is read, weights while they are packed, constants.
+
+    shape: of the weights [M, C/group, kernel...]. pixels: of an output image. lanes: of a vector.
+    """
+    outputs, inputs, *kernel = shape
+    depthwise = outputs == group and inputs == 1
+    count = 1 if depthwise or not size(shape) else merged_groups(group, outputs // group, inputs, lanes)
+    products = 1 if depthwise else group // count
+    return pixels * size(kernel) * (32 + 4 * products) + size(shape) * 16 * count + outputs * 8192
+
+
+def merged_groups(groups: int, outputs: int, inputs: int, lanes: int) -> int:
+    """How many neighbouring groups to compute as one product, the weights between them zero, to fill vectors."""
+
+    def cost(count: int) -> tuple[int, int]:
+        steps = unroll_for(inputs * count)[1]
+        return groups // count * -(-outputs * count // lanes) * steps, -count
+
+    return min((count for count in range(1, groups + 1) if groups % count == 0), key=cost)

@@ -1,4 +1,4 @@
-"""Planned work on float32 rows: layer normalization, softmax, means."""
+"""Planned normalizations of float32: of rows (layer normalization, softmax, means), and of each pixel's channels."""
 
 from __future__ import annotations
 
@@ -178,38 +178,72 @@ class Mean(_Rows):
         return np.array([(2 * self.additions + 16) * _UNIT]), {}
 
 
-class Lrn(Planned):
-    """y = x / (bias + factor * sum of x**2 over `before` + 1 + `after` channels) ** 0.75, float32 [N, C, spatial...].
+class _Pixels(Planned):
+    """One kernel over the pixels of float32 [N, C, spatial...], the channels of each made together.
+
+    block: channels at once. unit_bytes: of work, a channel. arrays, words: what is in the struct for this kernel alone.
+    scratch: bytes that a calling thread brings.
+    """
+
+    order: Order = "channels"
+    kind: str
+    form: str
+    unit_bytes: int
+
+    def __init__(
+        self,
+        engine: Engine,
+        shape: Sequence[int],
+        block: int,
+        arrays: Mapping[str, Array],
+        words: Mapping[str, int] | None = None,
+        scratch: int = 0,
+    ) -> None:
+        super().__init__()
+        operand = Operand(tuple(int(n) for n in shape), _FLOAT)
+        self.engine, self.operands, self.block, self.scratch = engine, (operand, operand), block, scratch
+        self.arrays = {name: np.ascontiguousarray(values, np.float64) for name, values in arrays.items()}
+        self.words = words or {}
+
+    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
+        channels, engine = self.result.shape[1], self.engine
+        rows = size(self.result.shape) // channels if channels else 0
+        if not rows:
+            return ()
+        block = self.block if channels >= self.block else 1
+        spec = KernelSpec(self.kind, engine.isa.name, block, 1, 1, self.form, "f32", False)
+        steps = [stride or 4 * channels for stride in strides]
+        chunk = share(rows, self.unit_bytes * channels, engine.threads)
+        words = {"x_row": steps[0], "y_row": steps[1], "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk)}
+        words |= {"channels": channels, "last": channels - block, **self.words}
+        given = spec, ("x*", "y*"), words, [(rows - 1) * step + 4 * channels for step in steps], self.arrays
+        return (engine.kernels.call(*given, channels=channels, scratch=self.scratch),)
+
+
+class Lrn(_Pixels):
+    """y = x / (bias + factor * sum of x**2 over `before` + 1 + `after` channels) ** 0.75.
 
     In float64: squares are added from the first channel to the last, the power is sqrt(base) * sqrt(sqrt(base)), and
     the quotient is rounded once more, to float32.
     """
 
-    order: Order = "channels"
+    kind, form, unit_bytes = "lrn", "power", 64
 
     def __init__(
         self, engine: Engine, shape: Sequence[int], before: int, after: int, factor: float, bias: float
     ) -> None:
-        super().__init__()
-        operand = Operand(tuple(shape), np.dtype(np.float32))
-        self.engine, self.operands, self.before, self.after = engine, (operand, operand), before, after
-        self.factor, self.bias = np.array([factor]), np.array([bias])
+        taps, arrays = before + 1 + after, {"factor*": np.array([factor]), "bias*": np.array([bias])}
+        words, scratch = {"before": before, "after": after, "taps": taps}, 8 * (int(shape[1]) + taps - 1)
+        super().__init__(engine, shape, max(engine.isa.lanes // 2, 2), arrays, words, scratch)
 
-    def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
-        channels = self.result.shape[1]
-        rows = size(self.result.shape) // channels if channels else 0
-        if not rows:
-            return ()
-        isa, taps = self.engine.isa, self.before + 1 + self.after
-        block = max(isa.lanes // 2, 2)
-        block = block if channels >= block else 1
-        spec = KernelSpec("lrn", isa.name, block, 1, 1, "power", "f32", False)
-        steps = [stride or 4 * channels for stride in strides]
-        chunk = share(rows, 64 * channels, self.engine.threads)
-        words = {"x_row": steps[0], "y_row": steps[1], "rows": rows, "chunk": chunk, "tiles": -(-rows // chunk)}
-        words |= {"channels": channels, "last": channels - block}
-        words |= {"before": self.before, "after": self.after, "taps": taps}
-        arrays = {"factor*": self.factor, "bias*": self.bias}
-        extents = tuple((rows - 1) * step + 4 * channels for step in steps)
-        given, scratch = (spec, ("x*", "y*"), words, extents, arrays), 8 * (channels + taps - 1)
-        return (self.engine.kernels.call(*given, channels=channels, scratch=scratch),)
+
+class BatchNorm(_Pixels):
+    """y = (x - mean) * factor + bias, for mean, factor and bias of each channel, float64 [C].
+
+    Each step is rounded to float64, and the last once more, to float32.
+    """
+
+    kind, form, unit_bytes = "batch_norm", "normalize", 8
+
+    def __init__(self, engine: Engine, shape: Sequence[int], mean: Array, factor: Array, bias: Array) -> None:
+        super().__init__(engine, shape, engine.isa.lanes, {"mean*": mean, "factor*": factor, "bias*": bias})
