@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         RunError,
         UnsupportedError,
     )
+    from qrun.evaluating.setup import evaluate
     from qrun.ir import Model, Node, TensorType
     from qrun.ir.load import load
     from qrun.report.html.made import report
@@ -85,6 +86,7 @@ __all__ = [
     "UnsupportedError",
     "check",
     "compare",
+    "evaluate",
     "load",
     "report",
 ]
@@ -101,6 +103,7 @@ _HOME = {
     "Finding": "qrun.checking.rules",
     "check": "qrun.checking.rules",
     "compare": "qrun.comparing.compare",
+    "evaluate": "qrun.evaluating.setup",
     "Comparison": "qrun.comparing.comparison",
     "Accuracy": "qrun.comparing.accuracy",
     "NodeEvent": "qrun.running.session",

@@ -26,7 +26,7 @@ ROOT = Path(qrun.__file__).parent
 LAYERS = [
     *("declare", "errors", "child", "memory", "shapes", "ir", "native", "ops", "passes", "io"),
     *("running", "documents", "peers", "comparing"),
-    *("checking", "report", "cli", "pytest_plugin", "__main__"),
+    *("checking", "evaluating", "report", "cli", "pytest_plugin", "__main__"),
 ]
 """From the ground up: a module imports what stands before its layer, and its own."""
 FLAT = ("ops", "passes", "checking.rules", "report.formats")

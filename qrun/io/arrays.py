@@ -98,6 +98,12 @@ class Npz:
         with _undamaged(self.source), self._archive.open(info) as member:
             return read_array(member, f"{self.source}[{key}]", budget, info.file_size)
 
+    def unpack(self, key: str, target: IO[bytes]) -> None:
+        """Write the bytes of a member, which are a .npy file, to a stream."""
+        with _undamaged(self.source), self._archive.open(self.members[key]) as member:
+            while block := member.read(CHUNK):
+                target.write(block)
+
 
 def read_npz(source: str, stream: IO[bytes], budget: Budget) -> dict[str, Array]:
     """The arrays of a .npz file by key, held in the budget."""
@@ -145,7 +151,7 @@ def read_array(stream: IO[bytes], source: str, budget: Budget, size: int | None,
     start: bytes already taken from the stream.
     Raises CallError for anything that is not a whole array of numbers, MemoryLimitError above the budget.
     """
-    dtype, shape, fortran, used = _header(stream, source, start)
+    dtype, shape, fortran, used = read_header(stream, source, start)
     nbytes = math.prod(shape) * dtype.itemsize
     if size is not None and nbytes > size - used:
         raise bad_file(
@@ -164,7 +170,7 @@ def read_array(stream: IO[bytes], source: str, budget: Budget, size: int | None,
     return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
-def _header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+def read_header(stream: IO[bytes], source: str, start: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
     magic = start + stream.read(8 - len(start))
     if magic[:6] != NPY[: len(magic)]:
         raise bad_file(source, _looks(magic), "a .npy file", fix="write it with np.save")
@@ -293,6 +299,7 @@ __all__ = [
     "no_such_file",
     "numbered",
     "read_array",
+    "read_header",
     "read_npy",
     "read_npz",
     "read_stream",

@@ -1,13 +1,14 @@
 """``--inputs`` and ``--shape`` to feeds: which array goes to which graph input, and random data for the rest.
 
 A SPEC is ``name=REST`` where `name` is a graph input (the longest that fits), REST being a file, ``-`` or JSON;
-otherwise it is a path: .npy (the next input in graph order), .npz (keys are input names), .pb (a TensorProto, next in
-order), a folder with ``input_*.pb``, or ``-``.
+otherwise it is a path: .npy (the next input in graph order), .npz (keys are input names), either with ``[17]`` for one row
+of the leading axis, .pb (a TensorProto, next in order), a folder with ``input_*.pb``, or ``-``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import field
@@ -30,6 +31,8 @@ else:
     inputerrors = Later("qrun.io.inputerrors")
 
 
+_ROW = re.compile(r"(.+\.np[yz])\[(\d{1,18})\]", re.S)
+"""A file and the row of it that is one sample."""
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 
 
@@ -128,6 +131,8 @@ class _Reader:
             raise inputerrors.image(spec, value)
         if os.path.isdir(path):
             return self.folder(path)
+        if (row := _ROW.fullmatch(spec)) and not path.exists():
+            return self.row(row[1], int(row[2]), spec)
         if path.suffix == ".pb":
             from qrun.ir.tensorfile import read_tensor
 
@@ -141,6 +146,17 @@ class _Reader:
             with open(path, "rb") as stream:
                 return self.archive(spec, stream)
         return [arrays.read_npy(path, self.budget)]
+
+    def row(self, file: str, place: int, spec: str) -> dict[str, Array] | list[Array]:
+        """One sample of arrays with a leading axis of samples: ``x.npy[17]``."""
+        from qrun.io.rows import row_files
+
+        found = {}
+        for key, rows in row_files(Path(file), self.budget).items():
+            if place >= len(rows):
+                raise arrays.bad_file(spec, f"{len(rows)} rows", f"a row from 0 to {len(rows) - 1}")
+            found[key] = rows.read(place, place + 1)
+        return [found[""]] if "" in found else found
 
     def archive(self, spec: str, stream: IO[bytes]) -> dict[str, Array]:
         found = arrays.read_npz(spec, stream, self.budget)
@@ -204,15 +220,11 @@ def read_inputs(
 
     No spec at all means random data for every input. Raises CallError for anything that does not fit.
     """
-    feeds = Feeds()
     stream = stdin if stdin is not None else sys.stdin.buffer if sys.stdin is not None else None
     free = available() if max_memory is None else None
     budget = Budget(max_memory if free is None else free * 4 // 5)
-    reader = _Reader(model, budget, stream, feeds)
     sizes = fixed_sizes(model, shapes)
-    for spec in sorted(specs, key=lambda s: not split_name(model, s)[0]):
-        reader.read(spec)
-    reader.assign_nameless()
+    feeds = gather(model, specs, budget, stream)
     feeds.symbols = dict(sizes.symbols)
     checked = check_feeds(model, feeds.arrays, feeds.sources, sizes=sizes, partial=random or not specs)
     feeds.arrays = checked
@@ -220,7 +232,7 @@ def read_inputs(
     if missing:
         from qrun.io.randoms import random_feeds
 
-        made, unset = random_feeds(model, missing, checked, sizes, seed, reader.budget)
+        made, unset = random_feeds(model, missing, checked, sizes, seed, budget)
         feeds.arrays = {v.name: made[v.name] if v.name in made else checked[v.name] for v in model.inputs} | checked
         for name in made:
             feeds.sources[name] = f"random, seed {seed}"
@@ -230,6 +242,15 @@ def read_inputs(
         feeds.notes.append(f"random data, seed {seed}, for {shown}{more}{assumed}")
         feeds.symbols |= dict.fromkeys(unset, 1)
     return feeds
+
+
+def gather(model: Model, specs: Sequence[str], budget: Budget, stdin: IO[bytes] | None) -> Feeds:
+    """The arrays that specs name, by input, held in the budget; whether they fit is not asked. Raises CallError."""
+    reader = _Reader(model, budget, stdin, Feeds())
+    for spec in sorted(specs, key=lambda s: not split_name(model, s)[0]):
+        reader.read(spec)
+    reader.assign_nameless()
+    return reader.feeds
 
 
 def files_read(model: Model, specs: Sequence[str]) -> dict[str, str]:

@@ -60,6 +60,7 @@ TOPICS = {
 
   x.npy                   the next input in graph order
   name=x.npy              this input; name may hold any sign, also = and :
+  x.npy[17]               one row of the leading axis, also of all.npz
   all.npz                 keys are input names
   name=[[1,2,3]]          JSON, cast to the type of the input
   x.pb                    a TensorProto, the next input in graph order

@@ -43,7 +43,8 @@ class Sheet:
     """A report.
 
     models:  headlines of the models looked at; about: what was done to them, a line each.
-    verdict: the answer in a sentence, "" where there is none; style: one of GOOD, BAD, OPEN.
+    verdict: the answer in a sentence, "" where there is none; style: one of GOOD, BAD, OPEN. title: of Markdown, where there
+    are no models.
     """
 
     blocks: Sequence[Block] = ()
@@ -52,6 +53,7 @@ class Sheet:
     models: Sequence[Headline] = ()
     about: Sequence[str] = ()
     notes: Sequence[str] = ()
+    title: str = "qrun compare"
 
 
 def print_sheet(out: Out, sheet: Sheet, markdown: bool = False) -> None:
@@ -122,7 +124,7 @@ def is_code(line: str) -> bool:
 def markdown_lines(sheet: Sheet) -> Iterator[str]:
     """The report as GitHub Markdown: models, or the verdict, as its heading."""
     names = " and ".join(code(model.name) for model in sheet.models)
-    yield f"### {names or f'qrun compare: {cell(sheet.verdict)}'}"
+    yield f"### {names or f'{sheet.title}: {cell(sheet.verdict)}'}"
     yield from _paragraphs([*([cell(sheet.verdict)] if names and sheet.verdict else []), *map(escape, sheet.about)])
     told: set[str] = set()
     for block in sheet.blocks:

@@ -1,0 +1,230 @@
+"""``qrun eval``: models over a data set."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qrun.cli._base import argument, define, format_options, option, places, print_json
+from qrun.cli._options import OTHERS, Distance, arith_option, general_options, memory_option
+from qrun.declare.frozen import frozen
+
+if TYPE_CHECKING:
+    from qrun.evaluating.evaluation import Evaluation
+    from qrun.report.screen import Out
+
+
+class Percent(click.FloatRange):
+    """``90`` or ``90%``."""
+
+    name = "percent"
+
+    def __init__(self) -> None:
+        super().__init__(0, 100)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        plain: Any = value.removesuffix("%") if isinstance(value, str) else value
+        number: float = super().convert(plain, param, ctx)
+        if number != number:
+            self.fail(f"{value!r} is not a number from 0 to 100.", param, ctx)
+        return number
+
+
+@frozen
+class Gate:
+    """A score that an option asks for. expected, got: percent."""
+
+    option: str
+    model: str
+    expected: float
+    got: float
+
+    @property
+    def passed(self) -> bool:
+        return self.got <= self.expected if self.option == "--max-drop" else self.got >= self.expected
+
+
+@define(
+    "eval",
+    examples=[
+        "qrun eval int8.onnx -i images/ --labels labels.npy",
+        "qrun eval int8.onnx -i images.npy --against float.onnx",
+        "qrun eval int8.onnx -i images/ --against ort",
+        "qrun eval models/*.onnx -i images.npy --labels labels.npy",
+        "qrun eval int8.onnx -i images.npy -o out/         # then: --resume",
+    ],
+    notes="Intervals hold the true value 95 times of 100. Exit code 1 if --min-accuracy, --max-drop or --min-agreement is "
+    "missed, or no sample could be run. With -o, what is finished is kept, and --resume goes on after an interruption.",
+)
+@argument("models", about="One model, or several to compare.", nargs=-1, required=True, metavar="MODEL...")
+@option(
+    "-i",
+    "--inputs",
+    metavar="SPEC",
+    multiple=True,
+    required=True,
+    group="DataSet",
+    shell_complete=places("file"),
+    help="A folder of .npy, .npz, .pb or test_data_set folders; x.npy or all.npz with a leading axis of samples; "
+    "name=x.npy; a list .txt; or - for stdin. Repeatable.",
+)
+@option(
+    "--labels", metavar="FILE", group="DataSet", help="The right class of each sample: .npy, or a number in each line."
+)
+@option("--limit", type=click.IntRange(1), metavar="N", group="DataSet", help="Only so many samples.")
+@option("--shuffle", type=click.IntRange(0), metavar="SEED", group="DataSet", help="Take them in a random order.")
+@option(
+    "--batch",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    default=1,
+    group="DataSet",
+    help="DataSet run at once, where the model leaves its batch axis free.",
+)
+@option(
+    "--against",
+    metavar="MODEL",
+    group="Judgement",
+    shell_complete=places("file"),
+    help=f"Hold the models against another one, or against themselves in {' or '.join(OTHERS)}.",
+)
+@option(
+    "--metric",
+    metavar="MODULE:FUNCTION",
+    multiple=True,
+    group="Judgement",
+    help="A function of the outputs by name and the label that returns a number. Repeatable.",
+)
+@option(
+    "--min-accuracy", type=Percent(), metavar="PERCENT", group="Judgement", help="Top-1 that each model must reach."
+)
+@option(
+    "--max-drop",
+    type=Distance(0),
+    metavar="POINTS",
+    group="Judgement",
+    help="Points of top-1 that a model may lose against the reference, or the first model.",
+)
+@option(
+    "--min-agreement",
+    type=Percent(),
+    metavar="PERCENT",
+    group="Judgement",
+    help="DataSet that must have the same argmax as with --against.",
+)
+@option(
+    "--until-sure",
+    type=Percent(),
+    metavar="POINTS",
+    group="Judgement",
+    help="Stop when the first share is known to so many percentage points.",
+)
+@option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    group="Run",
+    show_default="as many as pay",
+    help="Processes; each gets its share of the CPUs.",
+)
+@option("--threads", type=click.IntRange(1, 4096), metavar="N", group="Run", help="Threads, with --jobs 1.")
+@option("--dask", metavar="ADDRESS", group="Run", help="A Dask scheduler, tcp://HOST:PORT; local:4 starts one here.")
+@option("--fail-fast", is_flag=True, group="Run", help="Stop at the first sample that cannot be read or run.")
+@option(
+    "-b",
+    "--backend",
+    type=("native", "reference"),
+    group="Run",
+    show_default="native, where it can run",
+    help="Which of qrun's backends runs the models.",
+)
+@arith_option("Run")
+@memory_option("Run")
+@option(
+    "-o", "--output", metavar="DIR", group="Output", help="Keep outputs and numbers, a file for each finished part."
+)
+@option("--resume", is_flag=True, group="Output", help="Go on with what --output has.")
+@format_options("text", "json", "markdown", "csv")
+@general_options(config=True)
+def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
+    """Judge models over a data set: accuracy, agreement, errors, with intervals."""
+    from qrun.evaluating.setup import evaluated
+    from qrun.evaluating.wishes import Wishes
+    from qrun.report.evaluation import csv_lines, evaluation_fields, evaluation_sheet, running
+    from qrun.report.progress import Progress
+    from qrun.report.sheet import print_sheet
+
+    _contradictions(options)
+    wishes = Wishes(
+        options["labels"],
+        options["against"] or "",
+        options["batch"],
+        options["limit"],
+        options["shuffle"],
+        options["metric"],
+        _share(options["until_sure"]),
+        options["fail_fast"],
+        options["jobs"],
+        options["threads"],
+        options["dask"] or "",
+        options["output"] or "",
+        options["resume"],
+        options["backend"],
+        options["arith"],
+        options["max_memory"],
+    )
+    stdin = sys.stdin.buffer if sys.stdin is not None else None
+    with Progress(out, "eval", "samples") as progress:
+        found = evaluated(models, options["inputs"], wishes, stdin=stdin, progress=running(progress))
+    gates = _gates(found, options)
+    code = int(found.failed >= found.samples or not all(gate.passed for gate in gates))
+    missed = [gate for gate in gates if not gate.passed]
+    if options["format"] == "json":
+        print_json(
+            out, evaluation_fields(found, [(g.option, g.model, g.expected, g.got, g.passed) for g in gates]), code
+        )
+    elif options["format"] == "csv":
+        for line in csv_lines(found):
+            out.result.line(line)
+    else:
+        told = [f"{g.option} {g.expected:g} is missed by {g.model}: {g.got:.2f}" for g in missed]
+        print_sheet(out, evaluation_sheet(found, told, options["inputs"]), options["format"] == "markdown")
+    return code
+
+
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def _contradictions(options: dict[str, Any]) -> None:
+    from qrun.errors import CallError
+
+    wants = [
+        ("resume", "output", "--output DIR"),
+        ("min_accuracy", "labels", "--labels FILE"),
+        ("max_drop", "labels", "--labels FILE"),
+        ("min_agreement", "against", "--against MODEL"),
+    ]
+    for name, other, text in wants:
+        if options[name] not in (None, False) and not options[other]:
+            raise CallError("QR005", f"--{name.replace('_', '-')} goes with {text}", fixes=[f"add {text}"])
+    if options["dask"] and options["jobs"]:
+        raise CallError("QR005", "--jobs and --dask both say who works", fixes=["leave out one of them"])
+
+
+def _gates(found: Evaluation, options: dict[str, Any]) -> list[Gate]:
+    """What the options ask of the models; of a reference nothing is asked."""
+    made = []
+    for place, model in enumerate(found.models):
+        judged = [
+            ("--min-accuracy", options["min_accuracy"], found.score(place, "top1")),
+            ("--min-agreement", options["min_agreement"], found.score(place, "argmax")),
+        ]
+        made += [Gate(o, model.label, wanted, s.value * 100) for o, wanted, s in judged if wanted is not None and s]
+        for difference in model.differences:
+            if options["max_drop"] is not None and difference.metric == "top1":
+                made.append(Gate("--max-drop", model.label, options["max_drop"], -difference.value * 100))
+    return made

@@ -1,0 +1,371 @@
+"""Models over samples: what they score, how sure that is, how they differ, and on which samples most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from itertools import chain, count, islice
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples
+from qrun.evaluating.statistics import Interval
+from qrun.evaluating.store import Store
+from qrun.evaluating.tally import Apart, Paired, PairedDifference, Score, Tally
+from qrun.evaluating.wishes import Setup
+from qrun.evaluating.work import Chunk, Done, Failure, described
+from qrun.io.feeds import check_feeds
+from qrun.ir import Array, Model
+from qrun.running.cpus import usable_cpus
+
+CHUNK_BYTES, CHUNK_SAMPLES = 1 << 24, 256
+"""About how much goes to a worker at once, and how many samples at most."""
+WORTH = 3.0
+"""Seconds of work from which further processes pay, which take about half a second to start."""
+FAILURES = 100
+"""Failures that are told in full."""
+Progress = Callable[["Running"], None]
+
+
+@frozen
+class ModelScores:
+    """What one model scored. label: its name; failed: samples that it could not run."""
+
+    label: str
+    sha256: str
+    scores: tuple[Score, ...]
+    differences: tuple[PairedDifference, ...]
+    worst: tuple[Apart, ...]
+    failed: int
+
+
+@frozen
+class Evaluation:
+    """The answer.
+
+    source:    of the samples. samples: that were evaluated; readable: of which so many could be read.
+    against:   what the models were held against, "" if nothing. failures: the first of them.
+    stopped:   why not all samples were evaluated, "" if they were.
+    seconds:   of the samples that were run now, `resumed` of them being from an earlier call; workers: processes.
+    """
+
+    source: str
+    samples: int
+    readable: int
+    against: str
+    models: tuple[ModelScores, ...]
+    failures: tuple[Failure, ...]
+    failed: int
+    stopped: str
+    seconds: float
+    samples_per_second: float
+    resumed: int
+    workers: int
+
+    def score(self, model: int, metric: str) -> Score | None:
+        """The first score of this metric."""
+        return next((score for score in self.models[model].scores if score.metric == metric), None)
+
+
+@frozen
+class Running:
+    """How far it is. total: None where nobody knows; left: seconds; headline: the score that is shown, if there is one."""
+
+    done: int
+    total: int | None
+    per_second: float
+    left: float | None
+    headline: Interval | None
+    metric: str
+
+
+class Evaluator:
+    """Takes what workers have done, in any order, and counts it in the order of the samples.
+
+    rows: the label, SHA-256 and output names of each model. to: for each the place of the one that it is held against as an
+    equal, or None.
+    """
+
+    def __init__(self, rows: Sequence[tuple[str, str, Sequence[str]]], to: Sequence[int | None]) -> None:
+        self._rows, self._to = rows, to
+        self.tallies = [Tally(outputs) for _, _, outputs in rows]
+        self._paired = {place: Paired() for place, other in enumerate(to) if other is not None}
+        self.samples = 0
+        self.failed = 0
+        self.failures: list[Failure] = []
+
+    def add(self, done: Done, names: Mapping[int, str]) -> None:
+        """names: of the samples, by place, as far as they are known."""
+        self.samples += done.count
+        self.failed += len({failure.place for failure in done.failures})
+        self.failures += done.failures[: max(FAILURES - len(self.failures), 0)]
+        for failure in done.failures:
+            if failure.side is not None and failure.side < len(self.tallies):
+                self.tallies[failure.side].failed += 1
+        for tally, columns in zip(self.tallies, done.columns, strict=False):
+            tally.add(done, columns, names)
+        for place, paired in self._paired.items():
+            if place < len(done.columns):
+                paired.add(done.columns[self._to[place] or 0], done.columns[place])
+
+    def headline(self) -> tuple[str, Interval | None]:
+        """The score that tells most while it runs: the first share of the first model that has one."""
+        for tally in self.tallies:
+            for score in tally.shares():
+                return score.metric, Interval(score.value, score.low or 0.0, score.high or 0.0)
+        return "", None
+
+    def models(self) -> tuple[ModelScores, ...]:
+        """What every model scored."""
+        made = []
+        for place, ((label, digest, _), tally) in enumerate(zip(self._rows, self.tallies, strict=True)):
+            to = self._to[place]
+            differences = () if to is None else tuple(self._paired[place].differences(to))
+            worst = tuple(entry[-1] for entry in sorted(tally.worst, reverse=True))
+            made.append(ModelScores(label, digest, tuple(tally.scores()), differences, worst, tally.failed))
+        return tuple(made)
+
+
+def walk(
+    setup: Setup,
+    samples: DataSet | StreamedSamples,
+    folder: str = "",
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Run the models of a setup on samples.
+
+    folder: where finished chunks are kept, "" for nowhere. Raises CallError for what fits neither models nor metrics, and
+    what else workers raise; samples that fail are told in the result, unless the call wishes otherwise.
+    """
+    axis = Axis.of(setup.models[0])
+    batch = axis.size or (setup.job.batch if axis.size is None else 1)
+    source = _Source(samples, setup, batch)
+    store = Store(folder, _about(setup, source, samples), resume) if folder else None
+    kept = store.finished() if store is not None else set()
+    return _Walk(setup, source, store, kept).finish(samples.source, progress)
+
+
+def _about(setup: Setup, source: _Source, samples: DataSet | StreamedSamples) -> dict[str, Any]:
+    models = [digest for _, digest, _ in setup.rows]
+    order = setup.order
+    return {
+        **described(setup.job),
+        "models": models,
+        "samples": getattr(samples, "identity", "Python"),
+        "chunk": source.size,
+        "limit": setup.wishes.limit,
+        "labels": None if setup.labels is None else _digest(setup.labels),
+        "order": None if order is None else _digest(np.array(order)),
+    }
+
+
+class _Source:
+    """Samples in chunks of whole batches. size: of a chunk, which the first sample decides; total: samples, or None."""
+
+    def __init__(self, samples: DataSet | StreamedSamples, setup: Setup, batch: int) -> None:
+        self._samples, self._setup = samples, setup
+        self._iterator = iter(samples) if isinstance(samples, StreamedSamples) else None
+        if isinstance(samples, StreamedSamples):
+            self.total = None
+            self._first = next(self._iterator, None) if self._iterator is not None else None
+        else:
+            known = len(samples) if setup.order is None else len(setup.order)
+            self.total = known if setup.wishes.limit is None else min(known, setup.wishes.limit)
+            self._first = samples.read(self._place(0)) if self.total else None
+        feed = self._first.feed if self._first is not None else {}
+        nbytes = sum(array.nbytes for array in feed.values()) if isinstance(feed, Mapping) else 0
+        self.size = max(min(CHUNK_BYTES // max(nbytes, 1), CHUNK_SAMPLES) // batch, 1) * batch
+
+    @property
+    def first(self) -> Sample | None:
+        return self._first
+
+    def _place(self, place: int) -> int:
+        return place if self._setup.order is None else int(self._setup.order[place])
+
+    def chunks(self, skip: Container[int]) -> Iterator[Chunk]:
+        """All chunks but those of `skip`, in order."""
+        if self._iterator is not None:
+            yield from (chunk for chunk in self._streamed() if chunk.index not in skip)
+            return
+        assert self.total is not None
+        for index, start in enumerate(range(0, self.total, self.size)):
+            if index not in skip:
+                stop = min(start + self.size, self.total)
+                yield Chunk(index, start, tuple(self._read(place) for place in range(start, stop)))
+
+    def count(self, index: int) -> int:
+        """Samples of a chunk."""
+        return self.size if self.total is None else min(self.size, self.total - index * self.size)
+
+    def _read(self, place: int) -> Sample:
+        assert not isinstance(self._samples, StreamedSamples)
+        at = self._place(place)
+        sample = self._samples.read(at)
+        labels = self._setup.labels
+        return sample if labels is None else replace(sample, label=int(labels[at]))
+
+    def _streamed(self) -> Iterator[Chunk]:
+        assert self._iterator is not None
+        labels, limit = self._setup.labels, self._setup.wishes.limit
+        rest = chain([self._first] if self._first is not None else [], self._iterator)
+        taken = islice(rest, limit)
+        for index in count():
+            held, first = tuple(islice(taken, self.size)), index * self.size
+            if not held:
+                return
+            if labels is not None:
+                held = tuple(replace(s, label=int(labels[first + at])) for at, s in enumerate(held))
+            yield Chunk(index, first, held)
+
+
+class _Walk:
+    """All chunks once: from the store, or by workers; counted in order."""
+
+    def __init__(self, setup: Setup, source: _Source, store: Store | None, kept: set[int]) -> None:
+        self._setup, self._source, self._store, self._kept = setup, source, store, set(kept)
+        self._counted = Evaluator(setup.rows, setup.to)
+        self._early: dict[int, Done] = {}
+        self._names: dict[int, str] = {}
+        self._next = 0
+        self.ran = self.resumed = 0
+        self.workers = 1
+
+    def finish(self, where: str, progress: Progress | None) -> Evaluation:
+        begin, stopped = perf_counter(), ""
+        self._advance()
+        done = self._done()
+        try:
+            for each in done:
+                if self._store is not None:
+                    self._store.write(each)
+                    each = replace(each, outputs=())
+                self.ran += each.count
+                self._early[each.index] = each
+                self._advance()
+                stopped = self._enough()
+                if progress is not None:
+                    progress(self._state(perf_counter() - begin))
+                if stopped:
+                    break
+        finally:
+            done.close()
+        seconds = perf_counter() - begin
+        counted = self._counted
+        return Evaluation(
+            where,
+            counted.samples,
+            counted.samples - _unreadable(counted.failures),
+            self._setup.against,
+            counted.models(),
+            tuple(counted.failures),
+            counted.failed,
+            stopped,
+            seconds,
+            self.ran / seconds if seconds else 0.0,
+            self.resumed,
+            self.workers,
+        )
+
+    def _done(self) -> Generator[Done]:
+        """What workers do with the chunks that are not kept."""
+        wishes, job = self._setup.wishes, self._setup.job
+        chunks = self._named(self._source.chunks(_Kept(self)))
+        if wishes.dask:
+            from qrun.evaluating.pools import dask
+
+            yield from dask(job, chunks, wishes.dask)
+            return
+        from qrun.evaluating.pools import processes, serial
+
+        jobs = wishes.jobs
+        if jobs is None:
+            start, before = perf_counter(), self.ran
+            yield from serial(job, islice(chunks, 1), wishes.threads)
+            per_sample = (perf_counter() - start) / max(self.ran - before, 1)
+            left = None if self._source.total is None else self._source.total - self._counted.samples
+            jobs = usable_cpus() if left is None or left * per_sample > WORTH else 1
+        self.workers = jobs
+        yield from serial(job, chunks, wishes.threads) if jobs == 1 else processes(job, chunks, jobs)
+
+    def _named(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        for chunk in chunks:
+            self._names |= {place: sample.name for place, sample in enumerate(chunk.samples, chunk.first)}
+            yield chunk
+
+    def _advance(self) -> None:
+        """Count the chunks that are there, up to the first that is not."""
+        while True:
+            done = self._early.pop(self._next, None)
+            if done is None and self._next in self._kept and self._store is not None:
+                done = self._store.read(self._next)
+                if done is None or done.count != self._source.count(self._next):
+                    self._kept.discard(self._next)
+                    return
+                self.resumed += done.count
+            if done is None:
+                return
+            places = range(done.first, done.first + done.count)
+            self._counted.add(done, {place: self._names.pop(place) for place in places if place in self._names})
+            self._next += 1
+
+    def kept(self, index: int) -> bool:
+        """Is this chunk in the store, and whole? One that is not is removed from what is kept."""
+        if index not in self._kept or self._store is None:
+            return False
+        if index >= self._next and self._store.read(index) is None:
+            self._kept.discard(index)
+            return False
+        return True
+
+    def _enough(self) -> str:
+        wishes, (metric, found) = self._setup.wishes, self._counted.headline()
+        if wishes.fail_fast and self._counted.failures:
+            return f"{self._counted.failures[0].sample} failed"
+        if wishes.until_sure is not None and found is not None and found.width <= wishes.until_sure:
+            return f"{metric} is known to {found.width * 100:.2g} points"
+        return ""
+
+    def _state(self, seconds: float) -> Running:
+        metric, found = self._counted.headline()
+        rate = self.ran / seconds if seconds else 0.0
+        done, total = self.ran + self.resumed, self._source.total
+        left = None if total is None or not rate else max(total - done, 0) / rate
+        return Running(done, total, rate, left, found, metric)
+
+
+class _Kept:
+    """The chunks that need no work, asked one by one as the walk reaches them."""
+
+    def __init__(self, walk: _Walk) -> None:
+        self._walk = walk
+
+    def __contains__(self, index: object) -> bool:
+        return isinstance(index, int) and self._walk.kept(index)
+
+
+def _digest(array: Array) -> str:
+    return sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def _unreadable(failures: Sequence[Failure]) -> int:
+    return len({failure.place for failure in failures if failure.side is None})
+
+
+def check_first(models: Sequence[Model], sample: Sample | None) -> None:
+    """Does the first sample fit the models' inputs? Raises CallError, before anything is run."""
+    if sample is None or not isinstance(sample.feed, Mapping):
+        return
+    for model in models:
+        feed = sample.feed
+        if set(feed) != {value.name for value in model.inputs} and len(feed) == len(model.inputs):
+            feed = dict(zip((value.name for value in model.inputs), feed.values(), strict=True))
+        size = Axis.of(model).size
+        if size and size > 1:
+            feed = {name: np.repeat(array, size, axis=0) for name, array in feed.items()}
+        check_feeds(model, feed, dict.fromkeys(feed, sample.name))

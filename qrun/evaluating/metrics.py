@@ -1,0 +1,122 @@
+"""What is measured of one sample: numbers by column, which are summed over all samples afterwards.
+
+Columns: ``top1``, ``top5`` where there is a label; for each output k that a reference has too, ``same#k`` of ``rows#k`` rows
+with the same argmax, ``mean_abs#k``, ``max_abs#k``, ``cosine#k``, ``signal#k`` and ``noise#k`` (energies); and one's own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite, sqrt
+
+import numpy as np
+
+from qrun.errors import CallError
+from qrun.ir import Array
+from qrun.ir.types import describe, is_extension
+
+Outputs = Mapping[str, Array]
+Own = Callable[[Outputs, "int | None"], float]
+"""A metric of one's own: the outputs of one sample by name, with a batch axis of one, and its label or None."""
+_TOP = 5
+
+
+def own_metric(spec: str) -> Own:
+    """The function that ``module:function`` names; modules in the current folder count. Raises CallError."""
+    module, _, name = spec.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise _bad_metric(spec, f"{type(error).__name__}: {error}") from None
+    if not callable(found):
+        raise _bad_metric(spec, f"{name} is a {type(found).__name__}")
+    made: Own = found
+    return made
+
+
+def _bad_metric(spec: str, got: str) -> CallError:
+    return CallError(
+        "QR005",
+        f"--metric {spec} cannot be used",
+        facts=[("expected", "module:function, called with outputs by name and the label"), ("got", got)],
+        fixes=["a file accuracy.py in this folder with def score(outputs, label): goes as accuracy:score"],
+    )
+
+
+def measured(
+    outputs: Outputs, reference: Outputs | None, label: int | None, own: Mapping[str, Own]
+) -> dict[str, float]:
+    """The columns of one sample. Raises CallError where a metric does not fit the outputs."""
+    found: dict[str, float] = {}
+    if label is not None:
+        found["top1"], found["top5"] = _ranked(outputs, label)
+    for place, (name, got) in enumerate(outputs.items() if reference is not None else ()):
+        want = list((reference or {}).values())[place]
+        if is_number(got) and is_number(want):
+            found |= {f"{column}#{place}": value for column, value in _compared(name, got, want)}
+    for spec, function in own.items():
+        try:
+            found[spec] = float(function(outputs, label))
+        except Exception as error:
+            raise _bad_metric(spec, f"{type(error).__name__}: {error}") from None
+    return found
+
+
+def _ranked(outputs: Outputs, label: int) -> tuple[float, float]:
+    """Is the label the largest of the first output's classes, or among the five largest? Of equal ones the first counts."""
+    name, scores = next(iter(outputs.items()))
+    row = scores.reshape(-1)
+    if not scores.ndim or scores.shape[-1] != row.size:
+        raise CallError(
+            "QR003",
+            f"output {name!r} is no row of classes",
+            facts=[("expected", "one score a class"), ("got", describe(scores))],
+            fixes=["leave out --labels, or judge with --metric module:function"],
+        )
+    if not 0 <= label < row.size:
+        raise CallError(
+            "QR003",
+            f"label {label} is none of the {row.size} classes of output {name!r}",
+            facts=[("expected", f"0 to {row.size - 1}"), ("got", str(label))],
+        )
+    own = row[label]
+    if np.isnan(float(own)):
+        return 0.0, 0.0
+    rank = int((row > own).sum()) + int((row[:label] == own).sum())
+    return float(rank < 1), float(rank < _TOP)
+
+
+def is_number(array: Array) -> bool:
+    """Is it of a type that becomes float64: no text, no complex numbers?"""
+    return array.dtype.kind in "fiub" or is_extension(array.dtype)
+
+
+def _compared(name: str, got: Array, want: Array) -> Iterator[tuple[str, float]]:
+    if got.shape != want.shape:
+        raise CallError(
+            "QR003",
+            f"output {name!r} has two shapes",
+            name="output-mismatch",
+            facts=[("first", describe(want)), ("second", describe(got))],
+        )
+    a, b = want.astype(np.float64), got.astype(np.float64)
+    if a.ndim and a.shape[-1] > 1 and a.size:
+        agreed = a.reshape(-1, a.shape[-1]).argmax(axis=1) == b.reshape(-1, a.shape[-1]).argmax(axis=1)
+        yield "same", float(agreed.sum())
+        yield "rows", float(agreed.size)
+    with np.errstate(all="ignore"):
+        apart = np.where(a == b, 0.0, b - a)
+        sizes = np.abs(apart)
+        signal, noise, other = (float(np.vdot(x, x)) for x in (a, apart, b))
+        yield "mean_abs", float(sizes.mean()) if a.size else 0.0
+        yield "max_abs", float(sizes.max()) if a.size else 0.0
+        both = sqrt(signal) * sqrt(other) if isfinite(signal) and isfinite(other) else float("nan")
+        yield "cosine", (float(np.vdot(a, b)) / both if both else 1.0 if signal == other else 0.0)
+        yield "signal", signal
+        yield "noise", noise

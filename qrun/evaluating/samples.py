@@ -1,0 +1,280 @@
+"""What models are evaluated on: samples from folders, stacked arrays, lists and Python, one after the other.
+
+A sample is a feed with a batch axis of one; of a model whose inputs share no batch axis it is a whole feed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.errors import CallError, QrunError
+from qrun.io.arrays import bad_file, restored
+from qrun.io.feeds import unknown_input
+from qrun.io.inputs import gather, split_name
+from qrun.io.rows import RowFile, row_files, spooled
+from qrun.ir import Array, Model
+from qrun.ir.types import describe
+from qrun.memory import Budget
+
+Feed = Mapping[str, Array]
+_STACKED = (".npy", ".npz")
+_FILES = (".npy", ".npz", ".pb")
+
+
+@frozen
+class Sample:
+    """A feed with its name, and the label that came with it, if one did. feed: or why it could not be read."""
+
+    name: str
+    feed: Feed | QrunError
+    label: int | None = None
+
+
+class DataSet(Protocol):
+    """Samples that can be read in any order.
+
+    source: where they are, for the report. identity: a digest that changes with them, as far as names, sizes and times of
+    files tell.
+    """
+
+    source: str
+    identity: str
+
+    def __len__(self) -> int: ...
+    def read(self, place: int) -> Sample: ...
+
+
+@frozen
+class Axis:
+    """The batch axis that a model's inputs share. size: None where it is free; 0: they share none."""
+
+    size: int | None
+
+    @classmethod
+    def of(cls, model: Model) -> Axis:
+        firsts = {value.shape[0] if value.shape else 0 for value in model.inputs if value.shape is not None}
+        if len(firsts) != 1 or any(value.shape is None for value in model.inputs):
+            return cls(0)
+        first = firsts.pop()
+        return cls(first if isinstance(first, int) else None)
+
+    def fitted(self, model: Model, feed: Feed) -> dict[str, Array]:
+        """The arrays of a file, with an axis of one put before those that lack the batch axis."""
+        ranks = {value.name: len(value.shape) for value in model.inputs if value.shape is not None}
+        short = {name for name, array in feed.items() if self.size != 0 and array.ndim + 1 == ranks.get(name)}
+        return {name: array[None] if name in short else array for name, array in feed.items()}
+
+
+def open_samples(model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget) -> DataSet:
+    """The samples that ``--inputs`` names.
+
+    specs: one folder, list (.txt) or ``-``; or stacked .npy and .npz files, ``name=x.npy`` where there are several inputs.
+    Raises CallError for what does not fit the model's inputs.
+    """
+    if not specs:
+        raise CallError(
+            "QR001",
+            "no samples were given",
+            where=[model.label],
+            fixes=["-i FOLDER, or -i x.npy with a leading axis of samples"],
+        )
+    if len(specs) == 1 and not split_name(model, specs[0])[0]:
+        path = Path(specs[0])
+        if path.is_dir():
+            return _folder(model, path, budget)
+        if path.suffix.lower() == ".txt":
+            return Listed(model, str(path), list(_lines(path)), budget)
+    return Stacked(model, specs, stdin, budget)
+
+
+class Stacked:
+    """Arrays with a leading axis of samples."""
+
+    def __init__(self, model: Model, specs: Sequence[str], stdin: IO[bytes] | None, budget: Budget) -> None:
+        self._files: dict[str, RowFile] = {}
+        self._axis, self._model = Axis.of(model), model
+        for spec in specs:
+            self._open(spec, stdin, budget)
+        missing = [value.name for value in model.inputs if value.name not in self._files]
+        if missing:
+            raise CallError(
+                "QR001",
+                f"input {missing[0]!r} was not given",
+                where=[model.label],
+                facts=[("given", ", ".join(self._files)), ("missing", ", ".join(missing))],
+                fixes=[f"add -i {missing[0]}=FILE"],
+            )
+        counts = {name: len(file) for name, file in self._files.items()}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{count} of {name}" for name, count in counts.items())
+            raise CallError(
+                "QR003",
+                "the inputs have different numbers of samples",
+                where=[model.label],
+                facts=[("got", told)],
+                fixes=["give each input as many samples"],
+            )
+        self._count = next(iter(counts.values()))
+        self.source = ", ".join(dict.fromkeys(file.source for file in self._files.values()))
+        self._dtypes = {value.name: value.dtype for value in (*model.inputs, *model.defaults)}
+        self.identity = _digest([spec_identity(spec) for spec in specs])
+
+    def _open(self, spec: str, stdin: IO[bytes] | None, budget: Budget) -> None:
+        name, path = split_name(self._model, spec)
+        name, path = (name, path) if name else ("", spec)
+        if path == "-":
+            if stdin is None or stdin.isatty():
+                raise CallError(
+                    "QR005", "- reads stdin, but stdin is a terminal", fixes=["qrun eval MODEL -i - < x.npy"]
+                )
+            found = spooled(stdin, "stdin", budget)
+        else:
+            found = row_files(Path(path), budget)
+        names = [value.name for value in (*self._model.inputs, *self._model.defaults)]
+        for key, file in found.items():
+            target = name or key or next((value for value in names if value not in self._files), "")
+            if target not in names or target in self._files:
+                raise unknown_input(self._model, target, path)
+            self._files[target] = file
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, place: int) -> Sample:
+        name = f"{self.source}[{place}]"
+        try:
+            rows = {key: file.read(place, place + 1) for key, file in self._files.items()}
+        except CallError as error:
+            return Sample(name, error)
+        if self._axis.size == 0:
+            rows = {key: array[0] for key, array in rows.items()}
+        typed = ((key, array, self._dtypes[key]) for key, array in rows.items())
+        return Sample(name, {key: restored(array, dtype)[0] if dtype else array for key, array, dtype in typed})
+
+
+class Listed:
+    """Files, each sample one or several of them. entries: a name and the SPECs of each."""
+
+    def __init__(self, model: Model, source: str, entries: Sequence[tuple[str, Sequence[str]]], budget: Budget) -> None:
+        self.source, self._entries = source, entries
+        self._model, self._axis, self._limit = model, Axis.of(model), budget.limit
+        self.identity = _digest([spec_identity(spec) for _, specs in entries for spec in specs])
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def read(self, place: int) -> Sample:
+        name, specs = self._entries[place]
+        try:
+            found = gather(self._model, specs, Budget(self._limit), None)
+        except QrunError as error:
+            return Sample(name, error)
+        return Sample(name, self._axis.fitted(self._model, found.arrays))
+
+
+def _folder(model: Model, path: Path, budget: Budget) -> Listed:
+    """Each file, or each folder with input_*.pb, is a sample; in the order of their names, numbers in them counted."""
+    inside = sorted(path.iterdir(), key=lambda entry: natural(entry.name))
+    folders = [entry for entry in inside if entry.is_dir() and (entry / "input_0.pb").exists()]
+    files = [entry for entry in inside if entry.suffix.lower() in _FILES and entry.is_file()]
+    if not folders and any(entry.name.startswith("input_") and entry.suffix == ".pb" for entry in files):
+        return Listed(model, str(path), [(str(path), [str(path)])], budget)
+    entries = folders or files
+    if not entries:
+        raise bad_file(
+            str(path), "neither arrays nor test_data_set folders in it", "a folder of .npy, .npz or .pb files"
+        )
+    return Listed(model, str(path), [(str(entry), [str(entry)]) for entry in entries], budget)
+
+
+def natural(name: str) -> tuple[Any, ...]:
+    """A key that sorts ``x10`` behind ``x9``."""
+    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
+    """The SPECs of each line that is not empty; paths are seen from the folder of the list."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise bad_file(str(path), str(error), "a list of files, a sample in each line") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            specs = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise bad_file(f"{path}:{number}", str(error), "one or more SPECs, as of --inputs") from None
+        if specs:
+            yield specs[0].rpartition("=")[2], [_beside(path, spec) for spec in specs]
+
+
+def _beside(path: Path, spec: str) -> str:
+    name, equals, file = spec.rpartition("=")
+    return f"{name}{equals}{path.parent / file}"
+
+
+class StreamedSamples:
+    """Samples from Python, in the order in which they come: arrays, feeds, or pairs of either and a label."""
+
+    def __init__(self, model: Model, samples: Iterable[Any]) -> None:
+        self._model, self._axis, self._samples = model, Axis.of(model), samples
+        self.source = "Python"
+
+    def __iter__(self) -> Iterator[Sample]:
+        for place, given in enumerate(self._samples):
+            name, label = f"sample {place}", None
+            if isinstance(given, tuple) and len(given) == 2:
+                given, label = given[0], int(given[1])
+            if not isinstance(given, Mapping):
+                if len(self._model.inputs) != 1:
+                    raise CallError(
+                        "QR003",
+                        f"{name} is one array, and the model has {len(self._model.inputs)} inputs",
+                        fixes=["give a dict of arrays by input name"],
+                    )
+                given = {self._model.inputs[0].name: given}
+            feed = {key: np.asarray(array) for key, array in given.items()}
+            yield Sample(name, self._axis.fitted(self._model, feed), label)
+
+
+def read_labels(path: str, budget: Budget) -> Array:
+    """int64 [samples] of a .npy file, or of a text file with a number in each line."""
+    if path.lower().endswith(_STACKED):
+        found = row_files(Path(path), budget)
+        if len(found) != 1:
+            raise bad_file(path, f"{len(found)} arrays", "one array of labels")
+        file = next(iter(found.values()))
+        labels = file.read(0, len(file))
+        if labels.dtype.kind not in "iu" or labels.size != len(labels):
+            raise bad_file(path, describe(labels), "an integer for each sample")
+        return labels.reshape(-1).astype(np.int64)
+    try:
+        return np.array([int(line) for line in Path(path).read_text().split()], np.int64)
+    except (OSError, ValueError) as error:
+        raise bad_file(path, str(error), "an integer for each sample, in a .npy file or line by line") from None
+
+
+def spec_identity(spec: str) -> str:
+    """A text that changes with a file: its path, size and time. Folders count with what is in them."""
+    path = spec.rpartition("=")[2]
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return spec
+    inner = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    return "\0".join([spec, str(found.st_size), str(found.st_mtime_ns), *inner])
+
+
+def _digest(parts: Iterable[str]) -> str:
+    made = hashlib.sha256()
+    for part in parts:
+        made.update(part.encode("utf-8", "surrogateescape") + b"\1")
+    return made.hexdigest()

@@ -1,0 +1,226 @@
+"""Models, samples and wishes of a call, made ready to be evaluated: for the command and for Python alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from qrun.errors import CallError
+from qrun.evaluating.evaluation import Evaluation, Progress, check_first, walk
+from qrun.evaluating.metrics import own_metric
+from qrun.evaluating.samples import Axis, DataSet, StreamedSamples, open_samples, read_labels
+from qrun.evaluating.wishes import Setup, Wishes
+from qrun.evaluating.work import Job, RuntimeModel
+from qrun.ir import Array, Model
+from qrun.ir.load import load
+from qrun.memory import Budget, default_limit
+
+if TYPE_CHECKING:
+    import onnx
+
+RUNTIMES = ("ort", "onnx-ref")
+
+
+def evaluated(
+    models: Sequence[str | bytes | Model],
+    samples: Sequence[str] | Iterable[Any],
+    wishes: Wishes,
+    *,
+    stdin: IO[bytes] | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Evaluate models. samples: SPECs, as of --inputs, or what `StreamedSamples` takes. Raises QrunError."""
+    loaded = [model if isinstance(model, Model) else load(model) for model in models]
+    budget = Budget(default_limit() if wishes.max_memory is None else wishes.max_memory)
+    specs = [samples] if isinstance(samples, (str, Path)) else samples
+    given: DataSet | StreamedSamples
+    if isinstance(specs, (list, tuple)) and all(isinstance(spec, (str, Path)) for spec in specs):
+        given = open_samples(loaded[0], [os.fspath(spec) for spec in specs], stdin, budget)
+        if not isinstance(given, StreamedSamples) and not len(given):
+            raise CallError("QR001", "there are no samples", where=[given.source])
+    else:
+        given = StreamedSamples(loaded[0], specs)
+    labels = read_labels(wishes.labels, budget) if isinstance(wishes.labels, str) else wishes.labels
+    if labels is not None:
+        labels = np.asarray(labels).reshape(-1)
+    setup = _setup(loaded, models, wishes, _order(given, labels, wishes), labels)
+    for spec in wishes.metrics:
+        own_metric(spec)
+    if not isinstance(given, StreamedSamples):
+        check_first(setup.models, given.read(0))
+    if (
+        labels is None
+        and not wishes.against
+        and not wishes.metrics
+        and not wishes.output
+        and not isinstance(given, StreamedSamples)
+    ):
+        raise CallError(
+            "QR005",
+            "there is nothing to judge by",
+            where=[loaded[0].label],
+            fixes=["add --labels FILE, --against MODEL or --metric MODULE:FUNCTION", "or -o DIR to keep the outputs"],
+        )
+    return walk(setup, given, wishes.output, wishes.resume, progress)
+
+
+def _order(samples: DataSet | StreamedSamples, labels: Array | None, wishes: Wishes) -> Sequence[int] | None:
+    """The places of the samples in the order in which they are taken; None: as they come."""
+    order: Sequence[int] | None = None
+    if not isinstance(samples, StreamedSamples):
+        if labels is not None and len(labels) != len(samples):
+            raise CallError(
+                "QR003",
+                "there is not one label for each sample",
+                where=[samples.source],
+                facts=[("expected", f"{len(samples)} labels"), ("got", f"{len(labels)}")],
+                fixes=["folders are read in the order of their names; give the labels in that order"],
+            )
+        if wishes.shuffle is not None:
+            order = np.random.default_rng(wishes.shuffle).permutation(len(samples)).tolist()
+    elif wishes.shuffle is not None:
+        raise CallError("QR005", "samples from Python come in their own order", fixes=["leave out shuffle"])
+    return order
+
+
+def _setup(
+    models: Sequence[Model],
+    given: Sequence[str | bytes | Model],
+    wishes: Wishes,
+    order: Sequence[int] | None,
+    labels: Array | None,
+) -> Setup:
+    """The sides of a job: the models, then what they are held against. With labels, or metrics of one's own, a reference is
+    judged as the models are, and these are held against it; without one, against the first model."""
+    judged = wishes.labels is not None or bool(wishes.metrics)
+    sides = [RuntimeModel(_portable(model, data, bool(wishes.dask))) for model, data in zip(models, given, strict=True)]
+    rows = [_row(model) for model in models]
+    known, against = list(models), ""
+    references: list[int | None] = [None] * len(models)
+    if wishes.against in RUNTIMES:
+        references = [len(sides) + place for place in range(len(models))]
+        sides += [RuntimeModel(side.model, wishes.against) for side in sides]
+        against = wishes.against
+        added = [(f"{label} in {against}", digest, outputs) for label, digest, outputs in rows]
+    elif wishes.against:
+        other = load(wishes.against)
+        _alike(models, other)
+        references = [len(sides)] * len(models)
+        sides.append(RuntimeModel(_portable(other, wishes.against, bool(wishes.dask))))
+        against, added = other.label, [_row(other)]
+        known.append(other)
+    if not against:
+        to: list[int | None] = [None, *([0] * (len(models) - 1))]
+    else:
+        to = list(references) if judged else [None] * len(models)
+    if against and judged:
+        rows += added
+        references += [None] * len(added)
+        to += [None] * len(added)
+    if len({Axis.of(model).size for model in known}) > 1:
+        raise CallError(
+            "QR003",
+            "the models have different batch axes",
+            where=[model.label for model in known],
+            facts=[("got", ", ".join(str(Axis.of(model).size or "free") for model in known))],
+            fixes=["export them with the same input shape"],
+        )
+    job = Job(
+        tuple(sides),
+        tuple(references),
+        wishes.batch,
+        wishes.metrics,
+        bool(wishes.output),
+        wishes.backend,
+        wishes.arith,
+        wishes.max_memory,
+    )
+    return Setup(job, tuple(known), tuple(rows), tuple(to), against, wishes, order, labels)
+
+
+def _row(model: Model) -> tuple[str, str, tuple[str, ...]]:
+    return model.label, model.sha256, tuple(value.name for value in model.outputs)
+
+
+def _portable(model: Model, given: str | bytes | Model, sent: bool) -> str | bytes:
+    """What another process loads the model from. sent: to another machine, which may not see the file."""
+    if isinstance(given, bytes):
+        return given
+    if model.path is None:
+        raise CallError(
+            "QR005",
+            "a model that was made in Python cannot go to workers",
+            where=[model.label],
+            fixes=["give its path, or bytes: model.SerializeToString()"],
+        )
+    if sent and not model.external_files:
+        return model.path.read_bytes()
+    return str(model.path.resolve())
+
+
+def _alike(models: Sequence[Model], other: Model) -> None:
+    for model in models:
+        if len(model.outputs) != len(other.outputs) or len(model.inputs) != len(other.inputs):
+            raise CallError(
+                "QR003",
+                "the models differ in the number of inputs or outputs",
+                where=[model.label, other.label],
+                facts=[
+                    ("first", f"{len(model.inputs)} and {len(model.outputs)}"),
+                    ("second", f"{len(other.inputs)} and {len(other.outputs)}"),
+                ],
+            )
+
+
+def evaluate(
+    models: str | os.PathLike[str] | bytes | onnx.ModelProto | Model | Sequence[Any],
+    samples: str | os.PathLike[str] | Sequence[str] | Iterable[Any],
+    *,
+    labels: str | Sequence[int] | Array | None = None,
+    against: str | os.PathLike[str] = "",
+    metrics: Sequence[str] = (),
+    batch: int = 1,
+    jobs: int | None = 1,
+    limit: int | None = None,
+    shuffle: int | None = None,
+    output: str | os.PathLike[str] = "",
+    resume: bool = False,
+) -> Evaluation:
+    """Judge models on samples, as ``qrun eval`` does.
+
+    models:  one, or several: paths, bytes or onnx.ModelProto.
+    samples: a folder, or files with a leading axis of samples; or any iterable of arrays, of feeds (dicts of arrays by input
+             name), or of pairs of either and a label.
+    labels:  an integer for each sample, or their file. against: a model, ``ort`` or ``onnx-ref``.
+    metrics: functions as ``module:function``, called with the outputs of a sample and its label.
+    batch:   samples run at once, where the batch axis is free. jobs: processes; None: as many as pay.
+    output:  a folder that keeps what is finished; with `resume` it is gone on with.
+
+    Raises QrunError.
+    """
+    several = models if isinstance(models, (list, tuple)) else [models]
+    own = labels if labels is None or isinstance(labels, str) else np.asarray(labels)
+    wishes = Wishes(
+        own,
+        os.fspath(against),
+        batch,
+        limit,
+        shuffle,
+        tuple(metrics),
+        jobs=jobs,
+        output=os.fspath(output),
+        resume=resume,
+    )
+    files = [os.fspath(samples)] if isinstance(samples, (str, os.PathLike)) else samples
+    return evaluated([_source(model) for model in several], files, wishes)
+
+
+def _source(model: Any) -> str | bytes | Model:
+    if isinstance(model, (bytes, Model)):
+        return model
+    made: str | bytes = model.SerializeToString() if hasattr(model, "graph") else os.fspath(model)
+    return made

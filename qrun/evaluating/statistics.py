@@ -1,0 +1,162 @@
+"""Intervals: of shares, of means and ratios of samples, and of what differs between two models on the same samples.
+
+All intervals are of 95 %. Sources: E. B. Wilson, "Probable inference, the law of succession, and statistical inference",
+JASA 22 (1927); R. G. Newcombe, "Improved confidence intervals for the difference between binomial proportions based on
+paired data", Statistics in Medicine 17 (1998), method 10; Q. McNemar, Psychometrika 12 (1947); B. Efron, "Bootstrap
+methods", Annals of Statistics 7 (1979), percentiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import comb, sqrt
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ir import Array
+
+Z = 1.959963984540054
+"""The 97.5 % point of the normal distribution."""
+RESAMPLES = 2000
+BLOCKS = 4096
+"""The most sums that `Blocks` keeps; more samples than that are resampled in groups of 2, 4, 8 ... neighbours."""
+_AT_ONCE = 250
+"""Resamples made at a time, which bounds the memory."""
+
+
+@frozen
+class Interval:
+    """A value between its 95 % limits."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
+
+def wilson(hits: int, count: int) -> Interval:
+    """A share with the limits of Wilson's score interval; NaN between 0 and 1 without samples."""
+    if not count:
+        return Interval(float("nan"), 0.0, 1.0)
+    share, square = hits / count, Z * Z
+    middle = (share + square / (2 * count)) / (1 + square / count)
+    half = Z / (1 + square / count) * sqrt(share * (1 - share) / count + square / (4 * count * count))
+    return Interval(share, 0.0 if hits == 0 else middle - half, 1.0 if hits == count else middle + half)
+
+
+@frozen
+class Pairs:
+    """How two models fared on the same samples: both right, only the first, only the second, neither."""
+
+    both: int
+    first: int
+    second: int
+    neither: int
+
+    @property
+    def count(self) -> int:
+        return self.both + self.first + self.second + self.neither
+
+    def difference(self) -> Interval:
+        """The share of the second minus that of the first, with Newcombe's limits."""
+        n = self.count
+        if not n:
+            return Interval(float("nan"), -1.0, 1.0)
+        one, other = wilson(self.both + self.first, n), wilson(self.both + self.second, n)
+        shared = self._correlation()
+        value = (self.second - self.first) / n
+        below, above = (other.value - other.low, one.high - one.value), (other.high - other.value, one.value - one.low)
+        low, high = (sqrt(max(x * x - 2 * shared * x * y + y * y, 0.0)) for x, y in (below, above))
+        return Interval(value, max(value - low, -1.0), min(value + high, 1.0))
+
+    def _correlation(self) -> float:
+        """Newcombe's phi, with his correction for continuity."""
+        a, b, c, d = self.both, self.first, self.second, self.neither
+        product = (a + b) * (c + d) * (a + c) * (b + d)
+        if not product:
+            return 0.0
+        over = a * d - b * c
+        half = self.count / 2
+        corrected = max(over - half, 0.0) if over > 0 else over
+        return corrected / sqrt(product)
+
+    def p_value(self) -> float:
+        """McNemar's exact test: how likely so uneven a split is if both models are equally good."""
+        n, few = self.first + self.second, min(self.first, self.second)
+        if n > 1000:  # the binomial distribution is normal there to more digits than are shown
+            from math import erfc
+
+            return erfc(max(abs(self.first - self.second) - 1, 0) / sqrt(2 * n))
+        return min(1.0, float(2 * sum(comb(n, k) for k in range(few + 1)) / 2**n))
+
+
+class Blocks:
+    """Sums of values over neighbouring samples, in their order: what a bootstrap needs, in bounded memory.
+
+    names: of the values that each sample has.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._size = 1
+        self._sums: list[list[float]] = []
+        self._filled = 0
+
+    def add(self, rows: Array) -> None:
+        """rows: float64 [samples, names], in the order of the samples, whatever parts they come in; NaN counts for nothing."""
+        for row in rows.tolist():
+            if any(value != value for value in row):
+                continue
+            if self._filled == 0:
+                self._sums.append([*row, 1.0])
+            else:
+                last = self._sums[-1]
+                for at, value in enumerate((*row, 1.0)):
+                    last[at] += value
+            self._filled = (self._filled + 1) % self._size
+            if self._filled == 0 and len(self._sums) == BLOCKS:
+                pairs = zip(self._sums[::2], self._sums[1::2], strict=True)
+                self._sums = [[a + b for a, b in zip(one, other, strict=True)] for one, other in pairs]
+                self._size *= 2
+
+    @property
+    def count(self) -> int:
+        return int(sum(row[-1] for row in self._sums))
+
+    def totals(self) -> dict[str, float]:
+        """The sums over all samples by name, and how many there were as ``count``."""
+        rows = np.array(self._sums, np.float64).reshape(-1, len(self.names) + 1)
+        return dict(zip((*self.names, "count"), rows.sum(axis=0).tolist(), strict=True))
+
+    def interval(self, of: Callable[[dict[str, Array]], Array]) -> Interval:
+        """The value of `of` with the percentile limits of a bootstrap. of: arrays of sums by name to values.
+
+        The resamples are the same in every process: seed 0.
+        """
+        rows = np.array(self._sums, np.float64).reshape(-1, len(self.names) + 1)
+        names = (*self.names, "count")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = float(of(dict(zip(names, rows.sum(axis=0, keepdims=True).T, strict=True)))[0])
+            if len(rows) < 2:
+                return Interval(value, value, value)
+            random, found = np.random.default_rng(0), []
+            even = np.full(len(rows), 1 / len(rows))
+            for start in range(0, RESAMPLES, _AT_ONCE):
+                often = random.multinomial(len(rows), even, size=min(_AT_ONCE, RESAMPLES - start))
+                found.append(of(dict(zip(names, (often @ rows).T, strict=True))))
+        low, high = np.percentile(np.concatenate(found), (2.5, 97.5), method="inverted_cdf")
+        return Interval(value, float(low), float(high))
+
+
+def mean_of(name: str) -> Callable[[dict[str, Array]], Array]:
+    """For `Blocks.interval`: the mean of a value."""
+    return lambda sums: np.divide(sums[name], sums["count"])
+
+
+def decibels_of(signal: str, noise: str) -> Callable[[dict[str, Array]], Array]:
+    """For `Blocks.interval`: the ratio of two energies in dB."""
+    return lambda sums: np.asarray(10 * np.log10(np.divide(sums[signal], sums[noise])))

@@ -1,0 +1,161 @@
+"""Finished chunks in a folder: each a file that appears whole, is checked when it is read, and has the same bytes in every run.
+
+``eval.json`` says what was evaluated, ``chunk-000012.npz`` has what became of one chunk: numbers and outputs as .npy files,
+failures as JSON, and as the archive's comment the SHA-256 of everything before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+import numpy as np
+
+from qrun.documents.item import Item
+from qrun.documents.record import decode, encode
+from qrun.errors import CallError
+from qrun.evaluating.work import Done, Failure
+from qrun.io.arrays import storable
+from qrun.io.files import check_folder, failed, replacing
+from qrun.ir import Array
+
+_ABOUT = "eval.json"
+_DIGEST = 64
+"""Hexadecimal digits of a SHA-256, which are the comment of an archive and thus its last bytes."""
+
+
+class Store:
+    """A folder of chunks.
+
+    about: what is evaluated; a folder with another one's chunks is refused. resume: may there be chunks already?
+    Raises CallError if the folder cannot be used.
+    """
+
+    def __init__(self, folder: str, about: Mapping[str, Any], resume: bool) -> None:
+        check_folder(folder)
+        self.folder = Path(folder)
+        text = json.dumps(about, indent=1, sort_keys=True) + "\n"
+        path = self.folder / _ABOUT
+        if path.exists():
+            self._same(path, about, resume)
+        else:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise failed(folder, error) from None
+            with replacing(str(path)) as stream:
+                stream.write(text.encode())
+                _settle(stream)
+
+    def _same(self, path: Path, about: Mapping[str, Any], resume: bool) -> None:
+        where = [str(self.folder)]
+        if not resume:
+            raise CallError(
+                "QR005",
+                "the folder has results of an earlier call",
+                where=where,
+                fixes=["add --resume to go on with them", "name another folder"],
+            )
+        try:
+            before = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            before = {}
+        for key, value in about.items():
+            old = before.get(key) if isinstance(before, dict) else None
+            if old != json.loads(json.dumps(value)):
+                raise CallError(
+                    "QR005",
+                    f"the folder's results are of another call: {key} differs",
+                    where=where,
+                    facts=[("expected", _short(old)), ("got", _short(value))],
+                    fixes=["name another folder", "call it as before"],
+                )
+
+    def finished(self) -> set[int]:
+        """The chunks that are there, whole or not."""
+        names = (path.stem.partition("-")[2] for path in self.folder.glob("chunk-*.npz"))
+        return {int(name) for name in names if name.isdigit()}
+
+    def write(self, done: Done) -> None:
+        """Keep a chunk; when this returns, it is on the disk. Raises CallError if it cannot be written."""
+        with replacing(str(self._path(done.index))) as stream:
+            stream.write(packed(done))
+            _settle(stream)
+
+    def read(self, index: int) -> Done | None:
+        """A chunk, or None if it is missing or damaged."""
+        try:
+            return unpacked(self._path(index).read_bytes())
+        except (OSError, CallError):
+            return None
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"chunk-{index:06}.npz"
+
+
+def _settle(stream: Any) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value)[:60]
+
+
+def packed(done: Done) -> bytes:
+    """The bytes of a chunk's file."""
+    arrays: dict[str, Array] = {"samples": np.array(done.ran, np.int64)}
+    for model, columns in enumerate(done.columns):
+        arrays |= {f"columns/{model}/{name}": values for name, values in columns.items()}
+    for model, outputs in enumerate(done.outputs):
+        for name, rows in outputs.items():
+            parts = {"": rows[0]} if len(rows) == 1 else {f"/{place}": row for place, row in enumerate(rows)}
+            arrays |= {f"outputs/{model}/{name}{part}": storable(array)[0] for part, array in parts.items()}
+    head = {
+        "index": done.index,
+        "first": done.first,
+        "count": done.count,
+        "models": len(done.columns),
+        "failures": encode(done.failures),
+    }
+    file = io.BytesIO()
+    with ZipFile(file, "w", ZIP_STORED) as archive:
+        archive.writestr(ZipInfo("chunk.json"), json.dumps(head))
+        for name, array in arrays.items():
+            with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+        archive.comment = b" " * _DIGEST
+    whole = file.getvalue()[:-_DIGEST]
+    return whole + hashlib.sha256(whole).hexdigest().encode()
+
+
+def unpacked(data: bytes) -> Done:
+    """The chunk in a file's bytes, without its outputs. Raises CallError for a damaged one."""
+    whole, digest = data[:-_DIGEST], data[-_DIGEST:]
+    if hashlib.sha256(whole).hexdigest().encode() != digest:
+        raise CallError("QR007", "a chunk is damaged")
+    try:
+        with ZipFile(io.BytesIO(data)) as archive:
+            head = Item(json.loads(archive.read("chunk.json")), "chunk.json")
+            columns: tuple[dict[str, Array], ...] = tuple({} for _ in range(head["models"].size))
+            ran: tuple[int, ...] = ()
+            for name in archive.namelist():
+                kind, _, rest = name.removesuffix(".npy").partition("/")
+                if kind in ("samples", "columns"):
+                    with archive.open(name) as member:
+                        array = np.lib.format.read_array(member, allow_pickle=False)
+                    if kind == "samples":
+                        ran = tuple(array.tolist())
+                    else:
+                        model, _, column = rest.partition("/")
+                        columns[int(model)][column] = array
+    except (BadZipFile, ValueError, KeyError, IndexError) as error:
+        raise CallError("QR007", f"a chunk is damaged: {error}") from None
+    failures = tuple(decode(Failure, item) for item in head["failures"])
+    return Done(head["index"].size, head["first"].size, head["count"].size, columns, failures, (), ran)

@@ -1,0 +1,205 @@
+"""What is known of a model so far: sums over samples, from which its scores are made at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heappush, heapreplace
+from math import isfinite
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.evaluating.statistics import Blocks, Interval, Pairs, decibels_of, mean_of, wilson
+from qrun.evaluating.work import Done
+from qrun.ir import Array
+
+WORST = 5
+"""Samples on which a model and its reference part most that are named."""
+_OF_OUTPUTS = ("same", "mean_abs")
+
+
+@frozen
+class Score:
+    """A metric of one model with the limits of its 95 % interval.
+
+    metric: ``top1``, ``top5``, ``argmax``, ``mean_abs``, ``max_abs`` (of all samples, without limits), ``cosine``, ``sqnr_db``
+            or one's own. output: its name, "" for a metric of the first, or of all.
+    count:  samples that it is of.
+    """
+
+    metric: str
+    output: str
+    value: float
+    low: float | None
+    high: float | None
+    count: int
+
+
+@frozen
+class PairedDifference:
+    """A model against another on the same samples.
+
+    to: the other's place among the models. metric: ``top1``, or one's own; value: this one's minus the other's, with its
+    limits. won, lost: samples that only this one, or only the other, has right, and McNemar's p; None for other metrics.
+    """
+
+    to: int
+    metric: str
+    value: float
+    low: float
+    high: float
+    won: int | None = None
+    lost: int | None = None
+    p: float | None = None
+
+
+@frozen
+class Apart:
+    """A sample on which a model and its reference part. sqnr_db: of all outputs; None: equal, or not finite."""
+
+    place: int
+    sample: str
+    same_argmax: bool | None
+    max_abs: float
+    sqnr_db: float | None
+
+
+class Tally:
+    """What is known of one model so far."""
+
+    def __init__(self, outputs: Sequence[str]) -> None:
+        self.outputs = outputs
+        self.blocks: dict[str, Blocks] = {}
+        self.rows_alike: dict[str, bool] = {}
+        self.largest: dict[str, float] = {}
+        self.worst: list[tuple[bool, float, int, Apart]] = []
+        self.failed = 0
+
+    def add(self, done: Done, columns: Mapping[str, Array], names: Mapping[int, str]) -> None:
+        for group, columns_of_group in _groups(columns).items():
+            if group not in self.blocks:
+                self.blocks[group] = Blocks(columns_of_group)
+            rows = np.stack([columns[name] for name in columns_of_group], axis=1)
+            self.blocks[group].add(rows)
+        for name, values in columns.items():
+            kind, _, _ = name.partition("#")
+            if kind == "rows":
+                ones = bool(np.all((values == 1) | np.isnan(values)))
+                self.rows_alike[name] = self.rows_alike.get(name, True) and ones
+            elif kind == "max_abs":
+                seen = values[~np.isnan(values)]
+                self.largest[name] = max([self.largest.get(name, 0.0), *seen.tolist()])
+        self._part(done, columns, names)
+
+    def _part(self, done: Done, columns: Mapping[str, Array], names: Mapping[int, str]) -> None:
+        signals = [name for name in columns if name.startswith("signal#")]
+        if not signals:
+            return
+        places = range(done.first, done.first + done.count)
+        for at, place in enumerate(places):
+            ends = [name.partition("#")[2] for name in signals]
+            noise = sum(columns[f"noise#{end}"][at] for end in ends)
+            if noise != noise or not noise:
+                continue
+            signal = sum(columns[f"signal#{end}"][at] for end in ends)
+            first = f"same#{ends[0]}"
+            same = bool(columns[first][at] == columns[f"rows#{ends[0]}"][at]) if first in columns else None
+            ratio = noise / signal if signal else float("inf")
+            apart = Apart(
+                place,
+                names.get(place, f"sample {place}"),
+                same,
+                max(float(columns[f"max_abs#{end}"][at]) for end in ends),
+                float(-10 * np.log10(ratio)) if isfinite(ratio) else None,
+            )
+            entry = (same is False, ratio, -place, apart)
+            if len(self.worst) < WORST:
+                heappush(self.worst, entry)
+            elif entry > self.worst[0]:
+                heapreplace(self.worst, entry)
+
+    def shares(self) -> Iterator[Score]:
+        """Its scores that are shares, which cost little to make."""
+        for group in self.blocks:
+            kind, _, end = group.partition("#")
+            if kind == "top1" or (kind == "same" and self.rows_alike[f"rows#{end}"]):
+                totals = self.blocks[group].totals()
+                yield _score(
+                    "top1" if kind == "top1" else "argmax",
+                    "",
+                    wilson(round(totals[group]), int(totals["count"])),
+                    int(totals["count"]),
+                )
+
+    def scores(self) -> Iterator[Score]:
+        for group, blocks in self.blocks.items():
+            totals, kind, end = blocks.totals(), *group.partition("#")[::2]
+            name = self.outputs[int(end)] if end.isdigit() and kind in _OF_OUTPUTS else ""
+            count = int(totals["count"])
+            if kind in ("top1", "top5"):
+                yield _score(kind, "", wilson(round(totals[kind]), count), count)
+            elif kind == "same":
+                if self.rows_alike[f"rows#{end}"]:
+                    found = wilson(round(totals[group]), count)
+                else:
+                    found = blocks.interval(lambda s, g=group, e=end: np.divide(s[g], s[f"rows#{e}"]))  # type: ignore[misc]
+                yield _score("argmax", name, found, count)
+            elif kind == "mean_abs":
+                yield from self._errors(blocks, end, name, count)
+            else:
+                yield _score(group, "", blocks.interval(mean_of(group)), count)
+
+    def _errors(self, blocks: Blocks, end: str, name: str, count: int) -> Iterator[Score]:
+        yield _score("mean_abs", name, blocks.interval(mean_of(f"mean_abs#{end}")), count)
+        yield Score("max_abs", name, self.largest.get(f"max_abs#{end}", 0.0), None, None, count)
+        yield _score("cosine", name, blocks.interval(mean_of(f"cosine#{end}")), count)
+        yield _score("sqnr_db", name, blocks.interval(decibels_of(f"signal#{end}", f"noise#{end}")), count)
+
+
+def _score(metric: str, output: str, found: Interval, count: int) -> Score:
+    return Score(metric, output, found.value, found.low, found.high, count)
+
+
+def _groups(columns: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
+    """Columns that are summed together, by the first of them: those of which a score is made."""
+    made: dict[str, tuple[str, ...]] = {}
+    for name in columns:
+        kind, _, end = name.partition("#")
+        if kind == "same":
+            made[name] = (name, f"rows#{end}")
+        elif kind == "mean_abs":
+            made[name] = tuple(f"{each}#{end}" for each in ("mean_abs", "cosine", "signal", "noise"))
+        elif kind not in ("rows", "max_abs", "cosine", "signal", "noise"):
+            made[name] = (name,)
+    return made
+
+
+class Paired:
+    """Two models on the same samples: whose labels were right, and sums of metrics of one's own."""
+
+    def __init__(self) -> None:
+        self._counts = [[0, 0], [0, 0]]
+        self._own: dict[str, Blocks] = {}
+
+    def add(self, first: Mapping[str, Array], second: Mapping[str, Array]) -> None:
+        """Columns of the same samples."""
+        for name in first.keys() & second.keys():
+            a, b = first[name], second[name]
+            if name == "top1":
+                known = ~(np.isnan(a) | np.isnan(b))
+                for right in (0, 1):
+                    for other in (0, 1):
+                        self._counts[right][other] += int(((a == right) & (b == other) & known).sum())
+            elif "#" not in name and name != "top5":
+                self._own.setdefault(name, Blocks(("a", "b"))).add(np.stack([a, b], axis=1))
+
+    def differences(self, to: int) -> Iterator[PairedDifference]:
+        """What the second has more than the first, which has the place `to`."""
+        (neither, second), (first, both) = self._counts
+        pairs = Pairs(both, first, second, neither)
+        if pairs.count:
+            found = pairs.difference()
+            yield PairedDifference(to, "top1", found.value, found.low, found.high, second, first, pairs.p_value())
+        for name, blocks in sorted(self._own.items()):
+            found = blocks.interval(lambda sums: np.divide(sums["b"] - sums["a"], sums["count"]))
+            yield PairedDifference(to, name, found.value, found.low, found.high)

@@ -1,0 +1,259 @@
+"""One part of the samples through all models: what every worker does, alone or beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.errors import CallError, QrunError
+from qrun.evaluating.metrics import measured, own_metric
+from qrun.evaluating.samples import Axis, Feed, Sample
+from qrun.ir import Array, Model
+from qrun.ir.load import load
+from qrun.ops import Arith
+from qrun.running.session import Session
+
+if TYPE_CHECKING:
+    from qrun.peers import Peer
+
+
+@frozen
+class RuntimeModel:
+    """A model in a runtime. model: its path, or its bytes; runtime: "" for qrun itself, ``ort`` or ``onnx-ref``."""
+
+    model: str | bytes
+    runtime: str = ""
+
+
+@frozen
+class Job:
+    """What is to be done with every sample.
+
+    sides:   the models, and then what they are held against.
+    against: for each model the place of its reference in `sides`, or None.
+    batch:   samples run at once where the batch axis is free.
+    metrics: of one's own, ``module:function``.
+    keep:    are the outputs wanted?
+    """
+
+    sides: tuple[RuntimeModel, ...]
+    against: tuple[int | None, ...]
+    batch: int = 1
+    metrics: tuple[str, ...] = ()
+    keep: bool = False
+    backend: str | None = None
+    arith: Arith = "exact"
+    max_memory: int | None = None
+
+
+@frozen
+class Chunk:
+    """Neighbouring samples. first: the place of the first one among all."""
+
+    index: int
+    first: int
+    samples: tuple[Sample, ...]
+
+
+@frozen
+class Failure:
+    """A sample that could not be read or run. side: the place of the model in the job, None where the sample is at fault."""
+
+    place: int
+    sample: str
+    side: int | None
+    code: str
+    name: str
+    message: str
+
+
+@frozen
+class Done:
+    """What became of a chunk.
+
+    columns:  for each model the columns of `metrics`, float64 [samples], NaN where a sample failed.
+    outputs:  for each model the arrays of the samples that ran with all models, by output; of one shape they are joined.
+    """
+
+    index: int
+    first: int
+    count: int
+    columns: tuple[dict[str, Array], ...]
+    failures: tuple[Failure, ...] = ()
+    outputs: tuple[dict[str, Sequence[Array]], ...] = ()
+    ran: tuple[int, ...] = ()
+
+
+class Worker:
+    """The models of a job, ready to run; threads: of each."""
+
+    def __init__(self, job: Job, threads: int | None = None) -> None:
+        self.job = job
+        self._threads = threads
+        self._runs = [_Run(side, job, threads) for side in job.sides]
+        self._own = {spec: own_metric(spec) for spec in job.metrics}
+
+    def work(self, chunk: Chunk) -> Done:
+        """Run a chunk. Raises CallError where a metric does not fit; what one sample does wrong is a Failure."""
+        failures, good = [], []
+        for place, sample in enumerate(chunk.samples, chunk.first):
+            if isinstance(sample.feed, QrunError):
+                failures.append(_failure(place, sample, None, sample.feed))
+            else:
+                good.append((place, sample, sample.feed))
+        feeds = [feed for _, _, feed in good]
+        found: list[list[dict[str, Array] | QrunError]] = [run.all(feeds, self.job.batch) for run in self._runs]
+        ran, rows = [], []
+        for at, (place, sample, _) in enumerate(good):
+            results = [side[at] for side in found]
+            errors = [(side, r) for side, r in enumerate(results) if isinstance(r, QrunError)]
+            failures += [_failure(place, sample, side, error) for side, error in errors]
+            if not errors:
+                ran.append(place)
+                rows.append([result for result in results if isinstance(result, dict)])
+        labels = {place: sample.label for place, sample, _ in good}
+        columns = tuple(self._columns(chunk, ran, rows, labels, model) for model in range(len(self.job.against)))
+        kept = tuple(_joined([row[model] for row in rows]) for model in range(len(columns))) if self.job.keep else ()
+        return Done(chunk.index, chunk.first, len(chunk.samples), columns, tuple(failures), kept, tuple(ran))
+
+    def _columns(
+        self,
+        chunk: Chunk,
+        ran: Sequence[int],
+        rows: Sequence[Sequence[dict[str, Array]]],
+        labels: Mapping[int, int | None],
+        model: int,
+    ) -> dict[str, Array]:
+        against = self.job.against[model]
+        made: dict[str, Array] = {}
+        for place, row in zip(ran, rows, strict=True):
+            reference = None if against is None else row[against]
+            for name, value in measured(row[model], reference, labels[place], self._own).items():
+                column = made.setdefault(name, np.full(len(chunk.samples), np.nan))
+                column[place - chunk.first] = value
+        return made
+
+
+class _Run:
+    """One side, made ready when its first sample comes."""
+
+    def __init__(self, side: RuntimeModel, job: Job, threads: int | None) -> None:
+        self._side, self._job, self._threads = side, job, threads
+
+    @cached_property
+    def model(self) -> Model:
+        return load(self._side.model)
+
+    @cached_property
+    def axis(self) -> Axis:
+        return Axis.of(self.model)
+
+    @cached_property
+    def _session(self) -> Session | Peer:
+        job, side = self._job, self._side
+        if side.runtime:
+            from qrun.peers import Peer
+
+            data = side.model if isinstance(side.model, bytes) else None
+            return Peer(self.model, side.runtime, data=data, threads=self._threads, max_memory=job.max_memory)
+        return Session(
+            self.model, backend=job.backend, arith=job.arith, threads=self._threads, max_memory=job.max_memory
+        )
+
+    def all(self, feeds: Sequence[Feed], batch: int) -> list[dict[str, Array] | QrunError]:
+        """The outputs of each feed, by name and with a batch axis of one; or why there are none."""
+        size = self.axis.size or (batch if self.axis.size is None else 1)
+        _ = self._session  # a model that cannot be run at all is no fault of a sample
+        found: list[dict[str, Array] | QrunError] = []
+        for start in range(0, len(feeds), size):
+            group = feeds[start : start + size]
+            try:
+                found += self._group(group)
+            except QrunError:
+                found += [self._alone(feed) for feed in group]
+        return found
+
+    def _alone(self, feed: Feed) -> dict[str, Array] | QrunError:
+        try:
+            return self._group([feed])[0]
+        except QrunError as error:
+            return error
+
+    def _group(self, group: Sequence[Feed]) -> list[dict[str, Array]]:
+        rows = len(group)
+        named = [self._named(feed) for feed in group]
+        if self.axis.size:  # the last group may be short: its last sample fills the batch
+            named += named[-1:] * (self.axis.size - rows)
+        feed = (
+            named[0] if len(named) == 1 else {key: _joined_axis(key, [each[key] for each in named]) for key in named[0]}
+        )
+        outputs = self._execute(feed)
+        if len(named) == 1:
+            return [outputs]
+        for name, array in outputs.items():
+            if not array.ndim or array.shape[0] != len(named):
+                raise CallError(
+                    "QR005",
+                    f"output {name!r} has no batch axis",
+                    where=[self.model.label],
+                    facts=[("expected", f"{len(named)} rows"), ("got", f"shape {list(array.shape)}")],
+                    fixes=["--batch 1"],
+                )
+        return [{name: array[row : row + 1] for name, array in outputs.items()} for row in range(rows)]
+
+    def _named(self, feed: Feed) -> Feed:
+        """The feed with this model's names: by place where they are others."""
+        names = [value.name for value in self.model.inputs]
+        if set(feed) >= set(names) or len(feed) != len(names):
+            return feed
+        return dict(zip(names, feed.values(), strict=True))
+
+    def _execute(self, feed: Feed) -> dict[str, Array]:
+        if isinstance(self._session, Session):
+            return self._session.run(feed)
+        return dict(self._session.execute(feed).outputs)
+
+
+def _joined_axis(name: str, arrays: Sequence[Array]) -> Array:
+    try:
+        return np.concatenate(arrays)
+    except ValueError as error:
+        raise CallError(
+            "QR003",
+            f"samples of input {name!r} do not fit into one batch",
+            facts=[("got", str(error))],
+            fixes=["--batch 1"],
+        ) from None
+
+
+def _joined(rows: Sequence[Mapping[str, Array]]) -> dict[str, Sequence[Array]]:
+    """By output, one array with all rows where their shapes allow that, else each for itself."""
+    made: dict[str, Sequence[Array]] = {}
+    for name in rows[0] if rows else ():
+        arrays = [np.asarray(row[name]) for row in rows]
+        alike = len({(a.shape, a.dtype) for a in arrays}) == 1
+        rows_of_one = alike and arrays[0].ndim > 0 and arrays[0].shape[0] == 1
+        made[name] = [np.concatenate(arrays)] if rows_of_one else [np.stack(arrays)] if alike else arrays
+    return made
+
+
+def _failure(place: int, sample: Sample, side: int | None, error: QrunError) -> Failure:
+    got = dict(error.facts).get("got", "")
+    return Failure(place, sample.name, side, error.code, error.name, f"{error.message}{f': got {got}' if got else ''}")
+
+
+def described(job: Job) -> dict[str, Any]:
+    """The job for a person, and for `Store`: two that differ here have other results."""
+    return {
+        "batch": job.batch,
+        "metrics": list(job.metrics),
+        "backend": job.backend,
+        "arith": job.arith,
+        "keep": job.keep,
+        "against": list(job.against),
+        "runtimes": [side.runtime for side in job.sides],
+    }

@@ -1,0 +1,149 @@
+"""Arrays that stay in their files, of which rows are read when they are asked for: whatever the file's size, little memory.
+
+They are read, not mapped: a file that becomes shorter meanwhile is an error, where a mapped one ends the process.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from pathlib import Path
+from shutil import copyfileobj
+from typing import IO, Any
+from zipfile import ZIP_STORED
+
+import numpy as np
+
+from qrun.errors import CallError
+from qrun.io.arrays import NPY, ZIP, Npz, bad_file, no_such_file, read_array, read_header
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.memory import Budget
+
+_LOCAL = 30
+"""Bytes of a local header of a .zip file before the name (APPNOTE.TXT 6.3.10, section 4.3.7)."""
+
+
+class RowFile:
+    """An array in an open file, from `offset` on, in C order; the file stays open as long as this lives.
+
+    shape: of the array, whose leading axis is that of the rows. source: the file, for messages.
+    """
+
+    def __init__(
+        self, stream: IO[bytes], offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], source: str
+    ) -> None:
+        self.dtype, self.shape, self.source = dtype.newbyteorder("="), shape, source
+        self._stored, self._file, self._offset = dtype, os.dup(stream.fileno()), offset
+        self._row = math.prod(shape[1:]) * dtype.itemsize
+
+    def __del__(self) -> None:
+        if (file := getattr(self, "_file", None)) is not None:
+            os.close(file)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows ``start .. stop - 1``. Raises CallError if the file has become shorter."""
+        wanted = (stop - start) * self._row
+        data = bytearray()
+        while len(data) < wanted:
+            part = os.pread(self._file, wanted - len(data), self._offset + start * self._row + len(data))
+            if not part:
+                raise bad_file(
+                    self.source,
+                    f"it ends inside row {start + len(data) // self._row}",
+                    f"{len(self)} rows",
+                    fix="write it again",
+                )
+            data += part
+        rows = np.frombuffer(data, self._stored, wanted // self._stored.itemsize)
+        shaped: Array = rows.reshape(stop - start, *self.shape[1:])
+        return shaped.astype(self.dtype, copy=False)
+
+
+class _RowArray(RowFile):
+    """An array in memory with the same manners: one in Fortran order, which has no row in one piece."""
+
+    def __init__(self, array: Array, source: str) -> None:
+        self.dtype, self.shape, self.source, self._array = array.dtype, array.shape, source, array
+
+    def read(self, start: int, stop: int) -> Array:
+        return np.ascontiguousarray(self._array[start:stop])
+
+
+def row_files(path: Path, budget: Budget) -> dict[str, RowFile]:
+    """The arrays of a .npz file by key, or that of a .npy file as "".
+
+    Compressed members are unpacked once, to a file without a name in the folder of temporary files.
+    Raises CallError for anything else, and for an array without axes.
+    """
+    try:
+        with open(path, "rb") as stream:
+            start = stream.read(len(NPY))
+            stream.seek(0)
+            if not start.startswith(ZIP):
+                return {"": _array(stream, str(path), budget)}
+            archive = Npz(str(path), stream)
+            return {key: _member(archive, key, stream, budget) for key in archive.members}
+    except (OSError, ValueError) as error:
+        raise no_such_file(path, error) from None
+
+
+def spooled(stream: IO[bytes], source: str, budget: Budget) -> dict[str, RowFile]:
+    """The same of a stream, which is copied to a temporary file first."""
+    with tempfile.NamedTemporaryFile(prefix="qrun-") as file:
+        copyfileobj(stream, file, 1 << 20)
+        file.flush()
+        try:
+            found = row_files(Path(file.name), budget)
+        except CallError as error:
+            raise bad_file(source, dict(error.facts).get("got", error.message), "a .npy or .npz file") from None
+    for key, rows in found.items():
+        rows.source = f"{source}[{key}]" if key else source
+    return found
+
+
+def _array(stream: IO[bytes], source: str, budget: Budget, size: int | None = None) -> RowFile:
+    """The array that starts where the stream stands. size: bytes of header and array; None: to the end of the file.
+
+    The header's claim is compared with it.
+    """
+    begin = stream.tell()
+    limit = os.fstat(stream.fileno()).st_size - begin if size is None else size
+    dtype, shape, fortran, used = read_header(stream, source, b"")
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed != limit - used:
+        wanted = f"{claimed} bytes for {dtype} {shape_text(shape)}"
+        raise bad_file(
+            source,
+            f"{max(limit - used, 0)} bytes after the header",
+            wanted,
+            fix="the file is cut off or damaged: write it again",
+        )
+    if not shape:
+        raise bad_file(
+            source, "one number", "an array with a leading axis of samples", fix="np.save(path, [x, y, ...])"
+        )
+    if fortran and len(shape) > 1:
+        stream.seek(begin)
+        return _RowArray(read_array(stream, source, budget, limit), source)
+    return RowFile(stream, begin + used, dtype, shape, source)
+
+
+def _member(archive: Npz, key: str, stream: IO[bytes], budget: Budget) -> RowFile:
+    info = archive.members[key]
+    source = f"{archive.source}[{key}]"
+    if info.compress_type == ZIP_STORED and not info.flag_bits & 1:
+        stream.seek(info.header_offset)
+        head = stream.read(_LOCAL)
+        if len(head) == _LOCAL:
+            name, extra = (int.from_bytes(head[at : at + 2], "little") for at in (26, 28))
+            stream.seek(info.header_offset + _LOCAL + name + extra)
+            return _array(stream, source, budget, info.file_size)
+    with tempfile.TemporaryFile(prefix="qrun-") as file:
+        archive.unpack(key, file)
+        file.seek(0)
+        return _array(file, source, budget)

@@ -1,0 +1,244 @@
+"""The report of ``qrun eval``: verdict, a row for each model, what differs, the samples where most does, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qrun.documents.record import encode
+from qrun.evaluating.evaluation import Evaluation, ModelScores, Running
+from qrun.evaluating.tally import PairedDifference, Score
+from qrun.report.grid import Column, Grid
+from qrun.report.screen import BAD, GOOD, OPEN
+from qrun.report.sheet import Block, Sheet
+from qrun.report.text import decibel, duration, number, percent, plural
+
+if TYPE_CHECKING:
+    from qrun.report.progress import Progress
+
+TITLES = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "argmax": "argmax agreement",
+    "mean_abs": "mean abs error",
+    "max_abs": "max abs error",
+    "cosine": "cosine",
+    "sqnr_db": "SQNR",
+}
+_SHARES = ("top1", "top5", "argmax")
+_SURE = 0.05
+"""McNemar's p below which a difference is called one."""
+
+
+def evaluation_fields(found: Evaluation, gates: Sequence[tuple[str, str, float, float, bool]]) -> dict[str, Any]:
+    """The body of the JSON report."""
+    keys = ("option", "model", "expected", "got", "passed")
+    return {**encode(found), "gates": [dict(zip(keys, gate, strict=True)) for gate in gates]}
+
+
+def evaluation_sheet(found: Evaluation, missed: Sequence[str], specs: Sequence[str]) -> Sheet:
+    """missed: sentences about gates that were not passed. specs: of --inputs, for what to type next."""
+    verdict, style = verdict_of(found)
+    if missed:
+        verdict, style = f"missed: {'; '.join(missed)}", BAD
+    about = [_how(found)]
+    blocks = [Block("Scores", Grid.of(_columns(found), _rows(found)))] if any(m.scores for m in found.models) else []
+    blocks += _differences(found) + _worst(found, specs) + _failures(found)
+    notes = [f"stopped early: {found.stopped}"] if found.stopped else []
+    return Sheet(blocks, verdict, style, (), about, notes, "qrun eval")
+
+
+def verdict_of(found: Evaluation) -> tuple[str, str]:
+    """The answer in a sentence, and its style."""
+    if found.failed >= found.samples:
+        return f"failed: none of {plural(found.samples, 'sample')} could be run", BAD
+    for place, model in enumerate(found.models):
+        for difference in model.differences:
+            if difference.metric == "top1":
+                return sentence(found, place, difference), OPEN if difference.value >= 0 else BAD
+    first = found.models[0]
+    score = found.score(0, "top1") or found.score(0, "argmax")
+    if score is not None:
+        label, against = short_names([first.label, found.against])
+        name = "accuracy" if score.metric == "top1" else f"agreement with {against}"
+        whole = score.value == 1 and score.metric == "argmax"
+        return f"{name}: {label} {share(score)}", GOOD if whole else OPEN
+    return f"evaluated: {plural(found.samples - found.failed, 'sample')}", OPEN
+
+
+def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
+    """``int8 is 0.6 points worse than float (0.2 to 1.0), 31 samples lost, 13 won``."""
+    names = short_names([model.label for model in found.models])
+    model, other = names[place], names[d.to]
+    points, low, high = (value * 100 for value in (d.value, d.low, d.high))
+    if d.p is not None and d.p >= _SURE:
+        return (
+            f"no sure difference: {model} has {points:+.2f} points of {other}'s top-1 ({low:+.2f} to {high:+.2f}), "
+            f"{d.lost} samples lost, {d.won} won"
+        )
+    word, ends = ("worse", (-high, -low)) if points < 0 else ("better", (low, high))
+    return (
+        f"{word}: {model} is {abs(points):.2f} points {word} than {other} ({ends[0]:.2f} to {ends[1]:.2f}), "
+        f"{d.lost} samples lost, {d.won} won"
+    )
+
+
+def share(score: Score) -> str:
+    """``96.1 % (95.1 to 96.9)``."""
+    low, high = (100 * value if value is not None else 0.0 for value in (score.low, score.high))
+    return f"{100 * score.value:.2f} % ({low:.2f} to {high:.2f})"
+
+
+def _how(found: Evaluation) -> str:
+    parts = [f"{plural(found.samples, 'sample')} of {found.source}"]
+    if found.against:
+        parts.append(f"against {short_names([found.against])[0]}")
+    if found.resumed:
+        parts.append(f"{found.resumed} from an earlier call")
+    if found.samples_per_second:
+        workers = f", {found.workers} processes" if found.workers > 1 else ""
+        parts.append(f"{duration(1e9 / found.samples_per_second)} a sample{workers}")
+    return "; ".join(parts)
+
+
+def _rows(found: Evaluation) -> list[tuple[ModelScores, Score]]:
+    return [(model, score) for model in found.models for score in model.scores]
+
+
+def _text(score: Score) -> str:
+    if score.metric in _SHARES:
+        return f"{100 * score.value:.2f} %"
+    return decibel(score.value) if score.metric == "sqnr_db" else number(score.value)
+
+
+def _limits(score: Score) -> str:
+    if score.low is None or score.high is None:
+        return "-"
+    if score.metric in _SHARES:
+        return f"{100 * score.low:.2f} to {100 * score.high:.2f}"
+    return f"{number(score.low)} to {number(score.high)}"
+
+
+def _columns(found: Evaluation) -> list[Column]:
+    names = dict(zip(map(id, found.models), short_names([m.label for m in found.models]), strict=True))
+    first = {id(model): model.scores[0] for model in found.models if model.scores}
+    return [
+        Column("model", shrink=2, cell=lambda row: names[id(row[0])] if row[1] is first[id(row[0])] else ""),
+        *_COLUMNS,
+    ]
+
+
+def short_names(labels: Sequence[str]) -> list[str]:
+    """Paths without the folders that they need not be told apart by; other names as they are."""
+    parts = [label.split("/") for label in labels]
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        tails = ["/".join(part[-length:]) for part in parts]
+        if len(set(tails)) == len(set(labels)):
+            return tails
+    return list(labels)
+
+
+_COLUMNS = [
+    Column("metric", shrink=1, cell=lambda row: TITLES.get(row[1].metric, row[1].metric)),
+    Column("output", shrink=1, optional=2, cell=lambda row: row[1].output),
+    Column("value", right=True, cell=lambda row: _text(row[1])),
+    Column("95 % interval", right=True, cell=lambda row: _limits(row[1])),
+    Column("samples", right=True, optional=1, cell=lambda row: str(row[1].count)),
+]
+
+
+def _differences(found: Evaluation) -> list[Block]:
+    names = short_names([model.label for model in found.models])
+    rows = [(place, model, d) for place, model in enumerate(found.models) for d in model.differences]
+    if not rows:
+        return []
+    columns: list[Column | None] = [
+        Column("model", shrink=2, cell=lambda row: names[row[0]]),
+        Column("than", shrink=1, cell=lambda row: names[row[2].to]),
+        Column("metric", shrink=1, cell=lambda row: TITLES.get(row[2].metric, row[2].metric)),
+        Column("difference", right=True, cell=lambda row: _points(row[2], row[2].value)),
+        Column(
+            "95 % interval",
+            right=True,
+            cell=lambda row: f"{_points(row[2], row[2].low)} to {_points(row[2], row[2].high)}",
+        ),
+        Column("lost", right=True, cell=lambda row: number(row[2].lost)),
+        Column("won", right=True, cell=lambda row: number(row[2].won)),
+        Column("p", right=True, optional=1, cell=lambda row: "-" if row[2].p is None else f"{row[2].p:.2g}"),
+    ]
+    legends = {"p": "p: McNemar's test; how likely so uneven a split is if both models are equally good."}
+    return [Block("Differences on the same samples", Grid.of(columns, rows), legends=legends)]
+
+
+def _points(difference: PairedDifference, value: float) -> str:
+    return f"{100 * value:+.2f}" if difference.metric == "top1" else f"{value:+.4g}"
+
+
+def _worst(found: Evaluation, specs: Sequence[str]) -> list[Block]:
+    made = []
+    names = short_names([*(model.label for model in found.models), found.against])
+    for name, model in zip(names, found.models, strict=False):
+        if model.worst:
+            columns = [
+                Column("sample", shrink=1, cell=lambda apart: apart.sample),
+                Column("argmax", cell=lambda apart: {True: "same", False: "differs", None: "-"}[apart.same_argmax]),
+                Column(
+                    "SQNR", right=True, cell=lambda apart: decibel(apart.sqnr_db) if apart.sqnr_db is not None else "-"
+                ),
+                Column("max abs", right=True, cell=lambda apart: number(apart.max_abs)),
+            ]
+            title = f"DataSet on which {name} differs most from {names[-1]}"
+            made.append(Block(title, Grid.of(columns, model.worst), lines=[_next(found, model)]))
+    return made
+
+
+def _next(found: Evaluation, model: ModelScores) -> str:
+    first = model.worst[0].sample
+    given = f"'{first}'" if any(sign in first for sign in " []()'") else first
+    if found.against in ("ort", "onnx-ref"):
+        return f"qrun compare {model.label} -i {given} --against {found.against}   shows where it begins"
+    return f"qrun compare {found.against} {model.label} -i {given}   shows which nodes cost most"
+
+
+def _failures(found: Evaluation) -> list[Block]:
+    if not found.failures:
+        return []
+    columns = [
+        Column("sample", shrink=1, cell=lambda failure: failure.sample),
+        Column("code", cell=lambda failure: failure.code),
+        Column("why", wrap=True, cell=lambda failure: failure.message),
+    ]
+    shown = found.failures[:10]
+    left = found.failed - len({failure.place for failure in shown})
+    more = f"{plural(left, 'more sample')}   --json lists them" if left > 0 else ""
+    return [Block(f"{plural(found.failed, 'sample')} could not be run", Grid.of(columns, shown), more=more)]
+
+
+def csv_lines(found: Evaluation) -> Iterator[str]:
+    """A line for each score of each model."""
+    import csv
+    import io
+
+    rows: list[list[Any]] = [["model", "metric", "output", "value", "low", "high", "samples"]]
+    rows += [
+        [m.label, s.metric, s.output, repr(s.value), _plain(s.low), _plain(s.high), s.count] for m, s in _rows(found)
+    ]
+    for row in rows:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="").writerow(row)
+        yield text.getvalue()
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def running(progress: Progress) -> Callable[[Running], None]:
+    """Shows how far an evaluation is."""
+
+    def show(state: Running) -> None:
+        if state.headline is not None:
+            progress.what = f"eval, {TITLES[state.metric]} {percent(state.headline.value)}"
+        progress(state.done, state.total, state.left)
+
+    return show
