@@ -31,7 +31,7 @@ TIMED = ("Time", "Whole model", "Slowest nodes", "By operator")
 """How sections, and lines, begin that hold times and what follows from them."""
 UNSTEADY = re.compile(r"\d[\d.,]* (ms|us|s|runs?|CPUs?|threads?)\b|\d[\d.]* [kM]B(?=, no network)|\b\d\d\.\d KiB")
 BUSY = re.compile(r"\n+note: the machine is busy.*?(?=\n\n|\Z)", re.S)
-FAILED = re.compile(r"^(error |failed:|differ\b|differ:)", re.M)
+FAILED = re.compile(r"^(error |failed:|too noisy:|differ\b|differ:)", re.M)
 
 
 class Shown(NamedTuple):

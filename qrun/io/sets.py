@@ -1,0 +1,68 @@
+"""Several sets of inputs: which of the SPECs of ``--inputs`` belong together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+from qrun.io.inputs import split_name
+from qrun.ir import Model
+
+_ARRAYS = (".npy", ".pb")
+
+
+def input_sets(model: Model, specs: Sequence[str]) -> list[tuple[str, ...]]:
+    """The specs of each set, in order; all of them as one set where they are not several.
+
+    A folder of test_data_set_* folders is a set for each of them, a folder of .npz files one for each of these, and of a model
+    with one input so is a folder of .npy or .pb files. Several specs are a set each where each gives all inputs.
+    """
+    parts = [part for spec in specs for part in _members(model, spec)]
+    if len(parts) > 1 and all(_whole(model, part) for part in parts):
+        return [(part,) for part in parts]
+    return [tuple(specs)]
+
+
+def _members(model: Model, spec: str) -> list[str]:
+    """The sets in a folder, by name, numbers as numbers; else the spec itself."""
+    folder = Path(spec)
+    if split_name(model, spec)[0] or spec == "-" or not folder.is_dir() or (folder / "input_0.pb").exists():
+        return [spec]
+    inside = sorted(
+        folder.iterdir(), key=lambda path: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", path.name)]
+    )
+    for kind in (_is_set, _is_archive, _is_array):
+        if (kind is not _is_array or len(model.inputs) == 1) and (
+            found := [str(path) for path in inside if kind(path)]
+        ):
+            return found
+    return [spec]
+
+
+def _is_set(path: Path) -> bool:
+    return (path / "input_0.pb").exists()
+
+
+def _is_archive(path: Path) -> bool:
+    return path.suffix.lower() == ".npz"
+
+
+def _is_array(path: Path) -> bool:
+    return path.suffix.lower() in _ARRAYS and not path.name.startswith("output_")
+
+
+def _whole(model: Model, spec: str) -> bool:
+    """Does this spec give every input of the model?"""
+    if spec == "-" or split_name(model, spec)[0]:
+        return False
+    path = Path(spec)
+    if path.suffix.lower() != ".npz":
+        return _is_set(path) or (len(model.inputs) == 1 and path.suffix.lower() in _ARRAYS)
+    try:
+        with ZipFile(path) as archive:
+            names = {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, BadZipFile):
+        return False
+    return names >= {value.name for value in model.inputs}
