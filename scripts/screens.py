@@ -62,9 +62,14 @@ def fill(folder: Path) -> None:
     images = np.load(folder / "models" / "digits" / "x.npy")
     np.save(folder / "nhwc.npy", images.transpose(0, 2, 3, 1).astype(np.float64))
     stored = {
-        "x_scale": np.float32(0.1), "x_zero_point": np.uint8(0), "w": np.ones((16, 3, 3, 3), np.int8),
-        "w_scale": np.full(3, 0.01, np.float32), "w_zero_point": np.int8(0), "y_scale": np.float32(0.1), "y_zero_point": np.uint8(0),
-    }  # fmt: skip
+        "x_scale": np.float32(0.1),
+        "x_zero_point": np.uint8(0),
+        "w": np.ones((16, 3, 3, 3), np.int8),
+        "w_scale": np.full(3, 0.01, np.float32),
+        "w_zero_point": np.int8(0),
+        "y_scale": np.float32(0.1),
+        "y_zero_point": np.uint8(0),
+    }
     conv = helper.make_node("QLinearConv", ["x", *stored, "bias"][:-1], ["y"], name="/stem/conv")
     values = [numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items()]
     x, y = (

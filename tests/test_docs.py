@@ -72,7 +72,11 @@ def test_the_readme_is_short_and_shows_the_main_job() -> None:
 
 def test_every_page_stands_in_the_contents() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^(?:.*<)?([a-z]+)>?$", "\n".join(text.partition("\n\n")[2] for text in re.findall(r"{toctree}\n(.*?)```", index, re.S)), re.M)  # fmt: skip
+    listed = re.findall(
+        r"^(?:.*<)?([a-z]+)>?$",
+        "\n".join(text.partition("\n\n")[2] for text in re.findall(r"{toctree}\n(.*?)```", index, re.S)),
+        re.M,
+    )
     assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs").glob("*.md") if page.stem != "index")
 
 
@@ -153,16 +157,37 @@ def test_the_pytest_example_runs(tmp_path: Path) -> None:
     screens.fill(tmp_path)
     (tmp_path / "test_models.py").write_text(text, encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "qrun.pytest_plugin", "-p", "no:cacheprovider"],
-                          cwd=tmp_path, env=env, capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "qrun.pytest_plugin", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout
 
 
 def test_the_site_is_built(tmp_path: Path) -> None:
     pytest.importorskip("myst_parser")
     pytest.importorskip("furo")
-    done = subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", str(tmp_path / "read"),
-                           str(ROOT / "docs"), str(tmp_path / "site")], capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-q",
+            "-W",
+            "--keep-going",
+            "-b",
+            "html",
+            "-d",
+            str(tmp_path / "read"),
+            str(ROOT / "docs"),
+            str(tmp_path / "site"),
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert "golden runner" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 

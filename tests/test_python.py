@@ -60,8 +60,13 @@ def answers(session: qrun.Session) -> dict[str, Any]:
 
 
 def test_an_answer_is_one_line_and_in_a_notebook_what_the_terminal_shows(session: qrun.Session) -> None:
-    words = {"Model": "QLinearConv", "Profile": "Slowest nodes", "Finding": "reduce_range", "Comparison": "First difference",
-             "Accuracy": "Keep in float"}  # fmt: skip
+    words = {
+        "Model": "QLinearConv",
+        "Profile": "Slowest nodes",
+        "Finding": "reduce_range",
+        "Comparison": "First difference",
+        "Accuracy": "Keep in float",
+    }
     for name, answer in answers(session).items():
         line, shown = repr(answer), answer._repr_html_()
         assert line.startswith(f"<qrun.{name} "), line
@@ -97,13 +102,22 @@ def test_report_is_the_page(session: qrun.Session, tmp_path: Path) -> None:
 def wrong_calls(session: qrun.Session) -> list[Any]:
     path, other = DIGITS / "qdq" / "model.onnx", {"images": X["images"].astype(np.float64)}
     return [
-        lambda: session.run({}), lambda: session.run({"image": X["images"]}), lambda: session.run(other),
-        lambda: session.run(X, ["no such"]), lambda: session.run(X, ["logit"]), lambda: qrun.compare(path),
-        lambda: qrun.compare(path, path), lambda: qrun.compare(path, feeds=X, against="tflite"),
-        lambda: qrun.compare(path, feeds=[X, X], against="native"), lambda: qrun.report(path, X["images"]),
-        lambda: qrun.Session(path, max_memory=5000).run(X), lambda: qrun.Session("no.onnx"), lambda: qrun.Session(path, isa="z"),
-        lambda: qrun.Session(path, threads=0), lambda: qrun.Session(path, arith="fast"),  # type: ignore[arg-type]
-    ]  # fmt: skip
+        lambda: session.run({}),
+        lambda: session.run({"image": X["images"]}),
+        lambda: session.run(other),
+        lambda: session.run(X, ["no such"]),
+        lambda: session.run(X, ["logit"]),
+        lambda: qrun.compare(path),
+        lambda: qrun.compare(path, path),
+        lambda: qrun.compare(path, feeds=X, against="tflite"),
+        lambda: qrun.compare(path, feeds=[X, X], against="native"),
+        lambda: qrun.report(path, X["images"]),
+        lambda: qrun.Session(path, max_memory=5000).run(X),
+        lambda: qrun.Session("no.onnx"),
+        lambda: qrun.Session(path, isa="z"),
+        lambda: qrun.Session(path, threads=0),
+        lambda: qrun.Session(path, arith="fast"),  # type: ignore[arg-type]
+    ]
 
 
 @pytest.mark.parametrize("place", range(15))

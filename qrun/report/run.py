@@ -196,7 +196,7 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         },
         "inputs": input_fields(report.feeds, report.sources, hashes=True),
         "symbols": dict(report.symbols),
-        "outputs": [_output_fields(name, array) for name, array in result.outputs.items()],
+        "outputs": output_fields(result.outputs),
         "time_ms": result.duration_ns / 1e6,
         "runs": result.runs,
         "first_ms": result.first_ns / 1e6 if result.first_ns else None,
@@ -206,6 +206,11 @@ def run_fields(report: RunReport) -> dict[str, Any]:
         "inside": inside_times(result.inside),
         "findings": report.findings,
     }
+
+
+def output_fields(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
+    """What the JSON report tells of each output."""
+    return [_output_fields(name, array) for name, array in arrays.items()]
 
 
 def _output_fields(name: str, array: Array) -> dict[str, Any]:

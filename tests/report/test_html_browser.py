@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,17 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Long and hostile names, and findings that fill a table."""
     names = ["x" * 300, "<script>document.title = 'broken'</script>", '"><img src=x>', "[a] \U0001f600", "a\x00\u202eb"]
     found = [finding(node=name, tensor=name, expected=name, got=name, why=name, message=name) for name in names]
-    text = html(collected(
-        profile=profile([node(n, name=name, op="Q" * 80) for n, name in enumerate(names)], notes=["n" * 300]),
-        check=check([*found, finding(rule="QR402", message="m" * 300, node="n" * 300)], "p" * 200),
-        quantization={"tensors": [tensor(name=name) for name in names]},
-        compare=runtimes(*(pair(name=name, op=name, by_itself={"cause": name, "text": name}) for name in names), refused="r" * 300),
-    ))  # fmt: skip
+    text = html(
+        collected(
+            profile=profile([node(n, name=name, op="Q" * 80) for n, name in enumerate(names)], notes=["n" * 300]),
+            check=check([*found, finding(rule="QR402", message="m" * 300, node="n" * 300)], "p" * 200),
+            quantization={"tensors": [tensor(name=name) for name in names]},
+            compare=runtimes(
+                *(pair(name=name, op=name, by_itself={"cause": name, "text": name}) for name in names),
+                refused="r" * 300,
+            ),
+        )
+    )
     path = tmp_path_factory.mktemp("odd") / "odd.html"
     path.write_text(text, encoding="utf-8")
     return path
@@ -107,6 +113,9 @@ def test_the_data_can_be_read(tab: Page, normal: Path) -> None:
 def test_numbers_are_sorted_by_value(place: int, tab: Page, normal: Path) -> None:
     tab.open(normal)
     before = column(tab, "node-table", place)
+    assert heading(tab, "node-table", 3) == "descending", "marked before any click"
+    if place == 3:
+        click(tab, "node-table", 0)
     assert heading(tab, "node-table", place) == "none"
 
     def numbers() -> list[float]:
@@ -124,7 +133,7 @@ def test_numbers_are_sorted_by_value(place: int, tab: Page, normal: Path) -> Non
     assert numbers() == sorted(numbers())
     click(tab, "node-table", 0)
     assert (heading(tab, "node-table", 0), heading(tab, "node-table", place)) == ("ascending", "none")
-    assert column(tab, "node-table", place) == before
+    assert column(tab, "node-table", 0) == [str(n) for n in range(COUNT)]
 
 
 @pytest.mark.parametrize("place", [1, 2, 8, 9])
@@ -173,7 +182,7 @@ def test_the_filter_leaves_what_has_all_words(tab: Page, normal: Path) -> None:
 
 def test_without_scripts_everything_is_there(tab: Page, normal: Path) -> None:
     tab.open(normal, scripts=False)
-    assert column(tab, "node-table", 0) == [str(n) for n in range(COUNT)]
+    assert sorted(map(int, column(tab, "node-table", 0))) == list(range(COUNT))
     assert len(column(tab, "tensor-table", 0)) == COUNT
     assert tab.evaluate("document.querySelectorAll('th button').length") == 0
     assert tab.evaluate("[...document.querySelectorAll('.filter')].every(f => f.offsetParent === null)")
@@ -187,7 +196,7 @@ def test_without_scripts_everything_is_there(tab: Page, normal: Path) -> None:
 
 @pytest.mark.parametrize("scripts", [True, False])
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("width", [400, 1000, 1400])
 @pytest.mark.parametrize("name", ["normal", "odd"])
 def test_readable(name: str, width: int, dark: bool, scripts: bool, tab: Page, request: pytest.FixtureRequest) -> None:
     tab.open(request.getfixturevalue(name), width=width, dark=dark, scripts=scripts)
@@ -201,6 +210,64 @@ def test_readable(name: str, width: int, dark: bool, scripts: bool, tab: Page, r
     assert tab.evaluate(f"Math.max(...{boxes})") <= width, "nothing outside a table is cut"
     light = tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert light is not dark
+
+
+def press(tab: Page, key: str, code: int, text: str = "") -> None:
+    for kind in ("keyDown", "keyUp"):
+        tab.call(
+            "Input.dispatchKeyEvent",
+            type=kind,
+            key=key,
+            code=key,
+            windowsVirtualKeyCode=code,
+            text=text if kind == "keyDown" else "",
+        )
+
+
+def test_the_keyboard_filters_and_sorts(tab: Page, normal: Path) -> None:
+    """From the box of the filter the Tab key leads to the table and its headers; Enter sorts."""
+    tab.open(normal)
+    write(tab, "node-table", "qlinearadd")
+    assert set(column(tab, "node-table", 2)) == {"QLinearAdd"}
+    for _ in range(2):
+        press(tab, "Tab", 9)
+    assert tab.evaluate("document.activeElement.textContent") == "#"
+    press(tab, "Enter", 13, "\r")
+    assert heading(tab, "node-table", 0) == "ascending"
+    found = list(map(int, column(tab, "node-table", 0)))
+    assert found == sorted(found)
+
+
+@pytest.mark.parametrize("width", [400, 1000, 1400])
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["normal", "odd"])
+def test_axe_finds_no_violation(name: str, width: int, dark: bool, tab: Page, request: pytest.FixtureRequest) -> None:
+    """axe-core, a checker of accessibility; QRUN_AXE names its axe.min.js."""
+    script = os.environ.get("QRUN_AXE", "")
+    if not script:
+        pytest.skip("QRUN_AXE does not name the file axe.min.js of axe-core")
+    tab.open(request.getfixturevalue(name), width=width, dark=dark)
+    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    tab.evaluate(Path(script).read_text(encoding="utf-8") + ";0")
+    told = "axe.run(document, {resultTypes: ['violations']}).then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html)]))"
+    assert tab.evaluate(told) == []
+
+
+@pytest.mark.parametrize("width", [400, 1000, 1400])
+def test_no_label_of_the_plot_is_cut(width: int, tab: Page, normal: Path) -> None:
+    tab.open(normal, width=width)
+    boxes = "[...document.querySelectorAll('.plot text')].map(t => [t.textContent, t.getBoundingClientRect(), t.closest('svg').getBoundingClientRect()])"
+    cut = f"{boxes}.filter(([, a, b]) => a.left < b.left || a.right > b.right || a.top < b.top || a.bottom > b.bottom).map(c => c[0])"
+    assert tab.evaluate(f"{boxes}.length") > 3
+    assert tab.evaluate(cut) == []
+
+
+def test_bars_are_below_the_digits(tab: Page, normal: Path) -> None:
+    tab.open(normal)
+    sizes = "[...document.querySelectorAll('td[style]')].map(cell => getComputedStyle(cell).backgroundSize)"
+    found = tab.evaluate(sizes)
+    assert found
+    assert all(size.endswith(" 3px") for size in found)
 
 
 def test_a_link_to_a_node_leads_to_its_row(tab: Page, normal: Path) -> None:

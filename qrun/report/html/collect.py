@@ -63,7 +63,7 @@ class PageContent:
     nodes: in graph order, the slowest if there are more than MOST; all_nodes: how many the model has.
     inside: of the nodes of graphs inside nodes the slowest, at most MOST.
     sum_ms, macs: of all nodes; run_ms: of a run, at least that.
-    comparison: a document of qrun compare. data: the documents themselves, for other programs.
+    outputs: of a run, as qrun run --json has them. comparison: a document of qrun compare. data: the documents themselves, for other programs.
     """
 
     command: Sequence[str]
@@ -80,6 +80,7 @@ class PageContent:
     inside: Sequence[InsideTimes]
     tensors: Sequence[TensorCodes]
     all_tensors: int
+    outputs: Sequence[Item]
     comparison: Item | None
     data: Mapping[str, Any]
 
@@ -88,7 +89,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     """Read everything that a page shows.
 
     documents: reports of one model, a later one going before an earlier one of the same kind; besides those of KINDS
-               ``quantization``, with one record a tensor under ``tensors``.
+               ``quantization``, with one record a tensor under ``tensors``, and ``outputs``.
     command:   how to make the page again; date: when it was made, as it is shown.
     Raises CallError if a value is of another kind than its schema says, or the reports are of different models.
     """
@@ -125,6 +126,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
         _slowest(decode(InsideTimes, item) for item in items(ran, "inside")),
         [decode(TensorCodes, t, True) for t in tensors[:MOST]],
         len(tensors),
+        list(items(by_kind.get("outputs") or by_kind.get("run"), "outputs"))[:MOST],
         comparison,
         {kind: _data(item, shown) for kind, item in by_kind.items()},
     )

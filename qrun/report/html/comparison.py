@@ -8,7 +8,7 @@ from math import isfinite
 
 from qrun.documents.item import Item
 from qrun.report.html.collect import MOST, items
-from qrun.report.html.tags import HtmlColumn, Markup, table, tag
+from qrun.report.html.tags import HtmlColumn, Markup, join, table, tag
 from qrun.report.html.timing import search, share
 from qrun.report.text import number, plural
 
@@ -73,6 +73,65 @@ def headline(found: Item) -> tuple[str, str, bool]:
     return f"{differing} differ", f"of {tensors}, {against}; the outputs are the same", equal
 
 
+def told(found: Item) -> tuple[str, str, bool]:
+    """The answer as a sentence, in a strong part and the rest; and whether the sides are equal."""
+    equal, (a, b) = found["equal"].truth, _sides(found)
+    big, small, _ = headline(found)
+    if not _is_of_runtimes(found):
+        passed = found.find("passed")
+        good = equal if passed is None else passed.truth
+        return (
+            ("Accurate" if good else "Differs"),
+            f" from {a}: outputs at {big}." if big.endswith("dB") else f" from {a}.",
+            good,
+        )
+    if equal:
+        return "Equal", f": {small}.", True
+    first = _first(found)
+    where = f" first at node {_place(first)}, {first['name'].text}" if first else ""
+    return "Differs", f"{where}{_why(first)}, against {b}.", False
+
+
+def _first(found: Item) -> Item | None:
+    """The first tensor that differs."""
+    first = found.find("first")
+    name = first["tensor"].text if first else None
+    differing = _differing(found)
+    return next((t for t in differing if t["name"].text == name), next(iter(differing), None))
+
+
+def _why(tensor: Item | None) -> str:
+    own = tensor.find("by_itself") if tensor else None
+    return f" ({cause.text})" if own and (cause := own.find("cause")) else ""
+
+
+def _begins(found: Item) -> list[Markup]:
+    """Where the difference begins, in the words of the terminal."""
+    first = _first(found)
+    if first is None:
+        return []
+    a, b = [side["name"].text for side in found["sides"]]
+    own = first.find("by_itself")
+    at = first.find("where")
+    place = f"[{','.join(str(i.size) for i in at)}]  " if at is not None else ""
+    exact = _real(own, "before_rounding")
+    before = "" if exact is None else f"   before rounding {exact:.9g}"
+    sides = [f"{name} {value.value}" for name, key in ((a, "a"), (b, "b")) if (value := first.find(key)) is not None]
+    inputs = first.find("inputs_equal")
+    read = f"not known of {b}" if inputs is None else "equal bit for bit" if inputs.truth else "not equal"
+    rows = [
+        ("node", f"#{_place(first)} {_text('label')(first)}  {_text('op')(first)}"),
+        ("output", first["name"].text),
+        ("type", _text("type")(first)),
+        ("differ", f"{_count('differing')(first)} of {_count('elements')(first)} elements"),
+        ("where", place + "   ".join(sides) + before if sides else ""),
+        ("inputs", read),
+        ("cause", f"{own['cause'].text}: {_text('text')(own)}" if own and own.find("cause") else "inherited"),
+    ]
+    parts = [join([tag("dt", label), tag("dd", value)]) for label, value in rows if value]
+    return [tag("h3", "First difference"), tag("dl", parts)]
+
+
 def _real(item: Item | None, key: str) -> float | None:
     """A finite number; None where there is none."""
     inner = item.find(key) if item else None
@@ -118,6 +177,7 @@ TYPE = HtmlColumn("type", _text("type"), short=True)
 def _runtimes(found: Item) -> list[Markup]:
     refused, differing = found.find("refused"), _differing(found)
     parts = [tag("p", f"The other side does not run the whole model: {refused.text}")] if refused else []
+    parts += _begins(found)
     outputs = list(found["outputs"])
     if outputs:
         columns = [HtmlColumn("output", _text("name"), name=True), TYPE, *SIZES, MAX_ABS, SQNR]
@@ -174,9 +234,38 @@ def _models(found: Item) -> list[Markup]:
     if costs:
         parts += [tag("h3", "What costs accuracy, dearest first"), _costs(costs)]
     if kept:
-        parts.append(tag("p", "Worth keeping in float: ", tag("code", ", ".join(kept)), "."))
+        parts += _keep(found["keep_in_float"], kept)
     if tensors:
         parts += [tag("h3", "Tensors, in graph order"), _noises(tensors)]
+    return parts
+
+
+def _keep(found: Item, kept: Sequence[str]) -> list[Markup]:
+    """The list to keep in float, as onnxruntime's quantizer takes it, and what each length of it reaches."""
+    exclude = [node.text for node in items(found, "exclude")] or kept
+    parts = [
+        tag("h3", "Keep in float"),
+        tag("pre", "nodes_to_exclude=[" + ", ".join(f'"{name}"' for name in exclude) + "]"),
+    ]
+    tried = list(items(found, "tried"))
+    if tried:
+        count = found.find("count")
+        chosen = count.size if count is not None else len(kept)
+        parts.append(
+            table(
+                "nodes kept in float",
+                [
+                    HtmlColumn(
+                        "nodes in float",
+                        lambda t: f"{t['nodes'].size}{' (this list)' if t['nodes'].size == chosen else ''}",
+                        short=True,
+                    ),
+                    HtmlColumn("outputs' SQNR dB", _number("output_sqnr_db", 1), number=True),
+                ],
+                tried,
+                box="narrow",
+            )
+        )
     return parts
 
 

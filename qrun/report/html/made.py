@@ -19,6 +19,7 @@ from qrun.report.modelfacts import ModelFacts
 from qrun.report.profilejson import profile_fields
 from qrun.report.profilerows import ProfileReport, judged_by
 from qrun.report.quantized import CodeCounter
+from qrun.report.run import output_fields
 from qrun.running.session import Session
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def observed(
         "rules": rules,
         "findings": findings,
     }
-    made = [document("check", {"models": [checked]}), document("quantization", {"tensors": codes.records()})]
+    made = [] if result is None else [document("outputs", {"outputs": output_fields(result.outputs)})]
+    made += [document("check", {"models": [checked]}), document("quantization", {"tensors": codes.records()})]
     return made, findings, len(rules)
 
 

@@ -15,8 +15,10 @@ from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import comparison_section, headline
 from qrun.report.html.findings import counts, findings_section, rules_section
 from qrun.report.html.quantization import quantization_section
+from qrun.report.html.roofline import roofline_section
+from qrun.report.html.summary import outputs_section, verdict
 from qrun.report.html.tags import NEWLINE, Markup, join, tag, void
-from qrun.report.html.timing import Palette, nodes_section, roofline_section, time_section
+from qrun.report.html.timing import Palette, nodes_section, time_section
 from qrun.report.json import text as json_text
 from qrun.report.text import duration, file_size, plural
 
@@ -52,6 +54,7 @@ def _sections(page: PageContent) -> list[Markup]:
     palette = Palette(nodes)
     return [
         findings_section(checked, {n.index for n in nodes}) if checked else Markup(),
+        outputs_section(page.outputs),
         *([time_section(page, palette), nodes_section(page), roofline_section(page, palette)] if nodes else []),
         comparison_section(page.comparison) if page.comparison else Markup(),
         quantization_section(page.tensors, page.all_tensors),
@@ -113,6 +116,7 @@ def _header(page: PageContent) -> list[Markup]:
         f"{name} {known}" for name, known in (("Python", env.python), ("numpy", env.numpy), ("onnx", env.onnx)) if known
     ]
     cpus = plural(env.cpus, "CPU") if env.cpus else ""
+    found = verdict(page)
     rows = [
         ("model", _model(model)),
         ("sha256", model.sha256 or ""),
@@ -126,7 +130,8 @@ def _header(page: PageContent) -> list[Markup]:
         for label, value in rows
         if value
     ]
-    return [tag("h1", _file(page)), tag("dl", parts)]
+    summary = tag("summary", _model(model) or "About this page")
+    return [tag("h1", _file(page)), found, tag("details", summary, tag("dl", parts), class_="about-page")]
 
 
 def _model(model: ModelFile) -> str:

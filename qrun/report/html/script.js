@@ -7,7 +7,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     const button = document.createElement("button");
     button.append(...head.childNodes);
     head.append(button);
-    head.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", head.getAttribute("aria-sort") || "none");
     button.addEventListener("click", () => {
       const first = head.dataset.first || "ascending", other = first === "ascending" ? "descending" : "ascending";
       const order = head.getAttribute("aria-sort") === first ? other : first, sign = order === "ascending" ? 1 : -1;

@@ -62,6 +62,7 @@ class HtmlColumn:
 
     number: aligned to the right and sorted by value, the largest first unless `rising`.
     name:   in a fixed-width font, broken anywhere; short: cells that are never broken; wide: sentences.
+    sorted: how the rows are in order of it already, ``descending`` or ``ascending``.
     sorts:  a click on the header of a sortable table sorts by it.
     """
 
@@ -73,6 +74,7 @@ class HtmlColumn:
     short: bool = False
     wide: bool = False
     sorts: bool = True
+    sorted: str = ""
     about: str = ""
 
     @property
@@ -110,6 +112,7 @@ def table(
             scope="col",
             class_=c.style,
             title=c.about or None,
+            aria_sort=c.sorted or None,
             data_fixed=sortable and not c.sorts,
             data_first="descending" if sortable and c.number and not c.rising else None,
         )

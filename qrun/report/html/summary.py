@@ -1,0 +1,85 @@
+"""What a page says first, the answer in a sentence or two; and the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from qrun.documents.item import Item
+from qrun.ir.types import shape_text
+from qrun.report.html.collect import PageContent
+from qrun.report.html.comparison import told
+from qrun.report.html.findings import counts
+from qrun.report.html.tags import HtmlColumn, Markup, table, tag
+from qrun.report.text import duration, number, plural
+
+VALUES = 3
+"""Places of the largest elements that are shown."""
+
+
+def verdict(page: PageContent) -> Markup:
+    """The answer in a sentence or two; empty where a page has none."""
+    sentences = list(_sentences(page))
+    return tag("p", *(part for pair in sentences for part in (*pair, " ")), class_="verdict") if sentences else Markup()
+
+
+def _sentences(page: PageContent) -> Iterator[tuple[str, str]]:
+    """(what is strong, the rest)."""
+    if page.comparison is not None:
+        big, rest, equal = told(page.comparison)
+        yield tag("b", big, class_="good" if equal else "error"), rest
+    checked = page.checked
+    if checked is not None:
+        worst = next((f for f in checked.findings), None)
+        judged = f" by {plural(checked.rules, 'rule')}" if checked.rules else ""
+        if worst is None:
+            yield tag("b", "Nothing found", class_="good"), f"{judged}."
+        else:
+            yield tag("b", counts(checked), class_=worst.level), f", first {worst.rule} {worst.name}."
+    if page.time is not None:
+        slowest = max(page.nodes, key=lambda n: n.median_ms, default=None)
+        most = f"; {100 * slowest.share:.0f}% of it in {slowest.label}" if slowest and slowest.share else ""
+        yield tag("b", duration(page.time.median_ms * 1e6)), f" a run{most}."
+
+
+def outputs_section(outputs: Sequence[Item]) -> Markup:
+    """Statistics of the outputs of a run."""
+    if not outputs:
+        return Markup()
+    about = "Of the first run. argmax: the place of the largest element, or of the largest in each row."
+    return tag(
+        "section",
+        tag("h2", "Outputs", id="outputs"),
+        tag("p", about, class_="about"),
+        table(
+            "outputs of the run",
+            [
+                HtmlColumn("output", lambda o: o["name"].text, name=True),
+                HtmlColumn("type", _type, short=True),
+                *(HtmlColumn(key, _real(key), number=True) for key in ("min", "max", "mean")),
+                HtmlColumn("argmax", _argmax, short=True),
+                HtmlColumn("NaN/Inf", _odd, number=True),
+            ],
+            outputs,
+        ),
+    )
+
+
+def _type(output: Item) -> str:
+    return f"{output['type'].text} {shape_text(tuple(size.size for size in output['shape']))}"
+
+
+def _real(key: str) -> Callable[[Item], str]:
+    return lambda output: "–" if (value := output.find(key)) is None else number(value.real)
+
+
+def _argmax(output: Item) -> str:
+    rows = output.find("argmax_rows")
+    found = [row.value for row in rows] if rows is not None else []
+    if found:
+        return ",".join(map(str, found[:VALUES])) + (",…" if len(found) > VALUES else "") + " per row"
+    place = output.find("argmax")
+    return "–" if place is None else str(place.value).replace(" ", "")
+
+
+def _odd(output: Item) -> str:
+    return str(sum(part.size for key in ("nan", "inf") if (part := output.find(key)) is not None))
