@@ -90,6 +90,7 @@ OWN: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "QuantizeLinear": ([F(np.ones((4, 8))), F(0.5), np.uint8(3)], {}, np.uint8),
 }
 WITHOUT = {
+    ("", "GlobalLpPool"): ([F(np.ones((2, 3, 4, 5)))], {}, F),
     ("", "Not"): ([np.ones((4, 8), bool)], {}, bool),
     **{("com.microsoft", op_type): case for op_type, case in OWN.items()},
 }

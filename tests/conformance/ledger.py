@@ -9,8 +9,11 @@ _ATTENTION_SUMS = (
     "expects onnx.reference's Attention, whose sums are rounded to 16 bits at every addition; in the operator and in its "
     "expanded body each node of qrun rounds once, and comes closer to the real value"
 )
+_SINGLE_FFT = "expects an FFT in float32, which leaves parts of 1e-7 where the real value is 0; qrun rounds once"
 
 LEDGER: dict[str, str] = {
+    "test_dft_inverse": _SINGLE_FFT,
+    "test_dft_inverse_opset19": _SINGLE_FFT,
     "test_cast_FLOAT_to_FLOAT4E2M1": _FLOAT4_NAN,
     "test_cast_FLOAT16_to_FLOAT4E2M1": _FLOAT4_NAN,
     "test_castlike_FLOAT_to_FLOAT4E2M1": _FLOAT4_NAN,

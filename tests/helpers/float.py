@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from helpers.support import node_model, run_ort, run_qrun
+from qrun.ops._float import narrow
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, message: str = "", rtol: float = 1e-5, atol: float = 1e-6) -> None:
@@ -15,6 +16,16 @@ def assert_close(got: np.ndarray, want: np.ndarray, message: str = "", rtol: flo
     assert got.dtype == want.dtype, f"{message}: type {got.dtype}, want {want.dtype}"
     assert got.shape == want.shape, f"{message}: shape {got.shape}, want {want.shape}"
     np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol, err_msg=message)
+
+
+def assert_rounded(got: np.ndarray, want: Any, message: str = "", hair: float = 1e-12) -> None:
+    """Each element is a number no more than a hair beside `want`, rounded once to got's type."""
+    wide = np.asarray(want, np.float64)
+    assert got.shape == wide.shape, f"{message}: shape {got.shape}, want {wide.shape}"
+    reach = hair * (1 + np.abs(wide))
+    low, high = (narrow(wide + side * reach, got.dtype) for side in (-1, 1))
+    same = ((low <= got) & (got <= high)) | ((got != got) & (wide != wide))
+    assert same.all(), f"{message}: {got[~same][:4]}, want {wide[~same][:4]}"
 
 
 def qrun_node(

@@ -1,0 +1,82 @@
+"""Hardmax, Shrink, SwiGLU and Det."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._body import node
+from qrun.ops._context import Context, refuse
+from qrun.ops._float import axis_in, bounds, is_integer, narrow, single, widen
+from qrun.ops._op import op
+
+
+@op("Hardmax", since=1)
+def hardmax_1(input: Array, *, axis: int = 1, ctx: Context | None = None) -> Array:
+    """1 at the first greatest element of all axes from `axis` on, else 0; as Hardmax-13. Source: ONNX operators, Hardmax-11."""
+    first = axis_in(axis, input.ndim)
+    matrix = input.reshape(math.prod(input.shape[:first]), math.prod(input.shape[first:]))
+    return _hardmax(matrix, 1, ctx or Context()).reshape(input.shape)
+
+
+@op("Hardmax", since=13)
+def hardmax(input: Array, *, axis: int = -1, ctx: Context | None = None) -> Array:
+    """1 at the first greatest element along one axis, else 0; NaN is greater than all. Exact.
+
+    Raises OperatorError for an axis outside [-r, r-1]. Source: ONNX operators, Hardmax-13.
+    """
+    return _hardmax(input, axis_in(axis, input.ndim), ctx or Context())
+
+
+def _hardmax(x: Array, axis: int, ctx: Context) -> Array:
+    ctx.claim(x.shape, x.itemsize + 4)
+    made = np.zeros(x.shape, x.dtype)
+    if x.size:
+        wide = widen(x)
+        np.put_along_axis(made, np.expand_dims(np.argmax(wide, axis=axis), axis), made.dtype.type(1), axis)
+    return made
+
+
+@op("Shrink", since=9)
+def shrink(input: Array, *, bias: float = 0.0, lambd: float = 0.5, ctx: Context | None = None) -> Array:
+    """x + bias below -lambd, x - bias above lambd, else 0; NaN gives 0.
+
+    In float64 and rounded once; integers toward 0, saturating. Source: ONNX operators, Shrink-9.
+    """
+    (ctx or Context()).claim(input.shape, 8)
+    with np.errstate(all="ignore"):
+        wide, step, limit = widen(input), single(bias), single(lambd)
+        made = np.where(wide < -limit, wide + step, np.where(wide > limit, wide - step, 0.0))
+        if not is_integer(input.dtype):
+            return narrow(made, input.dtype)
+        low, high = bounds(input.dtype)
+        cut = np.trunc(np.nan_to_num(made, nan=0.0))
+        kept = np.where((cut > float(low)) & (cut < float(high)), cut, 0.0).astype(input.dtype)
+        return np.asarray(np.where(cut >= float(high), high, np.where(cut <= float(low), low, kept)))
+
+
+@op("SwiGLU", since=28)
+def swiglu(A: Array, B: Array, *, alpha: float = 1.0, ctx: Context | None = None) -> Array:
+    """Swish(A) * B, as the nodes Swish and Mul of ai.onnx, each rounded. A and B of one shape.
+
+    Raises OperatorError for shapes that differ. Source: ONNX operators, SwiGLU-28.
+    """
+    ctx = ctx or Context()
+    if A.shape != B.shape:
+        raise refuse("B does not fit A", "B", "as A, " + str(list(A.shape)), B, code="QR208")
+    return np.asarray(node("Mul", [node("Swish", [A], ctx, alpha=alpha), B], ctx))
+
+
+@op("Det", since=11)
+def det(X: Array, *, ctx: Context | None = None) -> Array:
+    """Determinants of the matrices X [...,M,M], of no rows 1: in float64 and rounded once.
+
+    Raises OperatorError for matrices that are not square. Source: ONNX operators, Det-22.
+    """
+    if X.ndim < 2 or X.shape[-1] != X.shape[-2]:
+        raise refuse("X has no square matrices", "X", "[...,M,M]", X, code="QR208")
+    (ctx or Context()).claim(X.shape, 24)
+    with np.errstate(all="ignore"):
+        return narrow(np.linalg.det(widen(X)), X.dtype)

@@ -1,0 +1,122 @@
+"""LpPool and GlobalLpPool, and MaxUnpool, the inverse of MaxPool."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import shape_text
+from qrun.ops._context import Context, refuse
+from qrun.ops._float import narrow, widen
+from qrun.ops._op import op
+from qrun.ops._shape import claim, ints
+from qrun.ops._window import check_rank, padded, patches, window
+
+
+@op("LpPool", since=2)
+def lp_pool(
+    X: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    kernel_shape: tuple[int, ...],
+    p: int = 2,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+    ctx: Context | None = None,
+) -> Array:
+    """(sum of |x|**p)**(1/p) over windows of the spatial axes of X [N,C,spatial...]; padding counts as 0.
+
+    In float64 and rounded once. Raises OperatorError for a p below 1 and geometry that does not fit.
+    Source: ONNX operators, LpPool-22.
+    """
+    ctx = ctx or Context()
+    _check(X, p)
+    check_rank(X.ndim - 2, "X")
+    win = window(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode=bool(ceil_mode))
+    shape = (*X.shape[:2], *win.out)
+    ctx.claim((*shape, math.prod(win.kernel)), 8, "windows")
+    if not math.prod(shape):
+        return np.empty(shape, X.dtype)
+    rank = len(win.kernel)
+    return _norm(patches(padded(X, win, 0, ctx), win), p, tuple(range(2, 2 + rank)))
+
+
+@op("GlobalLpPool", since=2)
+def global_lp_pool(X: Array, *, p: int = 2, ctx: Context | None = None) -> Array:
+    """(sum of |x|**p)**(1/p) over all spatial axes of X [N,C,spatial...], which become 1.
+
+    In float64 and rounded once. Raises OperatorError for a p below 1 and another rank.
+    Source: ONNX operators, GlobalLpPool-22.
+    """
+    _check(X, p)
+    (ctx or Context()).claim(X.shape, 8)
+    made = _norm(X.reshape(*X.shape[:2], math.prod(X.shape[2:])), p, (2,))
+    return made.reshape(*X.shape[:2], *(1,) * (X.ndim - 2))
+
+
+def _check(x: Array, p: int) -> None:
+    if x.ndim < 3:
+        raise refuse("X has no spatial axes", "X", "[N,C,spatial...]", x, code="QR208")
+    if p < 1:
+        raise refuse(f"p is {p}", "p", "1 or more", str(p), code="QR204")
+
+
+def _norm(x: Array, p: int, axes: tuple[int, ...]) -> Array:
+    """Scaled by the largest element, so that no power overflows."""
+    with np.errstate(all="ignore"):
+        size = np.abs(widen(x))
+        top = np.max(size, axis=axes, keepdims=True, initial=0.0)
+        unit = np.where((top == 0) | ~np.isfinite(top), 1.0, 2.0 ** np.floor(np.log2(np.where(top > 0, top, 1.0))))
+        total = np.sum((size / unit) ** p, axis=axes)
+        root = total if p == 1 else np.sqrt(total) if p == 2 else total ** (1.0 / p)
+        return narrow(root * unit.reshape(root.shape), x.dtype)
+
+
+@op("MaxUnpool", since=9)
+def max_unpool(
+    X: Array,
+    I: Array,  # noqa: E741
+    output_shape: Array | None = None,
+    *,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+    ctx: Context | None = None,
+) -> Array:
+    """Zeros with X at the places I of the whole flat result, as MaxPool gives them: X and I [N,C,spatial...], int64.
+
+    Each spatial axis is (n - 1) * stride + kernel - pads, and places count in that; output_shape (all axes) adds zeros at
+    the ends. Of places named twice the last element stays. Exact.
+    Raises OperatorError for shapes that do not fit and places beyond the result. Source: ONNX operators, MaxUnpool-22.
+    """
+    ctx = ctx or Context()
+    rank = X.ndim - 2
+    if rank < 1 or I.shape != X.shape:
+        raise refuse("I does not fit X", "I", f"as X, {shape_text(X.shape)}, with spatial axes", I, code="QR208")
+    step, both = strides or (1,) * rank, pads or (0,) * (2 * rank)
+    if len(kernel_shape) != rank or len(step) != rank or len(both) != 2 * rank or min((*kernel_shape, *step)) < 1:
+        raise refuse(
+            "the geometry does not fit", "kernel_shape", f"{rank} positive numbers", str(kernel_shape), code="QR216"
+        )
+    inferred = [
+        (n - 1) * s + k - a - b
+        for n, s, k, a, b in zip(X.shape[2:], step, kernel_shape, both[:rank], both[rank:], strict=True)
+    ]
+    shape = (*X.shape[:2], *inferred)
+    made_shape = shape if output_shape is None else ints(output_shape, "output_shape")
+    ends = zip(made_shape, shape, strict=False)
+    if len(made_shape) != X.ndim or made_shape[:2] != X.shape[:2] or any(n < m or m < 0 for n, m in ends):
+        expected = f"{shape_text(shape)} or more along the spatial axes"
+        raise refuse("output_shape does not fit", "output_shape", expected, shape_text(made_shape), code="QR208")
+    claim(ctx, made_shape, X.dtype, "output_shape")
+    count = math.prod(shape)
+    if I.size and (I.min() < 0 or I.max() >= count):
+        bad = int(I.max() if I.max() >= count else I.min())
+        raise refuse(f"there is no place {bad}", "I", f"0 to {count - 1}", str(bad), code="QR209")
+    made = np.zeros(made_shape, X.dtype)
+    made[np.unravel_index(I.reshape(-1), shape)] = X.reshape(-1)
+    return made

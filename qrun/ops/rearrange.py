@@ -1,0 +1,186 @@
+"""Elements that move: CenterCropPad, Col2Im, ReverseSequence, TensorScatter, BitCast."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import DTYPES, NUMBERS, PACKED_BITS, shape_text, type_name
+from qrun.ops._context import Context, refuse
+from qrun.ops._float import axes_in, axis_in, is_integer, narrow
+from qrun.ops._op import op
+from qrun.ops._shape import claim, ints, same_length
+
+
+@op("CenterCropPad", since=18)
+def center_crop_pad(
+    input_data: Array, shape: Array, *, axes: tuple[int, ...] | None = None, ctx: Context | None = None
+) -> Array:
+    """The middle of an axis that is longer than `shape` says, and zeros around one that is shorter; exact.
+
+    Of what is cut the smaller half goes before, of zeros as well. axes: those that `shape` has numbers for, else all.
+    Raises OperatorError for axes and numbers that do not fit. Source: ONNX operators, CenterCropPad-18.
+    """
+    chosen = tuple(range(input_data.ndim)) if axes is None else axes_in(axes, input_data.ndim)
+    wanted = ints(shape, "shape")
+    same_length(wanted, len(chosen), "shape", "one number for each axis")
+    if min(wanted, default=0) < 0:
+        raise refuse("a length is negative", "shape", "0 or more", shape_text(wanted), code="QR208")
+    dims = list(input_data.shape)
+    for axis, length in zip(chosen, wanted, strict=True):
+        dims[axis] = length
+    made = np.zeros(claim(ctx or Context(), dims, input_data.dtype, "shape"), input_data.dtype)
+    if made.dtype == object:
+        made[...] = ""
+    there, here = [], []
+    for old, new in zip(input_data.shape, dims, strict=True):
+        kept = min(old, new)
+        there.append(slice((old - kept) // 2, (old - kept) // 2 + kept))
+        here.append(slice((new - kept) // 2, (new - kept) // 2 + kept))
+    made[tuple(here)] = input_data[tuple(there)]
+    return made
+
+
+@op("Col2Im", since=18)
+def col2im(
+    input: Array,
+    image_shape: Array,
+    block_shape: Array,
+    *,
+    dilations: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+    ctx: Context | None = None,
+) -> Array:
+    """Columns of blocks added where they lie in an image: [N,C*block,L] to [N,C,image...].
+
+    L counts the places of a block in the image with its pads. Numbers of floating point are added in float64 and rounded
+    once, integers wrap. Raises OperatorError for shapes that do not fit, strings and bool. Source: ONNX operators, Col2Im-18.
+    """
+    image, block = ints(image_shape, "image_shape"), ints(block_shape, "block_shape")
+    rank = len(image)
+    step, gap, both = strides or (1,) * rank, dilations or (1,) * rank, pads or (0,) * (2 * rank)
+    if not rank or len({rank, len(block), len(step), len(gap), len(both) // 2}) > 1 or min((*step, *gap, *block)) < 1:
+        raise refuse(
+            "the geometry does not fit", "block_shape", f"{rank} positive numbers", shape_text(block), code="QR216"
+        )
+    full = [n + a + b for n, a, b in zip(image, both[:rank], both[rank:], strict=True)]
+    out = [(n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip(full, block, gap, step, strict=True)]
+    taps = math.prod(block)
+    if input.ndim != 3 or input.shape[1] % taps or input.shape[2] != math.prod(max(n, 0) for n in out):
+        expected = f"[N,C*{taps},{math.prod(max(n, 0) for n in out)}]"
+        raise refuse("input does not fit the image", "input", expected, input, code="QR208")
+    if input.dtype == object or input.dtype == bool:
+        raise refuse("elements of this type cannot be added", "input", "numbers", type_name(input.dtype), code="QR203")
+    wide = np.dtype(input.dtype if is_integer(input.dtype) or input.dtype.kind == "c" else np.float64)
+    ctx, channels = ctx or Context(), input.shape[1] // taps
+    made = np.zeros(claim(ctx, (input.shape[0], channels, *full), wide, "image_shape"), wide)
+    columns = input.reshape(input.shape[0], channels, *block, *out)
+    with np.errstate(all="ignore"):
+        for place in itertools.product(*map(range, block)):
+            spans = zip(place, gap, step, out, strict=True)
+            where = tuple(slice(p * d, p * d + (n - 1) * s + 1, s) for p, d, s, n in spans)
+            within: tuple[Any, ...] = (..., *where)
+            taken: tuple[Any, ...] = (slice(None), slice(None), *place)
+            made[within] += columns[taken]
+    middle: tuple[Any, ...] = (..., *(slice(a, a + n) for a, n in zip(both[:rank], image, strict=True)))
+    inner = made[middle]
+    return np.ascontiguousarray(inner) if wide == input.dtype else narrow(inner, input.dtype)
+
+
+@op("ReverseSequence", since=10, form="moves")
+def reverse_sequence(
+    input: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0, ctx: Context | None = None
+) -> Array:
+    """The first sequence_lens[b] elements along time_axis in reverse order, for each b of batch_axis; exact.
+
+    sequence_lens int64 [batch], 0 to the time axis' length. Raises OperatorError for other lengths, and axes that are not
+    0 and 1. Source: ONNX operators, ReverseSequence-28.
+    """
+    if {batch_axis, time_axis} != {0, 1} or input.ndim < 2:
+        raise refuse("the axes are not 0 and 1", "time_axis", "0 and 1, of rank 2 or more",
+                     f"time {time_axis}, batch {batch_axis}", code="QR204")  # fmt: skip
+    (ctx or Context()).claim(input.shape, input.itemsize)
+    batch, most = input.shape[batch_axis], input.shape[time_axis]
+    lengths = ints(sequence_lens, "sequence_lens") if sequence_lens.size <= 128 else tuple(sequence_lens.tolist())
+    same_length(lengths, batch, "sequence_lens", "one number for each sequence")
+    if lengths and (min(lengths) < 0 or max(lengths) > most):
+        bad = max(lengths) if max(lengths) > most else min(lengths)
+        raise refuse(f"a sequence has length {bad}", "sequence_lens", f"0 to {most}", str(bad), code="QR209")
+    made = np.array(input, order="C")
+    for number, length in enumerate(lengths):
+        line: tuple[slice | int, ...] = (slice(length), number) if batch_axis else (number, slice(length))
+        part = input[line]
+        made[line] = part[::-1]
+    return made
+
+
+@op("TensorScatter", since=24)
+def tensor_scatter(
+    past_cache: Array,
+    update: Array,
+    write_indices: Array | None = None,
+    *,
+    axis: int = -2,
+    mode: str = "linear",
+    ctx: Context | None = None,
+) -> Array:
+    """The cache with `update` [B,...,rows,...] in place of its rows from write_indices[b] on; exact.
+
+    past_cache [B,...,longest,...], the rows along `axis`, which is not 0. write_indices int64 [B], 0 where they are left
+    out. mode circular: after the last row comes the first.
+    Raises OperatorError for shapes, rows and modes that do not fit. Source: ONNX operators, TensorScatter-24.
+    """
+    place = axis_in(axis, past_cache.ndim)
+    fits = update.ndim == past_cache.ndim and all(
+        n == m or (a == place and n <= m) for a, (n, m) in enumerate(zip(update.shape, past_cache.shape, strict=True))
+    )
+    if not place or not fits:
+        expected = f"{shape_text(past_cache.shape)}, or fewer along an axis that is not 0"
+        raise refuse("update does not fit the cache", "update", expected, update, code="QR208")
+    if mode not in ("linear", "circular"):
+        raise refuse(f"mode is {mode}", "mode", "linear, circular", mode, code="QR204")
+    longest, rows = past_cache.shape[place], update.shape[place]
+    starts = np.zeros(past_cache.shape[0], np.int64) if write_indices is None else write_indices
+    if starts.shape != past_cache.shape[:1]:
+        raise refuse("write_indices do not fit", "write_indices", f"[{past_cache.shape[0]}]", starts, code="QR208")
+    most = longest - rows if mode == "linear" else longest - 1
+    if starts.size and rows and (starts.min() < 0 or starts.max() > most):
+        bad = int(starts.max() if starts.max() > most else starts.min())
+        raise refuse(f"write_indices has {bad}", "write_indices", f"0 to {most}", str(bad), code="QR209")
+    (ctx or Context()).claim(past_cache.shape, past_cache.itemsize)
+    made = np.array(past_cache, order="C")
+    for number, start in enumerate(starts.tolist()):
+        if rows:
+            where = (start + np.arange(rows)) % longest
+            np.moveaxis(made[number], place - 1, 0)[where] = np.moveaxis(update[number], place - 1, 0)
+    return made
+
+
+@op("BitCast", since=26)
+def bit_cast(input: Array, *, to: int, ctx: Context | None = None) -> Array:
+    """The same bits as another element type of as many bits; exact. Source: ONNX operators, BitCast-26.
+
+    Raises OperatorError for a type with another number of bits, and strings.
+    """
+    kind = DTYPES.get(to)
+    bits = [_bits(input.dtype), _bits(kind)]
+    if kind is None or not bits[0] or bits[0] != bits[1]:
+        got = f"{to} {type_name(kind)}" if kind else str(to)
+        raise refuse("the types have other bits", "to", f"a type of {bits[0]} bits, as {type_name(input.dtype)}", got,
+                     code="QR203")  # fmt: skip
+    (ctx or Context()).claim(input.shape, input.itemsize)
+    if bits[0] < 8:
+        return (input.view(np.uint8) & np.uint8((1 << bits[0]) - 1)).view(kind)
+    truth = kind.kind == "b"
+    made = np.array(input, order="C").view(np.uint8 if truth else kind)
+    return np.asarray(made != 0) if truth else made
+
+
+def _bits(kind: np.dtype[Any] | None) -> int:
+    """Of an element; 0 for strings and what is no type."""
+    return 0 if kind is None or kind.kind == "O" else PACKED_BITS.get(NUMBERS[kind], 8 * kind.itemsize)

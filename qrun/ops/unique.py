@@ -1,0 +1,61 @@
+"""Unique."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ops._context import Context, refuse
+from qrun.ops._float import axis_in
+from qrun.ops._op import op
+
+
+@op("Unique", since=11)
+def unique(
+    X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """The elements of X, or its parts along an axis, each once: Y, indices, inverse_indices, counts.
+
+    In ascending order (parts by their elements, in order), or, unless sorted, in that of their first places. indices int64:
+    those places; inverse_indices: for each element its place in Y; counts: how often it is there. -0 equals 0; each NaN is
+    an element of its own, after all numbers. Exact.
+    Raises OperatorError for an axis that does not exist. Source: ONNX operators, Unique-28.
+    """
+    if sorted not in (0, 1):
+        raise refuse(f"sorted is {sorted}", "sorted", "0, 1", str(sorted), code="QR204")
+    place = None if axis is None else axis_in(axis, X.ndim)
+    (ctx or Context()).claim((X.size + 1,), 2 * X.itemsize + 40)
+    rows = X.reshape(-1, 1) if place is None else np.moveaxis(X, place, 0)
+    lines = rows.reshape(len(rows), -1) if rows.size else np.zeros((len(rows), 0), X.dtype)
+    order = _order(lines)
+    ranked = lines[order]
+    fresh = np.ones(len(order), bool)
+    if len(order) > 1:
+        fresh[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+    groups = np.cumsum(fresh) - 1
+    firsts = order[fresh]
+    inverse = np.empty(len(order), np.int64)
+    inverse[order] = groups
+    counts = np.bincount(groups, minlength=len(firsts)).astype(np.int64) if len(order) else np.zeros(0, np.int64)
+    if not sorted:
+        by_place = np.argsort(firsts, kind="stable")
+        rank = np.empty_like(by_place)
+        rank[by_place] = np.arange(len(by_place))
+        firsts, counts, inverse = firsts[by_place], counts[by_place], rank[inverse] if len(rank) else inverse
+    taken: Any = X.reshape(-1)[firsts] if place is None else np.take(X, firsts, axis=place)
+    return taken, firsts.astype(np.int64), inverse, counts
+
+
+def _order(lines: Array) -> Array:
+    """Places of the lines in ascending order, of equal ones the first first."""
+    if lines.dtype == object:
+        texts = lines.tolist()
+        places = list(range(len(texts)))
+        places.sort(key=texts.__getitem__)
+        return np.array(places, np.int64)
+    if not lines.shape[1]:
+        return np.arange(len(lines))
+    keys = lines.astype(np.float32) if lines.dtype.kind == "V" else lines
+    return np.lexsort(tuple(keys[:, column] for column in reversed(range(keys.shape[1]))))
