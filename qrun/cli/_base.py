@@ -30,6 +30,7 @@ COMMANDS = {
     "profile": ("qrun.cli.profile:command", "Measure time per node over many runs."),
     "compare": ("qrun.cli.compare:command", "Find where two runtimes, models or runs differ, and why."),
     "eval": ("qrun.cli.eval:command", "Judge models over a data set: accuracy, agreement, errors."),
+    "conform": ("qrun.cli.conform:command", "Judge a runtime by the conformance suite of the operators."),
     "inspect": ("qrun.cli.inspect:command", "Show inputs, outputs, operators and quantization of a model."),
     "report": ("qrun.cli.report:command", "Write one self-contained HTML page."),
     "cache": ("qrun.cli.cache:command", "Show, or clear, what is kept on disk of kernels and models."),

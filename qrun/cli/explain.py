@@ -22,7 +22,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @define(
     "explain",
     examples=["qrun explain QR301", "qrun explain QLinearConv", "qrun explain inputs"],
-    notes="Topics: inputs, exit-codes, config, environment, completion, json, numerics, causes, roof. Without TOPIC: everything that can be explained.",
+    notes="Topics: inputs, exit-codes, config, environment, completion, json, numerics, causes, conform, roof. Without TOPIC: everything that can be explained.",
 )
 @argument("topic", about="A code, a rule, a cause, an operator or a topic.", required=False, shell_complete=_complete)
 @format_options("text", "json")

@@ -180,6 +180,24 @@ sum and no float32 steps are due, so every element must be within what rounding 
 bits, and inherited if the node gives the same when it reads the other side's values: an earlier one is the cause.
 
 qrun explain CAUSE says how to confirm one, and what to do.""",
+    "conform": """\
+qrun conform gives a runtime the cases of a frozen suite, and judges every answer:
+
+  exact        every bit is the expected one; or a forbidden model is refused
+  choice       the specification leaves it open: elements that differ are within
+               6.1e-5 steps of a tie, or the answer is a known alternative
+  wrong        anything else; with its cause, and whether recomputing proved it
+  refused      the runtime refuses a form that the specification allows
+  crashed, hung  the process ended, or did not answer in --timeout seconds
+  unsupported  the runtime has no such operator or element type
+
+Causes are those of qrun explain causes, and garbage (other bits from run to run), accepts-invalid (an answer for a forbidden
+model) and zero-range (DynamicQuantizeLinear of zeros).
+
+--runtime 'cmd:PROGRAM {model} {inputs} {outputs}' starts a program for each case. {model} is an .onnx file; {inputs} a folder
+with input_0.pb, input_1.pb, ..., a TensorProto each, in the order of the graph's inputs; {outputs} an empty folder, into which
+the program writes output_0.pb, output_1.pb, ... Exit code 0: it ran. 2: it refuses the model. 3: it has no such operator or
+type. Anything else is a crash. The last line on stderr is shown as its message.""",
 }
 
 

@@ -111,7 +111,7 @@ def special_value(s: Suspect) -> Iterator[Hypothesis]:
         return
     if x.shape == s.mine.shape and x.dtype.kind in "fV":
         yield from _of_input(s, x)
-    if s.is_op("QuantizeLinear") and s.mine.dtype.kind != "i" and s.mine.dtype.kind != "u":
+    if s.is_op("QuantizeLinear") and not is_integer(s.mine.dtype):
         yield from _overflow(s)
 
 

@@ -1,0 +1,216 @@
+"""``qrun conform``: a runtime judged by the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qrun.cli._base import Call, argument, define, format_options, option, print_json
+from qrun.cli._options import Distance, general_options
+from qrun.errors import CallError
+
+if TYPE_CHECKING:
+    from qrun.conform.results import Judgement
+    from qrun.conform.suite import CaseInfo, Suite
+    from qrun.report.screen import Out
+
+NEVER = "never"
+ACTIONS = ("export", "scoreboard")
+_FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
+
+
+@define(
+    "conform",
+    examples=[
+        "qrun conform                                      # qrun itself",
+        "qrun conform --runtime ort --select QLinearConv,edge",
+        "qrun conform --runtime 'cmd:./mine {model} {inputs} {outputs}'",
+        "qrun conform --runtime ort --baseline ort.json -o junit=ort.xml",
+        "qrun conform export cases/ --select core",
+        "qrun conform scoreboard ort.json openvino.json -o scoreboard.md",
+    ],
+    notes="Runtimes: native, reference, ort, ort-optimized, ort-x64quantprecision, onnx-ref, openvino, opencv, or cmd: and a program. "
+    "Exit code 1 if a verdict of --fail-on occurs. Verdicts: exact, choice, wrong, refused, crashed, hung, unsupported.",
+)
+@argument("words", about="Nothing; or export DIR; or scoreboard JSON...", nargs=-1, metavar="[export|scoreboard] ...")
+@option(
+    "--runtime",
+    metavar="NAME",
+    multiple=True,
+    group="Run",
+    show_default="qrun: native and reference",
+    help="Who is judged. Repeatable.",
+)
+@option("--select", metavar="WORDS", multiple=True, group="Run",
+        help="Only these cases: profiles, operators, beginnings of ids, comma-separated. Repeatable.")  # fmt: skip
+@option(
+    "--python",
+    metavar="PATH",
+    group="Run",
+    show_default="this one",
+    help="Run the runtime in this Python, which may have another version of it.",
+)
+@option(
+    "--jobs",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    group="Run",
+    show_default="the CPUs there are",
+    help="Cases at once.",
+)
+@option("--timeout", type=Distance(0), metavar="S", default=20.0, group="Run", help="Seconds after which a case hangs.")
+@option("--list", "listed", is_flag=True, group="Run", help="Print the cases' ids and run nothing.")
+@option(
+    "--fail-on",
+    metavar="VERDICTS",
+    default="wrong,crashed,hung",
+    group="Output",
+    help="Exit 1 when one of these occurs, or never.",
+)
+@option(
+    "--baseline", metavar="FILE", group="Output", help="An answer saved with --json: report only what changed since."
+)
+@option("-o", "--output", metavar="[FORMAT=]FILE", multiple=True, group="Output",
+        help="Also write: .txt, .json, .md, .xml (JUnit), .sarif, .html, or FORMAT=FILE. Repeatable.")  # fmt: skip
+@format_options(*_FORMATS)
+@general_options()
+@click.pass_context
+def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: Any) -> int:
+    """Judge a runtime by the conformance suite of the quantized operators."""
+    from qrun.conform.suite import Suite
+
+    if words and words[0] == "scoreboard":
+        return _scoreboard(words[1:], options, out)
+    suite = Suite()
+    cases = suite.select(options["select"])
+    if words and words[0] == "export":
+        return _export(suite, cases, words[1:], out)
+    if words:
+        raise _unfit(f"qrun conform does not know {words[0]!r}", f"{', '.join(ACTIONS)}, or no word")
+    if options["listed"]:
+        for info in cases:
+            out.result.line(info.id)
+        return 0
+    fail_on, targets = _fail_on(options["fail_on"]), _targets(options["output"])
+    judgement = _judged(suite, cases, options, fail_on, out)
+    return _told(ctx, suite, judgement, options, targets, out)
+
+
+def _judged(
+    suite: Suite, cases: Sequence[CaseInfo], options: Mapping[str, Any], fail_on: tuple[str, ...], out: Out
+) -> Judgement:
+    from qrun.conform.baseline import changed, saved
+    from qrun.conform.results import Judgement
+    from qrun.conform.run import conform
+    from qrun.conform.runtimes import OWN, runtime
+    from qrun.report.progress import Progress
+    from qrun.running.cpus import usable_cpus
+
+    chosen = [runtime(name) for name in dict.fromkeys(options["runtime"] or OWN)]
+    before = saved(options["baseline"]) if options["baseline"] else None
+    found = []
+    for each in chosen:
+        with Progress(out, f"conform {each.name[:30]}", "cases") as progress:
+            found.append(conform(suite, cases, each, python=options["python"] or "", jobs=options["jobs"] or usable_cpus(), limit=options["timeout"],
+                                 progress=lambda done: progress(done, len(cases), None)))  # fmt: skip
+    judgement = Judgement(suite.version, len(cases), fail_on, tuple(found))
+    return changed(judgement, before) if before is not None else judgement
+
+
+def _told(
+    ctx: click.Context,
+    suite: Suite,
+    judgement: Judgement,
+    options: Mapping[str, Any],
+    targets: Sequence[tuple[str, str]],
+    out: Out,
+) -> int:
+    from qrun.io.files import replacing
+    from qrun.report.conform.details import details
+    from qrun.report.conform.formats import FORMATS, fields
+    from qrun.report.conform.sheet import conform_sheet
+    from qrun.report.sheet import print_sheet
+
+    code, argv = int(judgement.failed), ctx.ensure_object(Call).argv
+    if options["format"] == "json":
+        print_json(out, fields(judgement), code)
+    elif options["format"] == "text":
+        sheet = conform_sheet(judgement, changes=bool(options["baseline"]))
+        more = details(suite, judgement) if out.verbose else []
+        print_sheet(out, replace(sheet, blocks=[*sheet.blocks, *more], notes=() if more else sheet.notes))
+    else:
+        out.result.write(FORMATS[options["format"]][1](judgement, argv).rstrip("\n"))
+    for format, file in targets:
+        with replacing(file) as stream:
+            stream.write(FORMATS[format][1](judgement, argv).encode("utf-8", "backslashreplace"))
+    return code
+
+
+def _export(suite: Suite, cases: Sequence[CaseInfo], words: Sequence[str], out: Out) -> int:
+    from qrun.conform.export import export
+    from qrun.report.progress import Progress
+    from qrun.report.text import plural
+
+    if len(words) != 1:
+        raise _unfit("export needs one folder", "qrun conform export DIR")
+    with Progress(out, "export", "cases") as progress:
+        export(suite, cases, Path(words[0]), lambda done: progress(done, len(cases), None))
+    out.result.line(f"{plural(len(cases), 'case')} of suite {suite.version} in {words[0]}")
+    return 0
+
+
+def _scoreboard(words: Sequence[str], options: Mapping[str, Any], out: Out) -> int:
+    from qrun.conform.baseline import saved
+    from qrun.io.files import replacing
+    from qrun.report.conform.scoreboard import SCOREBOARDS, scoreboard_sheet
+    from qrun.report.sheet import print_sheet
+
+    if not words:
+        raise _unfit("scoreboard needs saved answers", "qrun conform scoreboard ort.json openvino.json")
+    targets = _targets(options["output"], SCOREBOARDS)
+    found = [saved(word) for word in words]
+    print_sheet(out, scoreboard_sheet(found))
+    for format, file in targets:
+        with replacing(file) as stream:
+            stream.write(SCOREBOARDS[format][1](found).encode("utf-8"))
+    return 0
+
+
+def _fail_on(text: str) -> tuple[str, ...]:
+    from qrun.conform.results import VERDICTS
+
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    if words == (NEVER,):
+        return ()
+    unknown = [word for word in words if word not in VERDICTS or word == "exact"]
+    if unknown or not words:
+        raise _unfit(f"--fail-on {text}: these are no verdicts", f"{', '.join(VERDICTS[1:])}, or never")
+    return words
+
+
+def _targets(specs: Sequence[str], formats: Mapping[str, tuple[str, Any]] | None = None) -> list[tuple[str, str]]:
+    """Format and file of each ``FILE`` or ``FORMAT=FILE``."""
+    from qrun.io.outputs import check_trace
+    from qrun.report.conform.formats import FORMATS
+
+    known, found = formats or FORMATS, []
+    for spec in specs:
+        name, sign, file = spec.partition("=")
+        if not (sign and name in known and file):
+            name, file = next((n for n, (suffix, _) in known.items() if spec.lower().endswith(suffix)), ""), spec
+        if not name:
+            raise _unfit(
+                f"-o {spec}: the format is not known",
+                f"a file with the suffix {' '.join(s for s, _ in known.values())}, or FORMAT=FILE",
+            )
+        check_trace(file, {})
+        found.append((name, file))
+    return found
+
+
+def _unfit(message: str, expected: str) -> CallError:
+    return CallError("QR005", message, facts=[("expected", expected)], fixes=["qrun conform -h"])

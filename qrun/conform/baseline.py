@@ -1,0 +1,44 @@
+"""What changed since a saved answer: a runtime's own tests keep its known failures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from qrun.conform.results import CaseResult, Judgement, RuntimeResult
+from qrun.documents.item import damaged, read_document
+from qrun.documents.record import decode
+from qrun.errors import CallError
+
+KIND = "conform"
+MAKE = "qrun conform --runtime NAME --json saves one"
+
+
+def saved(path: str) -> Judgement:
+    """The judgement of a JSON file. Raises CallError if it is none."""
+    _, item = read_document(Path(path), (KIND,), MAKE)
+    found = decode(Judgement, item)
+    for each in found.runtimes:
+        if any(case.verdict not in each.counts for case in each.cases):
+            raise damaged(path, "verdicts of qrun conform", "others", MAKE)
+    return found
+
+
+def changed(now: Judgement, before: Judgement) -> Judgement:
+    """Only the cases whose verdict or cause is another one; those that the saved answer does not have count as new."""
+    known = {each.name: each for each in before.runtimes}
+    for each in now.runtimes:
+        if each.name not in known:
+            raise CallError("QR005", f"the baseline has no runtime {each.name}", facts=[("expected", ", ".join(known))],
+                            fixes=[f"qrun conform --runtime {each.name} --json makes one"])  # fmt: skip
+    return replace(now, runtimes=tuple(_changed(each, known[each.name]) for each in now.runtimes))
+
+
+def _changed(now: RuntimeResult, before: RuntimeResult) -> RuntimeResult:
+    known: Mapping[str, CaseResult] = {case.id: case for case in before.cases}
+    return replace(now, cases=tuple(case for case in now.cases if _is_new(case, known.get(case.id))))
+
+
+def _is_new(case: CaseResult, before: CaseResult | None) -> bool:
+    return before is None or (case.verdict, case.cause) != (before.verdict, before.cause)

@@ -1,0 +1,178 @@
+"""From an answer to a verdict with its cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from math import isfinite
+
+import numpy as np
+
+from qrun.comparing.causes import Reason, Suspect, reason, same
+from qrun.comparing.differences import differing, integral
+from qrun.comparing.sides import Unit
+from qrun.conform.answers import REFUSED, Response
+from qrun.conform.results import CaseResult, Element
+from qrun.conform.suite import DECISION, Alternative, Case
+from qrun.errors import QrunError
+from qrun.ir import Array, Model
+from qrun.ir.load import load
+from qrun.ir.types import describe
+
+NEAR = 6.1e-5
+"""Steps from a tie within which the arithmetic decides: what four roundings to float32 can move a quotient of 256 by."""
+SHOWN = 3
+"""Elements that a result shows."""
+ARITHMETIC = ("float32-multiplier", "float32-arithmetic")
+SILENT = ("zero-point-before-rounding", "tie-rounding")
+"""Causes that a page without a word about rounding leaves open."""
+Again = Callable[[], Response]
+
+
+def judged(case: Case, given: Response, again: Again | None = None) -> CaseResult:
+    """again: gives the case to the runtime once more, to see whether it answers the same."""
+    if case.info.rejects:
+        return _of_forbidden(case, given)
+    if given.failed:
+        return _result(case, given.failed, text=given.message)
+    bad = {name: array for name, array in given.outputs.items() if not _right(case.expected[name], array)}
+    if not bad:
+        return _result(case, "exact", total=_size(case))
+    changes = again is not None and _changes(given, again())
+    known = _alternative(case, given)
+    if known is not None and not changes:
+        return _shown(case, bad, "choice" if known.open else "wrong", known.cause, known.text, True)
+    why, proved = _reason(case, bad)
+    if changes:
+        text = "other bits from run to run: uninitialised memory, or threads that race"
+        return _shown(case, bad, "wrong", why.cause if why.cause == "empty-sum" else "garbage", text, True)
+    verdict = "choice" if _is_choice(case, bad, why) else "wrong"
+    return _shown(case, bad, verdict, why.cause, why.text, proved)
+
+
+def _of_forbidden(case: Case, given: Response) -> CaseResult:
+    """A model that must be refused."""
+    if not given.failed:
+        got = ", ".join(describe(a) for a in given.outputs.values() if a is not None)
+        return _result(
+            case, "wrong", "accepts-invalid", f"gives {got} for a model that the specification forbids", True
+        )
+    return _result(case, "exact" if given.failed == REFUSED else given.failed, text=given.message)
+
+
+def _right(want: Array, got: Array | None) -> bool:
+    return got is not None and same(want, got) and (integral(want.dtype) or _same_signs(want, got))
+
+
+def _same_signs(want: Array, got: Array) -> bool:
+    """-0 is not 0 where floats are due."""
+    a, b = np.asarray(want, np.float32), np.asarray(got, np.float32)
+    return bool(np.all((np.signbit(a) == np.signbit(b)) | np.isnan(a)))
+
+
+def _changes(first: Response, second: Response) -> bool:
+    if second.failed or first.outputs.keys() != second.outputs.keys():
+        return True
+    pairs = [(first.outputs[name], second.outputs[name]) for name in first.outputs]
+    return not all(a is b or (a is not None and b is not None and same(a, b)) for a, b in pairs)
+
+
+def _alternative(case: Case, given: Response) -> Alternative | None:
+    for known in case.alternatives:
+        if all(_right(want, given.outputs[name]) for name, want in known.outputs.items()):
+            return known
+    return None
+
+
+def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
+    """Why the first differing output differs, and whether that was proved by recomputing it."""
+    for name, got in bad.items():
+        want = case.expected[name]
+        try:
+            model = load(case.model)
+        except QrunError:
+            break
+        suspect = _suspect(case, model, name, got)
+        found = reason(suspect) if suspect is not None else Reason("unknown", "a graph of several nodes")
+        proved = found.cause != "unknown" and (found.explained > 0 or got is None or found.cause.startswith("wrong-"))
+        if found.cause == "unknown":
+            form = _form(want, got)
+            found = Reason(*form) if form else found
+        return found, proved
+    return Reason("unknown", "no hypothesis reproduces these bits"), False
+
+
+def _form(want: Array, got: Array | None) -> tuple[str, str] | None:
+    """Another type or shape, and other values as well."""
+    if got is None or (got.shape == want.shape and got.dtype == want.dtype):
+        return None
+    kind = "wrong-shape" if got.shape != want.shape else "wrong-type"
+    return kind, f"{describe(got)} where {describe(want)} is due"
+
+
+def _suspect(case: Case, model: Model, name: str, got: Array | None) -> Suspect | None:
+    """The one node of the case with all it reads; None for a graph."""
+    if len(model.nodes) != 1:
+        return None
+    node = model.nodes[0]
+    values = {**model.constants, **case.inputs}
+    return Suspect(model, Unit(node, (node,)), name, values, case.expected[name], got)
+
+
+def _is_choice(case: Case, bad: dict[str, Array | None], why: Reason) -> bool:
+    if why.cause in SILENT and case.info.basis == DECISION:
+        return True
+    return all(_near(case, name, got, why) for name, got in bad.items())
+
+
+def _near(case: Case, name: str, got: Array | None, why: Reason) -> bool:
+    """Is every differing element beside a tie, or within what sums of floats may differ by?"""
+    want = case.expected[name]
+    if got is None or got.shape != want.shape or got.dtype != want.dtype:
+        return False
+    wrong = differing(got, want)
+    a, b = want.astype(np.float64)[wrong], got.astype(np.float64)[wrong]
+    if case.within and wrong.any():
+        return bool(np.all(np.abs(a - b) <= case.within))
+    margin = case.margin.get(name)
+    if margin is None or not wrong.any() or not integral(want.dtype) or np.any(np.abs(a - b) != 1):
+        return False
+    away = margin[wrong]
+    return bool(np.all(away <= NEAR)) and (bool(np.all(away > 0)) or why.cause in ARITHMETIC)
+
+
+def _size(case: Case) -> int:
+    return sum(array.size for array in case.expected.values())
+
+
+def _shown(case: Case, bad: dict[str, Array | None], verdict: str, cause: str, text: str, proved: bool) -> CaseResult:
+    elements = tuple(islice(_elements(case, bad), SHOWN))
+    count = 0
+    for name, got in bad.items():
+        want = case.expected[name]
+        alike = got is not None and got.shape == want.shape and got.dtype == want.dtype
+        count += int(np.count_nonzero(differing(got, want))) if alike and got is not None else want.size
+    return _result(case, verdict, cause, text, proved, count, _size(case), elements)
+
+
+def _elements(case: Case, bad: dict[str, Array | None]) -> Iterable[Element]:
+    for name, got in bad.items():
+        want = case.expected[name]
+        if got is None or got.shape != want.shape:
+            continue
+        exact, margin = case.exact.get(name), case.margin.get(name)
+        with np.errstate(all="ignore"):
+            a, b = want.astype(np.float64), got.astype(np.float64)
+        for at in map(tuple, np.argwhere((a != b) & ~((a != a) & (b != b)))):
+            index = tuple(int(i) for i in at)
+            yield Element(name, index, float(a[at]), float(b[at]), None if exact is None else float(exact[at]),
+                          None if margin is None or not isfinite(margin[at]) else float(margin[at]))  # fmt: skip
+
+
+def _result(
+    case: Case, verdict: str, cause: str = "", text: str = "", proved: bool = False, differing: int = 0, total: int = 0,
+    elements: tuple[Element, ...] = (),
+) -> CaseResult:  # fmt: skip
+    info = case.info
+    return CaseResult(info.id, info.op, info.domain, info.version, info.profile, info.clause, info.basis, verdict, cause, proved,
+                      text, differing, total, elements)  # fmt: skip

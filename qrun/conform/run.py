@@ -1,0 +1,98 @@
+"""All chosen cases through a runtime, several at once, each judged as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from threading import Lock, Thread
+from time import perf_counter
+
+from qrun.conform.answers import HUNG, CaseRunner, Response
+from qrun.conform.judge import judged
+from qrun.conform.results import CaseResult, RuntimeResult
+from qrun.conform.runtimes import Runtime, runner
+from qrun.conform.suite import Case, CaseInfo, Suite
+
+Progress = Callable[[int], None]
+
+
+def conform(
+    suite: Suite, cases: Sequence[CaseInfo], chosen: Runtime, *, python: str = "", jobs: int = 1, limit: float = 20.0,
+    progress: Progress | None = None,
+) -> RuntimeResult:  # fmt: skip
+    """Judge a runtime. jobs: processes of it at once; limit: seconds for a case; progress: is told how many are done.
+
+    Raises UnsupportedError if the runtime is not there, CallError for a command that cannot be started.
+    """
+    start = perf_counter()
+    first = runner(chosen, python)
+    work = _Work(suite, cases, limit, progress)
+    version = first.version
+    try:
+        others = [
+            Thread(target=work.begin, args=(chosen, python), daemon=True) for _ in range(min(jobs, len(cases)) - 1)
+        ]
+        for thread in others:
+            thread.start()
+        work.take(first)
+        for thread in others:
+            thread.join()
+    finally:
+        work.stop()
+        first.close()
+    if work.errors:
+        raise work.errors[0]
+    return RuntimeResult(chosen.name, chosen.label, version, perf_counter() - start, work.results)
+
+
+class _Work:
+    """The cases that are left, and the results so far."""
+
+    def __init__(self, suite: Suite, cases: Sequence[CaseInfo], limit: float, progress: Progress | None) -> None:
+        self._suite, self._cases, self._limit, self._progress = suite, cases, limit, progress
+        self._lock, self._next, self._done = Lock(), count(), 0
+        self._made: dict[int, CaseResult] = {}
+        self._stopped = False
+        self.errors: list[BaseException] = []
+
+    @property
+    def results(self) -> tuple[CaseResult, ...]:
+        return tuple(self._made[at] for at in sorted(self._made))
+
+    def stop(self) -> None:
+        """Let all threads end with their case."""
+        self._stopped = True
+
+    def begin(self, chosen: Runtime, python: str) -> None:
+        """Take cases with a runner of one's own."""
+        try:
+            mine = runner(chosen, python)
+            try:
+                self.take(mine)
+            finally:
+                mine.close()
+        except BaseException as error:
+            self.errors.append(error)
+            self.stop()
+
+    def take(self, mine: CaseRunner) -> None:
+        while not self._stopped:
+            with self._lock:
+                at = next(self._next)
+                case = self._suite.load(self._cases[at]) if at < len(self._cases) else None
+            if case is None:
+                return
+            made = self._judged(mine, case)
+            with self._lock:
+                self._made[at] = made
+                self._done += 1
+                done = self._done
+            if self._progress is not None:
+                self._progress(done)
+
+    def _judged(self, mine: CaseRunner, case: Case) -> CaseResult:
+        def again() -> Response:
+            return mine.run(case, self._limit)
+
+        given = mine.run(case, self._limit)
+        return judged(case, given, None if given.failed == HUNG else again)

@@ -1,0 +1,61 @@
+"""The runtimes that can be judged, by name."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from qrun.conform.answers import CaseRunner
+from qrun.conform.external import CommandRunner
+from qrun.conform.process import ProcessRunner
+from qrun.declare.frozen import frozen
+from qrun.errors import CallError
+
+ADAPTERS = "qrun.conform.adapters"
+COMMAND = "cmd:"
+
+
+@frozen
+class Runtime:
+    """One way to run models. label: for people, to which the version is added. adapter: a module; option: what it is given."""
+
+    name: str
+    label: str
+    adapter: str
+    option: str = ""
+
+
+RUNTIMES = {
+    known.name: known
+    for known in (
+        Runtime("native", "qrun, native backend", f"{ADAPTERS}.qrun_itself", "native"),
+        Runtime("reference", "qrun, reference backend", f"{ADAPTERS}.qrun_itself", "reference"),
+        Runtime("ort", "onnxruntime, graph optimizations off", f"{ADAPTERS}.ort"),
+        Runtime("ort-optimized", "onnxruntime, graph optimizations on", f"{ADAPTERS}.ort", "optimized"),
+        Runtime(
+            "ort-x64quantprecision", "onnxruntime, session.x64quantprecision", f"{ADAPTERS}.ort", "x64quantprecision"
+        ),
+        Runtime("onnx-ref", "onnx.reference", f"{ADAPTERS}.onnx_reference"),
+        Runtime("openvino", "OpenVINO, float32 precision", f"{ADAPTERS}.openvino"),
+        Runtime("opencv", "OpenCV dnn", f"{ADAPTERS}.opencv"),
+    )
+}
+OWN = ("native", "reference")
+
+
+def runtime(name: str) -> Runtime:
+    """Raises CallError for a name that is none."""
+    if name.startswith(COMMAND):
+        return Runtime(name, name.removeprefix(COMMAND), "")
+    if name in RUNTIMES:
+        return RUNTIMES[name]
+    near = get_close_matches(name, RUNTIMES, 1, 0.5)
+    raise CallError("QR005", f"--runtime {name}: there is no such runtime",
+                    facts=[("expected", f"{', '.join(RUNTIMES)}, or 'cmd:PROGRAM {{model}} {{inputs}} {{outputs}}'")],
+                    fixes=[f"--runtime {near[0]}" if near else "qrun explain conform"])  # fmt: skip
+
+
+def runner(chosen: Runtime, python: str = "") -> CaseRunner:
+    """Start it. Raises UnsupportedError if it is not installed."""
+    if chosen.name.startswith(COMMAND):
+        return CommandRunner(chosen.label)
+    return ProcessRunner(chosen.name, chosen.adapter, chosen.option, python)

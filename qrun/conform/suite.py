@@ -1,0 +1,185 @@
+"""The frozen cases: one archive in the package, from which single cases are read."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.errors import CallError
+from qrun.ir import Array
+from qrun.ir.types import DTYPES
+
+VERSION = "1.0"
+ARCHIVE = Path(__file__).parent / f"suite-{VERSION}.zip"
+INDEX = "suite.json"
+PROFILES = {
+    "core": "what the text of the ONNX specification says of the operators of ai.onnx",
+    "edge": "ends of ranges, infinities, NaN, zero sizes, extreme scales, and what must be refused",
+    "contrib": "the operators of com.microsoft",
+    "narrow": "types of 4, 2 and 6 bits, and float8",
+    "graph": "a few nodes that an optimizer may rewrite",
+}
+SPECIFICATION, DECISION = "specification", "decision"
+
+
+@frozen
+class CaseInfo:
+    """What the list of cases says of one.
+
+    id:      such as ``qlinearconv-10/per-channel/3d-tie-odd-zero``: operator and version, family, case.
+    op:      the operator that is judged; domain and version are its own, in a graph that of the first.
+    clause:  number of the section of docs/numerics.md that has the sentence it rests on.
+    basis:   ``specification`` or ``decision``: whose sentence that is, ONNX's or qrun's where ONNX is silent.
+    rejects: is the model forbidden, so that it must be refused?
+    block, start, length: where the archive has it.
+    """
+
+    id: str
+    op: str
+    domain: str
+    version: int
+    profile: str
+    clause: str
+    basis: str
+    rejects: bool
+    block: str
+    start: int
+    length: int
+
+
+@frozen
+class Clause:
+    """A section of docs/numerics.md: its title and the sentence of the specification, or that there is none."""
+
+    title: str
+    sentence: str
+
+
+@frozen
+class Alternative:
+    """Another answer that is known.
+
+    cause, text: why it is given. open: does the specification leave it open? runtimes: who gives it.
+    """
+
+    cause: str
+    text: str
+    open: bool
+    runtimes: tuple[str, ...]
+    outputs: Mapping[str, Array]
+
+
+@frozen
+class Case:
+    """A case with its data.
+
+    inputs, expected: arrays by name, in the order of the graph.
+    exact:   of each output the real numbers before they are rounded, in steps of the output, zero point not added; float64.
+             Outputs that are not rounded have none.
+    margin:  how far each of them is from the nearest tie at which the result changes, in the same steps; float32.
+    within:  by how much floats may differ because the specification says nothing about the precision of their sums.
+    """
+
+    info: CaseInfo
+    model: bytes
+    inputs: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    exact: Mapping[str, Array]
+    margin: Mapping[str, Array]
+    within: float
+    alternatives: tuple[Alternative, ...]
+
+
+class Suite:
+    """The cases of one archive. Raises CallError if it cannot be read."""
+
+    def __init__(self, path: Path = ARCHIVE) -> None:
+        self.path = path
+        try:
+            self._archive = zipfile.ZipFile(path)
+            told = json.loads(self._archive.read(INDEX))
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise CallError("QR004", f"cannot read the suite {path}: {error}", where=[str(path)]) from None
+        self.version = str(told["version"])
+        self._rows: Sequence[Sequence[Any]] = told["cases"]
+        self._clauses: Mapping[str, Sequence[str]] = told["clauses"]
+        self._block: tuple[str, bytes] = ("", b"")
+
+    @cached_property
+    def cases(self) -> tuple[CaseInfo, ...]:
+        """All of them, in the archive's order."""
+        return tuple(CaseInfo(*row) for row in self._rows)
+
+    def clause(self, info: CaseInfo) -> Clause:
+        return Clause(*self._clauses[info.clause])
+
+    def select(self, words: Iterable[str]) -> list[CaseInfo]:
+        """The cases that fit all groups of words: ids, their beginnings, operators, profiles; see `fits`.
+
+        Words of one kind are alternatives: two operators mean either, an operator and a profile mean both.
+        Raises CallError for a word that fits nothing.
+        """
+        chosen = list(self.cases)
+        kinds: dict[str, list[str]] = {}
+        for word in dict.fromkeys(part.strip() for words_ in words for part in words_.split(",") if part.strip()):
+            kinds.setdefault(self._kind(word), []).append(word)
+        for kind, group in kinds.items():
+            chosen = [info for info in chosen if any(fits(info, kind, word) for word in group)]
+        return chosen
+
+    def _kind(self, word: str) -> str:
+        for kind in ("profile", "operator", "id"):
+            if any(fits(info, kind, word) for info in self.cases):
+                return kind
+        known = [*PROFILES, *sorted({info.op for info in self.cases}), *(info.id for info in self.cases)]
+        near = get_close_matches(word, known, 1, 0.5)
+        raise CallError("QR005", f"--select {word}: no case is called so",
+                        facts=[("expected", "a profile, an operator, or the beginning of a case's id")],
+                        fixes=[f"--select {near[0]}" if near else "qrun conform --list shows all cases"])  # fmt: skip
+
+    def load(self, info: CaseInfo) -> Case:
+        """The data of a case."""
+        if self._block[0] != info.block:
+            self._block = info.block, self._archive.read(info.block)
+        return unpacked(info, self._block[1][info.start : info.start + info.length])
+
+
+def fits(info: CaseInfo, kind: str, word: str) -> bool:
+    """Is the case of this profile, operator (``Op``, ``com.microsoft::Op``), or of ids that begin so?"""
+    if kind == "profile":
+        return info.profile == word
+    if kind == "operator":
+        return word.lower() in (info.op.lower(), f"{info.domain or 'ai.onnx'}::{info.op}".lower())
+    return info.id == word or info.id.startswith(word if word.endswith(("/", "-")) else f"{word}/")
+
+
+def unpacked(info: CaseInfo, data: bytes) -> Case:
+    """A case from its part of a block: the length of a head, the head in JSON, the model and the arrays' bytes."""
+    size = int.from_bytes(data[:4], "little")
+    head = json.loads(data[4 : 4 + size])
+    place = 4 + size + head["model"]
+    model = data[4 + size : place]
+
+    def taken(rows: Iterable[Sequence[Any]]) -> dict[str, Array]:
+        nonlocal place
+        found = {}
+        for name, number, shape in rows:
+            dtype = DTYPES[number]
+            count = int(np.prod(shape, dtype=np.int64))
+            found[name] = np.frombuffer(data, dtype, count, place).reshape(shape)
+            place += count * dtype.itemsize
+        return found
+
+    inputs, expected, exact, margin = (taken(head[key]) for key in ("inputs", "expected", "exact", "margin"))
+    others = tuple(
+        Alternative(o["cause"], o["text"], o["open"], tuple(o["runtimes"]), taken(o["outputs"])) for o in head["others"]
+    )
+    return Case(info, model, inputs, expected, exact, margin, head["within"], others)

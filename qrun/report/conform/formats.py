@@ -1,0 +1,155 @@
+"""Files of ``qrun conform``: what their suffixes are, and the documents for programs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
+from typing import Any
+from xml.etree import ElementTree as Tree
+
+from qrun.conform.results import CaseResult, Judgement, RuntimeResult
+from qrun.conform.runtimes import RUNTIMES
+from qrun.documents.record import encode
+from qrun.report.conform.sheet import conform_sheet
+from qrun.report.formats.sarif import REGION, SCHEMA
+from qrun.report.json import document, text
+from qrun.report.screen import Out, Screen
+from qrun.report.sheet import markdown_lines, print_sheet
+from qrun.report.text import BRACKETS, safe
+
+LEVELS = {
+    "wrong": "error",
+    "crashed": "error",
+    "hung": "error",
+    "refused": "warning",
+    "choice": "note",
+    "unsupported": "note",
+}
+"""Of SARIF, by verdict."""
+
+
+def fields(found: Judgement) -> dict[str, Any]:
+    """The body of the JSON document; qrun/schemas/conform-1.0.json is its schema."""
+    runtimes = [{**dict(encode(each)), "counts": dict(each.counts)} for each in found.runtimes]
+    return {"suite": found.suite, "selected": found.selected, "fail_on": list(found.fail_on), "runtimes": runtimes}
+
+
+def _json(found: Judgement, argv: Sequence[str]) -> str:
+    return document("conform", argv, {**fields(found), "exit_code": int(found.failed)}) + "\n"
+
+
+def _markdown(found: Judgement, argv: Sequence[str]) -> str:
+    return "\n".join(markdown_lines(conform_sheet(found))) + "\n"
+
+
+def _text(found: Judgement, argv: Sequence[str]) -> str:
+    stream = StringIO()
+    screen = Screen(stream, terminal=False, width=None, color=False)
+    print_sheet(Out(screen, screen), conform_sheet(found))
+    return stream.getvalue()
+
+
+def _junit(found: Judgement, argv: Sequence[str]) -> str:
+    """A suite for each runtime, a test for each case; verdicts of --fail-on are failures, what was not run is skipped."""
+    root = Tree.Element("testsuites", {"name": "qrun conform"})
+    for each in found.runtimes:
+        suite = Tree.SubElement(
+            root, "testsuite", {"name": safe(each.title), "tests": str(len(each.cases)), "time": f"{each.seconds:.3f}"}
+        )
+        failures = skipped = 0
+        for case in each.cases:
+            test = Tree.SubElement(
+                suite, "testcase", {"classname": safe(f"{each.name}.{case.operator}"), "name": safe(case.id)}
+            )
+            if case.verdict in found.fail_on:
+                failures += 1
+                Tree.SubElement(
+                    test, "failure", {"type": case.cause or case.verdict, "message": safe(headline(case))}
+                ).text = safe(elements_text(case))
+            elif case.verdict in ("refused", "unsupported"):
+                skipped += 1
+                Tree.SubElement(test, "skipped", {"message": safe(headline(case))})
+            elif case.verdict != "exact":
+                Tree.SubElement(test, "system-out").text = safe(headline(case))
+        suite.attrib |= {"failures": str(failures), "errors": "0", "skipped": str(skipped)}
+    Tree.indent(root)
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n{BRACKETS.sub("#&#35;", Tree.tostring(root, encoding="unicode"))}\n'
+    )
+
+
+def headline(case: CaseResult) -> str:
+    """``wrong, saturation: conversion to int32 ...``."""
+    return f"{case.verdict}{f', {case.cause}' if case.cause else ''}{f': {case.text}' if case.text else ''}"
+
+
+def elements_text(case: CaseResult) -> str:
+    """How many elements differ, and the first ones."""
+    if not case.differing:
+        return ""
+    told = "; ".join(f"{e.output}{list(e.index)} is {e.got:g}, not {e.expected:g}" for e in case.elements)
+    return f"{case.differing} of {case.total} elements differ{f': {told}' if told else ''}"
+
+
+def _sarif(found: Judgement, argv: Sequence[str]) -> str:
+    """A run for each runtime; a result for each case that is not exact."""
+    return (
+        text({"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(each, found) for each in found.runtimes]}, indent=1)
+        + "\n"
+    )
+
+
+def _run(each: RuntimeResult, found: Judgement) -> dict[str, Any]:
+    from qrun import __version__
+
+    told = [case for case in each.cases if case.verdict != "exact"]
+    rules = sorted({case.cause or case.verdict for case in told})
+    driver = {
+        "name": "qrun", "fullName": f"qrun conform: {each.title}", "version": __version__, "semanticVersion": __version__,
+        "rules": [{"id": rule, "name": rule, "shortDescription": {"text": rule}, "defaultConfiguration": {"level": "error"}} for rule in rules],
+    }  # fmt: skip
+    return {
+        "tool": {"driver": driver},
+        "automationDetails": {"id": f"qrun-conform/{each.name if each.name in RUNTIMES else 'cmd'}/"},
+        "columnKind": "utf16CodeUnits",
+        "invocations": [{"executionSuccessful": True, "exitCode": int(found.failed)}],
+        "results": [_result(each, case, rules.index(case.cause or case.verdict)) for case in told],
+    }
+
+
+def _result(each: RuntimeResult, case: CaseResult, rule: int) -> dict[str, Any]:
+    fingerprint = hashlib.sha256(f"{each.name}\n{case.id}\n{case.cause or case.verdict}".encode()).hexdigest()[:32]
+    name = {"name": case.operator, "fullyQualifiedName": case.id, "kind": "element"}
+    more = elements_text(case)
+    return {
+        "ruleId": case.cause or case.verdict,
+        "ruleIndex": rule,
+        "level": LEVELS[case.verdict],
+        "message": {"text": safe(f"{case.id}: {headline(case)}") + (f"\n{safe(more)}" if more else "")},
+        "locations": [
+            {
+                "physicalLocation": {"artifactLocation": {"uri": f"{case.id}/model.onnx"}, "region": REGION},
+                "logicalLocations": [name],
+            }
+        ],
+        "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint}:1", "qrunCase/v1": fingerprint},
+        "properties": {"verdict": case.verdict, "profile": case.profile, "clause": case.clause, "proved": case.proved},
+    }
+
+
+def _html(found: Judgement, argv: Sequence[str]) -> str:
+    from qrun.report.conform.page import conform_page
+
+    return conform_page(found, argv)
+
+
+FORMATS: Mapping[str, tuple[str, Callable[[Judgement, Sequence[str]], str]]] = {
+    "text": (".txt", _text),
+    "json": (".json", _json),
+    "markdown": (".md", _markdown),
+    "junit": (".xml", _junit),
+    "sarif": (".sarif", _sarif),
+    "html": (".html", _html),
+}
+"""Suffix and maker of each format."""

@@ -1,0 +1,102 @@
+"""Saved answers of several runtimes side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from qrun.conform.results import VERDICTS, Judgement, RuntimeResult
+from qrun.report.conform.page import framed, grid_table
+from qrun.report.conform.sheet import CAUSE_COLUMNS, FoundCause, found_causes
+from qrun.report.grid import Column, Grid
+from qrun.report.html.tags import join, tag
+from qrun.report.markdown import cell, code, table
+from qrun.report.screen import OPEN
+from qrun.report.sheet import Block, Sheet
+from qrun.report.text import plural
+
+
+def scoreboard_sheet(found: Sequence[Judgement]) -> Sheet:
+    """Totals of each runtime, then its causes."""
+    runtimes = _runtimes(found)
+    blocks = [Block("Verdicts", totals(runtimes)), Block("Exact, by profile", profiles(runtimes))]
+    return Sheet(
+        blocks,
+        f"{plural(len(runtimes), 'runtime')}: {plural(_disagreements(runtimes), 'disagreement')} (runtime, operator, verdict, cause)",
+        OPEN,
+    )
+
+
+def _runtimes(found: Sequence[Judgement]) -> list[RuntimeResult]:
+    return [each for judgement in found for each in judgement.runtimes]
+
+
+def _disagreements(runtimes: Sequence[RuntimeResult]) -> int:
+    return sum(len(found_causes(each.cases)) for each in runtimes)
+
+
+def totals(runtimes: Sequence[RuntimeResult]) -> Grid:
+    """A row for each runtime, a column for each verdict."""
+    columns = [
+        Column("runtime", wrap=True, cell=lambda r: r.title),
+        Column("cases", right=True, cell=lambda r: str(len(r.cases))),
+    ]
+    columns += [Column(v, right=True, cell=_count(v)) for v in VERDICTS]
+    return Grid.of(columns, runtimes)
+
+
+def _count(verdict: str) -> Callable[[RuntimeResult], str]:
+    return lambda each: str(each.counts[verdict])
+
+
+def profiles(runtimes: Sequence[RuntimeResult]) -> Grid:
+    """Exact cases of all, by profile."""
+    names = list(dict.fromkeys(case.profile for each in runtimes for case in each.cases))
+    columns = [Column("runtime", wrap=True, cell=lambda r: r.title)] + [
+        Column(n, right=True, cell=_exact(n)) for n in names
+    ]
+    return Grid.of(columns, runtimes)
+
+
+def _exact(profile: str) -> Callable[[RuntimeResult], str]:
+    def told(each: RuntimeResult) -> str:
+        cases = [case for case in each.cases if case.profile == profile]
+        return f"{sum(case.verdict == 'exact' for case in cases)} of {len(cases)}"
+
+    return told
+
+
+def _markdown(found: Sequence[Judgement]) -> str:
+    runtimes = _runtimes(found)
+    suites = ", ".join(dict.fromkeys(judgement.suite for judgement in found))
+    lines = ["# Scoreboard", "", f"Suite {suites}, judged by `qrun conform`; written by `qrun conform scoreboard`. "
+             "[conformance.md](conformance.md) tells what the verdicts mean.", ""]  # fmt: skip
+    lines += [*table(totals(runtimes)), "", "Exact cases, by profile:", "", *table(profiles(runtimes))]
+    for each in runtimes:
+        causes = found_causes(each.cases)
+        if causes:
+            lines += ["", f"## {cell(each.title)}", "", *(_sentence(cause) for cause in causes)]
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(found: FoundCause) -> str:
+    proved = f", {found.proved} proved" if found.proved else ""
+    return (f"- **{found.verdict}** {cell(found.operator)}, {cell(found.cause)} ({plural(len(found.cases), 'case')}{proved}): "
+            f"{cell(found.example.text)}. {code(found.example.id)}")  # fmt: skip
+
+
+def _html(found: Sequence[Judgement]) -> str:
+    runtimes = _runtimes(found)
+    parts = [tag("section", tag("h2", "Verdicts"), grid_table("verdicts", totals(runtimes)), tag("h2", "Exact, by profile"),
+                 grid_table("profiles", profiles(runtimes)))]  # fmt: skip
+    for each in runtimes:
+        causes = found_causes(each.cases)
+        if causes:
+            parts.append(tag("section", tag("h2", each.title), grid_table(each.name, Grid.of(CAUSE_COLUMNS, causes))))
+    return framed("qrun conform scoreboard", [tag("header", tag("h1", "Scoreboard")), tag("main", join(parts, "\n"))])
+
+
+SCOREBOARDS: Mapping[str, tuple[str, Callable[[Sequence[Judgement]], str]]] = {
+    "markdown": (".md", _markdown),
+    "html": (".html", _html),
+}
+"""Suffix and maker of each format."""

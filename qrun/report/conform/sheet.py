@@ -1,0 +1,174 @@
+"""What ``qrun conform`` shows: verdicts by operator and by profile, causes with an example each, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from qrun.conform.results import BAD, VERDICTS, CaseResult, Judgement, RuntimeResult, counted
+from qrun.conform.runtimes import OWN
+from qrun.conform.suite import PROFILES
+from qrun.declare.frozen import frozen
+from qrun.report.grid import Column, Grid
+from qrun.report.screen import BAD as RED
+from qrun.report.screen import GOOD, OPEN
+from qrun.report.sheet import Block, Sheet
+from qrun.report.text import duration, plural
+
+MESSAGE = 90
+"""Signs of a runtime's message that tell which message it is."""
+
+
+@frozen
+class FoundCause:
+    """Cases of one operator with one verdict for one cause. proved: of them, how many by recomputing every element."""
+
+    verdict: str
+    cause: str
+    operator: str
+    proved: int
+    cases: tuple[CaseResult, ...]
+
+    @property
+    def example(self) -> CaseResult:
+        """The smallest case."""
+        return min(self.cases, key=lambda case: (case.total, len(case.id), case.id))
+
+
+def conform_sheet(found: Judgement, notes: Sequence[str] = (), changes: bool = False) -> Sheet:
+    """changes: only what changed since a baseline was looked at."""
+    blocks: list[Block] = []
+    for each in found.runtimes:
+        blocks += _blocks(each)
+    several = [f"{each.title}: {summary(each, changes)}" for each in found.runtimes]
+    bad = found.failed
+    verdict = several[0] if len(several) == 1 else _together(found, changes)
+    about = [] if len(several) == 1 else several
+    style = RED if bad else GOOD if all(_is_clean(each) for each in found.runtimes) else OPEN
+    return Sheet(blocks, verdict, style, about=about, notes=[*notes, *_next(found)], title="qrun conform")
+
+
+def summary(each: RuntimeResult, changes: bool = False) -> str:
+    """``all 2517 cases are exact``, or how many have which verdict."""
+    counts = {verdict: number for verdict, number in each.counts.items() if number}
+    time = f", in {duration(each.seconds * 1e9)}"
+    if not counts:
+        return f"nothing changed{time}"
+    if list(counts) == ["exact"] and not changes:
+        return f"all {plural(counts['exact'], 'case')} are exact{time}"
+    told = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
+    return (
+        f"{'now ' if changes else ''}{told} of {plural(len(each.cases), 'changed case' if changes else 'case')}{time}"
+    )
+
+
+def _together(found: Judgement, changes: bool) -> str:
+    if all(_is_clean(each) for each in found.runtimes) and not changes:
+        return f"exact: all {plural(found.selected, 'case')} of suite {found.suite}, in {plural(len(found.runtimes), 'runtime')}"
+    word = "no" if found.failed else "yes"
+    return f"{word}: {', '.join(found.fail_on) or 'nothing'} {'occurs' if found.failed else 'does not occur'} in suite {found.suite}"
+
+
+def _is_clean(each: RuntimeResult) -> bool:
+    return each.counts["exact"] == len(each.cases)
+
+
+def _blocks(each: RuntimeResult) -> list[Block]:
+    shown = [v for v in VERDICTS if each.counts[v]]
+    if not each.cases:
+        return []
+    made = [
+        Block(
+            f"{each.title}: profiles", verdict_grid("profile", _by(each.cases, lambda c: c.profile, PROFILES), shown)
+        ),
+        Block(f"{each.title}: operators", verdict_grid("operator", _by(each.cases, lambda c: c.operator), shown)),
+    ]
+    causes = found_causes(each.cases)
+    if causes:
+        made.append(Block("Causes (qrun explain CAUSE, qrun explain conform)", Grid.of(CAUSE_COLUMNS, causes)))
+    refusals = found_messages(each.cases)
+    if refusals:
+        made.append(Block("Refused, and not there", Grid.of(MESSAGE_COLUMNS, refusals)))
+    return made
+
+
+def verdict_grid(header: str, groups: Mapping[str, Sequence[CaseResult]], verdicts: Sequence[str]) -> Grid:
+    """A row for each group and one for all, a column for each verdict."""
+    columns = [Column(header, shrink=1), Column("cases", right=True), *(Column(v, right=True) for v in verdicts)]
+    every = [case for cases in groups.values() for case in cases]
+    rows: list[list[str]] = []
+    styles: dict[tuple[int, int], str] = {}
+    for name, cases in [*groups.items(), *([("all", every)] if len(groups) > 1 else [])]:
+        counts = counted(cases)
+        for at, verdict in enumerate(verdicts):
+            if counts[verdict] and verdict in BAD:
+                styles[len(rows), at + 2] = "red"
+        rows.append([name, str(len(cases)), *(str(counts[v]) if counts[v] else "." for v in verdicts)])
+    return Grid(columns, rows, styles)
+
+
+def _by(
+    cases: Iterable[CaseResult], key: Callable[[CaseResult], str], order: Iterable[str] = ()
+) -> dict[str, list[CaseResult]]:
+    groups: dict[str, list[CaseResult]] = {name: [] for name in order}
+    for case in cases:
+        groups.setdefault(key(case), []).append(case)
+    names = list(groups) if order else sorted(groups, key=lambda name: ("::" in name, name))
+    return {name: groups[name] for name in names if groups[name]}
+
+
+def found_causes(cases: Iterable[CaseResult]) -> list[FoundCause]:
+    """What is wrong, or another choice: by verdict, cause and operator; the worst first."""
+    groups: dict[tuple[str, str, str], list[CaseResult]] = {}
+    for case in cases:
+        if case.verdict in ("wrong", "choice", "crashed", "hung"):
+            groups.setdefault((case.verdict, case.cause or _first_word(case), case.operator), []).append(case)
+    order = {verdict: place for place, verdict in enumerate(("crashed", "hung", "wrong", "choice"))}
+    made = [FoundCause(*key, sum(c.proved for c in found), tuple(found)) for key, found in groups.items()]
+    return sorted(made, key=lambda f: (order[f.verdict], f.operator, f.cause))
+
+
+def _first_word(case: CaseResult) -> str:
+    """Of a crash the signal."""
+    return case.text.partition(":")[0][:30] if case.verdict == "crashed" else "time limit"
+
+
+CAUSE_COLUMNS = [
+    Column("verdict", cell=lambda f: f.verdict),
+    Column("operator", shrink=2, cell=lambda f: f.operator),
+    Column("cause", cell=lambda f: f.cause),
+    Column("cases", right=True, cell=lambda f: str(len(f.cases))),
+    Column("proved", right=True, optional=2, cell=lambda f: str(f.proved) if f.proved else "."),
+    Column("example", shrink=1, cell=lambda f: f.example.id),
+    Column("what it does there", wrap=True, optional=1, cell=lambda f: f.example.text),
+]
+
+
+def found_messages(cases: Iterable[CaseResult]) -> list[FoundCause]:
+    """What is refused or not there: by verdict, operator and the beginning of the message."""
+    groups: dict[tuple[str, str, str], list[CaseResult]] = {}
+    for case in cases:
+        if case.verdict in ("refused", "unsupported"):
+            groups.setdefault((case.verdict, case.operator, case.text[:MESSAGE]), []).append(case)
+    made = [FoundCause(v, text, op, 0, tuple(found)) for (v, op, text), found in groups.items()]
+    return sorted(made, key=lambda f: (f.verdict, f.operator, -len(f.cases)))
+
+
+MESSAGE_COLUMNS = [
+    Column("verdict", cell=lambda f: f.verdict),
+    Column("operator", shrink=2, cell=lambda f: f.operator),
+    Column("cases", right=True, cell=lambda f: str(len(f.cases))),
+    Column("example", shrink=1, cell=lambda f: f.example.id),
+    Column("message", wrap=True, optional=1, cell=lambda f: f.example.text),
+]
+
+
+def _next(found: Judgement) -> list[str]:
+    """What to type to see one case."""
+    for each in found.runtimes:
+        causes = found_causes(each.cases)
+        if causes:
+            runtime = "" if each.name in OWN else f"--runtime {each.name if ' ' not in each.name else repr(each.name)} "
+            return [
+                f"inputs, expected, got and the sentence behind it:   qrun conform {runtime}--select {causes[0].example.id} -v"
+            ]
+    return []

@@ -1,0 +1,75 @@
+"""Freeze the conformance suite: python scripts/make_conformance.py [--check | --list]
+
+Every family has a seed of its own. A case is frozen only if the oracles in tests/ and the reference kernels give the same
+bits; anything else ends the script. --check says whether the archive in the package has these cases, byte for byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
+
+import _conformance_contrib  # noqa: E402, F401
+import _conformance_conv  # noqa: E402, F401
+import _conformance_dequantize  # noqa: E402, F401
+import _conformance_floats  # noqa: E402, F401
+import _conformance_graphs  # noqa: E402, F401
+import _conformance_known  # noqa: E402, F401
+import _conformance_matmul  # noqa: E402, F401
+import _conformance_narrow  # noqa: E402, F401
+import _conformance_pools  # noqa: E402, F401
+import _conformance_quantize  # noqa: E402, F401
+import _conformance_rejects  # noqa: E402, F401
+from _conformance_case import FAMILIES, clauses, drafts, frozen_case  # noqa: E402
+
+from qrun.conform.pack import write  # noqa: E402
+from qrun.conform.suite import ARCHIVE, PROFILES, Case  # noqa: E402
+
+
+def made(names: list[str] | None = None) -> list[Case]:
+    """The cases of these families, or of all, by id."""
+    told, found = clauses(), {}
+    for name in names or FAMILIES:
+        for draft in drafts(name):
+            assert draft.id not in found, f"{draft.id} twice"
+            assert draft.profile in PROFILES, draft.id
+            found[draft.id] = frozen_case(draft, told)
+    return [found[id] for id in sorted(found)]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """What an archive has, whatever compressed it."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the archive in the package")
+    parser.add_argument("--list", action="store_true", help="print the ids instead of writing")
+    parser.add_argument("-o", "--output", type=Path, default=ARCHIVE)
+    parser.add_argument("families", nargs="*", help="only these, for a look")
+    given = parser.parse_args()
+    cases = made(given.families)
+    if given.list or given.families:
+        print(*(case.info.id for case in cases), f"{len(cases)} cases", sep="\n")
+        return 0
+    target = given.output.with_suffix(".new") if given.check else given.output
+    write(target, cases, clauses())
+    if given.check:
+        same = contents(target) == contents(given.output)
+        target.unlink()
+        print("the same" if same else "the archive differs from what the script makes")
+        return int(not same)
+    operators = {(case.info.domain, case.info.op) for case in cases}
+    print(f"{target}: {len(cases)} cases of {len(operators)} operators, {target.stat().st_size / 1e6:.2f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

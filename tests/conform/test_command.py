@@ -1,0 +1,172 @@
+"""``qrun conform`` from the shell: screens, files, baselines, the scoreboard, exit codes."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from xml.etree import ElementTree as Tree
+
+import onnx
+import pytest
+from helpers.cli import call
+from jsonschema import Draft202012Validator
+from onnx import numpy_helper
+
+SCHEMA = json.loads(files("qrun").joinpath("schemas/conform-1.0.json").read_text())
+KNOWN = (
+    "known/qlinearadd-o15,known/qlinearadd-o16,known/quantizelinear-o5,known/quantizelinear-o11,known/qlinearconv-r2"
+)
+"""Of onnxruntime: two refusals, two wrong answers, an exact one."""
+
+
+def answer(*words: str) -> dict:
+    done = call("conform", "--json", *words)
+    document = json.loads(done.out)
+    Draft202012Validator(SCHEMA).validate(document)
+    assert document["exit_code"] == done.code
+    return document
+
+
+def test_qrun_itself_is_exact() -> None:
+    done = call("conform", "--select", "QGemm")
+    assert done.code == 0, done.err
+    assert done.out.startswith("exact: all 78 cases of suite 1.0, in 2 runtimes\n")
+    document = answer("--select", "QGemm,ConvInteger", "--select", "edge")
+    assert [each["name"] for each in document["runtimes"]] == ["native", "reference"]
+    assert {case["profile"] for each in document["runtimes"] for case in each["cases"]} == {"edge"}
+
+
+def test_onnxruntime_is_judged() -> None:
+    document = answer("--runtime", "ort", "--select", KNOWN)
+    (found,) = document["runtimes"]
+    assert document["exit_code"] == 1
+    assert {case["id"]: (case["verdict"], case["cause"]) for case in found["cases"]} == {
+        "known/qlinearadd-o15": ("refused", ""),
+        "known/qlinearadd-o16": ("wrong", "saturation"),
+        "known/qlinearconv-r2": ("exact", ""),
+        "known/quantizelinear-o11": ("refused", ""),
+        "known/quantizelinear-o5": ("wrong", "saturation"),
+    }
+    wrong = next(case for case in found["cases"] if case["id"] == "known/quantizelinear-o5")
+    assert (wrong["proved"], wrong["differing"], wrong["total"]) == (True, 1, 1)
+    assert wrong["elements"] == [
+        {"output": "y0", "index": [0], "expected": 255.0, "got": 0.0, "exact": "inf", "margin": None}
+    ]
+
+
+def test_the_reference_evaluator_is_judged() -> None:
+    document = answer("--runtime", "onnx-ref", "--select", "known")
+    verdicts = {case["id"]: (case["verdict"], case["cause"]) for case in document["runtimes"][0]["cases"]}
+    assert verdicts["known/qlinearmatmul-r1"] == ("wrong", "zero-point-before-rounding")
+    assert verdicts["known/qlinearmatmul-r13"] == ("wrong", "accepts-invalid")
+    assert verdicts["known/qlinearmatmul-r11"] == ("wrong", "wrong-shape")
+    assert verdicts["known/dequantizelinear-r10"][0] == "unsupported"
+
+
+def test_fail_on_says_what_fails() -> None:
+    assert call("conform", "--runtime", "ort", "--select", KNOWN, "--fail-on", "never").code == 0
+    assert call("conform", "--runtime", "ort", "--select", "known/qlinearadd-o15").code == 0
+    assert call("conform", "--runtime", "ort", "--select", "known/qlinearadd-o15", "--fail-on", "refused").code == 1
+    done = call("conform", "--fail-on", "exact")
+    assert done.code == 2
+    assert "these are no verdicts" in done.err
+
+
+def test_verbose_shows_a_case_in_full() -> None:
+    done = call("conform", "--runtime", "ort", "--select", "known/quantizelinear-o5", "-v")
+    for line in ("input i0", "float16 [1] [inf]", "expected y0  uint8 [1] [255]", "clause G4", "The integer saturates"):
+        assert line in done.out, done.out
+
+
+def test_files_have_all_formats(tmp_path: Path) -> None:
+    names = ["a.json", "a.xml", "a.sarif", "a.md", "a.html", "a.txt", "junit=b.log"]
+    targets = [
+        f"{name.partition('=')[0]}={tmp_path}/{name.partition('=')[2]}" if "=" in name else f"{tmp_path}/{name}"
+        for name in names
+    ]
+    assert (
+        call("conform", "--runtime", "ort", "--select", KNOWN, *(word for t in targets for word in ("-o", t))).code == 1
+    )
+    suite = Tree.parse(tmp_path / "a.xml").getroot().find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "2", "2")
+    assert (tmp_path / "b.log").read_text().startswith("<?xml")
+    log = json.loads((tmp_path / "a.sarif").read_text())
+    assert {r["ruleId"] for r in log["runs"][0]["results"]} == {"refused", "saturation"}
+    assert len({r["partialFingerprints"]["qrunCase/v1"] for r in log["runs"][0]["results"]}) == 4
+    assert "| com.microsoft::QLinearAdd |" in (tmp_path / "a.md").read_text().replace("`", "")
+    page = (tmp_path / "a.html").read_text()
+    assert "Conformance" in page
+    assert "src=" not in page
+    assert "saturation" in page
+
+
+def test_a_baseline_leaves_what_changed(tmp_path: Path) -> None:
+    path = tmp_path / "ort.json"
+    assert call("conform", "--runtime", "ort", "--select", "known/quantizelinear-o5", "-o", str(path)).code == 1
+    same = call("conform", "--runtime", "ort", "--select", "known/quantizelinear-o5", "--baseline", str(path))
+    assert same.code == 0
+    assert "nothing changed" in same.out
+    document = json.loads(path.read_text())
+    document["runtimes"][0]["cases"][0]["cause"] = "unknown"
+    path.write_text(json.dumps(document))
+    other = call("conform", "--runtime", "ort", "--select", KNOWN, "--baseline", str(path))
+    assert other.code == 1
+    assert "now 1 exact, 2 wrong, 2 refused of 5 changed cases" in " ".join(other.out.split())
+    assert "has no runtime" in call("conform", "--select", "QGemm", "--baseline", str(path)).err
+    path.write_text('{"schema": "qrun/profile/1.0"}')
+    assert call("conform", "--select", "QGemm", "--baseline", str(path)).code == 2
+
+
+def test_cases_are_exported_as_onnx_tests(tmp_path: Path) -> None:
+    folder = tmp_path / "cases"
+    done = call(
+        "conform", "export", str(folder), "--select", "known/qlinearconv-r2,qlinearconv-10/rejects/stride-of-zero"
+    )
+    assert done.code == 0, done.err
+    case = folder / "known" / "qlinearconv-r2"
+    onnx.checker.check_model(onnx.load(case / "model.onnx"))
+    due = numpy_helper.to_array(onnx.TensorProto.FromString((case / "test_data_set_0" / "output_0.pb").read_bytes()))
+    assert due.tolist() == [[[1]]]
+    told = json.loads((case / "case.json").read_text())
+    assert (told["clause"], told["exact"], told["margin"]) == ("G1", {"y0": ["0.5"]}, {"y0": ["0.0"]})
+    assert not list((folder / "qlinearconv-10/rejects/stride-of-zero/test_data_set_0").glob("output_*"))
+    assert "is not empty" in call("conform", "export", str(folder)).err
+
+
+def test_a_scoreboard_of_saved_answers(tmp_path: Path) -> None:
+    paths = []
+    for name in ("ort", "onnx-ref"):
+        paths.append(str(tmp_path / f"{name}.json"))
+        call("conform", "--runtime", name, "--select", "known", "-o", paths[-1])
+    board = tmp_path / "board.md"
+    done = call("conform", "scoreboard", *paths, "-o", str(board), "-o", str(tmp_path / "board.html"))
+    assert done.code == 0, done.err
+    assert done.out.startswith("2 runtimes: ")
+    text = board.read_text()
+    assert "## onnx\\.reference" in text or "## onnx.reference" in text
+    assert "`known/quantizelinear-o5" in text
+    assert "Scoreboard" in (tmp_path / "board.html").read_text()
+    assert call("conform", "scoreboard").code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("export",), "export needs one folder"),
+        (("judge",), "does not know 'judge'"),
+        (("-o", "x.doc"), "the format is not known"),
+        (("--select", "nothing-like-it"), "no case is called so"),
+        (("--runtime", "openvin"), "there is no such runtime"),
+    ],
+)
+def test_calls_that_are_wrong(words: tuple[str, ...], message: str) -> None:
+    done = call("conform", *words)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_the_list_of_cases() -> None:
+    done = call("conform", "--list", "--select", "known")
+    assert "known/qlinearmatmul-o1" in done.out.splitlines()
