@@ -19,7 +19,7 @@ from qrun.ops._context import Context
 from qrun.ops._float import broadcast, single
 from qrun.ops._native import LoweringContext, NativeKernel, declined, kernel_of
 from qrun.ops._native_pointwise import unary_kernel
-from qrun.ops._op import Lowering
+from qrun.ops._op import Lowering, OfShapes
 
 FLOAT = np.dtype(np.float32)
 _CAST = tuple(np.dtype(t) for t in (np.float32, np.int64, np.int32, np.uint8, np.int8, np.bool_))
@@ -64,7 +64,7 @@ def pointwise_kernel(
 def elementwise(name: str, *inputs: str) -> Lowering:
     """The lowering of an operator on tensors that broadcast, named as the operator names them; name: of
     native/emit/functions.py."""
-    return lambda site: elementwise_kernel(site, name, inputs or ("A", "B"))
+    return OfShapes(lambda site: elementwise_kernel(site, name, inputs or ("A", "B")))
 
 
 def elementwise_kernel(site: LoweringContext, name: str, inputs: Sequence[str]) -> NativeKernel:

@@ -27,6 +27,18 @@ Shape = tuple[int, ...]
 Cost = Callable[[Sequence[Shape], Sequence[Shape], Mapping[str, Any]], int]
 Kernel = Callable[..., Any]
 Lowering = Callable[["LoweringContext"], "NativeKernel"]
+
+
+class OfShapes:
+    """A lowering that looks at shapes and types of inputs, never at values: nodes with other constants share its kernel."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self._lowering = lowering
+
+    def __call__(self, site: LoweringContext) -> NativeKernel:
+        return self._lowering(site)
+
+
 Types = Mapping[str, tuple[str, str]]
 Form = Literal["", "pointwise", "broadcast", "moves", "shape"]
 """On which elements of its inputs an output element depends.

@@ -20,6 +20,7 @@ from qrun.memory import Budget
 from qrun.ops import Arith, Context, Observation
 from qrun.ops._context import Claim
 from qrun.ops._native import LoweringContext, NativeKernel
+from qrun.ops._op import OfShapes
 from qrun.running.derived import SMALL, TensorLike, derived_tensors
 from qrun.running.plan import Step
 
@@ -127,9 +128,14 @@ class NativeKernels:
     def _shared(
         self, step: Step, args: Sequence[Array | None], fixed: Fixed, key: Key, budget: Budget
     ) -> KernelBinding:
-        """The binding of a node that differs in the names of its tensors only, or else a new one."""
+        """The binding of a node that differs in the names of its tensors only, or in constants whose values do not count, or
+        else a new one."""
         node = step.node
-        given = [name if how == "constant" else part for name, how, part in zip(node.inputs, fixed, key, strict=True)]
+        of_shapes = isinstance(step.definition.lowering, OfShapes)
+        given = [
+            part if how != "constant" else name if a is None or not of_shapes else (a.shape, a.dtype)
+            for name, how, part, a in zip(node.inputs, fixed, key, args, strict=True)
+        ]
         attributes = [  # numbers by their digits: 0.0 and -0.0 are equal
             (name, type(value), repr(value) if isinstance(value, float) else value)
             for name, value in node.attributes.items()

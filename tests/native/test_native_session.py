@@ -218,6 +218,26 @@ def test_nodes_whose_attributes_are_zeros_of_other_signs_are_not_alike() -> None
     assert [np.signbit(y).tolist() for y in made.values()] == [[False, True, False], [True, True, False]]
 
 
+def test_nodes_whose_constants_differ_in_values_share_a_kernel_that_does_not_look_at_them() -> None:
+    constants = [np.array([1, 2, 3], F), np.array([4, 5, -0.0], F), np.array([[7], [8]], F)]
+    nodes = [helper.make_node("Add", ["x", f"c{n}"], [f"y{n}"]) for n in range(3)]
+    x, *ys = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in ("x", "y0", "y1", "y2"))
+    tensors = [onnx.numpy_helper.from_array(c, f"c{n}") for n, c in enumerate(constants)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], ys, tensors), opset_imports=[helper.make_opsetid("", 14)], ir_version=8
+    )
+    given = np.arange(6, dtype=F).reshape(2, 3)
+    session = qrun.Session(model, backend="native", cache=OBJECTS)
+    for _ in range(3):
+        made = session.run({"x": given})
+        assert [y.tolist() for y in made.values()] == [(given + c).tolist() for c in constants]
+    natives = session._prepared((), False).natives
+    assert natives is not None
+    first, second, other = (next(iter(natives._bound[n].values())) for n in range(3))
+    assert first is second
+    assert first is not other
+
+
 def test_programs_are_kept_by_use_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     session = qrun.Session(open_model(), backend="native", cache=OBJECTS)
 
