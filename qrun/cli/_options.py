@@ -44,7 +44,12 @@ def general_options(*, config: bool = False) -> Callable[[Function], Function]:
             out: Out = Out.open(color=color, quiet=quiet, verbose=verbose)
             for note in click.get_current_context().meta.get("qrun.notes", ()):
                 out.note(note)
-            return function(*args, out=out, **kwargs)
+            if quiet or not out.messages.terminal:
+                return function(*args, out=out, **kwargs)
+            from qrun.report.progress import ProgressLine
+
+            with ProgressLine(out, call.command):
+                return function(*args, out=out, **kwargs)
 
         return stacked(*options)(with_out)
 

@@ -1,43 +1,150 @@
-"""One line on stderr for long work: what, how far, time left. Only on a terminal, gone when the work is done."""
+"""One line on stderr for long work: what, how far, time left. Only on a terminal, gone before anything else is written."""
 
 from __future__ import annotations
 
 from time import monotonic
 from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from qrun.report.screen import Out, Screen
+from qrun.report.text import encodable
 
-QUIET_FOR = 0.1
-EVERY = 0.1
+if TYPE_CHECKING:
+    from threading import Thread
+
+QUIET_FOR = 0.8
+"""Seconds without any output after which the line appears."""
+EVERY = 0.25
+LONG = 30
+"""Columns of the bar, at most."""
 
 
-class Progress:
-    """``with Progress(out, "profile") as progress: ... progress(done, total, seconds_left)``."""
+class ProgressLine:
+    """The line of a process: ``with ProgressLine(out, "compare")``. A thread draws it while other threads work.
 
-    def __init__(self, out: Out, what: str, unit: str = "runs") -> None:
+    What is written to the screens of `out` meanwhile clears it first.
+    """
+
+    def __init__(self, out: Out, what: str) -> None:
         self.screen: Screen = out.messages
-        self.what = what
-        self.unit = unit
+        self.out, self.what, self.unit = out, what, ""
+        self.state: tuple[int, int | None, float | None] | None = None
         self.active = self.screen.terminal and not out.quiet
-        self.next = monotonic() + QUIET_FOR
         self.shown = 0
+        self._thread: Thread | None = None
 
-    def __call__(self, done: int, total: int | None, left: float | None) -> None:
-        if not self.active or monotonic() < self.next:
-            return
-        self.next = monotonic() + EVERY
-        text = f"{self.what}: {done}{f' of {total}' if total else ''} {self.unit}"
-        text += f", {left:.1f} s left" if left is not None else ""
-        self.screen.stream.write("\r" + text.ljust(self.shown))
-        self.screen.stream.flush()
-        self.shown = len(text)
+    def __enter__(self) -> ProgressLine:
+        if not self.active:
+            return self
+        from threading import Event, Lock, Thread
 
-    def __enter__(self) -> Progress:
+        self._begun = self._quiet = monotonic()
+        self._lock, self._ended = Lock(), Event()
+        self._streams = [
+            (screen, screen.stream) for screen in {id(s): s for s in (self.out.result, self.screen)}.values()
+        ]
+        self._bare = self.screen.stream
+        for screen, stream in self._streams:
+            screen.stream = cast("IO[str]", _Clearing(stream, self))
+        self.out.progress = self
+        self._thread = Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.shown:
-            self.screen.stream.write("\r" + " " * self.shown + "\r")
-            self.screen.stream.flush()
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join()
+        self.clear()
+        self.out.progress = None
+        for screen, stream in self._streams:
+            screen.stream = stream
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY):
+            with self._lock:
+                if monotonic() - self._quiet >= QUIET_FOR:
+                    self._draw()
+
+    def _draw(self) -> None:
+        text = self.text(monotonic() - self._begun)
+        self._bare.write("\r" + text.ljust(self.shown))
+        self._bare.flush()
+        self.shown = len(text)
+
+    def clear(self) -> None:
+        """Erase the line; it comes back when nothing else is written for a while."""
+        with self._lock:
+            if self.shown:
+                self._bare.write("\r" + " " * self.shown + "\r")
+                self._bare.flush()
+            self.shown, self._quiet = 0, monotonic()
+
+    def text(self, seconds: float) -> str:
+        """What it says after so many seconds, in one line of the screen."""
+        if self.state is None:
+            return f"{self.what}: {_time(seconds)}"[: self._room]
+        done, total, left = self.state
+        count = f"{done}{f' of {total}' if total else ''} {self.unit}"
+        rest = f", {_time(left)} left" if left is not None else ""
+        width = min(LONG, self._room - len(f"{self.what}:  {count}{rest}") - 1)
+        bar = f"{self._bar(done / total, width)} " if total and width > 4 else ""
+        return f"{self.what}: {bar}{count}{rest}"[: self._room]
+
+    @property
+    def _room(self) -> int:
+        return (self.screen.width or 80) - 1
+
+    def _bar(self, share: float, width: int) -> str:
+        full, empty = ("━", "─") if encodable("━─", self.screen.encoding) else ("#", "-")
+        filled = round(min(max(share, 0.0), 1.0) * width)
+        return full * filled + empty * (width - filled)
+
+
+class _Clearing:
+    """A stream in front of which the line is cleared."""
+
+    def __init__(self, stream: IO[str], line: ProgressLine) -> None:
+        self._stream, self._line = stream, line
+
+    def write(self, text: str) -> int:
+        self._line.clear()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class Progress:
+    """What part of a command's work tells its line: ``with Progress(out, "profile") as progress: ... progress(done, total, left)``."""
+
+    def __init__(self, out: Out, what: str, unit: str = "runs") -> None:
+        self.line, self.what, self.unit = out.progress, what, unit
+
+    def __call__(self, done: int, total: int | None, left: float | None) -> None:
+        """done: of total, if that is known; left: seconds, None if nobody knows."""
+        if self.line is not None:
+            self.line.state = (done, total, left)
+
+    def __enter__(self) -> Progress:
+        if self.line is not None:
+            self._before = self.line.what, self.line.unit, self.line.state
+            self.line.what, self.line.unit, self.line.state = self.what, self.unit, None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.line is not None:
+            self.line.what, self.line.unit, self.line.state = self._before
+
+
+def _time(seconds: float) -> str:
+    """``9.5 s``, ``42 s``, ``2 min 5 s``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

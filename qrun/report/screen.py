@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from qrun.declare.frozen import changeable
 from qrun.report.grid import Grid, plain_lines, rich_table
@@ -202,14 +202,23 @@ def _color(terminal: bool, choice: str) -> bool:
     return terminal
 
 
+class LongWork(Protocol):
+    """What a command is at. state: how much is done, of how much if that is known, and the seconds left; None before all that."""
+
+    what: str
+    unit: str
+    state: tuple[int, int | None, float | None] | None
+
+
 @changeable
 class Out:
-    """The two streams of a command: the result, and messages beside it."""
+    """The two streams of a command: the result, and messages beside it. progress: the line about long work, if there is one."""
 
     result: Screen
     messages: Screen
     quiet: bool = False
     verbose: int = 0
+    progress: LongWork | None = None
 
     @classmethod
     def open(cls, *, color: str = "auto", quiet: bool = False, verbose: int = 0) -> Out:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 from helpers.cli import ESCAPE, call, conv_model, deep_model, make_model, npy, save, sum_model, terminal, value
 from onnx import TensorProto, helper
 
+from qrun.report.progress import Progress, ProgressLine
+from qrun.report.screen import Out, Screen
 from qrun.report.text import bar
 
 
@@ -135,8 +139,38 @@ def test_forced_colour_brings_no_cursor_codes() -> None:
 
 
 def test_progress_only_on_a_terminal() -> None:
-    assert "\r" in terminal("profile", "deep.onnx", "-n", "150", "-b", "reference", only="err").replace("\n", "")
+    """From the first second on, with a bar as soon as it is known how much there is to do."""
+    shown = terminal("profile", "deep.onnx", "-n", "400", "-b", "reference", only="err")
+    lines = [line.strip() for line in shown.split("\r") if line.startswith("profile: ")]
+    assert any(re.fullmatch(r"profile: [━─]{5,} \d+ of 400 runs, [\d.]+ (min \d+ )?s left", line) for line in lines), (
+        lines
+    )
+    assert max(map(len, lines)) < 80
     assert "runs" not in terminal("profile", "deep.onnx", "-n", "300", "-q", only="err")
+    piped = call("profile", "deep.onnx", "-n", "400", "-b", "reference")
+    assert "\r" not in piped.err
+
+
+def test_what_is_written_clears_the_progress_line_first() -> None:
+    stream = io.StringIO()
+    screen = Screen(stream, terminal=True, width=60, color=False)
+    out = Out(screen, screen)
+    with ProgressLine(out, "work") as line, Progress(out, "work", "steps") as progress:
+        deadline = time.monotonic() + 30
+        progress(1, 4, 125.0)
+        while not line.shown and time.monotonic() < deadline:
+            time.sleep(0.05)
+        drawn = stream.getvalue()
+        screen.line("a result")
+        assert stream.getvalue() == f"{drawn}\r{' ' * line_length(drawn)}\ra result\n"
+    assert drawn.split("\r")[1].startswith("work: ━")
+    assert drawn.rstrip().endswith(" 1 of 4 steps, 2 min 5 s left")
+    assert line_length(drawn) <= 59
+    assert screen.stream is stream
+
+
+def line_length(drawn: str) -> int:
+    return len(drawn.split("\r")[-1])
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
