@@ -57,6 +57,20 @@ OWN: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
         {},
         F,
     ),
+    "QEmbedLayerNormalization": (
+        [*[np.zeros((2, 3), np.int32)] * 2, *[np.ones((4, 8), np.uint8)] * 3, *[np.ones(8, np.uint8)] * 2, None]
+        + [F(0.5)] * 5
+        + [np.uint8(3)] * 5,
+        {},
+        F,
+    ),
+    "GatherBlockQuantized": ([np.ones((4, 8), np.uint8), np.zeros(9, np.int64), F(np.ones((4, 1)))], {}, F),
+    "MatMulBnb4": (
+        [F(np.ones((4, 16))), np.ones(64, np.uint8), F(np.ones(8))],
+        {"K": 16, "N": 8, "block_size": 16, "quant_type": 1},
+        F,
+    ),
+    "MatMulInteger16": ([np.ones((4, 8), np.int16), np.ones((8, 4), np.int16)], {}, np.int32),
     "FusedGemm": ([F(np.ones((4, 8))), F(np.ones((8, 4)))], {"activation": "Tanh"}, F),
     "FusedConv": ([F(np.ones((1, 2, 6, 6))), F(np.ones((8, 2, 3, 3)))], {"activation": "Relu"}, F),
     "Gelu": ([F(np.ones((4, 8)))], {}, F),

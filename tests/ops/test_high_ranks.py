@@ -41,6 +41,8 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
         attributes |= {"kernel_shape": [1]} if op_type in ("QLinearAveragePool", "NhwcMaxPool") else {}
         attributes |= {"num_heads": 1} if op_type in ("Attention", "QAttention", "MultiHeadAttention") else {}
         attributes |= {"num_heads": 1, "kv_num_heads": 1} if op_type == "GroupQueryAttention" else {}
+        bnb4 = {"K": 3, "N": 2, "block_size": 16, "quant_type": 1}
+        attributes |= bnb4 if op_type == "MatMulBnb4" else {}
         attributes |= {"K": 3, "N": 2, "block_size": 16} if op_type == "MatMulNBits" else {}
         node = helper.make_node(op_type, names, ["y"], domain=domain, **attributes)
         yield op_type, model_of(node, given), given
@@ -77,6 +79,11 @@ MICROSOFT: dict[tuple[str, str], list[Any]] = {
         "RotaryEmbedding": [U[..., :2].astype(np.float32), np.int64([0]), *[np.ones((3, 1), np.float32)] * 2],
         "EmbedLayerNormalization": [np.zeros((1, 2), np.int32), None, *[np.ones((4, 3), np.float32)] * 2, None]
         + [np.ones(3, np.float32)] * 2,
+        "QEmbedLayerNormalization": [np.zeros((1, 2), np.int32), None, *[np.ones((4, 3), np.uint8)] * 2, None]
+        + [*[np.ones(3, np.uint8)] * 2, None, S, S, None, S, S, Z, Z, None, Z, Z],
+        "GatherBlockQuantized": [np.ones((1, 2, 3), np.uint8), np.int64([0]), np.ones((1, 1, 6), np.float32)],
+        "MatMulBnb4": [U.astype(np.float32), np.zeros(3, np.uint8), np.ones(1, np.float32)],
+        "MatMulInteger16": [U.astype(np.int16), TURNED.astype(np.int16)],
         "FusedGemm": [U[0].astype(np.float32), TURNED[0].astype(np.float32)],
         "FusedConv": [U.astype(np.float32), np.ones((1, 2, 1), np.float32)],
         "DynamicQuantizeLSTM": [

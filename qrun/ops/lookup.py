@@ -1,0 +1,228 @@
+"""Weights of few bits in com.microsoft: GatherBlockQuantized, MatMulBnb4; and MatMulInteger16."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.ir.types import FLOAT8, SMALL, shape_text
+from qrun.ops._context import Context, refuse
+from qrun.ops._float import axis_in, narrow
+from qrun.ops._matmul import check_matmul, claim_product, matmul_macs, matmul_shape
+from qrun.ops._op import Shape, op
+from qrun.ops._quantize import same_type
+from qrun.ops._sums import rounded_products
+from qrun.shapes import broadcast_shapes
+
+_FLOATS = "float float16 bfloat16"
+_CODES = "int4 uint4 uint8 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float4e2m1"
+_FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_MAPS = {0: np.array([*_FP4, *(-v for v in _FP4)], np.float32), 1: np.array(_NF4, np.float32)}
+
+
+@op(
+    "GatherBlockQuantized",
+    since=1,
+    domain="com.microsoft",
+    types={"T1": (_CODES, "data zero_points"), "Tind": ("int32 int64", "indices"), "T2": (_FLOATS, "scales")},
+)
+def gather_block_quantized(
+    data: Array,
+    indices: Array,
+    scales: Array,
+    zero_points: Array | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+    ctx: Context | None = None,
+) -> Array:
+    """DequantizeLinear with blocks along quantize_axis, then Gather along gather_axis; zeros where an index does not exist.
+
+    data int4, uint4, float8 or float4; or uint8 with codes of 2, 4 or 8 `bits` along the last axis, the first in the low
+    bits, then gather_axis is 0. scales as data, ceil(n / block_size) along quantize_axis; of float8 and float4 other axes
+    may have 1, and a block_size of 0 is the whole axis. zero_points are packed as data; 0, or 2**(bits-1) of uint8.
+
+        y = (code - zero_point) * scale
+
+    In float32 steps, then of scales' type. Indices -s to s-1. Raises OperatorError for shapes and attributes that do not fit.
+    Source: onnxruntime ContribOperators, com.microsoft.GatherBlockQuantized.
+    """
+    ctx = ctx or Context()
+    packed = data.dtype == np.uint8
+    floating = data.dtype in FLOAT8 or data.dtype in SMALL
+    width = bits if packed else 8
+    blocks_along, along = (
+        axis_in(quantize_axis, data.ndim, "quantize_axis"),
+        axis_in(gather_axis, data.ndim, "gather_axis"),
+    )
+    _check_blocks(packed, floating, bits, block_size, along, blocks_along)
+    size = [*data.shape[:-1], data.shape[-1] * 8 // width]
+    block = block_size or max(size[blocks_along], 1)
+    count = -(-size[blocks_along] // block)
+    _check_scales(scales, size, blocks_along, count, floating)
+    zeros = None
+    if zero_points is not None:
+        same_type(zero_points, data.dtype, "zero_points", "data")
+        wanted = [count if axis == blocks_along else n for axis, n in enumerate(size)]
+        wanted[-1] = -(-wanted[-1] * width // 8)
+        if floating or zero_points.shape != tuple(wanted):
+            expected = "none, as data is floating point" if floating else shape_text(tuple(wanted))
+            raise refuse("zero_points do not fit data", "zero_points", expected, zero_points, code="QR302")
+        zeros = unpacked(zero_points, width)[..., : count if blocks_along == data.ndim - 1 else None]
+    known = (indices >= -size[along]) & (indices < size[along])
+    places = np.where(known, indices, 0).reshape(-1)
+    shape = (*size[:along], *indices.shape, *size[along + 1 :])
+    ctx.claim(shape, 12)
+    if not size[along]:
+        return np.zeros(shape, scales.dtype)
+    codes = unpacked(np.take(data, places, axis=along), width).astype(np.float32)
+    rows = np.arange(size[blocks_along]) // block
+    if blocks_along == along:
+        rows = rows[places]
+
+    def spread(x: Array) -> Array:
+        x = x if blocks_along == along or x.shape[along] == 1 else np.take(x, places, axis=along)
+        return np.take(x, rows, axis=blocks_along).astype(np.float32)
+
+    with np.errstate(all="ignore"):
+        if zeros is not None:
+            codes -= spread(zeros)
+        elif packed:
+            codes -= np.float32(2 ** (bits - 1))
+        made = (codes * spread(scales)).astype(scales.dtype).reshape(shape)
+    beyond = ~known.reshape((1,) * along + indices.shape + (1,) * (len(size) - along - 1))
+    return np.asarray(np.where(beyond, np.zeros((), made.dtype), made)) if not known.all() else made
+
+
+def unpacked(x: Array, width: int) -> Array:
+    """The codes in bytes along the last axis, the first in the low bits; other types as they are."""
+    if x.dtype != np.uint8 or width == 8:
+        return x
+    parts = [(x >> shift) & np.uint8(2**width - 1) for shift in range(0, 8, width)]
+    return np.stack(parts, axis=-1).reshape(*x.shape[:-1], -1)
+
+
+def _check_blocks(packed: bool, floating: bool, bits: int, block: int, along: int, blocks_along: int) -> None:
+    for name, value, fits, expected in (
+        ("bits", bits, floating or bits in (2, 4, 8), "2, 4 or 8"),
+        ("bits", bits, floating or packed or bits == 4, "4, as data has codes of 4 bits"),
+        ("block_size", block, (block >= 16 and not block & (block - 1)) or (floating and not block),
+         "a power of two, 16 or more" + (", or 0" if floating else "")),
+        ("gather_axis", along, not packed or not along, "0, as data is uint8"),
+        ("quantize_axis", blocks_along, not packed or bits == 8 or along != blocks_along, "another than gather_axis"),
+    ):  # fmt: skip
+        if not fits:
+            raise refuse(f"{name} is {value}", name, expected, str(value), code="QR204")
+
+
+def _check_scales(scales: Array, size: Sequence[int], blocks_along: int, count: int, floating: bool) -> None:
+    wanted = tuple(count if axis == blocks_along else n for axis, n in enumerate(size))
+    ones = {axis for axis in range(len(size)) if floating and axis != blocks_along}
+    if scales.ndim != len(wanted) or any(
+        n != m and not (n == 1 and axis in ones) for axis, (n, m) in enumerate(zip(scales.shape, wanted, strict=True))
+    ):
+        raise refuse("scales do not fit data", "scales", shape_text(wanted), scales, code="QR301")
+
+
+def _bnb4_macs(inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> int:
+    return int(np.prod(inputs[0], dtype=np.int64)) * (outputs[0][-1] if outputs[0] else 1)
+
+
+@op(
+    "MatMulBnb4",
+    since=1,
+    domain="com.microsoft",
+    cost=_bnb4_macs,
+    types={"T1": (_FLOATS, "A absmax"), "T2": ("uint8", "B")},
+)
+def matmul_bnb4(
+    A: Array,
+    B: Array,
+    absmax: Array,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    quant_type: int,
+    training_mode: int = 0,
+    transB: int = 1,
+    ctx: Context | None = None,
+) -> Array:
+    """A @ W', where W [N,K] is B, codes of 4 bits (the first in the high bits) for numbers of a table, times absmax.
+
+        W = table[code] * absmax                    float32, then of A's type
+
+    quant_type 0: FP4, 1: NF4, the 16 numbers of bitsandbytes. A block of block_size codes, counted through all rows, has one
+    absmax [ceil(N*K/block_size)]; B uint8 [ceil(N*K/2)]. A [...,K]; or [...,N] with transB = 0, then Y = A @ W. The product's
+    real value is rounded once. training_mode changes nothing.
+    Raises OperatorError for shapes and attributes that do not fit.
+    Source: onnxruntime ContribOperators, com.microsoft.MatMulBnb4.
+    """
+    for name, value, fits, expected in (
+        ("K", K, K > 0, "a positive number"),
+        ("N", N, N > 0, "a positive number"),
+        (
+            "block_size",
+            block_size,
+            block_size >= 16 and not block_size & (block_size - 1),
+            "a power of two, 16 or more",
+        ),
+        ("quant_type", quant_type, quant_type in _MAPS, "0 (FP4), 1 (NF4)"),
+    ):
+        if not fits:
+            raise refuse(f"{name} is {value}", name, expected, str(value), code="QR204")
+    depth = K if transB else N
+    if not A.ndim or A.shape[-1] != depth:
+        raise refuse("A does not fit B", "A", f"[...,{depth}]", A, code="QR208")
+    for name, array, wanted in (("B", B, -(-N * K // 2)), ("absmax", absmax, -(-N * K // block_size))):
+        if array.size != wanted or array.ndim not in (1, 2):
+            raise refuse(f"{name} has shape {shape_text(array.shape)}", name, f"[{wanted}]", array, code="QR208")
+    ctx = ctx or Context()
+    ctx.claim((N, K), 20, "weights")
+    ctx.claim((*A.shape[:-1], N if transB else K), 8)
+    codes = np.stack([B.reshape(-1) >> 4, B.reshape(-1) & 15], axis=1).reshape(-1)[: N * K]
+    with np.errstate(all="ignore"):
+        wide = _MAPS[quant_type][codes] * absmax.reshape(-1)[np.arange(N * K) // block_size].astype(np.float32)
+        weights = narrow(wide, A.dtype).reshape(N, K)
+    return rounded_products(A, weights.T if transB else weights, A.dtype)
+
+
+@op(
+    "MatMulInteger16",
+    since=1,
+    domain="com.microsoft",
+    cost=matmul_macs,
+    types={"T1": ("int16 uint16", "A"), "T2": ("int16 uint16", "B")},
+)
+def matmul_integer16(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+    """Integer matrix product, shapes as numpy.matmul: int32, or uint32 of two uint16.
+
+        Y = sum over k of A * B            wrapping
+
+    Exact. Raises OperatorError for shapes that do not fit. Source: onnxruntime ContribOperators, com.microsoft.MatMulInteger16.
+    """
+    check_matmul(A, B, ("A", "B"))
+    ctx = ctx or Context()
+    left, right = claim_product(A, B, ctx)
+    made = np.matmul(left.astype(np.int64), right.astype(np.int64)) if left.size and right.size else None
+    if made is None:
+        made = np.zeros(
+            (*broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1]), np.int64
+        )
+    kind = np.uint32 if A.dtype == B.dtype == np.uint16 else np.int32
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    outside = (made < low) | (made > high)
+    if outside.any():
+        first = np.unravel_index(int(np.argmax(outside)), outside.shape)
+        ctx.observe("accumulator-wrap", "Y", int(outside.sum()), made.size, [int(n) for n in first])
+    return np.asarray(matmul_shape(made, A, B)).astype(kind)
