@@ -22,9 +22,9 @@ from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
 
 NAMES = names("""
-    a* b* addend* y* batches* a_row b_row addend_row y_row rows columns taps depth
+    a* b* addend* y* numbers* batches* a_row b_row addend_row y_row rows columns taps depth
     tap_step depth_step row_block panels panel_block slot right_at squares_at lengths_at sums_at
-    known* known_odd tiles numbers* recheck* scales* zeros* block
+    known* known_odd tiles recheck* scales* zeros* block
 """)
 """As in floats.py, with one tap.
 

@@ -24,9 +24,9 @@ from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import Value
 
 NAMES = (
-    "a*", "b*", "addend*", "y*", "batches*", "offsets*", "padding*", "a_row", "b_row", "addend_row", "y_row",
+    "a*", "b*", "addend*", "y*", "numbers*", "batches*", "offsets*", "padding*", "a_row", "b_row", "addend_row", "y_row",
     "rows", "columns", "taps", "depth", "pixel", "lines", "windows*", "window", "count", "row_block", "spans*", "weights*",
-    "weights_row", "sizes*", "known_odd", "panels", "panel_block", "tiles", "numbers*", "recheck*",
+    "weights_row", "sizes*", "known_odd", "panels", "panel_block", "tiles", "recheck*",
 )  # fmt: skip
 """One 8-byte word each; those of floats.py, with a depth of 1, and:
 

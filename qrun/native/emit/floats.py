@@ -20,10 +20,12 @@ from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
 from qrun.native.emit.widen import folded, widened
 
+SHARED = names("a* b* addend* y* numbers*")
+"""What the arguments of all kernels of products begin with."""
 NAMES = names("""
-    a* b* addend* y* batches* offsets* padding* a_row b_row addend_row y_row
+    a* b* addend* y* numbers* batches* offsets* padding* a_row b_row addend_row y_row
     rows columns taps depth tap_step depth_step row_block panels panel_block
-    slot right_at squares_at lengths_at sums_at ahead known* known_odd tiles numbers* recheck*
+    slot right_at squares_at lengths_at sums_at ahead known* known_odd tiles recheck*
 """)
 """One 8-byte word each.
 

@@ -15,13 +15,15 @@ from operator import or_
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter
 from qrun.native.emit.numbers import RecheckEmitter, product_error, two_sum
+from qrun.native.emit.requantize import clipped
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.emit.values import ZERO, Value
 from qrun.native.emit.widen import first_lanes
 
-REACH, ALPHA, BETA, FLAW = range(0, 32, 8)
+REACH, ALPHA, BETA, FLAW, LOW, HIGH, ADDED = range(0, 56, 8)
 """Places in `numbers`: what a sum may be off, relative to both lengths; the factors of the sum and of the addend; what the
-sum of all that was lost may be off, relative to that of its sizes."""
+sum of all that was lost may be off, relative to that of its sizes; what results are limited to (Clip, Relu), and the zero that is
+added to them: -0 leaves each as it is, 0 makes 0 of -0."""
 _ADDEND = 2.0**-50
 """Several times the relative error of an addend and of its addition."""
 _NAN = 0x7FC00000
@@ -124,11 +126,11 @@ class RoundingEmitter(KernelEmitter):
                 total, low, high = self._ends(sums[place], reaches[place], addend)
                 bits = low.bitcast("i32") ^ high.bitcast("i32")
                 apart.append(self._unequal(total if self.spec.form == "scaled" else None, bits, mask))
-                target = y + 4 * self.lanes * j
+                target, made = y + 4 * self.lanes * j, self._limited(high)
                 if mask is None:
-                    target.store(high, 4)
+                    target.store(made, 4)
                 else:
-                    target.masked_store(high, mask)
+                    target.masked_store(made, mask)
         return reduce(or_, apart)
 
     def _unequal(self, value: Value | None, bits: Value, mask: Value | None) -> Value:
@@ -145,6 +147,11 @@ class RoundingEmitter(KernelEmitter):
             total = total + addend
             reach = abs(addend).fma(_ADDEND, reach)
         return total, (total - reach).single(), (total + reach).single()
+
+    def _limited(self, value: Value) -> Value:
+        """float32 as the Clip or the Relu that follows makes it."""
+        low, high, zero = ((self.a.numbers + n).load("double", 8).single() for n in (LOW, HIGH, ADDED))
+        return clipped(value, *(limit.splat(self.lanes) for limit in (low, high))) + zero.splat(self.lanes)
 
     def _result(self, row: Value) -> Value:
         return self.row_starts[3] + (self.first + row) * self.a.y_row + self.column
@@ -171,13 +178,15 @@ class RoundingEmitter(KernelEmitter):
         special = finite.test("eq", ZERO) & mask
         doubtful = low.bitcast("i32").test("ne", high.bitcast("i32")) & mask & finite
         y = self._result(row) + vector * (4 * self.lanes)
-        y.masked_store(high, mask)  # which differs from what the strip stored, if the reach is less than the strip's
+        y.masked_store(
+            self._limited(high), mask
+        )  # which differs from what the strip stored, if the reach is less than the strip's
         with w.when(special.any()):
             nan = value.single().like(w.value(f"<{self.lanes} x i32>", _NAN).bitcast("float"))
-            y.masked_store(value.test("uno", value).select(nan, value.single()), special)
+            y.masked_store(self._limited(value.test("uno", value).select(nan, value.single())), special)
         with w.when(doubtful.any()):
             made, known = self._decided(*self._added(row, vector, mask, addend))
-            y.masked_store(made.single(), doubtful & known)
+            y.masked_store(self._limited(made.single()), doubtful & known)
             unknown = (doubtful & known.test("eq", ZERO)).bits().zext("i64")
             number = self.batch * self.a.rows + self.first + row
             column = self.column.lshr(2) + vector * self.lanes

@@ -10,7 +10,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
-from qrun.native.emit.coded import GROUP, NAMES
+from qrun.native.emit.coded import GROUP
 from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import DEPTH
 from qrun.native.emit.spec import KernelSpec
@@ -132,8 +132,6 @@ class CodedMatmul(Planned):
 
 
 class _CodedRecheck(ElementRecheck):
-    names = NAMES
-
     def __init__(self, stack: FloatStack, exact: Exact, weights: CodedWeights) -> None:
         super().__init__(stack, exact)
         self.weights = weights

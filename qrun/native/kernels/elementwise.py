@@ -167,6 +167,15 @@ class Elementwise(Expression):
         self.function = function
 
     @property
+    def between(self) -> tuple[float, float, float] | None:  # type: ignore[override]
+        """None where a limit is NaN."""
+        if self.result.dtype != _FLOAT or np.isnan(self.constants).any():
+            return None
+        if self.function == "relu":
+            return 0.0, np.inf, 0.0
+        return (*np.array(self.constants, _FLOAT).tolist(), -0.0) if self.function == "clip" else None
+
+    @property
     def limits(self) -> tuple[int, int]:
         """The bits of its two constants."""
         p, q = np.array(self.constants, _FLOAT).view(np.int32).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,11 @@ class FloatConv(Planned):
             self.arrays["addend*"] = np.ascontiguousarray(bias)
         self.terms = FloatTerms("sum" if bias is None else "bias")
         self.depth, self.each, self.taps = depth, each, taps
+
+    def limited(self, low: float, high: float, zero: float) -> FloatConv:
+        made = self.again()
+        made.terms = replace(self.terms, limits=(low, high, zero))
+        return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -97,10 +96,10 @@ class FloatMatmul(Planned):
         for axis, step in enumerate(steps[:-2]):
             begin += step * np.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1))
         starts[:, name] = np.broadcast_to(begin, self.lead).reshape(-1)
-        made, row = copy(self), steps[-2]
+        made, row = self.again(), steps[-2]
         operands = list(self.operands)
         operands[place] = operand
-        made._made, made.operands = {}, tuple(operands)
+        made.operands = tuple(operands)
         rows = {"left": replace(self.stack.left, row=row)} if name == 0 else {"b_row" if name == 1 else "y_row": row}
         made.stack = replace(self.stack, starts=starts, **rows)
         return made
@@ -115,6 +114,11 @@ class FloatMatmul(Planned):
             starts[:, place] = np.broadcast_to(numbers, lead).reshape(-1) * nbytes
         starts[:, 3] = np.arange(len(starts)) * (4 * m * n)
         return FloatStack(starts, LeftRows(m, k, 4 * k), n, 4 * n, addend_row, 4 * n)
+
+    def limited(self, low: float, high: float, zero: float) -> FloatMatmul:
+        made = self.again()
+        made.terms = replace(self.terms, limits=(low, high, zero))
+        return made
 
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:
         if not size(self.result.shape):

@@ -12,7 +12,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.float_panels import UNROLL
-from qrun.native.emit.floats import DEPTH, NAMES, PITCH
+from qrun.native.emit.floats import DEPTH, PITCH, SHARED
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.float_tiles import Cut, aligned_up, block, direct
 from qrun.native.machine.call import KernelCall, Rechecker
@@ -132,27 +132,29 @@ class FloatPanels:
         )
 
 
+Limits = tuple[float, float, float]
+"""The least and the greatest result, and the zero that is added to it: -0, or 0 to make 0 of -0."""
+
+
 @frozen
 class FloatTerms:
-    """What becomes of sums: alpha * sum + beta * addend. form: of rounding.py."""
+    """What becomes of sums: alpha * sum + beta * addend, rounded, between two limits, plus a zero. form: of rounding.py."""
 
     form: str
     alpha: float = 1.0
     beta: float = 1.0
+    limits: Limits = (-np.inf, np.inf, -0.0)
 
     def numbers(self, left: LeftRows) -> Array:
         """Of rounding.py. A sum has as many roundings as additions may follow each other; six more pay for the factor, the
         addend, for rounding the ends, and for the lengths."""
         lost = 4 * left.taps * left.depth + 16
         reach = (left.chain + 6) * _UNIT * abs(self.alpha) * (1 + 2.0**-20)
-        return np.array([reach, self.alpha, self.beta, lost * _UNIT])
+        return np.array([reach, self.alpha, self.beta, lost * _UNIT, *self.limits])
 
 
 class ElementRecheck(Rechecker):
     """Elements of products, exactly."""
-
-    names: Sequence[str] = NAMES
-    """Of the kernel's arguments."""
 
     def __init__(self, stack: FloatStack, exact: Exact) -> None:
         super().__init__()
@@ -161,8 +163,8 @@ class ElementRecheck(Rechecker):
     def make(self, entries: Ints, x: int, y: int) -> None:
         """entries: rows of all products, and columns; x: address of the argument struct."""
         stack, left = self.stack, self.stack.left
-        words = np.ctypeslib.as_array((ctypes.c_int64 * len(self.names)).from_address(x))
-        a, b, addend, result = (int(words[self.names.index(name)]) for name in ("a*", "b*", "addend*", "y*"))
+        words = (ctypes.c_int64 * len(SHARED)).from_address(x)
+        a, b, addend, result, numbers = words
         (number, row), column = divmod(entries[:, 0], left.rows), entries[:, 1]
         starts = stack.starts[number]
         k, each = np.arange(stack.k), 8 if left.image else 4
@@ -181,7 +183,10 @@ class ElementRecheck(Rechecker):
             if addend
             else np.zeros(len(row), _FLOAT)
         )
+        low, high, zero = np.ctypeslib.as_array((ctypes.c_double * 7).from_address(numbers))[4:].astype(_FLOAT)
         made = self.exact(rows, columns, added)
+        made = np.where(made < low, low, made)
+        made = np.where(made > high, high, made) + zero
         for place, value in zip((starts[:, 3] + row * stack.y_row + 4 * column).tolist(), made.tolist(), strict=True):
             ctypes.c_float.from_address(result + place).value = value
 

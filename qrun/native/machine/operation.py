@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -88,6 +89,8 @@ class Operation(ABC):
     """Whether the rows of its result may lie further apart than they are long."""
     steps: tuple[FunctionStep, ...] = ()
     """Of an elementwise operation: its functions."""
+    between: tuple[float, float, float] | None = None
+    """Of Relu and Clip of float32: what `limited` is given for the same of a result."""
     parts: tuple[int, ...] = ()
     """Of a concatenation: the byte in a row of the result where each operand's columns start."""
     copied: tuple[bool, ...] = ()
@@ -121,6 +124,11 @@ class Operation(ABC):
 
     def reading(self, source: Operation) -> Operation | None:
         """The operation that makes its operand itself, of what `source` reads, if there is one."""
+        return None
+
+    def limited(self, low: float, high: float, zero: float) -> Operation | None:
+        """The operation that makes its results lie between two limits (the upper one where they cross; NaN stays) and then adds
+        a zero, if there is one: Clip with -0, or Relu with 0, which makes 0 of -0."""
         return None
 
     def moved(self, place: int, operand: Operand, steps: Sequence[int]) -> Operation | None:
@@ -158,6 +166,13 @@ class Planned(Operation):
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, ...], tuple[KernelCall, ...]] = {}
+
+    def again(self) -> Self:
+        """A copy that is to have kernel calls of its own."""
+        made = copy(self)
+        made._made = {}
+        made.__dict__.pop("tight", None)
+        return made
 
     @abstractmethod
     def _plan(self, strides: Sequence[int]) -> tuple[KernelCall, ...]:

@@ -15,7 +15,7 @@ from qrun.native.plan.placement import Chain, Item, Key, PythonStep, Task
 
 def fused(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
     """As many items, in which one operation does the work of several, and the others' steps nothing."""
-    return _chained(_shuffled(engine, moved(_tailed(items, wanted), wanted), wanted), wanted)
+    return _chained(_shuffled(engine, moved(limited(_tailed(items, wanted), wanted), wanted), wanted), wanted)
 
 
 def _shuffled(engine: Engine, items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
@@ -56,6 +56,31 @@ def _tailed(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:
     from qrun.native.plan.tails import tailed
 
     return tailed(items, wanted)
+
+
+def limited(items: Sequence[Item], wanted: Sequence[Key]) -> list[Item]:
+    """As many items; Relu or Clip of what a product of floats makes becomes a step that does nothing: the product does it."""
+    made, uses = list(items), Counter([*wanted, *(key for item in items for key in item.inputs)])
+    makers = {_last(item).output: number for number, item in enumerate(items) if not isinstance(item, PythonStep)}
+    for number, item in enumerate(items):
+        limits = item.operation.between if isinstance(item, Task) and len(item.inputs) == 1 else None
+        maker = makers.get(item.inputs[0]) if limits else None
+        if limits is None or maker is None or not isinstance(item, Task) or uses[item.inputs[0]] != 1:
+            continue
+        product = made[maker]
+        if isinstance(product, PythonStep):
+            continue
+        last = _last(product)
+        operation = last.operation.limited(*limits)
+        if operation is not None:
+            last = replace(last, operation=operation, output=item.output)
+            made[maker] = Chain((*product.tasks[:-1], last)) if isinstance(product, Chain) else last
+            made[number] = PythonStep((), ())
+    return made
+
+
+def _last(item: Task | Chain) -> Task:
+    return item.tasks[-1] if isinstance(item, Chain) else item
 
 
 def moved(items: Sequence[Item], wanted: Sequence[Key]) -> Sequence[Item]:

@@ -1,0 +1,124 @@
+"""Relu and Clip made in the kernels of the float sums that they follow: the bits of the nodes one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import ISAS, OBJECTS, Array, every_isa
+from helpers.placed import schedules
+from helpers.support import assert_equal
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import qrun
+from qrun.native.kernels import floats
+from qrun.native.kernels.elementwise import Elementwise
+
+F = np.float32
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+SPECIAL = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, 3e38, -3e38, 1, -1e-3], F)
+LAYERS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ("Conv", (1, 3, 9, 8), (21, 3, 3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    ("Conv", (2, 16, 5, 5), (40, 16, 1, 1), {}),
+    ("Conv", (1, 20, 7, 6), (17, 20, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ("Conv", (1, 20, 6, 11), (20, 1, 3, 3), {"group": 20, "pads": [1, 1, 1, 1]}),
+    ("Conv", (2, 8, 20), (8, 4, 3), {"group": 2}),
+    ("Gemm", (17, 40), (40, 33), {"alpha": 0.5}),
+    ("MatMul", (2, 3, 24), (24, 30), {}),
+]
+LIMITS: list[tuple[float, ...] | None] = [None, (0.0, 6.0), (-0.0, 0.5), (-1.0,), (3.0, -3.0), (np.nan, 1.0)]
+"""None for Relu."""
+
+
+def model_of(number: int, limits: tuple[float, ...] | None, w: Array, bias: Array | None) -> ModelProto:
+    op, x_shape, _, options = LAYERS[number]
+    tensors = [numpy_helper.from_array(w, "w")]
+    names = ["x", "w"]
+    if bias is not None and op != "MatMul":
+        tensors.append(numpy_helper.from_array(bias, "bias"))
+        names.append("bias")
+    tensors += [numpy_helper.from_array(np.array(limit, F), f"limit{n}") for n, limit in enumerate(limits or ())]
+    ends = [f"limit{n}" for n in range(len(limits or ()))]
+    nodes = [
+        helper.make_node(op, names, ["sums"], **options),
+        helper.make_node("Relu" if limits is None else "Clip", ["sums", *ends], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, x_shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def same(number: int, limits: tuple[float, ...] | None, x: Array, w: Array, bias: Array | None, isa: str) -> None:
+    model = model_of(number, limits, w, bias)
+    want = qrun.Session(model, backend="reference").run({"x": x})["y"]
+    session = qrun.Session(model, cache=OBJECTS, isa=isa, threads=1 + number % 2)
+    for _ in range(3):
+        assert_equal(session.run({"x": x})["y"], want, f"{LAYERS[number]} {limits}")
+    assert not any(isinstance(p.operation, Elementwise) for s in schedules(session) for p in s.placement.placed)
+
+
+def drawn(number: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+    _, x_shape, w_shape, _ = LAYERS[number]
+    columns = w_shape[0] if len(x_shape) == len(w_shape) and LAYERS[number][0] == "Conv" else w_shape[-1]
+    return tuple(rng.normal(0, 1, shape).astype(F) for shape in (x_shape, w_shape, (columns,)))  # type: ignore[return-value]
+
+
+@every_isa
+def test_every_kind_of_product(isa: str) -> None:
+    for number in range(len(LAYERS)):
+        x, w, bias = drawn(number, np.random.default_rng(number))
+        for limits in (LIMITS[0], LIMITS[1], LIMITS[2 + number % 4]):
+            same(number, limits, x, w, bias if number % 2 else None, isa)
+
+
+@every_isa
+def test_numbers_that_are_special(isa: str) -> None:
+    rng = np.random.default_rng(5)
+    for number in range(len(LAYERS)):
+        x, w, bias = drawn(number, rng)
+        flat = x.reshape(-1)
+        flat[rng.choice(flat.size, len(SPECIAL), replace=False)] = SPECIAL
+        with np.errstate(all="ignore"):
+            for limits in (None, (0.0, 6.0)):
+                same(number, limits, x, w, bias, isa)
+
+
+@every_isa
+def test_sums_that_round_to_a_zero(isa: str) -> None:
+    """Relu makes 0 of -0, and Clip leaves each zero that equals a limit."""
+    for number in range(len(LAYERS)):
+        x, w, bias = drawn(number, np.random.default_rng(number))
+        for limits in (None, (0.0, 6.0), (-0.0, 0.5), (-1.0, 0.0)):
+            same(number, limits, x * F(1e-30), w * F(1e-30), None if number % 2 else bias * F(0), isa)
+
+
+def test_limits_of_what_is_limited() -> None:
+    x, w, bias = drawn(1, np.random.default_rng(1))
+    model = model_of(1, (-1.0, 2.0), w, bias)
+    model.graph.node.append(helper.make_node("Relu", ["y"], ["z"]))
+    model.graph.output[0].name = "z"
+    session, reference = qrun.Session(model, cache=OBJECTS), qrun.Session(model, backend="reference")
+    for names in (["z"], ["z", "y"], ["z", "sums"], ["sums"]):
+        want = reference.run({"x": x}, names)
+        for _ in range(3):
+            for name, array in session.run({"x": x}, names).items():
+                assert_equal(array, want[name], f"{names} {name}")
+
+
+@pytest.mark.parametrize("lost", [None, 2.0])
+def test_results_that_are_settled(lost: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If all sums are in doubt, and if the reference makes them all."""
+    numbers = floats.FloatTerms.numbers
+
+    def wide(self: Any, left: Any) -> Array:
+        found = numbers(self, left)
+        found[0], found[3] = 2.0**-20, found[3] if lost is None else lost
+        return found
+
+    monkeypatch.setattr(floats.FloatTerms, "numbers", wide)
+    for number in range(len(LAYERS)):
+        x, w, bias = drawn(number, np.random.default_rng(number))
+        for limits in (None, (-0.5, 1.0), (3.0, -3.0)):
+            same(number, limits, x, w, bias, "")
