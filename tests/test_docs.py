@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 import qrun
+from qrun.cli._group import ENVIRONMENT
 from qrun.ops import REGISTRY
+from qrun.report.codes import TOPICS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -203,6 +205,33 @@ def test_the_limits_name_the_operators_of_com_microsoft() -> None:
 def test_the_changelog_knows_this_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## {re.escape(qrun.__version__)}\b", changelog, re.M)
+
+
+def test_the_man_page_is_that_of_the_commands() -> None:
+    """docs/qrun.1 is made from the commands' help: python scripts/man.py writes it again."""
+    done = subprocess.run([sys.executable, "scripts/man.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_man_page_is_read_without_complaint() -> None:
+    program = shutil.which("groff")
+    if program is None:
+        pytest.skip("there is no groff")
+    done = subprocess.run([program, "-man", "-Tutf8", "-ww", "docs/qrun.1"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    printed = re.sub(r".\x08|\x1b\[[\d;]*m", "", done.stdout)
+    assert all(f"qrun {name} " in printed for name in ("run", "check", "explain"))
+
+
+def test_every_variable_that_is_read_is_told() -> None:
+    """In the help, in `qrun explain environment` and in docs/configuration.md."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(qrun.__file__).parent.rglob("*.py"))
+    read = set(re.findall(r'"(QRUN_[A-Z_]+)"', sources))
+    assert len(read) >= 5
+    assert read == {name for name, _ in ENVIRONMENT}
+    configuration = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert all(name in TOPICS["environment"] and f"`{name}`" in configuration for name in read)
 
 
 def test_the_page_of_rules_is_that_of_the_docstrings() -> None:

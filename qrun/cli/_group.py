@@ -29,7 +29,15 @@ Examples:
   qrun inspect m.onnx                 what is in a model
 """
 
-CLOSING = "qrun COMMAND -h for one command; qrun explain inputs|exit-codes|config|json for the formats, qrun explain completion for the Tab key."
+ENVIRONMENT = (
+    ("QRUN_MAX_MEMORY", "As --max-memory."),
+    ("QRUN_CONFIG", "As --config."),
+    ("QRUN_CACHE_DIR", "Where compiled kernels and prepared models are kept."),
+    ("QRUN_CACHE_SIZE", "How much is kept there, such as 2GB."),
+    ("QRUN_ISA", "A lower instruction set for native kernels."),
+)
+"""The variables of its own that qrun reads; ``qrun explain environment`` tells more."""
+CLOSING = "qrun COMMAND -h for one command; qrun explain inputs|exit-codes|config|environment|json for the formats, qrun explain completion for the Tab key."
 
 
 def is_model(word: str) -> bool:
@@ -91,6 +99,8 @@ class CommandGroup(click.Group):
             formatter.write_dl(
                 [("-V, --version", "Show the version and exit."), ("-h, --help", "Show this message and exit.")]
             )
+        with formatter.section("Environment"):
+            formatter.write_dl(ENVIRONMENT)
         formatter.write_paragraph()
         formatter.write_text(CLOSING)
         return formatter.getvalue().rstrip("\n")
