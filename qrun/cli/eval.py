@@ -122,6 +122,12 @@ class Gate:
     help="Stop when the first share is known to so many percentage points.",
 )
 @option(
+    "--health",
+    is_flag=True,
+    group="Judgement",
+    help="Also count inside the models, over all samples: saturation, codes never used, sums; takes longer.",
+)
+@option(
     "-j",
     "--jobs",
     type=click.IntRange(1, 1024),
@@ -172,6 +178,7 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
         options["dask"] or "",
         options["output"] or "",
         options["resume"],
+        options["health"],
         options["backend"],
         options["arith"],
         options["max_memory"],

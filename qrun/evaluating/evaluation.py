@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from qrun.declare.frozen import frozen
+from qrun.documents.record import omitted
+from qrun.evaluating.health import Health, InnerCounts, health
 from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples
 from qrun.evaluating.statistics import Interval
 from qrun.evaluating.store import Store
@@ -21,6 +23,7 @@ from qrun.evaluating.work import Chunk, Done, Failure, described
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model
 from qrun.running.cpus import usable_cpus
+from qrun.running.session import Session
 
 CHUNK_BYTES, CHUNK_SAMPLES = 1 << 24, 256
 """About how much goes to a worker at once, and how many samples at most."""
@@ -33,7 +36,7 @@ Progress = Callable[["Running"], None]
 
 @frozen
 class ModelScores:
-    """What one model scored. label: its name; failed: samples that it could not run."""
+    """What one model scored. label: its name; failed: samples that it could not run. health: if it was asked for."""
 
     label: str
     sha256: str
@@ -41,6 +44,7 @@ class ModelScores:
     differences: tuple[PairedDifference, ...]
     worst: tuple[Apart, ...]
     failed: int
+    health: Health | None = omitted(None)
 
 
 @frozen
@@ -93,6 +97,7 @@ class Evaluator:
     def __init__(self, rows: Sequence[tuple[str, str, Sequence[str]]], to: Sequence[int | None]) -> None:
         self._rows, self._to = rows, to
         self.tallies = [Tally(outputs) for _, _, outputs in rows]
+        self._counts: dict[int, InnerCounts] = {}
         self._paired = {place: Paired() for place, other in enumerate(to) if other is not None}
         self.samples = 0
         self.failed = 0
@@ -108,6 +113,8 @@ class Evaluator:
                 self.tallies[failure.side].failed += 1
         for tally, columns in zip(self.tallies, done.columns, strict=False):
             tally.add(done, columns, names)
+        for place, counts in done.health.items():
+            self._counts.setdefault(place, InnerCounts.none()).merge(counts)
         for place, paired in self._paired.items():
             if place < len(done.columns):
                 paired.add(done.columns[self._to[place] or 0], done.columns[place])
@@ -119,14 +126,24 @@ class Evaluator:
                 return score.metric, Interval(score.value, score.low or 0.0, score.high or 0.0)
         return "", None
 
-    def models(self) -> tuple[ModelScores, ...]:
-        """What every model scored."""
+    def models(self, health_of: Callable[[int, InnerCounts], Health]) -> tuple[ModelScores, ...]:
+        """What every model scored. health_of: what the counts of one say."""
         made = []
         for place, ((label, digest, _), tally) in enumerate(zip(self._rows, self.tallies, strict=True)):
             to = self._to[place]
             differences = () if to is None else tuple(self._paired[place].differences(to))
             worst = tuple(entry[-1] for entry in sorted(tally.worst, reverse=True))
-            made.append(ModelScores(label, digest, tuple(tally.scores()), differences, worst, tally.failed))
+            made.append(
+                ModelScores(
+                    label,
+                    digest,
+                    tuple(tally.scores()),
+                    differences,
+                    worst,
+                    tally.failed,
+                    health_of(place, self._counts[place]) if place in self._counts else None,
+                )
+            )
         return tuple(made)
 
 
@@ -199,6 +216,12 @@ class _Source:
                 stop = min(start + self.size, self.total)
                 yield Chunk(index, start, tuple(self._read(place) for place in range(start, stop)))
 
+    def good(self) -> Mapping[str, Array]:
+        """The first sample that can be read."""
+        places = range(self.total or 0) if not isinstance(self._samples, StreamedSamples) else ()
+        samples = chain([self._first] if self._first is not None else [], map(self._read, places))
+        return next(sample.feed for sample in samples if isinstance(sample.feed, Mapping))
+
     def count(self, index: int) -> int:
         """Samples of a chunk."""
         return self.size if self.total is None else min(self.size, self.total - index * self.size)
@@ -262,7 +285,7 @@ class _Walk:
             counted.samples,
             counted.samples - _unreadable(counted.failures),
             self._setup.against,
-            counted.models(),
+            counted.models(self._health),
             tuple(counted.failures),
             counted.failed,
             stopped,
@@ -271,6 +294,12 @@ class _Walk:
             self.resumed,
             self.workers,
         )
+
+    def _health(self, place: int, counts: InnerCounts) -> Health:
+        model, feed = self._setup.models[place], self._source.good()
+        job = self._setup.job
+        session = Session(model, backend=job.backend, arith=job.arith, max_memory=job.max_memory)
+        return health(model, counts, session.execute(fitting_feed(model, feed)))
 
     def _done(self) -> Generator[Done]:
         """What workers do with the chunks that are not kept."""
@@ -362,10 +391,13 @@ def check_first(models: Sequence[Model], sample: Sample | None) -> None:
     if sample is None or not isinstance(sample.feed, Mapping):
         return
     for model in models:
-        feed = sample.feed
-        if set(feed) != {value.name for value in model.inputs} and len(feed) == len(model.inputs):
-            feed = dict(zip((value.name for value in model.inputs), feed.values(), strict=True))
-        size = Axis.of(model).size
-        if size and size > 1:
-            feed = {name: np.repeat(array, size, axis=0) for name, array in feed.items()}
+        feed = fitting_feed(model, sample.feed)
         check_feeds(model, feed, dict.fromkeys(feed, sample.name))
+
+
+def fitting_feed(model: Model, feed: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The feed with the model's names, as often as its batch asks for."""
+    if set(feed) != {value.name for value in model.inputs} and len(feed) == len(model.inputs):
+        feed = dict(zip((value.name for value in model.inputs), feed.values(), strict=True))
+    size = Axis.of(model).size
+    return {name: np.repeat(array, size, axis=0) for name, array in feed.items()} if size and size > 1 else feed

@@ -56,6 +56,7 @@ def evaluated(
         labels is None
         and not wishes.against
         and not wishes.metrics
+        and not wishes.health
         and not wishes.output
         and not isinstance(given, StreamedSamples)
     ):
@@ -135,6 +136,7 @@ def _setup(
         wishes.batch,
         wishes.metrics,
         bool(wishes.output),
+        wishes.health,
         wishes.backend,
         wishes.arith,
         wishes.max_memory,
@@ -189,6 +191,7 @@ def evaluate(
     shuffle: int | None = None,
     output: str | os.PathLike[str] = "",
     resume: bool = False,
+    health: bool = False,
 ) -> Evaluation:
     """Judge models on samples, as ``qrun eval`` does.
 
@@ -199,6 +202,7 @@ def evaluate(
     metrics: functions as ``module:function``, called with the outputs of a sample and its label.
     batch:   samples run at once, where the batch axis is free. jobs: processes; None: as many as pay.
     output:  a folder that keeps what is finished; with `resume` it is gone on with.
+    health:  also count what happens inside the models, see `Health`.
 
     Raises QrunError.
     """
@@ -214,6 +218,7 @@ def evaluate(
         jobs=jobs,
         output=os.fspath(output),
         resume=resume,
+        health=health,
     )
     files = [os.fspath(samples)] if isinstance(samples, (str, os.PathLike)) else samples
     return evaluated([_source(model) for model in several], files, wishes)

@@ -20,6 +20,7 @@ import numpy as np
 from qrun.documents.item import Item
 from qrun.documents.record import decode, encode
 from qrun.errors import CallError
+from qrun.evaluating.health import plain, restored
 from qrun.evaluating.work import Done, Failure
 from qrun.io.arrays import storable
 from qrun.io.files import check_folder, failed, replacing
@@ -117,13 +118,15 @@ def packed(done: Done) -> bytes:
         for name, rows in outputs.items():
             parts = {"": rows[0]} if len(rows) == 1 else {f"/{place}": row for place, row in enumerate(rows)}
             arrays |= {f"outputs/{model}/{name}{part}": storable(array)[0] for part, array in parts.items()}
-    head = {
+    head: dict[str, Any] = {
         "index": done.index,
         "first": done.first,
         "count": done.count,
         "models": len(done.columns),
         "failures": encode(done.failures),
     }
+    codes, head["health"] = plain(done.health)
+    arrays |= {f"health/{name}": found for name, found in codes.items()}
     file = io.BytesIO()
     with ZipFile(file, "w", ZIP_STORED) as archive:
         archive.writestr(ZipInfo("chunk.json"), json.dumps(head))
@@ -145,17 +148,21 @@ def unpacked(data: bytes) -> Done:
             head = Item(json.loads(archive.read("chunk.json")), "chunk.json")
             columns: tuple[dict[str, Array], ...] = tuple({} for _ in range(head["models"].size))
             ran: tuple[int, ...] = ()
+            codes: dict[str, Array] = {}
             for name in archive.namelist():
                 kind, _, rest = name.removesuffix(".npy").partition("/")
-                if kind in ("samples", "columns"):
+                if kind in ("samples", "columns", "health"):
                     with archive.open(name) as member:
                         array = np.lib.format.read_array(member, allow_pickle=False)
-                    if kind == "samples":
+                    if kind == "health":
+                        codes[rest] = array
+                    elif kind == "samples":
                         ran = tuple(array.tolist())
                     else:
                         model, _, column = rest.partition("/")
                         columns[int(model)][column] = array
-    except (BadZipFile, ValueError, KeyError, IndexError) as error:
+            counts = restored(codes, head["health"].value)
+    except (BadZipFile, ValueError, KeyError, IndexError, TypeError) as error:
         raise CallError("QR007", f"a chunk is damaged: {error}") from None
     failures = tuple(decode(Failure, item) for item in head["failures"])
-    return Done(head["index"].size, head["first"].size, head["count"].size, columns, failures, (), ran)
+    return Done(head["index"].size, head["first"].size, head["count"].size, columns, failures, (), ran, counts)

@@ -31,6 +31,7 @@ class Wishes:
     dask: str = ""
     output: str = ""
     resume: bool = False
+    health: bool = False
     backend: str | None = None
     arith: Arith = "exact"
     max_memory: int | None = None

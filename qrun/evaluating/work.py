@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError
+from qrun.evaluating.health import InnerCounts
 from qrun.evaluating.metrics import measured, own_metric
 from qrun.evaluating.samples import Axis, Feed, Sample
 from qrun.ir import Array, Model
@@ -37,7 +39,7 @@ class Job:
     against: for each model the place of its reference in `sides`, or None.
     batch:   samples run at once where the batch axis is free.
     metrics: of one's own, ``module:function``.
-    keep:    are the outputs wanted?
+    keep:    are the outputs wanted? health: is what happens inside the models to be counted?
     """
 
     sides: tuple[RuntimeModel, ...]
@@ -45,6 +47,7 @@ class Job:
     batch: int = 1
     metrics: tuple[str, ...] = ()
     keep: bool = False
+    health: bool = False
     backend: str | None = None
     arith: Arith = "exact"
     max_memory: int | None = None
@@ -77,6 +80,7 @@ class Done:
 
     columns:  for each model the columns of `metrics`, float64 [samples], NaN where a sample failed.
     outputs:  for each model the arrays of the samples that ran with all models, by output; of one shape they are joined.
+    health:   by place of the model.
     """
 
     index: int
@@ -86,6 +90,7 @@ class Done:
     failures: tuple[Failure, ...] = ()
     outputs: tuple[dict[str, Sequence[Array]], ...] = ()
     ran: tuple[int, ...] = ()
+    health: Mapping[int, InnerCounts] = field(default_factory=dict)
 
 
 class Worker:
@@ -94,7 +99,10 @@ class Worker:
     def __init__(self, job: Job, threads: int | None = None) -> None:
         self.job = job
         self._threads = threads
-        self._runs = [_Run(side, job, threads) for side in job.sides]
+        self._runs = [
+            _Run(side, job, threads, job.health and not side.runtime and place < len(job.against))
+            for place, side in enumerate(job.sides)
+        ]
         self._own = {spec: own_metric(spec) for spec in job.metrics}
 
     def work(self, chunk: Chunk) -> Done:
@@ -118,7 +126,15 @@ class Worker:
         labels = {place: sample.label for place, sample, _ in good}
         columns = tuple(self._columns(chunk, ran, rows, labels, model) for model in range(len(self.job.against)))
         kept = tuple(_joined([row[model] for row in rows]) for model in range(len(columns))) if self.job.keep else ()
-        return Done(chunk.index, chunk.first, len(chunk.samples), columns, tuple(failures), kept, tuple(ran))
+        return Done(
+            chunk.index, chunk.first, len(chunk.samples), columns, tuple(failures), kept, tuple(ran), self._health()
+        )
+
+    def _health(self) -> dict[int, InnerCounts]:
+        """What was counted in the models since this was asked last."""
+        return (
+            {} if not self.job.health else {place: run.counted() for place, run in enumerate(self._runs) if run.counts}
+        )
 
     def _columns(
         self,
@@ -141,8 +157,15 @@ class Worker:
 class _Run:
     """One side, made ready when its first sample comes."""
 
-    def __init__(self, side: RuntimeModel, job: Job, threads: int | None) -> None:
+    def __init__(self, side: RuntimeModel, job: Job, threads: int | None, counts: bool) -> None:
         self._side, self._job, self._threads = side, job, threads
+        self.counts = InnerCounts.none() if counts else None
+
+    def counted(self) -> InnerCounts:
+        """The counts, which begin again."""
+        assert self.counts is not None
+        found, self.counts = self.counts, InnerCounts.none()
+        return found
 
     @cached_property
     def model(self) -> Model:
@@ -213,6 +236,10 @@ class _Run:
         return dict(zip(names, feed.values(), strict=True))
 
     def _execute(self, feed: Feed) -> dict[str, Array]:
+        if self.counts is not None and isinstance(self._session, Session):
+            result = self._session.watch(feed, self.counts.see)
+            self.counts.add(result)
+            return dict(result.outputs)
         if isinstance(self._session, Session):
             return self._session.run(feed)
         return dict(self._session.execute(feed).outputs)
@@ -254,6 +281,7 @@ def described(job: Job) -> dict[str, Any]:
         "backend": job.backend,
         "arith": job.arith,
         "keep": job.keep,
+        "health": job.health,
         "against": list(job.against),
         "runtimes": [side.runtime for side in job.sides],
     }

@@ -26,6 +26,8 @@ TITLES = {
     "sqnr_db": "SQNR",
 }
 _SHARES = ("top1", "top5", "argmax")
+_TENSORS = 5
+"""Tensors of a model whose codes are shown."""
 _SURE = 0.05
 """McNemar's p below which a difference is called one."""
 
@@ -43,7 +45,7 @@ def evaluation_sheet(found: Evaluation, missed: Sequence[str], specs: Sequence[s
         verdict, style = f"missed: {'; '.join(missed)}", BAD
     about = [_how(found)]
     blocks = [Block("Scores", Grid.of(_columns(found), _rows(found)))] if any(m.scores for m in found.models) else []
-    blocks += _differences(found) + _worst(found, specs) + _failures(found)
+    blocks += _differences(found) + _worst(found, specs) + _health(found) + _failures(found)
     notes = [f"stopped early: {found.stopped}"] if found.stopped else []
     return Sheet(blocks, verdict, style, (), about, notes, "qrun eval")
 
@@ -198,6 +200,39 @@ def _next(found: Evaluation, model: ModelScores) -> str:
     if found.against in ("ort", "onnx-ref"):
         return f"qrun compare {model.label} -i {given} --against {found.against}   shows where it begins"
     return f"qrun compare {found.against} {model.label} -i {given}   shows which nodes cost most"
+
+
+def _health(found: Evaluation) -> list[Block]:
+    made = []
+    names = short_names([model.label for model in found.models])
+    for name, model in zip(names, found.models, strict=True):
+        if model.health is None:
+            continue
+        lines = [f"{f.rule} {f.level}  node {f.index} {f.node}: {f.message}" for f in model.health.findings]
+        rows = sorted(model.health.tensors, key=lambda t: -t.unused / (t.limits[1] - t.limits[0] + 1))[:_TENSORS]
+        left = len(model.health.tensors) - len(rows)
+        columns = [
+            Column("#", right=True, cell=lambda t: str(t.index)),
+            Column("tensor", shrink=1, cell=lambda t: t.name),
+            Column("type", optional=3, cell=lambda t: t.type),
+            Column("never used", right=True, cell=lambda t: f"{t.unused} of {t.limits[1] - t.limits[0] + 1}"),
+            Column("at the ends", right=True, cell=lambda t: percent((t.at_low + t.at_high) / t.size)),
+            Column("values seen", right=True, optional=1, cell=lambda t: _pair(t.range)),
+            Column("codes hold", right=True, optional=2, cell=lambda t: _pair(t.holds)),
+        ]
+        if model.health.accumulators:
+            top = model.health.accumulators[0]
+            lines.append(f"The largest sum is {top.largest} in {top.name}, {percent(top.share)} of what int32 holds.")
+        lines = lines or ["The rules find nothing in the values of all samples."]
+        more = f"{plural(left, 'more tensor')}   --json" if left > 0 else ""
+        made.append(
+            Block(f"Inside {name}, over all samples", Grid.of(columns, rows) if rows else None, lines=lines, more=more)
+        )
+    return made
+
+
+def _pair(ends: tuple[float, float] | None) -> str:
+    return "-" if ends is None else f"{number(ends[0])} to {number(ends[1])}"
 
 
 def _failures(found: Evaluation) -> list[Block]:

@@ -99,6 +99,7 @@ class Session:
         self.backend = "native" if self._engine else "reference"
         self.fuse = backend != "reference" if fuse is None else fuse
         self._lock = threading.Lock()
+        self._watched: tuple[Prepared, Plan] | None = None
         self._images = Images.of(self._engine, self.model, arith, self.fuse)
         self._kept = KeptPrograms(self._images) if self._images and max_memory is None else None
         self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
@@ -205,7 +206,9 @@ class Session:
         tensors: names that are made for certain; a fused graph may otherwise do without some.
         """
         chosen = self._prepared(tuple(dict.fromkeys([*(v.name for v in self.model.outputs), *tensors])), True)
-        return execute(plan(chosen.plan.model), check_feeds(self.model, feeds), arith=self.arith,
+        if self._watched is None or self._watched[0] is not chosen:
+            self._watched = chosen, plan(chosen.plan.model)
+        return execute(self._watched[1], check_feeds(self.model, feeds), arith=self.arith,
                        budget=self._budget(), natives=chosen.natives, groups=chosen.groups, see=see)  # fmt: skip
 
     def _execute(

@@ -11,9 +11,9 @@ from helpers.cli import conv_model, deep_model
 from onnx import TensorProto, helper
 
 import qrun
+from qrun.checking import codes as quantized
+from qrun.checking.codes import CodeCounter, counted
 from qrun.documents.record import encode
-from qrun.report import quantized
-from qrun.report.quantized import CodeCounter, counted
 
 TYPES = [np.uint8, np.int8, np.uint16, np.int16, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2,
          ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn]  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qrun.checking.codes import CodeCounter
 from qrun.checking.rules import RULES, Finding, check
 from qrun.documents.item import Item
 from qrun.documents.record import encode
@@ -18,7 +19,6 @@ from qrun.report.html.page import html
 from qrun.report.modelfacts import ModelFacts
 from qrun.report.profilejson import profile_fields
 from qrun.report.profilerows import ProfileReport, judged_by
-from qrun.report.quantized import CodeCounter
 from qrun.report.run import output_fields
 from qrun.running.session import Session
 

@@ -1,0 +1,84 @@
+"""``qrun eval --health``: what the values inside say over all samples, not over one."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+from evaluating.conftest import MODELS, Digits
+from helpers.cli import call
+from onnx import TensorProto, helper, numpy_helper
+
+import qrun
+
+SCHEMA = json.loads(files("qrun").joinpath("schemas/eval-1.0.json").read_text())
+
+
+def narrow(scale: float) -> Any:
+    """x [1,8] quantized with a scale, two nodes later in float again."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in ("x", "y"))
+    stored = [
+        numpy_helper.from_array(np.array(scale, np.float32), "scale"),
+        numpy_helper.from_array(np.array(0, np.int8), "zero"),
+    ]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["codes"], "quantize"),
+        helper.make_node("DequantizeLinear", ["codes", "scale", "zero"], ["y"], "dequantize"),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_scale_that_fitted_the_first_samples_only(tmp_path: Path) -> None:
+    """The first 100 samples fit, of the others a tenth of all elements does not: no single sample shows it."""
+    (tmp_path / "m.onnx").write_bytes(narrow(1 / 100).SerializeToString())
+    x = np.random.default_rng(2).uniform(-1, 1, (1000, 8)).astype(np.float32)
+    wide = np.random.default_rng(3).random((1000, 8)) < 0.1
+    wide[:100] = False
+    x[wide] = 3
+    np.save("x.npy", x)
+    found = call("eval", "m.onnx", "-i", "x.npy", "--health", "--json", "-j", "1").json
+    jsonschema.validate(found, SCHEMA)
+    health = found["models"][0]["health"]
+    (finding,) = health["findings"]
+    assert (finding["rule"], finding["node"]) == ("QR402", "quantize")
+    assert f"{wide.sum()} of 8000" in finding["message"]
+    (tensor,) = health["tensors"]
+    codes = np.clip(np.rint(x / np.float32(0.01)), -128, 127)
+    assert tensor["unused"] == 256 - len(np.unique(codes))
+    assert (tensor["at_low"], tensor["at_high"]) == ((codes == -128).sum(), (codes == 127).sum())
+    assert tensor["used"] == [codes.min(), codes.max()]
+    shown = call("eval", "m.onnx", "-i", "x.npy", "--health", "-j", "1")
+    assert "QR402 warning  node 0 quantize" in shown.out
+    np.save("fits.npy", x[:100])
+    fits = call("eval", "m.onnx", "-i", "fits.npy", "--health", "--json").json["models"][0]["health"]
+    assert fits["findings"] == []
+
+
+def test_counts_do_not_depend_on_who_works(digits: Digits, tmp_path: Path) -> None:
+    args = ["eval", MODELS / "dynamic" / "model.onnx", *digits.options, "--limit", "300", "--health", "--json"]
+    want = call(*args, "-j", "1").json["models"]
+    assert call(*args, "-j", "2").json["models"] == want
+    assert call(*args, "-o", "out", "-j", "1").json["models"] == want
+    (tmp_path / "out" / "chunk-000001.npz").unlink()
+    assert call(*args, "-o", "out", "--resume").json["models"] == want
+    plain = call("eval", MODELS / "dynamic" / "model.onnx", *digits.options, "--limit", "300", "--json").json["models"]
+    assert plain[0]["scores"] == want[0]["scores"]
+
+
+def test_sums_are_the_largest_of_all_samples(digits: Digits) -> None:
+    model = MODELS / "dynamic" / "model.onnx"
+    found = call("eval", model, *digits.options, "--limit", "20", "--health", "--json", "-j", "1").json
+    session = qrun.Session(model, fuse=False)
+    sums = [n.outputs[0] for n in session.model.nodes if n.op_type in ("ConvInteger", "MatMulInteger")]
+    assert sums
+    peaks = dict.fromkeys(sums, 0)
+    for image in digits.images[:20]:
+        for name, value in session.run({"images": image[None]}, sums).items():
+            peaks[name] = max(peaks[name], int(np.abs(value.astype(np.int64)).max()))
+    told = {one["name"]: one["largest"] for one in found["models"][0]["health"]["accumulators"]}
+    assert {name: told.get(name) for name in sums} == peaks
