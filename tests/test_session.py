@@ -69,7 +69,7 @@ def test_a_symbol_has_one_value() -> None:
 
 
 def test_an_unsupported_operator_names_all_of_them() -> None:
-    nodes = [helper.make_node(op, ["x"], [f"y{i}"]) for i, op in enumerate(["GridSample", "Unique", "GridSample"])]
+    nodes = [helper.make_node(op, ["x"], [f"y{i}"]) for i, op in enumerate(["Bernoulli", "Multinomial", "Bernoulli"])]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
     outs = [helper.make_tensor_value_info(f"y{i}", TensorProto.INT64, None) for i in range(3)]
     model = helper.make_model(helper.make_graph(nodes, "g", [x], outs), opset_imports=[helper.make_opsetid("", 21)])
@@ -78,8 +78,8 @@ def test_an_unsupported_operator_names_all_of_them() -> None:
     text = str(caught.value)
     assert caught.value.exit_code == 4
     assert "cannot run 2 operators" in text
-    assert "GridSample 2 nodes, first GridSample_0" in text
-    assert "Unique     1 node, first Unique_1" in text
+    assert "Bernoulli   2 nodes, first Bernoulli_0" in text
+    assert "Multinomial 1 node, first Multinomial_1" in text
 
 
 @pytest.mark.parametrize(

@@ -95,18 +95,18 @@ def test_groups_that_stay_in_float_for_one_reason() -> None:
 
 
 def branches() -> onnx.ModelProto:
-    """If, whose branches hold MaxUnpool, one of them inside another If."""
+    """If, whose branches hold Bernoulli, one of them inside another If."""
 
     def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
         return helper.make_graph(list(nodes), name, [], [helper.make_tensor_value_info(f"{name}_y", FLOAT, None)])
 
-    def unpool(name: str) -> onnx.NodeProto:
-        return helper.make_node("MaxUnpool", ["x", "i"], [f"{name}_y"], name=f"{name}_unpool", kernel_shape=[2, 2])
+    def chance(name: str) -> onnx.NodeProto:
+        return helper.make_node("Bernoulli", ["x"], [f"{name}_y"], name=f"{name}_chance")
 
     deep = helper.make_node(
-        "If", ["c"], ["else_y"], name="deep", then_branch=branch("a", unpool("a")), else_branch=branch("b", unpool("b"))
+        "If", ["c"], ["else_y"], name="deep", then_branch=branch("a", chance("a")), else_branch=branch("b", chance("b"))
     )
-    then = branch("then", unpool("then"))
+    then = branch("then", chance("then"))
     outer = helper.make_node("If", ["c"], ["y"], name="choose", then_branch=then, else_branch=branch("else", deep))
     stored = {"i": np.zeros((1, 1, 1, 1), np.int64)}
     inputs = [value("x", FLOAT, [1, 1, 1, 1]), value("c", TensorProto.BOOL, [])]
@@ -118,8 +118,8 @@ def test_a_run_names_what_is_missing_in_subgraphs_too() -> None:
         qrun.Session(branches())
     error = caught.value
     assert error.message == "qrun cannot run 1 operator of this model"
-    assert dict(error.facts) == {"MaxUnpool": "3 nodes, first choose/else_branch/deep/else_branch/b_unpool"}
-    assert {f.op.partition("-")[0] for f in qrun.check(branches()) if f.rule == "QR201"} == {"MaxUnpool"}
+    assert dict(error.facts) == {"Bernoulli": "3 nodes, first choose/else_branch/deep/else_branch/b_chance"}
+    assert {f.op.partition("-")[0] for f in qrun.check(branches()) if f.rule == "QR201"} == {"Bernoulli"}
 
 
 def test_the_operator_sets_of_a_model_without_those_of_onnx() -> None:
