@@ -13,6 +13,7 @@ from helpers.native_cases import conv_case, reference, target_of
 from qrun.native.emit.spec import taps_per_turn
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv, Gemm
+from qrun.native.kernels.product import even_rows
 from qrun.native.machine.engine import stage
 from qrun.native.proof.epilogue import Target
 from qrun.ops.convinteger import conv_integer
@@ -126,6 +127,15 @@ def test_sums_wrap_like_int32(isa: str) -> None:
     quantized = Gemm(engine(isa), (3, 70000), b, x_zero_point=zero, target=Target(F(1), scale, F(1), "s8", 3)).run(a)
     args = (np.array(F(1)), zero, b, scale.reshape(()), np.array(0, np.int8), np.array(F(1)), np.array(3, np.int8))
     assert np.array_equal(quantized, qlinear_matmul(a, *args))
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 12])
+def test_rows_are_cut_into_as_few_blocks_as_can_be_that_overlap_least(most: int) -> None:
+    assert even_rows(16, 5) == 4
+    for rows in range(1, 200):
+        blocks, each = -(-rows // most), even_rows(rows, most)
+        assert each <= most
+        assert blocks * (each - 1) < rows <= blocks * each
 
 
 def test_any_number_of_threads_gives_the_same_result() -> None:

@@ -98,7 +98,7 @@ class Product:
             width = vectors * self.isa.lanes
             pick = np.concatenate([lanes_of(first, panels * width, each, g * each) for g in range(groups)])
             pick = pick.reshape(groups * panels, width)
-            rows = min(TABLE_ROWS if form == "table" else self.isa.rows[vectors], self.layout.rows)
+            rows = even_rows(self.layout.rows, TABLE_ROWS if form == "table" else self.isa.rows[vectors])
             own = weights.reshape(groups, each, *weights.shape[1:])[:, first:]
             packed = self.folded.memo.once(
                 ("dense", first, panels, width, steps), partial(grouped, own, panels, width, 4 * steps)
@@ -206,6 +206,11 @@ class Product:
         return self.kernels.call(
             spec, ("x*", "y*"), words, (0, 0), arrays, sparse=True, why=why, scratch=scratch, **shown
         )
+
+
+def even_rows(rows: int, most: int) -> int:
+    """Rows of a block, up to `most`, so that as few blocks as can be overlap least: 16 rows are 4 blocks of 4, not of 5."""
+    return -(-rows // -(-rows // most))
 
 
 def panel_runs(isa: Isa, results: Results, channels: int, groups: int) -> list[tuple[int, int, int, str]]:
