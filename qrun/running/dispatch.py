@@ -50,6 +50,12 @@ class KernelBinding:
     claims: tuple[Claim, ...] = ()
     observations: tuple[Observation, ...] = ()
 
+    def wait(self) -> None:
+        """Until its kernels are compiled."""
+        for stage in self.kernel.stages if self.kernel else ():
+            for call in stage.operation.tight:
+                _ = call.kernel.address
+
 
 class NativeKernels:
     """The native kernels of one model. Safe to use from several threads.
@@ -235,6 +241,13 @@ def make_engine(isa: str, cache: str | os.PathLike[str] | bool, threads: int) ->
         fix = "leave out isa=" if isa else "unset QRUN_ISA"
         raise CallError("QR005", f"the instruction set {got!r} cannot be used here",
                         facts=[("expected", known), ("got", got)], fixes=[fix]) from None  # fmt: skip
+
+
+def begin(engine: Engine) -> None:
+    """Let what nearly every model needs be compiled, unless that was done before."""
+    from qrun.native.proof.epilogue import bounds_spec
+
+    engine.kernels.begin(engine.isa, (bounds_spec(engine.isa),))
 
 
 def cache_directory(cache: str | os.PathLike[str] | bool) -> str | os.PathLike[str] | None:

@@ -60,9 +60,11 @@ def execute(
     natives: NativeKernels | None = None,
     groups: Mapping[int, tuple[int, ...]] | None = None,
     see: Callable[[str, Array], None] | None = None,
+    ahead: bool = False,
 ) -> RunResult:
     """Run every step of a plan on checked feeds, freeing values after their last use.
 
+    ahead: make the native kernels of all steps first.
     see: shown each tensor that a step made, by name, on a clock that stands still meanwhile.
     """
     model = plan.model
@@ -79,6 +81,11 @@ def execute(
 
     budget.look_ahead(look)
     run = Run(arith, budget, observe, natives, clock, groups or {})
+    if ahead and natives is not None:
+        from qrun.running.ahead import bind_ahead
+
+        with clock.aside:
+            bind_ahead(plan, values, natives, budget)
     begin = clock.now()
     for step in plan.steps:
         events.append(run_step(step, model, values, run))

@@ -17,7 +17,7 @@ from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
 from qrun.passes import has_tables, optimize
 from qrun.running.cpus import usable_cpus
-from qrun.running.dispatch import NativeKernels, cache_refused, make_engine, undecided
+from qrun.running.dispatch import NativeKernels, begin, cache_refused, make_engine, undecided
 from qrun.running.execution import RunResult, execute, run_program
 from qrun.running.images import Images, KeptPrograms
 from qrun.running.keptmodels import load_kept
@@ -104,6 +104,8 @@ class Session:
         self._kept = KeptPrograms(self._images) if self._images and max_memory is None else None
         self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
         if not (self._images and self._images.planned):
+            if self._engine and self._images:
+                begin(self._engine)
             self._prepared((), False)
         self.load_ns = perf_counter_ns() - start
 
@@ -263,7 +265,7 @@ class Session:
 
     def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
         return execute(chosen.plan, values, arith=self.arith, budget=budget, observe=observe, natives=chosen.natives,
-                       groups=chosen.groups)  # fmt: skip
+                       groups=chosen.groups, ahead=self.max_memory is None)  # fmt: skip
 
     def _names(self, outputs: Sequence[str] | None) -> tuple[str, ...]:
         """The tensors that are asked for, each once; the graph's outputs where none are."""

@@ -104,7 +104,7 @@ def run_step(step: Step, model: Model, values: dict[str, Array], run: Run) -> No
     if step.bodies:
         ctx.bodies = run.bodies(step, values)
     try:
-        _check_types(step, args)
+        check_types(step, args)
         bound = _bind(step, args, run)
         start = run.clock.now()
         result, native = _compute(step, args, bound, ctx)
@@ -203,6 +203,8 @@ def _bind(step: Step, args: Sequence[Array | None], run: Run) -> KernelBinding |
     if bound is None:
         with run.clock.aside:
             bound = run.natives.bind(step, args, run.budget)
+    with run.clock.aside:
+        bound.wait()
     return bound
 
 
@@ -239,7 +241,7 @@ def _macs(step: Step, args: Sequence[Array | None], made: Sequence[Array]) -> in
     return step.definition.cost(shapes, [a.shape for a in made], step.kwargs)
 
 
-def _check_types(step: Step, args: Sequence[Array | None]) -> None:
+def check_types(step: Step, args: Sequence[Array | None]) -> None:
     """Refuse element types that the operator does not take. Accepted combinations are remembered with the step."""
     key = tuple([None if a is None else a.dtype for a in args])
     if key in step.accepted:

@@ -115,7 +115,7 @@ def test_a_kernel_bug_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise TypeError("no")
 
-    monkeypatch.setattr("qrun.running.steps._check_types", fail)
+    monkeypatch.setattr("qrun.running.steps.check_types", fail)
     ended = call("m.onnx", "--no-cache")
     assert ended.code == 70
     assert "qrun failed on node 0 /features/features.0/" in ended.err

@@ -18,6 +18,7 @@ import pytest
 
 from qrun.native.emit.isa import ISAS, Isa
 from qrun.native.emit.spec import KernelSpec
+from qrun.native.machine.builder import Awaited
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import CompiledKernel, Kernels, compile_object, emitted, kernel_text
 from qrun.native.machine.engine import Engine
@@ -64,9 +65,7 @@ class Unlinked(Kernels):
     """Kernels of a machine that is not this one: plans can be made with them, but not run."""
 
     def get(self, spec: KernelSpec) -> CompiledKernel:
-        kernel = CompiledKernel(0)
-        kernel.names = _names(spec)
-        return kernel
+        return CompiledKernel(Awaited(), _names(spec))
 
 
 @cache

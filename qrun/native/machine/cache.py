@@ -108,6 +108,12 @@ class ObjectCache:
         head, body = content[:HEAD], content[HEAD:]
         return body if head == _head(key, (body,)) else None
 
+    def has(self, key: str, suffix: str) -> bool:
+        """Whether something is stored under `key`, be it damaged."""
+        return (
+            not self.refused and self.directory is not None and (self.directory / (_file_name(key) + suffix)).exists()
+        )
+
     def mapped(self, key: str, suffix: str) -> memoryview | None:
         """The same for a large object: the file's own memory, read-only, all of which was held against its checks."""
         with self._opened(key, suffix, self._limit // 2) as handle:

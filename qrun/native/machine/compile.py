@@ -10,9 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -23,8 +21,10 @@ from qrun.native.emit.isa import ISAS, Isa, host_architecture
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.machine import image
+from qrun.native.machine.builder import Awaited, Builder
 from qrun.native.machine.cache import ObjectCache
 from qrun.native.machine.call import KernelCall, struct
+from qrun.native.machine.installed import llvmlite_version
 from qrun.native.machine.memory import Ints
 
 _KERNEL: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)
@@ -36,15 +36,28 @@ Emitted = tuple[str, tuple[str, ...]]
 """LLVM IR, and the names of the argument struct's words."""
 
 
-class CompiledKernel(_KERNEL):  # type: ignore[misc]
-    """A kernel as a ctypes function (argument struct, tile counter, memory of the thread) -> tiles done, without the GIL.
+class CompiledKernel:
+    """A kernel: (argument struct, tile counter, memory of the thread) -> tiles done, without the GIL. Whoever calls it waits
+    until it is compiled.
 
     names: of its struct's int64 words, as its emitter explains them; those that end with * are addresses. They are kept
            with the code, so that who fills the struct of a kernel from the cache imports no emitter.
     """
 
-    _flags_, _restype_, _argtypes_ = _KERNEL._flags_, _KERNEL._restype_, _KERNEL._argtypes_
-    names: tuple[str, ...]
+    def __init__(self, code: Awaited[Any], names: tuple[str, ...]) -> None:
+        self._code, self.names = code, names
+
+    @cached_property
+    def address(self) -> int:
+        """Where its code is."""
+        return int(self._code.get().get_function_address("kernel"))
+
+    @cached_property
+    def _function(self) -> Any:
+        return _KERNEL(self.address)
+
+    def __call__(self, *arguments: int | None) -> int:
+        return int(self._function(*arguments))
 
     def struct(self, words: Mapping[str, int], arrays: Mapping[str, Array] | None = None) -> Ints:
         """A struct with these words, and addresses of arrays, by name; KeyError if one is missing."""
@@ -63,11 +76,6 @@ class Runner:
     follow: Any
 
 
-def address_of(kernel: Any) -> int:
-    """Where a kernel's code is."""
-    return int(ctypes.cast(kernel, ctypes.c_void_p).value or 0)
-
-
 @changeable
 class Kernels:
     """The compiled kernels of one process, by specification. Safe to use from several threads.
@@ -79,16 +87,22 @@ class Kernels:
     compiled: int = 0
     loaded: int = 0
     _ready: dict[KernelSpec, CompiledKernel] = field(default_factory=dict)
+    _walks: Awaited[Any] | None = None
     _runner: Runner | None = None
     _engines: list[Any] = field(default_factory=list)
+    _builder: Builder = field(default_factory=Builder)
+    _llvm: Awaited[Any] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, spec: KernelSpec) -> CompiledKernel:
-        """The kernel. Most take no memory of the calling thread, and do not look at the third argument."""
+        """The kernel, which a thread may still compile. Most take no memory of the calling thread, and do not look at the
+        third argument. Raises Declined where it cannot be compiled.
+        """
         with self._lock:
             kernel = self._ready.get(spec)
             if kernel is None:
-                kernel = self._ready[spec] = self._make(spec)
+                isa = next(isa for isa in ISAS if isa.name == spec.isa)
+                kernel = self._ready[spec] = CompiledKernel(*self._load(spec.key(), isa, lambda: emitted(spec)))
             return kernel
 
     def call(
@@ -118,59 +132,89 @@ class Kernels:
         arguments = kernel.struct(filled, held)
         return KernelCall(spec, kernel, arguments, pointers, tuple(extents), words["tiles"], keep=keep, **fields)
 
+    def begin(self, isa: Isa, specs: Sequence[KernelSpec] = ()) -> None:
+        """Many kernels will be wanted soon: if this process is to compile the functions that walk a program, let a thread load
+        LLVM, and compile them and these.
+        """
+        with self._lock:
+            if self.cache.has(self._key("runner", isa), _suffix()):
+                return
+            self._llvm = self._llvm or self._builder.later(_llvm)
+        for spec in specs:
+            self.get(spec)
+        self._walking(isa)
+
     def runner(self, isa: Isa) -> Runner:
         """The functions that walk a program."""
+        code = self._walking(isa).get()
         with self._lock:
             if self._runner is None:
-                engine, _ = self._load("runner", isa, lambda: (_runner_text(isa), ()))
-                lead, follow = (engine.get_function_address(name) for name in ("lead", "follow"))
+                lead, follow = (code.get_function_address(name) for name in ("lead", "follow"))
                 self._runner = Runner(_LEAD(lead), _FOLLOW(follow))
             return self._runner
 
-    def _make(self, spec: KernelSpec) -> CompiledKernel:
-        isa = next(isa for isa in ISAS if isa.name == spec.isa)
-        engine, names = self._load(spec.key(), isa, lambda: emitted(spec))
-        kernel = CompiledKernel(engine.get_function_address("kernel"))
-        kernel.names = names
-        return kernel
+    def _walking(self, isa: Isa) -> Awaited[Any]:
+        with self._lock:
+            if self._walks is None:
+                self._walks, _ = self._load("runner", isa, lambda: (_runner_text(isa), ()))
+            return self._walks
 
-    def _load(self, name: str, isa: Isa, emit: Callable[[], Emitted]) -> tuple[Any, tuple[str, ...]]:
-        """What holds the code, and the names that came with it."""
-        key = f"{_version()} {isa.cpu} {isa.features} {name}"
-        code, names = self._load_image(key, isa, emit) if image.USABLE else (None, ())
-        if code is None:
-            names, body = self._kept(key, ".o", emit, lambda text: compile_object(text, isa))
-            code = load_object(body, isa)
-        self._engines.append(code)
-        return code, names
-
-    def _load_image(
-        self, key: str, isa: Isa, emit: Callable[[], Emitted]
-    ) -> tuple[image.Image | None, tuple[str, ...]]:
-        """An image, which takes no LLVM if it comes from the cache; None if the kernel cannot be one."""
-
-        def made(text: str) -> bytes:
-            return image.image_of(compile_object(text, isa, flat=True)) or b""
-
-        names, body = self._kept(key, ".image", emit, made)
-        with contextlib.suppress(OSError):
-            return image.Image(body) if body else None, names
-        return None, ()
-
-    def _kept(
-        self, key: str, suffix: str, emit: Callable[[], Emitted], make: Callable[[str], bytes]
-    ) -> tuple[tuple[str, ...], bytes]:
-        """Names and code; an entry of the cache is a line of names before the code."""
-        entry = self.cache.load(key, suffix)
-        if entry is None:
-            text, names = emit()
-            entry = " ".join(names).encode() + b"\n" + make(text)
-            self.cache.save(key, entry, suffix)
-            self.compiled += 1
-        else:
+    def _load(self, name: str, isa: Isa, emit: Callable[[], Emitted]) -> tuple[Awaited[Any], tuple[str, ...]]:
+        """What holds the code, and the names that came with it; an entry of the cache is a line of names before the code."""
+        key = self._key(name, isa)
+        entry = self.cache.load(key, _suffix())
+        if entry is not None:
             self.loaded += 1
-        head, _, body = entry.partition(b"\n")
-        return tuple(head.decode().split()), body
+            names, body = _parted(entry)
+            return Awaited(self._code(key, isa, body, names, lambda: emit()[0])), names
+        text, names = emit()
+        self.compiled += 1
+        self._llvm = self._llvm or Awaited(_llvm())
+        self._llvm.get()
+        return self._builder.later(lambda: self._built(key, isa, text, names)), names
+
+    def _built(self, key: str, isa: Isa, text: str, names: Sequence[str]) -> Any:
+        """The code of this IR, which is kept."""
+        body = (
+            (image.image_of(compile_object(text, isa, flat=True)) or b"") if image.USABLE else compile_object(text, isa)
+        )
+        self.cache.save(key, _entry(names, body), _suffix())
+        return self._code(key, isa, body, names, lambda: text)
+
+    def _code(self, key: str, isa: Isa, body: bytes, names: Sequence[str], text: Callable[[], str]) -> Any:
+        """What holds the code. An image takes no LLVM; without a body the kernel cannot be one."""
+        found = _image(body) if image.USABLE else load_object(body, isa)
+        if found is None:
+            entry = self.cache.load(key, ".o")
+            if entry is None:
+                entry = _entry(names, compile_object(text(), isa))
+                self.cache.save(key, entry, ".o")
+                self.compiled += 1
+            found = load_object(_parted(entry)[1], isa)
+        self._engines.append(found)
+        return found
+
+    def _key(self, name: str, isa: Isa) -> str:
+        return f"{_version()} {isa.cpu} {isa.features} {name}"
+
+
+def _image(body: bytes) -> image.Image | None:
+    with contextlib.suppress(OSError):
+        return image.Image(body) if body else None
+    return None
+
+
+def _suffix() -> str:
+    return ".image" if image.USABLE else ".o"
+
+
+def _entry(names: Sequence[str], body: bytes) -> bytes:
+    return " ".join(names).encode() + b"\n" + body
+
+
+def _parted(entry: bytes) -> tuple[tuple[str, ...], bytes]:
+    head, _, body = entry.partition(b"\n")
+    return tuple(head.decode().split()), body
 
 
 def emitted(spec: KernelSpec) -> Emitted:
@@ -244,20 +288,9 @@ def _version() -> str:
     emit = os.path.join(os.path.dirname(machine), "emit")
     written = [os.path.join(emit, name) for name in sorted(os.listdir(emit)) if name.endswith(".py")]
     sources = digest(*map(_content, [*written, __file__, os.path.join(machine, "image.py")]))
-    return f"{sources} {_llvmlite()} {sys.platform} {platform.machine()}"
+    return f"{sources} {llvmlite_version()} {sys.platform} {platform.machine()}"
 
 
 def _content(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
         return file.read()
-
-
-def _llvmlite() -> str:
-    """What the installed llvmlite says about its version, and the size and age of its library."""
-    spec = find_spec("llvmlite")
-    if spec is None or spec.origin is None:
-        raise ImportError("No module named 'llvmlite'")
-    folder = Path(spec.origin).parent
-    version = digest((folder / "_version.py").read_bytes())
-    files = sorted((folder / "binding").glob("*llvmlite.*"))
-    return " ".join([version, *(f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files)])

@@ -14,7 +14,6 @@ from qrun.memory import Budget
 from qrun.native.emit.spec import DOUBT, ENTRY, SKIP, STATE, STRUCT
 from qrun.native.errors import Unplanned
 from qrun.native.machine.call import scratch
-from qrun.native.machine.compile import address_of
 from qrun.native.machine.memory import address, aligned, forget
 from qrun.native.plan.listing import Listing
 from qrun.native.plan.placement import Key
@@ -66,7 +65,7 @@ class Instance:
         self.lock = threading.Lock()
         self.structs[...] = listing.structs
         self._move(None, address(self.memory))
-        self.plan[:, 0] = [address_of(kernel) for kernel in listing.kernels]
+        self.plan[:, 0] = [kernel.address for kernel in listing.kernels]
         self.plan[:, 1] = address(self.structs) + STRUCT * np.arange(calls)
         self.plan[:, 2:5] = listing.counts[:, :3]
         self.forget()

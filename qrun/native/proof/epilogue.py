@@ -203,17 +203,23 @@ class Bounds:
         return cls(kernels, isa) if isa.architecture == host_architecture() else None
 
     def __call__(self, inverse: Floats, halves: Floats, weights: Floats) -> Floats:
-        rows = BOUND_VECTORS * max(self.isa.lanes // 2, 2)
+        spec = bounds_spec(self.isa)
+        rows = spec.rows
         tiles = -(-len(inverse) // rows)
         room = np.empty((3, tiles * rows))
         room[0, : len(inverse)] = inverse
         room[0, len(inverse) :] = 1
         arrays = {"inverse*": room[0], "low*": room[1], "high*": room[2], "halves*": halves, "weights*": weights}
         words = {"split": int(np.count_nonzero(halves < 0)), "steps": len(halves), "tiles": tiles}
-        kernel = self.kernels.get(KernelSpec("bounds", self.isa.name, rows, BOUND_VECTORS, 1, "i32", "i32", False))
+        kernel = self.kernels.get(spec)
         arguments = kernel.struct(words, arrays)
         invoke(kernel, arguments.ctypes.data, 0)
         return room[1:, : len(inverse)]
+
+
+def bounds_spec(isa: Isa) -> KernelSpec:
+    """Of the kernel that finds bounds."""
+    return KernelSpec("bounds", isa.name, BOUND_VECTORS * max(isa.lanes // 2, 2), BOUND_VECTORS, 1, "i32", "i32", False)
 
 
 def proven(target: Target, low: Ints, high: Ints, kernels: Kernels, isa: Isa) -> Proven:

@@ -1,0 +1,58 @@
+"""Native kernels of a plan's steps, made before the first one runs: a thread compiles them while the next ones are planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qrun.ir import Array
+from qrun.memory import Budget
+from qrun.ops import Context
+from qrun.running.derived import SMALL
+from qrun.running.dispatch import KernelBinding, NativeKernels
+from qrun.running.plan import Plan, Step
+from qrun.running.steps import check_types, reference
+
+
+def bind_ahead(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, budget: Budget) -> None:
+    """Bind the steps whose inputs have shapes that are known. values: constants and what is fed.
+
+    A step that cannot be bound fails when it runs, with its place in the model.
+    """
+    known, made = dict(values), set[str]()
+    for step in plan.steps:
+        names = [name for name in step.node.inputs if name]
+        if step.bodies or any(name not in known or (name in made and name in natives.derived) for name in names):
+            continue
+        try:
+            found = _outputs(step, [known[name] if name else None for name in step.node.inputs], natives, budget)
+        except Exception:
+            continue
+        known |= found
+        made |= {name for name, array in found.items() if not array.flags.owndata}
+
+
+def _outputs(step: Step, args: list[Array | None], natives: NativeKernels, budget: Budget) -> dict[str, Array]:
+    """What the step makes, if that is known: small values that follow from shapes, arrays of the others' shapes."""
+    check_types(step, args)
+    bound = natives.bind(step, args, budget)
+    node = step.node
+    small = all(a is None or a.size <= SMALL for a in args)
+    if natives.derived.issuperset(filter(None, node.outputs)) and (small or node.op_type == "Shape"):
+        ctx = Context(natives.arith, node.version, len(node.outputs), tuple(map(bool, node.outputs)), False, Budget())
+        made = reference(step, args, ctx)
+        made = made if isinstance(made, tuple) else (made,)
+        return {name: np.array(array) for name, array in zip(node.outputs, made, strict=False) if name}
+    return {node.outputs[place]: array for place, array in _shaped(bound).items() if place < len(node.outputs)}
+
+
+def _shaped(bound: KernelBinding) -> dict[int, Array]:
+    """Arrays of the shapes and types that the kernel makes, which take no memory, by output."""
+    found: dict[int, Any] = {}
+    for stage in bound.kernel.stages if bound.kernel else ():
+        if isinstance(stage.output, int):
+            result = stage.operation.result
+            found[stage.output] = np.broadcast_to(np.zeros((), result.dtype), result.shape)
+    return found

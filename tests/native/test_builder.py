@@ -1,0 +1,122 @@
+"""Kernels are compiled by a thread, while the next ones are planned."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import ISAS
+
+import qrun
+from qrun.native.emit.spec import KernelSpec
+from qrun.native.errors import Declined
+from qrun.native.machine import compile as compiling
+from qrun.native.machine.builder import Builder
+from qrun.native.machine.engine import Engine
+from qrun.running.dispatch import NativeKernels
+
+DIGITS = Path(__file__).parents[2] / "models" / "digits"
+pytestmark = pytest.mark.skipif(not ISAS, reason="no native kernels for this machine")
+
+
+def spec(engine: Engine) -> KernelSpec:
+    return KernelSpec("dense", engine.isa.name, 2, 1, 1, "i32", "i32", False)
+
+
+def test_things_are_made_in_order_elsewhere_and_the_interval_is_as_before() -> None:
+    usual, builder, made = sys.getswitchinterval(), Builder(), []
+    gate = threading.Event()
+
+    def make(number: int) -> int:
+        gate.wait(60)
+        made.append(number)
+        return threading.get_ident()
+
+    asked = [builder.later(lambda number=number: make(number)) for number in range(20)]  # type: ignore[misc]
+    assert sys.getswitchinterval() < usual
+    gate.set()
+    found = {awaited.get() for awaited in asked}
+    assert made == list(range(20))
+    assert len(found) == 1
+    assert threading.get_ident() not in found
+    assert sys.getswitchinterval() == usual
+
+
+def test_what_cannot_be_made_says_so_to_all_who_wait() -> None:
+    usual, builder = sys.getswitchinterval(), Builder()
+    failed = builder.later(lambda: 1 // 0)
+    assert builder.later(lambda: 7).get() == 7
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            failed.get()
+    assert sys.getswitchinterval() == usual
+
+
+def test_a_plan_does_not_wait_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, gate = Engine.create(), threading.Event()
+    real = compiling.compile_object
+
+    def slow(*given: object, **more: object) -> bytes:
+        assert gate.wait(60)
+        return real(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compiling, "compile_object", slow)
+    engine.kernels.begin(engine.isa, (spec(engine),))
+    kernel = engine.kernels.get(spec(engine))
+    assert kernel.names
+    assert engine.kernels.compiled == 2
+    gate.set()
+    assert kernel.address
+    assert engine.runner.lead
+    assert engine.kernels.compiled == 2
+
+
+def test_nothing_begins_where_the_cache_has_it(tmp_path: Path) -> None:
+    for compiled in (1, 0):
+        engine = Engine.create(cache=tmp_path / "cache")
+        engine.kernels.begin(engine.isa)
+        _ = engine.runner
+        assert engine.kernels.compiled == compiled
+
+
+def test_a_kernel_that_cannot_be_compiled_is_declined_when_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise Declined("llvmlite cannot be loaded")
+
+    monkeypatch.setattr(compiling, "_llvm", broken)
+    for begun in (False, True):
+        engine = Engine.create()
+        if begun:
+            engine.kernels._llvm = engine.kernels._builder.later(broken)
+        with pytest.raises(Declined, match="cannot be loaded"):
+            engine.kernels.get(spec(engine))
+
+
+@pytest.mark.parametrize("kind", ["qoperator", "qdq"])
+def test_a_first_run_makes_all_kernels_before_it_waits_for_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    bind, address = NativeKernels._make, compiling.CompiledKernel.address
+
+    def made_now(*given: Any) -> Any:
+        told.append("made")
+        return bind(*given)
+
+    def awaited(kernel: compiling.CompiledKernel) -> int:
+        if "halves*" not in kernel.names:  # what proofs take is awaited while kernels are made
+            told.append("awaited")
+        return int(address.func(kernel))
+
+    monkeypatch.setattr(NativeKernels, "_make", made_now)
+    monkeypatch.setattr(compiling.CompiledKernel, "address", property(awaited))
+    model = DIGITS / kind / "model.onnx"
+    session = qrun.Session(model, cache=False)
+    x = {session.inputs[0].name: np.load(DIGITS / "x.npy")}
+    made = session.execute(x)
+    assert "made" not in told[told.index("awaited") :]
+    assert told.count("made") > 3
+    wanted = qrun.Session(model, backend="reference", fuse=True).run(x)
+    assert all(np.array_equal(made.outputs[name], array) for name, array in wanted.items())
