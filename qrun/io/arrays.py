@@ -20,7 +20,7 @@ import numpy as np
 from qrun.errors import CallError, absent
 from qrun.ir import Array
 from qrun.ir.types import NUMBERS, integer_range, is_extension, shape_text, type_name
-from qrun.memory import Budget, human
+from qrun.memory import Budget
 from qrun.shapes import MOST_AXES
 
 if TYPE_CHECKING:
@@ -289,21 +289,3 @@ def numbered(folder: Path, kind: str) -> Iterator[Path]:
     while (path := folder / f"{kind}_{place}.pb").exists():
         yield path
         place += 1
-
-
-__all__ = [
-    "NPY",
-    "Npz",
-    "bad_file",
-    "human",
-    "no_such_file",
-    "numbered",
-    "read_array",
-    "read_header",
-    "read_npy",
-    "read_npz",
-    "read_stream",
-    "restored",
-    "storable",
-    "write_npy",
-]

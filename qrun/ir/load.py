@@ -22,7 +22,6 @@ from qrun.ir.wire import Lifted, lift
 if TYPE_CHECKING:
     import onnx
 
-KNOWN = f"ai.onnx {schema.OPSETS[0]}-{schema.OPSETS[-1]}, com.microsoft 1"
 MAX_INLINED = 2 * 10**5
 LARGEST = 2**31 - 1
 _PIECE = 1 << 24

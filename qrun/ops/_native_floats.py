@@ -44,7 +44,7 @@ def dynamic_kernel(
 
     places: of B, its scale, its zero point and the bias among the inputs.
     """
-    from qrun.native.kernels.ranges import RESULTS
+    from qrun.native.kernels.dynamic import RESULTS
 
     right, scale, zero, bias = places
     codes = np.broadcast_to(np.uint8(0), a.shape)
@@ -58,7 +58,7 @@ def _scaled(
     product: DynamicProduct, left: Array | Given, scale: int, bias: int | None, slope: Array | None = None
 ) -> tuple[list[Stage], tuple[Operation, Operation]]:
     """What makes output 0, float32; and the operations that multiply matrices, and sums."""
-    from qrun.native.kernels.scale import Factors, Scaled, Scaling
+    from qrun.native.kernels.dynamic import Factors, Scaled, Scaling
 
     site = product.site
     sources: list[Array | Given | None] = [left, _parameter(product, scale), None]
@@ -103,7 +103,7 @@ def quantizer_kernel(site: LoweringContext, x: Array) -> NativeKernel:
 
 def quantizing(engine: Engine, x: Array, outputs: tuple[int | str, int | str, int | str]) -> list[Stage]:
     """Codes, scale and zero point of input 0, which is such an array of float32."""
-    from qrun.native.kernels.ranges import Parameters, Quantized, Range
+    from qrun.native.kernels.dynamic import Parameters, Quantized, Range
 
     if not x.size:
         raise declined("an empty tensor")

@@ -6,19 +6,17 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import cache, cached_property, lru_cache
-from types import CodeType, NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
-
-import numpy as np
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
 from qrun.declare.frozen import frozen
 from qrun.declare.registry import Registry
 from qrun.errors import OperatorError
-from qrun.ir import Array, Attribute, Model, Node
+from qrun.ir import Array, Model, Node
 from qrun.ir.schema import OWN, Formal, Schema, schema
 from qrun.ir.types import BY_ONNX_NAME
 from qrun.ops._context import Context
+from qrun.ops._signature import AttributeSpec, Param, attributes_of, inputs_of, signature_of
 
 if TYPE_CHECKING:
     from qrun.ops._native import LoweringContext, NativeKernel
@@ -73,37 +71,6 @@ class Real:
     op_type: str
     per: Mapping[str, Granularity] = field(default_factory=dict)
     bias: str = ""
-
-
-@frozen
-class Param:
-    """An input of the operator: the specification's name, and whether it may be omitted or repeats."""
-
-    name: str
-    optional: bool
-    variadic: bool
-
-
-@frozen
-class AttributeSpec:
-    """An attribute: its Python type (int, float, str, ndarray, or tuple of one) and whether it must be given."""
-
-    name: str
-    kind: type
-    item: type | None
-    required: bool
-
-    @property
-    def text(self) -> str:
-        names = {np.ndarray: "a tensor", int: "an int", float: "a float", str: "a string"}
-        if self.kind is tuple:
-            return f"a list of {names[self.item or int].split()[-1]}s"
-        return names.get(self.kind, self.kind.__name__)
-
-    def fits(self, value: Attribute) -> bool:
-        if self.kind is tuple:
-            return isinstance(value, tuple) and all(isinstance(v, self.item or int) for v in value)
-        return isinstance(value, self.kind)
 
 
 class OpDef:
@@ -171,7 +138,7 @@ class OpDef:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        own = _signature(self.reference)
+        own = signature_of(self.reference)
         if self.like is None:
             return own
         more = {n: p for n, p in own.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
@@ -187,29 +154,11 @@ class OpDef:
 
     @cached_property
     def inputs(self) -> tuple[Param, ...]:
-        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        return tuple(
-            Param(
-                p.name,
-                p.default is not inspect.Parameter.empty or NoneType in get_args(p.annotation),
-                p.kind is inspect.Parameter.VAR_POSITIONAL,
-            )
-            for p in self.signature.parameters.values()
-            if p.kind in kinds
-        )
+        return inputs_of(self.signature)
 
     @cached_property
     def attributes(self) -> Mapping[str, AttributeSpec]:
-        found = {}
-        for p in self.signature.parameters.values():
-            if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name != "ctx":
-                kinds = get_args(p.annotation) if isinstance(p.annotation, UnionType) else (p.annotation,)
-                kind = next(k for k in kinds if k is not NoneType)
-                item = get_args(kind)[0] if get_origin(kind) is tuple else None
-                required = p.default is inspect.Parameter.empty
-                name = p.name.removesuffix("_") if p.name.endswith("_") else p.name
-                found[name] = AttributeSpec(name, get_origin(kind) or kind, item, required)
-        return found
+        return attributes_of(self.signature)
 
     @cached_property
     def _required(self) -> tuple[str, ...]:
@@ -305,23 +254,6 @@ class OpDef:
 
 def _bad_attribute(message: str, expected: str, got: str, *, why: str = "", fix: str = "") -> OperatorError:
     return OperatorError(message, expected=expected, got=got, why=why, fix=fix, code="QR204")
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """As inspect.signature with eval_str, which compiles every annotation anew; there are few different ones."""
-    written = inspect.signature(function)
-    parameters = [
-        p.replace(annotation=eval(_compiled(p.annotation), function.__globals__))
-        if isinstance(p.annotation, str)
-        else p
-        for p in written.parameters.values()
-    ]
-    return written.replace(parameters=parameters)
-
-
-@cache
-def _compiled(annotation: str) -> CodeType:
-    return compile(annotation, "<annotation>", "eval")
 
 
 REGISTRY: Registry[tuple[str, str], list[OpDef]] = Registry("qrun.ops")

@@ -21,14 +21,13 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import KernelSpec, taps_per_turn
 from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.copy import sliced, transposed
+from qrun.native.kernels.dynamic import Factors, Quantized, Scaled, Scaling
 from qrun.native.kernels.elementwise import Elementwise
 from qrun.native.kernels.float_conv import FloatConv
 from qrun.native.kernels.float_image import WideImage
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
-from qrun.native.kernels.ranges import Quantized
 from qrun.native.kernels.results import Results
-from qrun.native.kernels.scale import Factors, Scaled, Scaling
 from qrun.native.kernels.stacked import RowTerms, Stack
 from qrun.native.machine.compile import _llvm, _target, compile_object, kernel_text
 from qrun.native.machine.engine import Engine

@@ -11,7 +11,7 @@ from helpers.native import ISAS, Array, engine, every_isa, nearest32
 from helpers.placed import run_placed
 from helpers.support import assert_equal
 
-from qrun.native.kernels.scale import Factors, Scaled, Scaling
+from qrun.native.kernels.dynamic import Factors, Scaled, Scaling
 from qrun.native.machine.operation import Operand
 
 F = np.float32

@@ -16,7 +16,7 @@ import qrun
 from qrun.native.emit.ranges import LEAST
 from qrun.native.errors import Undecided
 from qrun.native.kernels.conv import Conv
-from qrun.native.kernels.ranges import Parameters, Quantized, Range
+from qrun.native.kernels.dynamic import Parameters, Quantized, Range
 from qrun.native.kernels.sums import KINDS, dynamic_sums
 from qrun.native.machine.operation import Operand
 from qrun.ops._dynamic import range_parameters

@@ -10,8 +10,8 @@ import numpy as np
 
 from qrun.native.emit.spec import INTERLEAVED, KernelSpec, taps_per_turn
 from qrun.native.kernels.layout import Window
-from qrun.native.kernels.product import TABLE_ROWS, Product, RelocatableCall, Work, contiguous, lanes_of
-from qrun.native.machine.memory import Ints
+from qrun.native.kernels.product import TABLE_ROWS, Product, RelocatableCall, Work, lanes_of
+from qrun.native.machine.memory import Ints, aligned_copy
 
 Array = np.ndarray[Any, Any]
 
@@ -97,5 +97,5 @@ def _part(
     words = {"taps": len(taps), "panels": len(pick), "last_channel": last - start}
     work = Work(1, _LONGER * len(taps) * spec.rows * pick.size, 0)
     reads = taps, last - start + pick.shape[1], 0
-    part = product.part(spec, pick, {"weights*": contiguous(weights)}, words, work, reads)
+    part = product.part(spec, pick, {"weights*": aligned_copy(weights)}, words, work, reads)
     return replace(part, later=tuple(later), start=start)

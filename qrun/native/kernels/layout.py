@@ -11,7 +11,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
-from qrun.native.machine.memory import Ints, aligned
+from qrun.native.machine.memory import Ints, aligned_copy
 from qrun.native.machine.operation import size
 
 _ENTRIES = 1 << 26
@@ -153,9 +153,7 @@ class Layout:
         first = np.minimum(np.arange(-(-self.rows // rows)) * rows, self.rows - rows)
         units = first[:, None] + np.arange(0, rows, share)
         offsets = self.offsets[units[:, None] + np.asarray(later, int)[:, None], np.asarray(taps, int)[:, None]]
-        packed = aligned(offsets.shape, np.int32)
-        packed[...] = offsets
-        return packed
+        return aligned_copy(offsets, np.int32)
 
 
 def unroll_for(k: int) -> tuple[int, int]:

@@ -11,10 +11,10 @@ import numpy as np
 from qrun.native.emit.expression import form_of, operand_names
 from qrun.native.emit.spec import OUTER, KernelSpec
 from qrun.native.kernels.elementwise import Expression
-from qrun.native.kernels.rows import packed
 from qrun.native.kernels.strided import Loop, merged
 from qrun.native.machine.call import KernelCall, Recheck
 from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import aligned_copy
 from qrun.native.machine.operation import Operand, Operation, Order, Planned, share, size
 
 Array = np.ndarray[Any, Any]
@@ -156,7 +156,7 @@ class LayerNorm(_Rows):
         numbers = np.array([of_size, of_scale, self._epsilon, self.length, of_pairs])
         scale, bias = (values.astype(np.float64) for values in self._affine)
         return numbers, dict(
-            zip(("scale*", "bias*", "slack*"), map(packed, (scale, bias, abs(bias) * of_size)), strict=True)
+            zip(("scale*", "bias*", "slack*"), map(aligned_copy, (scale, bias, abs(bias) * of_size)), strict=True)
         )
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.errors import Declined
-from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid, packed
+from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import aligned_copy
 from qrun.native.machine.operation import Operand, Order, Planned, size
 from qrun.native.proof.fits import CodeProduct, CodeSum, fit_pair
 from qrun.shapes import broadcast_shapes
@@ -54,7 +55,7 @@ class PairLookup(Planned):
         shape = broadcast_shapes(a, b)
         self.operands = (Operand(a, np.dtype(x_type)), Operand(b, np.dtype(x_type)), Operand(shape, table.dtype))
         memo = memo or Memo()
-        self.scalar = memo.once("table", lambda: _kernel(SINGLE[0], {}, {"table*": packed(table.view(np.uint8))}))
+        self.scalar = memo.once("table", lambda: _kernel(SINGLE[0], {}, {"table*": aligned_copy(table.view(np.uint8))}))
         self.kernel = memo.once("pair", lambda: self._fitted(table, near)) or self.scalar
 
     def _fitted(self, table: Array, near: CodeSum | CodeProduct | None) -> Kernel | None:

@@ -12,9 +12,10 @@ from qrun.declare.memo import Memo
 from qrun.native.emit.isa import Isa, host_architecture, host_features
 from qrun.native.emit.spec import PIECE, SHUFFLED, VBMI, lane_order
 from qrun.native.errors import Declined
-from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid, packed
+from qrun.native.kernels.rows import SINGLE, TYPES, Kernel, RowGrid
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import aligned_copy
 from qrun.native.machine.operation import Operand, Order, Planned
 from qrun.native.proof.lines import Expected, fit_lines
 from qrun.native.proof.thresholds import Bools
@@ -87,7 +88,7 @@ class Function:
 
     @classmethod
     def of(cls, isa: Isa, table: Array, x_type: np.dtype[Any], likely: Expected | None = None) -> Function:
-        scalar = _kernel(SINGLE[table.ndim - 1], {}, {"table*": packed(table.view(np.uint8))})
+        scalar = _kernel(SINGLE[table.ndim - 1], {}, {"table*": aligned_copy(table.view(np.uint8))})
         if table.ndim == 2:
             lines = Lines.of(table, x_type, isa.fma, likely)
             return cls(isa, scalar, scalar, lines)
@@ -155,7 +156,7 @@ class Lines:
         starts = np.minimum(np.arange(-(-count // width)) * width, max(count - width, 0))
         columns = first + np.minimum(starts[:, None] + lane_order(pieces), count - 1)
         panels = np.stack([self.a[columns], self.b[columns]], axis=1)
-        return _kernel("affines", {"add!": self.add}, {"lines*": packed(panels)}, self.out, self.signed)
+        return _kernel("affines", {"add!": self.add}, {"lines*": aligned_copy(panels)}, self.out, self.signed)
 
 
 def table_forms(isa: Isa) -> tuple[str, ...]:
@@ -184,7 +185,7 @@ def _whole(isa: Isa, table: Array, x_type: np.dtype[Any]) -> Kernel | None:
             pieces = codes.reshape(2, 8, PIECE).copy()
             pieces[:, 1:] ^= codes.reshape(2, 8, PIECE)[:, :-1]
             pieces = np.tile(pieces.reshape(16, 1, PIECE), (1, SHUFFLED // PIECE, 1))
-        return _kernel(form, {}, {"table*": packed(pieces.reshape(-1))})
+        return _kernel(form, {}, {"table*": aligned_copy(pieces.reshape(-1))})
     return None
 
 

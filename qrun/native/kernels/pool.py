@@ -14,7 +14,7 @@ from qrun.native.emit.spec import PIECE, KernelSpec
 from qrun.native.errors import Declined
 from qrun.native.machine.call import KernelCall, Rechecker
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints, aligned
+from qrun.native.machine.memory import Ints, aligned, aligned_copy
 from qrun.native.machine.operation import TILE_BYTES, Operand, Order, Planned, size
 from qrun.native.proof.means import Means
 from qrun.shapes import MOST_AXES
@@ -122,8 +122,7 @@ class Pool(Planned):
         panel = width * max(vectors, 1)
         panels, last = -(-self.columns // panel), max(self.columns - panel, 0)
         form, own, arrays = self._special(offsets.shape[1])
-        table = aligned(offsets.shape, np.int32)
-        table[...] = offsets
+        table = aligned_copy(offsets, np.int32)
         pixels = self.taps.pixels
         x_image, y_image = size(self.taps.image) * x_row, pixels * y_row
         chunk, strip = self._shares(pixels, panels, panel * offsets.shape[1])

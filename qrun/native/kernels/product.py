@@ -15,7 +15,7 @@ from qrun.native.kernels.layout import Layout, chunk_blocks, unroll_for
 from qrun.native.kernels.results import Results
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.compile import Kernels
-from qrun.native.machine.memory import Ints, aligned
+from qrun.native.machine.memory import Ints, aligned, aligned_copy
 from qrun.native.proof.fold import Folded, Int8s, int8_taps, wrapped
 
 TABLE_ROWS = 2
@@ -146,8 +146,7 @@ class Product:
 
     def bias(self, form: str, pick: Ints) -> np.ndarray[Any, Any]:
         """What the sums of these channels start from, 0 where there is none (-1)."""
-        bias = aligned(pick.shape, np.int32)
-        bias[...] = np.where(pick < 0, 0, self.folded.constant[np.maximum(pick, 0)])
+        bias = aligned_copy(np.where(pick < 0, 0, self.folded.constant[np.maximum(pick, 0)]), np.int32)
         if form == "y32":
             bias[...] = wrapped(bias.astype(np.int64) + MAGIC_BITS)
         return bias
@@ -241,14 +240,7 @@ def grouped(weights: Int8s, panels: int, width: int, k: int) -> Int8s:
     """[groups, N, taps, used] as _pack packs each group, one after the other."""
     if len(weights) == 1:
         return _pack(weights[0], (panels, width), k)
-    return contiguous(np.concatenate([_pack(own, (panels, width), k) for own in weights]))
-
-
-def contiguous(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A contiguous copy on a 64-byte boundary."""
-    packed = aligned(values.shape, values.dtype)
-    packed[...] = values
-    return packed
+    return aligned_copy(np.concatenate([_pack(own, (panels, width), k) for own in weights]))
 
 
 def _pack(weights: Int8s, panels: tuple[int, int], k: int) -> Int8s:

@@ -13,7 +13,7 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import LIMITS, MAGIC
 from qrun.native.machine.compile import Kernels
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints, aligned
+from qrun.native.machine.memory import Ints, aligned_copy
 from qrun.native.proof.epilogue import REASONS, Proven, Target, int32_bounds, ort_multiplier, proven
 from qrun.native.proof.fold import Folded
 from qrun.native.proof.thresholds import exact_steps, table_rows
@@ -86,9 +86,7 @@ class Results:
     def constants(self, form: str, pick: Ints) -> np.ndarray[Any, Any]:
         """Panels of constants as kernels read them; pick [panels, lanes] are channels, -1 where there is none."""
         values = self._constants(form, np.maximum(pick, 0), pick < 0)
-        packed = aligned(values.shape, values.dtype)
-        packed[...] = values
-        return packed
+        return aligned_copy(values)
 
     def _constants(self, form: str, lane: Ints, absent: Any) -> np.ndarray[Any, Any]:
         if self.target is None:

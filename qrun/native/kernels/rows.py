@@ -13,7 +13,6 @@ from qrun.native.emit.isa import Isa
 from qrun.native.emit.spec import PIECE, KernelSpec, masks, widest
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import aligned
 from qrun.native.machine.operation import share, size
 
 Array = np.ndarray[Any, Any]
@@ -130,10 +129,3 @@ def _tiles(grid: RowGrid, width: int, threads: int, tables: bool) -> tuple[int, 
         return share(-(-grid.columns // width), width, threads) * width, 1
     columns = min(grid.columns, _TABLES) if tables else grid.columns
     return columns, min(share(grid.rows, columns, threads), grid.rows)
-
-
-def packed(values: Array) -> Array:
-    """A copy on a 64-byte boundary."""
-    made = aligned(values.shape, values.dtype)
-    made[...] = values
-    return made

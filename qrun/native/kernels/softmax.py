@@ -10,9 +10,9 @@ import numpy as np
 from qrun.native.emit.softmax import WEIGHT
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.kernels.point import table_forms
-from qrun.native.kernels.rows import packed
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
+from qrun.native.machine.memory import aligned_copy
 from qrun.native.machine.operation import Operand, Order, Planned, share, size
 
 Array = np.ndarray[Any, Any]
@@ -94,4 +94,4 @@ class Softmax(Planned):
         whole = np.rint(weights * WEIGHT).astype("<u4")
         with np.errstate(over="ignore"):
             singles = levels.astype(np.float32)
-        return {"singles*": packed(singles), "planes*": packed(whole.view(np.uint8).reshape(256, 4).T)}
+        return {"singles*": aligned_copy(singles), "planes*": aligned_copy(whole.view(np.uint8).reshape(256, 4).T)}

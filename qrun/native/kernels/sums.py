@@ -15,7 +15,7 @@ from qrun.native.emit.spec import SOURCES, TAIL, KernelSpec, constant_bytes
 from qrun.native.errors import Declined
 from qrun.native.kernels.conv import Conv, Gemm
 from qrun.native.machine.call import KernelCall
-from qrun.native.machine.memory import address, aligned
+from qrun.native.machine.memory import address, aligned_copy
 from qrun.native.machine.operation import Operand, Operation, Order, Planned
 from qrun.native.proof.fold import magnitudes, totals, wrapped
 
@@ -96,8 +96,7 @@ class SumsPlan:
         channels = np.maximum(pick, 0)
         arrays = {"first*": self._held(part, "bias*")}
         for name, values in (("sums*", np.where(pick < 0, 0, wrapped(self.totals[channels]))), ("places*", channels)):
-            arrays[name] = aligned(values.shape, np.int32)
-            arrays[name][...] = values
+            arrays[name] = aligned_copy(values, np.int32)
         kinds = "".join("s" if operand.shape == () or set(operand.shape) == {1} else "v" for operand in tail.operands)
         spec = KernelSpec(
             "prepare", isa.name, 1, vectors, 1, self.form, "f32", self.zero.dtype == np.int8, operands=kinds

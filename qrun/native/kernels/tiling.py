@@ -10,7 +10,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.native.emit.amx import STEP, TILE
 from qrun.native.kernels.layout import Window
-from qrun.native.machine.memory import Ints, aligned
+from qrun.native.machine.memory import Ints, aligned_copy
 
 Mode = Literal["in place", "pixels", "lines"]
 Array = np.ndarray[Any, Any]
@@ -232,7 +232,7 @@ def tables(
         chunk, gather, places, copy = _chunked(made, places, rows, chunk)
         copy += steps * len(runs) * STEP
         read = int(gather.max()) + made.piece if gather.max(initial=-1) >= 0 else 0
-    int32s = (_int32(places), _int32(targets), _int32(gather))
+    int32s = (aligned_copy(places, np.int32), aligned_copy(targets, np.int32), aligned_copy(gather, np.int32))
     return Tables(rows, high, len(runs), steps, grid.across, made.pitch, made.piece, *int32s, chunk, copy, read)
 
 
@@ -254,9 +254,3 @@ def _chunked(tiling: Tiling, places: Ints, rows: int, chunk: int) -> tuple[int, 
     gather = np.stack([padded[a : a + longest] for a, _ in ranges])
     base = np.repeat([a * pitch for a, _ in ranges], chunk)[:count]
     return chunk, gather, places - base[:, None, None], longest * pitch
-
-
-def _int32(values: Ints) -> Array:
-    packed = aligned(values.shape, np.int32)
-    packed[...] = values
-    return packed

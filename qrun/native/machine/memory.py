@@ -34,6 +34,13 @@ def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -
     return array
 
 
+def aligned_copy(values: np.ndarray[Any, Any], dtype: Any = None) -> np.ndarray[Any, Any]:
+    """A contiguous copy on a 64-byte boundary, of the type `dtype` if it is given."""
+    made = aligned(values.shape, values.dtype if dtype is None else dtype)
+    made[...] = values
+    return made
+
+
 def address(array: np.ndarray[Any, Any]) -> int:
     """Where the array's first element is."""
     flags = array.flags

@@ -12,7 +12,7 @@ from qrun.declare.frozen import frozen
 from qrun.native.emit.spec import DOUBT, KernelSpec
 from qrun.native.machine.call import KernelCall, Rechecker, undecided
 from qrun.native.machine.engine import Engine
-from qrun.native.machine.memory import Ints, address, aligned
+from qrun.native.machine.memory import Ints, address, aligned_copy
 from qrun.native.plan.listing import Listing
 
 if TYPE_CHECKING:
@@ -136,6 +136,4 @@ def _at_line(array: Array) -> Array:
     """The array on a boundary of 64 bytes, as those are that a mapped file holds."""
     if not address(array) % 64:
         return array
-    copied = aligned(array.shape, array.dtype)
-    copied[...] = array
-    return copied
+    return aligned_copy(array)

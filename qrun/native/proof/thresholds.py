@@ -138,12 +138,3 @@ def table_rows(steps: Steps) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
     rows[:, :STEPS] = np.clip(steps.steps, low, high)
     cap = np.count_nonzero(steps.steps <= high, axis=1).astype(np.int32)
     return rows, np.where(steps.mirrored, -1, 0).astype(np.int32), cap
-
-
-def apply_steps(steps: Steps, acc: Ints, lowest: int) -> Ints:
-    """The exact result for accumulators [N, ...]."""
-    out = np.empty(acc.shape, np.int64)
-    for channel, row in enumerate(steps.steps):
-        value = ~acc[channel] if steps.mirrored[channel] else acc[channel]
-        out[channel] = lowest + np.searchsorted(row, value, side="right")
-    return out
