@@ -31,3 +31,9 @@ def test_a_helper_that_was_not_there_left_old_notes() -> None:
     old = [[10, 40], [45, 50], [60, 70], [80, 80]]
     there = [[101, 111], [140, 140], [162, 162], [175, 175]]
     assert helped([stamp(old, there)], [0, 0, 2]) == {0: [(2, 1002, 20)]}
+
+
+def test_a_clock_that_goes_back_leaves_times_near_the_run() -> None:
+    ticks = 10**15 + np.array([[[5, 6], [9, 9], [1, 1], [2, 2]], [[-(10**15)] * 2] * 4])
+    found = Stamp(Segment(0, 3), 3 * 10**13, 3 * 10**13 + 10**9, ticks).nanoseconds
+    assert abs(found - 3 * 10**13).max() <= 2 * 10**9
