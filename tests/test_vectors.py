@@ -12,7 +12,8 @@ import pytest
 from helpers.cli import conv_model, make_model, quantize_model, save, sum_model, value
 from onnx import TensorProto, helper, numpy_helper
 
-from qrun.checking.vectors import Vector, compare, replay, vector_folders
+from qrun.checking.recorded import compare
+from qrun.checking.vectors import Vector, replay, vector_folders
 from qrun.comparing.differences import Tolerance
 from qrun.comparing.ties import before_rounding, ties
 from qrun.errors import CallError

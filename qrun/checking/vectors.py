@@ -13,19 +13,17 @@ from shlex import quote
 from time import perf_counter_ns
 from typing import Any, Literal, Protocol
 
-import numpy as np
-
+from qrun.checking.recorded import ComparedOutput, Verdict, classified, compare
 from qrun.checking.refusals import as_finding
 from qrun.checking.rules import Finding, at
-from qrun.comparing.differences import Tolerance, difference, distances, integral, plain
-from qrun.comparing.ties import NEAR, before_rounding, ties
-from qrun.declare.frozen import changeable, frozen
+from qrun.comparing.differences import Tolerance, integral
+from qrun.declare.frozen import changeable
 from qrun.errors import CallError, MemoryLimitError, QrunError, UnsupportedError, absent
 from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, Node, TensorType
 from qrun.ir.tensorfile import read_tensor
 from qrun.ir.types import describe
-from qrun.running.session import RunResult, Session
+from qrun.running.session import RunResult
 
 NAMES = {
     "QR501": "output-differs",
@@ -35,38 +33,14 @@ NAMES = {
     "QR505": "not-replayed",
 }
 _SHOWN = 3
-_AGAIN = "record the vectors of this model again"
 """Tensors that a fix names."""
-Verdict = Literal["equal", "differs", "tie", "error", "unclassified"]
+_AGAIN = "record the vectors of this model again"
 
 
 class Executor(Protocol):
     """A Session or a Peer."""
 
     def execute(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> RunResult: ...
-
-
-@frozen
-class ComparedOutput:
-    """One output beside its record.
-
-    differing, total: elements outside the tolerance, of how many; largest: the largest difference; first, got, recorded:
-    the first element that differs; exact: its value before rounding, if that is known.
-    verdict: ``equal``; ``differs`` (floats); for integers ``tie`` (every differing element is one step off, and within
-    1e-5 steps of a tie), ``error``, or ``unclassified``.
-    """
-
-    name: str
-    file: str
-    total: int
-    differing: int = 0
-    largest: float = 0.0
-    first: tuple[int, ...] = ()
-    got: Any = None
-    recorded: Any = None
-    exact: float | None = None
-    verdict: Verdict = "equal"
-    why: str = ""
 
 
 @changeable
@@ -270,7 +244,7 @@ def _judge(
         return
     compared = compare(value.name, file, got, want, tolerance)
     if compared.differing and integral(got.dtype):
-        compared = _classified(compared, model, feeds, got, want, tolerance)
+        compared = classified(compared, model, feeds, got, want, tolerance)
     vector.outputs.append(compared)
     if compared.differing:
         index = f" at [{','.join(map(str, compared.first))}]" if compared.first else ""
@@ -301,52 +275,3 @@ def _fix(verdict: Verdict, model: Model, vector: Vector, node: Node | None) -> s
     read = [name for name in node.inputs if name and name not in model.constants] if node else []
     shown = "".join(f" -t {quote(name)}" for name in read[:_SHOWN]) or " -t '*'"
     return f"{_run(model, vector)}{shown} shows what comes before; --rtol, --atol and --lsb allow more"
-
-
-def compare(name: str, file: str, got: Array, want: Array, tolerance: Tolerance) -> ComparedOutput:
-    """One output and its record, which have one type and shape."""
-    found = difference(got, want, tolerance)
-    if found.equal:
-        return ComparedOutput(name, file, found.total, largest=found.largest)
-    first = found.first
-    return ComparedOutput(
-        name,
-        file,
-        found.total,
-        found.differing,
-        found.largest,
-        first,
-        plain(got[first]),
-        plain(want[first]),
-        None,
-        "differs",
-    )
-
-
-def _classified(
-    c: ComparedOutput, model: Model, feeds: Mapping[str, Array], got: Array, want: Array, tolerance: Tolerance
-) -> ComparedOutput:
-    """With the verdict over the elements that differ, from the exact values that their node rounds."""
-    node = model.producers.get(c.name)
-    exact = _exact(model, node, feeds) if node is not None else None
-    if node is None or exact is None or exact.shape != got.shape:
-        why = f"not classified: the value before rounding is not known for {node.op}" if node else "not classified"
-        return replace(c, verdict="unclassified", why=f"{why}.")
-    bad = np.asarray(distances(got, want) > tolerance.lsb, bool)
-    near = ties(exact[bad], got[bad], want[bad])
-    share = f"{near} of {c.differing} differing elements"
-    if near == c.differing:
-        why = f"all {c.differing} differing elements are within {NEAR:g} LSB of a tie: an arithmetic choice."
-        return replace(c, exact=float(exact[c.first]), verdict="tie", why=why)
-    why = f"{share} are within {NEAR:g} LSB of a tie; the others are an error here, or of a node before {node.label}."
-    return replace(c, exact=float(exact[c.first]), verdict="error", why=why)
-
-
-def _exact(model: Model, node: Node, feeds: Mapping[str, Array]) -> Array | None:
-    """The exact values that the node rounds; its inputs are computed by the reference kernels."""
-    names = [n for n in node.inputs if n]
-    try:
-        values = Session(model, backend="reference").run(feeds, names)
-    except QrunError:
-        return None
-    return before_rounding(node, [values[n] if n else None for n in node.inputs])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from qrun.checking.check import Checked, Report
+from qrun.checking.recorded import ComparedOutput
 from qrun.checking.rules import LEVELS
-from qrun.checking.vectors import ComparedOutput, Vector
+from qrun.checking.vectors import Vector
 from qrun.documents.record import encode
 from qrun.report.check import fingerprints
 from qrun.report.formats._format import Asked, check_format
