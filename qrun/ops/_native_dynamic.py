@@ -12,7 +12,8 @@ from qrun.ir import Array
 from qrun.ir.types import type_name
 from qrun.ops._complete import Settled
 from qrun.ops._matmul import matmul_shape
-from qrun.ops._native import LoweringContext, NativeKernel, Stage, completeness, declined, staged_kernel, turning
+from qrun.ops._native import LoweringContext, NativeKernel, Stage, declined, staged_kernel, turning
+from qrun.ops._native_integers import completeness
 from qrun.shapes import broadcast_shapes
 
 if TYPE_CHECKING:

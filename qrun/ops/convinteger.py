@@ -7,8 +7,9 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._context import Context
 from qrun.ops._conv import ConvGeometry, accumulate, conv_macs, conv_params, conv_window
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, conv_kernel, planned_conv
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel
 from qrun.ops._native_dynamic import dynamic_sums_kernel
+from qrun.ops._native_integers import conv_kernel, planned_conv
 from qrun.ops._op import Real, op
 from qrun.ops._window import SlidingWindow
 

@@ -15,8 +15,9 @@ from qrun.ops._matmul import (
     matmul_shape,
     row_param,
 )
-from qrun.ops._native import LoweringContext, NativeKernel, gemm_kernel
+from qrun.ops._native import LoweringContext, NativeKernel
 from qrun.ops._native_dynamic import DynamicProduct, sums_kernel
+from qrun.ops._native_integers import gemm_kernel
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import same_type
 

@@ -13,7 +13,8 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context, refuse
 from qrun.ops._matmul import claim_product, column_param, integer_matmul
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, gemm_kernel, native_target, quiet
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, quiet
+from qrun.ops._native_integers import gemm_kernel, native_target
 from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar
 from qrun.ops._rounding import scaled

@@ -12,7 +12,8 @@ from qrun.ir import Array
 from qrun.ir.types import shape_text
 from qrun.ops._context import Context
 from qrun.ops._conv import ConvGeometry, accumulate, check_bias, conv_macs, conv_params, conv_window
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, conv_kernel, native_target
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel
+from qrun.ops._native_integers import conv_kernel, native_target
 from qrun.ops._op import Real, Shape, op
 from qrun.ops._quantize import note_scale, per_channel, requantize, scalar
 from qrun.ops._window import SlidingWindow

@@ -20,8 +20,9 @@ from qrun.ops._matmul import (
     row_param,
 )
 from qrun.ops._narrow import narrow
-from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined, gemm_kernel, native_target
+from qrun.ops._native import Inputs, LoweringContext, NativeKernel, declined
 from qrun.ops._native_dynamic import DynamicProduct, quantized_kernel
+from qrun.ops._native_integers import gemm_kernel, native_target
 from qrun.ops._op import Real, op
 from qrun.ops._quantize import note_scale, requantize, same_type, scalar, store
 from qrun.ops._rounding import DoubleDouble, scale_pair, two_product
