@@ -122,3 +122,26 @@ class Guarded:
             assert self.protect(ctypes.c_void_p(base + place * self.page), ctypes.c_size_t(self.page), 0) == 0
         start = self.page + (pages * self.page - size if at_end else 0)
         return whole[start : start + size]
+
+    def hold(self, monkeypatch: pytest.MonkeyPatch, at_end: bool, *modules: Any) -> None:
+        """Put every array that these modules align next to an unreadable page, as far as its 64-byte alignment allows."""
+
+        def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> Array:
+            shape = (shape,) if isinstance(shape, int) else shape
+            size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            whole = self.take(-(-size // 64) * 64 if at_end else size, at_end)
+            array = whole[:size].view(dtype).reshape(shape)
+            if fill is not None:
+                array[...] = fill
+            return array
+
+        def aligned_copy(values: Array, dtype: Any = None) -> Array:
+            made = aligned(values.shape, values.dtype if dtype is None else dtype)
+            made[...] = values
+            return made
+
+        for module in modules:
+            own = [function for function in (aligned, aligned_copy) if hasattr(module, function.__name__)]
+            assert own, module.__name__
+            for function in own:
+                monkeypatch.setattr(module, function.__name__, function)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import ISAS, LIMITS, OBJECTS, SETS, TYPES, Array, Guarded, codes, emulating, engine
+from helpers.native import ISAS, LIMITS, OBJECTS, SETS, TYPES, Guarded, codes, emulating, engine
 from helpers.native_cases import reference, target_of
 
 from qrun.native import kernels, machine
@@ -120,16 +120,7 @@ def test_nothing_beyond_the_buffers_is_touched(
 ) -> None:
     force(kind, monkeypatch)
     guard, rng = Guarded(), np.random.default_rng(24)
-
-    def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> Array:
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        array = guard.take(-(-size // 64) * 64 if at_end else size, at_end)[:size].view(dtype).reshape(shape)
-        if fill is not None:
-            array[...] = fill
-        return array
-
-    for module in (copied, machine.call, kernels.product, kernels.layout):
-        monkeypatch.setattr(module, "aligned", aligned)
+    guard.hold(monkeypatch, at_end, copied, machine.call, kernels.product, kernels.layout)
     own = Engine.create(isa, OBJECTS)
     for number in range(len(edges.GROUPED)):
         case = case_of(rng, number, ("s8", "s8", "u8"), False, kind == "clipped")

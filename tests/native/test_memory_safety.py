@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
 from helpers import edges
-from helpers.native import ISAS, OBJECTS, THOROUGH, Array, Guarded, codes, needs_amx, thin
+from helpers.native import ISAS, OBJECTS, THOROUGH, Guarded, codes, needs_amx, thin
 
 import qrun.native.kernels.copied
 import qrun.native.kernels.layout
@@ -28,22 +27,11 @@ F = np.float32
 
 def guard_constants(monkeypatch: pytest.MonkeyPatch, guard: Guarded, at_end: bool) -> None:
     """Put every array of a plan against a guard page, as far as its 64-byte alignment allows."""
-
-    def aligned(shape: tuple[int, ...] | int, dtype: Any, fill: int | None = None) -> Array:
-        shape = (shape,) if isinstance(shape, int) else shape
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        whole = guard.take(-(-size // 64) * 64 if at_end else size, at_end)
-        array = whole[:size].view(dtype).reshape(shape)
-        if fill is not None:
-            array[...] = fill
-        return array
-
     modules = (
         machine.engine, kernels.layout, kernels.product, kernels.results, machine.call,
         kernels.tiled, kernels.tiling, kernels.copied,
     )  # fmt: skip
-    for module in modules:
-        monkeypatch.setattr(module, "aligned", aligned)
+    guard.hold(monkeypatch, at_end, *modules)
     monkeypatch.setattr(kernels.tiled, "tables", kernels.tiling.tables.__wrapped__)
 
 

@@ -116,13 +116,7 @@ def test_single_precision_misses_some_ties() -> None:
 @every_isa
 def test_sizes_and_gaps(isa: str, at_end: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     guard, rng, native = Guarded(), np.random.default_rng(21), engine(isa)
-
-    def packed(values: Array) -> Array:
-        made = guard.take(values.nbytes, at_end).view(values.dtype).reshape(values.shape)
-        made[...] = values
-        return made
-
-    monkeypatch.setattr(pair, "packed", packed)
+    guard.hold(monkeypatch, at_end, pair)
     for name in ("add", "mul"):
         table, near = pair_table(name, "s8", SCALES["plain"], ZEROS[1])
         for columns, count, form in product(sizes(isa), (1, 3), FORMS[name]):

@@ -97,14 +97,7 @@ def test_every_code_of_tables_for_each_channel(isa: str) -> None:
 def test_sizes_and_gaps(isa: str, at_end: bool, monkeypatch: pytest.MonkeyPatch, without_vbmi: None) -> None:
     guard, rng = Guarded(), np.random.default_rng(6)
     native = engine(isa)
-
-    def packed(values: Array) -> Array:
-        held = guard.take(-(-values.nbytes // 64) * 64 if at_end else values.nbytes, at_end)
-        made = held[: values.nbytes].view(values.dtype).reshape(values.shape)
-        made[...] = values
-        return made
-
-    monkeypatch.setattr(point, "packed", packed)
+    guard.hold(monkeypatch, at_end, point)
     functions = tables("u8", rng)
     for columns in sizes(isa):
         for rows_count in (1, 3):
