@@ -40,20 +40,30 @@ class LayerNormEmitter(RowwiseEmitter):
 
     own = STANDARDIZE
 
-    def made_row(self, x: Value, y: Value) -> Value:
-        a, length = self.a, self.number(LENGTH)
-        mean = self.sum(lambda n, at: self.loaded(n, x, at)) / length
+    def made_rows(self, xs: Sequence[Value], ys: Sequence[Value]) -> Sequence[Value]:
+        """Several rows at once: while one waits for its mean, or for its deviation, the others go on."""
+        means = [self._mean(x) for x in xs]
+        inverses = [self._inverse(x, mean) for x, mean in zip(xs, means, strict=True)]
+        return [self._scaled(*row) for row in zip(xs, means, inverses, ys, strict=True)]
 
-        def apart(n: int, index: Value) -> Value:
-            return self.loaded(n, x, index) - mean.splat(n)
+    def _mean(self, x: Value) -> Value:
+        return self.sum(lambda n, at: self.loaded(n, x, at)) / self.number(LENGTH)
+
+    def _apart(self, x: Value, mean: Value, n: int, index: Value) -> Value:
+        return self.loaded(n, x, index) - mean.splat(n)
+
+    def _inverse(self, x: Value, mean: Value) -> Value:
+        """1 / sqrt(variance + epsilon) of a row."""
 
         def squared(n: int, index: Value) -> Value:
-            value = apart(n, index)
+            value = self._apart(x, mean, n, index)
             return value * value
 
-        variance = self.sum(squared) / length
-        inverse = "1.0" / (variance + self.number(EPSILON)).sqrt()
-        away = abs(mean) * inverse
+        variance = self.sum(squared) / self.number(LENGTH)
+        return "1.0" / (variance + self.number(EPSILON)).sqrt()
+
+    def _scaled(self, x: Value, mean: Value, inverse: Value, y: Value) -> Value:
+        a, away = self.a, abs(mean) * inverse
         of_scale = self.number(SCALE_REACH) * (away + "1.0")
         of_size = self.number(REACH)
 
@@ -61,7 +71,7 @@ class LayerNormEmitter(RowwiseEmitter):
             scale, bias, slack = (
                 (start + index * 8).load(f"<{n} x double>", 8) for start in (a.scale, a.bias, a.slack)
             )
-            share = apart(n, index) * inverse.splat(n)
+            share = self._apart(x, mean, n, index) * inverse.splat(n)
             reach = abs(share).fma(of_size.splat(n), of_scale.splat(n))
             reach = abs(scale).fma(reach, slack)
             value = share.fma(scale, bias)

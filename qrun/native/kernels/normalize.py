@@ -134,7 +134,7 @@ def _split(shape: Sequence[int], length: int) -> int:
 class LayerNorm(_Rows):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias (None for none) float32 [length]."""
 
-    kind = "standardize"
+    kind, together = "standardize", 4
 
     def __init__(
         self,
