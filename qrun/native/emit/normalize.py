@@ -9,15 +9,7 @@ from functools import reduce
 
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import KernelEmitter, emitter
-from qrun.native.emit.numbers import (
-    decay,
-    divided,
-    finer,
-    product_error,
-    rounded_to_odd,
-    rounds_apart,
-    two_sum,
-)
+from qrun.native.emit.numbers import decay, divided, finer, product_error, rounded_to_odd, rounds_apart, two_sum
 from qrun.native.emit.rowwise import ROWS, SUMS, RowwiseEmitter
 from qrun.native.emit.spec import KernelSpec, names
 from qrun.native.emit.values import Value
