@@ -23,8 +23,7 @@ from qrun.native.kernels.conv import Conv
 from qrun.native.kernels.copy import sliced, transposed
 from qrun.native.kernels.dynamic import Factors, Quantized, Scaled, Scaling
 from qrun.native.kernels.elementwise import Elementwise
-from qrun.native.kernels.float_conv import FloatConv
-from qrun.native.kernels.float_image import WideImage
+from qrun.native.kernels.float_conv import FloatConv, WideImage
 from qrun.native.kernels.float_matmul import FloatMatmul
 from qrun.native.kernels.normalize import LayerNorm, Mean, SoftmaxF32
 from qrun.native.kernels.results import Results

@@ -15,17 +15,8 @@ from qrun.native.emit.float_panels import UNROLL
 from qrun.native.emit.floats import DEPTH
 from qrun.native.emit.spec import KernelSpec
 from qrun.native.errors import Declined
-from qrun.native.kernels.float_tiles import Cut
-from qrun.native.kernels.floats import (
-    ElementRecheck,
-    Exact,
-    FloatStack,
-    FloatTerms,
-    LeftRows,
-    column_lengths,
-    scratch_places,
-    stack_call,
-)
+from qrun.native.kernels.float_tiles import Cut, LeftRows, scratch_places
+from qrun.native.kernels.floats import ElementRecheck, Exact, FloatStack, FloatTerms, column_lengths, stack_call
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints

@@ -14,7 +14,8 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.native.errors import Declined
-from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, LeftRows, product_call
+from qrun.native.kernels.float_tiles import LeftRows
+from qrun.native.kernels.floats import Exact, FloatStack, FloatTerms, product_call
 from qrun.native.machine.call import KernelCall
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.operation import Operand, Order, Planned, size

@@ -1,12 +1,20 @@
-"""How products of floats are cut: strips that fit the registers, tiles of rows and panels."""
+"""How products of floats are cut: rows of the left operand, strips that fit the registers, tiles of rows and panels, and what
+lies where in the memory of a thread."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
+from typing import Any
+
+import numpy as np
 
 from qrun.declare.frozen import frozen
-from qrun.native.emit.floats import DEPTH
+from qrun.native.emit.float_panels import UNROLL
+from qrun.native.emit.floats import DEPTH, PITCH
 from qrun.native.emit.isa import Isa
+
+Array = np.ndarray[Any, Any]
 
 _ROW_BLOCK = 128
 _SUMS = 1 << 18
@@ -17,6 +25,50 @@ _KNOWN = 64
 """The same if the lengths of its columns are known."""
 _CONVERT, _PACK, _TAKE = 6.0, 3.0, 20000
 """What costs as much as so many products: a number of a tile's rows, one of its panels, taking a tile."""
+
+
+@frozen
+class LeftRows:
+    """Where rows of a product's left operand are: k is a tap of the row and an element there.
+
+    row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
+    zeros; None if each row has one tap. column: bytes from what `group` columns are made of to what the next ones are.
+    whole: whether all blocks of k but the last have DEPTH elements. image: of one that is float64 already (widen.py), the channels
+    and all numbers of a pixel.
+    """
+
+    rows: int
+    depth: int
+    row: int
+    taps: int = 1
+    offsets: Array | None = None
+    column: int = 0
+    group: int = 1
+    whole: bool = False
+    image: tuple[int, int] | None = None
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Taps, and elements of each, of a block of k."""
+        if self.whole:
+            return 1, min(DEPTH, self.depth)
+        if self.depth < DEPTH:
+            return min(DEPTH // self.depth, self.taps), self.depth
+        blocks = -(-self.depth // DEPTH)
+        return 1, -(-self.depth // (blocks * UNROLL)) * UNROLL
+
+    @property
+    def chain(self) -> int:
+        """How many additions may follow each other in a sum."""
+        if self.column:
+            return self.taps * self.depth
+        taps, depth = self.steps
+        return min(taps * depth, self.taps * self.depth) + self.blocks
+
+    @property
+    def blocks(self) -> int:
+        taps, depth = self.steps
+        return -(-self.taps // taps) * -(-self.depth // depth)
 
 
 def direct(rows: int, known: bool) -> bool:
@@ -82,3 +134,24 @@ def even(count: int, most: int, step: int) -> int:
     """About `most` or less, a multiple of `step`, so that parts of a number are alike."""
     parts = -(-count // max(most, step))
     return -(-count // (parts * step)) * step
+
+
+def scratch_places(
+    left: LeftRows, cut: Cut, strip: tuple[int, int], lanes: int, near: bool
+) -> tuple[Mapping[str, int], int]:
+    """Words that say what lies where in the thread's memory, and how many bytes it has. strip: its rows, and vectors of
+    columns; near: the right matrix is converted as it is read."""
+    rows, width = strip[0], strip[1] * lanes
+    slot = 8 * rows * width if left.blocks > 1 else 0
+    right_at = 0 if left.image else cut.rows * PITCH
+    squares_at = right_at + (0 if near else 8 * width * (DEPTH + UNROLL))
+    lengths_at = aligned_up(squares_at + (0 if left.image else cut.rows * lanes * 8))
+    sums_at = aligned_up(lengths_at + 8 * (cut.rows + cut.panels * width))
+    places = {
+        "slot": slot,
+        "right_at": right_at,
+        "squares_at": squares_at,
+        "lengths_at": lengths_at,
+        "sums_at": sums_at,
+    }
+    return places, sums_at + max(slot * -(-cut.rows // rows) * cut.panels, 8 * rows * width)

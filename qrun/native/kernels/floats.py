@@ -12,9 +12,9 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
 from qrun.native.emit.float_panels import UNROLL
-from qrun.native.emit.floats import DEPTH, PITCH, SHARED
+from qrun.native.emit.floats import SHARED
 from qrun.native.emit.spec import KernelSpec
-from qrun.native.kernels.float_tiles import Cut, aligned_up, block, direct
+from qrun.native.kernels.float_tiles import Cut, LeftRows, block, direct, scratch_places
 from qrun.native.machine.call import KernelCall, Rechecker
 from qrun.native.machine.engine import Engine
 from qrun.native.machine.memory import Ints, aligned
@@ -27,50 +27,6 @@ _UNIT = 2.0**-53
 _AHEAD, _FAR = 16, 1 << 24
 """Rows of the right matrix by which it is fetched ahead where it is read as it lies, and bytes of it from which on that
 pays: it comes from memory, a short piece of each row at a time."""
-
-
-@frozen
-class LeftRows:
-    """Where rows of a product's left operand are: k is a tap of the row and an element there.
-
-    row: bytes from one row to the next. offsets: int32 [rows, taps], bytes from the product's start to each tap, -1 for
-    zeros; None if each row has one tap. column: bytes from what `group` columns are made of to what the next ones are.
-    whole: whether all blocks of k but the last have DEPTH elements. image: of one that is float64 already (widen.py), the channels
-    and all numbers of a pixel.
-    """
-
-    rows: int
-    depth: int
-    row: int
-    taps: int = 1
-    offsets: Array | None = None
-    column: int = 0
-    group: int = 1
-    whole: bool = False
-    image: tuple[int, int] | None = None
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """Taps, and elements of each, of a block of k."""
-        if self.whole:
-            return 1, min(DEPTH, self.depth)
-        if self.depth < DEPTH:
-            return min(DEPTH // self.depth, self.taps), self.depth
-        blocks = -(-self.depth // DEPTH)
-        return 1, -(-self.depth // (blocks * UNROLL)) * UNROLL
-
-    @property
-    def chain(self) -> int:
-        """How many additions may follow each other in a sum."""
-        if self.column:
-            return self.taps * self.depth
-        taps, depth = self.steps
-        return min(taps * depth, self.taps * self.depth) + self.blocks
-
-    @property
-    def blocks(self) -> int:
-        taps, depth = self.steps
-        return -(-self.taps // taps) * -(-self.depth // depth)
 
 
 @frozen
@@ -208,27 +164,6 @@ def _floats(address: int, places: Array, each: int = 4) -> Array:
     kind = ctypes.c_float if each == 4 else ctypes.c_double
     memory = np.ctypeslib.as_array((kind * (int(places.max(initial=0)) // each + 1)).from_address(address))
     return np.where(places < 0, np.float32(0), memory[np.maximum(places, 0) // each].astype(_FLOAT))
-
-
-def scratch_places(
-    left: LeftRows, cut: Cut, strip: tuple[int, int], lanes: int, near: bool
-) -> tuple[Mapping[str, int], int]:
-    """Words that say what lies where in the thread's memory, and how many bytes it has. strip: its rows, and vectors of
-    columns; near: the right matrix is converted as it is read."""
-    rows, width = strip[0], strip[1] * lanes
-    slot = 8 * rows * width if left.blocks > 1 else 0
-    right_at = 0 if left.image else cut.rows * PITCH
-    squares_at = right_at + (0 if near else 8 * width * (DEPTH + UNROLL))
-    lengths_at = aligned_up(squares_at + (0 if left.image else cut.rows * lanes * 8))
-    sums_at = aligned_up(lengths_at + 8 * (cut.rows + cut.panels * width))
-    places = {
-        "slot": slot,
-        "right_at": right_at,
-        "squares_at": squares_at,
-        "lengths_at": lengths_at,
-        "sums_at": sums_at,
-    }
-    return places, sums_at + max(slot * -(-cut.rows // rows) * cut.panels, 8 * rows * width)
 
 
 def product_call(
