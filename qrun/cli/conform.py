@@ -33,7 +33,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
         "qrun conform export cases/ --select core",
         "qrun conform scoreboard ort.json openvino.json -o scoreboard.md",
     ],
-    notes="Runtimes: native, reference, ort, ort-optimized, ort-x64quantprecision, onnx-ref, openvino, opencv, or cmd: and a program. "
+    notes="Runtimes: native, reference, ort, ort-optimized, ort-x64quantprecision, onnx-ref, openvino, opencv, tinygrad, iree, or cmd: and a program. "
     "Exit code 1 if a verdict of --fail-on occurs. Verdicts: exact, choice, wrong, refused, crashed, hung, unsupported.",
 )
 @argument("words", about="Nothing; or export DIR; or scoreboard JSON...", nargs=-1, metavar="[export|scoreboard] ...")

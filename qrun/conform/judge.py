@@ -93,13 +93,21 @@ def _reason(case: Case, bad: dict[str, Array | None]) -> tuple[Reason, bool]:
         except QrunError:
             break
         suspect = _suspect(case, model, name, got)
-        found = reason(suspect) if suspect is not None else Reason("unknown", "a graph of several nodes")
+        found = _of_node(suspect) if suspect is not None else Reason("unknown", "a graph of several nodes")
         proved = found.cause != "unknown" and (found.explained > 0 or got is None or found.cause.startswith("wrong-"))
         if found.cause == "unknown":
             form = _form(want, got)
             found = Reason(*form) if form else found
         return found, proved
     return Reason("unknown", "no hypothesis reproduces these bits"), False
+
+
+def _of_node(suspect: Suspect) -> Reason:
+    """A hypothesis that cannot be computed for odd parameters, such as a scale of infinity, explains nothing."""
+    try:
+        return reason(suspect)
+    except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
+        return Reason("unknown", f"a hypothesis could not be computed: {type(error).__name__}")
 
 
 def _form(want: Array, got: Array | None) -> tuple[str, str] | None:

@@ -37,6 +37,8 @@ RUNTIMES = {
         Runtime("onnx-ref", "onnx.reference", f"{ADAPTERS}.onnx_reference"),
         Runtime("openvino", "OpenVINO, float32 precision", f"{ADAPTERS}.openvino"),
         Runtime("opencv", "OpenCV dnn", f"{ADAPTERS}.opencv"),
+        Runtime("tinygrad", "tinygrad, DEV=PYTHON", f"{ADAPTERS}.tinygrad"),
+        Runtime("iree", "IREE, llvm-cpu", f"{ADAPTERS}.iree"),
     )
 }
 OWN = ("native", "reference")

@@ -56,10 +56,10 @@ def _flat_channels(s: Suspect) -> Iterator[Hypothesis]:
     assert x_scale is not None
     assert y_scale is not None
     try:
-        real = acc * (float(x_scale) * w_scale.reshape(1, -1, 1, 1).astype(np.float64) / float(y_scale))
+        real = acc * (x_scale.item() * w_scale.reshape(1, -1, 1, 1).astype(np.float64) / y_scale.item())
     except ValueError:
         return
-    for whole, zero in ((np.rint(real), float(y_zero)), (np.rint(real + float(y_zero)), 0.0)):
+    for whole, zero in ((np.rint(real), float(y_zero.item())), (np.rint(real + float(y_zero.item())), 0.0)):
         made = s.coded(whole, zero)
         if made is not None:
             yield Hypothesis(made, f"w_scale is applied as [1,{w_scale.size},1,1] to a result of rank {s.mine.ndim}")
