@@ -24,9 +24,9 @@ Exact = Callable[[Array, Array, Array], Array]
 """Rows of left operands and columns of right ones, [count, K], and what is added, float64 [count], to the results."""
 _FLOAT = np.dtype(np.float32)
 _UNIT = 2.0**-53
-_AHEAD, _FAR = 16, 1 << 24
+_AHEAD, _FAR = 16, 1 << 20
 """Rows of the right matrix by which it is fetched ahead where it is read as it lies, and bytes of it from which on that
-pays: it comes from memory, a short piece of each row at a time."""
+pays: it comes from beyond the second-level cache, a short piece of each row at a time."""
 
 
 @frozen
