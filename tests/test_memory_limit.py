@@ -103,7 +103,54 @@ OWN: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "QLinearWhere": ([np.ones((4, 8), bool), *X, *X, *X[1:]], {}, np.uint8),
     "QuantizeLinear": ([F(np.ones((4, 8))), F(0.5), np.uint8(3)], {}, np.uint8),
 }
+TREE = {
+    "nodes_treeids": [0],
+    "nodes_nodeids": [0],
+    "nodes_modes": ["LEAF"],
+    "nodes_featureids": [0],
+    "nodes_values": [0.0],
+    "nodes_truenodeids": [0],
+    "nodes_falsenodeids": [0],
+}
+VOTES = {"treeids": [0], "nodeids": [0], "ids": [0], "weights": [1.0]}
+LEARNT: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
+    "Scaler": ([F(np.ones((4, 8)))], {}, F),
+    "Normalizer": ([F(np.ones((4, 8)))], {}, F),
+    "Binarizer": ([F(np.ones((4, 8)))], {}, F),
+    "Imputer": ([F(np.ones((4, 8)))], {"imputed_value_floats": [1.0]}, F),
+    "LabelEncoder": ([np.ones((4, 8), np.int64)], {"classes_strings": ["a", "b"]}, object),
+    "OneHotEncoder": ([np.ones((4, 8), np.int64)], {"cats_int64s": [1, 2]}, F),
+    "ArrayFeatureExtractor": ([F(np.ones((4, 8))), np.int64([1, 2])], {}, F),
+    "FeatureVectorizer": ([F(np.ones((4, 8)))], {}, F),
+    "LinearRegressor": ([F(np.ones((4, 8)))], {"coefficients": [1.0] * 8}, F),
+    "LinearClassifier": (
+        [F(np.ones((4, 8)))],
+        {"coefficients": [1.0] * 16, "classlabels_ints": [0, 1]},
+        np.int64,
+    ),
+    "TreeEnsembleRegressor": ([F(np.ones((4, 8)))], {**TREE, **{f"target_{k}": v for k, v in VOTES.items()}}, F),
+    "TreeEnsembleClassifier": (
+        [F(np.ones((4, 8)))],
+        {**TREE, **{f"class_{k}": v for k, v in VOTES.items()}, "classlabels_int64s": [0, 1]},
+        np.int64,
+    ),
+    "TreeEnsemble": (
+        [F(np.ones((4, 8)))],
+        {
+            "nodes_splits": onnx.numpy_helper.from_array(F([0.5])),
+            "leaf_weights": onnx.numpy_helper.from_array(F([1, 2])),
+            "nodes_modes": onnx.numpy_helper.from_array(np.uint8([0])),
+            **{name: [0] for name in ("tree_roots", "nodes_featureids", "nodes_truenodeids")},
+            "nodes_trueleafs": [1],
+            "nodes_falseleafs": [1],
+            "nodes_falsenodeids": [1],
+            "leaf_targetids": [0, 0],
+        },
+        F,
+    ),
+}
 WITHOUT = {
+    **{("ai.onnx.ml", op_type): case for op_type, case in LEARNT.items()},
     ("", "GlobalLpPool"): ([F(np.ones((2, 3, 4, 5)))], {}, F),
     ("", "Not"): ([np.ones((4, 8), bool)], {}, bool),
     **{("com.microsoft", op_type): case for op_type, case in OWN.items()},
@@ -114,7 +161,10 @@ WITHOUT = {
 def own_cases(domain: str, op_type: str) -> Iterator[Case]:
     if (domain, op_type) in WITHOUT:
         inputs, attributes, made = WITHOUT[domain, op_type]
-        yield node_model(op_type, inputs, attributes, domain=domain, outputs=[made])
+        model, feeds = node_model(op_type, inputs, attributes, domain=domain, outputs=[made])
+        for opset in model.opset_import:
+            opset.version = 5 if op_type == "TreeEnsemble" and opset.domain == domain else opset.version
+        yield model, feeds
     for case in cases().get(op_type, ()) if not domain else ():
         names = [value.name for value in case.model.graph.input]
         inputs, _ = case.data_sets[0]

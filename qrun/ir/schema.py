@@ -15,7 +15,8 @@ from qrun.ir.types import BY_ONNX_NAME
 OPSETS = range(7, 29)
 """Versions of ai.onnx that qrun reads."""
 MS = "com.microsoft"
-DOMAINS = ("", MS)
+ML = "ai.onnx.ml"
+DOMAINS = ("", MS, ML)
 OWN = "qrun"
 """The domain of operators that only models rewritten by qrun have; in a file it is as unknown as any other."""
 

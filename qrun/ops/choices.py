@@ -32,11 +32,12 @@ def hardmax(input: Array, *, axis: int = -1, ctx: Context | None = None) -> Arra
 
 def _hardmax(x: Array, axis: int, ctx: Context) -> Array:
     ctx.claim(x.shape, x.itemsize + 4)
-    made = np.zeros(x.shape, x.dtype)
+    lines = np.moveaxis(x, axis, -1)
+    rows = widen(lines).reshape(-1, x.shape[axis]) if x.size else np.zeros((0, 0))
+    made = np.zeros(rows.shape, x.dtype)
     if x.size:
-        wide = widen(x)
-        np.put_along_axis(made, np.expand_dims(np.argmax(wide, axis=axis), axis), made.dtype.type(1), axis)
-    return made
+        made[np.arange(len(rows)), np.argmax(rows, axis=1)] = 1
+    return np.ascontiguousarray(np.moveaxis(made.reshape(lines.shape), -1, axis))
 
 
 @op("Shrink", since=9)

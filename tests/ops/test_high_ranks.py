@@ -13,8 +13,10 @@ import pytest
 from conformance.test_node_cases import array, cases
 from helpers.native import ISAS
 from onnx import helper, numpy_helper
+from test_memory_limit import LEARNT
 
 from qrun import QrunError, Session
+from qrun.ir.schema import ML
 from qrun.ops import REGISTRY
 from qrun.shapes import broadcast_shapes
 
@@ -31,6 +33,14 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
                 names = [v.name for v in case.model.graph.input]
                 given = dict(zip(names, map(array, case.data_sets[0][0]), strict=True))
                 yield op_type, case.model, given
+    image = {"x": np.ones((1, 2, 3), np.float32)}
+    yield "GlobalLpPool", model_of(helper.make_node("GlobalLpPool", ["x"], ["y"]), image), image
+    for op_type, (inputs, attributes, _) in LEARNT.items():
+        given = {f"x{place}": np.asarray(value) for place, value in enumerate(inputs)}
+        node = helper.make_node(
+            op_type, list(given), ["y", "z"][: 1 + op_type.endswith("Classifier")], domain=ML, **attributes
+        )
+        yield op_type, model_of(node, given), given
     truth = {"x": np.ones((2, 3), np.bool_)}
     yield "Not", model_of(helper.make_node("Not", ["x"], ["y"]), truth), truth
     for (domain, op_type), inputs in MICROSOFT.items():
@@ -112,7 +122,12 @@ def model_of(node: onnx.NodeProto, given: dict[str, np.ndarray]) -> onnx.ModelPr
     ]
     graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info(n) for n in node.output if n])
     return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        graph,
+        opset_imports=[
+            helper.make_opsetid("", 17),
+            helper.make_opsetid("com.microsoft", 1),
+            helper.make_opsetid(ML, 5 if node.op_type == "TreeEnsemble" else 1),
+        ],
     )
 
 
