@@ -25,9 +25,11 @@ from helpers.page import (
     tensor,
 )
 
+from qrun.documents.answers import ProfileNode
 from qrun.documents.item import Item
 from qrun.errors import CallError
 from qrun.report.html.collect import MOST, PageContent, page_of
+from qrun.report.html.minimap import ACROSS, Place, between, layout
 from qrun.report.html.page import html
 from qrun.report.text import safe
 
@@ -303,6 +305,72 @@ def test_outputs_of_the_run() -> None:
     }
     rows = Read(html(collected(outputs={"outputs": [told]}, profile=profile([node(0)])))).table("argmax")
     assert rows[1] == ["y", "float32 [2,3]", "-1.5", "2", "0.25", "1,2 per row", "3"]
+
+
+def row(index: int, *group: int) -> ProfileNode:
+    return ProfileNode(index, f"n{index}", op="Add", group=group, median_ms=1.0 + index)
+
+
+def test_the_graph_is_that_of_the_rows() -> None:
+    """Nodes that ran as one are one box, and what has no row is looked through, or has several."""
+    rows = [row(0), row(3, 2, 3, 4), row(6, 2, 6, 7), row(9), row(20)]
+    edges = [(0, 1), (1, 2), (2, 3), (2, 6), (3, 4), (6, 7), (4, 8), (7, 8), (8, 9), (30, 31)]
+    assert between(rows, edges) == {0: (), 3: (0,), 6: (0,), 9: (3, 6)}
+
+
+def test_boxes_stand_behind_what_they_read() -> None:
+    links = {0: (), 1: (0,), 2: (0,), 3: (1, 2), 4: (3, 5), 5: ()}
+    places = layout(links)
+    assert [places[n].layer for n in range(6)] == [0, 1, 1, 2, 3, 2]
+    assert len({(p.line, p.layer, p.lane) for p in places.values()}) == 6
+    long = layout({n: (n - 1,) if n else () for n in range(3 * ACROSS)})
+    assert [long[n] for n in (0, ACROSS - 1, ACROSS)] == [Place(0, 0, 0), Place(0, ACROSS - 1, 0), Place(1, 0, 0)]
+    assert len(layout({0: (1,), 1: (0,)})) == 2, "a circle in a damaged file ends too"
+
+
+def test_the_map_of_the_graph_leads_to_the_rows() -> None:
+    nodes = [node(n, median_ms=t) for n, t in enumerate((1.0, 10.0, 3.0, 0.01))]
+    graph = {"edges": [[0, 1], [1, 2], [2, 3]]}
+    noisy = runtimes(pair(node=2, sqnr_db=25.0), pair(node=3, sqnr_db="inf"))
+    maps = re.findall(
+        r'<svg class="map".*?</svg>', html(collected(profile=profile(nodes), graph=graph, compare=noisy)), re.S
+    )
+    assert len(maps) == 2
+    for drawn in maps:
+        assert re.findall(r'href="#(n\d)"', drawn) == ["n0", "n1", "n2", "n3"]
+    assert re.findall(r'class="m(\d)"', maps[0]) == ["2", "0", "1", "4"]
+    assert re.findall(r'class="m(\d)"', maps[1]) == ["4", "4", "1", "4"]
+    assert 'class="map"' not in html(collected(profile=profile(nodes)))
+
+
+def test_times_of_another_runtime_stand_beside() -> None:
+    same = {"folded": False, "events": []}
+    groups = [
+        {**same, "nodes": [], "name": "Reorder", "op": "Reorder", "median_ms": None, "other_ms": 0.1, "ratio": None},
+        {**same, "nodes": [0], "name": "a", "op": "Conv", "median_ms": 1.0, "other_ms": 2.5, "ratio": 2.5},
+        {**same, "nodes": [1, 2], "name": "b", "op": "Add", "median_ms": 4.0, "other_ms": None, "ratio": None},
+        {
+            **same,
+            "nodes": [3],
+            "name": "c",
+            "op": "Add",
+            "median_ms": None,
+            "other_ms": None,
+            "ratio": None,
+            "folded": True,
+        },
+    ]
+    against = {"runtime": "onnxruntime 1.31.1", "ratio": 1.234, "verdict": "faster", "groups": groups}
+    text = html(collected(profile=profile([node(n) for n in range(4)], against=against)))
+    assert "A run of onnxruntime 1.31.1 takes 1.23 times as long as one of qrun: qrun is faster." in text
+    rows = Read(text).table("ratio")
+    assert rows[0] == ["#", "node", "operator", "qrun ms", "onnxruntime ms", "ratio"]
+    assert rows[1:] == [
+        ["1", "b +1", "Add", "4.000", "–", "–"],
+        ["0", "a", "Conv", "1.000", "2.500", "2.50"],
+        ["–", "Reorder", "Reorder", "–", "0.100", "–"],
+    ]
+    assert "Beside onnx" not in html(collected(profile=profile([node(0)])))
 
 
 def test_slopes_are_named_after_caches() -> None:

@@ -63,7 +63,8 @@ class PageContent:
     nodes: in graph order, the slowest if there are more than MOST; all_nodes: how many the model has.
     inside: of the nodes of graphs inside nodes the slowest, at most MOST.
     sum_ms, macs: of all nodes; run_ms: of a run, at least that.
-    outputs: of a run, as qrun run --json has them. comparison: a document of qrun compare. data: the documents themselves, for other programs.
+    edges: from a node to one that reads it, by index; none of saved results. outputs: of a run, as qrun run --json has them. against: of a profile, another runtime.
+    comparison: a document of qrun compare. data: the documents themselves, for other programs.
     """
 
     command: Sequence[str]
@@ -81,6 +82,8 @@ class PageContent:
     tensors: Sequence[TensorCodes]
     all_tensors: int
     outputs: Sequence[Item]
+    edges: Sequence[tuple[int, int]]
+    against: Item | None
     comparison: Item | None
     data: Mapping[str, Any]
 
@@ -89,7 +92,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     """Read everything that a page shows.
 
     documents: reports of one model, a later one going before an earlier one of the same kind; besides those of KINDS
-               ``quantization``, with one record a tensor under ``tensors``, and ``outputs``.
+               ``quantization``, with one record a tensor under ``tensors``, ``outputs``, and ``graph`` with its ``edges``.
     command:   how to make the page again; date: when it was made, as it is shown.
     Raises CallError if a value is of another kind than its schema says, or the reports are of different models.
     """
@@ -127,6 +130,8 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
         [decode(TensorCodes, t, True) for t in tensors[:MOST]],
         len(tensors),
         list(items(by_kind.get("outputs") or by_kind.get("run"), "outputs"))[:MOST],
+        [(a.size, b.size) for a, b in items(by_kind.get("graph"), "edges")],
+        ran.find("against") if ran else None,
         comparison,
         {kind: _data(item, shown) for kind, item in by_kind.items()},
     )

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite
 
 from qrun.documents.item import Item
+from qrun.report.html.cells import (
+    COSINE,
+    INDEX,
+    MAX_ABS,
+    SIZES,
+    SQNR,
+    TYPE,
+    Show,
+    count_cell,
+    inner_cell,
+    number_cell,
+    place,
+    real,
+    text_cell,
+)
 from qrun.report.html.collect import MOST, items
 from qrun.report.html.tags import HtmlColumn, Markup, join, table, tag
 from qrun.report.html.timing import search, share
 from qrun.report.text import number, plural
-
-Show = Callable[[Item], str]
 
 
 def comparison_section(found: Item) -> Markup:
@@ -28,7 +40,7 @@ def _is_of_runtimes(found: Item) -> bool:
 def _sides(found: Item) -> list[str]:
     if _is_of_runtimes(found):
         return [side["label"].text for side in found["sides"]]
-    return [_text("path")(found[side]) for side in ("reference", "quantized")]
+    return [text_cell("path")(found[side]) for side in ("reference", "quantized")]
 
 
 def _differing(found: Item) -> list[Item]:
@@ -59,7 +71,7 @@ def _about(found: Item) -> str:
 
 def headline(found: Item) -> tuple[str, str, bool]:
     """The big number, the words below it, and whether the sides are equal."""
-    noise = [value for o in found["outputs"] if (value := _real(o, "sqnr_db")) is not None]
+    noise = [value for o in found["outputs"] if (value := real(o, "sqnr_db")) is not None]
     worst, equal, (a, b) = f"{min(noise):.1f} dB" if noise else "", found["equal"].truth, _sides(found)
     if not _is_of_runtimes(found):
         return worst or ("equal" if equal else "differs"), f"SQNR against {a}", equal
@@ -88,7 +100,7 @@ def told(found: Item) -> tuple[str, str, bool]:
     if equal:
         return "Equal", f": {small}.", True
     first = _first(found)
-    where = f" first at node {_place(first)}, {first['name'].text}" if first else ""
+    where = f" first at node {place(first)}, {first['name'].text}" if first else ""
     return "Differs", f"{where}{_why(first)}, against {b}.", False
 
 
@@ -113,65 +125,34 @@ def _begins(found: Item) -> list[Markup]:
     a, b = [side["name"].text for side in found["sides"]]
     own = first.find("by_itself")
     at = first.find("where")
-    place = f"[{','.join(str(i.size) for i in at)}]  " if at is not None else ""
-    exact = _real(own, "before_rounding")
+    position = f"[{','.join(str(i.size) for i in at)}]  " if at is not None else ""
+    exact = real(own, "before_rounding")
     before = "" if exact is None else f"   before rounding {exact:.9g}"
     sides = [f"{name} {value.value}" for name, key in ((a, "a"), (b, "b")) if (value := first.find(key)) is not None]
     inputs = first.find("inputs_equal")
     read = f"not known of {b}" if inputs is None else "equal bit for bit" if inputs.truth else "not equal"
     rows = [
-        ("node", f"#{_place(first)} {_text('label')(first)}  {_text('op')(first)}"),
+        ("node", f"#{place(first)} {text_cell('label')(first)}  {text_cell('op')(first)}"),
         ("output", first["name"].text),
-        ("type", _text("type")(first)),
-        ("differ", f"{_count('differing')(first)} of {_count('elements')(first)} elements"),
-        ("where", place + "   ".join(sides) + before if sides else ""),
+        ("type", text_cell("type")(first)),
+        ("differ", f"{count_cell('differing')(first)} of {count_cell('elements')(first)} elements"),
+        ("where", position + "   ".join(sides) + before if sides else ""),
         ("inputs", read),
-        ("cause", f"{own['cause'].text}: {_text('text')(own)}" if own and own.find("cause") else "inherited"),
+        ("cause", f"{own['cause'].text}: {text_cell('text')(own)}" if own and own.find("cause") else "inherited"),
     ]
     parts = [join([tag("dt", label), tag("dd", value)]) for label, value in rows if value]
     return [tag("h3", "First difference"), tag("dl", parts)]
 
 
-def _real(item: Item | None, key: str) -> float | None:
-    """A finite number; None where there is none."""
-    inner = item.find(key) if item else None
-    return inner.real if inner and isfinite(inner.real) else None
-
-
-def _text(key: str, default: str = "") -> Show:
-    return lambda item: inner.text if (inner := item.find(key)) else default
-
-
-def _inner(key: str, show: Show) -> Show:
-    """What of an object inside of a row is shown; "–" without it."""
-    return lambda item: show(inner) if (inner := item.find(key)) else "–"
-
-
-def _number(key: str, digits: int | None = None) -> Show:
-    def show(item: Item) -> str:
-        value = _real(item, key)
-        return "–" if value is None else number(value) if digits is None else f"{value:.{digits}f}"
-
-    return show
-
-
-def _count(key: str) -> Show:
-    return lambda item: f"{item[key].size:,}"
-
-
-def _place(item: Item) -> str:
-    return str(node.size) if (node := item.find("node")) else "–"
-
-
-INDEX = HtmlColumn("#", _place, number=True, rising=True)
-SIZES = (
-    HtmlColumn("elements", _count("elements"), number=True),
-    HtmlColumn("differ", _count("differing"), number=True),
-)
-SQNR = HtmlColumn("SQNR dB", _number("sqnr_db", 1), number=True)
-MAX_ABS = HtmlColumn("max abs", _number("max_abs"), number=True)
-COSINE = HtmlColumn("cosine", _number("cosine", 6), number=True)
-TYPE = HtmlColumn("type", _text("type"), short=True)
+def accuracies(found: Item) -> dict[int, float]:
+    """The lowest SQNR, dB, of what a node makes, by its index; of runtimes only where something differs."""
+    low: dict[int, float] = {}
+    for tensor in found["tensors"]:
+        node, noise = tensor.find("node"), tensor if _is_of_runtimes(found) else tensor.find("cumulated")
+        value = real(noise, "sqnr_db")
+        if node is not None and value is not None:
+            low[node.size] = min(value, low.get(node.size, value))
+    return low
 
 
 def _runtimes(found: Item) -> list[Markup]:
@@ -180,7 +161,7 @@ def _runtimes(found: Item) -> list[Markup]:
     parts += _begins(found)
     outputs = list(found["outputs"])
     if outputs:
-        columns = [HtmlColumn("output", _text("name"), name=True), TYPE, *SIZES, MAX_ABS, SQNR]
+        columns = [HtmlColumn("output", text_cell("name"), name=True), TYPE, *SIZES, MAX_ABS, SQNR]
         parts += [tag("h3", "Outputs"), table("outputs", columns, outputs, box="narrow")]
     if differing:
         parts += [
@@ -193,17 +174,17 @@ def _runtimes(found: Item) -> list[Markup]:
 
 def _pairs(rows: Sequence[Item]) -> Markup:
     def largest(item: Item) -> str:
-        return _number("largest_beyond" if item.find("largest_beyond") else "largest")(item)
+        return number_cell("largest_beyond" if item.find("largest_beyond") else "largest")(item)
 
     def own(key: str, default: str) -> Show:
-        return lambda item: _text(key, default)(inner) if (inner := item.find("by_itself")) else default
+        return lambda item: text_cell(key, default)(inner) if (inner := item.find("by_itself")) else default
 
     return table(
         "tensors that differ",
         [
             INDEX,
-            HtmlColumn("tensor", _text("name"), name=True),
-            HtmlColumn("operator", _text("op"), short=True),
+            HtmlColumn("tensor", text_cell("name"), name=True),
+            HtmlColumn("operator", text_cell("op"), short=True),
             TYPE,
             *SIZES,
             HtmlColumn("largest", largest, number=True, about="Of those that differ; integers: steps, else absolute"),
@@ -224,7 +205,7 @@ def _models(found: Item) -> list[Markup]:
     parts = []
     if outputs:
         columns = [
-            HtmlColumn("output", _text("name"), name=True),
+            HtmlColumn("output", text_cell("name"), name=True),
             SQNR,
             COSINE,
             MAX_ABS,
@@ -260,7 +241,7 @@ def _keep(found: Item, kept: Sequence[str]) -> list[Markup]:
                         lambda t: f"{t['nodes'].size}{' (this list)' if t['nodes'].size == chosen else ''}",
                         short=True,
                     ),
-                    HtmlColumn("outputs' SQNR dB", _number("output_sqnr_db", 1), number=True),
+                    HtmlColumn("outputs' SQNR dB", number_cell("output_sqnr_db", 1), number=True),
                 ],
                 tried,
                 box="narrow",
@@ -275,29 +256,29 @@ def _agreed(output: Item) -> str:
 
 
 def _costs(rows: Sequence[Item]) -> Markup:
-    largest = max((_real(r, "share") or 0 for r in rows), default=0)
+    largest = max((real(r, "share") or 0 for r in rows), default=0)
 
     def label(item: Item) -> str:
-        return _text("name")(item) or f"{_text('op')(item)}_{item['index'].size}"
+        return text_cell("name")(item) or f"{text_cell('op')(item)}_{item['index'].size}"
 
     return table(
         "what costs accuracy",
         [
             HtmlColumn("#", lambda r: str(r["index"].size), number=True, rising=True),
             HtmlColumn("node", label, name=True),
-            HtmlColumn("operator", _text("op"), short=True),
+            HtmlColumn("operator", text_cell("op"), short=True),
             HtmlColumn(
-                "share", lambda r: share(_real(r, "share"), largest), number=True, about="Of the noise at the outputs"
+                "share", lambda r: share(real(r, "share"), largest), number=True, about="Of the noise at the outputs"
             ),
             HtmlColumn(
                 "output SQNR dB",
-                _number("output_sqnr_db", 1),
+                number_cell("output_sqnr_db", 1),
                 number=True,
                 about="At the outputs, with only this node quantized",
             ),
-            HtmlColumn("own SQNR dB", _inner("local", SQNR.cell), number=True, about="Of the tensor it makes"),
-            HtmlColumn("reason", _text("reason"), short=True),
-            HtmlColumn("why", _text("why"), wide=True),
+            HtmlColumn("own SQNR dB", inner_cell("local", SQNR.cell), number=True, about="Of the tensor it makes"),
+            HtmlColumn("reason", text_cell("reason"), short=True),
+            HtmlColumn("why", text_cell("why"), wide=True),
         ],
         rows,
         sortable=True,
@@ -311,10 +292,10 @@ def _noises(rows: Sequence[Item]) -> Markup:
         "accuracy of tensors",
         [
             INDEX,
-            HtmlColumn("tensor", _text("tensor"), name=True),
-            HtmlColumn("of the float model", _text("reference"), name=True),
-            *(replace(column, cell=_inner("cumulated", column.cell)) for column in (SQNR, COSINE, MAX_ABS)),
-            HtmlColumn("own SQNR dB", _inner("local", SQNR.cell), number=True, about=own),
+            HtmlColumn("tensor", text_cell("tensor"), name=True),
+            HtmlColumn("of the float model", text_cell("reference"), name=True),
+            *(replace(column, cell=inner_cell("cumulated", column.cell)) for column in (SQNR, COSINE, MAX_ABS)),
+            HtmlColumn("own SQNR dB", inner_cell("local", SQNR.cell), number=True, about=own),
         ],
         rows,
         sortable=True,

@@ -55,6 +55,13 @@ def observed(
         "findings": findings,
     }
     made = [] if result is None else [document("outputs", {"outputs": output_fields(result.outputs)})]
+    edges = [
+        [node.index, reader.index]
+        for node in model.nodes
+        for out in node.outputs
+        for reader in model.consumers.get(out, ())
+    ]
+    made.append(document("graph", {"edges": edges}))
     made += [document("check", {"models": [checked]}), document("quantization", {"tensors": codes.records()})]
     return made, findings, len(rules)
 

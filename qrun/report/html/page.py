@@ -11,9 +11,11 @@ from importlib.resources import files
 from qrun.documents.answers import Environment, FedInput, ModelFile
 from qrun.ir.types import shape_text
 from qrun.memory import human
+from qrun.report.html.beside import beside_section
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import comparison_section, headline
 from qrun.report.html.findings import counts, findings_section, rules_section
+from qrun.report.html.minimap import graph_section
 from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
 from qrun.report.html.summary import outputs_section, verdict
@@ -55,7 +57,17 @@ def _sections(page: PageContent) -> list[Markup]:
     return [
         findings_section(checked, {n.index for n in nodes}) if checked else Markup(),
         outputs_section(page.outputs),
-        *([time_section(page, palette), nodes_section(page), roofline_section(page, palette)] if nodes else []),
+        *(
+            [
+                time_section(page, palette),
+                graph_section(page),
+                beside_section(page.against),
+                nodes_section(page),
+                roofline_section(page, palette),
+            ]
+            if nodes
+            else []
+        ),
         comparison_section(page.comparison) if page.comparison else Markup(),
         quantization_section(page.tensors, page.all_tensors),
         rules_section(checked) if checked else Markup(),
