@@ -79,9 +79,11 @@ def _markdown(found: Sequence[Judgement]) -> str:
 
 
 def _sentence(found: FoundCause) -> str:
+    """One disagreement; of a crash the signal says all."""
     proved = f", {found.proved} proved" if found.proved else ""
-    return (f"- **{found.verdict}** {cell(found.operator)}, {cell(found.cause)} ({plural(len(found.cases), 'case')}{proved}): "
-            f"{cell(found.example.text)}. {code(found.example.id)}")  # fmt: skip
+    told = "" if found.verdict == "crashed" else f": {cell(found.example.text)}"
+    cases = plural(len(found.cases), "case")
+    return f"- **{found.verdict}** {cell(found.operator)}, {cell(found.cause)} ({cases}{proved}){told}. {code(found.example.id)}"
 
 
 def _html(found: Sequence[Judgement]) -> str:
