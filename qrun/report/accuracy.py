@@ -50,7 +50,9 @@ def _tables(found: Accuracy, top: int | None) -> list[Block]:
         shown = found.costs[:top]
         more = len(found.costs) - len(shown)
         rest = f"{plural(more, 'more node')}, together {percent(sum(c.share for c in found.costs[len(shown) :]))} of the noise   --top all, --json"
-        tables.append(Block("Costly nodes, each alone quantized", _costs(shown), more=rest if more else "", folds=True))
+        tables.append(
+            Block("Most costly nodes, each quantized alone", _costs(shown), more=rest if more else "", folds=True)
+        )
     if found.suggestion is not None and found.suggestion.operators:
         tables.append(Block("All nodes of one operator in float", _operators(found.suggestion.operators, top)))
     tensors = worst(found.tensors, top)

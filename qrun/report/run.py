@@ -105,10 +105,10 @@ def _time(screen: Screen, report: RunReport, all_nodes: bool) -> None:
         return
     runs = f"the fastest of {report.result.runs} runs" if report.result.runs > 1 else "one run"
     screen.line(head, f"  {duration(total)}, {runs} (qrun profile for statistics)")
-    before = [f"the first: {duration(report.result.first_ns)}"] if report.result.first_ns else []
-    before += [f"{duration(report.result.aside_ns)} for native kernels and checks"] if report.result.aside_ns else []
+    before = [f"first run {duration(report.result.first_ns)}"] if report.result.first_ns else []
+    before += [f"{duration(report.result.aside_ns)} to compile and check"] if report.result.aside_ns else []
     if before:
-        screen.wrapped("  ", "  ", " and ".join(before))
+        screen.wrapped("  ", "  ", " + ".join(before))
     events = sorted(report.result.events, key=lambda e: -e.duration_ns)
     if not all_nodes and len(events) > TOP + 2:
         events = events[:TOP]

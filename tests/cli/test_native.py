@@ -67,7 +67,7 @@ def test_verbose_tells_the_kernels_of_each_node() -> None:
     shown = call(*RUN, "-v").out
     assert "kernel" in shown
     assert "native y32" in shown
-    assert "for native kernels and checks" in shown
+    assert "to compile and check" in shown
     assert "native y32" not in call(*RUN).out
     assert "kernel" not in call("deep.onnx", "-i", "x.npy", "-v", "--backend", "reference").out
 

@@ -69,7 +69,7 @@ def test_nodes_that_do_not_explain_the_model_are_not_ranked(form: str) -> None:
     assert fields["departure"]["node"]["index"] == 1
     assert fields["departure"]["why"] == fields["notes"][0]
     for said in (text(found), text(found, markdown=True)):
-        assert "Costly nodes" not in said
+        assert "costly nodes" not in said
         assert "Keep in float" not in said
         assert said.index("Nodes are not ranked") < said.index("Outputs")
         assert "It starts at node 1 Conv_c1.raw_quant" in said
