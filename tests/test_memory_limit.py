@@ -128,6 +128,7 @@ LEARNT: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
         {"coefficients": [1.0] * 16, "classlabels_ints": [0, 1]},
         np.int64,
     ),
+    "SVMRegressor": ([F(np.ones((4, 8)))], {"coefficients": [1.0] * 8, "rho": [0.5]}, F),
     "TreeEnsembleRegressor": ([F(np.ones((4, 8)))], {**TREE, **{f"target_{k}": v for k, v in VOTES.items()}}, F),
     "TreeEnsembleClassifier": (
         [F(np.ones((4, 8)))],

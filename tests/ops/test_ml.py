@@ -375,3 +375,36 @@ def test_refusals(text: str, op_type: str, inputs: list[Any], attributes: dict[s
     outputs = [I64, F] if op_type.endswith("Classifier") else [F]
     with pytest.raises(qrun.QrunError, match=text):
         ml_node(op_type, inputs, attributes, outputs, 2 if op_type == "LabelEncoder" else 1)
+
+
+@pytest.mark.parametrize("kind", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+def test_svm_regressor(kind: str) -> None:
+    kernels = {
+        "LINEAR": lambda p, d: p,
+        "POLY": lambda p, d: (0.5 * p + 0.25) ** 2,
+        "RBF": lambda p, d: math.exp(-0.5 * d),
+        "SIGMOID": lambda p, d: math.tanh(0.5 * p + 0.25),
+    }
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x, supports = rng.normal(size=(4, 3)).astype(F), rng.normal(size=(5, 3)).astype(F)
+        weights, rho = rng.normal(size=5).astype(F), float(F(rng.normal()))
+        attributes = {
+            "kernel_type": kind, "kernel_params": [0.5, 0.25, 2.0], "n_supports": 5, "rho": [rho],
+            "coefficients": weights.tolist(), "support_vectors": supports.reshape(-1).tolist(),
+        }  # fmt: skip
+        want = []
+        for row in x.astype(D).tolist():
+            parts = []
+            for support, weight in zip(supports.astype(D).tolist(), weights.tolist(), strict=True):
+                product = math.fsum(a * b for a, b in zip(row, support, strict=True))
+                apart = math.fsum((a - b) ** 2 for a, b in zip(row, support, strict=True))
+                parts.append(weight * kernels[kind](product, apart))
+            want.append([math.fsum([*parts, rho])])
+        assert_rounded(ml_node("SVMRegressor", [x], attributes, tolerance=1e-4)[0], want, f"seed {seed}")
+        made = ml_node("SVMRegressor", [x], {**attributes, "one_class": 1}, tolerance=0)[0]
+        assert made.tolist() == [[1.0 if s[0] > 0 else -1.0] for s in want]
+    with pytest.raises(qrun.QrunError, match="coefficients does not fit"):
+        ml_node("SVMRegressor", [X], {"coefficients": [1.0], "rho": [0.0]})
+    straight = ml_node("SVMRegressor", [X], {"coefficients": [1.0, 2.0, 3.0], "rho": [0.5]})[0]
+    assert straight.tolist() == [[6.5], [6.5]]
