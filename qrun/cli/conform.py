@@ -46,7 +46,7 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
     help="Who is judged. Repeatable.",
 )
 @option("--select", metavar="WORDS", multiple=True, group="Run",
-        help="Only these cases: profiles, operators, beginnings of ids, comma-separated. Repeatable.")  # fmt: skip
+        help="Only these cases: profiles, operators, beginnings of ids, comma-separated: any of one kind, all of several. Repeatable.")  # fmt: skip
 @option(
     "--python",
     metavar="PATH",
@@ -62,7 +62,14 @@ _FORMATS = ("text", "json", "markdown", "junit", "sarif", "html")
     show_default="the CPUs there are",
     help="Cases at once.",
 )
-@option("--timeout", type=Distance(0), metavar="S", default=20.0, group="Run", help="Seconds after which a case hangs.")
+@option(
+    "--timeout",
+    type=Distance(0, min_open=True),
+    metavar="S",
+    default=20.0,
+    group="Run",
+    help="Seconds after which a case hangs.",
+)
 @option("--list", "listed", is_flag=True, group="Run", help="Print the cases' ids and run nothing.")
 @option(
     "--fail-on",
@@ -103,7 +110,7 @@ def command(ctx: click.Context, /, out: Out, words: tuple[str, ...], **options: 
 def _judged(
     suite: Suite, cases: Sequence[CaseInfo], options: Mapping[str, Any], fail_on: tuple[str, ...], out: Out
 ) -> Judgement:
-    from qrun.conform.baseline import changed, saved
+    from qrun.conform.baseline import changed, check_runtimes, saved
     from qrun.conform.results import Judgement
     from qrun.conform.run import conform
     from qrun.conform.runtimes import OWN, runtime
@@ -112,6 +119,8 @@ def _judged(
 
     chosen = [runtime(name) for name in dict.fromkeys(options["runtime"] or OWN)]
     before = saved(options["baseline"]) if options["baseline"] else None
+    if before is not None:
+        check_runtimes([each.name for each in chosen], before)
     found = []
     for each in chosen:
         with Progress(out, f"conform {each.name[:30]}", "cases") as progress:

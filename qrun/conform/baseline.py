@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +26,18 @@ def saved(path: str) -> Judgement:
     return found
 
 
+def check_runtimes(names: Iterable[str], before: Judgement) -> None:
+    """Raises CallError for a runtime that the saved answer does not have."""
+    known = [each.name for each in before.runtimes]
+    for name in names:
+        if name not in known:
+            raise CallError("QR005", f"the baseline has no runtime {name}", facts=[("it has", ", ".join(known))],
+                            fixes=[f"qrun conform --runtime {shlex.quote(name)} -o FILE.json saves one"])  # fmt: skip
+
+
 def changed(now: Judgement, before: Judgement) -> Judgement:
     """Only the cases whose verdict or cause is another one; those that the saved answer does not have count as new."""
     known = {each.name: each for each in before.runtimes}
-    for each in now.runtimes:
-        if each.name not in known:
-            raise CallError("QR005", f"the baseline has no runtime {each.name}", facts=[("expected", ", ".join(known))],
-                            fixes=[f"qrun conform --runtime {each.name} --json makes one"])  # fmt: skip
     return replace(now, runtimes=tuple(_changed(each, known[each.name]) for each in now.runtimes))
 
 

@@ -50,7 +50,7 @@ class CommandRunner:
             try:
                 done, told = _called(command, limit)
             except OSError as error:
-                raise _bad(command[0], str(error)) from None
+                raise _bad(command[0], f"{error.strerror or error}: {command[0]}") from None
             if done is None:
                 return Response({}, HUNG, f"no answer in {limit:g} s")
             if done:

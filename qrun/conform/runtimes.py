@@ -12,6 +12,8 @@ from qrun.errors import CallError
 
 ADAPTERS = "qrun.conform.adapters"
 COMMAND = "cmd:"
+PLACES = ("{model}", "{inputs}", "{outputs}")
+"""Words of every command, which no label needs."""
 
 
 @frozen
@@ -47,7 +49,8 @@ OWN = ("native", "reference")
 def runtime(name: str) -> Runtime:
     """Raises CallError for a name that is none."""
     if name.startswith(COMMAND):
-        return Runtime(name, name.removeprefix(COMMAND), "")
+        words = name.removeprefix(COMMAND).split()
+        return Runtime(name, " ".join(word for word in words if word not in PLACES) or name, "")
     if name in RUNTIMES:
         return RUNTIMES[name]
     near = get_close_matches(name, RUNTIMES, 1, 0.5)
@@ -59,5 +62,5 @@ def runtime(name: str) -> Runtime:
 def runner(chosen: Runtime, python: str = "") -> CaseRunner:
     """Start it. Raises UnsupportedError if it is not installed."""
     if chosen.name.startswith(COMMAND):
-        return CommandRunner(chosen.label)
+        return CommandRunner(chosen.name.removeprefix(COMMAND))
     return ProcessRunner(chosen.name, chosen.adapter, chosen.option, python)

@@ -157,7 +157,8 @@ def test_a_scoreboard_of_saved_answers(tmp_path: Path) -> None:
         (("export",), "export needs one folder"),
         (("judge",), "does not know 'judge'"),
         (("-o", "x.doc"), "the format is not known"),
-        (("--select", "nothing-like-it"), "no case is called so"),
+        (("--select", "nothing-like-it"), "it fits no case"),
+        (("--timeout", "0"), "not in the range x>0"),
         (("--runtime", "openvin"), "there is no such runtime"),
     ],
 )
@@ -165,6 +166,34 @@ def test_calls_that_are_wrong(words: tuple[str, ...], message: str) -> None:
     done = call("conform", *words)
     assert done.code == 2
     assert message in done.err
+
+
+def ending_program(tmp_path: Path, lines: str) -> str:
+    path = tmp_path / "mine"
+    path.write_text(f"#!/bin/sh\n{lines}\n")
+    path.chmod(0o755)
+    return f"cmd:{path} {{model}} {{inputs}} {{outputs}} --fast"
+
+
+def test_a_narrow_screen_keeps_the_message_of_a_refusal(tmp_path: Path) -> None:
+    """Its beginning and its end; and says where the case is shown in full."""
+    name = ending_program(tmp_path, f"echo 'no form {'like this ' * 20} at all' >&2; exit 2")
+    done = call("conform", "--runtime", name, "--select", "known/qlinearmatmul-o1", env={"COLUMNS": "80"})
+    told = " ".join(done.out.split())
+    assert "no form like this" in told
+    assert "at all" in told
+    assert f"--runtime '{name}' --select known/qlinearmatmul-o1 -v" in told
+    assert f"{tmp_path}/mine --fast: profiles" in done.out
+
+
+def test_a_baseline_of_another_runtime_is_refused_before_any_case(tmp_path: Path) -> None:
+    path = tmp_path / "native.json"
+    assert call("conform", "--runtime", "native", "--select", "known/qlinearmatmul-o1", "-o", str(path)).code == 0
+    name = ending_program(tmp_path, f"touch {tmp_path}/started; exit 3")
+    done = call("conform", "--runtime", name, "--select", "known/qlinearmatmul-o1", "--baseline", str(path))
+    assert done.code == 2
+    assert f"--runtime '{name}' -o FILE.json" in " ".join(done.err.split())
+    assert not (tmp_path / "started").exists()
 
 
 def test_the_list_of_cases() -> None:

@@ -51,7 +51,7 @@ def _section(each: RuntimeResult) -> Markup:
     if causes:
         parts += [tag("h3", "Causes"), grid_table("causes", Grid.of(CAUSE_COLUMNS, causes))]
     if messages:
-        parts += [tag("h3", "Refused, and not there"), grid_table("messages", Grid.of(MESSAGE_COLUMNS, messages))]
+        parts += [tag("h3", "Refused and unsupported"), grid_table("messages", Grid.of(MESSAGE_COLUMNS, messages))]
     return tag("section", parts)
 
 

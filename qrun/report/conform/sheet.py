@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from qrun.conform.results import BAD, VERDICTS, CaseResult, Judgement, RuntimeResult, counted
@@ -12,7 +13,7 @@ from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD as RED
 from qrun.report.screen import GOOD, OPEN
 from qrun.report.sheet import Block, Sheet
-from qrun.report.text import duration, plural
+from qrun.report.text import duration, plural, shorten
 
 MESSAGE = 90
 """Signs of a runtime's message that tell which message it is."""
@@ -87,7 +88,7 @@ def _blocks(each: RuntimeResult) -> list[Block]:
         made.append(Block("Causes (qrun explain CAUSE, qrun explain conform)", Grid.of(CAUSE_COLUMNS, causes)))
     refusals = found_messages(each.cases)
     if refusals:
-        made.append(Block("Refused, and not there", Grid.of(MESSAGE_COLUMNS, refusals)))
+        made.append(Block("Refused and unsupported", Grid.of([*MESSAGE_COLUMNS[:-1], _SHORT_MESSAGE], refusals)))
     return made
 
 
@@ -157,18 +158,20 @@ MESSAGE_COLUMNS = [
     Column("verdict", cell=lambda f: f.verdict),
     Column("operator", shrink=2, cell=lambda f: f.operator),
     Column("cases", right=True, cell=lambda f: str(len(f.cases))),
-    Column("example", shrink=1, cell=lambda f: f.example.id),
-    Column("message", wrap=True, optional=1, cell=lambda f: f.example.text),
+    Column("example", shrink=1, optional=1, cell=lambda f: f.example.id),
+    Column("message", wrap=True, cell=lambda f: f.example.text),
 ]
+_SHORT_MESSAGE = Column("message", wrap=True, cell=lambda f: shorten(f.example.text, MESSAGE))
+"""On a narrow screen the message stays and the example goes: the message tells what to do."""
 
 
 def _next(found: Judgement) -> list[str]:
     """What to type to see one case."""
     for each in found.runtimes:
-        causes = found_causes(each.cases)
-        if causes:
-            runtime = "" if each.name in OWN else f"--runtime {each.name if ' ' not in each.name else repr(each.name)} "
+        shown = found_causes(each.cases) or found_messages(each.cases)
+        if shown:
+            runtime = "" if each.name in OWN else f"--runtime {shlex.quote(each.name)} "
             return [
-                f"inputs, expected, got and the sentence behind it:   qrun conform {runtime}--select {causes[0].example.id} -v"
+                f"inputs, expected, got and the sentence behind it:   qrun conform {runtime}--select {shown[0].example.id} -v"
             ]
     return []
