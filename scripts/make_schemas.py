@@ -1,4 +1,4 @@
-"""Write qrun/ir/schemas.txt, what onnx.defs says about the operators of ai.onnx: python scripts/make_schemas.py
+"""Write qrun/ir/schemas.txt, what onnx.defs says about the operators of ai.onnx and ai.onnx.ml: python scripts/make_schemas.py
 
 A line for each set of element types, `@number names...`, then one for each version of each operator:
 name, since_version, inputs, outputs, least and most inputs, most outputs, attributes, types of the type variables.
@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 import onnx.defs
 
+from qrun.ir.schema import ML
 from qrun.ir.types import BY_ONNX_NAME
 
 TARGET = Path(__file__).parents[1] / "qrun" / "ir" / "schemas.txt"
@@ -19,23 +20,23 @@ OPTIONS = {"Single": "", "Optional": "?", "Variadic": "*"}
 
 
 def main() -> None:
-    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""]
+    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain in ("", ML)]
     sets: dict[str, int] = {}
-    lines = [line(s, sets) for s in sorted(schemas, key=lambda s: (s.name, s.since_version))]
+    lines = [line(s, sets) for s in sorted(schemas, key=lambda s: (s.domain, s.name, s.since_version))]
     heads = [f"onnx {onnx.__version__}", *(f"@{number} {names}".rstrip() for names, number in sets.items())]
     TARGET.write_text("\n".join([*heads, *lines]) + "\n", encoding="ascii")
 
 
 def line(schema: Any, sets: dict[str, int]) -> str:
     if schema.deprecated:
-        return f"{schema.name}\t{schema.since_version}"
+        return f"{known(schema)}\t{schema.since_version}"
     inputs, outputs = (" ".join(formal(p) for p in formals) for formals in (schema.inputs, schema.outputs))
     counts = f"{schema.min_input} {schema.max_input} {schema.max_output}"
     variables = " ".join(
         f"{c.type_param_str}@{sets.setdefault(plain(c.allowed_type_strs), len(sets))}" for c in schema.type_constraints
     )
     fields = (
-        schema.name,
+        known(schema),
         schema.since_version,
         inputs,
         outputs,
@@ -44,6 +45,10 @@ def line(schema: Any, sets: dict[str, int]) -> str:
         variables,
     )
     return "\t".join(map(str, fields))
+
+
+def known(schema: Any) -> str:
+    return f"{ML}::{schema.name}" if schema.domain else str(schema.name)
 
 
 def formal(p: Any) -> str:

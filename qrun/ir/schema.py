@@ -16,6 +16,8 @@ OPSETS = range(7, 29)
 """Versions of ai.onnx that qrun reads."""
 MS = "com.microsoft"
 ML = "ai.onnx.ml"
+ML_OPSETS = range(1, 6)
+"""Versions of ai.onnx.ml that there are."""
 DOMAINS = ("", MS, ML)
 OWN = "qrun"
 """The domain of operators that only models rewritten by qrun have; in a file it is as unknown as any other."""
@@ -52,7 +54,7 @@ class Schema:
 def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """The schema that `opset` selects, or None if the operator is not in onnx.defs at this opset.
 
-    onnx.defs takes 15 ms and 7 MB for its first answer, so those of ai.onnx are kept in schemas.txt.
+    onnx.defs takes 15 ms and 7 MB for its first answer, so those of ai.onnx and ai.onnx.ml are kept in schemas.txt.
     """
     if domain in (MS, OWN) or not 0 <= opset < 2**31:
         return None
@@ -60,6 +62,8 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
         found = stored_schema(op_type, max(opset, OPSETS[0]))
         if opset in OPSETS or (found is not None and found.version <= opset):
             return found
+    if domain == ML and opset in ML_OPSETS:
+        return stored_schema(f"{ML}::{op_type}", opset)
     return defined_schema(domain, op_type, opset)
 
 
@@ -91,7 +95,10 @@ def defined_schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
 
 def stored_schema(op_type: str, opset: int) -> Schema | None:
-    """As `schema`, for ai.onnx and an opset of OPSETS, from schemas.txt; scripts/make_schemas.py tells its format."""
+    """As `schema`, for ai.onnx and an opset of OPSETS, from schemas.txt; scripts/make_schemas.py tells its format.
+
+    ``ai.onnx.ml::Scaler``: one of ai.onnx.ml, and an opset of ML_OPSETS.
+    """
     found = [fields for fields in _stored()[1].get(op_type, ()) if int(fields[0]) <= opset]
     if not found or len(found[-1]) == 1:
         return None
