@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from qrun.checking.check import MakeRunner
+from qrun.checking.check import Checked, MakeRunner, Settings, check_model
+from qrun.checking.refusals import as_finding
 from qrun.checking.vectors import Executor
-from qrun.errors import CallError, UnsupportedError
+from qrun.errors import CallError, RunError, UnsupportedError
 from qrun.ir import Model
 from qrun.peers import PEERS, Peer
+from qrun.running.crew import TRIES, crewed
 from qrun.running.session import Session
 
 
@@ -26,6 +30,35 @@ def runner_maker(backend: str, arith: str, max_memory: int | None = None) -> Mak
         return Session(model, backend=backend, arith=arith, fuse=False, max_memory=max_memory)  # type: ignore[arg-type]
 
     return make
+
+
+def check_in_processes(
+    paths: Sequence[Path],
+    settings: Settings,
+    backend: tuple[str, str, int | None],
+    jobs: int,
+    progress: Callable[[int], None] | None = None,
+) -> list[Checked]:
+    """As `check_models`, in so many processes. backend: the arguments of `runner_maker`; progress: told how many are done.
+
+    A model that ends its process three times has that as its finding.
+    """
+    found: dict[Path, Checked] = {}
+    for checked in crewed(partial(_checker, settings, backend), iter(paths), jobs, _lost):
+        found[checked.path] = checked
+        if progress is not None:
+            progress(len(found))
+    return [found[path] for path in paths]
+
+
+def _checker(settings: Settings, backend: tuple[str, str, int | None], threads: int) -> Callable[[Path], Checked]:
+    make = runner_maker(*backend)
+    return lambda path: check_model(path, settings.of(path), make)
+
+
+def _lost(path: Path) -> Checked:
+    error = RunError("QR015", f"checking {str(path)!r} ended its process {TRIES} times", where=[str(path)])
+    return Checked(path, (as_finding(error),))
 
 
 def _check_peer(backend: str, arith: str) -> None:

@@ -67,6 +67,15 @@ if TYPE_CHECKING:
     help="Which runtime replays the vectors.",
 )
 @arith_option("Vectors")
+@option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    default=1,
+    group="Rules",
+    help="Check so many models at once, each in a process.",
+)
 @memory_option("Vectors", "Do not run vectors that would take more, e.g. 8GiB: QR505.")
 @option(
     "-o",
@@ -131,10 +140,20 @@ def _checked(
     models: Sequence[Path], settings: Settings, make: MakeRunner, options: Mapping[str, Any], out: Out
 ) -> Report:
     from qrun.checking.check import Report, check_models
+    from qrun.checking.runners import check_in_processes
     from qrun.report.progress import Progress
 
+    jobs = min(options["jobs"], len(models))
     with Progress(out, "check", "models") as progress:
-        checked = check_models(models, settings, make, progress=lambda done: progress(done, len(models), None))
+
+        def told(done: int) -> None:
+            progress(done, len(models), None)
+
+        if jobs > 1:
+            backend = options["backend"], options["arith"], options["max_memory"]
+            checked = check_in_processes(models, settings, backend, jobs, told)
+        else:
+            checked = check_models(models, settings, make, progress=told)
     return Report(tuple(checked), options["backend"], options["arith"], settings.tolerance, options["fail_on"])
 
 

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
-import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
-from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 from qrun.errors import CallError, QrunError, RunError, UnsupportedError
 from qrun.evaluating.work import Chunk, Done, Failure, Job, Worker
 from qrun.running.cpus import usable_cpus
+from qrun.running.crew import AHEAD, TRIES, crewed
 
 if TYPE_CHECKING:
     from distributed import Client
-
-AHEAD = 2
-"""Chunks that are read before they are needed, for each worker: what bounds the memory."""
-_TRIES = 3
-"""How often a chunk is begun that its worker did not survive."""
 
 
 def serial(job: Job, chunks: Iterator[Chunk], threads: int | None) -> Iterator[Done]:
@@ -35,126 +25,22 @@ def serial(job: Job, chunks: Iterator[Chunk], threads: int | None) -> Iterator[D
 
 
 def processes(job: Job, chunks: Iterator[Chunk], jobs: int) -> Iterator[Done]:
-    """In `jobs` processes, each with its share of the CPUs. What a killed one had in work is done again.
-
-    A chunk whose worker dies although it works alone, three times, is a failure of its samples.
-    """
-    crew = _Crew(job, jobs)
-    more = True
-    try:
-        while more or crew.busy:
-            while more and crew.free:
-                chunk = next(chunks, None)
-                more = chunk is not None
-                if chunk is not None:
-                    crew.submit(chunk, 0)
-            yield from crew.finished()
-    finally:
-        crew.end()
+    """In `jobs` processes; a chunk that none of them survives is a failure of its samples."""
+    yield from crewed(partial(_worker, job), chunks, jobs, _lost)
 
 
-class _Crew:
-    """Worker processes. suspects: chunks whose worker may have died of them, with how often; they are done one at a time."""
-
-    def __init__(self, job: Job, jobs: int) -> None:
-        self._job, self._jobs = job, jobs
-        self._pending: dict[Future[Done], tuple[Chunk, int]] = {}
-        self._suspects: list[tuple[Chunk, int]] = []
-        self._pool = _pool(job, jobs)
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._pending or self._suspects)
-
-    @property
-    def free(self) -> bool:
-        return not self._suspects and len(self._pending) < self._jobs * AHEAD
-
-    def submit(self, chunk: Chunk, tries: int) -> None:
-        try:
-            self._pending[self._pool.submit(_work, chunk)] = chunk, tries
-        except BrokenProcessPool:
-            self._suspects.append((chunk, tries))
-            self._renew()
-
-    def finished(self) -> Iterator[Done]:
-        """Waits until a chunk is done, or a worker has died."""
-        if self._suspects and not self._pending:
-            chunk, tries = self._suspects.pop(0)
-            if tries >= _TRIES:
-                yield _lost(chunk)
-                return
-            self.submit(chunk, tries)
-        broken = False
-        for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
-            chunk, tries = self._pending.pop(future)
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                self._suspects.append((chunk, tries + 1))
-                broken = True
-        if broken:
-            self._renew()
-
-    def _renew(self) -> None:
-        """New workers in place of those of which one has died, and with it all."""
-        self._suspects += [(chunk, tries + 1) for chunk, tries in self._pending.values()]
-        self._suspects.sort(key=lambda suspect: suspect[0].index)
-        self._pending.clear()
-        self.end()
-        self._pool = _pool(self._job, self._jobs)
-
-    def end(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+def _worker(job: Job, threads: int) -> Callable[[Chunk], Done]:
+    return Worker(job, threads).work
 
 
 def _lost(chunk: Chunk) -> Done:
     failures = tuple(
         Failure(
-            place, sample.name, None, "QR015", "backend-crashed", f"the process that worked on it died {_TRIES} times"
+            place, sample.name, None, "QR015", "backend-crashed", f"the process that worked on it died {TRIES} times"
         )
         for place, sample in enumerate(chunk.samples, chunk.first)
     )
     return Done(chunk.index, chunk.first, len(chunk.samples), (), failures)
-
-
-def _pool(job: Job, jobs: int) -> ProcessPoolExecutor:
-    context = get_context("spawn")
-    place = context.Value("i", 0)
-    return ProcessPoolExecutor(jobs, context, _start, (job, jobs, place, os.getpid()))
-
-
-_worker: Worker | None = None
-
-
-def _start(job: Job, jobs: int, place: Any, parent: int) -> None:
-    """In a new worker: take the next share of the CPUs, and end with the parent."""
-    global _worker
-    with place.get_lock():
-        number, place.value = place.value, place.value + 1
-    threads = max(usable_cpus() // jobs, 1)
-    if hasattr(os, "sched_setaffinity"):
-        cpus = sorted(os.sched_getaffinity(0))
-        share = cpus[number % jobs * len(cpus) // jobs : (number % jobs + 1) * len(cpus) // jobs]
-        with suppress(OSError):
-            os.sched_setaffinity(0, share or cpus)
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _worker = Worker(job, threads)
-
-
-def _follow(parent: int) -> None:
-    """End this process when the one that started it is gone: nobody would take its results."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-def _work(chunk: Chunk) -> Done:
-    assert _worker is not None
-    return _worker.work(chunk)
 
 
 def dask(job: Job, chunks: Iterator[Chunk], address: str) -> Iterator[Done]:
@@ -200,7 +86,7 @@ def _tasks(client: Client, job: Job, chunks: Iterator[Chunk]) -> Iterator[Done]:
             chunk = next(chunks, None)
             more = chunk is not None
             if chunk is not None:
-                running.add(client.submit(_remote, shared, pickle.dumps(chunk), pure=False, retries=_TRIES))
+                running.add(client.submit(_remote, shared, pickle.dumps(chunk), pure=False, retries=TRIES))
                 left += 1
         if left:
             future, result = next(running)

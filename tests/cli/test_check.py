@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib.resources import files as resources
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import jsonschema
@@ -729,3 +732,38 @@ def test_quiet_prints_the_findings_only(folder: Path, format: str) -> None:
     assert " in 2 models" in loud.out
     assert " in 2 models" not in quiet.out
     assert quiet.out in loud.out
+
+
+def test_processes_change_nothing_but_the_time(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    shutil.copytree(ROOT / "models" / "digits", folder)
+    (folder / "broken.onnx").write_bytes(b"no model")
+    alone, shared = (call("check", folder, "--json", "-j", jobs) for jobs in ("1", "3"))
+    assert alone.code == shared.code == 1
+
+    def plain(found: Any) -> Any:
+        """Without times."""
+        if isinstance(found, dict):
+            return {key: plain(value) for key, value in found.items() if not key.endswith("_ms")}
+        return [plain(each) for each in found] if isinstance(found, list) else found
+
+    assert plain(alone.json["models"]) == plain(shared.json["models"])
+    assert len(shared.json["models"]) == 5
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes end themselves with SIGKILL")
+def test_a_model_that_ends_its_process_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import qrun.checking.check as c, os\nload = c.load\n"
+        "def killing(path):\n    if path.name == 'b.onnx':\n        os.kill(os.getpid(), 9)\n    return load(path)\n"
+        "c.load = killing\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    for name in ("a", "b", "c"):
+        shutil.copy(ROOT / "models" / "digits" / "qdq" / "model.onnx", tmp_path / f"{name}.onnx")
+    ended = call("check", tmp_path, "-j", "2", "--json")
+    assert ended.code == 1
+    errors = {
+        Path(m["path"]).name: [f["rule"] for f in m["findings"] if f["level"] == "error"] for m in ended.json["models"]
+    }
+    assert errors == {"a.onnx": [], "b.onnx": ["QR015"], "c.onnx": []}

@@ -1,0 +1,137 @@
+"""Tasks for several processes, each with its share of the CPUs; a process that dies costs no result."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing import get_context
+from typing import Any, Generic, TypeVar
+
+from qrun.running.cpus import usable_cpus
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+AHEAD = 2
+"""Tasks that are made before they are needed, for each process: what bounds the memory."""
+TRIES = 3
+"""How often a task is begun that its process did not survive."""
+
+
+def crewed(
+    start: Callable[[int], Callable[[Task], Result]], tasks: Iterator[Task], jobs: int, lost: Callable[[Task], Result]
+) -> Iterator[Result]:
+    """The results of tasks, in the order in which they are ready. What a killed process had in work is done again.
+
+    start: called in each process with the threads that it may use; returns what does a task. Like tasks and results it is
+           pickled.
+    lost:  the result of a task that, alone in work, ended its process three times.
+    """
+    crew = _Crew(start, jobs)
+    more = True
+    try:
+        while more or crew.busy:
+            while more and crew.free:
+                try:
+                    crew.submit(next(tasks), 0)
+                except StopIteration:
+                    more = False
+            yield from crew.finished(lost)
+    finally:
+        crew.end()
+
+
+class _Crew(Generic[Task, Result]):
+    """The processes. Suspects are tasks that may have ended one, with how often; they are done one at a time."""
+
+    def __init__(self, start: Callable[[int], Callable[[Task], Result]], jobs: int) -> None:
+        self._start, self._jobs = start, jobs
+        self._pending: dict[Future[Result], tuple[Task, int]] = {}
+        self._suspects: list[tuple[Task, int]] = []
+        self._pool = self._processes()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._pending or self._suspects)
+
+    @property
+    def free(self) -> bool:
+        return not self._suspects and len(self._pending) < self._jobs * AHEAD
+
+    def submit(self, task: Task, tries: int) -> None:
+        try:
+            self._pending[self._pool.submit(_work, task)] = task, tries
+        except BrokenProcessPool:
+            self._suspects.append((task, tries))
+            self._renew()
+
+    def finished(self, lost: Callable[[Task], Result]) -> Iterator[Result]:
+        """Waits until a task is done, or a process has died."""
+        if self._suspects and not self._pending:
+            task, tries = self._suspects.pop(0)
+            if tries >= TRIES:
+                yield lost(task)
+                return
+            self.submit(task, tries)
+        broken = False
+        for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
+            task, tries = self._pending.pop(future)
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                self._suspects.append((task, tries + 1))
+                broken = True
+        if broken:
+            self._renew()
+
+    def _renew(self) -> None:
+        """New processes in place of those of which one has died, and with it all."""
+        self._suspects += [(task, tries + 1) for task, tries in self._pending.values()]
+        self._pending.clear()
+        self.end()
+        self._pool = self._processes()
+
+    def end(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _processes(self) -> ProcessPoolExecutor:
+        context = get_context("spawn")
+        place = context.Value("i", 0)
+        return ProcessPoolExecutor(self._jobs, context, _begin, (self._start, self._jobs, place, os.getpid()))
+
+
+_do: Callable[[Any], Any] | None = None
+
+
+def _begin(start: Callable[[int], Callable[[Any], Any]], jobs: int, place: Any, parent: int) -> None:
+    """In a new process: take the next share of the CPUs, and end with the parent."""
+    global _do
+    with place.get_lock():
+        number, place.value = place.value, place.value + 1
+    threads = max(usable_cpus() // jobs, 1)
+    if hasattr(os, "sched_setaffinity"):
+        cpus = sorted(os.sched_getaffinity(0))
+        share = cpus[number % jobs * len(cpus) // jobs : (number % jobs + 1) * len(cpus) // jobs]
+        with suppress(OSError):
+            os.sched_setaffinity(0, share or cpus)
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _do = start(threads)
+
+
+def _follow(parent: int) -> None:
+    """End this process when the one that started it is gone: nobody would take its results."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _work(task: Any) -> Any:
+    assert _do is not None
+    return _do(task)
