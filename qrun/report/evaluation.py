@@ -107,13 +107,13 @@ def _rows(found: Evaluation) -> list[tuple[ModelScores, Score]]:
     return [(model, score) for model in found.models for score in model.scores]
 
 
-def _text(score: Score) -> str:
+def value_text(score: Score) -> str:
     if score.metric in _SHARES:
         return f"{100 * score.value:.2f} %"
     return decibel(score.value) if score.metric == "sqnr_db" else number(score.value)
 
 
-def _limits(score: Score) -> str:
+def limits_text(score: Score) -> str:
     if score.low is None or score.high is None:
         return "-"
     if score.metric in _SHARES:
@@ -143,8 +143,8 @@ def short_names(labels: Sequence[str]) -> list[str]:
 _COLUMNS = [
     Column("metric", shrink=1, cell=lambda row: TITLES.get(row[1].metric, row[1].metric)),
     Column("output", shrink=1, optional=2, cell=lambda row: row[1].output),
-    Column("value", right=True, cell=lambda row: _text(row[1])),
-    Column("95 % interval", right=True, cell=lambda row: _limits(row[1])),
+    Column("value", right=True, cell=lambda row: value_text(row[1])),
+    Column("95 % interval", right=True, cell=lambda row: limits_text(row[1])),
     Column("samples", right=True, optional=1, cell=lambda row: str(row[1].count)),
 ]
 
@@ -158,11 +158,11 @@ def _differences(found: Evaluation) -> list[Block]:
         Column("model", shrink=2, cell=lambda row: names[row[0]]),
         Column("than", shrink=1, cell=lambda row: names[row[2].to]),
         Column("metric", shrink=1, cell=lambda row: TITLES.get(row[2].metric, row[2].metric)),
-        Column("difference", right=True, cell=lambda row: _points(row[2], row[2].value)),
+        Column("difference", right=True, cell=lambda row: points_text(row[2], row[2].value)),
         Column(
             "95 % interval",
             right=True,
-            cell=lambda row: f"{_points(row[2], row[2].low)} to {_points(row[2], row[2].high)}",
+            cell=lambda row: f"{points_text(row[2], row[2].low)} to {points_text(row[2], row[2].high)}",
         ),
         Column("lost", right=True, cell=lambda row: number(row[2].lost)),
         Column("won", right=True, cell=lambda row: number(row[2].won)),
@@ -172,7 +172,7 @@ def _differences(found: Evaluation) -> list[Block]:
     return [Block("Differences on the same samples", Grid.of(columns, rows), legends=legends)]
 
 
-def _points(difference: PairedDifference, value: float) -> str:
+def points_text(difference: PairedDifference, value: float) -> str:
     return f"{100 * value:+.2f}" if difference.metric == "top1" else f"{value:+.4g}"
 
 

@@ -13,11 +13,12 @@ from qrun.documents.answers import Environment, FedInput, InsideTimes, ModelFile
 from qrun.documents.item import Item, damaged
 from qrun.documents.record import decode, encode
 from qrun.errors import CallError
+from qrun.evaluating.evaluation import Evaluation
 from qrun.running.machine import Machine
 
 Document = tuple[str, Item]
 """The NAME of a document's schema ``qrun/NAME/1.x``, and its content."""
-KINDS = ("check", "profile", "run", "compare")
+KINDS = ("check", "profile", "run", "compare", "eval")
 MEASURED = ("profile", "run", "compare")
 """Kinds of documents of one model each, the first to be asked which it is."""
 MOST = 2000
@@ -64,7 +65,7 @@ class PageContent:
     inside: of the nodes of graphs inside nodes the slowest, at most MOST.
     sum_ms, macs: of all nodes; run_ms: of a run, at least that.
     edges: from a node to one that reads it, by index; none of saved results. outputs: of a run, as qrun run --json has them. against: of a profile, another runtime.
-    comparison: a document of qrun compare. data: the documents themselves, for other programs.
+    comparison: a document of qrun compare; evaluation: of qrun eval. data: the documents themselves, for other programs.
     """
 
     command: Sequence[str]
@@ -85,6 +86,7 @@ class PageContent:
     edges: Sequence[tuple[int, int]]
     against: Item | None
     comparison: Item | None
+    evaluation: Evaluation | None
     data: Mapping[str, Any]
 
 
@@ -117,7 +119,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     return PageContent(
         command,
         date,
-        _model(told.values(), by_kind.get("check")),
+        _model(told.values(), by_kind),
         _together(told.values()),
         checked,
         runs.run or (Samples(runs.time_ms, samples_ms=(runs.time_ms,)) if runs.time_ms is not None else None),
@@ -133,6 +135,7 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
         [(a.size, b.size) for a, b in items(by_kind.get("graph"), "edges")],
         ran.find("against") if ran else None,
         comparison,
+        decode(Evaluation, by_kind["eval"]) if "eval" in by_kind else None,
         {kind: _data(item, shown) for kind, item in by_kind.items()},
     )
 
@@ -158,11 +161,11 @@ def _together(told: Iterable[Measurement]) -> Measurement:
     return Measurement(**found)
 
 
-def _model(told: Iterable[Measurement], check: Item | None) -> ModelFile:
+def _model(told: Iterable[Measurement], by_kind: Mapping[str, Item]) -> ModelFile:
     for each in told:
         if model := each.model or each.quantized:
             return model
-    models = [decode(ModelFile, m) for m in items(check, "models")]
+    models = next((records(kind, by_kind[kind]) for kind in ("check", "eval") if kind in by_kind), [])
     return models[0] if len(models) == 1 else ModelFile(f"{len(models)} models" if models else None)
 
 
@@ -229,6 +232,8 @@ def records(kind: str, item: Item) -> list[ModelFile]:
     """What a document says about its model; a check has several."""
     if kind == "check":
         return [decode(ModelFile, m) for m in items(item, "models")]
+    if kind == "eval":
+        return [ModelFile(m["label"].text, m["sha256"].text) for m in items(item, "models")]
     found = (item.find("model") or item.find("quantized")) if kind in MEASURED else None
     return [] if found is None else [decode(ModelFile, found)]
 

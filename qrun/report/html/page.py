@@ -14,6 +14,7 @@ from qrun.memory import human
 from qrun.report.html.beside import beside_section
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import comparison_section, headline
+from qrun.report.html.evaluation import evaluation_section
 from qrun.report.html.findings import counts, findings_section, rules_section
 from qrun.report.html.minimap import graph_section
 from qrun.report.html.quantization import quantization_section
@@ -69,6 +70,7 @@ def _sections(page: PageContent) -> list[Markup]:
             else []
         ),
         comparison_section(page.comparison) if page.comparison else Markup(),
+        evaluation_section(page.evaluation) if page.evaluation else Markup(),
         quantization_section(page.tensors, page.all_tensors),
         rules_section(checked) if checked else Markup(),
     ]

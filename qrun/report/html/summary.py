@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from qrun.documents.item import Item
 from qrun.ir.types import shape_text
+from qrun.report.evaluation import verdict_of
 from qrun.report.html.collect import PageContent
 from qrun.report.html.comparison import told
 from qrun.report.html.findings import counts
@@ -27,6 +28,9 @@ def _sentences(page: PageContent) -> Iterator[tuple[str, str]]:
     if page.comparison is not None:
         big, rest, equal = told(page.comparison)
         yield tag("b", big, class_="good" if equal else "error"), rest
+    if page.evaluation is not None:
+        word, _, rest = verdict_of(page.evaluation)[0].partition(":")
+        yield tag("b", word[:1].upper() + word[1:]), f":{rest}."
     checked = page.checked
     if checked is not None:
         worst = next((f for f in checked.findings), None)
