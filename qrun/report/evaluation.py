@@ -250,14 +250,25 @@ def _failures(found: Evaluation) -> list[Block]:
 
 
 def csv_lines(found: Evaluation) -> Iterator[str]:
-    """A line for each score of each model."""
+    """A line for each model: its samples, and each score with its limits; `` of OUTPUT`` where there are several outputs."""
     import csv
     import io
 
-    rows: list[list[Any]] = [["model", "metric", "output", "value", "low", "high", "samples"]]
-    rows += [
-        [m.label, s.metric, s.output, repr(s.value), _plain(s.low), _plain(s.high), s.count] for m, s in _rows(found)
+    outputs = {score.output for model in found.models for score in model.scores if score.output}
+    names = {
+        (score.metric, score.output): f"{score.metric} of {score.output}"
+        if len(outputs) > 1 and score.output
+        else score.metric
+        for model in found.models
+        for score in model.scores
+    }
+    rows: list[list[Any]] = [
+        ["model", "samples", "failed", *(n + end for n in names.values() for end in ("", "_low", "_high"))]
     ]
+    for model in found.models:
+        scores = {(score.metric, score.output): score for score in model.scores}
+        cells = [(s.value, s.low, s.high) if (s := scores.get(key)) else (None, None, None) for key in names]
+        rows.append([model.label, found.samples, model.failed, *(_plain(value) for cell in cells for value in cell)])
     for row in rows:
         text = io.StringIO()
         csv.writer(text, lineterminator="").writerow(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import zipfile
@@ -279,9 +280,14 @@ def test_calls_that_do_not_fit(digits: Digits, args: list[str], code: str) -> No
 
 def test_markdown_and_csv(digits: Digits) -> None:
     args = ["eval", model("qdq"), *digits.options, "--limit", "50"]
-    csv = call(*args, "--format", "csv").out.splitlines()
-    assert csv[0] == "model,metric,output,value,low,high,samples"
-    assert csv[1].startswith(f"{model('qdq')},top1,,")
+    two = ["eval", model("qdq"), model("dynamic"), *digits.options, "--limit", "50", "--format", "csv"]
+    table = list(csv.DictReader(io.StringIO(call(*two).out)))
+    want = told(call(*two[:-2], "--json"))
+    assert [row["model"] for row in table] == [str(model("qdq")), str(model("dynamic"))]
+    for place, row in enumerate(table):
+        assert float(row["top1"]) == scores(want, place)["top1"]["value"]
+        assert float(row["top5_low"]) == scores(want, place)["top5"]["low"]
+        assert row["samples"] == "50"
     markdown = call(*args, "--format", "markdown").out
     assert markdown.startswith("### qrun eval: accuracy: ")
     assert "| `top-1` |" in markdown
