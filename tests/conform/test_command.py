@@ -186,6 +186,27 @@ def test_a_narrow_screen_keeps_the_message_of_a_refusal(tmp_path: Path) -> None:
     assert f"{tmp_path}/mine --fast: profiles" in done.out
 
 
+def test_two_runtimes_have_one_verdict(tmp_path: Path) -> None:
+    """Which says how many of what it fails for, and no more."""
+    name = ending_program(tmp_path, "exit 7")
+    done = call("conform", "--runtime", "native", "--runtime", name, "--select", "known/qlinearmatmul-o1")
+    assert done.code == 1
+    assert done.out.startswith("no: 1 crashed in suite 1.0\n")
+    assert "the case is exact, in" in done.out
+    done = call(
+        "conform",
+        "--runtime",
+        "native",
+        "--runtime",
+        name,
+        "--select",
+        "known/qlinearmatmul-o1",
+        "--fail-on",
+        "wrong,hung",
+    )
+    assert done.out.startswith("yes: wrong or hung does not occur in 1 case of suite 1.0\n")
+
+
 def test_a_baseline_of_another_runtime_is_refused_before_any_case(tmp_path: Path) -> None:
     path = tmp_path / "native.json"
     assert call("conform", "--runtime", "native", "--select", "known/qlinearmatmul-o1", "-o", str(path)).code == 0

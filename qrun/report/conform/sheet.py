@@ -55,18 +55,26 @@ def summary(each: RuntimeResult, changes: bool = False) -> str:
     if not counts:
         return f"nothing changed{time}"
     if list(counts) == ["exact"] and not changes:
-        return f"all {plural(counts['exact'], 'case')} are exact{time}"
+        return f"{_all(counts['exact'])} exact{time}"
     told = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
     return (
         f"{'now ' if changes else ''}{told} of {plural(len(each.cases), 'changed case' if changes else 'case')}{time}"
     )
 
 
+def _all(number: int) -> str:
+    return f"all {number} cases are" if number != 1 else "the case is"
+
+
 def _together(found: Judgement, changes: bool) -> str:
     if all(_is_clean(each) for each in found.runtimes) and not changes:
-        return f"exact: all {plural(found.selected, 'case')} of suite {found.suite}, in {plural(len(found.runtimes), 'runtime')}"
-    word = "no" if found.failed else "yes"
-    return f"{word}: {', '.join(found.fail_on) or 'nothing'} {'occurs' if found.failed else 'does not occur'} in suite {found.suite}"
+        return f"exact: {'all ' if found.selected != 1 else ''}{plural(found.selected, 'case')} of suite {found.suite}, in {plural(len(found.runtimes), 'runtime')}"
+    if not found.failed:
+        what = f"{' or '.join(found.fail_on)} does not occur" if found.fail_on else "no verdict fails"
+        return f"yes: {what} in {plural(found.selected, 'case')} of suite {found.suite}"
+    met = {verdict: sum(each.counts[verdict] for each in found.runtimes) for verdict in found.fail_on}
+    told = ", ".join(f"{number} {verdict}" for verdict, number in met.items() if number)
+    return f"no: {told} in suite {found.suite}"
 
 
 def _is_clean(each: RuntimeResult) -> bool:
