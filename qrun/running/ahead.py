@@ -15,6 +15,9 @@ from qrun.running.dispatch import KernelBinding, NativeKernels
 from qrun.running.plan import Plan, Step
 from qrun.running.steps import check_types, reference
 
+LARGE = 1 << 26
+"""Bytes of a value whose readers are not bound ahead: what binding takes grows with it, and only a run counts what it takes."""
+
 
 def bind_ahead(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, budget: Budget) -> None:
     """Bind the steps whose inputs have shapes that are known. values: constants and what is fed.
@@ -30,6 +33,7 @@ def bind_ahead(plan: Plan, values: Mapping[str, Array], natives: NativeKernels, 
             found = _outputs(step, [known[name] if name else None for name in step.node.inputs], natives, budget)
         except Exception:
             continue
+        found = {name: array for name, array in found.items() if array.nbytes <= LARGE}
         known |= found
         made |= {name for name, array in found.items() if not array.flags.owndata}
 

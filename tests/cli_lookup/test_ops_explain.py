@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.cli import ROOT
 
 import qrun
 from qrun.checking.rules import RULES
@@ -256,7 +257,7 @@ def test_every_variable_that_qrun_heeds_is_explained() -> None:
     assert {"QRUN_CACHE_DIR", "QRUN_ISA", "SOURCE_DATE_EPOCH", "NO_COLOR"} <= heeded
     told = {line.split()[0] for line in TOPICS["environment"].splitlines() if re.match(r"  [A-Z]", line)}
     assert told >= heeded
-    page = (folder.parent / "docs/configuration.md").read_text("utf-8").partition("## Environment variables")[2]
+    page = (ROOT / "docs/configuration.md").read_text("utf-8").partition("## Environment variables")[2]
     rows = {
         name
         for line in page.splitlines()

@@ -14,6 +14,7 @@ from qrun.ir.types import NUMBERS
 from qrun.passes import Optimized, optimize
 
 MS = "com.microsoft"
+ML = "ai.onnx.ml"
 ARITHS = ("exact", "ort", "onnx-ref")
 Quant = tuple[str, str, str]
 """Names of an integer tensor, its scale and its zero point."""
@@ -72,7 +73,7 @@ class Graph:
 
     def proto(self) -> onnx.ModelProto:
         graph = helper.make_graph(self.nodes, "g", self.infos, self.outputs, self.initializers)
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(MS, 1)]
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(MS, 1), helper.make_opsetid(ML, 3)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def model(self) -> qrun.Model:

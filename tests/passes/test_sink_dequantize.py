@@ -39,6 +39,7 @@ MOVES: dict[str, Callable[[Graph, str], Any]] = {
     "Pad of a value": lambda g, t: g.node("Pad", t, ints(g, 0, 0, 1, 2, 0, 1, 0, 0), g.const(F(0.75))),
     "Pad edge": lambda g, t: g.node("Pad", t, ints(g, 0, 0, 1, 2, 0, 1, 0, 0), mode="edge"),
     "Resize": lambda g, t: g.node("Resize", t, "", g.const(np.array([1, 1, 2, 0.5], F)), mode="nearest"),
+    "ReverseSequence": lambda g, t: g.node("ReverseSequence", t, ints(g, 2, 1), time_axis=1, batch_axis=0),
     "MaxPool": lambda g, t: g.node("MaxPool", t, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1),
     "MaxPool SAME": lambda g, t: g.node("MaxPool", t, kernel_shape=[2, 3], strides=[2, 1], auto_pad="SAME_LOWER"),
     "MaxPool dilated": lambda g, t: g.node("MaxPool", t, kernel_shape=[2, 2], dilations=[2, 3]),
