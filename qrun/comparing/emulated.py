@@ -40,7 +40,7 @@ class EmulatedSide:
 
     @cached_property
     def _ran(self) -> tuple[Model, Mapping[int, tuple[int, ...]]]:
-        done = optimize(self.model, frozenset(), "ort", tables=False)
+        done = optimize(self.model, frozenset(), "ort", "fused")
         return done.model, done.groups
 
     @cached_property

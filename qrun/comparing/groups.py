@@ -52,7 +52,7 @@ class NodeGroup:
     def _part(self, fused: Arith | None) -> Model:
         part = extract(self.model, self.unit.group, self.inputs)
         part = replace(part, outputs=tuple(v for v in part.outputs if v.name == self.tensor))
-        return part if fused is None else optimize(part, frozenset(), fused, tables=False).model
+        return part if fused is None else optimize(part, frozenset(), fused, "fused").model
 
     def before_rounding(self) -> Array | None:
         """What the one integer operator that the group can become would round; None if it becomes none, or more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from qrun.declare.frozen import frozen
 from qrun.declare.memo import Memo
@@ -19,7 +19,7 @@ from qrun.ops import Arith, find
 from qrun.passes._draft import Rewritten, unchanged
 from qrun.passes._sides import has_quantized, is_dequantize, is_quantize
 
-__all__ = ["Optimized", "Refusal", "has_tables", "optimize"]
+__all__ = ["Functions", "Optimized", "Refusal", "has_tables", "optimize"]
 
 
 @frozen
@@ -83,8 +83,16 @@ _INTEGERS = _Pass("fold_constants", _has_constant_nodes, {"dequantize": False})
 _FLOATS = _Pass("fold_constants", _has_constant_nodes)
 _MERGE, _SINK = _Pass("merge_quantize", _quantizes_twice), _Pass("sink_dequantize", _moves_dequantized)
 _TABULATE, _FUSE = _Pass("tabulate", _has_chains), _Pass("fuse_qdq", _has_float_nodes)
+_FUSE_ALL = _Pass("fuse_qdq", _has_float_nodes, {"functions": True})
 _FIRST = (_INTEGERS, _MERGE, _SINK, _INTEGERS)
-_THEN = (_TABULATE, _FUSE, _TABULATE, _FLOATS)
+Functions = Literal["tables", "literal", "fused"]
+"""What becomes of the elementwise functions of one 8-bit tensor: tables; the same results, as written; or integer operators
+where there are any, as in onnxruntime, with other results."""
+_THEN: Mapping[Functions, tuple[_Pass, ...]] = {
+    "tables": (_FUSE, _TABULATE, _TABULATE, _FLOATS),
+    "literal": (_FUSE, _FLOATS),
+    "fused": (_FUSE_ALL, _FLOATS),
+}
 """Weights are folded to float last, when it is known who still reads them so; the second tables join the first."""
 
 
@@ -113,8 +121,8 @@ class Optimized:
     refused: tuple[Refusal, ...]
 
 
-Keeper = Callable[[frozenset[str], bool, Callable[[], Optimized]], Optimized]
-"""(keep, tables, make) to what `make` makes, or made in an earlier process."""
+Keeper = Callable[[frozenset[str], Functions, Callable[[], Optimized]], Optimized]
+"""(keep, functions, make) to what `make` makes, or made in an earlier process."""
 
 
 @frozen
@@ -122,7 +130,7 @@ class _Stage:
     """A model on its way.
 
     groups:  for each of its nodes, the places of the nodes of the model at the start that it stands for.
-    reasons: why nodes of that model stay, by place.
+    reasons: why nodes of that model stay, by place, as the last pass says that tried.
     """
 
     model: Model
@@ -136,7 +144,7 @@ class _Stage:
             done = rewrite(current, keep, arith)
             for index, reason in done.refused.items():
                 if len(groups[index]) == 1:
-                    reasons.setdefault(groups[index][0], reason)
+                    reasons[groups[index][0]] = reason
             if done.model is not current:
                 groups = tuple(tuple(sorted({i for old in origins for i in groups[old]})) for origins in done.origins)
             current = done.model
@@ -144,7 +152,7 @@ class _Stage:
 
 
 def optimize(
-    model: Model, keep: frozenset[str], arith: Arith, tables: bool = True, cache: Keeper | None = None
+    model: Model, keep: frozenset[str], arith: Arith, functions: Functions = "tables", cache: Keeper | None = None
 ) -> Optimized:
     """The model with integer operators and tables instead of groups of nodes; see the passes for what stays equal.
 
@@ -152,16 +160,16 @@ def optimize(
 
     keep: names of tensors that must remain, besides the graph's outputs. One that a group would swallow keeps the group
           from being made; an integer tensor behind fused operators may differ by 1, as `fuse_qdq` says.
-    tables: whether to tabulate, which changes no result, but a table cannot say what saturated.
-    cache:  keeps what is made here, and knows what was made before.
+    functions: "tables" and "literal" have the same results; but a table cannot say what saturated.
+    cache: keeps what is made here, and knows what was made before.
     """
     keep = keep.difference(value.name for value in model.outputs)
     memo = Memo() if keep else _memo(model)
 
     def make() -> Optimized:
-        return _optimize(model, keep, arith, tables, memo)
+        return _optimize(model, keep, arith, functions, memo)
 
-    return memo.once(("optimized", arith, tables), make if cache is None else lambda: cache(keep, tables, make))
+    return memo.once(("optimized", arith, functions), make if cache is None else lambda: cache(keep, functions, make))
 
 
 @once_per_model
@@ -169,11 +177,11 @@ def _memo(model: Model) -> Memo:
     return Memo()
 
 
-def _optimize(model: Model, keep: frozenset[str], arith: Arith, tables: bool, memo: Memo) -> Optimized:
+def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Functions, memo: Memo) -> Optimized:
     begin = memo.once("placed", lambda: _placed(model))
     start = _Stage(begin, tuple((i,) for i in range(len(model.nodes))), {})
     first = memo.once(("first", arith), lambda: start.then(_FIRST, keep, arith))
-    done = first.then([rewrite for rewrite in _THEN if tables or rewrite is not _TABULATE], keep, arith)
+    done = first.then(_THEN[functions], keep, arith)
     current, groups, reasons = done.model, done.groups, done.reasons
     old = model.nodes
     refused = tuple(

@@ -25,6 +25,9 @@ its channel give one code, another bias stands there with which none leaves it, 
 Relu and Clip before QuantizeLinear limit its codes, in real numbers as in float32, because rounding keeps order: they
 vanish where the type's own range is as narrow (Relu, where the zero point is the smallest code), else become a table.
 
+Add and Mul that are functions of one 8-bit tensor (the other operand is made of constants, or of the same tensor) stay
+as they are: `tabulate` makes tables of them, with the literal graph's results, and a run without tables has the same.
+
 `ort` arithmetic: the integer operators compute as onnxruntime's do, as if that had fused the graph. `onnx-ref`: as
 onnx.reference for QLinearConv and QLinearMatMul.
 
@@ -36,7 +39,7 @@ pools, alpha and beta of Gemm. Every other operator between DequantizeLinear and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -60,19 +63,31 @@ _FORMS = {
     "Softmax": "_qdq_others.softmax",
 }
 """For each float operator the function that makes an integer one of it; its module is imported for the first such node."""
+_ELEMENTWISE = ("Add", "Mul")
 
 
-def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
-    """The model with integer operators for the groups that have one."""
+def fuse_qdq(model: Model, keep: Iterable[str], arith: Arith, *, functions: bool = False) -> Rewritten:
+    """The model with integer operators for the groups that have one.
+
+    functions: also for functions of one tensor.
+    """
     if not has_quantized(model):
         return unchanged(model)
     draft = Draft(model, keep, arith)
+    single: Container[str] | None = () if functions else None
     for node in model.nodes:
         if not node.domain and node.op_type in _FORMS:
             from qrun.passes._qdq_output import put
 
             try:
-                put(draft, node, _form(node.op_type)(draft, node))
+                form = _form(node.op_type)(draft, node)
+                if single is None and node.op_type in _ELEMENTWISE:
+                    from qrun.passes._chains import chains
+
+                    single = chains(Draft(model, keep, arith))
+                if single and node.outputs[0] in single:
+                    raise Refused("it is a function of one tensor, and has no table")
+                put(draft, node, form)
             except Refused as reason:
                 draft.refused[node.index] = str(reason)
     return draft.finish()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from qrun.ir import Array, Model
 from qrun.native.machine.engine import Engine
 from qrun.ops import Arith
-from qrun.passes import Optimized, Refusal
+from qrun.passes import Functions, Optimized, Refusal
 from qrun.running import versions
 from qrun.running.keptprograms import KeptProgram, packed_program, unpacked_program
 from qrun.running.packed import (
@@ -87,9 +87,9 @@ class Images:
     def _program_key(self, keep: tuple[str, ...], kind: object, feeds: Mapping[str, Array]) -> str:
         return self._key("program", self._engine.isa.name, self._engine.threads, kind, keep, _forms(feeds))
 
-    def optimized(self, keep: frozenset[str], tables: bool, make: Callable[[], Optimized]) -> Optimized:
-        """What `make` makes of the model, or made in an earlier process. keep, tables: as `qrun.passes.optimize` takes them."""
-        key = self._key("optimized", tables, sorted(keep))
+    def optimized(self, keep: frozenset[str], functions: Functions, make: Callable[[], Optimized]) -> Optimized:
+        """What `make` makes of the model, or made in an earlier process. keep, functions: as `qrun.passes.optimize` takes them."""
+        key = self._key("optimized", functions, sorted(keep))
         found = self._load(key)
         if found is not None:
             return _optimized(self._model, *found)

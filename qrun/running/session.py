@@ -330,7 +330,7 @@ class Session:
         if not self.fuse:
             return self._with_kernels(first, {}, {})
         kept = self._images.optimized if self._images else None
-        done = optimize(self.model, frozenset(first.keep), self.arith, not observe, kept)
+        done = optimize(self.model, frozenset(first.keep), self.arith, "literal" if observe else "tables", kept)
         reasons = {refusal.index: refusal.reason for refusal in done.refused}
         best = first if done.model is self.model else plan(done.model, keep)
         return self._with_kernels(best, done.groups, reasons)

@@ -62,7 +62,7 @@ def in_pairs() -> np.ndarray:
 
 
 def saturating(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    part = optimize(qrun.load(proto.SerializeToString()), frozenset(), "ort", tables=False).model
+    part = optimize(qrun.load(proto.SerializeToString()), frozenset(), "ort", "fused").model
     return run_emulated(part, {"x": x}, ["y"])["y"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from helpers.passes import ARITHS, Graph, assert_same, codes, ops, rewritten, run
+from helpers.passes import ARITHS, Graph, assert_same, codes, ops, reasons, rewritten, run
 
 import qrun
 from qrun.errors import OperatorError, QrunError
@@ -107,9 +107,9 @@ def test_what_is_made_for_the_outputs_is_made_once() -> None:
     done = optimize(model, frozenset(), "exact")
     assert optimize(model, frozenset(names), "exact") is done
     assert optimize(model, keep, "exact") is not optimize(model, keep, "exact")
-    literal = optimize(model, frozenset(), "exact", tables=False)
+    literal = optimize(model, frozenset(), "exact", "literal")
     assert literal is not done
-    assert optimize(model, frozenset(), "exact", tables=False) is literal
+    assert optimize(model, frozenset(), "exact", "literal") is literal
     assert optimize(model, frozenset(), "ort") is not done
     assert optimize(network().model(), frozenset(), "exact") is not done
 
@@ -225,6 +225,55 @@ def test_random_graphs_of_elementwise_nodes_and_moves_keep_their_bits(arith: Any
         done = assert_same(g, arith, keep, f"seed {seed}")
         smaller += len(done.model.nodes) < len(g.nodes)
     assert smaller > 30
+
+
+def of_one_tensor(kind: str) -> Graph:
+    """Add or Mul of all codes and a constant, or what one tensor has at another place."""
+    g = Graph()
+    x = g.feed(np.arange(256, dtype=U8).reshape(1, 2, 8, 16))
+    t = g.dq(x, 0.0371, U8(113))
+    if kind == "Mul":
+        other = g.dq(g.q(g.node("HardSigmoid", t), 0.02, U8(3)), 0.02, U8(3))
+    else:
+        constants = {"Add": U8(200), "Add along an axis": np.array([200, 31], U8).reshape(2, 1, 1)}
+        other = g.dq(g.const(constants[kind]), 0.0371, U8(100))
+    return g.output(g.q(g.node("Relu", g.node(kind.split()[0], t, other)), 2 * 0.0371, U8(128)))
+
+
+@pytest.mark.parametrize("kind", ["Mul", "Add", "Add along an axis"])
+@pytest.mark.parametrize("arith", ARITHS)
+def test_functions_of_one_tensor_are_those_of_the_literal_graph(kind: str, arith: Any) -> None:
+    g = of_one_tensor(kind)
+    assert ops(assert_same(g, arith)) == ["Table"]
+    (want,) = run(g.model(), g, arith)
+    literal = optimize(g.model(), frozenset(), arith, "literal")
+    np.testing.assert_array_equal(run(literal.model, g, arith)[0], want)
+    fused = optimize(g.model(), frozenset(), arith, "fused")
+    assert f"QLinear{kind.split()[0]}" in ops(fused)
+    differ = np.abs(run(fused.model, g, arith)[0].astype(int) - want.astype(int))
+    assert differ.max() == 1, "ties of the real quotient, which float32 steps miss"
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("arith", ["exact", "ort"])
+def test_runs_that_observe_have_the_results_of_those_that_do_not(backend: Any, arith: Any) -> None:
+    for kind in ("Mul", "Add"):
+        g = of_one_tensor(kind)
+        session = qrun.Session(g.model(), backend=backend, fuse=True, arith=arith, cache=False)
+        first, second = (session.execute(g.feeds, observe=observe).outputs for observe in (True, False))
+        for name, want in second.items():
+            np.testing.assert_array_equal(first[name], want)
+
+
+def test_a_function_of_one_tensor_without_a_table_stays() -> None:
+    g = Graph()
+    t = g.dq(g.feed(np.array([[0, 1, 255]], U8)), 3e38, U8(0))
+    huge = g.dq(g.const(U8(255)), 3e38, U8(0))
+    model = g.output(g.q(g.node("Mul", t, huge, label="n"), 1.0, U8(0))).model()
+    for functions in ("tables", "literal"):
+        done = optimize(model, frozenset(), "exact", functions)
+        np.testing.assert_array_equal(run(done.model, g)[0], run(model, g)[0])
+        assert reasons(done)["n"] == "it is a function of one tensor, and has no table"
 
 
 @pytest.mark.parametrize("path", sorted(MODELS.rglob("model.onnx")), ids=lambda p: p.parent.name)

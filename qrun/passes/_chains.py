@@ -1,0 +1,177 @@
+"""Chains: tensors that depend, element by element, on one 8-bit tensor and on constants alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from qrun.declare.frozen import frozen
+from qrun.ir import Array, Node
+from qrun.ir.schema import OWN
+from qrun.ir.types import DTYPES
+from qrun.ops import OpDef, find
+from qrun.passes._draft import Draft, Refused
+from qrun.passes._sides import EIGHT, dtype_of
+
+_LONGEST = 64
+"""Nodes after which a table ends as soon as it may; it must end after four times as many."""
+_ROWS = 1 << 16
+"""Rows that one table may have."""
+_OBVIOUS = ""
+"""The reason that is not told: the node does not work on one 8-bit tensor."""
+
+
+@frozen
+class ElementwiseChain:
+    """A tensor that depends on the codes of `root` alone, through `nodes`.
+
+    along: the axis along which it also depends on the place, and the length of that axis; None if it does not.
+    """
+
+    root: str
+    dtype: np.dtype
+    nodes: frozenset[int] = frozenset()
+    along: tuple[int, int] | None = None
+
+
+def chains(draft: Draft) -> dict[str, ElementwiseChain]:
+    """The chain of each tensor that has one, by its name. Notes in the draft why other elementwise nodes make none."""
+    follower = _Follower(draft)
+    for node in draft.model.nodes:
+        definition = _elementwise(node)
+        if definition is not None:
+            follower.follow(node, definition)
+    return follower.chains
+
+
+class _Follower:
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.chains: dict[str, ElementwiseChain] = {}
+
+    def follow(self, node: Node, definition: OpDef) -> None:
+        """Note the node's result as a function of an 8-bit tensor, if it is one."""
+        data = [place for place, name in enumerate(node.inputs) if name and self.draft.computed(name) is None]
+        if not data:
+            return
+        starts = (self._joined, self._fresh)
+        for start in starts:
+            try:
+                chain = start(node, definition, data)
+                along = self._along(node, definition, data, chain)
+            except Refused as reason:
+                if str(reason):
+                    self.draft.refused.setdefault(node.index, str(reason))
+            else:
+                self.draft.refused.pop(node.index, None)
+                self.chains[output(node)] = ElementwiseChain(chain.root, chain.dtype, chain.nodes | {node.index}, along)
+                return
+
+    def _joined(self, node: Node, definition: OpDef, data: Sequence[int]) -> ElementwiseChain:
+        """What the inputs that are not constant depend on, as far back as possible."""
+        places = {node.inputs[p]: p for p in reversed(data)}
+        found = [self.chains.get(name) or self._fresh(node, definition, [p]) for name, p in places.items()]
+        first, nodes = found[0], frozenset[int]().union(*(chain.nodes for chain in found))
+        if any(chain.root != first.root for chain in found):
+            raise Refused(_OBVIOUS)
+        if len(nodes) >= _LONGEST:
+            with suppress(Refused):
+                return self._fresh(node, definition, data)
+        if len(nodes) >= 4 * _LONGEST:
+            raise Refused(f"it follows {len(nodes)} elementwise nodes")
+        along = None
+        for chain in found:
+            along = _same_axis(along, chain.along)
+        return ElementwiseChain(first.root, first.dtype, nodes, along)
+
+    def _fresh(self, node: Node, definition: OpDef, data: Sequence[int]) -> ElementwiseChain:
+        """The input itself, if it is one tensor of 8 bits."""
+        if len({node.inputs[p] for p in data}) > 1:
+            raise Refused(_OBVIOUS)
+        name, what = node.inputs[data[0]], definition.param(data[0])
+        dtype = dtype_of(self.draft, name, self._zero_point(node, definition, what))
+        if is_table(node):
+            dtype = DTYPES.get(_int(node, "input_dtype", 0), dtype)
+        if dtype is None or dtype not in EIGHT:
+            raise Refused(_OBVIOUS)
+        return ElementwiseChain(name, dtype)
+
+    def _zero_point(self, node: Node, definition: OpDef, what: str) -> Array | None:
+        for param, name in zip(definition.inputs, node.inputs, strict=False):
+            if name and param.name == f"{what}_zero_point":
+                return self.draft.value(name)
+        return None
+
+    def _along(
+        self, node: Node, definition: OpDef, data: Sequence[int], chain: ElementwiseChain
+    ) -> tuple[int, int] | None:
+        """The axis along which the node's constants vary, if any, joined with that of the chain."""
+        along = chain.along
+        if definition.form != "broadcast" and list(data) != [0]:
+            raise Refused(_OBVIOUS)
+        for place in sorted({*range(len(node.inputs))}.difference(data)):
+            name = node.inputs[place]
+            if not name:
+                continue
+            constant = self.draft.computed(name)
+            assert constant is not None
+            if definition.form == "broadcast":
+                along = _same_axis(along, self._broadcast_axis(constant, chain.root))
+            elif constant.size != 1 and not (is_table(node) and constant.ndim == 1):
+                along = _same_axis(along, self._parameter_axis(node, constant, chain.root))
+        return along
+
+    def _parameter_axis(self, node: Node, constant: Array, root: str) -> tuple[int, int]:
+        rank = 1 + is_table(node)
+        axis = _int(node, "axis", 1)
+        shape = self.draft.shapes.get(root)
+        if constant.ndim != rank or constant.shape[0] > _ROWS or (axis < 0 and shape is None):
+            raise Refused("its parameters are neither one number nor one per place along an axis")
+        return (axis % len(shape) if axis < 0 and shape else axis), constant.shape[0]
+
+    def _broadcast_axis(self, constant: Array, root: str) -> tuple[int, int] | None:
+        shape = self.draft.shapes.get(root)
+        if not constant.ndim:
+            return None
+        if shape is None or constant.ndim > len(shape):
+            raise Refused("its constants may have more axes than it" if shape else "its rank is not known")
+        axes = [axis for axis, n in enumerate(constant.shape, len(shape) - constant.ndim) if n != 1]
+        if len(axes) > 1 or constant.size > _ROWS:
+            raise Refused("its constants vary along more than one axis")
+        if axes and shape[axes[0]] != constant.size:
+            raise Refused(f"axis {axes[0]} is not known to have {constant.size} elements")
+        return (axes[0], constant.size) if axes else None
+
+
+def _same_axis(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
+    if a is not None and b is not None and a != b:
+        raise Refused("its constants vary along more than one axis")
+    return a or b
+
+
+def _elementwise(node: Node) -> OpDef | None:
+    """The declaration of a node whose one result depends on its inputs element by element."""
+    definition = find(node.domain, node.op_type, node.version)
+    known = definition is not None and definition.form in ("pointwise", "broadcast")
+    if definition is None or not (known or is_table(node) or node.op_type == "Identity"):
+        return None
+    special = node.attributes.get("training_mode") or node.attributes.get("block_size")
+    return None if special or not output(node) else definition
+
+
+def output(node: Node) -> str:
+    """The name of the node's one output, or "" if it has more or fewer."""
+    named = [name for name in node.outputs if name]
+    return named[0] if len(named) == 1 else ""
+
+
+def is_table(node: Node) -> bool:
+    """Whether the node is a table that a pass has made."""
+    return node.domain == OWN
+
+
+def _int(node: Node, name: str, default: int) -> int:
+    value = node.attributes.get(name, default)
+    return value if isinstance(value, int) else default
