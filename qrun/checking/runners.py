@@ -12,7 +12,6 @@ from qrun.checking.vectors import Executor
 from qrun.errors import CallError, RunError, UnsupportedError
 from qrun.ir import Model
 from qrun.peers import PEERS, Peer
-from qrun.running.crew import TRIES, crewed
 from qrun.running.session import Session
 
 
@@ -43,6 +42,8 @@ def check_in_processes(
 
     A model that ends its process three times has that as its finding.
     """
+    from qrun.running.crew import crewed
+
     found: dict[Path, Checked] = {}
     for checked in crewed(partial(_checker, settings, backend), iter(paths), jobs, _lost):
         found[checked.path] = checked
@@ -57,7 +58,7 @@ def _checker(settings: Settings, backend: tuple[str, str, int | None], threads: 
 
 
 def _lost(path: Path) -> Checked:
-    error = RunError("QR015", f"checking {str(path)!r} ended its process {TRIES} times", where=[str(path)])
+    error = RunError("QR015", f"checking {str(path)!r} ended its process each time", where=[str(path)])
     return Checked(path, (as_finding(error),))
 
 
