@@ -113,7 +113,7 @@ class Cut:
             tiles = number * -(-rows // cut.rows) * -(-panels // cut.panels)
             wide = cut.panels * width
             work = cut.rows * wide * k * (1 + _PACK / cut.rows + (0 if ready else _CONVERT / wide)) + _TAKE
-            return work * (tiles / threads + (0.5 if threads > 1 and tiles > 1 else 0))
+            return work * (max(tiles / threads + 0.5, 1.0) if threads > 1 else tiles)
 
         heights = {
             even(rows, most, high) for most in ((_ROW_BLOCK, 96, 64, 32, high) if threads > 1 else (_ROW_BLOCK,))

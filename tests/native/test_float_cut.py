@@ -1,0 +1,27 @@
+"""How products of floats are cut into tiles for threads."""
+
+from __future__ import annotations
+
+import pytest
+
+from qrun.native.kernels.float_tiles import Cut
+
+
+@pytest.mark.parametrize(
+    "size", [(16, 384, 384), (16, 1536, 384), (16, 384, 1536), (1, 4096, 4096), (49, 2048, 512), (1024, 384, 384)]
+)
+@pytest.mark.parametrize("strip", [(6, 24), (8, 24), (14, 16), (1, 32)])
+@pytest.mark.parametrize("ready", [True, False])
+def test_no_thread_is_left_without_work(size: tuple[int, int, int], strip: tuple[int, int], ready: bool) -> None:
+    rows, columns, _ = size
+    for threads in (2, 3, 4, 8):
+        cut = Cut.of(1, size, strip, threads, ready)
+        assert -(-rows // cut.rows) * -(-columns // (cut.panels * strip[1])) >= threads
+
+
+def test_one_thread_has_no_more_tiles_than_its_memory_asks_for() -> None:
+    assert Cut.of(1, (16, 384, 384), (8, 24), 1, False) == Cut(16, 16)
+
+
+def test_what_is_too_small_for_two_threads_is_one_tile() -> None:
+    assert Cut.of(1, (1, 8, 4), (6, 8), 4, False).panels == 1
