@@ -284,7 +284,9 @@ def running(progress: Progress) -> Callable[[Running], None]:
 
     def show(state: Running) -> None:
         if state.headline is not None:
-            progress.what = f"eval, {TITLES[state.metric]} {percent(state.headline.value)}"
+            found = state.headline
+            limits = f"{100 * found.low:.1f} to {100 * found.high:.1f}"
+            progress.what = f"{TITLES[state.metric]} {percent(found.value)} ({limits}), {state.per_second:.4g} a second"
         progress(state.done, state.total, state.left)
 
     return show

@@ -324,3 +324,22 @@ def test_a_chunk_is_an_archive_that_numpy_reads(digits: Digits, tmp_path: Path) 
     with zipfile.ZipFile(tmp_path / "out" / "chunk-000000.npz") as archive:
         assert archive.testzip() is None
         assert json.loads(archive.read("chunk.json"))["count"] == 20
+
+
+def test_the_progress_line_tells_the_score_so_far() -> None:
+    from qrun.evaluating.evaluation import Running
+    from qrun.evaluating.statistics import wilson
+    from qrun.report.evaluation import running
+
+    class Line:
+        what, seen = "eval", ()
+
+        def __call__(self, *state: Any) -> None:
+            self.seen = state
+
+    line = Line()
+    running(line)(Running(300, 1797, 1200.4, 1.2, None, ""))  # type: ignore[arg-type]
+    assert line.what == "eval"
+    running(line)(Running(300, 1797, 1200.4, 1.2, wilson(299, 300), "top1"))  # type: ignore[arg-type]
+    assert line.what == "top-1 99.7% (98.1 to 99.9), 1200 a second"
+    assert line.seen == (300, 1797, 1.2)
