@@ -72,7 +72,7 @@ def _ranked(outputs: Outputs, label: int) -> tuple[float, float]:
     """Is the label the largest of the first output's classes, or among the five largest? Of equal ones the first counts."""
     name, scores = next(iter(outputs.items()))
     row = scores.reshape(-1)
-    if not scores.ndim or scores.shape[-1] != row.size:
+    if not scores.ndim or sum(size > 1 for size in scores.shape) > 1:
         raise CallError(
             "QR003",
             f"output {name!r} is no row of classes",

@@ -343,3 +343,18 @@ def test_the_progress_line_tells_the_score_so_far() -> None:
     running(line)(Running(300, 1797, 1200.4, 1.2, wilson(299, 300), "top1"))  # type: ignore[arg-type]
     assert line.what == "top-1 99.7% (98.1 to 99.9), 1200 a second"
     assert line.seen == (300, 1797, 1.2)
+
+
+@pytest.mark.parametrize("shape", [[1, 3], [1, 3, 1, 1], [3]])
+def test_classes_may_have_axes_of_one_around(shape: list[int], tmp_path: Path) -> None:
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in (("x", [1, 3]), ("y", shape))
+    )
+    to = numpy_helper.from_array(np.array(shape), "to")
+    graph = helper.make_graph([helper.make_node("Reshape", ["x", "to"], ["y"])], "g", [x], [y], [to])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    np.save("x.npy", np.array([[0, 2, 1], [5, 1, 0]], np.float32))
+    np.save("y.npy", np.array([1, 2]))
+    found = told(call("eval", "m.onnx", "-i", "x.npy", "--labels", "y.npy", "--json"))
+    assert scores(found, 0)["top1"]["value"] == 0.5
