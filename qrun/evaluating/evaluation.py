@@ -14,7 +14,7 @@ import numpy as np
 from qrun.declare.frozen import frozen
 from qrun.documents.record import omitted
 from qrun.evaluating.health import Health, InnerCounts, health
-from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples
+from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, renamed
 from qrun.evaluating.statistics import Interval
 from qrun.evaluating.store import Store
 from qrun.evaluating.tally import Apart, Paired, PairedDifference, Score, Tally
@@ -100,13 +100,14 @@ class Evaluator:
         self._counts: dict[int, InnerCounts] = {}
         self._paired = {place: Paired() for place, other in enumerate(to) if other is not None}
         self.samples = 0
-        self.failed = 0
+        self.failed = self.unreadable = 0
         self.failures: list[Failure] = []
 
     def add(self, done: Done, names: Mapping[int, str]) -> None:
         """names: of the samples, by place, as far as they are known."""
         self.samples += done.count
         self.failed += len({failure.place for failure in done.failures})
+        self.unreadable += len({failure.place for failure in done.failures if failure.side is None})
         self.failures += done.failures[: max(FAILURES - len(self.failures), 0)]
         for failure in done.failures:
             if failure.side is not None and failure.side < len(self.tallies):
@@ -283,7 +284,7 @@ class _Walk:
         return Evaluation(
             where,
             counted.samples,
-            counted.samples - _unreadable(counted.failures),
+            counted.samples - counted.unreadable,
             self._setup.against,
             counted.models(self._health),
             tuple(counted.failures),
@@ -382,10 +383,6 @@ def _digest(array: Array) -> str:
     return sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
-def _unreadable(failures: Sequence[Failure]) -> int:
-    return len({failure.place for failure in failures if failure.side is None})
-
-
 def check_first(models: Sequence[Model], sample: Sample | None) -> None:
     """Does the first sample fit the models' inputs? Raises CallError, before anything is run."""
     if sample is None or not isinstance(sample.feed, Mapping):
@@ -397,7 +394,6 @@ def check_first(models: Sequence[Model], sample: Sample | None) -> None:
 
 def fitting_feed(model: Model, feed: Mapping[str, Array]) -> Mapping[str, Array]:
     """The feed with the model's names, as often as its batch asks for."""
-    if set(feed) != {value.name for value in model.inputs} and len(feed) == len(model.inputs):
-        feed = dict(zip((value.name for value in model.inputs), feed.values(), strict=True))
+    feed = renamed(model, feed)
     size = Axis.of(model).size
     return {name: np.repeat(array, size, axis=0) for name, array in feed.items()} if size and size > 1 else feed

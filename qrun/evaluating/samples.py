@@ -39,6 +39,14 @@ class Sample:
     label: int | None = None
 
 
+def renamed(model: Model, feed: Feed) -> Feed:
+    """The feed with this model's names: by place where they are others."""
+    names = [value.name for value in model.inputs]
+    if set(feed) >= set(names) or len(feed) != len(names):
+        return feed
+    return dict(zip(names, feed.values(), strict=True))
+
+
 class DataSet(Protocol):
     """Samples that can be read in any order.
 

@@ -13,7 +13,7 @@ from qrun.declare.frozen import frozen
 from qrun.errors import CallError, QrunError
 from qrun.evaluating.health import InnerCounts
 from qrun.evaluating.metrics import measured, own_metric
-from qrun.evaluating.samples import Axis, Feed, Sample
+from qrun.evaluating.samples import Axis, Feed, Sample, renamed
 from qrun.ir import Array, Model
 from qrun.ir.load import load
 from qrun.ops import Arith
@@ -208,7 +208,7 @@ class _Run:
 
     def _group(self, group: Sequence[Feed]) -> list[dict[str, Array]]:
         rows = len(group)
-        named = [self._named(feed) for feed in group]
+        named = [renamed(self.model, feed) for feed in group]
         if self.axis.size:  # the last group may be short: its last sample fills the batch
             named += named[-1:] * (self.axis.size - rows)
         feed = (
@@ -227,13 +227,6 @@ class _Run:
                     fixes=["--batch 1"],
                 )
         return [{name: array[row : row + 1] for name, array in outputs.items()} for row in range(rows)]
-
-    def _named(self, feed: Feed) -> Feed:
-        """The feed with this model's names: by place where they are others."""
-        names = [value.name for value in self.model.inputs]
-        if set(feed) >= set(names) or len(feed) != len(names):
-            return feed
-        return dict(zip(names, feed.values(), strict=True))
 
     def _execute(self, feed: Feed) -> dict[str, Array]:
         if self.counts is not None and isinstance(self._session, Session):

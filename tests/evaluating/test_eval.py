@@ -358,3 +358,13 @@ def test_classes_may_have_axes_of_one_around(shape: list[int], tmp_path: Path) -
     np.save("y.npy", np.array([1, 2]))
     found = told(call("eval", "m.onnx", "-i", "x.npy", "--labels", "y.npy", "--json"))
     assert scores(found, 0)["top1"]["value"] == 0.5
+
+
+def test_all_samples_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    """More of them than are told in full."""
+    (folder := tmp_path / "samples").mkdir()
+    for place in range(130):
+        (folder / f"x{place}.npy").write_bytes(b"nothing")
+    np.save(folder / "x130.npy", np.zeros((1, 1, 8, 8), np.float32))
+    found = told(call("eval", model("qdq"), "-i", "samples", "--against", FLOAT, "--json", "-j", "1"))
+    assert (found["samples"], found["readable"], found["failed"], len(found["failures"])) == (131, 1, 130, 100)
