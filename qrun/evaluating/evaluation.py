@@ -13,6 +13,7 @@ import numpy as np
 
 from qrun.declare.frozen import frozen
 from qrun.documents.record import omitted
+from qrun.errors import CallError
 from qrun.evaluating.health import Health, InnerCounts, health
 from qrun.evaluating.samples import Axis, DataSet, Sample, StreamedSamples, renamed
 from qrun.evaluating.statistics import Interval
@@ -244,6 +245,12 @@ class _Source:
             if not held:
                 return
             if labels is not None:
+                if first + len(held) > len(labels):
+                    raise CallError(
+                        "QR003",
+                        "there is not one label for each sample",
+                        facts=[("expected", f"at least {first + len(held)} labels"), ("got", str(len(labels)))],
+                    )
                 held = tuple(replace(s, label=int(labels[first + at])) for at, s in enumerate(held))
             yield Chunk(index, first, held)
 

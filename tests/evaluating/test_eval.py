@@ -368,3 +368,8 @@ def test_all_samples_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     np.save(folder / "x130.npy", np.zeros((1, 1, 8, 8), np.float32))
     found = told(call("eval", model("qdq"), "-i", "samples", "--against", FLOAT, "--json", "-j", "1"))
     assert (found["samples"], found["readable"], found["failed"], len(found["failures"])) == (131, 1, 130, 100)
+
+
+def test_streamed_samples_want_a_label_each(digits: Digits) -> None:
+    with pytest.raises(qrun.CallError, match="one label for each sample"):
+        qrun.evaluate(model("qdq"), iter(digits.images[:5]), labels=[0, 1, 2])
