@@ -65,23 +65,23 @@ class Gate:
     metavar="SPEC",
     multiple=True,
     required=True,
-    group="DataSet",
+    group="Samples",
     shell_complete=places("file"),
     help="A folder of .npy, .npz, .pb or test_data_set folders; x.npy or all.npz with a leading axis of samples; "
     "name=x.npy; a list .txt; or - for stdin. Repeatable.",
 )
 @option(
-    "--labels", metavar="FILE", group="DataSet", help="The right class of each sample: .npy, or a number in each line."
+    "--labels", metavar="FILE", group="Samples", help="The right class of each sample: .npy, or a number in each line."
 )
-@option("--limit", type=click.IntRange(1), metavar="N", group="DataSet", help="Only so many samples.")
-@option("--shuffle", type=click.IntRange(0), metavar="SEED", group="DataSet", help="Take them in a random order.")
+@option("--limit", type=click.IntRange(1), metavar="N", group="Samples", help="Only so many samples.")
+@option("--shuffle", type=click.IntRange(0), metavar="SEED", group="Samples", help="Take them in a random order.")
 @option(
     "--batch",
     type=click.IntRange(1, 4096),
     metavar="N",
     default=1,
-    group="DataSet",
-    help="DataSet run at once, where the model leaves its batch axis free.",
+    group="Samples",
+    help="Samples run at once, where the model leaves its batch axis free.",
 )
 @option(
     "--against",
@@ -112,7 +112,7 @@ class Gate:
     type=Percent(),
     metavar="PERCENT",
     group="Judgement",
-    help="DataSet that must have the same argmax as with --against.",
+    help="Samples that must have the same argmax as with --against.",
 )
 @option(
     "--until-sure",
@@ -198,7 +198,8 @@ def command(out: Out, models: tuple[str, ...], **options: Any) -> int:
             out.result.line(line)
     else:
         told = [f"{g.option} {g.expected:g} is missed by {g.model}: {g.got:.2f}" for g in missed]
-        print_sheet(out, evaluation_sheet(found, told, options["inputs"]), options["format"] == "markdown")
+        markdown = options["format"] == "markdown"
+        print_sheet(out, evaluation_sheet(found, told, markdown), markdown)
     return code
 
 

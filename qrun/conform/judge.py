@@ -12,6 +12,7 @@ from qrun.comparing.causes import Reason, Suspect, reason, same
 from qrun.comparing.differences import differing, integral
 from qrun.comparing.sides import Unit
 from qrun.conform.answers import REFUSED, Response
+from qrun.conform.causes import ACCEPTS_INVALID, GARBAGE
 from qrun.conform.results import CaseResult, Element
 from qrun.conform.suite import DECISION, Alternative, Case
 from qrun.errors import QrunError
@@ -45,7 +46,7 @@ def judged(case: Case, given: Response, again: Again | None = None) -> CaseResul
     why, proved = _reason(case, bad)
     if changes:
         text = "other bits from run to run: uninitialised memory, or threads that race"
-        return _shown(case, bad, "wrong", why.cause if why.cause == "empty-sum" else "garbage", text, True)
+        return _shown(case, bad, "wrong", why.cause if why.cause == "empty-sum" else GARBAGE, text, True)
     verdict = "choice" if _is_choice(case, bad, why) else "wrong"
     return _shown(case, bad, verdict, why.cause, why.text, proved)
 
@@ -54,9 +55,7 @@ def _of_forbidden(case: Case, given: Response) -> CaseResult:
     """A model that must be refused."""
     if not given.failed:
         got = ", ".join(describe(a) for a in given.outputs.values() if a is not None)
-        return _result(
-            case, "wrong", "accepts-invalid", f"gives {got} for a model that the specification forbids", True
-        )
+        return _result(case, "wrong", ACCEPTS_INVALID, f"gives {got} for a model that the specification forbids", True)
     return _result(case, "exact" if given.failed == REFUSED else given.failed, text=given.message)
 
 

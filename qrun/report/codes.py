@@ -191,8 +191,8 @@ qrun conform gives a runtime the cases of a frozen suite, and judges every answe
   crashed, hung  the process ended, or did not answer in --timeout seconds
   unsupported  the runtime has no such operator or element type
 
-Causes are those of qrun explain causes, and garbage (other bits from run to run), accepts-invalid (an answer for a forbidden
-model) and zero-range (DynamicQuantizeLinear of zeros).
+qrun explain CAUSE tells of each cause, also of garbage (other bits from run to run), accepts-invalid (an answer for a forbidden
+model) and zero-range (DynamicQuantizeLinear of zeros), which only qrun conform names.
 
 --runtime 'cmd:PROGRAM {model} {inputs} {outputs}' starts a program for each case. {model} is an .onnx file; {inputs} a folder
 with input_0.pb, input_1.pb, ..., a TensorProto each, in the order of the graph's inputs; {outputs} an empty folder, into which

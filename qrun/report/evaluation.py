@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qrun.documents.record import encode
@@ -38,14 +38,15 @@ def evaluation_fields(found: Evaluation, gates: Sequence[tuple[str, str, float, 
     return {**encode(found), "gates": [dict(zip(keys, gate, strict=True)) for gate in gates]}
 
 
-def evaluation_sheet(found: Evaluation, missed: Sequence[str], specs: Sequence[str]) -> Sheet:
-    """missed: sentences about gates that were not passed. specs: of --inputs, for what to type next."""
+def evaluation_sheet(found: Evaluation, missed: Sequence[str], markdown: bool = False) -> Sheet:
+    """missed: sentences about gates that were not passed. markdown: a row of scores for each model, not for each score."""
     verdict, style = verdict_of(found)
     if missed:
         verdict, style = f"missed: {'; '.join(missed)}", BAD
     about = [_how(found)]
-    blocks = [Block("Scores", Grid.of(_columns(found), _rows(found)))] if any(m.scores for m in found.models) else []
-    blocks += _differences(found) + _worst(found, specs) + _health(found) + _failures(found)
+    scores = _beside(found) if markdown else Grid.of(_columns(found), _rows(found))
+    blocks = [Block("Scores", scores)] if any(m.scores for m in found.models) else []
+    blocks += _differences(found) + _worst(found) + _health(found) + _failures(found)
     notes = [f"stopped early: {found.stopped}"] if found.stopped else []
     return Sheet(blocks, verdict, style, (), about, notes, "qrun eval")
 
@@ -58,10 +59,10 @@ def verdict_of(found: Evaluation) -> tuple[str, str]:
         for difference in model.differences:
             if difference.metric == "top1":
                 return sentence(found, place, difference), OPEN if difference.value >= 0 else BAD
-    first = found.models[0]
+    names = names_of(found)
     score = found.score(0, "top1") or found.score(0, "argmax")
     if score is not None:
-        label, against = short_names([first.label, found.against])
+        label, against = names[0], names[-1]
         name = "accuracy" if score.metric == "top1" else f"agreement with {against}"
         whole = score.value == 1 and score.metric == "argmax"
         return f"{name}: {label} {share(score)}", GOOD if whole else OPEN
@@ -70,7 +71,7 @@ def verdict_of(found: Evaluation) -> tuple[str, str]:
 
 def sentence(found: Evaluation, place: int, d: PairedDifference) -> str:
     """``int8 is 0.6 points worse than float (0.2 to 1.0), 31 samples lost, 13 won``."""
-    names = short_names([model.label for model in found.models])
+    names = names_of(found)
     model, other = names[place], names[d.to]
     points, low, high = (value * 100 for value in (d.value, d.low, d.high))
     if d.p is not None and d.p >= _SURE:
@@ -94,7 +95,7 @@ def share(score: Score) -> str:
 def _how(found: Evaluation) -> str:
     parts = [f"{plural(found.samples, 'sample')} of {found.source}"]
     if found.against:
-        parts.append(f"against {short_names([found.against])[0]}")
+        parts.append(f"against {names_of(found)[-1]}")
     if found.resumed:
         parts.append(f"{found.resumed} from an earlier call")
     if found.samples_per_second:
@@ -122,7 +123,7 @@ def limits_text(score: Score) -> str:
 
 
 def _columns(found: Evaluation) -> list[Column]:
-    names = dict(zip(map(id, found.models), short_names([m.label for m in found.models]), strict=True))
+    names = dict(zip(map(id, found.models), names_of(found), strict=False))
     first = {id(model): model.scores[0] for model in found.models if model.scores}
     return [
         Column("model", shrink=2, cell=lambda row: names[id(row[0])] if row[1] is first[id(row[0])] else ""),
@@ -130,14 +131,41 @@ def _columns(found: Evaluation) -> list[Column]:
     ]
 
 
-def short_names(labels: Sequence[str]) -> list[str]:
-    """Paths without the folders that they need not be told apart by; other names as they are."""
+def _beside(found: Evaluation) -> Grid:
+    """A row for each model and a column for each metric: the value, and its interval in brackets."""
+    names = names_of(found)
+    scored = [{(s.metric, s.output): s for s in model.scores} for model in found.models]
+
+    def shown(score: Score | None) -> str:
+        if score is None:
+            return ""
+        limits = limits_text(score)
+        return value_text(score) if limits == "-" else f"{value_text(score)} ({limits})"
+
+    titles = _metrics(found, TITLES)
+    columns = [Column("model", shrink=1), *(Column(title, right=True) for title in titles.values())]
+    return Grid(columns, [[n, *(shown(row.get(key)) for key in titles)] for n, row in zip(names, scored, strict=False)])
+
+
+def _metrics(found: Evaluation, titles: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """The title of each metric of each output; `` of OUTPUT`` where there are several outputs."""
+    keys = dict.fromkeys((score.metric, score.output) for model in found.models for score in model.scores)
+    several = len({output for _, output in keys if output}) > 1
+    return {
+        (metric, output): titles.get(metric, metric) + (f" of {output}" if several and output else "")
+        for metric, output in keys
+    }
+
+
+def names_of(found: Evaluation) -> list[str]:
+    """The models' paths without the folders that they need not be told apart by; last, so, what they are held against."""
+    labels = [*(model.label for model in found.models), found.against]
     parts = [label.split("/") for label in labels]
     for length in range(1, max(map(len, parts), default=1) + 1):
         tails = ["/".join(part[-length:]) for part in parts]
         if len(set(tails)) == len(set(labels)):
             return tails
-    return list(labels)
+    return labels
 
 
 _COLUMNS = [
@@ -150,7 +178,7 @@ _COLUMNS = [
 
 
 def _differences(found: Evaluation) -> list[Block]:
-    names = short_names([model.label for model in found.models])
+    names = names_of(found)
     rows = [(place, model, d) for place, model in enumerate(found.models) for d in model.differences]
     if not rows:
         return []
@@ -176,9 +204,9 @@ def points_text(difference: PairedDifference, value: float) -> str:
     return f"{100 * value:+.2f}" if difference.metric == "top1" else f"{value:+.4g}"
 
 
-def _worst(found: Evaluation, specs: Sequence[str]) -> list[Block]:
+def _worst(found: Evaluation) -> list[Block]:
     made = []
-    names = short_names([*(model.label for model in found.models), found.against])
+    names = names_of(found)
     for name, model in zip(names, found.models, strict=False):
         if model.worst:
             columns = [
@@ -189,7 +217,7 @@ def _worst(found: Evaluation, specs: Sequence[str]) -> list[Block]:
                 ),
                 Column("max abs", right=True, cell=lambda apart: number(apart.max_abs)),
             ]
-            title = f"DataSet on which {name} differs most from {names[-1]}"
+            title = f"Samples on which {name} differs most from {names[-1]}"
             made.append(Block(title, Grid.of(columns, model.worst), lines=[_next(found, model)]))
     return made
 
@@ -204,8 +232,8 @@ def _next(found: Evaluation, model: ModelScores) -> str:
 
 def _health(found: Evaluation) -> list[Block]:
     made = []
-    names = short_names([model.label for model in found.models])
-    for name, model in zip(names, found.models, strict=True):
+    names = names_of(found)
+    for name, model in zip(names, found.models, strict=False):
         if model.health is None:
             continue
         lines = [f"{f.rule} {f.level}  node {f.index} {f.node}: {f.message}" for f in model.health.findings]
@@ -250,18 +278,11 @@ def _failures(found: Evaluation) -> list[Block]:
 
 
 def csv_lines(found: Evaluation) -> Iterator[str]:
-    """A line for each model: its samples, and each score with its limits; `` of OUTPUT`` where there are several outputs."""
+    """A line for each model: its samples, and each score with its limits."""
     import csv
     import io
 
-    outputs = {score.output for model in found.models for score in model.scores if score.output}
-    names = {
-        (score.metric, score.output): f"{score.metric} of {score.output}"
-        if len(outputs) > 1 and score.output
-        else score.metric
-        for model in found.models
-        for score in model.scores
-    }
+    names = _metrics(found, {})
     rows: list[list[Any]] = [
         ["model", "samples", "failed", *(n + end for n in names.values() for end in ("", "_low", "_high"))]
     ]

@@ -14,6 +14,7 @@ import qrun
 from qrun.checking.rules import RULES
 from qrun.cli import main
 from qrun.comparing.causes import CAUSES
+from qrun.conform.causes import CAUSES as OF_CONFORM
 from qrun.errors import NAMES, QrunError
 from qrun.ops import REGISTRY
 from qrun.report.codes import CODES, GROUPS, TOPICS
@@ -199,10 +200,11 @@ def test_explain_json_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(run(capsys, "explain", "nope", "--json", code=2)[0])["error"]["code"] == "QR005"
 
 
-@pytest.mark.parametrize("name", [*CAUSES, "unknown", "inherited"])
+@pytest.mark.parametrize("name", [*CAUSES, "unknown", "inherited", "accepts-invalid", "garbage", "zero-range"])
 def test_every_cause_has_a_page(capsys: pytest.CaptureFixture[str], name: str) -> None:
     text, _ = run(capsys, "explain", name)
-    assert text.startswith(f"{name}   cause of a difference in qrun compare\n")
+    of = "a verdict of qrun conform" if name in OF_CONFORM else "a difference in qrun compare"
+    assert text.startswith(f"{name}   cause of {of}\n")
     for label in ("confirm", "what to do", "source"):
         assert re.search(rf"^  {label} +\S", text, re.M), label
     told = json.loads(run(capsys, "explain", name, "--json")[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import zipfile
 from importlib.resources import files
 from pathlib import Path
@@ -290,7 +291,16 @@ def test_markdown_and_csv(digits: Digits) -> None:
         assert row["samples"] == "50"
     markdown = call(*args, "--format", "markdown").out
     assert markdown.startswith("### qrun eval: accuracy: ")
-    assert "| `top-1` |" in markdown
+    assert "| model | top-1 | top-5 |" in markdown
+    value, low, high = (100 * scores(want, 0)["top1"][key] for key in ("value", "low", "high"))
+    assert f" | {value:.2f} % ({low:.2f} to {high:.2f}) | " in call(*two[:-1], "markdown").out
+
+
+def test_what_models_are_held_against_has_the_name_that_tells_it_apart(digits: Digits) -> None:
+    shown = call("eval", model("qdq"), *digits.options, "--limit", "4", "--against", FLOAT).out
+    assert "; against float/model.onnx;" in shown
+    assert re.search(r"^  qdq/model.onnx +top-1 ", shown, re.M)
+    assert "Samples on which qdq/model.onnx differs most from float/model.onnx" in shown
 
 
 def test_narrow_screens(digits: Digits) -> None:

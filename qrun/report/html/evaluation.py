@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from qrun.evaluating.evaluation import Evaluation
-from qrun.report.evaluation import TITLES, limits_text, points_text, short_names, value_text
+from qrun.report.evaluation import TITLES, limits_text, names_of, points_text, value_text
 from qrun.report.html.tags import HtmlColumn, Markup, table, tag
 from qrun.report.text import decibel, number, plural
 
@@ -21,8 +21,8 @@ def evaluation_section(found: Evaluation) -> Markup:
 
 
 def _tables(found: Evaluation) -> Iterator[Markup]:
-    names = short_names([model.label for model in found.models])
-    models = list(zip(names, found.models, strict=True))
+    names = names_of(found)
+    models = list(zip(names, found.models, strict=False))
     yield table(
         "scores of models", _SCORES, [(name, score) for name, model in models for score in model.scores], sortable=True
     )
@@ -32,10 +32,7 @@ def _tables(found: Evaluation) -> Iterator[Markup]:
         yield table("differences of models on the same samples", _DIFFERENCES, pairs)
     worst = [(name, apart) for name, model in models for apart in model.worst]
     if worst:
-        yield tag(
-            "h3",
-            f"Samples that differ most from {short_names([*(model.label for model in found.models), found.against])[-1]}",
-        )
+        yield tag("h3", f"Samples that differ most from {names[-1]}")
         yield table("samples that differ most", _WORST, worst)
 
 
