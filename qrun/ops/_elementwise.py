@@ -17,12 +17,12 @@ def binary(
     function: Callable[[Array, Array], Any],
     a: Array,
     b: Array,
-    ctx: Context | None,
+    ctx: Context,
     names: Sequence[str] = ("A", "B"),
     itemsize: int = 0,
 ) -> Array:
     """function(a, b) with numpy's broadcasting; itemsize: of the result, if not the inputs'."""
-    broadcast(ctx or Context(), (a, b), names, itemsize)
+    broadcast(ctx, (a, b), names, itemsize)
     with np.errstate(all="ignore"):
         return np.asarray(function(a, b))
 

@@ -117,6 +117,9 @@ class OpDef:
         return lowering
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the reference kernel makes; without `ctx`, in a new Context."""
+        if self.takes_context:
+            kwargs.setdefault("ctx", Context())
         return self.reference(*args, **kwargs)
 
     def compute(self, args: Sequence[Array | None], kwargs: Mapping[str, Any], ctx: Context) -> Any:
@@ -279,7 +282,7 @@ def op(
     graphs: Sequence[str] = (),
 ) -> Callable[[Kernel], OpDef]:
     """Declare an operator. Positional parameters are the inputs in order (``= None``, or annotated ``| None``: optional,
-    ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, and an optional ``ctx`` receives
+    ``*xs``: variadic), keyword-only parameters are the attributes with their defaults, and ``ctx`` receives
     the Context. native: its lowering, if that is a function of another module; else see `OpDef.native`.
 
     like: a declaration to take the inputs and attributes of: ``*inputs`` and ``**attributes`` then stand for those, and

@@ -13,7 +13,7 @@ from qrun.ops._op import op
 
 
 @op("Add", since=7, form="broadcast", native=elementwise("add"))
-def add(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def add(A: Array, B: Array, *, ctx: Context) -> Array:
     """A + B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
 
     Raises OperatorError for shapes that do not broadcast.
@@ -23,7 +23,7 @@ def add(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("Sub", since=7, form="broadcast", native=elementwise("sub"))
-def sub(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def sub(A: Array, B: Array, *, ctx: Context) -> Array:
     """A - B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
 
     Raises OperatorError for shapes that do not broadcast.
@@ -33,7 +33,7 @@ def sub(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("Mul", since=7, form="broadcast", native=elementwise("mul"))
-def mul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def mul(A: Array, B: Array, *, ctx: Context) -> Array:
     """A * B of one type, with numpy's broadcasting. Floating point: correctly rounded. Integers wrap.
 
     Raises OperatorError for shapes that do not broadcast.
@@ -43,7 +43,7 @@ def mul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("Div", since=7, form="broadcast", native=elementwise("div"))
-def div(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def div(A: Array, B: Array, *, ctx: Context) -> Array:
     """A / B of one type, with numpy's broadcasting.
 
     Floating point: correctly rounded, IEEE 754 where B is 0. Integers: truncated toward zero; where B is 0, which the
@@ -51,7 +51,6 @@ def div(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
     Raises OperatorError for shapes that do not broadcast.
     Source: ONNX operators, Div-14.
     """
-    ctx = ctx or Context()
     if not is_integer(A.dtype):
         return binary(np.divide, A, B, ctx)
     observe_zeros(B, "B", ctx)
@@ -66,24 +65,24 @@ def _truncated(a: Array, b: Array) -> Array:
 
 
 @op("Sum", since=6, form="broadcast")
-def sum_(*data_0: Array, ctx: Context | None = None) -> Array:
+def sum_(*data_0: Array, ctx: Context) -> Array:
     """The sum of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
 
     Added in float64 from left to right and rounded once to the type; float64 stays float64.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
     Source: ONNX operators, Sum-13.
     """
-    return narrow(total("Sum", data_0, ctx or Context()), data_0[0].dtype)
+    return narrow(total("Sum", data_0, ctx), data_0[0].dtype)
 
 
 @op("Mean", since=6, form="broadcast")
-def mean(*data_0: Array, ctx: Context | None = None) -> Array:
+def mean(*data_0: Array, ctx: Context) -> Array:
     """The mean of one or more floating-point tensors of one type, with numpy's broadcasting from version 8 on.
 
     Added in float64 from left to right, divided, and rounded once to the type; float64 stays float64.
     Raises OperatorError for shapes that do not broadcast, or that differ in version 6.
     Source: ONNX operators, Mean-13.
     """
-    made = total("Mean", data_0, ctx or Context())
+    made = total("Mean", data_0, ctx)
     made /= len(data_0)
     return narrow(made, data_0[0].dtype)

@@ -62,7 +62,7 @@ def attention(
     scale: float | None = None,
     softcap: float = 0.0,
     softmax_precision: int | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, Array, Array, Array]:
     """Softmax(scale * Q @ K' + mask) @ V for each head: Y, present_key, present_value, qk_matmul_output.
 
@@ -76,7 +76,6 @@ def attention(
     Raises OperatorError for shapes and attributes that do not fit.
     Source: ONNX operators, Attention-23, Attention-24 and Attention-25.
     """
-    ctx = ctx or Context()
     q, k, v = _by_head(Q, K, V, q_num_heads, kv_num_heads, ctx)
     _check_cache(k, v, past_key, past_value, nonpad_kv_seqlen)
     for name, value in (("left_window_size", left_window_size), ("right_window_size", right_window_size)):

@@ -15,7 +15,7 @@ from qrun.ops._op import op
 
 
 @op("Cast", since=6, form="pointwise")
-def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ctx: Context | None = None) -> Array:
+def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ctx: Context) -> Array:
     """The elements of `input` as ONNX element type number `to`; any shape. The same array if it has that type.
 
     float to float:     rounded once to nearest, ties to even; overflow to infinity in float16, bfloat16 and wider.
@@ -31,7 +31,6 @@ def cast(input: Array, *, to: int, saturate: int = 1, round_mode: str = "up", ct
     Refuses a type that this version of Cast does not have, and strings that are not numbers or exceed 64 bits.
     Source: ONNX operators, Cast-28.
     """
-    ctx = ctx or Context()
     known = schema("", "Cast", min(ctx.version, OPSETS[-1]))
     allowed = (known.outputs[0].types if known else None) or frozenset(DTYPES.values())
     dtype = DTYPES.get(to)
@@ -54,14 +53,12 @@ def _lower_cast(site: LoweringContext) -> NativeKernel:
 
 
 @op("CastLike", since=15)
-def cast_like(
-    input: Array, target_type: Array, *, saturate: int = 1, round_mode: str = "up", ctx: Context | None = None
-) -> Array:
+def cast_like(input: Array, target_type: Array, *, saturate: int = 1, round_mode: str = "up", ctx: Context) -> Array:
     """The elements of `input` as the element type of `target_type`, as Cast does.
 
     Source: ONNX operators, CastLike-25.
     """
-    return convert(input, np.dtype(target_type.dtype), bool(saturate), _mode(round_mode), ctx or Context())
+    return convert(input, np.dtype(target_type.dtype), bool(saturate), _mode(round_mode), ctx)
 
 
 def _mode(round_mode: str) -> str:

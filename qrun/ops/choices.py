@@ -14,20 +14,20 @@ from qrun.ops._op import op
 
 
 @op("Hardmax", since=1)
-def hardmax_1(input: Array, *, axis: int = 1, ctx: Context | None = None) -> Array:
+def hardmax_1(input: Array, *, axis: int = 1, ctx: Context) -> Array:
     """1 at the first greatest element of all axes from `axis` on, else 0; as Hardmax-13. Source: ONNX operators, Hardmax-11."""
     first = axis_in(axis, input.ndim)
     matrix = input.reshape(math.prod(input.shape[:first]), math.prod(input.shape[first:]))
-    return _hardmax(matrix, 1, ctx or Context()).reshape(input.shape)
+    return _hardmax(matrix, 1, ctx).reshape(input.shape)
 
 
 @op("Hardmax", since=13)
-def hardmax(input: Array, *, axis: int = -1, ctx: Context | None = None) -> Array:
+def hardmax(input: Array, *, axis: int = -1, ctx: Context) -> Array:
     """1 at the first greatest element along one axis, else 0; NaN is greater than all. Exact.
 
     Raises OperatorError for an axis outside [-r, r-1]. Source: ONNX operators, Hardmax-13.
     """
-    return _hardmax(input, axis_in(axis, input.ndim), ctx or Context())
+    return _hardmax(input, axis_in(axis, input.ndim), ctx)
 
 
 def _hardmax(x: Array, axis: int, ctx: Context) -> Array:
@@ -41,12 +41,12 @@ def _hardmax(x: Array, axis: int, ctx: Context) -> Array:
 
 
 @op("Shrink", since=9)
-def shrink(input: Array, *, bias: float = 0.0, lambd: float = 0.5, ctx: Context | None = None) -> Array:
+def shrink(input: Array, *, bias: float = 0.0, lambd: float = 0.5, ctx: Context) -> Array:
     """x + bias below -lambd, x - bias above lambd, else 0; NaN gives 0.
 
     In float64 and rounded once; integers toward 0, saturating. Source: ONNX operators, Shrink-9.
     """
-    (ctx or Context()).claim(input.shape, 8)
+    ctx.claim(input.shape, 8)
     with np.errstate(all="ignore"):
         wide, step, limit = widen(input), single(bias), single(lambd)
         made = np.where(wide < -limit, wide + step, np.where(wide > limit, wide - step, 0.0))
@@ -59,25 +59,24 @@ def shrink(input: Array, *, bias: float = 0.0, lambd: float = 0.5, ctx: Context 
 
 
 @op("SwiGLU", since=28)
-def swiglu(A: Array, B: Array, *, alpha: float = 1.0, ctx: Context | None = None) -> Array:
+def swiglu(A: Array, B: Array, *, alpha: float = 1.0, ctx: Context) -> Array:
     """Swish(A) * B, as the nodes Swish and Mul of ai.onnx, each rounded. A and B of one shape.
 
     Raises OperatorError for shapes that differ. Source: ONNX operators, SwiGLU-28.
     """
-    ctx = ctx or Context()
     if A.shape != B.shape:
         raise refuse("B does not fit A", "B", "as A, " + str(list(A.shape)), B, code="QR208")
     return np.asarray(node("Mul", [node("Swish", [A], ctx, alpha=alpha), B], ctx))
 
 
 @op("Det", since=11)
-def det(X: Array, *, ctx: Context | None = None) -> Array:
+def det(X: Array, *, ctx: Context) -> Array:
     """Determinants of the matrices X [...,M,M], of no rows 1: in float64 and rounded once.
 
     Raises OperatorError for matrices that are not square. Source: ONNX operators, Det-22.
     """
     if X.ndim < 2 or X.shape[-1] != X.shape[-2]:
         raise refuse("X has no square matrices", "X", "[...,M,M]", X, code="QR208")
-    (ctx or Context()).claim(X.shape, 24)
+    ctx.claim(X.shape, 24)
     with np.errstate(all="ignore"):
         return narrow(np.linalg.det(widen(X)), X.dtype)

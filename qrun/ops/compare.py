@@ -12,7 +12,7 @@ from qrun.ops._op import op
 
 
 @op("Equal", since=7, native=elementwise("equal"))
-def equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def equal(A: Array, B: Array, *, ctx: Context) -> Array:
     """A = B, with numpy's broadcasting; NaN equals nothing. Strings since version 19.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Equal-19.
@@ -21,7 +21,7 @@ def equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("Greater", since=7, native=elementwise("greater"))
-def greater(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def greater(A: Array, B: Array, *, ctx: Context) -> Array:
     """A > B, with numpy's broadcasting; False where one is NaN.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Greater-13.
@@ -30,7 +30,7 @@ def greater(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("GreaterOrEqual", since=12, native=elementwise("greater_or_equal"))
-def greater_or_equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def greater_or_equal(A: Array, B: Array, *, ctx: Context) -> Array:
     """A >= B, with numpy's broadcasting; False where one is NaN.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, GreaterOrEqual-16.
@@ -39,7 +39,7 @@ def greater_or_equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array
 
 
 @op("Less", since=7, native=elementwise("less"))
-def less(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def less(A: Array, B: Array, *, ctx: Context) -> Array:
     """A < B, with numpy's broadcasting; False where one is NaN.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Less-13.
@@ -48,7 +48,7 @@ def less(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("LessOrEqual", since=12, native=elementwise("less_or_equal"))
-def less_or_equal(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def less_or_equal(A: Array, B: Array, *, ctx: Context) -> Array:
     """A <= B, with numpy's broadcasting; False where one is NaN.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, LessOrEqual-16.

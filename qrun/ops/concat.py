@@ -18,12 +18,12 @@ from qrun.ops._shape import claim
 
 
 @op("Concat", since=4)
-def concat(*inputs: Array, axis: int, ctx: Context | None = None) -> Array:
+def concat(*inputs: Array, axis: int, ctx: Context) -> Array:
     """Join tensors along `axis`; their other dimensions are equal. Source: ONNX operators, Concat-13.
 
     Refuses other ranks, dimensions or types, and inputs that are omitted.
     """
-    return np.concatenate(inputs, axis=_check(inputs, axis, ctx or Context()))
+    return np.concatenate(inputs, axis=_check(inputs, axis, ctx))
 
 
 def _check(inputs: Sequence[Array], axis: int, ctx: Context) -> int:

@@ -55,12 +55,11 @@ def constant(
 
 
 @op("ConstantOfShape", since=9)
-def constant_of_shape(input: Array, *, value: Array | None = None, ctx: Context | None = None) -> Array:
+def constant_of_shape(input: Array, *, value: Array | None = None, ctx: Context) -> Array:
     """A tensor of shape `input` (1-D int64; empty: a scalar) filled with the one element of `value`, else float32 0.
 
     Source: ONNX operators, ConstantOfShape-25.
     """
-    ctx = ctx or Context()
     fill = np.zeros(1, np.float32) if value is None else value
     if fill.size != 1:
         raise refuse(f"value has {fill.size} elements", "value", "one element", fill, code="QR204")

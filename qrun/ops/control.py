@@ -17,14 +17,13 @@ _FORWARD, _REVERSE = 0, 1
 
 
 @op("If", since=1, graphs=("then_branch", "else_branch"))
-def if_(cond: Array, *, ctx: Context | None = None) -> Sequence[Array]:
+def if_(cond: Array, *, ctx: Context) -> Sequence[Array]:
     """What then_branch makes where cond is true, else what else_branch makes. The other one is not run.
 
     cond: a bool, a scalar or of one element. The branches have no inputs, and take names from outside; they make as many
     outputs as the node has. Raises OperatorError for a cond of more elements.
     Source: ONNX operators, If-25.
     """
-    ctx = ctx or Context()
     name = "then_branch" if _truth(cond, "cond", "cond") else "else_branch"
     return tuple(_body(ctx, name, 0, ctx.outputs).run(()))
 
@@ -49,9 +48,7 @@ def _body(ctx: Context, name: str, takes: int, makes: int) -> Body:
 
 
 @op("Loop", since=1, graphs=("body",))
-def loop(
-    M: Array | None = None, cond: Array | None = None, *v_initial: Array, ctx: Context | None = None
-) -> Sequence[Array]:
+def loop(M: Array | None = None, cond: Array | None = None, *v_initial: Array, ctx: Context) -> Sequence[Array]:
     """Run body until it has run M times, or its condition is false; without both, for ever.
 
     M: int64, and cond: bool, scalars or of one element. The body takes the number of the iteration, the condition, and the
@@ -61,7 +58,6 @@ def loop(
     Raises OperatorError for elements whose shapes differ, and where the body does not fit.
     Source: ONNX operators, Loop-25.
     """
-    ctx = ctx or Context()
     state = _given(v_initial, "v_initial")
     body = _body(ctx, "body", 2 + len(state), 1 + max(len(state), ctx.outputs))
     going = cond is None or _truth(cond, "cond", "cond")
@@ -135,14 +131,13 @@ def scan_8(
     *initial_state_and_scan_inputs: Array,
     num_scan_inputs: int,
     directions: tuple[int, ...] | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Sequence[Array]:
     """Scan-9 of each element of a batch, which is the first axis of all inputs and outputs; axis 1 of scan inputs is scanned.
 
     sequence_lens: int64 [batch], how many elements of each are scanned; what scan outputs have beyond is 0.
     Raises OperatorError for shapes and attributes that do not fit. Source: ONNX operators, Scan-8.
     """
-    ctx = ctx or Context()
     inputs = _given(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")
     count = _states(inputs, num_scan_inputs)
     body = _body(ctx, "body", len(inputs), max(count, ctx.outputs))
@@ -206,7 +201,7 @@ def scan(
     scan_input_directions: tuple[int, ...] | None = None,
     scan_output_axes: tuple[int, ...] | None = None,
     scan_output_directions: tuple[int, ...] | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Sequence[Array]:
     """Run body for each element of the scan inputs along their axes, which are the last num_scan_inputs inputs.
 
@@ -216,7 +211,6 @@ def scan(
     Raises OperatorError for shapes and attributes that do not fit.
     Source: ONNX operators, Scan-25.
     """
-    ctx = ctx or Context()
     inputs = _given(initial_state_and_scan_inputs, "initial_state_and_scan_inputs")
     count = _states(inputs, num_scan_inputs)
     body = _body(ctx, "body", len(inputs), max(count, ctx.outputs))

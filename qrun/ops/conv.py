@@ -28,7 +28,7 @@ def conv(
     kernel_shape: tuple[int, ...] = (),
     pads: tuple[int, ...] = (),
     strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Convolution: X [N,C,spatial...], W [M,C/group,kernel...], B [M], floating point of one type.
 
@@ -38,7 +38,6 @@ def conv(
     Raises OperatorError for shapes and geometry that the page forbids.
     Source: ONNX operators, Conv-22.
     """
-    ctx = ctx or Context()
     win = _checked(X, W, B, ConvGeometry(group, kernel_shape, strides, dilations, pads, auto_pad), ctx)
     channels = W.shape[0]
     y = np.empty((X.shape[0], group, channels // group, *win.out), X.dtype)

@@ -27,7 +27,7 @@ def conv_integer(
     kernel_shape: tuple[int, ...] = (),
     pads: tuple[int, ...] = (),
     strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Integer convolution with int32 result.
 
@@ -38,7 +38,6 @@ def conv_integer(
     Exact. Raises OperatorError for shapes, types and geometry that the page forbids.
     Source: ONNX operators, ConvInteger-10.
     """
-    ctx = ctx or Context()
     geometry = ConvGeometry(group, kernel_shape, strides, dilations, pads, auto_pad)
     xz, wz, win = _check((x, w, x_zero_point, w_zero_point), geometry, ctx)
     y = np.empty((x.shape[0], group, w.shape[0] // group, *win.out), np.int32)

@@ -42,7 +42,7 @@ def conv_transpose(
     output_shape: tuple[int, ...] = (),
     pads: tuple[int, ...] = (),
     strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Transposed convolution: X [N,C,spatial...], W [C,M/group,kernel...], B [M], floating point of one type.
 
@@ -57,7 +57,6 @@ def conv_transpose(
     Raises OperatorError for shapes and geometry that the page forbids.
     Source: ONNX operators, ConvTranspose-22.
     """
-    ctx = ctx or Context()
     size = X.shape[2:]
     geometry = (kernel_shape, strides, dilations, pads, auto_pad, output_padding, output_shape)
     place = _placed(X, W, B, group, geometry)

@@ -9,7 +9,7 @@ from qrun.ops._op import op
 
 
 @op("DepthToSpace", since=1, form="moves")
-def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context | None = None) -> Array:
+def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context) -> Array:
     """Channels to blocks of pixels: [N,C,H,W] to [N,C/b/b,H*b,W*b], b = blocksize.
 
     mode: how the input's channels are counted: DCR by row in the block, column in the block, output channel;
@@ -17,18 +17,18 @@ def depth_to_space(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Cont
     Raises OperatorError for another mode or rank, and for channels that b * b does not divide.
     Source: ONNX operators, DepthToSpace-28.
     """
-    return _to_space(input, blocksize, mode, ctx or Context())
+    return _to_space(input, blocksize, mode, ctx)
 
 
 @op("SpaceToDepth", since=1, form="moves")
-def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context | None = None) -> Array:
+def space_to_depth(input: Array, *, blocksize: int, mode: str = "DCR", ctx: Context) -> Array:
     """Blocks of pixels to channels: [N,C,H,W] to [N,C*b*b,H/b,W/b], b = blocksize; the inverse of DepthToSpace.
 
     mode: how the output's channels are counted, as in DepthToSpace. Exact.
     Raises OperatorError for another mode or rank, and for H or W that b does not divide.
     Source: ONNX operators, SpaceToDepth-28.
     """
-    return _to_depth(input, blocksize, mode, ctx or Context())
+    return _to_depth(input, blocksize, mode, ctx)
 
 
 def _to_space(x: Array, block: int, mode: str, ctx: Context) -> Array:

@@ -32,7 +32,7 @@ def dequantize_linear(
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Dequantize a tensor of any shape.
 
@@ -68,13 +68,12 @@ def ms_dequantize_linear(
     x_zero_point: Array | None = None,
     *,
     axis: int | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """DequantizeLinear-13 for more types. A 1-D x_scale without axis means axis 1, as in onnxruntime; this is observed.
 
     Source: onnxruntime ContribOperators, com.microsoft.DequantizeLinear.
     """
-    ctx = ctx or Context()
     return _dequantize(x, x_scale, x_zero_point, assumed_axis(axis, x_scale, "x_scale", ctx), ctx)
 
 
@@ -83,11 +82,10 @@ def _dequantize(
     scale: Array,
     zero: Array | None,
     axis: int | None,
-    ctx: Context | None,
+    ctx: Context,
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Array:
-    ctx = ctx or Context()
     target, form = _check(x, scale, zero, axis, (block_size, output_dtype), ctx)
     zero = None if is_narrow(x.dtype) else zero
     ctx.claim(x.shape, target.itemsize)

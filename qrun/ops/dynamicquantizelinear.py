@@ -14,7 +14,7 @@ from qrun.ops._quantize import BLOCK, note_scale
 
 
 @op("DynamicQuantizeLinear", since=11)
-def dynamic_quantize_linear(x: Array, *, ctx: Context | None = None) -> tuple[Array, Array, Array]:
+def dynamic_quantize_linear(x: Array, *, ctx: Context) -> tuple[Array, Array, Array]:
     """Quantize float32 x to uint8 with parameters from its own range: y, y_scale (rank 0), y_zero_point (rank 0).
 
         y_scale = (max(0, max x) - min(0, min x)) / 255       y_zero_point = RNE(clip(0 - min(0, min x) / y_scale))
@@ -28,7 +28,6 @@ def dynamic_quantize_linear(x: Array, *, ctx: Context | None = None) -> tuple[Ar
     ``onnx-ref``: the same, but scale 1/255 for zeros only.
     Source: ONNX operators, DynamicQuantizeLinear-11.
     """
-    ctx = ctx or Context()
     ctx.claim(x.shape)
     scale, zero = dynamic_parameters(x, ctx.arith)
     note_scale(ctx, scale, "y_scale")

@@ -48,7 +48,7 @@ def dynamic_quantize_lstm(
     direction: str = "forward",
     hidden_size: int | None = None,
     input_forget: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, ...]:
     """LSTM whose products are of codes: of X, quantized once, and of H, quantized before each step, with W and R.
 
@@ -64,7 +64,6 @@ def dynamic_quantize_lstm(
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     Source: onnxruntime ContribOperators, com.microsoft.DynamicQuantizeLSTM; ONNX operators, DynamicQuantizeLinear-11.
     """
-    ctx = ctx or Context()
     weights = [("W", W, (-3, -2)), ("R", R, (-1, -2)), ("B", B, (-4,)), ("P", P, (-5,))]
     states = [("initial_h", initial_h), ("initial_c", initial_c)]
     sequences = checked(X, weights, sequence_lens, states, 4, (hidden_size, direction, 0), ctx)

@@ -31,7 +31,7 @@ def dynamic_quantize_matmul(
     b_zero_point: Array | None = None,
     bias: Array | None = None,
     *,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Product of a float32 tensor, quantized to uint8 on the fly, with a quantized one; shapes as numpy.matmul.
 
@@ -46,7 +46,6 @@ def dynamic_quantize_matmul(
     too, see DynamicQuantizeLinear. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.DynamicQuantizeMatMul; ONNX operators, DynamicQuantizeLinear-11.
     """
-    ctx = ctx or Context()
     check_matmul(A, B)
     codes, scale, zero = quantized(A, "ort" if ctx.arith == "ort" else "exact")
     return float_matmul(codes, scale, zero, B, b_scale, b_zero_point, bias, _NAME, ctx)

@@ -29,7 +29,7 @@ class _Operand:
 
 
 @op("Einsum", since=12)
-def einsum(*Inputs: Array, equation: str, ctx: Context | None = None) -> Array:
+def einsum(*Inputs: Array, equation: str, ctx: Context) -> Array:
     """Sums of products by Einstein's convention: output[out] = sum over all other indices of Inputs[0][t0] * ...
 
     equation: ``t0,t1,...->out``; terms of letters, one for each axis, and at most one ellipsis, which stands for axes
@@ -39,7 +39,6 @@ def einsum(*Inputs: Array, equation: str, ctx: Context | None = None) -> Array:
     Raises OperatorError for an equation that is malformed or does not fit the inputs.
     Source: ONNX operators, Einsum-28.
     """
-    ctx = ctx or Context()
     if not Inputs or any(x is None for x in Inputs):
         raise refuse("an input is missing", "Inputs", "one tensor or more", "nothing", code="QR205")
     dtype = Inputs[0].dtype

@@ -33,7 +33,7 @@ def embed_layer_normalization(
     *,
     epsilon: float = _EPSILON,
     mask_index_type: int | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, Array, Array]:
     """LayerNormalization of the sum of a word's, its position's and its segment's embeddings: output, mask_index, embedding_sum.
 
@@ -43,7 +43,6 @@ def embed_layer_normalization(
     LayerNormalization. Raises OperatorError for shapes, numbers and attributes that do not fit.
     Source: onnxruntime ContribOperators, com.microsoft.EmbedLayerNormalization.
     """
-    ctx = ctx or Context()
     tables = (word_embedding, position_embedding, segment_embedding)
     check_tables(tables, gamma, beta)
     total = embedded(input_ids, segment_ids, position_ids, tables, ctx)

@@ -14,7 +14,7 @@ from qrun.ops._shape import claim, ints, same_length
 
 
 @op("Expand", since=8, form="moves")
-def expand(input: Array, shape: Array, *, ctx: Context | None = None) -> Array:
+def expand(input: Array, shape: Array, *, ctx: Context) -> Array:
     """input repeated along axes of length 1 to the shape to which it and `shape`, 1-D int64, broadcast.
 
     The same array if it has that shape. Raises OperatorError for shapes that do not broadcast.
@@ -33,12 +33,12 @@ def expand(input: Array, shape: Array, *, ctx: Context | None = None) -> Array:
                 code="QR208",
             )
         dims.append(m if n == 1 else n)
-    made = claim(ctx or Context(), dims[::-1], input.dtype, "shape")
+    made = claim(ctx, dims[::-1], input.dtype, "shape")
     return input if made == input.shape else np.array(np.broadcast_to(input, made))
 
 
 @op("Tile", since=6, form="moves")
-def tile(input: Array, repeats: Array, *, ctx: Context | None = None) -> Array:
+def tile(input: Array, repeats: Array, *, ctx: Context) -> Array:
     """input repeats[i] times along each axis i; repeats: 1-D int64, one number of 0 or more for each axis.
 
     Raises OperatorError for another length and for a negative number. Source: ONNX operators, Tile-13.
@@ -47,5 +47,5 @@ def tile(input: Array, repeats: Array, *, ctx: Context | None = None) -> Array:
     same_length(times, input.ndim, "repeats", "Tile: one number for each axis of input.")
     if any(n < 0 for n in times):
         raise refuse("a number of repeats is negative", "repeats", "0 or more", shape_text(times))
-    claim(ctx or Context(), [n * m for n, m in zip(input.shape, times, strict=True)], input.dtype, "repeats")
+    claim(ctx, [n * m for n, m in zip(input.shape, times, strict=True)], input.dtype, "repeats")
     return np.tile(input, times)

@@ -25,10 +25,10 @@ def dft_17(
     axis: int = 1,
     inverse: int = 0,
     onesided: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """As DFT-20, with the axis as an attribute. Source: ONNX operators, DFT-17."""
-    return _dft(input, dft_length, axis, bool(inverse), bool(onesided), ctx or Context())
+    return _dft(input, dft_length, axis, bool(inverse), bool(onesided), ctx)
 
 
 @op("DFT", since=20)
@@ -39,7 +39,7 @@ def dft(
     *,
     inverse: int = 0,
     onesided: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """y[k] = sum over n of exp(-2 pi j k n / N) x[n] along an axis; inverse: with +, divided by N.
 
@@ -50,7 +50,7 @@ def dft(
     Source: ONNX operators, DFT-20.
     """
     place = -2 if axis is None else int(scalar(axis, "axis"))
-    return _dft(input, dft_length, place, bool(inverse), bool(onesided), ctx or Context())
+    return _dft(input, dft_length, place, bool(inverse), bool(onesided), ctx)
 
 
 def _dft(x: Array, dft_length: Array | None, axis: int, inverse: bool, onesided: bool, ctx: Context) -> Array:
@@ -94,7 +94,7 @@ def stft(
     frame_length: Array | None = None,
     *,
     onesided: int = 1,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """DFT of frames of frame_length elements, frame_step apart, times the window: [B,frames,bins,2].
 
@@ -103,7 +103,6 @@ def stft(
     Raises OperatorError for shapes and lengths that do not fit, and a complex signal that is onesided.
     Source: ONNX operators, STFT-17.
     """
-    ctx = ctx or Context()
     if signal.ndim != 3:
         raise refuse("the signal has no batch", "signal", "[batch,length,1] or [batch,length,2]", signal, code="QR208")
     _check_parts(signal, "signal")
@@ -127,24 +126,24 @@ def stft(
 
 
 @op("HannWindow", since=17)
-def hann_window(size: Array, *, output_datatype: int = 1, periodic: int = 1, ctx: Context | None = None) -> Array:
+def hann_window(size: Array, *, output_datatype: int = 1, periodic: int = 1, ctx: Context) -> Array:
     """0.5 - 0.5 cos(2 pi n / N), N = size if periodic, else size - 1; in float64, rounded once, integers toward 0.
 
     Raises OperatorError for a negative size and a type that is no number. Source: ONNX operators, HannWindow-17.
     """
-    return _window(size, (0.5, 0.5, 0.0), output_datatype, periodic, ctx or Context())
+    return _window(size, (0.5, 0.5, 0.0), output_datatype, periodic, ctx)
 
 
 @op("HammingWindow", since=17)
-def hamming_window(size: Array, *, output_datatype: int = 1, periodic: int = 1, ctx: Context | None = None) -> Array:
+def hamming_window(size: Array, *, output_datatype: int = 1, periodic: int = 1, ctx: Context) -> Array:
     """25/46 - 21/46 cos(2 pi n / N), as HannWindow. Source: ONNX operators, HammingWindow-17."""
-    return _window(size, (25 / 46, 21 / 46, 0.0), output_datatype, periodic, ctx or Context())
+    return _window(size, (25 / 46, 21 / 46, 0.0), output_datatype, periodic, ctx)
 
 
 @op("BlackmanWindow", since=17)
-def blackman_window(size: Array, *, output_datatype: int = 1, periodic: int = 1, ctx: Context | None = None) -> Array:
+def blackman_window(size: Array, *, output_datatype: int = 1, periodic: int = 1, ctx: Context) -> Array:
     """0.42 - 0.5 cos(2 pi n / N) + 0.08 cos(4 pi n / N), as HannWindow. Source: ONNX operators, BlackmanWindow-17."""
-    return _window(size, (0.42, 0.5, 0.08), output_datatype, periodic, ctx or Context())
+    return _window(size, (0.42, 0.5, 0.08), output_datatype, periodic, ctx)
 
 
 def _window(size: Array, parts: tuple[float, float, float], number: int, periodic: int, ctx: Context) -> Array:
@@ -184,7 +183,7 @@ def mel_weight_matrix(
     upper_edge_hertz: Array,
     *,
     output_datatype: int = 1,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Triangles of height 1, evenly apart on the mel scale 2595 log10(1 + f / 700): [dft_length / 2 + 1, num_mel_bins].
 
@@ -192,7 +191,6 @@ def mel_weight_matrix(
     float64 and rounded once; integers toward 0. Raises OperatorError for numbers that make no such bins.
     Source: ONNX operators, MelWeightMatrix-17.
     """
-    ctx = ctx or Context()
     kind = _output_type(output_datatype)
     bands, length, rate = (
         int(scalar(x, name))

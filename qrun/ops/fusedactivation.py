@@ -65,7 +65,7 @@ def fused_gemm(
     beta: float = 1.0,
     transA: int = 0,
     transB: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """activation(alpha * A' @ B' + beta * C), as Gemm of ai.onnx and then the operator of that name, each rounded once.
 
@@ -78,7 +78,7 @@ def fused_gemm(
     given |= {
         f"activation_{n}": v for n, v in zip(_NAMES, (activation_alpha, activation_beta, activation_gamma), strict=True)
     }
-    made: Array = run_nodes(_gemm_nodes(given, A), (A, B, C), ctx or Context())[""]
+    made: Array = run_nodes(_gemm_nodes(given, A), (A, B, C), ctx)[""]
     return made
 
 
@@ -121,7 +121,7 @@ def fused_conv(
     kernel_shape: tuple[int, ...] = (),
     pads: tuple[int, ...] = (),
     strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """activation(Conv(X, W, B) + Z), as Conv of ai.onnx, Add, and the operator of that name, each rounded once.
 
@@ -133,7 +133,7 @@ def fused_conv(
     geometry: dict[str, Any] = {"auto_pad": auto_pad, "dilations": dilations, "group": group}
     geometry |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
     nodes = _conv_nodes(geometry, activation, activation_params, (X, W, Z))
-    made: Array = run_nodes(nodes, (X, W, B, Z), ctx or Context())[""]
+    made: Array = run_nodes(nodes, (X, W, B, Z), ctx)[""]
     return made
 
 

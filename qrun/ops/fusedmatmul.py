@@ -37,7 +37,7 @@ def fused_matmul(
     transB: int = 0,
     transBatchA: int = 0,
     transBatchB: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """alpha * A' @ B', shapes as numpy.matmul, floating point of one type.
 
@@ -48,7 +48,7 @@ def fused_matmul(
     """
     given = {"transA": transA, "transB": transB, "transBatchA": transBatchA, "transBatchB": transBatchB}
     left, right = (x.transpose(_perm(x.ndim, given, name)) for x, name in ((A, "A"), (B, "B")))
-    _claim(left, right, ctx or Context())
+    _claim(left, right, ctx)
     return rounded_products(left, right, A.dtype, single(alpha))
 
 

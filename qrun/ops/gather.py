@@ -13,13 +13,12 @@ from qrun.ops._shape import claim
 
 
 @op("Gather", since=1, form="moves")
-def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context | None = None) -> Array:
+def gather(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array:
     """Elements of `data` at `indices` along `axis`; shape data[:axis] + indices + data[axis+1:].
 
     indices: int32 or int64 of any shape, -s to s-1 where s is the axis' length; refuses others, naming the first.
     Source: ONNX operators, Gather-13.
     """
-    ctx = ctx or Context()
     place = axis_in(axis, data.ndim)
     check_indices(indices, data, place)
     shape = claim(ctx, (*data.shape[:place], *indices.shape, *data.shape[place + 1 :]), data.dtype, "indices")

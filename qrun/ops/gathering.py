@@ -15,7 +15,7 @@ from qrun.ops._shape import claim
 
 
 @op("GatherElements", since=11, form="moves")
-def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context | None = None) -> Array:
+def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context) -> Array:
     """output[i,j,...] = data[i,j,...] with the place along `axis` replaced by indices[i,j,...].
 
     data [d_0,...], rank 1 or more; indices: int32 or int64 of data's rank, not larger than data except along `axis`,
@@ -23,12 +23,12 @@ def gather_elements(data: Array, indices: Array, *, axis: int = 0, ctx: Context 
     Raises OperatorError for other ranks and shapes, and for an index out of range, naming the first.
     Source: ONNX operators, GatherElements-13.
     """
-    claim(ctx or Context(), indices.shape, data.dtype, "indices")
+    claim(ctx, indices.shape, data.dtype, "indices")
     return data.reshape(-1)[element_places(data, indices, axis)]
 
 
 @op("GatherND", since=11, form="moves")
-def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context | None = None) -> Array:
+def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context) -> Array:
     """Slices of data at the index tuples that lie along the last axis of indices.
 
     data [b_0,...,d_0,...]; indices: int64 [b_0,...,i_0,...,k], whose first batch_dims dimensions are data's and
@@ -37,7 +37,7 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0, ctx: Context 
     out of range, naming the first.
     Source: ONNX operators, GatherND-13.
     """
-    return _gather(data, indices, batch_dims, ctx or Context())
+    return _gather(data, indices, batch_dims, ctx)
 
 
 def _gather(data: Array, indices: Array, lead: int, ctx: Context) -> Array:

@@ -40,13 +40,13 @@ def quick_gelu(X: Array, *, alpha: float = 1.7020000219345093) -> Array:
 
 
 @op("BiasGelu", since=1, domain="com.microsoft", types={"T": (_FLOATS, "A B")})
-def bias_gelu(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def bias_gelu(A: Array, B: Array, *, ctx: Context) -> Array:
     """Gelu(A + B): A [...,n], B [n], floating point of one type.
 
     The same bits as Add, then Gelu, each rounded once. Raises OperatorError for another shape of B.
     Source: onnxruntime ContribOperators, com.microsoft.BiasGelu.
     """
-    return gelu(_sum(A, B, "B", ctx or Context()))
+    return gelu(_sum(A, B, "B", ctx))
 
 
 @bias_gelu.native
@@ -64,14 +64,13 @@ def _lower_bias_gelu(site: LoweringContext) -> NativeKernel:
 
 
 @op("FastGelu", since=1, domain="com.microsoft", types={"T": (_FLOATS, "X bias")})
-def fast_gelu(X: Array, bias: Array | None = None, *, ctx: Context | None = None) -> Array:
+def fast_gelu(X: Array, bias: Array | None = None, *, ctx: Context) -> Array:
     """Gelu(X + bias) approximated by tanh: X [...,n], bias [n], floating point of one type.
 
     The same bits as Add, then Gelu of ai.onnx with approximate = "tanh", each rounded once, whose sqrt(2 / pi) the
     page of this operator gives as 0.797885. Raises OperatorError for another shape of bias.
     Source: onnxruntime ContribOperators, com.microsoft.FastGelu.
     """
-    ctx = ctx or Context()
     if bias is None:
         ctx.claim(X.shape, X.itemsize)
     return gelu_by_tanh(X if bias is None else _sum(X, bias, "bias", ctx))

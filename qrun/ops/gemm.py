@@ -31,7 +31,7 @@ def gemm(
     beta: float = 1.0,
     transA: int = 0,
     transB: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Y = alpha * A' @ B' + beta * C, where A' [M,K] is A or its transpose, B' [K,N] likewise; C broadcasts to [M,N].
 
@@ -40,7 +40,7 @@ def gemm(
     Raises OperatorError for shapes that do not fit.
     Source: ONNX operators, Gemm-13.
     """
-    left, right = _checked(A, B, C, transA, transB, ctx or Context())
+    left, right = _checked(A, B, C, transA, transB, ctx)
     alpha, beta = single(alpha), single(beta)
     with np.errstate(all="ignore"):
         if is_integer(A.dtype):

@@ -17,14 +17,14 @@ from qrun.ops._shape import claim, scalar
 
 
 @op("Range", since=11)
-def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1, ctx: Context | None = None) -> Array:
+def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1, ctx: Context) -> Array:
     """start + i * delta for i from 0 to ceil((limit - start) / delta) - 1; scalars of one type to a vector.
 
     Integers: exact. Floating point: in float64 and rounded once, which is at least as precise as every stash_type.
     Raises OperatorError for inputs that are not scalars, a delta of 0, and numbers that are not finite.
     Source: ONNX operators, Range-27.
     """
-    return _range(start, limit, delta, ctx or Context())
+    return _range(start, limit, delta, ctx)
 
 
 def _range(start: Array, limit: Array, delta: Array, ctx: Context) -> Array:
@@ -49,13 +49,12 @@ def _ceil(quotient: float, numbers: tuple[float, ...]) -> int:
 
 
 @op("EyeLike", since=9)
-def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context | None = None) -> Array:
+def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context) -> Array:
     """A matrix of input's shape with ones at [i,i+k] and zeros elsewhere, of element type number dtype or input's type.
 
     Raises OperatorError for another rank than 2 and for a type that this version of EyeLike does not have.
     Source: ONNX operators, EyeLike-22.
     """
-    ctx = ctx or Context()
     known = schema("", "EyeLike", min(ctx.version, OPSETS[-1]))
     allowed = (known.outputs[0].types if known else None) or frozenset(DTYPES.values())
     kind = input.dtype if dtype is None else DTYPES.get(dtype)
@@ -78,7 +77,7 @@ def eye_like(input: Array, *, dtype: int | None = None, k: int = 0, ctx: Context
 
 
 @op("OneHot", since=9)
-def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx: Context | None = None) -> Array:
+def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx: Context) -> Array:
     """values[1] where the place along the new axis is the index, else values[0]; values [off, on].
 
     indices: numbers of any type and shape, rank r, toward zero; -depth to -1 count from the end (since version 11);
@@ -86,7 +85,6 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1, ctx:
     Raises OperatorError for other shapes, and a negative or infinite depth.
     Source: ONNX operators, OneHot-28.
     """
-    ctx = ctx or Context()
     if values.shape != (2,):
         raise refuse("values is not [off, on]", "values", "[2]", values, code="QR208")
     wide = scalar(depth, "depth")

@@ -27,12 +27,12 @@ def grid_sample_16(
     align_corners: int = 0,
     mode: str = "bilinear",
     padding_mode: str = "zeros",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """GridSample-20 of two spatial axes, whose modes are bilinear, nearest and bicubic. Source: ONNX operators, GridSample-16."""
     if mode not in (*_MODES, "nearest"):
         raise refuse(f"mode is {mode}", "mode", "bilinear, nearest, bicubic", mode, code="QR204")
-    return _grid_sample(X, grid, align_corners, _MODES.get(mode, mode), padding_mode, ctx or Context())
+    return _grid_sample(X, grid, align_corners, _MODES.get(mode, mode), padding_mode, ctx)
 
 
 @op("GridSample", since=20)
@@ -43,7 +43,7 @@ def grid_sample(
     align_corners: int = 0,
     mode: str = "linear",
     padding_mode: str = "zeros",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Y[n,c,out...] = X[n,c] at grid[n,out...], between its elements: X [N,C,spatial...], grid [N,out...,r].
 
@@ -54,7 +54,7 @@ def grid_sample(
     In float64 and rounded once; integers toward 0; nearest moves elements of any type.
     Raises OperatorError for shapes, modes and places that are no numbers. Source: ONNX operators, GridSample-22.
     """
-    return _grid_sample(X, grid, align_corners, mode, padding_mode, ctx or Context())
+    return _grid_sample(X, grid, align_corners, mode, padding_mode, ctx)
 
 
 def _grid_sample(X: Array, grid: Array, align_corners: int, mode: str, padding_mode: str, ctx: Context) -> Array:
@@ -158,7 +158,7 @@ def _picked(x: Array, at: list[Array], padding: str, align: bool) -> Array:
 
 
 @op("AffineGrid", since=20)
-def affine_grid(theta: Array, size: Array, *, align_corners: int = 0, ctx: Context | None = None) -> Array:
+def affine_grid(theta: Array, size: Array, *, align_corners: int = 0, ctx: Context) -> Array:
     """theta @ [x, y, (z,) 1] for each place of an image: theta [N,2,3] or [N,3,4], size [N,C,H,W] or [N,C,D,H,W].
 
     x, y and z go from -1 to 1, over the centres of the corner elements with align_corners, else over their outer edges.
@@ -171,7 +171,7 @@ def affine_grid(theta: Array, size: Array, *, align_corners: int = 0, ctx: Conte
         raise refuse("size is that of no image", "size", "[N,C,H,W] or [N,C,D,H,W]", shape_text(dims), code="QR208")
     if theta.shape != (dims[0], rank, rank + 1):
         raise refuse("theta does not fit size", "theta", shape_text((dims[0], rank, rank + 1)), theta, code="QR208")
-    shape = claim(ctx or Context(), (dims[0], *dims[2:], rank), np.dtype(np.float64), "size")
+    shape = claim(ctx, (dims[0], *dims[2:], rank), np.dtype(np.float64), "size")
     lines = []
     for n in dims[2:]:
         whole = np.arange(n)

@@ -83,7 +83,7 @@ def group_query_attention(
     smooth_softmax: int = 0,
     softcap: float = 0.0,
     v_quant_type: str = _NO_QUANTIZATION,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, Array, Array, Array]:
     """Attention of N heads of queries to M of keys, with a cache: output [B,S,N*H], present_key, present_value, output_qk.
 
@@ -102,7 +102,6 @@ def group_query_attention(
     attributes that do not fit, and for caches of codes.
     Source: onnxruntime ContribOperators, com.microsoft.GroupQueryAttention.
     """
-    ctx = ctx or Context()
     q, k, v = _heads(query, key, value, num_heads, kv_num_heads)
     _check_modes(causal, local_window_size, qk_output, (k_quant_type, v_quant_type), sliding_window_cache)
     total = number(total_sequence_length)

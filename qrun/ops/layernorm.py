@@ -22,15 +22,13 @@ _STASH: dict[int, Any] = {1: np.float32, 10: np.float16, 11: np.float64, 16: ml_
 
 
 @op("InstanceNormalization", since=6)
-def instance_normalization(
-    input: Array, scale: Array, B: Array, *, epsilon: float = 1e-5, ctx: Context | None = None
-) -> Array:
+def instance_normalization(input: Array, scale: Array, B: Array, *, epsilon: float = 1e-5, ctx: Context) -> Array:
     """scale * (input - mean) / sqrt(var + epsilon) + B, mean and var over the spatial axes of each channel.
 
     input [N,C,spatial...], scale and B [C], floating point. In float64 and rounded once; float64 stays float64.
     Raises OperatorError for other shapes. Source: ONNX operators, InstanceNormalization-22.
     """
-    (ctx or Context()).claim(input.shape, 16)
+    ctx.claim(input.shape, 16)
     x = _grouped(input, max(input.shape[1], 1) if input.ndim > 1 else 1, "input")
     weights = [_per_channel(p, input, name) for name, p in (("scale", scale), ("B", B))]
     return _affine(_standardized(x, (2,), epsilon)[0].reshape(input.shape), weights, input.dtype)
@@ -45,7 +43,7 @@ def group_normalization(
     epsilon: float = 1e-5,
     num_groups: int,
     stash_type: int = 1,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """scale * (X - mean) / sqrt(var + epsilon) + bias, mean and var over each of num_groups groups of channels.
 
@@ -53,7 +51,7 @@ def group_normalization(
     In float64 and rounded once, which is at least as precise as every stash_type; float64 stays float64.
     Raises OperatorError for other shapes and numbers of groups. Source: ONNX operators, GroupNormalization-21.
     """
-    (ctx or Context()).claim(X.shape, 16)
+    ctx.claim(X.shape, 16)
     x = _grouped(X, num_groups, "X")
     weights = [_per_channel(p, X, name) for name, p in (("scale", scale), ("bias", bias))]
     return _affine(_standardized(x, (2,), epsilon)[0].reshape(X.shape), weights, X.dtype)
@@ -68,7 +66,7 @@ def layer_normalization(
     axis: int = -1,
     epsilon: float = 1e-5,
     stash_type: int = 1,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> State:
     """Y = (X - Mean) * InvStdDev * Scale + B, Mean and InvStdDev = 1 / sqrt(var + epsilon) over all axes from `axis` on.
 
@@ -79,7 +77,6 @@ def layer_normalization(
     that is not floating point.
     Source: ONNX operators, LayerNormalization-17.
     """
-    ctx = ctx or Context()
     kind = _stash(stash_type)
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
     weights = [_fitting(p, X, name) for name, p in (("Scale", Scale), ("B", B)) if p is not None]
@@ -117,7 +114,7 @@ def _lower_layer_normalization(site: LoweringContext) -> NativeKernel:
 
 @op("RMSNormalization", since=23)
 def rms_normalization(
-    X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, ctx: Context | None = None
+    X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, ctx: Context
 ) -> Array:
     """X / sqrt(mean(X**2) + epsilon) * scale in scale's type, the mean over all axes from `axis` on.
 
@@ -128,7 +125,7 @@ def rms_normalization(
     """
     axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
     weight = _fitting(scale, X, "scale")
-    (ctx or Context()).claim(X.shape, 16)
+    ctx.claim(X.shape, 16)
     with np.errstate(all="ignore"):
         wide = widen(X)
         y = wide / np.sqrt(_mean(np.square(wide), axes) + single(epsilon))
@@ -136,21 +133,21 @@ def rms_normalization(
 
 
 @op("MeanVarianceNormalization", since=9)
-def mean_variance_normalization(X: Array, *, axes: tuple[int, ...] = (0, 2, 3), ctx: Context | None = None) -> Array:
+def mean_variance_normalization(X: Array, *, axes: tuple[int, ...] = (0, 2, 3), ctx: Context) -> Array:
     """(X - mean) / (sqrt(var) + 1e-9), mean and var over `axes`, as the operator's function body has it.
 
     In float64 and rounded once; float64 stays float64. Raises OperatorError for axes that do not exist.
     Source: ONNX operators, MeanVarianceNormalization-13.
     """
     places = axes_in(axes, X.ndim)
-    (ctx or Context()).claim(X.shape, 16)
+    ctx.claim(X.shape, 16)
     with np.errstate(all="ignore"):
         centred = widen(X) - _mean(X, places)
         return narrow(centred / (np.sqrt(_mean(np.square(centred), places)) + single(1e-9)), X.dtype)
 
 
 @op("LpNormalization", since=1)
-def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context | None = None) -> Array:
+def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context) -> Array:
     """input / norm along one axis, the norm being sum(|x|) for p = 1 and sqrt(sum(x**2)) for p = 2; 0 where that is 0.
 
     In float64 and rounded once; float64 stays float64. Raises OperatorError for another p and an axis that does not
@@ -159,7 +156,7 @@ def lp_normalization(input: Array, *, axis: int = -1, p: int = 2, ctx: Context |
     if p not in (1, 2):
         raise refuse("the order is neither 1 nor 2", "p", "1, 2", p, code="QR204")
     place = axis_in(axis, input.ndim)
-    (ctx or Context()).claim(input.shape, 16)
+    ctx.claim(input.shape, 16)
     with np.errstate(all="ignore"):
         wide = widen(input)
         total = np.sum(np.abs(wide) if p == 1 else np.square(wide), axis=place, keepdims=True)

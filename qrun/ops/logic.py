@@ -12,7 +12,7 @@ from qrun.ops._op import op
 
 
 @op("And", since=7, native=elementwise("and"))
-def and_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def and_(A: Array, B: Array, *, ctx: Context) -> Array:
     """A and B of bool tensors, with numpy's broadcasting.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, And-7.
@@ -21,7 +21,7 @@ def and_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("Or", since=7, native=elementwise("or"))
-def or_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def or_(A: Array, B: Array, *, ctx: Context) -> Array:
     """A or B of bool tensors, with numpy's broadcasting.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Or-7.
@@ -30,7 +30,7 @@ def or_(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("Xor", since=7, native=elementwise("xor"))
-def xor(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def xor(A: Array, B: Array, *, ctx: Context) -> Array:
     """Either A or B of bool tensors, with numpy's broadcasting.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Xor-7.
@@ -45,7 +45,7 @@ def not_(X: Array) -> Array:
 
 
 @op("BitwiseAnd", since=18)
-def bitwise_and(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def bitwise_and(A: Array, B: Array, *, ctx: Context) -> Array:
     """A & B of integers, with numpy's broadcasting.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, BitwiseAnd-18.
@@ -54,7 +54,7 @@ def bitwise_and(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("BitwiseOr", since=18)
-def bitwise_or(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def bitwise_or(A: Array, B: Array, *, ctx: Context) -> Array:
     """A | B of integers, with numpy's broadcasting.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, BitwiseOr-18.
@@ -63,7 +63,7 @@ def bitwise_or(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
 
 
 @op("BitwiseXor", since=18)
-def bitwise_xor(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def bitwise_xor(A: Array, B: Array, *, ctx: Context) -> Array:
     """A ^ B of integers, with numpy's broadcasting.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, BitwiseXor-18.
@@ -78,7 +78,7 @@ def bitwise_not(X: Array) -> Array:
 
 
 @op("BitShift", since=11)
-def bit_shift(X: Array, Y: Array, *, direction: str, ctx: Context | None = None) -> Array:
+def bit_shift(X: Array, Y: Array, *, direction: str, ctx: Context) -> Array:
     """X with its bits moved by Y places to the LEFT or RIGHT, with numpy's broadcasting; signed since version 28.
 
     RIGHT fills with the sign. By a negative or too large Y, all bits leave: -1 for a negative X to the RIGHT, else 0.

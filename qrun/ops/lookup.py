@@ -44,7 +44,7 @@ def gather_block_quantized(
     block_size: int = 128,
     gather_axis: int = 0,
     quantize_axis: int = 1,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """DequantizeLinear with blocks along quantize_axis, then Gather along gather_axis; zeros where an index does not exist.
 
@@ -57,7 +57,6 @@ def gather_block_quantized(
     In float32 steps, then of scales' type. Indices -s to s-1. Raises OperatorError for shapes and attributes that do not fit.
     Source: onnxruntime ContribOperators, com.microsoft.GatherBlockQuantized.
     """
-    ctx = ctx or Context()
     packed = data.dtype == np.uint8
     floating = data.dtype in FLOAT8 or data.dtype in SMALL
     width = bits if packed else 8
@@ -156,7 +155,7 @@ def matmul_bnb4(
     quant_type: int,
     training_mode: int = 0,
     transB: int = 1,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """A @ W', where W [N,K] is B, codes of 4 bits (the first in the high bits) for numbers of a table, times absmax.
 
@@ -187,7 +186,6 @@ def matmul_bnb4(
     for name, array, wanted in (("B", B, -(-N * K // 2)), ("absmax", absmax, -(-N * K // block_size))):
         if array.size != wanted or array.ndim not in (1, 2):
             raise refuse(f"{name} has shape {shape_text(array.shape)}", name, f"[{wanted}]", array, code="QR208")
-    ctx = ctx or Context()
     ctx.claim((N, K), 20, "weights")
     ctx.claim((*A.shape[:-1], N if transB else K), 8)
     codes = np.stack([B.reshape(-1) >> 4, B.reshape(-1) & 15], axis=1).reshape(-1)[: N * K]
@@ -204,7 +202,7 @@ def matmul_bnb4(
     cost=matmul_macs,
     types={"T1": ("int16 uint16", "A"), "T2": ("int16 uint16", "B")},
 )
-def matmul_integer16(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def matmul_integer16(A: Array, B: Array, *, ctx: Context) -> Array:
     """Integer matrix product, shapes as numpy.matmul: int32, or uint32 of two uint16.
 
         Y = sum over k of A * B            wrapping
@@ -212,7 +210,6 @@ def matmul_integer16(A: Array, B: Array, *, ctx: Context | None = None) -> Array
     Exact. Raises OperatorError for shapes that do not fit. Source: onnxruntime ContribOperators, com.microsoft.MatMulInteger16.
     """
     check_matmul(A, B, ("A", "B"))
-    ctx = ctx or Context()
     left, right = claim_product(A, B, ctx)
     made = np.matmul(left.astype(np.int64), right.astype(np.int64)) if left.size and right.size else None
     if made is None:

@@ -19,7 +19,7 @@ def negative_log_likelihood_loss(
     *,
     ignore_index: int | None = None,
     reduction: str = "mean",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """-weight[c] * input[n,c,...] with c = target[n,...], 0 where c is ignore_index; reduced.
 
@@ -29,7 +29,7 @@ def negative_log_likelihood_loss(
     Source: ONNX operators, NegativeLogLikelihoodLoss-22.
     """
     _check(input, target, weight, ignore_index, reduction, ("input", "target", "weight"))
-    (ctx or Context()).claim(target.shape, 40)
+    ctx.claim(target.shape, 40)
     return narrow(_loss(widen(input), target, weight, ignore_index, reduction), input.dtype)
 
 
@@ -41,7 +41,7 @@ def softmax_cross_entropy_loss(
     *,
     ignore_index: int | None = None,
     reduction: str = "mean",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, Array]:
     """NegativeLogLikelihoodLoss of LogSoftmax(scores) over axis 1: the loss, and those logarithms log_prob.
 
@@ -49,7 +49,7 @@ def softmax_cross_entropy_loss(
     Raises OperatorError as NegativeLogLikelihoodLoss. Source: ONNX operators, SoftmaxCrossEntropyLoss-13.
     """
     _check(scores, labels, weights, ignore_index, reduction, ("scores", "labels", "weights"))
-    (ctx or Context()).claim(scores.shape, 40)
+    ctx.claim(scores.shape, 40)
     with np.errstate(all="ignore"):
         wide = widen(scores)
         apart = wide - wide.max(axis=1, keepdims=True, initial=-np.inf) if wide.size else wide

@@ -26,14 +26,13 @@ def lp_pool(
     p: int = 2,
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """(sum of |x|**p)**(1/p) over windows of the spatial axes of X [N,C,spatial...]; padding counts as 0.
 
     In float64 and rounded once. Raises OperatorError for a p below 1 and geometry that does not fit.
     Source: ONNX operators, LpPool-22.
     """
-    ctx = ctx or Context()
     _check(X, p)
     check_rank(X.ndim - 2, "X")
     win = window(X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode=bool(ceil_mode))
@@ -46,14 +45,14 @@ def lp_pool(
 
 
 @op("GlobalLpPool", since=2)
-def global_lp_pool(X: Array, *, p: int = 2, ctx: Context | None = None) -> Array:
+def global_lp_pool(X: Array, *, p: int = 2, ctx: Context) -> Array:
     """(sum of |x|**p)**(1/p) over all spatial axes of X [N,C,spatial...], which become 1.
 
     In float64 and rounded once. Raises OperatorError for a p below 1 and another rank.
     Source: ONNX operators, GlobalLpPool-22.
     """
     _check(X, p)
-    (ctx or Context()).claim(X.shape, 8)
+    ctx.claim(X.shape, 8)
     made = _norm(X.reshape(*X.shape[:2], math.prod(X.shape[2:])), p, (2,))
     return made.reshape(*X.shape[:2], *(1,) * (X.ndim - 2))
 
@@ -85,7 +84,7 @@ def max_unpool(
     kernel_shape: tuple[int, ...],
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Zeros with X at the places I of the whole flat result, as MaxPool gives them: X and I [N,C,spatial...], int64.
 
@@ -93,7 +92,6 @@ def max_unpool(
     the ends. Of places named twice the last element stays. Exact.
     Raises OperatorError for shapes that do not fit and places beyond the result. Source: ONNX operators, MaxUnpool-22.
     """
-    ctx = ctx or Context()
     rank = X.ndim - 2
     if rank < 1 or I.shape != X.shape:
         raise refuse("I does not fit X", "I", f"as X, {shape_text(X.shape)}, with spatial axes", I, code="QR208")

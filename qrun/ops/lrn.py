@@ -25,7 +25,7 @@ def lrn(
     beta: float = 0.75,
     bias: float = 1.0,
     size: int,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Y[n,c] = X[n,c] / (bias + alpha / size * sum over i of X[n,i]**2) ** beta
 
@@ -42,7 +42,6 @@ def lrn(
         return X
     channels = X.shape[1]
     before, after = _sides(size, channels)
-    ctx = ctx or Context()
     count = before + after + 1
     rows = X.reshape(X.shape[0], channels, -1)
     step = max(1, _BLOCK // (len(rows) * channels))

@@ -14,14 +14,14 @@ from qrun.shapes import broadcast_shapes
 
 
 @op("MatMul", since=1, cost=matmul_macs)
-def matmul(A: Array, B: Array, *, ctx: Context | None = None) -> Array:
+def matmul(A: Array, B: Array, *, ctx: Context) -> Array:
     """Matrix product of A [...,M,K] and B [...,K,N], shapes as numpy.matmul; both of one type.
 
     Each element of floating point is its real value rounded once to the type; float64 is added in float64.
     Integers wrap as in two's complement. Raises OperatorError for shapes that do not fit.
     Source: ONNX operators, MatMul-13.
     """
-    _claim(A, B, ctx or Context())
+    _claim(A, B, ctx)
     return product(A, B) if is_integer(A.dtype) else rounded_products(A, B, A.dtype)
 
 

@@ -31,7 +31,7 @@ def matmul_integer(
     a_zero_point: Array | None = None,
     b_zero_point: Array | None = None,
     *,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Integer matrix product, shapes as numpy.matmul, int32 result.
 
@@ -42,7 +42,6 @@ def matmul_integer(
 
     Exact. Source: ONNX operators, MatMulInteger-10.
     """
-    ctx = ctx or Context()
     az, bz = _check(A, B, a_zero_point, b_zero_point)
     return np.asarray(matmul_shape(integer_matmul(A, B, az, bz, ctx), A, B)).astype(np.int32)
 

@@ -39,7 +39,7 @@ def matmul_integer_to_float(
     b_zero_point: Array | None = None,
     bias: Array | None = None,
     *,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Product of quantized tensors as real numbers, shapes as numpy.matmul.
 
@@ -55,7 +55,6 @@ def matmul_integer_to_float(
     1-D a_scale of more than one element is refused.
     Source: onnxruntime ContribOperators, com.microsoft.MatMulIntegerToFloat.
     """
-    ctx = ctx or Context()
     same_type(a_zero_point, A.dtype, "a_zero_point", "A")
     scale, zero = scalar(a_scale, "a_scale", _NAME), scalar(a_zero_point, "a_zero_point", _NAME)
     return float_matmul(A, scale, zero, B, b_scale, b_zero_point, bias, _NAME, ctx)

@@ -58,7 +58,7 @@ def matmul_n_bits(
     bits: int = 4,
     accuracy_level: int = 0,
     weight_prepacked: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Product of A [...,K] with weights of 2, 4 or 8 bits, which have a scale for each block along K; Y [...,N].
 
@@ -76,7 +76,6 @@ def matmul_n_bits(
     Raises OperatorError for shapes, types and attributes that do not fit.
     Source: onnxruntime ContribOperators, com.microsoft.MatMulNBits.
     """
-    ctx = ctx or Context()
     weights = checked_weights(A, (B, scales, zero_points, g_idx, bias), (K, N, bits, block_size), weight_prepacked)
     _note_scales(ctx, scales)
     ctx.claim((*A.shape[:-1], N), 8)

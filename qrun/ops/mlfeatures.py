@@ -16,12 +16,11 @@ from qrun.ops._shape import claim
 
 
 @op("Scaler", since=1, domain=ML, types={"T": (NUMBERS, "X")})
-def scaler(X: Array, *, offset: Floats | None = None, scale: Floats | None = None, ctx: Context | None = None) -> Array:
+def scaler(X: Array, *, offset: Floats | None = None, scale: Floats | None = None, ctx: Context) -> Array:
     """(X - offset) * scale, float32: one number each, or one for each place along the last axis.
 
     In float64 and rounded once. Raises OperatorError for other numbers of them. Source: ONNX-ML operators, Scaler-1.
     """
-    ctx = ctx or Context()
     count = X.shape[-1] if X.ndim else 1
     parts = [
         per_feature(singles(v), count, name) for name, v in (("offset", offset or (0.0,)), ("scale", scale or (1.0,)))
@@ -32,13 +31,12 @@ def scaler(X: Array, *, offset: Floats | None = None, scale: Floats | None = Non
 
 
 @op("Normalizer", since=1, domain=ML, types={"T": (NUMBERS, "X")})
-def normalizer(X: Array, *, norm: str = "MAX", ctx: Context | None = None) -> Array:
+def normalizer(X: Array, *, norm: str = "MAX", ctx: Context) -> Array:
     """Rows [N,C] or [C] divided by their greatest element (MAX), the sum of |x| (L1) or sqrt of the sum of x**2 (L2), float32.
 
     A row whose divisor is 0 stays. In float64 and rounded once. Raises OperatorError for another rank and norm.
     Source: ONNX-ML operators, Normalizer-1.
     """
-    ctx = ctx or Context()
     if norm not in ("MAX", "L1", "L2"):
         raise refuse(f"norm is {norm}", "norm", "MAX, L1, L2", norm, code="QR204")
     ctx.claim(X.shape, 24)
@@ -65,7 +63,7 @@ def imputer(
     imputed_value_int64s: tuple[int, ...] | None = None,
     replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """X with other values in place of those that equal replaced_value (NaN: of NaN): one, or one for each place along the
     last axis. Floats take those of floats, integers those of integers; exact.
@@ -79,7 +77,7 @@ def imputer(
         raise refuse(f"{name} is missing", name, f"{name}, as X is {type_name(X.dtype)}", "nothing", code="QR204")
     values = np.asarray(given, np.int64 if whole else np.float32).astype(X.dtype)
     per_feature(values, X.shape[-1] if X.ndim else 1, name)
-    (ctx or Context()).claim(X.shape, X.itemsize + 1)
+    ctx.claim(X.shape, X.itemsize + 1)
     if whole:
         wrong = np.equal(X, replaced_value_int64)
     else:
@@ -98,7 +96,7 @@ def label_encoder_1(
     classes_strings: tuple[str, ...] | None = None,
     default_int64: int = -1,
     default_string: str = "_Unused",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """The place of a string in classes_strings, int64, or the string at a place; else the default.
 
@@ -107,8 +105,8 @@ def label_encoder_1(
     names = list(classes_strings or ())
     places = list(range(len(names)))
     if X.dtype == np.dtype(object):
-        return _encoded(X, names, places, default_int64, np.dtype(np.int64), ctx or Context())
-    return _encoded(X, places, names, default_string, np.dtype(object), ctx or Context())
+        return _encoded(X, names, places, default_int64, np.dtype(np.int64), ctx)
+    return _encoded(X, places, names, default_string, np.dtype(object), ctx)
 
 
 @op("LabelEncoder", since=2, domain=ML, types={"T": (_KINDS, "X")})
@@ -127,7 +125,7 @@ def label_encoder(
     values_int64s: tuple[int, ...] | None = None,
     values_strings: tuple[str, ...] | None = None,
     values_tensor: Array | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """The value at the place of each element among the keys, or the default of the values' type; of a key that is there
     twice the last. NaN is the key NaN. Keys have X's type; exact.
@@ -148,7 +146,7 @@ def label_encoder(
         default = default_float
     if default_tensor is not None:
         default = default_tensor.reshape(-1)[0]
-    return _encoded(X, keys.tolist(), values.tolist(), default, values.dtype, ctx or Context())
+    return _encoded(X, keys.tolist(), values.tolist(), default, values.dtype, ctx)
 
 
 def _chosen(name: str, tensor: Array | None, *lists: Any) -> Array:
@@ -186,7 +184,7 @@ def one_hot_encoder(
     cats_int64s: tuple[int, ...] | None = None,
     cats_strings: tuple[str, ...] | None = None,
     zeros: int = 1,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """A new last axis, as long as the categories: 1 at that of the element, else 0, float32; exact.
 
@@ -199,7 +197,7 @@ def one_hot_encoder(
         raise refuse("the categories do not fit X", "cats_strings", expected, "others", code="QR204")
     names: Any = cats_strings or cats_int64s
     table = {name: place for place, name in reversed(list(enumerate(names)))}
-    made = np.zeros(claim(ctx or Context(), (*X.shape, len(names)), np.dtype(np.float32), "X"), np.float32)
+    made = np.zeros(claim(ctx, (*X.shape, len(names)), np.dtype(np.float32), "X"), np.float32)
     rows = made.reshape(X.size, len(names))
     if not text and X.dtype.kind == "f" and not np.isfinite(X).all():
         raise refuse("an element is no number", "X", "finite numbers", "NaN or infinity")
@@ -218,7 +216,7 @@ def one_hot_encoder(
     domain=ML,
     types={"T": ("float double int64 int32 string", "X"), "I": ("int64", "Y")},
 )
-def array_feature_extractor(X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
+def array_feature_extractor(X: Array, Y: Array, *, ctx: Context) -> Array:
     """Elements of X at the places Y along the last axis; [N] gives [1,places]; exact.
 
     Y int64 [places] or [1,places], 0 to n - 1. Raises OperatorError for no places, others, and a scalar X.
@@ -232,12 +230,12 @@ def array_feature_extractor(X: Array, Y: Array, *, ctx: Context | None = None) -
         bad = int(places.max() if places.max() >= most else places.min())
         raise refuse(f"there is no place {bad}", "Y", f"0 to {most - 1}", str(bad), code="QR209")
     lead = X.shape[:-1] or (1,)
-    claim(ctx or Context(), (*lead, places.size), X.dtype, "Y")
+    claim(ctx, (*lead, places.size), X.dtype, "Y")
     return np.take(X, places, axis=-1).reshape(*lead, places.size)
 
 
 @op("FeatureVectorizer", since=1, domain=ML, types={"T1": ("int32 int64 float double", "X")})
-def feature_vectorizer(*X: Array, inputdimensions: tuple[int, ...] | None = None, ctx: Context | None = None) -> Array:
+def feature_vectorizer(*X: Array, inputdimensions: tuple[int, ...] | None = None, ctx: Context) -> Array:
     """The inputs [N,C] one beside the other, float32; [C] counts as [1,C]. inputdimensions: how many columns each has.
 
     Rounded once. Raises OperatorError for other shapes, and other columns than inputdimensions says.
@@ -256,6 +254,5 @@ def feature_vectorizer(*X: Array, inputdimensions: tuple[int, ...] | None = None
     if inputdimensions is not None and tuple(inputdimensions) != widths:
         expected = shape_text(tuple(inputdimensions))
         raise refuse("the inputs have other columns", "inputdimensions", expected, shape_text(widths), code="QR208")
-    ctx = ctx or Context()
     ctx.claim((len(tables[0]) if tables else 0, sum(widths)), 8)
     return single_results(np.concatenate(tables, axis=1), ctx)

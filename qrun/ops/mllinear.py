@@ -18,14 +18,13 @@ def linear_regressor(
     intercepts: Floats | None = None,
     post_transform: str = "NONE",
     targets: int = 1,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """X @ coefficients' + intercepts, then post_transform: float32 [N,targets]; coefficients [targets,F], in order.
 
     In float64 and rounded once. Raises OperatorError for numbers of coefficients and intercepts that do not fit.
     Source: ONNX-ML operators, LinearRegressor-1.
     """
-    ctx = ctx or Context()
     return single_results(transformed(_scores(X, coefficients, intercepts, targets, ctx), post_transform), ctx)
 
 
@@ -39,7 +38,7 @@ def linear_classifier(
     intercepts: Floats | None = None,
     multi_class: int = 0,
     post_transform: str = "NONE",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, Array]:
     """The class with the greatest score, its label [N], and all scores, float32 [N,classes].
 
@@ -48,7 +47,6 @@ def linear_classifier(
     logistic(s); no other post_transform is done then. multi_class changes nothing. In float64 and rounded once.
     Raises OperatorError for labels and numbers that do not fit. Source: ONNX-ML operators, LinearClassifier-1.
     """
-    ctx = ctx or Context()
     labels = labels_of(classlabels_strings, classlabels_ints, "classlabels")
     width = rows_of(X).shape[1]
     rows = len(coefficients) // width if width else len(labels)

@@ -24,7 +24,7 @@ def svm_regressor(
     post_transform: str = "NONE",
     rho: Floats | None = None,
     support_vectors: Floats | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """sum over j of coefficients[j] * k(x, support_vectors[j]) + rho[0]: float32 [N,1]; with one_class 1 above 0, else -1.
 
@@ -32,7 +32,6 @@ def svm_regressor(
     and degree; k: LINEAR x.v, POLY (gamma x.v + coef0)**degree, RBF exp(-gamma |x - v|**2), SIGMOID tanh(gamma x.v + coef0).
     In float64 and rounded once. Raises OperatorError for lists that do not fit. Source: ONNX-ML operators, SVMRegressor-1.
     """
-    ctx = ctx or Context()
     table, weights, added = rows_of(X), singles(coefficients), singles(rho)
     parameters = singles(kernel_params or (0.0, 0.0, 0.0))
     wanted = n_supports or table.shape[1]

@@ -53,7 +53,7 @@ def multi_head_attention(
     num_heads: int,
     scale: float | None = None,
     unidirectional: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, Array, Array, Array]:
     """Attention of queries, keys and values: output [B,S,Dv], present_key and present_value [B,N,T,H], qk [B,N,S,T].
 
@@ -64,7 +64,6 @@ def multi_head_attention(
     Raises OperatorError for shapes and attributes that do not fit, and for cache_indirection: beams are not searched here.
     Source: onnxruntime ContribOperators, com.microsoft.MultiHeadAttention.
     """
-    ctx = ctx or Context()
     if cache_indirection is not None:
         raise refuse("keys are taken from other beams", "cache_indirection", "no cache_indirection", cache_indirection)
     if (past_key is None) != (past_value is None):

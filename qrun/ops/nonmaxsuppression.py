@@ -31,7 +31,7 @@ def non_max_suppression(
     score_threshold: Array | None = None,
     *,
     center_point_box: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Of each batch and class, the boxes by falling score that no selected one overlaps by more than iou_threshold.
 
@@ -45,7 +45,6 @@ def non_max_suppression(
     Raises OperatorError for other shapes, another center_point_box, and an iou_threshold outside 0 to 1.
     Source: ONNX operators, NonMaxSuppression-11.
     """
-    ctx = ctx or Context()
     _check(boxes, scores, center_point_box)
     most = 0 if max_output_boxes_per_class is None else scalar(max_output_boxes_per_class, "max_output_boxes_per_class")
     threshold = 0.0 if iou_threshold is None else scalar(iou_threshold, "iou_threshold")

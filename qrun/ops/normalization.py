@@ -27,13 +27,12 @@ def batch_normalization_7(
     epsilon: float = 1e-5,
     momentum: float = 0.9,
     spatial: int = 1,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> State:
     """BatchNormalization-15, in training mode when more outputs than Y are used: mean and var, the running statistics,
     saved_mean and saved_var, those of this batch. In version 7, with spatial = 0, every element [C,spatial...] has
     parameters and statistics of its own. Source: ONNX operators, BatchNormalization-7 and BatchNormalization-9.
     """
-    ctx = ctx or Context()
     training, names = any(ctx.wanted[1:]), ("mean", "var")
     made = _normalize(X, (scale, B, mean, var), epsilon, momentum, bool(spatial), training, ctx, names)
     return made if training else made[:1]
@@ -50,7 +49,7 @@ def batch_normalization(
     epsilon: float = 1e-5,
     momentum: float = 0.9,
     training_mode: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> State:
     """Y = (X - mean) / sqrt(var + epsilon) * scale + B, per channel.
 
@@ -61,7 +60,6 @@ def batch_normalization(
     Raises OperatorError for parameters that are not [C], and for further outputs outside training mode.
     Source: ONNX operators, BatchNormalization-15.
     """
-    ctx = ctx or Context()
     further = any(ctx.wanted[1:])
     if further and not training_mode:
         raise refuse(
@@ -147,12 +145,11 @@ def _lower_batch_normalization(site: LoweringContext) -> NativeKernel:
 
 
 @op("Dropout", since=7)
-def dropout_7(data: Array, *, ratio: float = 0.5, ctx: Context | None = None) -> State:
+def dropout_7(data: Array, *, ratio: float = 0.5, ctx: Context) -> State:
     """data unchanged, as in inference; mask of ones: of data's type in version 7, bool from version 10 on.
 
     Source: ONNX operators, Dropout-7 and Dropout-10.
     """
-    ctx = ctx or Context()
     if not ctx.wants(1):
         return (data,)
     kind = data.dtype if ctx.version < 10 else np.dtype(np.bool_)
@@ -167,7 +164,7 @@ def dropout(
     training_mode: Array | None = None,
     *,
     seed: int | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> State:
     """data unchanged and a mask of True, unless training_mode is true and ratio is not 0.
 
@@ -176,7 +173,6 @@ def dropout(
     Raises OperatorError for a ratio outside [0, 1), and for ratio or training_mode that are not scalars.
     Source: ONNX operators, Dropout-22.
     """
-    ctx = ctx or Context()
     for name, value in (("ratio", ratio), ("training_mode", training_mode)):
         if value is not None and (value.size != 1 or value.ndim > 1):
             raise refuse(f"{name} is not a scalar", name, "a scalar", value, code="QR208")

@@ -21,11 +21,9 @@ _WRAP_SINCE = 19
 
 
 @op("Pad", since=2)
-def pad_2(
-    data: Array, *, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0, ctx: Context | None = None
-) -> Array:
+def pad_2(data: Array, *, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0, ctx: Context) -> Array:
     """Pad-18 with pads and a float value as attributes. Source: ONNX operators, Pad-2."""
-    return _pad(data, pads, _attribute(value, data.dtype), None, mode, ctx or Context())
+    return _pad(data, pads, _attribute(value, data.dtype), None, mode, ctx)
 
 
 def _attribute(value: float, dtype: np.dtype[Any]) -> Array:
@@ -41,7 +39,7 @@ def pad(
     axes: Array | None = None,
     *,
     mode: str = "constant",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Add elements before and after the given axes, or remove them where pads are negative.
 
@@ -53,7 +51,7 @@ def pad(
     Source: ONNX operators, Pad-25.
     """
     places = None if axes is None else ints(axes, "axes")
-    return _pad(data, ints(pads, "pads"), constant_value, places, mode, ctx or Context())
+    return _pad(data, ints(pads, "pads"), constant_value, places, mode, ctx)
 
 
 def _pad(

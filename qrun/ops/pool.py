@@ -38,7 +38,7 @@ def max_pool(
     pads: tuple[int, ...] = (),
     storage_order: int = 0,
     strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> State:
     """The largest element of each window: Y, and optionally Indices, int64.
 
@@ -49,7 +49,6 @@ def max_pool(
     Exact. Raises OperatorError for geometry that the page forbids.
     Source: ONNX operators, MaxPool-22.
     """
-    ctx = ctx or Context()
     win = _window(X, (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
     return _max(X, win, storage_order, ctx.wants(1), ctx)
 
@@ -72,7 +71,7 @@ def nhwc_max_pool(
     kernel_shape: tuple[int, ...],
     pads: tuple[int, ...] = (),
     strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """MaxPool of x [N,spatial...,C], int8 or uint8; y has the same layout. Exact.
 
@@ -80,7 +79,7 @@ def nhwc_max_pool(
     """
     planes = np.moveaxis(x, -1, 1) if x.ndim > 2 else x
     win = _window(planes, (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode), *_LAST)
-    return np.ascontiguousarray(np.moveaxis(_max(planes, win, 0, False, ctx or Context())[0], 1, -1))
+    return np.ascontiguousarray(np.moveaxis(_max(planes, win, 0, False, ctx)[0], 1, -1))
 
 
 @nhwc_max_pool.native
@@ -103,7 +102,7 @@ def average_pool(
     kernel_shape: tuple[int, ...],
     pads: tuple[int, ...] = (),
     strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """The mean of each window. X [N,C,spatial...], floating point.
 
@@ -114,7 +113,7 @@ def average_pool(
     Source: ONNX operators, AveragePool-22.
     """
     win = _window(X, (kernel_shape, strides, dilations, pads, auto_pad, ceil_mode))
-    return _average(X, win, count_include_pad, ctx or Context())
+    return _average(X, win, count_include_pad, ctx)
 
 
 @average_pool.native
@@ -136,14 +135,14 @@ def _window_means(windows: Array, divisors: Array, win: SlidingWindow) -> Array:
 
 
 @op("GlobalAveragePool", since=1)
-def global_average_pool(X: Array, *, ctx: Context | None = None) -> Array:
+def global_average_pool(X: Array, *, ctx: Context) -> Array:
     """The mean over all spatial axes: X [N,C,spatial...] to [N,C,1...]. NaN over no elements.
 
     In float64 and rounded once to X's type; float64 stays float64.
     Source: ONNX operators, GlobalAveragePool-22.
     """
     _check_rank(X, 2, "X", "[N,C,spatial...]")
-    (ctx or Context()).claim(X.shape[:2], 8)
+    ctx.claim(X.shape[:2], 8)
     rows = np.asarray(X, order="C").reshape(math.prod(X.shape[:2]), math.prod(X.shape[2:]))
     return _row_means(rows).reshape(*X.shape[:2], *(1,) * (X.ndim - 2))
 
@@ -169,13 +168,13 @@ def _lower_global_average_pool(site: LoweringContext) -> NativeKernel:
 
 
 @op("GlobalMaxPool", since=1)
-def global_max_pool(X: Array, *, ctx: Context | None = None) -> Array:
+def global_max_pool(X: Array, *, ctx: Context) -> Array:
     """The largest element over all spatial axes: X [N,C,spatial...] to [N,C,1...]. -inf over no elements.
 
     Exact; NaN if there is one. Source: ONNX operators, GlobalMaxPool-22.
     """
     _check_rank(X, 2, "X", "[N,C,spatial...]")
-    (ctx or Context()).claim(X.shape[:2], X.itemsize)
+    ctx.claim(X.shape[:2], X.itemsize)
     with np.errstate(all="ignore"):
         return np.asarray(X.max(axis=tuple(range(2, X.ndim)), keepdims=True, initial=X.dtype.type(-np.inf)))
 

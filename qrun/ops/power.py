@@ -18,7 +18,7 @@ from qrun.ops._op import op
 
 
 @op("Pow", since=7, form="broadcast")
-def pow_(X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
+def pow_(X: Array, Y: Array, *, ctx: Context) -> Array:
     """X ** Y in X's type, with numpy's broadcasting. Y may be of another type since version 12.
 
     X floating point: in float64 and rounded once; float64 stays float64; NaN for a fraction of a negative number.
@@ -26,7 +26,6 @@ def pow_(X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
     page leaves open, is 0 and observed. X integer, Y floating point: in float64, then as Cast does.
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Pow-15.
     """
-    ctx = ctx or Context()
     names = ("X", "Y")
     if not is_integer(X.dtype):
         return binary(lambda x, y: narrow(_power(widen(x), widen(y)), X.dtype), X, Y, ctx, names, 8)
@@ -64,7 +63,7 @@ def _integer_power(x: Array, y: Array) -> Array:
 
 
 @op("Mod", since=10, form="broadcast")
-def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context | None = None) -> Array:
+def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context) -> Array:
     """A - floor(A / B) * B, of B's sign; with fmod A - trunc(A / B) * B, of A's sign. With numpy's broadcasting.
 
     Integers: exact; where B is 0, which the page leaves open, the result is 0 and is observed.
@@ -74,7 +73,6 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context | None = None) -> Arr
     shapes that do not broadcast.
     Source: ONNX operators, Mod-28.
     """
-    ctx = ctx or Context()
     if fmod not in (0, 1):
         raise refuse("fmod is neither 0 nor 1", "fmod", "0, 1", fmod, code="QR204")
     function = np.fmod if fmod else np.remainder
@@ -94,7 +92,7 @@ def mod(A: Array, B: Array, *, fmod: int = 0, ctx: Context | None = None) -> Arr
 
 
 @op("PRelu", since=7, form="broadcast")
-def p_relu(X: Array, slope: Array, *, ctx: Context | None = None) -> Array:
+def p_relu(X: Array, slope: Array, *, ctx: Context) -> Array:
     """slope * X where X < 0, else X; slope broadcasts to X. Floating point: correctly rounded. Integers wrap.
 
     Raises OperatorError for a slope that does not broadcast to X's shape. Source: ONNX operators, PRelu-16.

@@ -47,7 +47,7 @@ def q_embed_layer_normalization(
     beta_zero_point: Array,
     *,
     epsilon: float = 9.999999960041972e-13,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, Array]:
     """EmbedLayerNormalization whose embeddings, gamma and beta are codes: layernorm_out [B,S,n], mask_index_out int32 [B].
 
@@ -57,7 +57,6 @@ def q_embed_layer_normalization(
     Raises OperatorError for shapes and numbers that do not fit, and where only some of a segment's inputs are given.
     Source: onnxruntime ContribOperators, com.microsoft.QEmbedLayerNormalization.
     """
-    ctx = ctx or Context()
     segment = (segment_ids, segment_embedding, segment_embedding_scale, segment_embedding_zero_point)
     if len({given is None for given in segment}) > 1:
         raise refuse(

@@ -59,7 +59,7 @@ def qgemm(
     alpha: float = 1.0,
     transA: int = 0,
     transB: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Matrix product of quantized matrices plus an int32 bias.
 
@@ -74,7 +74,6 @@ def qgemm(
     onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QGemm.
     """
-    ctx = ctx or Context()
     inputs = (A, a_scale, a_zero_point, B, b_scale, b_zero_point, C, y_scale, y_zero_point)
     c = _check(inputs, (transA, transB), ctx)
     acc = integer_matmul(c.a, c.b, c.a_zero, c.b_zero, ctx, bias=C)

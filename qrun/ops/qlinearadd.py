@@ -42,7 +42,7 @@ def qlinear_add(
     C_scale: Array,
     C_zero_point: Array | None = None,
     *,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Sum of two quantized tensors that broadcast, all of one 8-bit type; scales and zero points are scalars or [1].
 
@@ -53,7 +53,6 @@ def qlinear_add(
     values beyond int32 saturate instead of wrapping. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearAdd.
     """
-    ctx = ctx or Context()
     shape = common_shape(_NAME, A=A, B=B)
     (sa, sb, sc), (za, zb, zc) = parameters(
         _NAME,

@@ -44,7 +44,7 @@ def qlinear_average_pool(
     kernel_shape: tuple[int, ...],
     pads: tuple[int, ...] = (),
     strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Mean over sliding windows of a quantized tensor [N,C,spatial...], or [N,spatial...,C] if channels_last.
 
@@ -61,7 +61,6 @@ def qlinear_average_pool(
     Raises OperatorError for geometry that AveragePool's page forbids.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearAveragePool; ONNX operators, AveragePool-22.
     """
-    ctx = ctx or Context()
     attributes = {
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,

@@ -24,9 +24,7 @@ _EIGHT = (np.dtype(np.uint8), np.dtype(np.int8))
     computes=Real("Concat"),
     types={"TF": ("float", "Y_scale"), "T8": ("int8 uint8", "Y_zero_point")},
 )
-def qlinear_concat(
-    Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, axis: int, ctx: Context | None = None
-) -> Array:
+def qlinear_concat(Y_scale: Array, Y_zero_point: Array, *inputs: Array | None, axis: int, ctx: Context) -> Array:
     """Quantized tensors requantized and joined along `axis`. inputs: tensor, scale, zero point, tensor, ...
 
     Each tensor is int8 or uint8 with scalar parameters of its own (an omitted zero point is 0); all have one shape
@@ -38,7 +36,6 @@ def qlinear_concat(
     copy. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearConcat.
     """
-    ctx = ctx or Context()
     if not inputs or len(inputs) % 3:
         raise refuse(
             f"{_NAME} has {len(inputs)} inputs after Y_zero_point",

@@ -43,7 +43,7 @@ def qlinear_conv(
     kernel_shape: tuple[int, ...] = (),
     pads: tuple[int, ...] = (),
     strides: tuple[int, ...] = (),
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Convolution of quantized tensors.
 
@@ -59,7 +59,6 @@ def qlinear_conv(
     Raises OperatorError for shapes, types and geometry that the page forbids.
     Source: ONNX operators, QLinearConv-10.
     """
-    ctx = ctx or Context()
     geometry = ConvGeometry(group, kernel_shape, strides, dilations, pads, auto_pad)
     c = _check((x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B), geometry, ctx)
     channels, win = w.shape[0], c.window

@@ -35,7 +35,7 @@ def qlinear_global_average_pool(
     y_zero_point: Array,
     *,
     channels_last: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Mean over all spatial positions of a quantized tensor [N,C,spatial...], or [N,spatial...,C] if channels_last.
 
@@ -47,7 +47,6 @@ def qlinear_global_average_pool(
     ``ort``: float32 multiplier x_scale / (y_scale * n). onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearGlobalAveragePool.
     """
-    ctx = ctx or Context()
     c = _check(X, (x_scale, y_scale), (x_zero_point, y_zero_point), channels_last, ctx)
     ctx.claim([n for axis, n in enumerate(X.shape) if axis not in c.axes], 8)
     wide = np.int32 if c.count < 1 << 23 else np.int64

@@ -33,7 +33,7 @@ def qlinear_leaky_relu(
     Y_zero_point: Array | None = None,
     *,
     alpha: float = 0.01,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """LeakyRelu of a quantized tensor, int8 or uint8, with scalar parameters; alpha is a float32 number.
 
@@ -44,7 +44,6 @@ def qlinear_leaky_relu(
     operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearLeakyRelu.
     """
-    ctx = ctx or Context()
     of = {"X": (X.dtype, X_scale, X_zero_point), "Y": (X.dtype, Y_scale, Y_zero_point)}
     (xs, ys), (xz, yz) = parameters(_NAME, ctx, **of)
     centre = all_codes(X.dtype).astype(np.float64) - float(xz)

@@ -44,7 +44,7 @@ def qlinear_matmul(
     y_scale: Array,
     y_zero_point: Array,
     *,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Matrix product of quantized tensors, shapes as numpy.matmul.
 
@@ -63,7 +63,6 @@ def qlinear_matmul(
     float8 is rounded once to the nearest, ties to even, and saturates; float8 zero points must be 0.
     Source: ONNX operators, QLinearMatMul-21.
     """
-    ctx = ctx or Context()
     c = _check((a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point), ctx)
     if c.is_real:
         y = _real_quotient(_real_matmul(a, c.a_zero, b, c.b_zero, ctx), c.a_scale, c.b_scale, c.y_scale, c.y_zero, ctx)
@@ -86,13 +85,12 @@ def qlinear_matmul(
         "T4": ("float", "a_scale b_scale y_scale"),
     },
 )
-def wide_matmul(*inputs: Array, ctx: Context | None = None) -> Array:
+def wide_matmul(*inputs: Array, ctx: Context) -> Array:
     """What a MatMul of dequantized tensors becomes whose K is known at run time only: QLinearMatMul without its int32.
 
     As that of ai.onnx, for 8-bit codes, where K is so small that no sum can leave int32; for a longer K the real value,
     rounded once in every arithmetic.
     """
-    ctx = ctx or Context()
     a, b = inputs[0], inputs[3]
     c = _check(inputs, ctx)
     if _fits_int32(a):

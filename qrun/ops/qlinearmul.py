@@ -41,7 +41,7 @@ def qlinear_mul(
     C_scale: Array,
     C_zero_point: Array | None = None,
     *,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Product of two quantized tensors that broadcast, all of one 8-bit type; scales and zero points scalars or [1].
 
@@ -52,7 +52,6 @@ def qlinear_mul(
     values beyond int32 saturate instead of wrapping. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearMul.
     """
-    ctx = ctx or Context()
     shape = common_shape(_NAME, A=A, B=B)
     (sa, sb, sc), (za, zb, zc) = parameters(
         _NAME,

@@ -45,7 +45,7 @@ def qlinear_sigmoid(
     Y_scale: Array,
     Y_zero_point: Array | None = None,
     *,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Logistic function of a quantized tensor, int8 or uint8, with scalar parameters.
 
@@ -56,7 +56,6 @@ def qlinear_sigmoid(
     onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearSigmoid.
     """
-    ctx = ctx or Context()
     of = {"X": (X.dtype, X_scale, X_zero_point), "Y": (X.dtype, Y_scale, Y_zero_point)}
     (xs, ys), (xz, yz) = parameters(_NAME, ctx, **of)
     centre = all_codes(X.dtype).astype(np.float64) - float(xz)

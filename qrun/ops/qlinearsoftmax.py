@@ -39,7 +39,7 @@ def qlinear_softmax(
     *,
     axis: int = -1,
     opset: int,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Softmax of a quantized tensor, int8 or uint8, with scalar parameters.
 
@@ -55,7 +55,6 @@ def qlinear_softmax(
     onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearSoftmax; ONNX operators, Softmax-11 and -13.
     """
-    ctx = ctx or Context()
     place = _axis(X, axis)
     xs, ys = scale_param(X_scale, "X_scale", _NAME, ctx), scale_param(y_scale, "y_scale", _NAME, ctx)
     zero_param(x_zero_point, X.dtype, "x_zero_point", "X", _NAME)

@@ -34,7 +34,7 @@ def qlinear_where(
     z_scale: Array,
     z_zero_point: Array,
     *,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """X where condition holds, else Y, requantized; the three broadcast. X, Y, Z of one 8-bit type, scalar parameters.
 
@@ -44,7 +44,6 @@ def qlinear_where(
     copy. onnx.reference has no such operator: ``onnx-ref`` is exact.
     Source: onnxruntime ContribOperators, com.microsoft.QLinearWhere.
     """
-    ctx = ctx or Context()
     shape = common_shape(_NAME, condition=condition, X=X, Y=Y)
     (xs, ys, zs), (xz, yz, zz) = parameters(
         _NAME,

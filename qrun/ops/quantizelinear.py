@@ -43,7 +43,7 @@ def quantize_linear(
     output_dtype: int = 0,
     precision: int = 0,
     saturate: int = 1,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Quantize a tensor of any shape.
 
@@ -83,13 +83,12 @@ def ms_quantize_linear(
     y_zero_point: Array | None = None,
     *,
     axis: int | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """QuantizeLinear-13 for more types. A 1-D y_scale without axis means axis 1, as in onnxruntime; this is observed.
 
     Source: onnxruntime ContribOperators, com.microsoft.QuantizeLinear.
     """
-    ctx = ctx or Context()
     return _quantize(x, y_scale, y_zero_point, assumed_axis(axis, y_scale, "y_scale", ctx), ctx, contrib=True)
 
 
@@ -98,14 +97,13 @@ def _quantize(
     scale: Array,
     zero: Array | None,
     axis: int | None,
-    ctx: Context | None,
+    ctx: Context,
     block_size: int = 0,
     output_dtype: int = 0,
     saturate: int = 1,
     precision: int = 0,
     contrib: bool = False,
 ) -> Array:
-    ctx = ctx or Context()
     target, division, form = _check(x, scale, zero, axis, (block_size, output_dtype, precision), contrib, ctx)
     zero = None if target in FLOAT8 else zero
     y = np.empty(x.shape, target)

@@ -17,9 +17,7 @@ from qrun.ops._shape import claim, ints, same_length
 
 
 @op("CenterCropPad", since=18)
-def center_crop_pad(
-    input_data: Array, shape: Array, *, axes: tuple[int, ...] | None = None, ctx: Context | None = None
-) -> Array:
+def center_crop_pad(input_data: Array, shape: Array, *, axes: tuple[int, ...] | None = None, ctx: Context) -> Array:
     """The middle of an axis that is longer than `shape` says, and zeros around one that is shorter; exact.
 
     Of what is cut the smaller half goes before, of zeros as well. axes: those that `shape` has numbers for, else all.
@@ -33,7 +31,7 @@ def center_crop_pad(
     dims = list(input_data.shape)
     for axis, length in zip(chosen, wanted, strict=True):
         dims[axis] = length
-    made = np.zeros(claim(ctx or Context(), dims, input_data.dtype, "shape"), input_data.dtype)
+    made = np.zeros(claim(ctx, dims, input_data.dtype, "shape"), input_data.dtype)
     if made.dtype == object:
         made[...] = ""
     there, here = [], []
@@ -54,7 +52,7 @@ def col2im(
     dilations: tuple[int, ...] | None = None,
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Columns of blocks added where they lie in an image: [N,C*block,L] to [N,C,image...].
 
@@ -77,7 +75,7 @@ def col2im(
     if input.dtype == object or input.dtype == bool:
         raise refuse("elements of this type cannot be added", "input", "numbers", type_name(input.dtype), code="QR203")
     wide = np.dtype(input.dtype if is_integer(input.dtype) or input.dtype.kind == "c" else np.float64)
-    ctx, channels = ctx or Context(), input.shape[1] // taps
+    channels = input.shape[1] // taps
     made = np.zeros(claim(ctx, (input.shape[0], channels, *full), wide, "image_shape"), wide)
     columns = input.reshape(input.shape[0], channels, *block, *out)
     with np.errstate(all="ignore"):
@@ -94,7 +92,7 @@ def col2im(
 
 @op("ReverseSequence", since=10, form="moves")
 def reverse_sequence(
-    input: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0, ctx: Context | None = None
+    input: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0, ctx: Context
 ) -> Array:
     """The first sequence_lens[b] elements along time_axis in reverse order, for each b of batch_axis; exact.
 
@@ -104,7 +102,7 @@ def reverse_sequence(
     if {batch_axis, time_axis} != {0, 1} or input.ndim < 2:
         raise refuse("the axes are not 0 and 1", "time_axis", "0 and 1, of rank 2 or more",
                      f"time {time_axis}, batch {batch_axis}", code="QR204")  # fmt: skip
-    (ctx or Context()).claim(input.shape, input.itemsize)
+    ctx.claim(input.shape, input.itemsize)
     batch, most = input.shape[batch_axis], input.shape[time_axis]
     lengths = ints(sequence_lens, "sequence_lens") if sequence_lens.size <= 128 else tuple(sequence_lens.tolist())
     same_length(lengths, batch, "sequence_lens", "one number for each sequence")
@@ -127,7 +125,7 @@ def tensor_scatter(
     *,
     axis: int = -2,
     mode: str = "linear",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """The cache with `update` [B,...,rows,...] in place of its rows from write_indices[b] on; exact.
 
@@ -152,7 +150,7 @@ def tensor_scatter(
     if starts.size and rows and (starts.min() < 0 or starts.max() > most):
         bad = int(starts.max() if starts.max() > most else starts.min())
         raise refuse(f"write_indices has {bad}", "write_indices", f"0 to {most}", str(bad), code="QR209")
-    (ctx or Context()).claim(past_cache.shape, past_cache.itemsize)
+    ctx.claim(past_cache.shape, past_cache.itemsize)
     made = np.array(past_cache, order="C")
     for number, start in enumerate(starts.tolist()):
         if rows:
@@ -162,7 +160,7 @@ def tensor_scatter(
 
 
 @op("BitCast", since=26)
-def bit_cast(input: Array, *, to: int, ctx: Context | None = None) -> Array:
+def bit_cast(input: Array, *, to: int, ctx: Context) -> Array:
     """The same bits as another element type of as many bits; exact. Source: ONNX operators, BitCast-26.
 
     Raises OperatorError for a type with another number of bits, and strings.
@@ -173,7 +171,7 @@ def bit_cast(input: Array, *, to: int, ctx: Context | None = None) -> Array:
         got = f"{to} {type_name(kind)}" if kind else str(to)
         raise refuse("the types have other bits", "to", f"a type of {bits[0]} bits, as {type_name(input.dtype)}", got,
                      code="QR203")  # fmt: skip
-    (ctx or Context()).claim(input.shape, input.itemsize)
+    ctx.claim(input.shape, input.itemsize)
     if bits[0] < 8:
         return (input.view(np.uint8) & np.uint8((1 << bits[0]) - 1)).view(kind)
     truth = kind.kind == "b"

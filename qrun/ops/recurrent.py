@@ -45,7 +45,7 @@ def lstm(
     hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, ...]:
     """Long short-term memory, with H and C the states before a step, and gates in the order i, o, f, c:
 
@@ -68,7 +68,6 @@ def lstm(
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     Source: ONNX operators, LSTM-22.
     """
-    ctx = ctx or Context()
     weights = [("W", W, (-2, -3)), ("R", R, (-2, -1)), ("B", B, (-4,)), ("P", P, (-5,))]
     states = [("initial_h", initial_h), ("initial_c", initial_c)]
     sequences = checked(X, weights, sequence_lens, states, 4, (hidden_size, direction, layout), ctx)
@@ -98,7 +97,7 @@ def gru(
     hidden_size: int | None = None,
     layout: int = 0,
     linear_before_reset: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, ...]:
     """Gated recurrent unit, with H the state before a step, and gates in the order z, r, h:
 
@@ -112,7 +111,6 @@ def gru(
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     Source: ONNX operators, GRU-22.
     """
-    ctx = ctx or Context()
     weights = [("W", W, (-2, -3)), ("R", R, (-2, -1)), ("B", B, (-4,))]
     states = [("initial_h", initial_h)]
     sequences = checked(X, weights, sequence_lens, states, 3, (hidden_size, direction, layout), ctx)
@@ -165,7 +163,7 @@ def rnn(
     direction: str = "forward",
     hidden_size: int | None = None,
     layout: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, ...]:
     """H' = f(H @ R^T + (X @ W^T + (Wb + Rb))), with H the state before a step; what is in parentheses is rounded first.
 
@@ -175,7 +173,6 @@ def rnn(
     Raises OperatorError for shapes, lengths and attributes that do not fit.
     Source: ONNX operators, RNN-22.
     """
-    ctx = ctx or Context()
     weights = [("W", W, (-2, -3)), ("R", R, (-2, -1)), ("B", B, (-4,))]
     states = [("initial_h", initial_h)]
     sequences = checked(X, weights, sequence_lens, states, 1, (hidden_size, direction, layout), ctx)

@@ -32,10 +32,8 @@ def reduction(
     """
 
     def declare(reduce: Reduction) -> Reduction:
-        def by_attribute(
-            data: Array, *, axes: tuple[int, ...] = (), keepdims: int = 1, ctx: Context | None = None
-        ) -> Array:
-            return claimed(data, _chosen(data, axes, 0), keepdims, ctx or Context())
+        def by_attribute(data: Array, *, axes: tuple[int, ...] = (), keepdims: int = 1, ctx: Context) -> Array:
+            return claimed(data, _chosen(data, axes, 0), keepdims, ctx)
 
         def by_input(
             data: Array,
@@ -43,9 +41,9 @@ def reduction(
             *,
             keepdims: int = 1,
             noop_with_empty_axes: int = 0,
-            ctx: Context | None = None,
+            ctx: Context,
         ) -> Array:
-            return claimed(data, _chosen(data, _vector(axes), noop_with_empty_axes), keepdims, ctx or Context())
+            return claimed(data, _chosen(data, _vector(axes), noop_with_empty_axes), keepdims, ctx)
 
         def claimed(data: Array, axes: tuple[int, ...], keepdims: int, ctx: Context) -> Array:
             ctx.claim(_left(data, axes, keepdims), max(8, data.itemsize))

@@ -21,19 +21,19 @@ _ROI_LIMIT = 2.0**20
 
 
 @op("Upsample", since=7)
-def upsample_7(X: Array, *, scales: tuple[float, ...], mode: str = "nearest", ctx: Context | None = None) -> Array:
+def upsample_7(X: Array, *, scales: tuple[float, ...], mode: str = "nearest", ctx: Context) -> Array:
     """Resize-10 with scales of 1 or more as an attribute. Source: ONNX operators, Upsample-7."""
-    return _upsample(X, np.array(scales, np.float64).astype(np.float32), mode, ctx or Context())
+    return _upsample(X, np.array(scales, np.float64).astype(np.float32), mode, ctx)
 
 
 @op("Upsample", since=9)
-def upsample_9(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context | None = None) -> Array:
+def upsample_9(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) -> Array:
     """Resize-10 with scales of 1 or more. Source: ONNX operators, Upsample-9; it ended with opset 9."""
     if ctx is not None and ctx.version >= 10:
         raise refuse(
             "Upsample ended with opset 9", "X", "Resize, in opset 10 and later", f"Upsample in opset {ctx.version}"
         )
-    return _upsample(X, scales, mode, ctx or Context())
+    return _upsample(X, scales, mode, ctx)
 
 
 def _upsample(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
@@ -43,12 +43,12 @@ def _upsample(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
 
 
 @op("Resize", since=10)
-def resize_10(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context | None = None) -> Array:
+def resize_10(X: Array, scales: Array, *, mode: str = "nearest", ctx: Context) -> Array:
     """Resample by `scales`, one for each axis: element i comes from i / scale, floored (nearest) or linear.
 
     Source: ONNX operators, Resize-10.
     """
-    return _resize_10(X, scales, mode, ctx or Context())
+    return _resize_10(X, scales, mode, ctx)
 
 
 def _resize_10(x: Array, scales: Array, mode: str, ctx: Context) -> Array:
@@ -73,7 +73,7 @@ def resize(
     keep_aspect_ratio_policy: str = "stretch",
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Resample the given axes (all by default) by `scales` or to `sizes`: nearest, linear or cubic, axis by axis.
 
@@ -89,7 +89,6 @@ def resize(
     _one_of("coordinate_transformation_mode", coordinate_transformation_mode, TRANSFORMS)
     _one_of("nearest_mode", nearest_mode, tuple(NEAREST_MODES))
     _one_of("keep_aspect_ratio_policy", keep_aspect_ratio_policy, _POLICIES)
-    ctx = ctx or Context()
     options = Options(
         mode,
         coordinate_transformation_mode,

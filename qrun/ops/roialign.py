@@ -23,11 +23,11 @@ def roi_align_10(
     output_width: int = 1,
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """RoiAlign-16 with output_half_pixel. Source: ONNX operators, RoiAlign-10."""
     sizes = (output_height, output_width, sampling_ratio)
-    return _roi_align(X, rois, batch_indices, ("output_half_pixel", mode), sizes, spatial_scale, ctx or Context())
+    return _roi_align(X, rois, batch_indices, ("output_half_pixel", mode), sizes, spatial_scale, ctx)
 
 
 @op("RoiAlign", since=16)
@@ -42,7 +42,7 @@ def roi_align(
     output_width: int = 1,
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Means (avg) or maxima of samples of each bin of each region: [regions,C,output_height,output_width].
 
@@ -54,7 +54,7 @@ def roi_align(
     """
     sizes = (output_height, output_width, sampling_ratio)
     words = (coordinate_transformation_mode, mode)
-    return _roi_align(X, rois, batch_indices, words, sizes, spatial_scale, ctx or Context())
+    return _roi_align(X, rois, batch_indices, words, sizes, spatial_scale, ctx)
 
 
 def _roi_align(

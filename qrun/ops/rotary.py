@@ -23,7 +23,7 @@ def rotary_embedding(
     interleaved: int = 0,
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Pairs of elements turned by the angles of their position, in each head: (cos*a - sin*b, sin*a + cos*b).
 
@@ -33,7 +33,6 @@ def rotary_embedding(
     As the nodes Mul, Mul, Sub and Mul, Mul, Add, each rounded. Raises OperatorError for shapes and positions that do not fit.
     Source: ONNX operators, RotaryEmbedding-23.
     """
-    ctx = ctx or Context()
     if X.ndim == 3 and num_heads is None:
         raise refuse("num_heads is left out", "num_heads", "num_heads, as X has three axes", "nothing", code="QR204")
     x = _by_head(X, "X", num_heads or 0)
@@ -67,7 +66,7 @@ def rotary_embedding_1(
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """RotaryEmbedding of ai.onnx, with position_ids [B,S], or [1] for the position of the first element of all sequences.
 
@@ -76,7 +75,6 @@ def rotary_embedding_1(
     nothing, as in onnxruntime, whose page does not say what they do. Raises OperatorError for shapes and positions that
     do not fit. Source: onnxruntime ContribOperators, com.microsoft.RotaryEmbedding.
     """
-    ctx = ctx or Context()
     heads = num_heads
     if input.ndim == 3 and not heads:
         size = 2 * cos_cache.shape[-1] if cos_cache.ndim else 0

@@ -31,7 +31,7 @@ def scatter_elements(
     *,
     axis: int = 0,
     reduction: str = "none",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """A copy of data in which the element that each index names along `axis` is replaced by its update.
 
@@ -44,13 +44,11 @@ def scatter_elements(
     without that arithmetic.
     Source: ONNX operators, ScatterElements-18.
     """
-    return _scatter_elements(data, indices, updates, axis, reduction, ctx or Context())
+    return _scatter_elements(data, indices, updates, axis, reduction, ctx)
 
 
 @op("ScatterND", since=11)
-def scatter_nd(
-    data: Array, indices: Array, updates: Array, *, reduction: str = "none", ctx: Context | None = None
-) -> Array:
+def scatter_nd(data: Array, indices: Array, updates: Array, *, reduction: str = "none", ctx: Context) -> Array:
     """A copy of data in which the slice that each index tuple names is replaced by its update.
 
     data [d_0,...], rank 1 or more; indices: int64 [i_0,...,k], tuples for data's first k dimensions, -s to s-1;
@@ -59,7 +57,7 @@ def scatter_nd(
     without that arithmetic.
     Source: ONNX operators, ScatterND-18.
     """
-    return _scatter_nd(data, indices, updates, reduction, ctx or Context())
+    return _scatter_nd(data, indices, updates, reduction, ctx)
 
 
 def _scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str, ctx: Context) -> Array:

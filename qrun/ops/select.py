@@ -14,17 +14,17 @@ from qrun.ops._shape import claim, scalar
 
 
 @op("Where", since=9, native=elementwise("where", "condition", "X", "Y"))
-def where(condition: Array, X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
+def where(condition: Array, X: Array, Y: Array, *, ctx: Context) -> Array:
     """X where condition, bool, is true, else Y, of X's type; the three broadcast as in numpy. Exact.
 
     Raises OperatorError for shapes that do not broadcast. Source: ONNX operators, Where-16.
     """
-    broadcast(ctx or Context(), (condition, X, Y), ("condition", "X", "Y"), X.itemsize)
+    broadcast(ctx, (condition, X, Y), ("condition", "X", "Y"), X.itemsize)
     return np.where(condition, X, Y)
 
 
 @op("NonZero", since=9)
-def non_zero(X: Array, *, ctx: Context | None = None) -> Array:
+def non_zero(X: Array, *, ctx: Context) -> Array:
     """The indices of the elements that are not 0, False or empty, row-major: int64 [r, their number].
 
     NaN is not 0. A scalar gives [0,1], or [0,0] if it is 0. Source: ONNX operators, NonZero-13.
@@ -32,12 +32,12 @@ def non_zero(X: Array, *, ctx: Context | None = None) -> Array:
     with np.errstate(all="ignore"):
         found = np.asarray(("" if X.dtype.kind == "O" else 0) != X)
     count = int(np.count_nonzero(found))
-    shape = claim(ctx or Context(), (X.ndim, count), np.dtype(np.int64), "X")
+    shape = claim(ctx, (X.ndim, count), np.dtype(np.int64), "X")
     return np.asarray(np.nonzero(found), np.int64) if X.ndim else np.zeros(shape, np.int64)
 
 
 @op("Compress", since=9, form="moves")
-def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Context | None = None) -> Array:
+def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Context) -> Array:
     """The slices of input along `axis` for which condition is true; without an axis the elements of the flattened input.
 
     condition: bool [n], n at most the axis' length; what lies beyond it is dropped. Exact.
@@ -55,7 +55,7 @@ def compress(input: Array, condition: Array, *, axis: int | None = None, ctx: Co
             code="QR208",
         )
     chosen = np.flatnonzero(condition)
-    (ctx or Context()).claim((chosen.size, input.size // max(length, 1)), input.itemsize)
+    ctx.claim((chosen.size, input.size // max(length, 1)), input.itemsize)
     return np.take(input.reshape(-1) if place is None else input, chosen, axis=place or 0)
 
 

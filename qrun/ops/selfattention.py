@@ -55,7 +55,7 @@ def attention_1(
     rotary_embedding_dim: int = 0,
     scale: float | None = None,
     unidirectional: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, Array]:
     """Self-attention whose queries, keys and values are one product: output [B,S,Dv], present [2,B,N,T,H].
 
@@ -70,7 +70,6 @@ def attention_1(
     Raises OperatorError for shapes and attributes that do not fit.
     Source: onnxruntime ContribOperators, com.microsoft.Attention.
     """
-    ctx = ctx or Context()
     widths = _check_projection(input, weights, ("input", "weights"), num_heads, qkv_hidden_sizes, do_rotary)
     if bias is not None:
         shaped(bias, "bias", weights.shape[1:])
@@ -110,7 +109,7 @@ def q_attention(
     past_present_share_buffer: int = 0,
     scale: float | None = None,
     unidirectional: int = 0,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, Array]:
     """Attention of com.microsoft whose input [B,S,Di] and weight [Di,3*D] are codes: output [B,S,D], present [2,B,N,T,H].
 
@@ -124,7 +123,6 @@ def q_attention(
     input that says how much of the past is filled.
     Source: onnxruntime ContribOperators, com.microsoft.QAttention.
     """
-    ctx = ctx or Context()
     widths = _check_projection(input, weight, ("input", "weight"), num_heads, None, do_rotary)
     shaped(bias, "bias", weight.shape[1:])
     same_type(input_zero_point, input.dtype, "input_zero_point", "input")

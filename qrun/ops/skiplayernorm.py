@@ -33,7 +33,7 @@ def skip_layer_normalization(
     bias: Array | None = None,
     *,
     epsilon: float = _EPSILON,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Made:
     """LayerNormalization of input + skip + bias over the last axis: output, mean, inv_std_var, input_skip_bias_sum.
 
@@ -43,7 +43,6 @@ def skip_layer_normalization(
     Raises OperatorError for shapes that do not fit.
     Source: onnxruntime ContribOperators, com.microsoft.SkipLayerNormalization.
     """
-    ctx = ctx or Context()
     _check(input, skip, gamma=gamma, beta=beta, bias=bias)
     made = run_nodes(_nodes(bias, "LayerNormalization", (2, 3), 4, epsilon), (input, skip, gamma, beta, bias), ctx)
     y, mean, inverse = made[""]
@@ -72,7 +71,7 @@ def skip_simplified_layer_normalization(
     bias: Array | None = None,
     *,
     epsilon: float = _EPSILON,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Made:
     """RMSNormalization of input + skip + bias over the last axis: output, mean, inv_std_var, input_skip_bias_sum.
 
@@ -81,7 +80,6 @@ def skip_simplified_layer_normalization(
     fit, and where the mean is asked for.
     Source: onnxruntime ContribOperators, com.microsoft.SkipSimplifiedLayerNormalization.
     """
-    ctx = ctx or Context()
     _check(input, skip, gamma=gamma, bias=bias)
     if ctx.wants(1):
         raise refuse("there is no mean", "mean", "output 1 left out: squares are not centred", "output 1")

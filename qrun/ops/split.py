@@ -16,7 +16,7 @@ def _misfit(param: str, message: str, expected: str, got: object) -> OperatorErr
     return refuse(message, param, expected, got, code="QR208")
 
 
-def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context | None) -> tuple[Array, ...]:
+def _cut(input: Array, axis: int, lengths: Sequence[int], ctx: Context) -> tuple[Array, ...]:
     place = axis_in(axis, input.ndim)
     size = input.shape[place]
     if ctx is not None and len(lengths) != ctx.outputs:
@@ -41,9 +41,7 @@ def _equal(input: Array, axis: int, count: int) -> list[int]:
 
 
 @op("Split", since=2, form="moves")
-def split_2(
-    input: Array, *, axis: int = 0, split: tuple[int, ...] = (), ctx: Context | None = None
-) -> tuple[Array, ...]:
+def split_2(input: Array, *, axis: int = 0, split: tuple[int, ...] = (), ctx: Context) -> tuple[Array, ...]:
     """Cut a tensor along `axis` into views of the lengths `split`, or into equal parts, one for each output.
 
     Source: ONNX operators, Split-11.
@@ -52,9 +50,7 @@ def split_2(
 
 
 @op("Split", since=13, form="moves")
-def split_13(
-    input: Array, split: Array | None = None, *, axis: int = 0, ctx: Context | None = None
-) -> tuple[Array, ...]:
+def split_13(input: Array, split: Array | None = None, *, axis: int = 0, ctx: Context) -> tuple[Array, ...]:
     """Cut a tensor along `axis` into views of the lengths `split`, or into equal parts, one for each output.
 
     Source: ONNX operators, Split-13.
@@ -70,7 +66,7 @@ def split(
     *,
     axis: int = 0,
     num_outputs: int | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, ...]:
     """Cut a tensor along `axis` into views of the lengths `split`, or into `num_outputs` parts.
 

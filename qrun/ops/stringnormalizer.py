@@ -17,7 +17,7 @@ def string_normalizer(
     is_case_sensitive: int = 0,
     locale: str | None = None,
     stopwords: tuple[str, ...] | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """Strings [C] or [1,C] without stopwords, in upper or lower case (UPPER, LOWER, NONE); one "" where none is left.
 
@@ -29,7 +29,7 @@ def string_normalizer(
                      case_change_action, code="QR204")  # fmt: skip
     if X.ndim not in (1, 2) or (X.ndim == 2 and X.shape[0] != 1):
         raise refuse("X is no line of strings", "X", "[C] or [1,C]", X, code="QR208")
-    (ctx or Context()).claim(X.shape, 8)
+    ctx.claim(X.shape, 8)
     words = set(stopwords or ())
     if not is_case_sensitive:
         words = {word.lower() for word in words}

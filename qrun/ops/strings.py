@@ -14,9 +14,9 @@ from qrun.ops._shape import checked
 
 
 @op("StringConcat", since=20)
-def string_concat(X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
+def string_concat(X: Array, Y: Array, *, ctx: Context) -> Array:
     """The string of X, then that of Y, for each element; shapes broadcast as in numpy. Source: ONNX operators, StringConcat-20."""
-    shape = broadcast(ctx or Context(), [X, Y], ("X", "Y"))
+    shape = broadcast(ctx, [X, Y], ("X", "Y"))
     made = np.empty(shape, object)
     made[...] = X + Y if X.size and Y.size else ""
     return made
@@ -24,7 +24,7 @@ def string_concat(X: Array, Y: Array, *, ctx: Context | None = None) -> Array:
 
 @op("StringSplit", since=20)
 def string_split(
-    X: Array, *, delimiter: str | None = None, maxsplit: int | None = None, ctx: Context | None = None
+    X: Array, *, delimiter: str | None = None, maxsplit: int | None = None, ctx: Context
 ) -> tuple[Array, Array]:
     """The parts of each string along a new last axis, "" after the last of them, and how many there are, int64 of X's shape.
 
@@ -37,7 +37,7 @@ def string_split(
     parts = [text.split(delimiter or None, cuts) for text in X.reshape(-1).tolist()]
     counts = np.array([len(p) for p in parts], np.int64)
     most = int(counts.max(initial=0))
-    (ctx or Context()).claim((*X.shape, most + 1), 8)
+    ctx.claim((*X.shape, most + 1), 8)
     shape = checked((*X.shape, most), 8, "X")
     made = np.empty((len(parts), most), object)
     made[...] = ""
@@ -47,7 +47,7 @@ def string_split(
 
 
 @op("RegexFullMatch", since=20)
-def regex_full_match(X: Array, *, pattern: str | None = None, ctx: Context | None = None) -> Array:
+def regex_full_match(X: Array, *, pattern: str | None = None, ctx: Context) -> Array:
     """Whether the whole string matches the pattern, bool of X's shape.
 
     The pattern is read by Python, which knows what RE2 knows, and lookaround and references besides.
@@ -59,5 +59,5 @@ def regex_full_match(X: Array, *, pattern: str | None = None, ctx: Context | Non
         known = re.compile(pattern)
     except re.error as error:
         raise refuse("the pattern is none", "pattern", "a regular expression", str(error), code="QR204") from None
-    (ctx or Context()).claim(X.shape, 1)
+    ctx.claim(X.shape, 1)
     return np.array([known.fullmatch(text) is not None for text in X.reshape(-1).tolist()], bool).reshape(X.shape)

@@ -18,7 +18,7 @@ from qrun.ops._op import op
 
 
 @op("Table", since=1, domain=OWN, types={"T1": ("int8 uint8", "x"), "T2": ("int8 uint8", "table")})
-def table_(x: Array, table: Array, *, axis: int = 1, input_dtype: int = 0, ctx: Context | None = None) -> Array:
+def table_(x: Array, table: Array, *, axis: int = 1, input_dtype: int = 0, ctx: Context) -> Array:
     """The entry of `table` for each element of x; x int8 or uint8 of any shape. Exact. Output: table's type.
 
         y = table[code]            table [256]; code is the element's bits as an unsigned number
@@ -27,7 +27,7 @@ def table_(x: Array, table: Array, *, axis: int = 1, input_dtype: int = 0, ctx: 
     input_dtype: x's type as an ONNX number, or 0 for either.
     Raises OperatorError for another table, another type of x, and where axis does not have C elements.
     """
-    place = _check(x, table, axis, input_dtype, ctx or Context())
+    place = _check(x, table, axis, input_dtype, ctx)
     offsets: Array = np.zeros((), np.intp)
     form = Grain("per-tensor", x.shape)
     if table.ndim == 2:

@@ -12,14 +12,14 @@ from qrun.ops._shape import scalar
 
 
 @op("TopK", since=1)
-def top_k_1(X: Array, *, axis: int = -1, k: int, ctx: Context | None = None) -> tuple[Array, Array]:
+def top_k_1(X: Array, *, axis: int = -1, k: int, ctx: Context) -> tuple[Array, Array]:
     """TopK-10 with k as an attribute. Source: ONNX operators, TopK-1."""
-    return _top_k(X, k, axis, True, "k", ctx or Context())
+    return _top_k(X, k, axis, True, "k", ctx)
 
 
 @op("TopK", since=10)
 def top_k(
-    X: Array, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1, ctx: Context | None = None
+    X: Array, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1, ctx: Context
 ) -> tuple[Array, Array]:
     """The K largest or smallest elements along an axis, Values, and their places there, Indices (int64).
 
@@ -28,7 +28,7 @@ def top_k(
     Raises OperatorError for another K and for an axis outside [-r, r-1].
     Source: ONNX operators, TopK-24.
     """
-    return _top_k(X, scalar(K, "K"), axis, bool(largest), "K", ctx or Context())
+    return _top_k(X, scalar(K, "K"), axis, bool(largest), "K", ctx)
 
 
 def _top_k(x: Array, k: int, axis: int, largest: bool, name: str, ctx: Context) -> tuple[Array, Array]:

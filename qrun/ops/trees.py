@@ -54,7 +54,7 @@ def tree_ensemble_regressor(
     target_treeids: Ints | None = None,
     target_weights: Floats | None = None,
     target_weights_as_tensor: Array | None = None,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """What the leaves that a row reaches say for each target, aggregated, plus base_values: float32 [N,n_targets].
 
@@ -64,7 +64,6 @@ def tree_ensemble_regressor(
     rounded once, after post_transform. Raises OperatorError for lists that do not fit and trees with circles.
     Source: ONNX-ML operators, TreeEnsembleRegressor-3.
     """
-    ctx = ctx or Context()
     if aggregate_function not in AGGREGATES:
         raise refuse(f"aggregate_function is {aggregate_function}", "aggregate_function", ", ".join(AGGREGATES),
                      aggregate_function, code="QR204")  # fmt: skip
@@ -104,7 +103,7 @@ def tree_ensemble_classifier(
     nodes_values: Floats | None = None,
     nodes_values_as_tensor: Array | None = None,
     post_transform: str = "NONE",
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> tuple[Array, Array]:
     """The class with the greatest sum of the leaves that a row reaches, its label [N], and all scores, float32 [N,classes].
 
@@ -114,7 +113,6 @@ def tree_ensemble_classifier(
     In float64 and rounded once. Raises OperatorError for lists that do not fit and trees with circles.
     Source: ONNX-ML operators, TreeEnsembleClassifier-3.
     """
-    ctx = ctx or Context()
     labels = labels_of(classlabels_strings, classlabels_int64s, "classlabels")
     nodes = (nodes_treeids, nodes_nodeids, nodes_modes, nodes_featureids, nodes_truenodeids, nodes_falsenodeids)
     thresholds = _numbers(nodes_values, nodes_values_as_tensor)
@@ -163,7 +161,7 @@ def tree_ensemble(
     nodes_truenodeids: Ints,
     post_transform: int = 0,
     tree_roots: Ints,
-    ctx: Context | None = None,
+    ctx: Context,
 ) -> Array:
     """As TreeEnsembleRegressor, of X's type, with leaves that are told apart from nodes: [N,n_targets].
 
@@ -171,7 +169,6 @@ def tree_ensemble(
     aggregate_function 0 AVERAGE, 1 SUM, 2 MIN, 3 MAX; post_transform 0 NONE, 1 SOFTMAX, 2 LOGISTIC, 3 SOFTMAX_ZERO,
     4 PROBIT. In float64 and rounded once. Source: ONNX-ML operators, TreeEnsemble-5.
     """
-    ctx = ctx or Context()
     for name, value, most in (("aggregate_function", aggregate_function, 3), ("post_transform", post_transform, 4)):
         if not 0 <= value <= most:
             raise refuse(f"{name} is {value}", name, f"0 to {most}", str(value), code="QR204")

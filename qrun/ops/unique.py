@@ -13,9 +13,7 @@ from qrun.ops._op import op
 
 
 @op("Unique", since=11)
-def unique(
-    X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context | None = None
-) -> tuple[Array, Array, Array, Array]:
+def unique(X: Array, *, axis: int | None = None, sorted: int = 1, ctx: Context) -> tuple[Array, Array, Array, Array]:
     """The elements of X, or its parts along an axis, each once: Y, indices, inverse_indices, counts.
 
     In ascending order (parts by their elements, in order), or, unless sorted, in that of their first places. indices int64:
@@ -26,7 +24,7 @@ def unique(
     if sorted not in (0, 1):
         raise refuse(f"sorted is {sorted}", "sorted", "0, 1", str(sorted), code="QR204")
     place = None if axis is None else axis_in(axis, X.ndim)
-    (ctx or Context()).claim((X.size + 1,), 2 * X.itemsize + 40)
+    ctx.claim((X.size + 1,), 2 * X.itemsize + 40)
     rows = X.reshape(-1, 1) if place is None else np.moveaxis(X, place, 0)
     lines = rows.reshape(len(rows), -1) if rows.size else np.zeros((len(rows), 0), X.dtype)
     order = _order(lines)
