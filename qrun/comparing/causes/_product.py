@@ -145,7 +145,7 @@ def _matmul(s: Suspect, change: Array, ctx: Context) -> Array:
 def _dynamic(s: Suspect) -> tuple[Array, Array, Array]:
     quantize = find("", "DynamicQuantizeLinear", 11)
     assert quantize is not None
-    y, scale, zero = quantize.reference(s.args[0])
+    y, scale, zero = quantize(s.args[0])
     return y, scale, zero
 
 
