@@ -16,7 +16,7 @@ from qrun.cli.compare import AGAINST
 from qrun.errors import CallError
 
 if TYPE_CHECKING:
-    from qrun.report.html.collect import Document
+    from qrun.report.html.models import Document
     from qrun.report.screen import Out, Screen
 
 DEFAULT = "qrun-report.html"
@@ -28,9 +28,16 @@ SAVED = "qrun check, profile, run and compare save such files with --json"
     examples=[
         "qrun report m.onnx --inputs x.npy -o m.html    # check + profile, then render",
         "qrun report check.json profile.json -o m.html  # render saved results only",
+        "qrun report a.json b.json -o both.html         # models, or results, side by side",
     ],
 )
-@argument("sources", about="One model, or results saved with --json.", nargs=-1, required=True, metavar="SOURCE...")
+@argument(
+    "sources",
+    about="Models, or results saved with --json; several models come side by side.",
+    nargs=-1,
+    required=True,
+    metavar="SOURCE...",
+)
 @input_options
 @run_options
 @runs_option
@@ -46,22 +53,31 @@ def command(ctx: click.Context, /, out: Out, sources: tuple[str, ...], **options
     """Write one self-contained HTML page."""
     from qrun.report.html.collect import page_of
     from qrun.report.html.made import today
-    from qrun.report.html.page import html
+    from qrun.report.html.models import by_model
+    from qrun.report.html.page import side_by_side
 
     date = today()
     told = out.messages if options["output"] == "-" else out.result
     saved = [source for source in sources if _is_saved(source)]
-    code = 0
-    if not saved and len(sources) == 1:
-        documents, code = _measured(sources[0], options, out, told)
-    elif len(saved) == len(sources):
-        documents = _read(sources, options)
-    else:
-        facts = [("got", ", ".join(sources))]
-        fixes = ["make one page for each model"]
-        raise CallError("QR005", "a page is made of one model, or of saved results", facts=facts, fixes=fixes)
+    code, groups, files = 0, list[list["Document"]](), list(sources)
+    if saved and len(saved) < len(sources):
+        raise CallError(
+            "QR005",
+            "a page is made of models, or of saved results, not of both",
+            facts=[("models", ", ".join(s for s in sources if s not in saved)), ("saved results", ", ".join(saved))],
+            fixes=["qrun profile MODEL --json > MODEL.json, then qrun report with all the results"],
+        )
+    if saved:
+        groups = by_model(_read(sources, options))
+        files = [", ".join(dict.fromkeys(item.source for _, item in group)) for group in groups]
+    for source in () if saved else sources:
+        documents, code = _measured(source, options, out, told)
+        groups.append(documents)
+        if code:
+            break
     argv = ["qrun", *ctx.ensure_object(Call).argv]
-    _write(options["output"], html(page_of(documents, argv, date)), out)
+    pages = [page_of(group, argv, date) for group in groups]
+    _write(options["output"], side_by_side(pages, files), out)
     return code
 
 
@@ -78,7 +94,7 @@ def _is_saved(source: str) -> bool:
 def _read(sources: Sequence[str], options: Mapping[str, Any]) -> list[Document]:
     from qrun.documents.item import read_document
     from qrun.io.outputs import check_trace
-    from qrun.report.html.collect import KINDS
+    from qrun.report.html.models import KINDS
 
     if options["output"] != "-":
         check_trace(options["output"], dict.fromkeys(sources, "a source of the page"))

@@ -257,19 +257,100 @@ def test_what_is_not_a_result(text: str, words: str, folder: Path) -> None:
 @pytest.mark.usefixtures("saved")
 def test_mixed_sources(folder: Path) -> None:
     save(sum_model(), folder / "other.onnx")
-    for sources in (["m.onnx", "profile.json"], ["m.onnx", "other.onnx"]):
-        ended = call("report", *sources, "-o", "m.html")
-        assert (ended.code, "QR005" in ended.err) == (2, True), sources
-    Path("other.json").write_text(call("other.onnx", "--json").out)
-    ended = call("report", "profile.json", "other.json", "-o", "m.html")
-    assert (ended.code, "different models" in ended.err) == (2, True)
-    Path("else.json").write_text(call("check", "other.onnx", "--json").out)
-    ended = call("report", "else.json", "profile.json", "-o", "m.html")
-    assert (ended.code, "different models" in ended.err) == (2, True)
-    assert all(name in ended.err for name in ("else.json: other.onnx, sha256", "profile.json: m.onnx, sha256"))
+    ended = call("report", "m.onnx", "profile.json", "-o", "m.html")
+    assert (ended.code, "QR005" in ended.err) == (2, True)
+    assert "models" in ended.err
+    assert "profile.json" in ended.err
     assert call("report", "profile.json", "-o", "profile.json").code == 2
     assert call("report", "missing.json", "-o", "m.html").code == 2
     assert call("report", "missing.onnx", "-o", "m.html").code == 2
+    assert not Path("m.html").exists()
+
+
+# Side by side
+
+
+@pytest.mark.usefixtures("saved")
+def test_saved_results_of_two_models_stand_side_by_side(folder: Path) -> None:
+    save(deep_model(2), folder / "other.onnx")
+    Path("other-profile.json").write_text(call("profile", "other.onnx", *RUN, "--json").out)
+    Path("other-run.json").write_text(call("other.onnx", "-i", "x.npy", "--json").out)
+    Path("both.json").write_text(call("check", "m.onnx", "other.onnx", "--json").out)
+    sources = ["profile.json", "run.json", "other-profile.json", "other-run.json", "both.json"]
+    ended = call("report", *sources, "-o", "m.html")
+    assert ended.code == 0, ended.err
+    read = made()
+    assert [set(documents) for documents in (read.data["documents"], *read.data["others"])] == [
+        {"profile", "run", "check"}
+    ] * 2
+    assert [d["profile"]["model"]["path"] for d in (read.data["documents"], *read.data["others"])] == [
+        "m.onnx",
+        "other.onnx",
+    ]
+    facts = {row[0]: row[1:] for row in read.table("fact")}
+    assert facts["fact"] == ["m.onnx", "other.onnx"]
+    assert facts["nodes"] == ["3", "2"]
+    assert facts["runs"] == ["3", "3"]
+    assert facts["findings"] == ["no findings", "no findings"]
+    nodes = {row[0]: row[1:] for row in read.table("node")[1:]}
+    assert len(nodes) == 3
+    assert sum("–" in cells for cells in nodes.values()) == 1, "a node that only the first has"
+    text = " ".join(" ".join(read.texts).split())
+    assert "other.onnx is neither faster nor slower than m.onnx" in text
+    assert "there are too few runs to tell" in text
+
+
+@pytest.mark.usefixtures("saved")
+def test_two_results_of_one_model_stand_side_by_side(folder: Path) -> None:
+    after = json.loads(Path("profile.json").read_text())
+    before = json.loads(Path("profile.json").read_text())
+    for document, sample in ((before, 2.0), (after, 1.0)):
+        document["run"] = {"median_ms": sample, "samples_ms": [sample + place / 100 for place in range(20)]}
+    Path("before.json").write_text(json.dumps(before))
+    Path("after.json").write_text(json.dumps(after))
+    assert call("report", "before.json", "after.json", "-o", "m.html").code == 0
+    read = made()
+    text = " ".join(" ".join(read.texts).split())
+    assert (
+        "m.onnx (after.json) is faster than m.onnx (before.json): 1.00 ms against 2.00 ms a run, 50.0% of its time"
+        in text
+    )
+    facts = {row[0]: row[1:] for row in read.table("fact")}
+    assert facts["fact"] == ["m.onnx (before.json)", "m.onnx (after.json)"]
+    assert '<b class="good">1.00 ms</b>' in Path("m.html").read_text()
+
+
+def test_several_models_are_measured_one_after_the_other(folder: Path) -> None:
+    save(deep_model(2), folder / "other.onnx")
+    ended = call("report", "m.onnx", "other.onnx", *RUN, "-o", "m.html")
+    assert ended.code == 0, ended.err
+    assert [line.split()[0] for line in ended.out.splitlines()] == ["check", "profile"] * 2 + ["m.html"]
+    read = made()
+    assert read.table("fact")[0] == ["fact", "m.onnx", "other.onnx"]
+    assert "quantization" in read.data["others"][0]
+
+
+def test_candidates_stand_side_by_side(folder: Path) -> None:
+    for name in ("a.onnx", "b.onnx"):
+        save(deep_model(3), folder / name)
+    text = call("compare", "m.onnx", "a.onnx", "b.onnx", "-i", "x.npy", "--json").out
+    Path("candidates.json").write_text(text)
+    assert call("report", "candidates.json", "-o", "m.html").code == 0
+    read = made()
+    assert [d["compare"]["kind"] for d in (read.data["documents"], *read.data["others"])] == ["models", "models"]
+    Path("one.json").write_text(json.dumps({**json.loads(text), "candidates": json.loads(text)["candidates"][:1]}))
+    assert call("report", "one.json", "-o", "one.html").code == 0
+    assert "others" not in made("one.html").data
+
+
+@pytest.mark.usefixtures("saved")
+def test_a_check_of_several_models_must_have_one_of_the_page(folder: Path) -> None:
+    for name in ("a.onnx", "b.onnx"):
+        save(sum_model(), folder / name)
+    Path("else.json").write_text(call("check", "a.onnx", "b.onnx", "--json").out)
+    ended = call("report", "else.json", "profile.json", "-o", "m.html")
+    assert (ended.code, "different models" in ended.err) == (2, True)
+    assert all(name in ended.err for name in ("else.json: a.onnx, sha256", "profile.json: m.onnx, sha256"))
     assert not Path("m.html").exists()
 
 
@@ -277,5 +358,6 @@ def test_help() -> None:
     text = call("report", "-h").out
     assert "Write one self-contained HTML page." in text
     assert "qrun report check.json profile.json -o m.html" in text
+    assert "qrun report a.json b.json" in text
     assert "report.html]" in text
     assert "report" in call("--help").out

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from helpers.browser import Page, browser, find_browser
-from helpers.page import check, collected, finding, full_page, node, pair, profile, runtimes, tensor
+from helpers.page import check, collected, finding, full_page, models, node, pair, profile, runtimes, tensor
 
-from qrun.report.html.page import html
+from qrun.report.html.page import html, side_by_side
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="no chromium or google-chrome is installed")
 COUNT = 40
@@ -52,6 +52,35 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three models side by side; the name of one is longer than a window."""
+    pages = []
+    for place, name in enumerate(("float.onnx", "int8.onnx", "x" * 300)):
+        model = {"path": name, "sha256": f"{place}f" * 32}
+        times = {"median_ms": 9.0 - place, "samples_ms": [9.0 - place + n / 100 for n in range(20)]}
+        found = [finding(rule="QR402", node="n" * 100)] * place
+        page = collected(
+            profile=profile([node(n, median_ms=n + 1.0 - place / 9) for n in range(COUNT)], model=model, run=times),
+            check={"models": [{**check(found, name)["models"][0], "sha256": f"{place}f" * 32}]},
+            compare={**models("o" * 200), "quantized": model},
+        )
+        pages.append(page)
+    path = tmp_path_factory.mktemp("several") / "several.html"
+    path.write_text(side_by_side(pages, ["a.json", "b.json", "c.json"]), encoding="utf-8")
+    return path
+
+
+def test_columns_of_models_sort_too(tab: Page, several: Path) -> None:
+    tab.open(several)
+    place = "[...document.querySelectorAll('table')].at(-1).closest('section').id = 'last'"
+    assert tab.evaluate(place) == "last"
+    click(tab, "last", 2)
+    found = [float(text) for text in column(tab, "last", 2)]
+    assert len(found) == COUNT
+    assert found == sorted(found, reverse=True)
+
+
 def column(tab: Page, table: str, place: int) -> list[str]:
     """The texts of a column's visible cells."""
     rows = f"[...document.querySelectorAll('#{table} tbody tr')].filter(r => r.offsetParent !== null)"
@@ -82,7 +111,7 @@ def write(tab: Page, table: str, text: str) -> None:
     tab.call("Input.insertText", text=text)
 
 
-@pytest.mark.parametrize("name", ["normal", "odd"])
+@pytest.mark.parametrize("name", ["normal", "odd", "several"])
 def test_nothing_is_requested_and_nothing_complains(name: str, tab: Page, request: pytest.FixtureRequest) -> None:
     path = request.getfixturevalue(name)
     tab.open(path)
@@ -197,7 +226,7 @@ def test_without_scripts_everything_is_there(tab: Page, normal: Path) -> None:
 @pytest.mark.parametrize("scripts", [True, False])
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [400, 1000, 1400])
-@pytest.mark.parametrize("name", ["normal", "odd"])
+@pytest.mark.parametrize("name", ["normal", "odd", "several"])
 def test_readable(name: str, width: int, dark: bool, scripts: bool, tab: Page, request: pytest.FixtureRequest) -> None:
     tab.open(request.getfixturevalue(name), width=width, dark=dark, scripts=scripts)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width == tab.evaluate("innerWidth")
@@ -240,7 +269,7 @@ def test_the_keyboard_filters_and_sorts(tab: Page, normal: Path) -> None:
 
 @pytest.mark.parametrize("width", [400, 1000, 1400])
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("name", ["normal", "odd"])
+@pytest.mark.parametrize("name", ["normal", "odd", "several"])
 def test_axe_finds_no_violation(name: str, width: int, dark: bool, tab: Page, request: pytest.FixtureRequest) -> None:
     """axe-core, a checker of accessibility; QRUN_AXE names its axe.min.js."""
     script = os.environ.get("QRUN_AXE", "")

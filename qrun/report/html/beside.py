@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qrun.documents.item import Item
-from qrun.report.html.collect import items
+from qrun.report.html.models import items
 from qrun.report.html.tags import HtmlColumn, Markup, table, tag
 from qrun.report.html.timing import TimeUnit
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import field, replace
-from shlex import quote
 from typing import Any
 
 from qrun.checking.rules import LEVELS, Finding
@@ -12,15 +11,10 @@ from qrun.declare.frozen import frozen
 from qrun.documents.answers import Environment, FedInput, InsideTimes, ModelFile, ProfileNode, Samples, TensorCodes
 from qrun.documents.item import Item, damaged
 from qrun.documents.record import decode, encode
-from qrun.errors import CallError
 from qrun.evaluating.evaluation import Evaluation
+from qrun.report.html.models import MEASURED, Document, items, of_model, page_model, records
 from qrun.running.machine import Machine
 
-Document = tuple[str, Item]
-"""The NAME of a document's schema ``qrun/NAME/1.x``, and its content."""
-KINDS = ("check", "profile", "run", "compare", "eval")
-MEASURED = ("profile", "run", "compare")
-"""Kinds of documents of one model each, the first to be asked which it is."""
 MOST = 2000
 """Nodes in a page, of larger models the slowest; and tensors, of larger models the first."""
 
@@ -140,11 +134,6 @@ def page_of(documents: Sequence[Document], command: Sequence[str], date: str) ->
     )
 
 
-def items(item: Item | None, key: str) -> Iterable[Item]:
-    found = item.find(key) if item else None
-    return found or ()
-
-
 def _slowest(inside: Iterable[InsideTimes]) -> list[InsideTimes]:
     return sorted(inside, key=lambda row: -row.time_ms)[:MOST]
 
@@ -226,49 +215,3 @@ def _data(item: Item, nodes: Set[int]) -> Mapping[str, Any]:
 
 def _sampled(value: Any) -> Any:
     return {k: v for k, v in value.items() if k != "samples_ms"} if isinstance(value, dict) else value
-
-
-def records(kind: str, item: Item) -> list[ModelFile]:
-    """What a document says about its model; a check has several."""
-    if kind == "check":
-        return [decode(ModelFile, m) for m in items(item, "models")]
-    if kind == "eval":
-        return [ModelFile(m["label"].text, m["sha256"].text) for m in items(item, "models")]
-    found = (item.find("model") or item.find("quantized")) if kind in MEASURED else None
-    return [] if found is None else [decode(ModelFile, found)]
-
-
-def of_model(found: Iterable[Item], model: ModelFile) -> list[Item]:
-    """Those of the models of a check that are this one: under its path, or of its content if none is."""
-    same = [(item, record) for item in found if (record := decode(ModelFile, item)).is_the(model)]
-    return [item for item, record in same if record.path == model.path] or [item for item, _ in same]
-
-
-def page_model(documents: Sequence[Document]) -> ModelFile | None:
-    """The model of a page; None if only checks tell of models. Raises CallError if two documents have no model in common."""
-    told = [(kind, item, records(kind, item)) for kind, item in documents]
-    ranks = {kind: rank for rank, kind in enumerate(MEASURED)}
-    told = [each for each in sorted(told, key=lambda each: ranks.get(each[0], len(ranks))) if each[2]]
-    if not told:
-        return None
-    first_kind, first, mine = told[0]
-    for kind, item, others in told[1:]:
-        if not any(one.is_the(other) for one in mine for other in others):
-            raise _different(first, mine, kind, item, others)
-    return mine[0] if first_kind in MEASURED else None
-
-
-def _different(first: Item, mine: Sequence[ModelFile], kind: str, item: Item, others: Sequence[ModelFile]) -> CallError:
-    facts = [
-        (number, f"{document.source}: {'; '.join(map(str, found))}")
-        for number, document, found in (("first", first, mine), ("second", item, others))
-    ]
-    fixes = [
-        f"one page for each: qrun report {quote(d.source)} -o {name}.html"
-        for d, name in ((first, "first"), (item, "second"))
-    ]
-    if path := mine[0].path:
-        fixes.append(f"qrun {kind} {quote(path)} --json > OTHER.json goes with {first.source}")
-    return CallError(
-        "QR005", "these reports are of different models", where=[first.source, item.source], facts=facts, fixes=fixes
-    )

@@ -21,7 +21,8 @@ from qrun.report.html.cells import (
     real,
     text_cell,
 )
-from qrun.report.html.collect import MOST, items
+from qrun.report.html.collect import MOST
+from qrun.report.html.models import items
 from qrun.report.html.tags import HtmlColumn, Markup, join, table, tag
 from qrun.report.html.timing import search, share
 from qrun.report.text import number, plural

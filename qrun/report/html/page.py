@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from qrun.documents.answers import Environment, FedInput, ModelFile
@@ -19,6 +19,7 @@ from qrun.report.html.findings import counts, findings_section, rules_section
 from qrun.report.html.minimap import graph_section
 from qrun.report.html.quantization import quantization_section
 from qrun.report.html.roofline import roofline_section
+from qrun.report.html.several import names_of, several_sections, verdicts
 from qrun.report.html.summary import outputs_section, verdict
 from qrun.report.html.tags import NEWLINE, Markup, join, tag, void
 from qrun.report.html.timing import Palette, nodes_section, time_section
@@ -28,22 +29,42 @@ from qrun.report.text import duration, file_size, plural
 
 def html(page: PageContent) -> str:
     """The HTML document."""
-    sections = _sections(page)
-    links = [_link(section) for section in sections if section]
+    return _document(_file(page), _header(page), _tiles(page), _sections(page), [page])
+
+
+def side_by_side(pages: Sequence[PageContent], sources: Sequence[str]) -> str:
+    """The HTML document of several models; the page of one of one. sources: the files that tell of each."""
+    if len(pages) == 1:
+        return html(pages[0])
+    names = names_of(pages, sources)
+    whole = tag(
+        "p",
+        "All that is known of one of them: ",
+        tag("code", "qrun report FILE... -o ONE.html"),
+        " with its results alone.",
+    )
+    header = [tag("h1", " · ".join(names)), *verdicts(pages, names), _made(pages[0], [])]
+    return _document(" · ".join(names), header, Markup(), [*several_sections(pages, names), whole], pages)
+
+
+def _document(
+    title: str, header: Sequence[Markup], tiles: Markup, sections: Sequence[Markup], pages: Sequence[PageContent]
+) -> str:
+    links = [_link(section) for section in sections if "<h2" in section]
     body = [
-        tag("header", _header(page), _tiles(page), tag("nav", join(links, "\n"), aria_label="Sections")),
+        tag("header", header, tiles, tag("nav", join(links, "\n"), aria_label="Sections")),
         tag("main", join(sections, "\n")),
     ]
     script = Markup(_resource("script.js"))
     return "<!DOCTYPE html>\n" + tag(
         "html",
-        tag("head", _head(page, script)),
+        tag("head", _head(title, script)),
         NEWLINE,
         tag(
             "body",
             join(body, "\n"),
             NEWLINE,
-            tag("script", _data(page), type="application/json", id="data"),
+            tag("script", _data(pages), type="application/json", id="data"),
             NEWLINE,
             tag("script", script),
         ),
@@ -87,7 +108,7 @@ def _resource(name: str) -> str:
     return files("qrun.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
-def _head(page: PageContent, script: str) -> list[str]:
+def _head(title: str, script: str) -> list[str]:
     from qrun import __version__
 
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -102,19 +123,21 @@ def _head(page: PageContent, script: str) -> list[str]:
         NEWLINE,
         void("meta", name="generator", content=f"qrun {__version__}"),
         NEWLINE,
-        tag("title", f"{_file(page)} · qrun report"),
+        tag("title", f"{title} · qrun report"),
         NEWLINE,
         tag("style", Markup(_resource("style.css"))),
         NEWLINE,
     ]
 
 
-def _data(page: PageContent) -> Markup:
+def _data(pages: Sequence[PageContent]) -> Markup:
     """JSON in which no sign can end the script element; qrun/schemas/report-1.0.json is its schema."""
     from qrun import __version__
 
-    head = {"schema": "qrun/report/1.0", "qrun": __version__, "command": page.command, "date": page.date}
-    return Markup(json_text({**head, "documents": page.data}, separators=(",", ":")).replace("<", "\\u003c"))
+    first, *others = pages
+    head = {"schema": "qrun/report/1.0", "qrun": __version__, "command": first.command, "date": first.date}
+    body = {"documents": first.data, **({"others": [page.data for page in others]} if others else {})}
+    return Markup(json_text({**head, **body}, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _file(page: PageContent) -> str:
@@ -123,29 +146,33 @@ def _file(page: PageContent) -> str:
 
 
 def _header(page: PageContent) -> list[Markup]:
-    from qrun import __version__
-
-    env, model = page.told.environment or Environment(), page.model
-    versions = [
-        f"{name} {known}" for name, known in (("Python", env.python), ("numpy", env.numpy), ("onnx", env.onnx)) if known
-    ]
-    cpus = plural(env.cpus, "CPU") if env.cpus else ""
-    found = verdict(page)
+    model = page.model
     rows = [
         ("model", _model(model)),
         ("sha256", model.sha256 or ""),
         *(("input", _input(i, page.told.symbols)) for i in page.told.inputs),
-        ("run by", _runner(env)),
-        ("made by", ", ".join(filter(None, [f"qrun {__version__}", *versions, cpus, env.machine, page.date]))),
-        ("again", tag("code", shlex.join(page.command))),
+        ("run by", _runner(page.told.environment or Environment())),
     ]
+    return [tag("h1", _file(page)), verdict(page), _made(page, rows)]
+
+
+def _made(page: PageContent, rows: Sequence[tuple[str, str]]) -> Markup:
+    """What is folded away: these rows, what made the page, and how to make it again."""
+    from qrun import __version__
+
+    env = page.told.environment or Environment()
+    versions = [
+        f"{name} {known}" for name, known in (("Python", env.python), ("numpy", env.numpy), ("onnx", env.onnx)) if known
+    ]
+    cpus = plural(env.cpus, "CPU") if env.cpus else ""
+    made = ", ".join(filter(None, [f"qrun {__version__}", *versions, cpus, env.machine, page.date]))
     parts = [
         join([tag("dt", label), tag("dd", value, class_="k" if label == "sha256" else None)])
-        for label, value in rows
+        for label, value in (*rows, ("made by", made), ("again", tag("code", shlex.join(page.command))))
         if value
     ]
-    summary = tag("summary", _model(model) or "About this page")
-    return [tag("h1", _file(page)), found, tag("details", summary, tag("dl", parts), class_="about-page")]
+    summary = tag("summary", (rows and _model(page.model)) or "About this page")
+    return tag("details", summary, tag("dl", parts), class_="about-page")
 
 
 def _model(model: ModelFile) -> str:

@@ -54,18 +54,16 @@ def outputs_section(outputs: Sequence[Item]) -> Markup:
         "section",
         tag("h2", "Outputs", id="outputs"),
         tag("p", about, class_="about"),
-        table(
-            "outputs of the run",
-            [
-                HtmlColumn("output", lambda o: o["name"].text, name=True),
-                HtmlColumn("type", _type, short=True),
-                *(HtmlColumn(key, _real(key), number=True) for key in ("min", "max", "mean")),
-                HtmlColumn("argmax", _argmax, short=True),
-                HtmlColumn("NaN/Inf", _odd, number=True),
-            ],
-            outputs,
-        ),
+        table("outputs of the run", COLUMNS, outputs),
     )
+
+
+def output_facts(output: Item) -> Iterator[tuple[str, str, str, str]]:
+    """(the output's name, a statistic, what is shown of it, all of it) for each statistic of the table of outputs."""
+    rows = output.find("argmax_rows")
+    for column in COLUMNS[1:]:
+        whole = str(rows.value) if rows is not None and column.header == "argmax" else ""
+        yield output["name"].text, column.header, column.cell(output), whole
 
 
 def _type(output: Item) -> str:
@@ -87,3 +85,12 @@ def _argmax(output: Item) -> str:
 
 def _odd(output: Item) -> str:
     return str(sum(part.size for key in ("nan", "inf") if (part := output.find(key)) is not None))
+
+
+COLUMNS = [
+    HtmlColumn("output", lambda o: o["name"].text, name=True),
+    HtmlColumn("type", _type, short=True),
+    *(HtmlColumn(key, _real(key), number=True) for key in ("min", "max", "mean")),
+    HtmlColumn("argmax", _argmax, short=True),
+    HtmlColumn("NaN/Inf", _odd, number=True),
+]

@@ -1,0 +1,300 @@
+"""Several models, or several results of one, side by side: the answer, then facts, outputs, findings, scores and times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from qrun.comparing.savedprofiles import change
+from qrun.declare.frozen import frozen
+from qrun.evaluating.tally import Score
+from qrun.memory import file_size, human
+from qrun.report.evaluation import TITLES, limits_text, short_names, value_text
+from qrun.report.html.cells import real, text_cell
+from qrun.report.html.collect import MOST, PageContent
+from qrun.report.html.comparison import headline
+from qrun.report.html.findings import counts
+from qrun.report.html.summary import output_facts
+from qrun.report.html.tags import Cell, HtmlColumn, Markup, table, tag
+from qrun.report.html.timing import TimeUnit
+from qrun.report.text import duration, percent
+
+ABOUT = "Bold: not as in the first column; green is better, red is worse. Times are bold from a difference of 10 % on."
+SLACK = 0.1
+"""Part of a time up to which another one counts as the same."""
+WAYS = {"faster": "good", "slower": "error"}
+
+
+@frozen
+class CellValue:
+    """A cell: its text, the number that it tells, if it tells one, and what is compared where the text is not all of it."""
+
+    text: str = "–"
+    value: float | None = None
+    whole: str = ""
+
+
+NOTHING = CellValue()
+
+
+@frozen
+class Row:
+    """What the models tell of one thing, in their order.
+
+    better: 1 where more is better, -1 where less is, 0 where neither. slack: part of a number up to which another is the same.
+    """
+
+    name: str
+    cells: Sequence[CellValue]
+    better: int = 0
+    slack: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """The largest difference from the first model's number; of what only some have the largest number."""
+        values = [cell.value for cell in self.cells if cell.value is not None]
+        first = self.cells[0].value
+        return max((abs(value - (first or 0.0)) for value in values), default=0.0)
+
+    def cell(self, place: int) -> str:
+        """The text, marked where it is not that of the first model."""
+        first, own = self.cells[0], self.cells[place]
+        if (own.text, own.whole) == (first.text, first.whole) or NOTHING.text in (own.text, first.text):
+            return own.text
+        style = None
+        if self.better and own.value is not None and first.value is not None:
+            if abs(own.value - first.value) <= self.slack * max(own.value, first.value):
+                return own.text
+            style = "good" if (own.value - first.value) * self.better > 0 else "error"
+        return Cell(tag("td", tag("b", own.text, class_=style)))
+
+
+def names_of(pages: Sequence[PageContent], sources: Sequence[str]) -> list[str]:
+    """What tells the models apart: the ends of their paths, else with the file that each result is from."""
+    paths = [(page.model.path or "model").replace("\\", "/") for page in pages]
+    if len(set(paths)) == len(paths):
+        return short_names(paths)
+    files = short_names([source.replace("\\", "/") for source in sources])
+    named = [f"{path.rpartition('/')[2]} ({file})" for path, file in zip(paths, files, strict=True)]
+    return named if len(set(named)) == len(named) else [f"{place}: {name}" for place, name in enumerate(named, 1)]
+
+
+def verdicts(pages: Sequence[PageContent], names: Sequence[str]) -> Iterator[Markup]:
+    """Of each model but the first a sentence: how its time, outputs and findings stand to those of the first."""
+    for page, name in zip(pages[1:], names[1:], strict=True):
+        parts = [
+            *_time_told(pages[0], page, names[0], name),
+            *_accuracy_told(page),
+            *_findings_told(pages[0], page, names[0]),
+        ]
+        if parts:
+            yield tag("p", *parts, ".", class_="verdict")
+
+
+def _time_told(first: PageContent, page: PageContent, base: str, name: str) -> list[str]:
+    if first.time is None or page.time is None or not first.time.median_ms:
+        return [tag("b", name)]
+    times = f"{duration(page.time.median_ms * 1e6)} against {duration(first.time.median_ms * 1e6)}"
+    way = change(
+        first.time.samples_ms or (first.time.median_ms,), page.time.samples_ms or (page.time.median_ms,)
+    ).verdict
+    if way in WAYS:
+        word = tag("b", f"{name} is {way}", class_=WAYS[way])
+        return [word, f" than {base}: {times} a run, {percent(page.time.median_ms / first.time.median_ms)} of its time"]
+    why = "there are too few runs to tell" if way == "few runs" else "the difference is within the spread of the runs"
+    return [tag("b", f"{name} is neither faster nor slower"), f" than {base}: {times} a run; {why}"]
+
+
+def _accuracy_told(page: PageContent) -> list[str]:
+    found = page.comparison
+    if found is None:
+        return []
+    big, small, _ = headline(found)
+    return [f"; outputs at {big} SQNR" if found["kind"].text == "models" and big.endswith("dB") else f"; {big} {small}"]
+
+
+def _findings_told(first: PageContent, page: PageContent, base: str) -> list[str]:
+    if first.checked is None or page.checked is None:
+        return []
+    return [f"; {counts(page.checked)} ({base}: {counts(first.checked)})"]
+
+
+def several_sections(pages: Sequence[PageContent], names: Sequence[str]) -> list[Markup]:
+    """A section for each kind of thing that some of the models tell."""
+    unit = TimeUnit.of(min((page.sum_ms for page in pages if page.nodes), default=0.0))
+    return [
+        _section("facts", "Side by side", ABOUT, "fact", names, _facts(pages)),
+        _section("outputs", "Outputs", "Of the first run.", "output", names, _outputs(pages)),
+        _section("evaluation", "Data set", "Intervals hold the true value 95 times of 100.", "metric", names, _scores(pages)),
+        _section("findings", "Findings", "How often each rule found something.", "rule", names, _findings(pages)),
+        _section("costs", "What costs accuracy", "SQNR of the outputs with only this node quantized.", "node", names, _costs(pages)),
+        _section("differing", "Tensors that differ", "Elements that differ from the other runtime's.", "tensor", names, _differing(pages)),
+        _section("operators", "Time by operator", f"Medians of all its nodes, {unit.name}; in brackets, how many.", "operator", names, _operators(pages, unit)),
+        _section("nodes", "Time by node", f"Medians, {unit.name}; what differs most comes first. A node is found by its name.", "node", names, _nodes(pages, unit)),
+    ]  # fmt: skip
+
+
+def _section(id: str, title: str, about: str, what: str, names: Sequence[str], rows: Iterable[Row]) -> Markup:
+    """Empty without rows."""
+    shown = [row for row in rows if any(cell.text != NOTHING.text for cell in row.cells)][:MOST]
+    if not shown:
+        return Markup()
+    numbers = id != "facts"
+    columns = [HtmlColumn(what, lambda row: row.name, name=numbers, short=not numbers)]
+    for place, name in enumerate(names):
+        columns.append(HtmlColumn(name, partial(Row.cell, place=place), number=numbers, wide=not numbers))
+    made = table(title.lower(), columns, shown, sortable=numbers, box="tall")
+    return tag("section", tag("h2", title, id=id), tag("p", about, class_="about"), made)
+
+
+def _facts(pages: Sequence[PageContent]) -> Iterator[Row]:
+    def row(
+        name: str, show: Callable[[PageContent], CellValue | str | None], better: int = 0, slack: float = 0.0
+    ) -> Row:
+        found = [show(page) for page in pages]
+        cells = [cell if isinstance(cell, CellValue) else CellValue(cell or NOTHING.text) for cell in found]
+        return Row(name, cells, better, slack)
+
+    yield row("model", lambda p: p.model.path)
+    yield row("sha256", lambda p: (p.model.sha256 or "")[:12])
+    yield row("form", lambda p: p.model.form)
+    yield row("opset", lambda p: ", ".join(f"{domain} {version}" for domain, version in p.model.opsets.items()))
+    yield row("nodes", lambda p: None if p.model.nodes is None else str(p.model.nodes))
+    yield row("size", lambda p: file_size(p.model.bytes) if p.model.bytes else None)
+    yield row("median of a run", lambda p: _time(p.time.median_ms if p.time else None), -1, SLACK)
+    yield row("p90 of the runs", lambda p: _time(p.time.p90_ms if p.time else None), -1, SLACK)
+    yield row("fastest run", lambda p: _time(p.time.min_ms if p.time else None), -1, SLACK)
+    yield row("runs", lambda p: str(len(p.time.samples_ms)) if p.time and p.time.samples_ms else None)
+    yield row("multiply-adds", lambda p: f"{p.macs:,}" if p.macs else None)
+    yield row("live tensors at most", lambda p: _amount(p.told.peak_bytes, human), -1)
+    yield row("load", lambda p: _time(p.told.load_ms), -1, SLACK)
+    yield row("SQNR of the outputs", _sqnr, 1)
+    yield row("findings", lambda p: counts(p.checked) if p.checked else None)
+    yield row(
+        "inputs", lambda p: "; ".join(f"{i.name} {i.type} {list(i.shape)} {i.source}".rstrip() for i in p.told.inputs)
+    )
+    yield row(
+        "run by",
+        lambda p: " ".join(filter(None, (e.runtime, e.backend, e.arith))) if (e := p.told.environment) else None,
+    )
+    yield row("threads", lambda p: str(p.told.machine.threads) if p.told.machine else None)
+    yield row("machine", lambda p: p.told.machine.cpu if p.told.machine else None)
+
+
+def _time(milliseconds: float | None) -> CellValue:
+    return _amount(milliseconds, lambda value: duration(value * 1e6))
+
+
+def _amount(value: float | None, text: Callable[[Any], str]) -> CellValue:
+    return NOTHING if value is None else CellValue(text(value), value)
+
+
+def _sqnr(page: PageContent) -> CellValue:
+    """That of the worst output; exact outputs have none."""
+    found = [
+        value
+        for output in (page.comparison["outputs"] if page.comparison else ())
+        if (value := real(output, "sqnr_db")) is not None
+    ]
+    return CellValue(f"{min(found):.1f} dB", min(found)) if found else NOTHING
+
+
+NamedValue = tuple[str, CellValue]
+"""The name of a row, and what one model tells there."""
+
+
+def _joined(
+    pages: Sequence[PageContent],
+    told: Callable[[PageContent], Iterable[NamedValue]],
+    better: int = 0,
+    slack: float = 0.0,
+) -> list[Row]:
+    """A row for each name that one of the models tells; the first counts where one tells it twice."""
+    found = [dict(reversed(list(told(page)))) for page in pages]
+    order = dict.fromkeys(name for page in pages for name, _ in told(page))
+    return [Row(name, [each.get(name, NOTHING) for each in found], better, slack) for name in order]
+
+
+def _outputs(pages: Sequence[PageContent]) -> list[Row]:
+    return _joined(
+        pages,
+        lambda page: (
+            (f"{name} {fact}", CellValue(text, whole=whole))
+            for output in page.outputs
+            for name, fact, text, whole in output_facts(output)
+        ),
+    )
+
+
+def _scores(pages: Sequence[PageContent]) -> list[Row]:
+    def told(page: PageContent) -> Iterator[NamedValue]:
+        for score in _own_scores(page):
+            limits = limits_text(score)
+            title = " ".join(filter(None, (TITLES.get(score.metric, score.metric), score.output)))
+            yield title, CellValue(value_text(score) + ("" if limits == "-" else f" ({limits})"))
+
+    return _joined(pages, told)
+
+
+def _own_scores(page: PageContent) -> Sequence[Score]:
+    """Of the models of an evaluation those of this one."""
+    models = page.evaluation.models if page.evaluation else ()
+    return next((m.scores for m in models if m.sha256 == (page.model.sha256 or None) or m.label == page.model.path), ())
+
+
+def _findings(pages: Sequence[PageContent]) -> list[Row]:
+    def told(page: PageContent) -> Iterator[NamedValue]:
+        found = sorted(page.checked.findings if page.checked else (), key=lambda f: f.rule)
+        for title, same in groupby(found, key=lambda f: f"{f.rule} {f.name} ({f.level})"):
+            count = len(list(same))
+            yield title, CellValue(str(count), count)
+
+    rows = _joined(pages, told, -1)
+    none = CellValue("0", 0)
+    return [
+        Row(row.name, [none if cell is NOTHING and page.checked else cell for cell, page in zip(row.cells, pages, strict=True)], -1)
+        for row in rows
+    ]  # fmt: skip
+
+
+def _costs(pages: Sequence[PageContent]) -> list[Row]:
+    def told(page: PageContent) -> Iterator[NamedValue]:
+        for cost in (page.comparison.find("costs") if page.comparison else None) or ():
+            sqnr = real(cost, "output_sqnr_db")
+            yield (
+                text_cell("name")(cost) or f"{text_cell('op')(cost)}_{cost['index'].size}",
+                _amount(sqnr, lambda v: f"{v:.1f} dB"),
+            )
+
+    rows = _joined(pages, told, 1)
+    return sorted(rows, key=lambda row: min((c.value for c in row.cells if c.value is not None), default=float("inf")))
+
+
+def _differing(pages: Sequence[PageContent]) -> list[Row]:
+    def told(page: PageContent) -> Iterator[NamedValue]:
+        if page.comparison is not None and page.comparison["kind"].text == "runtimes":
+            for tensor in page.comparison["tensors"]:
+                count = tensor["differing"].size
+                if count:
+                    yield tensor["name"].text, CellValue(f"{count:,} of {tensor['elements'].size:,}", count)
+
+    return _joined(pages, told, -1)
+
+
+def _operators(pages: Sequence[PageContent], unit: TimeUnit) -> list[Row]:
+    def told(page: PageContent) -> Iterator[NamedValue]:
+        by_operator = sorted(page.nodes, key=lambda node: node.op)
+        for op, same in groupby(by_operator, key=lambda node: node.op):
+            times = [node.median_ms for node in same]
+            yield op, CellValue(f"{unit(sum(times))} ({len(times)})", sum(times))
+
+    return sorted(_joined(pages, told, -1, SLACK), key=lambda row: -max(cell.value or 0.0 for cell in row.cells))
+
+
+def _nodes(pages: Sequence[PageContent], unit: TimeUnit) -> list[Row]:
+    def told(page: PageContent) -> Iterator[NamedValue]:
+        return ((node.label, CellValue(unit(node.median_ms), node.median_ms)) for node in page.nodes)
+
+    return sorted(_joined(pages, told, -1, SLACK), key=lambda row: -row.gap)
