@@ -11,7 +11,7 @@ from qrun.evaluating.tally import PairedDifference, Score
 from qrun.report.grid import Column, Grid
 from qrun.report.screen import BAD, GOOD, OPEN
 from qrun.report.sheet import Block, Sheet
-from qrun.report.text import decibel, duration, number, percent, plural
+from qrun.report.text import decibel, duration, number, percent, plural, short_names
 
 if TYPE_CHECKING:
     from qrun.report.progress import Progress
@@ -159,13 +159,7 @@ def _metrics(found: Evaluation, titles: Mapping[str, str]) -> dict[tuple[str, st
 
 def names_of(found: Evaluation) -> list[str]:
     """The models' paths without the folders that they need not be told apart by; last, so, what they are held against."""
-    labels = [*(model.label for model in found.models), found.against]
-    parts = [label.split("/") for label in labels]
-    for length in range(1, max(map(len, parts), default=1) + 1):
-        tails = ["/".join(part[-length:]) for part in parts]
-        if len(set(tails)) == len(set(labels)):
-            return tails
-    return labels
+    return short_names([*(model.label for model in found.models), found.against])
 
 
 _COLUMNS = [

@@ -206,3 +206,13 @@ def percent(share: float) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def short_names(labels: Sequence[str]) -> list[str]:
+    """Paths without the folders that they need not be told apart by; other names as they are."""
+    parts = [label.split("/") for label in labels]
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        tails = ["/".join(part[-length:]) for part in parts]
+        if len(set(tails)) == len(set(labels)):
+            return tails
+    return list(labels)

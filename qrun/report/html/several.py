@@ -11,7 +11,7 @@ from qrun.comparing.savedprofiles import change
 from qrun.declare.frozen import frozen
 from qrun.evaluating.tally import Score
 from qrun.memory import file_size, human
-from qrun.report.evaluation import TITLES, limits_text, short_names, value_text
+from qrun.report.evaluation import TITLES, limits_text, value_text
 from qrun.report.html.cells import real, text_cell
 from qrun.report.html.collect import MOST, PageContent
 from qrun.report.html.comparison import headline
@@ -19,7 +19,7 @@ from qrun.report.html.findings import counts
 from qrun.report.html.summary import output_facts
 from qrun.report.html.tags import Cell, HtmlColumn, Markup, table, tag
 from qrun.report.html.timing import TimeUnit
-from qrun.report.text import duration, percent
+from qrun.report.text import duration, percent, short_names
 
 ABOUT = "Bold: not as in the first column; green is better, red is worse. Times are bold from a difference of 10 % on."
 SLACK = 0.1
