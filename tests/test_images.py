@@ -73,6 +73,22 @@ def test_an_optimized_model_is_made_once(
     assert (found.groups, found.reasons) == (made.groups, made.reasons)
 
 
+@pytest.mark.parametrize("form", ["qdq", "qoperator", "dynamic", "float"])
+def test_runs_that_observe_make_no_tables(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What depends on no table is one plan for both kinds of runs."""
+    path = DIGITS / form / "model.onnx"
+    feeds = {qrun.load(path).inputs[0].name: np.load(DIGITS / "x.npy")}
+    tables = passes.has_tables(qrun.Session(path, cache=False)._prepared((), False).plan.model)
+    assert passes.makes_tables(qrun.load(path), "exact") == tables
+    session = qrun.Session(path, cache=tmp_path / "cache")
+    want = session.measured(feeds)
+    keep = session._names(None)
+    assert ((keep, False) in session._plans) == (not tables)
+    got = session.run(feeds)
+    assert [plain(a) for a in got.values()] == [plain(a) for a in want.outputs.values()]
+    assert (session._plans[keep, False] is session._plans[keep, True]) == (not tables)
+
+
 def test_another_model_has_another_image(model: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     qrun.Session(model, cache=cache)

@@ -19,7 +19,7 @@ from qrun.ops import Arith, find
 from qrun.passes._draft import Rewritten, unchanged
 from qrun.passes._sides import has_quantized, is_dequantize, is_quantize
 
-__all__ = ["Functions", "Optimized", "Refusal", "has_tables", "optimize"]
+__all__ = ["Functions", "Optimized", "Refusal", "has_tables", "makes_tables", "optimize"]
 
 
 @frozen
@@ -89,9 +89,9 @@ Functions = Literal["tables", "literal", "fused"]
 """What becomes of the elementwise functions of one 8-bit tensor: tables; the same results, as written; or integer operators
 where there are any, as in onnxruntime, with other results."""
 _THEN: Mapping[Functions, tuple[_Pass, ...]] = {
-    "tables": (_FUSE, _TABULATE, _TABULATE, _FLOATS),
-    "literal": (_FUSE, _FLOATS),
-    "fused": (_FUSE_ALL, _FLOATS),
+    "tables": (_TABULATE, _TABULATE, _FLOATS),
+    "literal": (_FLOATS,),
+    "fused": (_FLOATS,),
 }
 """Weights are folded to float last, when it is known who still reads them so; the second tables join the first."""
 
@@ -179,9 +179,7 @@ def _memo(model: Model) -> Memo:
 
 def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Functions, memo: Memo) -> Optimized:
     begin = memo.once("placed", lambda: _placed(model))
-    start = _Stage(begin, tuple((i,) for i in range(len(model.nodes))), {})
-    first = memo.once(("first", arith), lambda: start.then(_FIRST, keep, arith))
-    done = first.then(_THEN[functions], keep, arith)
+    done = _fused(begin, keep, arith, functions == "fused", memo).then(_THEN[functions], keep, arith)
     current, groups, reasons = done.model, done.groups, done.reasons
     old = model.nodes
     refused = tuple(
@@ -194,6 +192,30 @@ def _optimize(model: Model, keep: frozenset[str], arith: Arith, functions: Funct
     nodes = tuple(_named(model, current.nodes, groups))
     led = {node.index: tuple(old[i].index for i in group) for node, group in zip(nodes, groups, strict=True)}
     return Optimized(replace(current, nodes=nodes), led, refused)
+
+
+def _fused(begin: Model, keep: frozenset[str], arith: Arith, functions: bool, memo: Memo) -> _Stage:
+    """The model, its nodes numbered by their places, with integer operators. functions: also for functions of one tensor."""
+    start = _Stage(begin, tuple((i,) for i in range(len(begin.nodes))), {})
+    first = memo.once(("first", arith), lambda: start.then(_FIRST, keep, arith))
+    fuse = _FUSE_ALL if functions else _FUSE
+    return memo.once(("fused", arith, functions), lambda: first.then((fuse,), keep, arith))
+
+
+def makes_tables(model: Model, arith: Arith) -> bool:
+    """Whether `optimize` makes tables in place of operators where only the graph's outputs are kept: less work than making
+    them all."""
+    memo = _memo(model)
+
+    def found() -> bool:
+        fused = _fused(memo.once("placed", lambda: _placed(model)), frozenset(), arith, False, memo).model
+        if has_tables(fused) or not _TABULATE.wanted(fused):
+            return has_tables(fused)
+        from qrun.passes.tabulate import makes_a_table
+
+        return makes_a_table(fused, arith)
+
+    return memo.once(("makes tables", arith), found)
 
 
 def _placed(model: Model) -> Model:

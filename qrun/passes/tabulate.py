@@ -16,7 +16,7 @@ that have something to report for some code, such as NaN or an odd scale. A tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,21 +41,37 @@ _CODES = np.arange(256, dtype=np.uint8)
 
 def tabulate(model: Model, keep: Iterable[str], arith: Arith) -> Rewritten:
     """The model with tables for its elementwise functions of 8-bit tensors."""
+    return _Tables(Draft(model, keep, arith)).run() if _has_codes(model) else unchanged(model)
+
+
+def makes_a_table(model: Model, arith: Arith) -> bool:
+    """Whether `tabulate` makes a table of any of its nodes where only the graph's outputs are kept."""
+    return _has_codes(model) and _Tables(Draft(model, (), arith)).any()
+
+
+def _has_codes(model: Model) -> bool:
     types = {v.dtype for v in model.types.values()} | {array.dtype for array in model.constants.values()}
-    if types.isdisjoint(EIGHT):
-        return unchanged(model)
-    return _Tables(Draft(model, keep, arith)).run()
+    return not types.isdisjoint(EIGHT)
 
 
 class _Tables:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.chains = chains(draft)
+        self.made = 0
 
     def run(self) -> Rewritten:
-        nodes = self.draft.model.nodes
+        for _ in self._visited():
+            pass
+        return self.draft.finish()
+
+    def any(self) -> bool:
+        return any(self.made for _ in self._visited())
+
+    def _visited(self) -> Iterator[Node]:
+        """Each node, once a table is in its place or it stays."""
         needed = set(self.draft.preserved)
-        for node in reversed(nodes):
+        for node in reversed(self.draft.model.nodes):
             name = output(node)
             chain = self.chains.get(name)
             read = chain is None or name in needed or not self.draft.consumers(name)
@@ -63,7 +79,7 @@ class _Tables:
                 needed.add(chain.root)
             elif read:
                 needed.update(node.inputs)
-        return self.draft.finish()
+            yield node
 
     def _replace(self, node: Node, chain: ElementwiseChain) -> bool:
         """Whether a table, or nothing at all, now does what the chain's nodes do."""
@@ -83,6 +99,7 @@ class _Tables:
         inputs = (chain.root, draft.constant(table, f"{name}_table"))
         draft.put(node.index, (Node(node.index, node.label, OWN, "Table", 1, inputs, (name,), attributes), chain.nodes))
         draft.state(name, table.dtype, chain.root)
+        self.made += 1
         return True
 
     def _table(self, name: str, chain: ElementwiseChain) -> Array | None:

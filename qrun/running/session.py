@@ -15,7 +15,7 @@ from qrun.io.feeds import check_feeds
 from qrun.ir import Array, Model, TensorType
 from qrun.memory import Budget, default_limit
 from qrun.ops import Arith
-from qrun.passes import has_tables, optimize
+from qrun.passes import has_tables, makes_tables, optimize
 from qrun.running.cpus import usable_cpus
 from qrun.running.dispatch import NativeKernels, begin, cache_refused, make_engine, undecided
 from qrun.running.execution import RunResult, execute, run_program
@@ -103,10 +103,11 @@ class Session:
         self._images = Images.of(self._engine, self.model, arith, self.fuse)
         self._kept = KeptPrograms(self._images) if self._images and max_memory is None else None
         self._plans: dict[tuple[tuple[str, ...], bool], Prepared] = {}
+        self._first_plan: Plan | None = None
         if not (self._images and self._images.planned):
             if self._engine and self._images:
                 begin(self._engine)
-            self._prepared((), False)
+            self._first_plan = plan(self.model)
         self.load_ns = perf_counter_ns() - start
 
     def __repr__(self) -> str:
@@ -260,7 +261,8 @@ class Session:
 
     def _serves(self, keep: tuple[str, ...], observe: bool) -> tuple[bool, ...]:
         """Whether runs that observe, or do not, or both, run a program that was made for these outputs by such a run."""
-        shared = keep == self._names(None) and self._prepared(keep, True) is self._prepared(keep, False)
+        plain = self._plans.get((keep, False))
+        shared = keep == self._names(None) and plain is not None and not has_tables(plain.plan.model)
         return (observe, not observe) if shared else (observe,)
 
     def _step_by_step(self, chosen: Prepared, values: Mapping[str, Array], budget: Budget, observe: bool) -> RunResult:
@@ -321,12 +323,13 @@ class Session:
             return found
 
     def _prepare(self, keep: tuple[str, ...], observe: bool) -> Prepared:
-        if observe and keep == self._names(None) and (keep, False) not in self._plans:
+        usual = keep == self._names(None)
+        if observe and usual and (keep, False) not in self._plans and not makes_tables(self.model, self.arith):
             self._plans[keep, False] = self._prepare(keep, False)
         other = self._plans.get((keep, not observe))
-        if other is not None and not has_tables(other.plan.model):
+        if other is not None and not has_tables(other.plan.model) and (observe or not usual):
             return other
-        first = plan(self.model, keep)
+        first = self._first_plan if usual and self._first_plan else plan(self.model, keep)
         if not self.fuse:
             return self._with_kernels(first, {}, {})
         kept = self._images.optimized if self._images else None

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 import qrun
 from qrun.ir.types import NUMBERS
-from qrun.passes import Optimized, optimize
+from qrun.passes import Optimized, has_tables, makes_tables, optimize
 
 MS = "com.microsoft"
 ML = "ai.onnx.ml"
@@ -101,8 +101,11 @@ def run(model: qrun.Model, graph: Graph, arith: Any = "exact", outputs: Sequence
 
 
 def assert_same(graph: Graph, arith: Any = "exact", keep: Sequence[str] = (), message: str = "") -> Optimized:
-    """The rewritten graph has the bits of the literal one, in its outputs and in the tensors of `keep`."""
+    """The rewritten graph has the bits of the literal one, in its outputs and in the tensors of `keep`; and whether it has
+    tables is known before they are made."""
     done = rewritten(graph, arith, keep)
+    if set(keep).issubset(v.name for v in graph.outputs):
+        assert makes_tables(graph.model(), arith) == has_tables(done.model)
     names = list(dict.fromkeys([*keep, *(v.name for v in graph.outputs)]))
     for name, got, want in zip(
         names, run(done.model, graph, arith, names), run(graph.model(), graph, arith, names), strict=True
