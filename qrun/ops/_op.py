@@ -147,6 +147,11 @@ class OpDef:
         more = {n: p for n, p in own.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
         return own.replace(parameters=[*({**self.like.signature.parameters, **more}).values()])
 
+    @property
+    def contrib(self) -> bool:
+        """Whether it is onnxruntime's own: not in onnx.defs, but declared with types."""
+        return bool(self.types)
+
     @cached_property
     def takes_context(self) -> bool:
         return "ctx" in self.signature.parameters

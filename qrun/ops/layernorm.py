@@ -18,6 +18,7 @@ from qrun.ops._native_float32 import FLOAT, standardize_kernel
 from qrun.ops._normalized import settled
 from qrun.ops._op import op
 
+_TYPES = "float16 float double bfloat16"
 _STASH: dict[int, Any] = {1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16}
 
 
@@ -83,8 +84,9 @@ def layer_normalization(
     ctx.claim(X.shape, 16)
     x = np.asarray(X, order="C")
     y, mean, inverse = _standardized(x, axes, epsilon)
+    single_type = X.dtype == FLOAT and Scale.dtype == FLOAT
     made = (
-        _rounded_once(x, y, mean, inverse, weights, axes, epsilon) if X.dtype == FLOAT else _affine(y, weights, X.dtype)
+        _rounded_once(x, y, mean, inverse, weights, axes, epsilon) if single_type else _affine(y, weights, Scale.dtype)
     )
     return made, narrow(mean, kind), narrow(inverse, kind)
 
@@ -112,6 +114,22 @@ def _lower_layer_normalization(site: LoweringContext) -> NativeKernel:
     return standardize_kernel(site, axis, list(weights.values()), single(options["epsilon"]), rows)
 
 
+@op(
+    "LayerNormalization",
+    since=1,
+    types={"T": (_TYPES, "X"), "V": (_TYPES, "Scale B")},
+    like=layer_normalization,
+    native=_lower_layer_normalization,
+)
+def layer_normalization_1(*inputs: Array | None, ctx: Context | None = None, **attributes: Any) -> State:
+    """LayerNormalization-17 as onnxruntime writes it into models of earlier opsets; Y has the type of Scale and B.
+
+    Source: onnxruntime, contrib_defs, LayerNormalization-1 of the domain ai.onnx.
+    """
+    made: State = layer_normalization(*inputs, ctx=ctx, **attributes)
+    return made
+
+
 @op("RMSNormalization", since=23)
 def rms_normalization(
     X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, ctx: Context
@@ -130,6 +148,28 @@ def rms_normalization(
         wide = widen(X)
         y = wide / np.sqrt(_mean(np.square(wide), axes) + single(epsilon))
     return _affine(y, [weight], scale.dtype)
+
+
+@op(
+    "SimplifiedLayerNormalization",
+    since=1,
+    types={"T": (_TYPES, "X"), "V": (_TYPES, "scale")},
+)
+def simplified_layer_normalization(
+    X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, ctx: Context | None = None
+) -> tuple[Array, Array]:
+    """RMSNormalization as onnxruntime writes it: Y and inv_std_var = 1 / sqrt(mean(X**2) + epsilon).
+
+    inv_std_var has 1 in place of the axes from `axis` on, and stash_type, to which it is rounded from float64.
+    Raises OperatorError as RMSNormalization does, and for a stash_type that is not floating point.
+    Source: onnxruntime, contrib_defs, SimplifiedLayerNormalization-1 of the domain ai.onnx.
+    """
+    kind = _stash(stash_type)
+    y: Array = rms_normalization(X, scale, axis=axis, epsilon=epsilon, ctx=ctx)
+    axes = tuple(range(axis_in(axis, X.ndim), X.ndim))
+    with np.errstate(all="ignore"):
+        inverse = 1.0 / np.sqrt(_mean(np.square(widen(X)), axes) + single(epsilon))
+    return y, narrow(inverse, kind)
 
 
 @op("MeanVarianceNormalization", since=9)

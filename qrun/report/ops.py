@@ -82,8 +82,8 @@ def _supported(domain: str, op_type: str) -> Supported:
 
 
 def _versions(domain: str, op_type: str) -> tuple[int, ...]:
-    found = tuple(v for v in schema_versions(domain, op_type) if find(domain, op_type, v))
-    return found or tuple(d.since for d in REGISTRY[domain, op_type])
+    found = {v for v in schema_versions(domain, op_type) if find(domain, op_type, v)}
+    return tuple(sorted(found | {d.since for d in REGISTRY[domain, op_type] if d.contrib or not found}))
 
 
 def _inputs(definition: OpDef, version: int) -> tuple[tuple[tuple[str, ...], frozenset[np.dtype[Any]] | None], ...]:

@@ -43,6 +43,9 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
         yield op_type, model_of(node, given), given
     truth = {"x": np.ones((2, 3), np.bool_)}
     yield "Not", model_of(helper.make_node("Not", ["x"], ["y"]), truth), truth
+    rows = {"x": np.ones((2, 3), np.float32), "scale": np.ones(3, np.float32)}
+    simplified = "SimplifiedLayerNormalization"
+    yield simplified, model_of(helper.make_node(simplified, list(rows), ["y"]), rows), rows
     for (domain, op_type), inputs in MICROSOFT.items():
         names = [f"x{place}" if value is not None else "" for place, value in enumerate(inputs)]
         given = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}

@@ -54,7 +54,8 @@ def is_unknown(node: Node) -> bool:
     """Whether the node's domain is known but does not define the operator at this opset."""
     if node.domain not in DOMAINS or known_schema(node) is not None:
         return False
-    return not node.domain or find(node.domain, node.op_type, node.version) is None
+    definition = find(node.domain, node.op_type, node.version)
+    return definition is None or not definition.contrib
 
 
 @cache
