@@ -102,7 +102,7 @@ def _costs(costs: Sequence[Cost]) -> Grid:
         Column("output", right=True),
         Column("share", right=True),
         Column("local", right=True, optional=1),
-        Column("reason", wrap=True),
+        Column("reason", wrap=True, below=True),
     ]
     rows = [
         [

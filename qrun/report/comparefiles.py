@@ -23,7 +23,7 @@ from qrun.report.screen import BAD, GOOD, OPEN
 from qrun.report.sheet import NONE, Block, Sheet, Sources, listed, more, settings_block
 from qrun.report.text import decibel, file_size, number, percent, plural
 
-VERDICTS = {"close": "within the tolerance", "unknown": "the record cannot tell", "form": "another form"}
+VERDICTS = {"close": "within the tolerance", "unknown": "not known", "form": "another form"}
 Files = Archives | SavedRuns | SavedProfiles | SavedChecks | RecordComparison
 
 

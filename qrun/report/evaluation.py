@@ -186,9 +186,9 @@ def _differences(found: Evaluation) -> list[Block]:
             right=True,
             cell=lambda row: f"{points_text(row[2], row[2].low)} to {points_text(row[2], row[2].high)}",
         ),
-        Column("lost", right=True, cell=lambda row: number(row[2].lost)),
-        Column("won", right=True, cell=lambda row: number(row[2].won)),
-        Column("p", right=True, optional=1, cell=lambda row: "-" if row[2].p is None else f"{row[2].p:.2g}"),
+        Column("lost", right=True, optional=1, cell=lambda row: number(row[2].lost)),
+        Column("won", right=True, optional=1, cell=lambda row: number(row[2].won)),
+        Column("p", right=True, optional=2, cell=lambda row: "-" if row[2].p is None else f"{row[2].p:.2g}"),
     ]
     legends = {"p": "p: McNemar's test; how likely so uneven a split is if both models are equally good."}
     return [Block("Differences on the same samples", Grid.of(columns, rows), legends=legends)]
@@ -263,7 +263,7 @@ def _failures(found: Evaluation) -> list[Block]:
     columns = [
         Column("sample", shrink=1, cell=lambda failure: failure.sample),
         Column("code", cell=lambda failure: failure.code),
-        Column("why", wrap=True, cell=lambda failure: failure.message),
+        Column("why", wrap=True, below=True, cell=lambda failure: failure.message),
     ]
     shown = found.failures[:10]
     left = found.failed - len({failure.place for failure in shown})

@@ -145,7 +145,7 @@ def _code_fields(prefix: str) -> list[dict[str, str]]:
 
 
 def _code_table(screen: Screen, prefix: str) -> None:
-    columns = [Column("code"), Column("name"), Column("level"), Column("about", wrap=True)]
+    columns = [Column("code"), Column("name"), Column("level"), Column("about", wrap=True, below=True)]
     stops = {r.id: f"{r.level}, error" for r in RULES.values() if r.stops and r.level != "error"}
     rows = [[r["code"], r["name"], stops.get(r["code"], r["level"]), r["summary"]] for r in _code_fields(prefix)]
     screen.grid(Grid(columns, rows))

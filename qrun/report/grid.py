@@ -1,22 +1,21 @@
-"""A table: on a terminal a rich table that fits its width, elsewhere the same columns at natural width."""
+"""A table: on a terminal with lines around it, made to fit; elsewhere the same columns at natural width."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qrun.declare.frozen import frozen
 from qrun.report.text import shorten, shorten_all, width_of, wrap
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 WRAPPED, FULL, LEAST = 24, 14, 8
 """Widths: of a wrapped column whose words are long, of names that are still comfortable, and of the shortest names."""
 TALL = 3
-"""Lines of a cell that are still comfortable."""
+"""Lines of a cell that are still comfortable; of one that can stand below its row, one less."""
+INDENT = "  "
+"""Before what stands below a row."""
 
 
 @frozen
@@ -24,6 +23,7 @@ class Column:
     """A column of a Grid. Where the width does not suffice, it gives way in this order:
 
     wrap:     its cells go over several lines.
+    below:    it stands below its row, across the table, instead of going over three lines or more.
     optional: left out, also where a cell would go over more than TALL lines; the higher number first. 0: never.
     shrink:   its cells are cut in the middle, equal ones only where they are equal; the higher number first. 0: never.
 
@@ -36,16 +36,21 @@ class Column:
     optional: int = 0
     style: str = ""
     wrap: bool = False
+    below: bool = False
     cell: Callable[[Any], str] = str
 
 
 @frozen
 class Grid:
-    """Columns and rows of text; a cell may have several lines. `styles` gives single cells a style, by (row, column)."""
+    """Columns and rows of text; a cell may have several lines.
+
+    styles: of single cells, by (row, column). below: lines across the table below the header, and below each row.
+    """
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
     styles: dict[tuple[int, int], str] = field(default_factory=dict)
+    below: Sequence[Sequence[str]] = ()
 
     @classmethod
     def of(cls, columns: Iterable[Column | None], rows: Iterable[Any]) -> Grid:
@@ -63,7 +68,7 @@ class Grid:
         columns = [c for at, c in enumerate(self.columns) if at != place]
         rows = [[cell for at, cell in enumerate(row) if at != place] for row in self.rows]
         styles = {(r, c - (c > place)): s for (r, c), s in self.styles.items() if c != place}
-        return Grid(columns, rows, styles)
+        return replace(self, columns=columns, rows=rows, styles=styles)
 
     def fits(self, width: int, overhead: int) -> bool:
         """Do the columns, with `overhead` for each of them, take no more than `width`?"""
@@ -78,15 +83,34 @@ class Grid:
             if sum(widths) <= room:
                 return grid
             wrapped = grid._wrapped(widths, room)
+            fits = sum(wrapped.widths()) <= room
             droppable = [at for at, c in enumerate(grid.columns) if c.optional]
-            if sum(wrapped.widths()) <= room and not (droppable and wrapped._is_tall()):
+            if low := [at for at, c in enumerate(grid.columns) if c.below]:
+                if fits and not wrapped._is_tall(low, TALL - 1):
+                    return wrapped
+                grid = grid._lowered(low, width - overhead)
+                continue
+            if fits and not (droppable and wrapped._is_tall(range(len(widths)), TALL)):
                 return wrapped
             if not droppable:
                 return wrapped._shrunk(wrapped.widths(), room, ellipsis)
             grid = grid.without(max(droppable, key=lambda at: grid.columns[at].optional))
 
-    def _is_tall(self) -> bool:
-        return any(cell.count("\n") >= TALL for row in self.rows for cell in row)
+    def _is_tall(self, places: Sequence[int], most: int) -> bool:
+        return any(row[at].count("\n") >= most for row in self.rows for at in places)
+
+    def _lowered(self, places: Sequence[int], width: int) -> Grid:
+        """These columns as lines of at most `width` below their rows."""
+
+        def lines(cells: Sequence[str]) -> list[str]:
+            text = ": ".join(cells[at] for at in places if cells[at])
+            return [INDENT + line for line in wrap(text, width - len(INDENT))] if text else []
+
+        below = [lines([c.header for c in self.columns]), *map(lines, self.rows)]
+        kept = self
+        for at in reversed(places):
+            kept = kept.without(at)
+        return replace(kept, below=below)
 
     def _wrapped(self, widths: list[int], room: int) -> Grid:
         """The widest wrapping column gives way first, none below its longest word."""
@@ -99,7 +123,7 @@ class Grid:
         while sum(limits) > room and (wide := [at for at in floors if limits[at] > floors[at]]):
             limits[max(wide, key=lambda at: limits[at])] -= 1
         rows = [["\n".join(wrap(c, limits[at])) if at in floors else c for at, c in enumerate(r)] for r in self.rows]
-        return Grid(self.columns, rows, self.styles)
+        return replace(self, rows=rows)
 
     def _shrunk(self, widths: list[int], room: int, ellipsis: str) -> Grid:
         limits = list(widths)
@@ -112,7 +136,7 @@ class Grid:
         for at, column in enumerate(self.columns):
             if column.shrink and limits[at] < widths[at]:
                 cells[at] = shorten_all(cells[at], limits[at], ellipsis)
-        return Grid(columns, list(zip(*cells, strict=True)), self.styles)
+        return replace(self, columns=columns, rows=list(zip(*cells, strict=True)))
 
 
 def _width(cell: str) -> int:
@@ -120,36 +144,59 @@ def _width(cell: str) -> int:
 
 
 def _longest(cell: str) -> int:
-    return max(map(width_of, cell.split()), default=0)
+    return max(map(width_of, cell.replace("::", ":: ").split()), default=0)
 
 
-def plain_lines(grid: Grid, indent: str = "  ", gap: str = "  ") -> Iterator[list[tuple[str, str]]]:
-    """One line a record, or as many as its tallest cell, columns aligned, nothing cut; as (text, style) pieces."""
-    widths, rights = grid.widths(), [column.right for column in grid.columns]
-    styles, usual = ["dim"] * len(widths), [column.style for column in grid.columns]
+Line = list[tuple[str, str]]
+"""Pieces of text, each with its style."""
+
+
+def plain_lines(grid: Grid, indent: str = "  ", gap: str = "  ") -> Iterator[Line]:
+    """One line a record, or as many as its tallest cell, columns aligned, nothing cut."""
+    for lines in _drawn(grid, grid.widths(), (indent, gap, ""), "dim"):
+        yield from lines
+
+
+ROUNDED, ASCII = ("╭─┬╮", "├─┼┤", "╰─┴╯", "│"), ("+--+", "|-+|", "+--+", "|")
+"""The signs of lines around a table: at the top, below the header, at the bottom; and between columns."""
+
+
+def boxed_lines(grid: Grid, signs: tuple[str, str, str, str] = ROUNDED) -> Iterator[Line]:
+    """The table with lines around it, as wide as what stands below its rows needs."""
+    *rules, bar = signs
+    widths = grid.widths()
+    lacking = max((width_of(line) for lines in grid.below for line in lines), default=0) - sum(
+        widths, 3 * len(widths) - 3
+    )
+    names = [at for at, column in enumerate(grid.columns) if column.shrink]
+    widths[[*names, -1][0]] += max(lacking, 0)
+    top, middle, bottom = (
+        [(rule[0] + rule[2].join(rule[1] * (width + 2) for width in widths) + rule[3], "dim")] for rule in rules
+    )
+    rows = _drawn(grid, widths, (f"{bar} ", f" {bar} ", f" {bar}"), "bold")
+    yield top
+    yield from next(rows)
+    yield middle
+    for lines in rows:
+        yield from lines
+    yield bottom
+
+
+def _drawn(grid: Grid, widths: Sequence[int], between: tuple[str, str, str], head: str) -> Iterator[list[Line]]:
+    """The lines of the header, then those of each row. between: what stands left of a line, between cells, and right of it."""
+    left, gap, end = between
+    style = "dim" if end else ""
+    below = grid.below or [()] * (len(grid.rows) + 1)
     for number, row in enumerate([[c.header for c in grid.columns], *grid.rows], -1):
+        found: list[Line] = []
         for cells in zip_longest(*[cell.split("\n") for cell in row], fillvalue=""):
-            pieces, before = [], indent
-            for at, (cell, width, right, style) in enumerate(zip(cells, widths, rights, styles, strict=True)):
-                space = " " * (width - width_of(cell))
-                own = grid.styles.get((number, at), style) if grid.styles and number >= 0 else style
-                pieces += [(before + space if right else before, ""), (cell, own)]
-                before = gap if right else space + gap
-            yield pieces
-        styles = usual
-
-
-def rich_table(grid: Grid) -> Table:
-    """A rich table with light lines; every cell is a Text, never markup."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.ROUNDED, border_style="dim", header_style="bold", padding=(0, 1))
-    for column in grid.columns:
-        table.add_column(
-            Text(column.header), justify="right" if column.right else "left", no_wrap=True, style=column.style
-        )
-    for number, row in enumerate(grid.rows):
-        table.add_row(*(Text(cell, style=grid.styles.get((number, at), "")) for at, cell in enumerate(row)))
-    return table
+            pieces: Line = [(left, style)]
+            for at, (cell, width, column) in enumerate(zip(cells, widths, grid.columns, strict=True)):
+                space = (" " * (width - width_of(cell)), "")
+                own = (cell, head if number < 0 else grid.styles.get((number, at), column.style))
+                pieces += [*((space, own) if column.right else (own, space)), (gap, style)]
+            found.append([*pieces[:-1], (end, style)] if end else pieces[: -1 if grid.columns[-1].right else -2])
+        for line in below[number + 1]:
+            room = " " * (sum(widths, len(gap) * (len(widths) - 1)) - width_of(line)) if end else ""
+            found.append([(left, style), (line, head if number < 0 else "dim"), (room, ""), (end, style)])
+        yield found

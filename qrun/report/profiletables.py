@@ -137,7 +137,7 @@ def refused_grid(report: ProfileReport) -> Grid:
     """Why nodes did not run natively, with what that costs; no rows if all did."""
     return Grid.of(
         [
-            Column("not native, because", wrap=True, cell=lambda found: found[0]),
+            Column("not native, because", wrap=True, below=True, cell=lambda found: found[0]),
             Column("nodes", right=True, cell=lambda found: str(len(found[1]))),
             Column("median", right=True, cell=lambda found: duration(spent(found[1]))),
             Column("share", right=True, cell=lambda found: percent(sum(row.share for row in found[1]))),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from qrun.declare.frozen import changeable
-from qrun.report.grid import Grid, plain_lines, rich_table
+from qrun.report.grid import ASCII, ROUNDED, Grid, boxed_lines, plain_lines
 from qrun.report.text import CI, ELLIPSIS, encodable, no_command, safe, shorten, width_of
 
 if TYPE_CHECKING:
@@ -127,11 +127,13 @@ class Screen:
         if self.terminal and self.width is not None and self.width >= NARROW:
             boxed = grid.fitted(self.width - 1, 3, self.ellipsis)
             if self.fits(boxed):
-                self.console.print(rich_table(boxed))
-                return boxed
+                return self._drawn(boxed, boxed_lines(boxed, ROUNDED if encodable("╭", self.encoding) else ASCII))
         if self.width is not None:
             grid = grid.fitted(self.width, 2, self.ellipsis)
-        for pieces in plain_lines(grid):
+        return self._drawn(grid, plain_lines(grid))
+
+    def _drawn(self, grid: Grid, lines: Iterable[Iterable[Piece]]) -> Grid:
+        for pieces in lines:
             self.line(*pieces)
         return grid
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from qrun.report.grid import Column, Grid, plain_lines
+from qrun.report.grid import ASCII, Column, Grid, boxed_lines, plain_lines
 from qrun.report.json import document
 from qrun.report.markdown import escape, table
 from qrun.report.nodes import common_prefix
@@ -174,6 +174,37 @@ def test_columns_go_before_wrapped_cells_grow_tall() -> None:
     assert len(grid.fitted(62, 2, "…").columns) == 3, "three lines are comfortable"
     only = grid.without(1).fitted(30, 2, "…")
     assert only.rows[0][1].count("\n") == 6, "nothing else can go"
+
+
+def test_long_reasons_stand_below_their_rows() -> None:
+    reason = "values use 114 of 256 codes: step 0.118, typical value 1.41"
+    columns = [
+        Column("#", right=True),
+        Column("node", shrink=1),
+        Column("op", optional=1),
+        Column("reason", wrap=True, below=True),
+    ]
+    grid = Grid(columns, [["1", "n" * 20, "Conv", reason], ["2", "m", "Gemm", ""]], {(0, 3): "red", (0, 1): "green"})
+    assert grid.fitted(74, 3, "…").rows[0][3].count("\n") == 1, "two lines are comfortable"
+    shown = grid.fitted(60, 3, "…")
+    assert [column.header for column in shown.columns] == ["#", "node", "op"], "what stands below makes room"
+    assert shown.below == [["  reason"], ["  values use 114 of 256 codes: step 0.118, typical value", "  1.41"], []]
+    assert shown.styles == {(0, 1): "green"}
+    lines = ["".join(text for text, _ in line) for line in boxed_lines(shown)]
+    assert lines == [
+        "╭───┬───────────────────────────────────────────────┬──────╮",
+        "│ # │ node                                          │ op   │",
+        "│   reason                                                 │",
+        "├───┼───────────────────────────────────────────────┼──────┤",
+        "│ 1 │ nnnnnnnnnnnnnnnnnnnn                          │ Conv │",
+        "│   values use 114 of 256 codes: step 0.118, typical value │",
+        "│   1.41                                                   │",
+        "│ 2 │ m                                             │ Gemm │",
+        "╰───┴───────────────────────────────────────────────┴──────╯",
+    ]
+    assert next(iter(boxed_lines(shown, ASCII))) == [("+" + "-" * 58 + "+", "dim")]
+    plain = ["".join(text for text, _ in line) for line in plain_lines(grid.fitted(60, 2, "…"))]
+    assert plain[-2:] == ["    1.41", f"  2  m{' ' * 21}Gemm"]
 
 
 def test_legends_are_of_columns_that_are_shown() -> None:

@@ -17,6 +17,8 @@ from qrun.report.text import duration, plural, shorten
 
 MESSAGE = 90
 """Signs of a runtime's message that tell which message it is."""
+LONG = 150
+"""Signs of it that are shown."""
 
 
 @frozen
@@ -102,7 +104,8 @@ def _blocks(each: RuntimeResult) -> list[Block]:
 
 def verdict_grid(header: str, groups: Mapping[str, Sequence[CaseResult]], verdicts: Sequence[str]) -> Grid:
     """A row for each group and one for all, a column for each verdict."""
-    columns = [Column(header, shrink=1), Column("cases", right=True), *(Column(v, right=True) for v in verdicts)]
+    first = [Column(header, shrink=1, wrap=True), Column("cases", right=True, optional=1)]
+    columns = [*first, *(Column(verdict, right=True) for verdict in verdicts)]
     every = [case for cases in groups.values() for case in cases]
     rows: list[list[str]] = []
     styles: dict[tuple[int, int], str] = {}
@@ -147,8 +150,8 @@ CAUSE_COLUMNS = [
     Column("cause", cell=lambda f: f.cause),
     Column("cases", right=True, cell=lambda f: str(len(f.cases))),
     Column("proved", right=True, optional=2, cell=lambda f: str(f.proved) if f.proved else "."),
-    Column("example", shrink=1, cell=lambda f: f.example.id),
-    Column("what it does there", wrap=True, optional=1, cell=lambda f: f.example.text),
+    Column("example", below=True, cell=lambda f: f.example.id),
+    Column("what it does there", wrap=True, below=True, cell=lambda f: f.example.text),
 ]
 
 
@@ -167,9 +170,9 @@ MESSAGE_COLUMNS = [
     Column("operator", shrink=2, cell=lambda f: f.operator),
     Column("cases", right=True, cell=lambda f: str(len(f.cases))),
     Column("example", shrink=1, optional=1, cell=lambda f: f.example.id),
-    Column("message", wrap=True, cell=lambda f: f.example.text),
+    Column("message", wrap=True, below=True, cell=lambda f: f.example.text),
 ]
-_SHORT_MESSAGE = Column("message", wrap=True, cell=lambda f: shorten(f.example.text, MESSAGE))
+_SHORT_MESSAGE = Column("message", wrap=True, below=True, cell=lambda f: shorten(f.example.text, LONG))
 """On a narrow screen the message stays and the example goes: the message tells what to do."""
 
 
