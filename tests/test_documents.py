@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from qrun.checking.rules import Finding
+from qrun.comparing.recordentry import RecordEntry
 from qrun.declare.frozen import frozen
 from qrun.documents.answers import (
     FedInput,
@@ -26,7 +27,7 @@ from qrun.documents.answers import (
     TensorForm,
 )
 from qrun.documents.item import Item
-from qrun.documents.record import decode, encode, omitted, unwritten
+from qrun.documents.record import Signed, decode, encode, key_of, omitted, unwritten
 from qrun.errors import CallError
 
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", tuple: "array", Mapping: "object"}
@@ -51,6 +52,7 @@ RECORDS = [
     (ModelFile, named("profile", "report", "properties", "model")),
     (TensorCodes, named("report", "tensor")),
     (Finding, named("check", "finding")),
+    (RecordEntry, named("record", "tensor")),
 ]
 
 
@@ -65,8 +67,9 @@ def kinds(hint: Any) -> set[str]:
 def test_a_record_is_its_schema(record: type, schema: dict[str, Any]) -> None:
     hints, properties = get_type_hints(record), schema["properties"]
     written = [f for f in fields(record) if not f.metadata.get("unwritten")]
-    keys = list(getattr(record, "KEYS", None) or [f.name for f in written])
-    always = [f.name for f in written if f.name in keys and not f.metadata.get("omitted")]
+    hints = {key_of(f): hints[f.name] for f in fields(record)}
+    keys = list(getattr(record, "KEYS", None) or map(key_of, written))
+    always = [key_of(f) for f in written if key_of(f) in keys and not f.metadata.get("omitted")]
     assert set(always) == set(schema["required"]) - {"fingerprint"}
     assert {name for name in keys if name in properties or name in always} >= set(properties) - {"fingerprint"}
     for name in properties.keys() & set(keys):
@@ -88,6 +91,8 @@ class Outer:
     pairs: tuple[tuple[str, float], ...] = ()
     sizes: Mapping[str, int] | None = None
     group: tuple[int, ...] = omitted(())
+    low: int | float | None = omitted(None, "min")
+    first: Signed | None = omitted(None)
     aside: int = unwritten(0)
 
 
@@ -100,6 +105,16 @@ def test_what_is_written_is_read() -> None:
     assert decode(Outer, Item({"name": "a", "inner": None, "group": [4]}, "f")) == Outer("a", group=(4,))
 
 
+def test_a_key_may_be_another_than_the_field() -> None:
+    for low in (2**53 + 1, 0.5):
+        made = Outer("a", low=low, first=Signed(-3))
+        document = json.loads(json.dumps(encode(made)))
+        assert (document["min"], document["first"], "low" in document) == (low, -3, False)
+        read = decode(Outer, Item(document, "f"))
+        assert read == made
+        assert type(read.low) is type(low)
+
+
 @pytest.mark.parametrize(
     ("value", "place"),
     [
@@ -109,6 +124,10 @@ def test_what_is_written_is_read() -> None:
         ({"name": "a", "inner": {"x": 1, "y": [0, -1]}}, "inner.y[1]: an integer from 0"),
         ({"name": "a", "pairs": [["b", []]]}, "pairs[0][1]: a number"),
         ({"name": "a", "sizes": []}, "sizes: an object"),
+        ({"name": "a", "pairs": [["b"]]}, "pairs[0]: 2 values"),
+        ({"name": "a", "pairs": [["b", 1, 2]]}, "pairs[0]: 2 values"),
+        ({"name": "a", "first": 0.5}, "first: an integer"),
+        ({"name": "a", "min": "low"}, "min: a number"),
         ([], "the document: an object"),
     ],
 )

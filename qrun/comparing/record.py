@@ -11,15 +11,15 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import file_digest
 from importlib.metadata import version
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qrun.comparing.recordentry import RecordEntry, digest, filled
+from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, RecordHead, digest, filled
 from qrun.declare.frozen import frozen
 from qrun.documents.item import read_document
+from qrun.documents.record import encode
 from qrun.errors import CallError
 from qrun.io.files import HIDDEN, write_files
 from qrun.io.files import check_folder as check_writable
@@ -53,14 +53,8 @@ def record(
     Raises CallError if `folder` is something else than a record, or cannot be written; what `tensors` raises.
     """
     check_folder(folder)
-    head = {
-        "schema": SCHEMA,
-        "model": model_facts(model),
-        "inputs": input_facts(feeds),
-        "label": label,
-        "environment": host(threads),
-    }
-    lines = [_json(_fields(made.entry())) for made in walk(tensors, model, feeds)]
+    head = RecordHead(SCHEMA, recorded_model(model), recorded_inputs(feeds), label, host(threads))
+    lines = [_json(made.entry()) for made in walk(tensors, model, feeds)]
     text = f"{_json(head)[:-1]},\n" + '"tensors":[\n' + ",\n".join(lines) + "\n]}\n"
     data = text.encode()
     write_files(str(folder), [(FILE, data)])
@@ -144,11 +138,10 @@ def _from_constants(model: Model) -> frozenset[str]:
     return frozenset(found)
 
 
-def model_facts(model: Model) -> dict[str, Any]:
-    """What identifies a model: SHA-256 of its file and of those with its data."""
+def recorded_model(model: Model) -> RecordedModel:
     folder = model.path.parent if model.path else Path()
     external = {name: _file_sha(folder / name) for name in sorted(model.external_files)}
-    return {"sha256": model.sha256, "nodes": len(model.nodes), **({"external": external} if external else {})}
+    return RecordedModel(model.sha256, len(model.nodes), external or None)
 
 
 def _file_sha(path: Path) -> str:
@@ -159,42 +152,12 @@ def _file_sha(path: Path) -> str:
         return ""
 
 
-def input_facts(feeds: Mapping[str, Array]) -> list[dict[str, str]]:
-    """Name, type with shape, and SHA-256 of each input."""
-    return [{"name": name, "form": describe(feeds[name]), "sha256": digest(feeds[name])} for name in sorted(feeds)]
-
-
-def _fields(made: RecordEntry) -> dict[str, Any]:
-    """An entry as JSON; what there is nothing of is left out."""
-    fields: dict[str, Any] = {
-        "name": made.name,
-        "node": made.node,
-        "op": made.op,
-        "type": made.type,
-        "shape": made.shape,
-        "sha256": made.sha256,
-        "min": made.low,
-        "max": made.high,
-        "mean": made.mean,
-        "nan": made.nan or None,
-        "inf": made.inf or None,
-        "saturated": made.saturated,
-        "quantiles": made.quantiles or None,
-        "sample": [_number(value) for value in made.sample] or None,
-    }
-    if made.histogram is not None:
-        fields["histogram"] = {"first": made.histogram.first, "counts": made.histogram.counts}
-    if made.ties is not None:
-        fields["ties"] = {"smallest": made.ties.smallest, "tie": made.ties.tie, "near": made.ties.near}
-    return {key: value for key, value in fields.items() if value is not None}
-
-
-def _number(value: int | float) -> int | float | str:
-    return value if isfinite(value) else "nan" if value != value else "inf" if value > 0 else "-inf"
+def recorded_inputs(feeds: Mapping[str, Array]) -> tuple[RecordedInput, ...]:
+    return tuple(RecordedInput(name, describe(feeds[name]), digest(feeds[name])) for name in sorted(feeds))
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return json.dumps(encode(value), separators=(",", ":"), allow_nan=False)
 
 
 def _cannot(folder: Path, reason: str) -> CallError:

@@ -12,9 +12,9 @@ import numpy as np
 
 from qrun.comparing.causes import CAUSES, UNKNOWN, Suspect, reason
 from qrun.comparing.differences import Tolerance, integral
-from qrun.comparing.record import Made, Tensors, host, input_facts, model_facts, walk
+from qrun.comparing.record import Made, Tensors, host, recorded_inputs, recorded_model, walk
 from qrun.comparing.recordchange import Gap, TensorChange, judged
-from qrun.comparing.recordentry import TIE, RecordEntry, digest, exact_values, tie_distance
+from qrun.comparing.recordentry import TIE, RecordedInput, RecordEntry, digest, exact_values, tie_distance
 from qrun.comparing.recordread import Record, read_record
 from qrun.comparing.settings import Setting, differing, text
 from qrun.comparing.sides import Unit
@@ -87,12 +87,12 @@ def compare_record(
             "QR005", "the record and this run have no tensor in common", where=[str(folder)], facts=facts, fixes=fixes
         )
     told = {"runtime": label, **{key: text(value) for key, value in host(threads).items()}}
-    settings = differing({"runtime": record.label, **record.environment}, told)
+    settings = differing(record.made_by, told)
     changes = tuple(_changes(record, now, proofs, model, tolerance))
     only_recorded, only_now = (
         tuple(n for n in x if n not in y) for x, y in ((record.entries, now), (now, record.entries))
     )
-    return RecordComparison(folder, record.label, label, settings, tolerance, changes, only_recorded, only_now)
+    return RecordComparison(folder, record.head.label, label, settings, tolerance, changes, only_recorded, only_now)
 
 
 def _now(
@@ -144,31 +144,35 @@ def _codes_gap(node: Node, model: Model, done: Mapping[str, TensorChange]) -> Ga
 
 
 def _same_model(record: Record, model: Model) -> None:
-    facts = model_facts(model)
-    pairs = [("the model", record.model, facts["sha256"])]
-    external = facts.get("external", {})
-    pairs += [(n, record.external.get(n, "none"), external.get(n, "none")) for n in {**record.external, **external}]
-    for what, recorded, now in pairs:
-        if recorded != now:
+    then, now = record.head.model, recorded_model(model)
+    pairs = [("the model", then.sha256, now.sha256)]
+    files, others = then.external or {}, now.external or {}
+    pairs += [(name, files.get(name, "none"), others.get(name, "none")) for name in {**files, **others}]
+    for what, recorded, got in pairs:
+        if recorded != got:
             raise CallError(
                 "QR005",
                 f"the record in {str(record.folder)!r} was made with another model",
                 where=[model.label, what],
-                facts=[("recorded", f"sha256 {recorded}"), ("got", f"sha256 {now}")],
+                facts=[("recorded", f"sha256 {recorded}"), ("got", f"sha256 {got}")],
                 fixes=["compare with the model that was recorded, or --record it again"],
             )
 
 
 def _same_inputs(record: Record, feeds: Mapping[str, Array]) -> None:
-    now = {fact["name"]: (fact["form"], fact["sha256"]) for fact in input_facts(feeds)}
-    for name in {**record.inputs, **now}:
-        recorded, got = (side.get(name, ("none", "none")) for side in (record.inputs, now))
+    then, now = ({i.name: i for i in side} for side in (record.head.inputs, recorded_inputs(feeds)))
+    for name in {**then, **now}:
+        recorded, got = (side.get(name, RecordedInput(name, "none", "none")) for side in (then, now))
         if recorded != got:
-            where = [str(record.folder), f"input {name}"]
-            facts = [("recorded", f"{recorded[0]}, sha256 {recorded[1]}"), ("got", f"{got[0]}, sha256 {got[1]}")]
-            fixes = ["give the inputs that were recorded, or --record again"]
             raise CallError(
-                "QR003", f"input {name!r} is not the one that was recorded", where=where, facts=facts, fixes=fixes
+                "QR003",
+                f"input {name!r} is not the one that was recorded",
+                where=[str(record.folder), f"input {name}"],
+                facts=[
+                    (what, f"{side.form}, sha256 {side.sha256}")
+                    for what, side in (("recorded", recorded), ("got", got))
+                ],
+                fixes=["give the inputs that were recorded, or --record again"],
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from qrun.comparing.differences import integral
 from qrun.comparing.ties import before_rounding
 from qrun.declare.frozen import frozen
+from qrun.documents.record import Signed, omitted
 from qrun.io.arrays import storable
 from qrun.ir import Array, Node
 from qrun.ir.types import NUMBERS, PACKED_BITS, integer_range, is_extension, type_name
@@ -44,13 +45,42 @@ class Ties:
 class Histogram:
     """How many elements have each code: `counts` from the smallest code that occurs to the largest."""
 
-    first: int
+    first: Signed
     counts: tuple[int, ...]
 
 
 @frozen
+class RecordedModel:
+    """What identifies a model: SHA-256 of its file and of those with its data, by name."""
+
+    sha256: str
+    nodes: int = 0
+    external: Mapping[str, str] | None = omitted(None)
+
+
+@frozen
+class RecordedInput:
+    """An input of the run: type with shape, and SHA-256."""
+
+    name: str
+    form: str
+    sha256: str
+
+
+@frozen
+class RecordHead:
+    """What stands before the tensors of a record. label: what ran the model; environment: what results may depend on."""
+
+    schema: str
+    model: RecordedModel
+    inputs: tuple[RecordedInput, ...]
+    label: str
+    environment: Mapping[str, Any]
+
+
+@frozen
 class RecordEntry:
-    """A tensor of a record.
+    """A tensor of a record, as it stands in record.json.
 
     node, op:   index of the node that makes it, and its operator. type, shape: of the elements and the array.
     sha256:     of the bytes in C order, little endian; types below 8 bits as one byte an element.
@@ -68,16 +98,16 @@ class RecordEntry:
     type: str
     shape: tuple[int, ...]
     sha256: str
-    low: Number | None = None
-    high: Number | None = None
-    mean: float | None = None
-    nan: int = 0
-    inf: int = 0
-    saturated: tuple[int, int] | None = None
-    histogram: Histogram | None = None
-    quantiles: tuple[Number, ...] = ()
-    sample: tuple[Number, ...] = ()
-    ties: Ties | None = None
+    low: Number | None = omitted(None, "min")
+    high: Number | None = omitted(None, "max")
+    mean: float | None = omitted(None)
+    nan: int = omitted(0)
+    inf: int = omitted(0)
+    saturated: tuple[int, int] | None = omitted(None)
+    quantiles: tuple[Number, ...] = omitted(())
+    sample: tuple[Number, ...] = omitted(())
+    histogram: Histogram | None = omitted(None)
+    ties: Ties | None = omitted(None)
 
     @classmethod
     def bare(cls, name: str, array: Array, node: Node) -> RecordEntry:
@@ -160,10 +190,10 @@ def _saturated(array: Array, flat: Array) -> tuple[int, int] | None:
 
 def _histogram(flat: Array) -> Histogram:
     if not flat.size:
-        return Histogram(0, ())
+        return Histogram(Signed(0), ())
     codes = flat.astype(np.int16)
     first = int(codes.min())
-    return Histogram(first, tuple(int(n) for n in np.bincount(codes - first)))
+    return Histogram(Signed(first), tuple(int(n) for n in np.bincount(codes - first)))
 
 
 def _quantiles(finite: Array) -> tuple[Number, ...]:

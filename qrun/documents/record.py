@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import cache
 from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from qrun.documents.item import Item
+from qrun.documents.item import Item, damaged
 
 T = TypeVar("T")
 
 
-def omitted(default: Any) -> Any:
-    """A field that is left out of the JSON where it has this value."""
-    return field(default=default, metadata={"omitted": True})
+Signed = NewType("Signed", int)
+"""An integer that may be below 0: other integers of documents may not."""
+
+
+def omitted(default: Any, key: str = "") -> Any:
+    """A field that is left out of the JSON where it has this value. key: what it is called there, if not its name."""
+    return field(default=default, metadata={"omitted": True, "key": key})
 
 
 def unwritten(default: Any) -> Any:
@@ -37,7 +41,7 @@ def encode(value: Any) -> Any:
             names = keys if isinstance(keys, Mapping) else dict(zip(keys, keys, strict=True))
             return {key: encode(getattr(value, name)) for key, name in names.items()}
         pairs = ((f, getattr(value, f.name)) for f in fields(value) if not f.metadata.get("unwritten"))
-        return {f.name: encode(v) for f, v in pairs if not (f.metadata.get("omitted") and v == f.default)}
+        return {key_of(f): encode(v) for f, v in pairs if not (f.metadata.get("omitted") and v == f.default)}
     if isinstance(value, float) and not isfinite(value):
         return "nan" if value != value else "inf" if value > 0 else "-inf"
     if isinstance(value, Mapping):
@@ -47,10 +51,15 @@ def encode(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def key_of(field: Field[Any]) -> str:
+    """What a field of a record is called in its JSON."""
+    return field.metadata.get("key") or field.name
+
+
 def decode(made: type[T], item: Item, finite: bool = False, **known: Any) -> T:
     """The record of a JSON object; a key that is missing or null has the field's default. known: fields by name.
 
-    finite: numbers that are not finite count as missing.
+    finite: numbers that are not finite count as missing, as do lists of too few or too many values.
     Raises CallError for a value of another kind than the field's type, and for a missing key without a default.
     """
     given = dict(known)
@@ -58,9 +67,9 @@ def decode(made: type[T], item: Item, finite: bool = False, **known: Any) -> T:
     for f in fields(made):  # type: ignore[arg-type]
         if f.name in given or f.metadata.get("unwritten"):
             continue
-        inner, wanted = item.find(f.name), f.default is MISSING and f.default_factory is MISSING
+        inner, wanted = item.find(key_of(f)), f.default is MISSING and f.default_factory is MISSING
         if inner is not None or (wanted and NoneType not in get_args(hints[f.name])):
-            value = _value(hints[f.name], item[f.name] if inner is None else inner, finite)
+            value = _value(hints[f.name], item[key_of(f)] if inner is None else inner, finite)
             if value is not None:
                 given[f.name] = value
         elif wanted:
@@ -74,19 +83,26 @@ _hints = cache(get_type_hints)
 def _value(hint: Any, item: Item, finite: bool) -> Any:
     arguments = get_args(hint)
     if get_origin(hint) in (Union, UnionType):
+        if int in arguments and float in arguments:
+            return item.number
         hint = next(each for each in arguments if each is not NoneType)
         arguments = get_args(hint)
     if hint is float:
         return item.real if not finite or isfinite(item.real) else None
     if hint is int:
         return item.size
+    if hint is Signed:
+        return item.whole
     if hint is bool:
         return item.truth
     if get_origin(hint) is tuple and arguments[-1] is ...:
         return tuple(_value(arguments[0], inner, finite) for inner in item)
     if get_origin(hint) is tuple:
-        values = tuple(_value(each, inner, finite) for each, inner in zip(arguments, item, strict=False))
-        return None if None in values or len(values) < len(arguments) else values
+        items = tuple(item)
+        if len(items) != len(arguments) and not finite:
+            raise damaged(item.source, f"{item.place}: {len(arguments)} values", str(len(items)))
+        values = tuple(_value(each, inner, finite) for each, inner in zip(arguments, items, strict=False))
+        return None if None in values or len(items) != len(arguments) else values
     if get_origin(hint) is Mapping:
         return {key: _value(arguments[1], item[key], finite) for key in item.keys if item.find(key) is not None}
     if is_dataclass(hint):

@@ -45,7 +45,34 @@ def _tensor_fields(change: TensorChange) -> dict[str, Any]:
     """What was recorded and what is now only where the two differ."""
     now = change.now
     fields = {"name": now.name, "node": now.node, "op": now.op, "verdict": change.verdict}
-    return fields if change.verdict == "equal" else {**fields, **encode(change), "inputs_equal": change.inputs_equal}
+    if change.verdict == "equal":
+        return fields
+    both = {
+        side: {name: getattr(entry, name) for name in _ENTRY}
+        for side, entry in (("recorded", change.recorded), ("now", now))
+    }
+    return {**fields, **encode(change), **encode(both), "inputs_equal": change.inputs_equal}
+
+
+_ENTRY = [
+    "name",
+    "node",
+    "op",
+    "type",
+    "shape",
+    "sha256",
+    "low",
+    "high",
+    "mean",
+    "nan",
+    "inf",
+    "saturated",
+    "histogram",
+    "quantiles",
+    "sample",
+    "ties",
+]
+"""What this document calls the facts of a tensor, which has all of them: record.json leaves out what there is nothing of."""
 
 
 def recorded_sheet(made: Recorded, sources: Sources = NONE, own: bool = False) -> Sheet:

@@ -24,7 +24,7 @@ from qrun.comparing.emulated import run_emulated
 from qrun.comparing.record import check_folder, record, walk
 from qrun.comparing.recordchange import judged
 from qrun.comparing.recordcompare import RecordComparison, compare_record
-from qrun.comparing.recordentry import RecordEntry, digest, filled, places
+from qrun.comparing.recordentry import RecordedInput, RecordedModel, RecordEntry, digest, filled, places
 from qrun.comparing.recordread import read_record
 from qrun.errors import CallError
 from qrun.ir import Array, Model, Node
@@ -82,10 +82,10 @@ def test_round_trip(model: Model, tmp_path: Path) -> None:
     tensors = run(model)
     found = read_record(folder)
     assert [path.name for path in folder.iterdir()] == ["record.json"]
-    assert (found.model, found.label) == (model.sha256, "qrun test")
+    assert (found.head.model, found.head.label) == (RecordedModel(model.sha256, len(model.nodes)), "qrun test")
     assert found.entries == {made.name: made.entry() for made in walk(tensors, model, FEEDS)}
     assert list(found.entries) == ["q", "weights", "d", "y"]
-    assert found.inputs["x"] == ("float32 [8,20]", digest(FEEDS["x"]))
+    assert found.head.inputs == (RecordedInput("x", "float32 [8,20]", digest(FEEDS["x"])),)
     compared = against(model, tensors, folder)
     assert compared.equal
     assert compared.first is None
@@ -548,7 +548,7 @@ def damage(document: dict[str, Any]) -> dict[str, tuple[Callable[[], Any], str]]
         "sample": (lambda: tensor["sample"].append(1), "16 numbers"),
         "texts": (lambda: tensor["sample"].__setitem__(0, "many"), "sample[0]: a number"),
         "twice": (lambda: document["tensors"].append(tensor), "'q' again"),
-        "saturated": (lambda: tensor.update(saturated=[1]), "two counts"),
+        "saturated": (lambda: tensor.update(saturated=[1]), "saturated: 2 values"),
         "ties": (lambda: tensor.update(ties=3), "ties: an object"),
         "model": (lambda: document.update(model=[]), "model: an object"),
     }
