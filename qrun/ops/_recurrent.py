@@ -240,3 +240,8 @@ def lstm_step(
         return gate(seen(o, 1, c)) * out(c), c
 
     return step
+
+
+def mixed(z: Array, new: Array, old: Array) -> Array:
+    """What a GRU makes of a gate, the new state and the old one."""
+    return np.asarray((z.dtype.type(1) - z) * new + z * old)

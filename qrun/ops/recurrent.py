@@ -10,6 +10,8 @@ import numpy as np
 from qrun.ir import Array
 from qrun.ops._activations import Activation, Gates, activations
 from qrun.ops._context import Context
+from qrun.ops._native import LoweringContext, NativeKernel, declined
+from qrun.ops._native_recurrent import gru_cell, lstm_cell, recurrent_kernel, rnn_cell
 from qrun.ops._op import op
 from qrun.ops._recurrent import (
     Product,
@@ -18,6 +20,8 @@ from qrun.ops._recurrent import (
     Step,
     biases,
     checked,
+    lstm_step,
+    mixed,
     products,
     recurrent_macs,
     share,
@@ -80,6 +84,36 @@ def lstm(
     return walk_lstm(sequences, gates, products_of, (B, P), bool(input_forget), ctx)
 
 
+@lstm.native
+def _lower_lstm(site: LoweringContext) -> NativeKernel:
+    x, w, r, b, lengths, h, c, p = site.inputs
+    given, defaults = site.attributes, ("Sigmoid", "Tanh", "Tanh")
+    weights = [("W", w, (-2, -3)), ("R", r, (-2, -1)), ("B", b, (-4,)), ("P", p, (-5,))]
+    states = [("initial_h", h), ("initial_c", c)]
+    sequences = checked(x, weights, lengths, states, 4, _sizes(site), site.ctx)
+    gates = _gates(site, given["activations_"], defaults, sequences)
+    if p is not None:
+        raise declined("no native cells with peepholes")
+    if given["input_forget"]:
+        raise declined("no native cells with input_forget")
+    if site.ctx.arith == "ort" and given["clip"] is not None:
+        raise declined("no native cells with clip in ort arithmetic")
+    gate, cell, out = gates.of(0)
+    step = lstm_step(sequences, (gate, cell, out), lambda h, sums: h if sums is None else sums, None, 0, False)
+    return recurrent_kernel(site, sequences, "lstm", defaults, lstm_cell(step))
+
+
+def _sizes(site: LoweringContext) -> tuple[int | None, str, int]:
+    given = site.attributes
+    return given["hidden_size"], given["direction"], given["layout"]
+
+
+def _gates(site: LoweringContext, names: Sequence[str] | None, defaults: Sequence[str], sequences: Sequences) -> Gates:
+    given = site.attributes
+    options = (given["activation_alpha"], given["activation_beta"], given["clip"])
+    return activations(names, defaults, sequences.directions, *options)
+
+
 @op("GRU", since=7, cost=recurrent_macs)
 def gru(
     X: Array,
@@ -124,6 +158,17 @@ def gru(
         return walk(sequences, step_of)
 
 
+@gru.native
+def _lower_gru(site: LoweringContext) -> NativeKernel:
+    x, w, r, b, lengths, h = site.inputs
+    defaults = ("Sigmoid", "Tanh")
+    weights = [("W", w, (-2, -3)), ("R", r, (-2, -1)), ("B", b, (-4,))]
+    sequences = checked(x, weights, lengths, [("initial_h", h)], 3, _sizes(site), site.ctx)
+    gates = _gates(site, site.attributes["activations_"], defaults, sequences)
+    kind = "linear" if site.attributes["linear_before_reset"] else "gru"
+    return recurrent_kernel(site, sequences, kind, defaults, gru_cell(gates.of(0)))
+
+
 def _gru(
     sequences: Sequences, gates: Gates, weights: tuple[Array, Array, Array | None], number: int, linear: bool
 ) -> tuple[Share, Step]:
@@ -135,14 +180,13 @@ def _gru(
     if linear:
         added[2 * n :] = wb[2 * n :]
     inputs, both, last = products(w, dtype), products(r[: 2 * n], dtype), products(r[2 * n :], dtype)
-    one = dtype.type(1)
 
     def step(x: Array, states: Sequence[Array]) -> Sequence[Array]:
         (h,) = states
         z, reset = np.split(gate(both(h, x[:, : 2 * n])), 2, axis=1)
         own = x[:, 2 * n :]
         made = new(reset * last(h, rb[2 * n :]) + own if linear else last(reset * h, own))
-        return ((one - z) * made + z * h,)
+        return (mixed(z, made, h),)
 
     return lambda rows: inputs(rows, None if b is None else added), step
 
@@ -186,6 +230,15 @@ def rnn(
 
     with np.errstate(all="ignore"):
         return walk(sequences, step_of)
+
+
+@rnn.native
+def _lower_rnn(site: LoweringContext) -> NativeKernel:
+    x, w, r, b, lengths, h = site.inputs
+    weights = [("W", w, (-2, -3)), ("R", r, (-2, -1)), ("B", b, (-4,))]
+    sequences = checked(x, weights, lengths, [("initial_h", h)], 1, _sizes(site), site.ctx)
+    gates = _gates(site, site.attributes["activations_"][: sequences.directions], ("Tanh",), sequences)
+    return recurrent_kernel(site, sequences, "rnn", ("Tanh",), rnn_cell(gates.of(0)))
 
 
 def _rnn_step(recurrent: Product, function: Activation, x: Array, states: Sequence[Array]) -> Sequence[Array]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from qrun.native.emit.expression import FunctionStep, operand_names
-from qrun.native.emit.functions import CLOSE, ROUGH, StepsEmitter, reach
+from qrun.native.emit.functions import CLOSE, ROUGH, StepsEmitter, reach, rounded_close
 from qrun.native.emit.isa import Isa
 from qrun.native.emit.kernel import emitter
-from qrun.native.emit.numbers import RecheckEmitter, differ
+from qrun.native.emit.numbers import RecheckEmitter
 from qrun.native.emit.spec import OUTER, KernelSpec
 from qrun.native.emit.strided import StridedEmitter
 from qrun.native.emit.values import Operand, Value
@@ -119,10 +119,10 @@ class _Block:
         y = k.starts["y"] + self.place * 4 if number == k.last else self._near(k.kept[number])
         with ExitStack() as doubtful:
             if name in ROUGH and k.at_once:
-                made, unsure = _rounded(*self._rough(number, wide))
+                made, unsure = rounded_close(*self._rough(number, wide))
                 y.store(made, 4)
                 doubtful.enter_context(k.w.when(unsure.any()))
-            made, unsure = _rounded(CLOSE[name](call, [wide]), reach(name, wide))
+            made, unsure = rounded_close(CLOSE[name](call, [wide]), reach(name, wide))
             y.store(made, 4)
             doubtful.enter_context(k.w.when(unsure.any()))
             if k.at_once:
@@ -176,17 +176,11 @@ class _QuickBlock(_Block):
         x = self._value(step.values[0]).double()
 
         def precise() -> tuple[Value, Value]:
-            return _rounded(CLOSE[step.function](k.steps.call(number), [x]), reach(step.function, x))
+            return rounded_close(CLOSE[step.function](k.steps.call(number), [x]), reach(step.function, x))
 
         if step.function in ROUGH:
-            made, unsure = k.w.instead(*_rounded(*self._rough(number, x)), precise)
+            made, unsure = k.w.instead(*rounded_close(*self._rough(number, x)), precise)
         else:
             made, unsure = precise()
         self.doubtful = self.doubtful | unsure
         return made
-
-
-def _rounded(made: Value, ends: tuple[Operand, Operand]) -> tuple[Value, Value]:
-    """float64 as float32, and i1: where the ends of what a result may be, by factors, round apart."""
-    low, high = ((made * factor).single() for factor in ends)
-    return low, differ(low, high)

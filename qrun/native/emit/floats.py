@@ -78,16 +78,23 @@ class FloatProductEmitter(PanelEmitter):
         self.lengths, self.sums = self.scratch + a.lengths_at, self.scratch + a.sums_at
 
     def tile(self, tile: Value) -> None:
-        w, a = self.w, self.a
+        a = self.a
         row_blocks, panel_blocks = parts(a.rows, a.row_block), parts(a.panels, a.panel_block)
-        self.batch, rest = divmod(tile, row_blocks * panel_blocks)
+        batch, rest = divmod(tile, row_blocks * panel_blocks)
         columns, block = divmod(rest, row_blocks)
-        starts = a.batches + self.batch * BATCH
-        x, b, addend, y = (start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, a.addend, a.y)))
-        self.row_starts = x, b, addend, y
         self.first = (block * a.row_block).least(a.rows - self.spec.rows)
         self.count = a.row_block.least(a.rows - self.first)
-        panels = columns.part(a.panel_block, a.panels)
+        self.product(batch, *columns.part(a.panel_block, a.panels))
+
+    def product(self, batch: Value, first: Value, end: Value) -> None:
+        """These panels of the tile's rows, of the product of this number."""
+        w, a = self.w, self.a
+        self.batch = batch
+        starts = a.batches + batch * BATCH
+        x, b, addend, y = (
+            start + (starts + 8 * n).load("i64", 8) for n, start in enumerate((a.a, a.b, self.addends(batch), a.y))
+        )
+        self.row_starts = x, b, addend, y
         self.odd_rows.store(w.value("i64", 0), 8)
         if self.known:
             self.known_lengths = a.known + (starts + 32).load("i64", 8)
@@ -99,8 +106,12 @@ class FloatProductEmitter(PanelEmitter):
             self.opens = (self.tap | self.start).test("eq", 0)
             self.ends = (self.tap + a.tap_step).test("sge", a.taps) & (self.start + a.depth_step).test("sge", a.depth)
             self.steps = self.tap_count * self.size
-            self._panels(*panels)
+            self._panels(first, end)
         self.doubts.end()
+
+    def addends(self, batch: Value) -> Value:
+        """Where what is added to this product is counted from."""
+        return self.a.addend
 
     def before_blocks(self, starts: Value) -> None:
         """What is done once for a tile; starts: of its product."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qrun.native.emit.expression import CONSTANTS, KINDS, FunctionStep, kind_of_result
-from qrun.native.emit.numbers import at_most, erf, exp, gelu, sigmoid, tanh
+from qrun.native.emit.numbers import at_most, differ, erf, exp, gelu, sigmoid, tanh
 from qrun.native.emit.requantize import clipped, rectified
 from qrun.native.emit.values import ZERO, Operand, Value, every
 
@@ -131,6 +131,12 @@ def reach(function: str, x: Value) -> tuple[Operand, Operand]:
         return 1 - _REACH, 1 + _REACH
     relative = at_most(x * x, _FAR).fma(_GELU_REACH, _REACH)
     return 1.0 - relative, 1.0 + relative
+
+
+def rounded_close(made: Value, ends: tuple[Operand, Operand]) -> tuple[Value, Value]:
+    """float64 as float32, and i1: where the ends of what a result may be, by factors, round apart."""
+    low, high = ((made * factor).single() for factor in ends)
+    return low, differ(low, high)
 
 
 class StepsEmitter:

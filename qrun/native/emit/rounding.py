@@ -60,6 +60,11 @@ class RoundingEmitter(KernelEmitter):
         args = w.let("i64", "ptrtoint ptr %args to i64")
         self.doubts = RecheckEmitter(w, self.a.recheck, args, 0)
 
+    @property
+    def addend_row(self) -> Value:
+        """Bytes from one row of what is added to the next."""
+        return self.a.addend_row
+
     def row_part(self, row: Value, tap: Value) -> Value:
         """The address at which a tap of a row starts."""
         raise NotImplementedError
@@ -160,7 +165,7 @@ class RoundingEmitter(KernelEmitter):
         """What is added to these columns of a row, as float64; None if nothing is."""
         if self.spec.form == "sum":
             return None
-        start = self.row_starts[2] + (self.first + row) * self.a.addend_row + self.column + vector * (4 * self.lanes)
+        start = self.row_starts[2] + (self.first + row) * self.addend_row + self.column + vector * (4 * self.lanes)
         made = self.numbers_at(start, mask)
         return made * self.number(BETA) if self.spec.form == "scaled" else made
 

@@ -134,17 +134,19 @@ class ElementRecheck(Rechecker):
             places = np.where(taps[:, :, None] < 0, -1, places).reshape(len(row), -1)
         rows = _floats(a, places, each)
         columns = self.columns(b, starts[:, 1], column)
-        added = (
-            _floats(addend, starts[:, 2] + row * stack.addend_row + 4 * column)
-            if addend
-            else np.zeros(len(row), _FLOAT)
-        )
+        added = self.addends(addend, starts[:, 2], row, column, number)
         low, high, zero = np.ctypeslib.as_array((ctypes.c_double * 7).from_address(numbers))[4:].astype(_FLOAT)
         made = self.exact(rows, columns, added)
         made = np.where(made < low, low, made)
         made = np.where(made > high, high, made) + zero
         for place, value in zip((starts[:, 3] + row * stack.y_row + 4 * column).tolist(), made.tolist(), strict=True):
             ctypes.c_float.from_address(result + place).value = value
+
+    def addends(self, addend: int, starts: Ints, row: Ints, column: Ints, number: Ints) -> Array:
+        """What is added to elements of products, which start so many bytes from addend; 0 where that is no address."""
+        if not addend:
+            return np.zeros(len(row), _FLOAT)
+        return _floats(addend, starts + row * self.stack.addend_row + 4 * column)
 
     def columns(self, b: int, starts: Ints, column: Ints) -> Array:
         """Columns of the right operands that start so many bytes from b, [count, K]."""
@@ -234,7 +236,7 @@ def stack_call(
     recheck: ElementRecheck,
     words: Mapping[str, int],
     arrays: Mapping[str, Array],
-    pointers: Sequence[str],
+    pointers: Sequence[str] | Mapping[str, int],
     extents: Sequence[int],
     scratch: int,
 ) -> KernelCall:

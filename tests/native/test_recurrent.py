@@ -1,0 +1,199 @@
+"""Native LSTM, GRU and RNN equal the reference's, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.native import Array, engine, every_isa, thin
+from helpers.placed import elsewhere, run_placed, same_everywhere, same_refusal
+from helpers.support import assert_equal, node_model
+from ops.test_recurrent import GATES, OUTPUTS, case, kernel
+
+import qrun
+from qrun.native.kernels import recurrent as planned
+from qrun.native.kernels.recurrent import Recurrent
+from qrun.native.kernels.walks import CellForm, Walk
+from qrun.ops._native_products import exact_sums
+
+F = np.float32
+KINDS = {"lstm": "LSTM", "gru": "GRU", "linear": "GRU", "rnn": "RNN"}
+FUNCTIONS = {"lstm": ("sigmoid", "tanh", "tanh"), "gru": ("sigmoid", "tanh"), "rnn": ("tanh",)}
+FUNCTIONS["linear"] = FUNCTIONS["gru"]
+SIZES = ((3, 1, 1), (5, 1, 16), (2, 3, 33), (4, 2, 130), (1, 7, 8), (3, 13, 20), (2, 1, 300))
+"""Steps, batch, units."""
+TANH = float.fromhex("0x1.713744p-12")
+"""Its tanh lies within 2**-47 of the middle between two float32."""
+
+
+def tensors(kind: str, sizes: tuple[int, int, int], directions: int, seed: int = 0) -> list[Any]:
+    """What inputs give to the gates, R, both initial states, lengths, and what is added to the product of h."""
+    steps, batch, units = sizes
+    rng = np.random.default_rng([seed, *sizes])
+    gates = GATES[KINDS[kind]]
+
+    def drawn(*shape: int) -> Array:
+        return rng.uniform(-1, 1, shape).astype(F)
+
+    return [
+        drawn(steps, batch, directions * gates * units), drawn(directions, gates * units, units) * F(units**-0.5),
+        drawn(directions, batch, units), drawn(directions, batch, units),
+        rng.integers(0, steps + 1, batch).astype(np.int32), drawn(directions, units),
+    ]  # fmt: skip
+
+
+def reference(kind: str, given: list[Any], directions: int, lengths: Array | None) -> Any:
+    """The operator, of inputs that W leaves as they are."""
+    x, r, h, c, _, added = given
+    wide, gates, units = x.shape[-1], GATES[KINDS[kind]], h.shape[-1]
+    w = np.eye(wide, dtype=F).reshape(directions, gates * units, wide)
+    b = np.zeros((directions, 2 * gates * units), F)
+    if kind == "linear":
+        b[:, -units:] = added
+    inputs = [x, w, r, b, lengths, h, *([c] if kind == "lstm" else [])]
+    direction = "bidirectional" if directions == 2 else "reverse"
+    return kernel(KINDS[kind], inputs, direction=direction, **({"linear_before_reset": 1} if kind == "linear" else {}))
+
+
+def operation(isa: str, kind: str, given: list[Any], directions: int, some: bool, threads: int, cell: Any) -> Recurrent:
+    x, r, h, *_, added = given
+    backward = (False, True) if directions == 2 else (True,)
+    walk = Walk(len(x), x.shape[1], h.shape[-1], backward)
+    form, native = CellForm(kind, FUNCTIONS[kind]), engine(isa, threads)
+    states = (True, kind == "lstm", some)
+    return Recurrent(native, walk, form, r, states, exact_sums(), cell, added=added if kind == "linear" else None)
+
+
+def unasked(*_: Any) -> Any:
+    raise AssertionError("float64 decides these cells")
+
+
+@thin(*SIZES, name="sizes")
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes(isa: str, sizes: tuple[int, int, int], kind: str) -> None:
+    for directions in (1, 2):
+        given = tensors(kind, sizes, directions)
+        for some, threads in ((True, 1), (False, 2)):
+            made = operation(isa, kind, given, directions, some, threads, unasked)
+            own = [given[0], given[2], *([given[3]] if kind == "lstm" else []), *([given[4]] if some else [])]
+            got = run_placed(engine(isa, threads), made, own, [0] * (len(own) + 1), some)
+            want = reference(kind, given, directions, given[4] if some else None)
+            for copy, expected in zip(made.outputs(), want, strict=True):
+                assert_equal(engine(isa, threads).run(copy, [got]), expected, f"{directions} {some}")
+
+
+@every_isa
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_float64_does_not_decide(isa: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sigmoid of 2**-23 and tanh of TANH are in doubt, and so is a tie whose remainders cancel."""
+    asked: list[int] = []
+    make = planned._CellRecheck.make
+
+    def counted(own: Any, entries: Array, *rest: int) -> None:
+        asked.extend(entries[:, 0].tolist())
+        make(own, entries, *rest)
+
+    monkeypatch.setattr(planned._CellRecheck, "make", counted)
+    for units in (4, 40):
+        inputs = doubtful(kind, units)
+        attributes = {"hidden_size": units, "linear_before_reset": 1} if kind == "linear" else {"hidden_size": units}
+        op = KINDS[kind]
+        model, feeds = node_model(op, inputs, attributes, opset=14, constants=(1, 2, 3), outputs=[F] * OUTPUTS[op])
+        want = kernel(op, inputs, **attributes)
+        session = qrun.Session(model, backend="native", isa=isa)
+        for _ in range(2):
+            for got, expected in zip(session.run(feeds).values(), want, strict=True):
+                assert_equal(got, expected, f"{units}")
+    assert min(asked) < 0 <= max(asked)
+
+
+def doubtful(kind: str, units: int) -> list[Any]:
+    """Inputs, one of which goes to all gates as it is."""
+    gates = GATES[KINDS[kind]]
+    x = np.zeros((2, 4, 1), F)
+    x[:, :, 0] = [[TANH, 1, 2.0**-23, 0], [-TANH, 0.5, 1, 0]]
+    w, r = np.ones((1, gates * units, 1), F), np.zeros((1, gates * units, units), F)
+    r[0, :, :3] = 1, 2.0**-24, 2.0**-90
+    r[0, ::2, :4] = 1, 2.0**-24, 1, -1
+    h = np.zeros((1, 4, units), F)
+    h[0, 1], h[0, 3, :4] = 1, [1, 1, 2.0**-90, 2.0**-90]
+    states = [h, h] if kind == "lstm" else [h]
+    return [x, w, r, None, None, *states]
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_nodes_in_every_form(op: str) -> None:
+    """Those that the engine declines run too, by the reference."""
+    native = 0
+    for seed in range(40):
+        inputs, attributes = case(op, seed, sizes=(5, 2, 4, 17) if seed % 2 else (3, 4, 6, 3))
+        if seed % 3:
+            attributes.pop("activations", None)
+            attributes.pop("activation_alpha", None)
+            attributes.pop("activation_beta", None)
+            inputs[7:] = [None] * len(inputs[7:])
+            attributes.pop("input_forget", None)
+        attributes = {name: value for name, value in attributes.items() if value != []}
+        if seed % 4 == 1:
+            attributes["layout"] = 1
+            inputs[0] = inputs[0].swapaxes(0, 1)
+            inputs[5:7] = [None if x is None else x.swapaxes(0, 1) for x in inputs[5:7]]
+        count = 1 + seed % OUTPUTS[op]
+        model, feeds = node_model(op, inputs, attributes, opset=14, constants=(1, 2, 3, 7), outputs=[F] * count)
+        result = same_everywhere(model, feeds)
+        native += result.events[0].backend == "native"
+    assert native > 15
+
+
+def test_it_is_part_of_a_program_and_lengths_are_checked_in_every_run() -> None:
+    inputs, attributes = case("LSTM", 0, sizes=(4, 3, 5, 20))
+    inputs[3:] = [None, np.array([4, 1, 2], np.int32), None, None, None]
+    attributes = {"hidden_size": 20}
+    model, feeds = node_model("LSTM", inputs, attributes, opset=14, constants=(1, 2), outputs=[F] * 3)
+    same_everywhere(model, feeds)
+    session = qrun.Session(model, backend="native")
+    for _ in range(3):
+        session.run(feeds)
+    assert not elsewhere(session)
+    for wrong in (5, -1):
+        bad = {**feeds, "i4": np.array([4, wrong, 2], np.int32)}
+        with pytest.raises(qrun.OperatorError) as caught:
+            session.run(bad)
+        assert f"length {wrong}" in str(caught.value)
+        same_refusal(model, bad)
+    assert_equal(session.run(feeds)["y0"], kernel("LSTM", inputs, **attributes)[0])
+
+
+def test_numbers_that_are_none() -> None:
+    for op in GATES:
+        inputs, _ = case(op, 0, sizes=(3, 4, 2, 20))
+        inputs[3:] = [None] * len(inputs[3:])
+        inputs[0][1, :3, 0] = np.inf, -np.inf, np.nan
+        model, feeds = node_model(op, inputs, {"hidden_size": 20}, opset=14, constants=(1, 2), outputs=[F] * 2)
+        assert same_everywhere(model, feeds).events[0].backend == "native"
+
+
+def test_reasons() -> None:
+    inputs, _ = case("LSTM", 0)
+    inputs[3:] = [None] * 5
+
+    def why(changed: dict[int, Any], constants: Any = (1, 2, 7), arith: Any = "exact", **attributes: Any) -> str:
+        own = [changed.get(place, value) for place, value in enumerate(inputs)]
+        model, feeds = node_model("LSTM", own, attributes, opset=14, constants=constants, outputs=[own[0].dtype])
+        event = qrun.Session(model, backend="native", arith=arith).execute(feeds).events[0]
+        assert event.backend == "reference"
+        return event.why
+
+    assert "R is not constant" in why({}, (1,))
+    assert "peepholes" in why({7: np.ones((1, 6), F)})
+    assert "input_forget" in why({}, input_forget=1)
+    assert "softsign" in why({}, activations=["Sigmoid", "Softsign", "Tanh"])
+    assert "clip in ort" in why({}, arith="ort", clip=1.0)
+    assert "not finite" in why({2: np.full((1, 8, 2), np.inf, F)})
+    assert "empty" in why({0: np.zeros((0, 2, 3), F)})
+    half = {n: x.astype(np.float16) for n, x in enumerate(inputs[:3])}
+    assert "float16" in why(half)
+    two = {n: np.concatenate([x, x]) for n, x in enumerate(inputs[1:3], 1)}
+    own = ["Sigmoid", "Tanh", "Tanh", "Sigmoid", "Relu", "Tanh"]
+    assert "directions" in why(two, direction="bidirectional", activations=own)
